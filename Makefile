@@ -1,0 +1,76 @@
+# Everything a contributor runs. Needs make and Python 3.11 or newer; the rest is installed into .venv
+# from requirements.lock. Another interpreter: make PYTHON=python3.12 test
+
+PYTHON ?= python3
+PYTEST_ARGS ?=
+UV_VERSION := 0.13.7
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+CHECKED := src tests $(wildcard benchmarks examples)
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+.PHONY: help
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+.PHONY: venv
+venv: $(STAMP) ## Make .venv from the lock, if it is missing or older than the lock
+
+$(STAMP): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "Leasemill needs Python 3.11 or newer, and '$(PYTHON)' is not: name one with make PYTHON=python3.11 $(MAKECMDGOALS)" >&2; \
+	  exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+.PHONY: test
+test: $(STAMP) ## Run the tests (PYTEST_ARGS="-k lane -x" to narrow, "-n 2" for two processes)
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+.PHONY: check
+check: $(STAMP) ## Format, lint, types and import contracts, changing nothing
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/python -m mypy $(CHECKED)
+	$(BIN)/lint-imports
+
+.PHONY: format
+format: $(STAMP) ## Format the code and apply safe fixes
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+.PHONY: lock
+lock: ## Resolve pyproject.toml again and write requirements.lock
+	$(PYTHON) -m venv build/lock
+	build/lock/bin/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+	build/lock/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
+	  --all-extras --group dev --group bench \
+	  --no-emit-index-url --no-emit-find-links --no-header --no-annotate \
+	  --output-file build/lock/requirements.lock pyproject.toml
+	{ echo "# Every package of the project, its extras and its groups, with hashes. Written by: make lock"; \
+	  cat build/lock/requirements.lock; } > requirements.lock
+	rm -rf build/lock
+
+.PHONY: bench-kernel
+bench-kernel: $(STAMP) ## Measure the kernel alone
+	$(BIN)/python -m benchmarks.kernel
+
+.PHONY: bench
+bench: $(STAMP) ## Run every benchmark, one after the other
+	@for script in benchmarks/[a-z]*.py; do \
+	  name=$$(basename $$script .py); echo "== $$name"; $(BIN)/python -m benchmarks.$$name || exit 1; done
+
+.PHONY: wheel
+wheel: $(STAMP) ## Build the wheel into dist/
+	$(BIN)/python -m build --wheel --no-isolation
+
+.PHONY: clean
+clean: ## Remove everything that is built, .venv included
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find src tests $(wildcard benchmarks examples) -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,65 @@
+"""Every error Leasemill raises. An error answers: did it happen, and may I try again?
+
+LeasemillError
+├── Refused            it did not happen and never will: repeating the call is pointless
+│   ├── Invalid        the input itself is wrong (also a ValueError)
+│   ├── JobConflict    the id is known with other content
+│   ├── LeaseLost      the lease is no longer the caller's
+│   ├── QueueRefused   the queue is not used in this way
+│   └── NotFound       no such job or queue
+├── Unavailable        unknown whether it happened: repeat with the same ids
+└── Broken             stop: what is stored cannot be trusted or understood
+"""
+
+from __future__ import annotations
+
+
+class LeasemillError(Exception):
+    """The root of every error raised by Leasemill."""
+
+
+class Refused(LeasemillError):
+    """It did not happen and never will."""
+
+
+class Invalid(Refused, ValueError):
+    """The input is wrong; the message says what to write instead."""
+
+
+class JobConflict(Refused):
+    """A job with this id exists and has other content."""
+
+    def __init__(self, job_id: str) -> None:
+        super().__init__(f"job {job_id!r} exists with other content; use a new id, or enqueue the same content again")
+        self.job_id = job_id
+
+
+class LeaseLost(Refused):
+    """The lease is not the caller's any more; whatever it reported changed nothing."""
+
+    def __init__(self, job_id: str, verb: str, reason: str, attempt: int | None, current_attempt: int) -> None:
+        held = "an unknown token" if attempt is None else f"attempt {attempt}"
+        super().__init__(
+            f"{verb} of job {job_id!r} by {held} refused: lease {reason}; the latest attempt is {current_attempt}"
+        )
+        self.job_id = job_id
+        self.verb = verb
+        self.reason = reason
+        self.attempt = attempt
+        self.current_attempt = current_attempt
+
+
+class QueueRefused(Refused):
+    """The queue is claimed in another way than this call does."""
+
+
+class NotFound(Refused):
+    """No such job or queue."""
+
+
+class Unavailable(LeasemillError):
+    """The store cannot be reached or cannot write; repeat the call with the same ids."""
+
+
+class Broken(LeasemillError):
+    """What is stored is damaged or of an unknown format; nothing is written until a person has looked."""

@@ -1,0 +1,115 @@
+"""A state as plain values, to be written down and read back: snapshots and digests."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from hashlib import blake2b
+
+import msgspec
+from msgspec import Struct
+
+from leasemill.kernel.model import Action, Job, Policy, QueueMode
+from leasemill.kernel.ranges import Ranges
+from leasemill.kernel.state import DEAD, FAILED, LEASED, READY, SUCCEEDED, Lane, State, finished_at, hold, make_ready
+
+
+class QueueImage(Struct, frozen=True, array_like=True):
+    name: str
+    mode: QueueMode | None
+    is_paused: bool
+    policy: Policy | None
+
+
+class LaneImage(Struct, frozen=True, array_like=True):
+    queue: str
+    lane: str
+    finished: tuple[tuple[int, int], ...]
+    failed: tuple[tuple[int, int], ...]
+    last_finished: str | None
+
+
+class Image(Struct, frozen=True, array_like=True):
+    """All of a state that is not a job; with the jobs in order, all there is to keep."""
+
+    seq: int
+    fence: int
+    queues: tuple[QueueImage, ...]
+    lanes: tuple[LaneImage, ...]
+    actions: tuple[Action, ...]
+
+
+def image(state: State) -> Image:
+    """What `restore` needs beside `jobs_in_order`; the same for the same events, whatever the hash seed."""
+    return Image(
+        state.seq,
+        state.fence,
+        tuple(
+            QueueImage(queue.name, queue.mode, queue.is_paused, queue.policy)
+            for queue in sorted(state.queues.values(), key=lambda queue: queue.name)
+        ),
+        tuple(
+            LaneImage(*key, tuple(lane.finished or ()), tuple(lane.failed or ()), lane.last_finished)
+            for key, lane in sorted(state.lanes.items(), key=lambda item: item[0])
+            if lane.finished or lane.failed
+        ),
+        tuple(state.actions),
+    )
+
+
+def jobs_in_order(state: State) -> Iterator[Job]:
+    return state.listing.after(0)
+
+
+def restore(image: Image, jobs: Iterable[Job]) -> State:
+    """The state an image and its jobs were taken from."""
+    state = State()
+    state.seq, state.fence = image.seq, image.fence
+    state.actions.extend(image.actions)
+    for kept in image.queues:
+        queue = state.queue(kept.name)
+        queue.mode, queue.is_paused, queue.policy = kept.mode, kept.is_paused, kept.policy
+    for kept_lane in image.lanes:
+        lane = state.lanes[kept_lane.queue, kept_lane.lane] = Lane()
+        lane.finished = Ranges(kept_lane.finished) if kept_lane.finished else None
+        lane.failed = Ranges(kept_lane.failed) if kept_lane.failed else None
+        lane.last_finished = kept_lane.last_finished
+    for job in jobs:
+        _place(state, job)
+    return state
+
+
+def digest(state: State) -> str:
+    """The same for the same events, in any process."""
+    encoder = msgspec.msgpack.Encoder()
+    hashed = blake2b(encoder.encode(image(state)), digest_size=16)
+    for job in jobs_in_order(state):
+        hashed.update(encoder.encode(job))
+    return hashed.hexdigest()
+
+
+def _place(state: State, job: Job) -> None:
+    """Put a restored job where it belongs; jobs come in the order of their sequence numbers."""
+    spec = job.spec
+    queue = state.queue(spec.queue)
+    queue.counts[job.state] += 1
+    state.jobs[spec.id] = job
+    state.listing.add(job)
+    if job.state in (FAILED, DEAD):
+        state.kept.add(job)
+    elif job.state is SUCCEEDED and spec.offset is None:
+        state.finished.push(finished_at(job), job.seq, job)
+    if job.state is LEASED:
+        hold(state, job.executions[-1])
+    if job.state not in (READY, LEASED) and not job.blocks_lane:
+        return
+    if spec.lane is not None:
+        lane = state.lanes.setdefault((spec.queue, spec.lane), Lane())
+        if lane.head is not None:
+            lane.waiting = lane.waiting or deque()
+            lane.waiting.append(job.seq)
+            lane.waiting_count += 1
+            return
+        lane.head = job
+    if job.state is READY:
+        make_ready(state, job, job.updated_at)

@@ -1,0 +1,141 @@
+"""The contract's invariants, checked over a whole state. For tests: it reads everything."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import pairwise
+
+from leasemill.kernel.model import LIVE, NEVER, ExecutionStatus, Job, JobState, derived_state
+from leasemill.kernel.state import Lane, LaneKey, State
+
+
+def violations(state: State) -> list[str]:
+    """Every broken invariant, as a sentence; none for a sound state."""
+    return [
+        *_of_jobs(state),
+        *_of_fences(state),
+        *_of_lanes(state),
+        *_of_counts(state),
+        *_of_orders(state),
+    ]
+
+
+def _of_jobs(state: State) -> Iterator[str]:
+    for job_id, job in state.jobs.items():
+        live = [execution for execution in job.executions if execution.status in LIVE]
+        committed = [execution for execution in job.executions if execution.committed_at is not None]
+        attempts = [execution.attempt for execution in job.executions]
+        if job.spec.id != job_id or state.listing.get(job.seq) is not job:
+            yield f"job {job_id} is not where its id and sequence number say"
+        if job.state is not derived_state(job):
+            yield f"job {job_id} is {job.state}, its executions say {derived_state(job)}"
+        if len(live) > 1 or (live and live[-1] is not job.executions[-1]):
+            yield f"job {job_id} has {len(live)} live leases"
+        if (job.state is JobState.LEASED) != bool(live):
+            yield f"job {job_id} is {job.state} with {len(live)} live leases"
+        if len(committed) > 1:
+            yield f"job {job_id} was committed {len(committed)} times"
+        if committed and committed[0].status not in (ExecutionStatus.COMMITTED, ExecutionStatus.DONE):
+            yield f"job {job_id} was committed and then {committed[0].status}"
+        if attempts != sorted(set(attempts)) or (attempts and attempts[-1] != job.attempt):
+            yield f"job {job_id} has attempts {attempts}, counted {job.attempt}"
+        if job.executions and job.retries > max(execution.terms.max_retries for execution in job.executions):
+            yield f"job {job_id} was retried {job.retries} times"
+        reports = [(refusal.token, refusal.verb) for refusal in job.refusals]
+        if len(reports) != len(set(reports)):
+            yield f"job {job_id} has a refusal recorded twice"
+
+
+def _of_fences(state: State) -> Iterator[str]:
+    fences = [execution.fence for job in state.jobs.values() for execution in job.executions]
+    if len(fences) != len(set(fences)):
+        yield "two executions share a fence"
+    if fences and max(fences) > state.fence:
+        yield f"a fence is above the counter {state.fence}"
+    for job in state.jobs.values():
+        own = [execution.fence for execution in job.executions]
+        if own != sorted(own):
+            yield f"job {job.spec.id} has fences that do not rise: {own}"
+
+
+def _of_lanes(state: State) -> Iterator[str]:
+    members: dict[LaneKey, list[Job]] = {}
+    for job in state.listing.after(0):
+        if job.spec.lane is not None and (job.state in (JobState.READY, JobState.LEASED) or job.blocks_lane):
+            members.setdefault((job.spec.queue, job.spec.lane), []).append(job)
+    for key, jobs in members.items():
+        lane = state.lanes.get(key)
+        if lane is None or lane.head is not jobs[0]:
+            yield f"lane {key} has not its first job as head"
+            continue
+        if lane.waiting_count != len(jobs) - 1:
+            yield f"lane {key} counts {lane.waiting_count} waiting, there are {len(jobs) - 1}"
+        if any(job.state is JobState.LEASED for job in jobs[1:]):
+            yield f"lane {key} has a leased job behind its head"
+    for key, lane in state.lanes.items():
+        if key not in members and (lane.head is not None or not (lane.finished or lane.failed)):
+            yield f"lane {key} is idle and still kept"
+        yield from _of_offsets(key, lane, members.get(key, []))
+
+
+def _of_offsets(key: LaneKey, lane: Lane, members: list[Job]) -> Iterator[str]:
+    finished, failed = lane.finished or (), lane.failed or ()
+    for job in members:
+        offset = job.spec.offset
+        if offset is not None and (offset in finished or (offset in failed and not job.blocks_lane)):
+            yield f"lane {key} has offset {offset} both ended and waiting"
+    for ranges in (finished, failed):
+        pairs = list(ranges)
+        if any(first > last for first, last in pairs) or any(
+            earlier[1] + 1 >= later[0] for earlier, later in pairwise(pairs)
+        ):
+            yield f"lane {key} has ranges that are not apart: {pairs}"
+
+
+def _of_counts(state: State) -> Iterator[str]:
+    counted = Counter((job.spec.queue, job.state) for job in state.jobs.values())
+    for name, queue in state.queues.items():
+        for job_state, count in queue.counts.items():
+            if counted[name, job_state] != count:
+                yield f"queue {name} counts {count} {job_state}, there are {counted[name, job_state]}"
+
+
+def _of_orders(state: State) -> Iterator[str]:
+    for name, queue in state.queues.items():
+        for priority, order in enumerate(queue.ready):
+            due = [] if order is None else order.first(len(state.jobs) + 1, NEVER)
+            expected = sorted(
+                (job for job in state.jobs.values() if _awaits_claim(state, job, name, priority)),
+                key=lambda job: (job.available_at, job.seq),
+            )
+            if [job.spec.id for job in due] != [job.spec.id for job in expected]:
+                yield f"queue {name} priority {priority} would be claimed in another order than the contract's"
+            if order is not None and len(order) != len(expected):
+                yield f"queue {name} priority {priority} counts {len(order)} claimable, there are {len(expected)}"
+    timed = [
+        job.executions[-1]
+        for job in state.jobs.values()
+        if job.state is JobState.LEASED and job.executions[-1].expires_at != NEVER
+    ]
+    held = state.leases.first(len(state.jobs) + 1, NEVER)
+    if {execution.fence for execution in held} != {execution.fence for execution in timed}:
+        yield "the leases found by time are not the live timed ones"
+    requested = {
+        execution.fence
+        for job in state.jobs.values()
+        for execution in job.executions
+        if execution.status in LIVE and execution.request_id is not None
+    }
+    if {fence for granted in state.claims.values() for fence in granted} != requested:
+        yield "the claims known by request are not the live ones"
+    ended = {job.spec.id for job in state.jobs.values() if job.state in (JobState.FAILED, JobState.DEAD)}
+    if {job.spec.id for job in state.kept.after(0)} != ended:
+        yield "the failed and dead jobs listed are not those there are"
+
+
+def _awaits_claim(state: State, job: Job, queue: str, priority: int) -> bool:
+    spec = job.spec
+    if job.state is not JobState.READY or spec.queue != queue or spec.priority != priority or spec.offset is not None:
+        return False
+    return spec.lane is None or state.lanes[queue, spec.lane].head is job

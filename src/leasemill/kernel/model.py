@@ -1,0 +1,226 @@
+"""The nouns of the contract: jobs, executions, policies, and what is kept of them.
+
+Pure data. Instants are integer microseconds since the Unix epoch, durations integer microseconds whose names
+end in `_us`; the kernel never asks what time it is. `Job` and `Execution` are changed by `kernel.state` alone.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+from msgspec import Struct
+
+MILLISECOND: Final = 1_000
+SECOND: Final = 1_000_000
+
+NEVER: Final = 2**63 - 1
+"""The `expires_at` of a lease that time does not end (leases of acquire queues, unless a time is asked for)."""
+
+EXECUTIONS_KEPT: Final = 100
+"""Executions kept per job: the first and the latest others."""
+
+REFUSALS_KEPT: Final = 100
+"""Refusals recorded per job; later ones are answered but not recorded."""
+
+ACTIONS_KEPT: Final = 1_000
+"""Operator actions kept for the audit trail."""
+
+
+class JobState(StrEnum):
+    READY = "ready"
+    LEASED = "leased"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    DEAD = "dead"
+
+
+class ExecutionStatus(StrEnum):
+    LEASED = "leased"
+    STARTED = "started"
+    COMMITTED = "committed"
+    DONE = "done"
+    ABORTED = "aborted"
+
+
+class AbortReason(StrEnum):
+    EXPIRED = "expired"
+    FAILED = "failed"
+    RELEASED = "released"
+    CANCELLED = "cancelled"
+
+
+class Verb(StrEnum):
+    ENQUEUE = "enqueue"
+    CLAIM = "claim"
+    START = "start"
+    EXTEND = "extend"
+    COMMIT = "commit"
+    ACK = "ack"
+    NACK = "nack"
+    RELEASE = "release"
+    EXPIRE = "expire"
+    ACQUIRE = "acquire"
+    CANCEL = "cancel"
+    REDRIVE = "redrive"
+    PAUSE = "pause"
+    RESUME = "resume"
+    SET_POLICY = "set_policy"
+    PURGE = "purge"
+    PRUNE = "prune"
+
+
+class OnFailure(StrEnum):
+    """What a lane does when its head ends FAILED or is quarantined."""
+
+    CONTINUE = "continue"
+    BLOCK = "block"
+
+
+class QueueMode(StrEnum):
+    """How a queue's jobs are taken; fixed by its first job."""
+
+    CLAIM = "claim"
+    ACQUIRE = "acquire"
+
+
+class LossReason(StrEnum):
+    """Why a lease is not the caller's any more."""
+
+    EXPIRED = "expired"
+    SUPERSEDED = "superseded"
+    ENDED = "ended"
+    CANCELLED = "cancelled"
+    UNKNOWN = "unknown"
+
+
+class Policy(Struct, frozen=True, array_like=True, gc=False):
+    """What a job, a queue or a kind asks for; `None` leaves the choice to the next in precedence."""
+
+    max_retries: int | None = None
+    lease_ttl_us: int | None = None
+    timeout_us: int | None = None
+    max_expirations: int | None = None
+    backoff_base_us: int | None = None
+    backoff_cap_us: int | None = None
+    on_failure: OnFailure | None = None
+
+
+class Terms(Struct, frozen=True, array_like=True, gc=False):
+    """The policy of one execution, settled at claim: every field has a value."""
+
+    max_retries: int = 3
+    lease_ttl_us: int = 30 * SECOND
+    timeout_us: int = 90 * SECOND
+    max_expirations: int = 5
+    backoff_base_us: int = 500 * MILLISECOND
+    backoff_cap_us: int = 30 * SECOND
+    on_failure: OnFailure = OnFailure.CONTINUE
+
+
+class JobSpec(Struct, frozen=True, array_like=True, gc=False):
+    """What a caller asks for; written once and never changed."""
+
+    id: str
+    queue: str
+    kind: str
+    payload: bytes = b"{}"
+    lane: str | None = None
+    priority: int = 0
+    run_at: int | None = None
+    delay_us: int = 0
+    policy: Policy | None = None
+    offset: int | None = None
+
+
+class KeptFailure(Struct, frozen=True, array_like=True, gc=False):
+    """The latest failure reported with the lease kept, so that its repeat is known."""
+
+    report_id: str
+    retries: int
+
+
+class Execution(Struct, array_like=True, gc=False):
+    """One claim: one attempt, one lease."""
+
+    job_id: str
+    attempt: int
+    fence: int
+    token: str
+    worker: str
+    request_id: str | None
+    leased_at: int
+    expires_at: int
+    terms: Terms
+    status: ExecutionStatus = ExecutionStatus.LEASED
+    started_at: int | None = None
+    committed_at: int | None = None
+    finished_at: int | None = None
+    reason: AbortReason | None = None
+    error: str | None = None
+    ended_by: Verb | None = None
+    committed_by: Verb | None = None
+    is_final: bool = False
+    retry_at: int | None = None
+    kept_failure: KeptFailure | None = None
+
+
+class Refusal(Struct, frozen=True, array_like=True, gc=False):
+    """A report that came too late, kept as evidence."""
+
+    verb: Verb
+    token: str
+    worker: str | None
+    attempt: int | None
+    current_attempt: int
+    reason: LossReason
+    at: int
+
+
+class Job(Struct, array_like=True, gc=False):
+    """A job as it stands. `state` is `derived_state` of the rest, kept at hand."""
+
+    spec: JobSpec
+    seq: int
+    created_at: int
+    available_at: int
+    updated_at: int
+    state: JobState = JobState.READY
+    attempt: int = 0
+    retries: int = 0
+    expirations: int = 0
+    executions: tuple[Execution, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
+    result: bytes | None = None
+    is_cancelled: bool = False
+    blocks_lane: bool = False
+    redriven_attempt: int | None = None
+
+
+class Action(Struct, frozen=True, array_like=True, gc=False):
+    """One thing an operator did."""
+
+    at: int
+    verb: Verb
+    by: str
+    target: str
+    reason: str
+
+
+LIVE: Final = frozenset({ExecutionStatus.LEASED, ExecutionStatus.STARTED, ExecutionStatus.COMMITTED})
+
+
+def derived_state(job: Job) -> JobState:
+    """X2: the job's state as a function of its executions and the operator's marks."""
+    last = job.executions[-1] if job.executions else None
+    if last is not None and last.status is ExecutionStatus.DONE:
+        return JobState.SUCCEEDED
+    if job.is_cancelled:
+        return JobState.DEAD
+    if last is None or job.redriven_attempt == job.attempt:
+        return JobState.READY
+    if last.status in LIVE:
+        return JobState.LEASED
+    if not last.is_final:
+        return JobState.READY
+    return JobState.FAILED if last.reason is AbortReason.FAILED else JobState.DEAD

@@ -1,0 +1,297 @@
+"""What the kernel knows: jobs, queues, lanes, and the indexes that make every step short.
+
+Everything but jobs, queues, lanes' offset ranges and the two counters is derived and can be rebuilt from them
+(`kernel.image`). The functions here keep the indexes in step; `kernel.apply` is the only caller that changes anything.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from leasemill.kernel.model import (
+    ACTIONS_KEPT,
+    LIVE,
+    NEVER,
+    Action,
+    Execution,
+    Job,
+    JobSpec,
+    JobState,
+    Policy,
+    QueueMode,
+)
+from leasemill.kernel.order import SequenceOrder, TimeOrder
+from leasemill.kernel.ranges import Ranges
+
+READY: Final = JobState.READY
+LEASED: Final = JobState.LEASED
+SUCCEEDED: Final = JobState.SUCCEEDED
+FAILED: Final = JobState.FAILED
+DEAD: Final = JobState.DEAD
+
+PRIORITIES: Final = 10
+
+LaneKey = tuple[str, str]
+
+
+def due_at(job: JobSpec, at: int) -> int:
+    """E3: when a job enqueued at `at` may first be claimed."""
+    if job.run_at is not None:
+        return max(at, job.run_at)
+    return at + job.delay_us
+
+
+class Queue:
+    """One queue: how it is used, how it stands, and its claimable jobs by priority."""
+
+    __slots__ = ("counts", "is_paused", "mode", "name", "policy", "ready")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.mode: QueueMode | None = None
+        self.is_paused = False
+        self.policy: Policy | None = None
+        self.counts: dict[JobState, int] = dict.fromkeys(JobState, 0)
+        self.ready: list[TimeOrder[Job] | None] = [None] * PRIORITIES
+
+
+class Lane:
+    """One lane: its head, and the sequence numbers of those that wait behind it.
+
+    A number whose job is gone, ended or moved to the tail is skipped when its turn comes.
+    """
+
+    __slots__ = ("failed", "finished", "head", "last_finished", "waiting", "waiting_count")
+
+    def __init__(self) -> None:
+        self.head: Job | None = None
+        self.waiting: deque[int] | None = None
+        self.waiting_count = 0
+        self.finished: Ranges | None = None
+        self.failed: Ranges | None = None
+        self.last_finished: str | None = None
+
+
+class State:
+    """Jobs, queues and lanes, with the indexes that make every step short."""
+
+    __slots__ = (
+        "actions",
+        "claims",
+        "fence",
+        "finished",
+        "jobs",
+        "kept",
+        "lanes",
+        "leases",
+        "listing",
+        "queues",
+        "seq",
+    )
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, Job] = {}
+        self.listing = SequenceOrder()
+        self.kept = SequenceOrder()
+        self.queues: dict[str, Queue] = {}
+        self.lanes: dict[LaneKey, Lane] = {}
+        self.leases: TimeOrder[Execution] = TimeOrder(_is_live)
+        self.claims: dict[str, dict[int, Execution]] = {}
+        self.finished: TimeOrder[Job] = TimeOrder(_is_finished)
+        self.actions: deque[Action] = deque(maxlen=ACTIONS_KEPT)
+        self.seq = 0
+        self.fence = 0
+
+    def queue(self, name: str) -> Queue:
+        queue = self.queues.get(name)
+        if queue is None:
+            queue = self.queues[name] = Queue(name)
+        return queue
+
+
+def _is_claimable(entry: tuple[int, int, Job]) -> bool:
+    job = entry[2]
+    return job.state is READY and job.seq == entry[1] and job.available_at == entry[0]
+
+
+def _is_live(entry: tuple[int, int, Execution]) -> bool:
+    execution = entry[2]
+    return execution.status in LIVE and execution.expires_at == entry[0]
+
+
+def _is_finished(entry: tuple[int, int, Job]) -> bool:
+    return entry[2].seq == entry[1]
+
+
+# Jobs ------------------------------------------------------------------------------------
+
+
+def add(state: State, spec: JobSpec, at: int) -> None:
+    if spec.id in state.jobs:
+        return  # E5: a known id is left as it is
+    state.seq += 1
+    job = Job(spec, state.seq, at, due_at(spec, at), at)
+    queue = state.queue(spec.queue)
+    if queue.mode is None:
+        queue.mode = QueueMode.CLAIM if spec.offset is None else QueueMode.ACQUIRE
+    queue.counts[READY] += 1
+    state.jobs[spec.id] = job
+    state.listing.add(job)
+    if spec.lane is None:
+        make_ready(state, job, at)
+    else:
+        join_lane(state, job, at)
+
+
+def move(state: State, job: Job, to: JobState, at: int) -> None:
+    counts = state.queues[job.spec.queue].counts
+    counts[job.state] -= 1
+    counts[to] += 1
+    job.state = to
+    job.updated_at = at
+
+
+def hold(state: State, execution: Execution) -> None:
+    if execution.expires_at != NEVER:
+        state.leases.push(execution.expires_at, execution.fence, execution)
+    if execution.request_id is not None:
+        state.claims.setdefault(execution.request_id, {})[execution.fence] = execution
+
+
+def forget(state: State, job: Job) -> None:
+    state.queues[job.spec.queue].counts[job.state] -= 1
+    seq = job.seq
+    del state.jobs[job.spec.id]
+    state.listing.discard(seq)
+    state.kept.discard(seq)
+    job.seq = 0  # dead in every order it was in
+    if job.spec.offset is not None:
+        _forget_last_finished(state, job)
+    elif job.state is SUCCEEDED:
+        state.finished.remove(finished_at(job), seq)
+
+
+def renumber(state: State, job: Job) -> None:
+    state.listing.discard(job.seq)
+    state.seq += 1
+    job.seq = state.seq
+    state.listing.add(job)
+
+
+def make_ready(state: State, job: Job, at: int) -> None:
+    spec = job.spec
+    if spec.offset is not None:
+        return  # N8: taken by acquire only
+    queue = state.queues[spec.queue]
+    order = queue.ready[spec.priority]
+    if order is None:
+        order = queue.ready[spec.priority] = TimeOrder(_is_claimable)
+    order.push(job.available_at, job.seq, job, in_order=job.available_at <= at)
+
+
+def leave_ready(state: State, job: Job) -> None:
+    spec = job.spec
+    if spec.offset is not None or (spec.lane is not None and state.lanes[spec.queue, spec.lane].head is not job):
+        return
+    order = state.queues[spec.queue].ready[spec.priority]
+    assert order is not None
+    order.remove(job.available_at, job.seq)
+
+
+def finished_at(job: Job) -> int:
+    finished_at = job.executions[-1].finished_at
+    assert finished_at is not None
+    return finished_at
+
+
+# Lanes ---------------------------------------------------------------------------------------------------------
+
+
+def join_lane(state: State, job: Job, at: int) -> None:
+    spec = job.spec
+    assert spec.lane is not None
+    key = (spec.queue, spec.lane)
+    lane = state.lanes.get(key)
+    if lane is None:
+        lane = state.lanes[key] = Lane()
+    if lane.head is None:
+        lane.head = job
+        make_ready(state, job, at)
+        return
+    if lane.waiting is None:
+        lane.waiting = deque()
+    lane.waiting.append(job.seq)
+    lane.waiting_count += 1
+
+
+def leave_lane(state: State, job: Job, at: int) -> None:
+    spec = job.spec
+    if spec.lane is None:
+        return
+    key = (spec.queue, spec.lane)
+    lane = state.lanes[key]
+    if lane.head is not job:
+        lane.waiting_count -= 1
+        return
+    lane.head = None
+    head = next_in_lane(state, lane)
+    if head is not None:
+        assert lane.waiting is not None
+        while lane.waiting.popleft() != head.seq:
+            pass
+        lane.waiting_count -= 1
+        lane.head = head
+        make_ready(state, head, at)
+    elif not lane.finished and not lane.failed:
+        del state.lanes[key]  # N6: an idle lane costs nothing
+    else:
+        lane.waiting = None
+
+
+def next_in_lane(state: State, lane: Lane) -> Job | None:
+    """The job behind the lane's head."""
+    for seq in lane.waiting or ():
+        job = state.listing.get(seq)
+        if job is not None and job.state is READY:
+            return job
+    return None
+
+
+def finish_offset(state: State, job: Job) -> None:
+    """N10: the offset goes into the lane's ranges; of its jobs only the latest is kept, to know a repeated ack."""
+    spec = job.spec
+    assert spec.lane is not None and spec.offset is not None
+    lane = state.lanes[spec.queue, spec.lane]
+    if lane.finished is None:
+        lane.finished = Ranges()
+    lane.finished.add(spec.offset)
+    if lane.last_finished is not None and (earlier := state.jobs.get(lane.last_finished)) is not None:
+        forget(state, earlier)
+    lane.last_finished = spec.id
+
+
+def _forget_last_finished(state: State, job: Job) -> None:
+    assert job.spec.lane is not None
+    lane = state.lanes.get((job.spec.queue, job.spec.lane))
+    if lane is not None and lane.last_finished == job.spec.id:
+        lane.last_finished = None
+
+
+def fail_offset(state: State, job: Job) -> None:
+    spec = job.spec
+    if spec.offset is None or spec.lane is None:
+        return
+    lane = state.lanes[spec.queue, spec.lane]
+    if lane.failed is None:
+        lane.failed = Ranges()
+    lane.failed.add(spec.offset)
+
+
+def unfail_offset(state: State, job: Job) -> None:
+    spec = job.spec
+    if spec.offset is None or spec.lane is None:
+        return
+    lane = state.lanes[spec.queue, spec.lane]
+    if lane.failed is not None:
+        lane.failed.discard(spec.offset)

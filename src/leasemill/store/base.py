@@ -1,0 +1,301 @@
+"""What a store is: the verbs (Store), reading (Inspector), operating (Operator), and how one is opened.
+
+Every store passes the whole conformance suite (`leasemill.testing.conformance`) or is not a store. The methods are
+sugar over two: `run` and `arun` take any command of `kernel.commands` and answer when the answer is durable. A store
+derives from `Verbs` and supplies those two, `watch` and `close`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Protocol, Self, TypeVar
+
+from leasemill.errors import Invalid
+from leasemill.kernel import commands as c
+from leasemill.kernel.model import Action, Job, JobSpec, Policy
+from leasemill.store.sources import Entropy, SystemEntropy
+
+AnswerT = TypeVar("AnswerT")
+
+
+class Watch(Protocol):
+    """Tells when there may be new work, since it was made or last told so."""
+
+    def wait(self, timeout_s: float) -> bool: ...
+
+    async def wait_async(self, timeout_s: float) -> bool: ...
+
+    def close(self) -> None: ...
+
+
+class Store(Protocol):
+    """The verbs. Sequences in, one outcome for each item out, in order; `a…` in async code."""
+
+    entropy: Entropy
+
+    def run(self, command: c.Command[AnswerT]) -> AnswerT: ...
+    async def arun(self, command: c.Command[AnswerT]) -> AnswerT: ...
+    def watch(self, queues: Sequence[str]) -> Watch: ...
+    def close(self) -> None: ...
+
+    def enqueue(self, jobs: Sequence[JobSpec]) -> list[c.EnqueueOutcome]: ...
+    def claim(
+        self,
+        worker: str,
+        queues: Sequence[str],
+        limit: int,
+        *,
+        kinds: Mapping[str, Policy] = ...,
+        request_id: str | None = ...,
+    ) -> list[c.Lease]: ...
+    def start(self, reports: Sequence[c.StartReport]) -> list[c.StartOutcome]: ...
+    def extend(self, leases: Sequence[c.LeaseRef]) -> list[c.ExtendOutcome]: ...
+    def commit(
+        self, job_id: str, token: str, *, result: bytes | None = ..., followups: Sequence[c.Followup] = ...
+    ) -> c.CommitOutcome: ...
+    def ack(self, reports: Sequence[c.AckReport]) -> list[c.AckOutcome]: ...
+    def nack(self, reports: Sequence[c.NackReport]) -> list[c.NackOutcome]: ...
+    def release(self, reports: Sequence[c.ReleaseReport]) -> list[c.ReleaseOutcome]: ...
+    def expire(self, limit: int = ...) -> list[c.Expiration]: ...
+    def acquire(self, requests: Sequence[c.AcquireRequest]) -> list[c.AcquireOutcome]: ...
+
+    async def aenqueue(self, jobs: Sequence[JobSpec]) -> list[c.EnqueueOutcome]: ...
+    async def aclaim(
+        self,
+        worker: str,
+        queues: Sequence[str],
+        limit: int,
+        *,
+        kinds: Mapping[str, Policy] = ...,
+        request_id: str | None = ...,
+    ) -> list[c.Lease]: ...
+    async def astart(self, reports: Sequence[c.StartReport]) -> list[c.StartOutcome]: ...
+    async def aextend(self, leases: Sequence[c.LeaseRef]) -> list[c.ExtendOutcome]: ...
+    async def acommit(
+        self, job_id: str, token: str, *, result: bytes | None = ..., followups: Sequence[c.Followup] = ...
+    ) -> c.CommitOutcome: ...
+    async def aack(self, reports: Sequence[c.AckReport]) -> list[c.AckOutcome]: ...
+    async def anack(self, reports: Sequence[c.NackReport]) -> list[c.NackOutcome]: ...
+    async def arelease(self, reports: Sequence[c.ReleaseReport]) -> list[c.ReleaseOutcome]: ...
+    async def aexpire(self, limit: int = ...) -> list[c.Expiration]: ...
+    async def aacquire(self, requests: Sequence[c.AcquireRequest]) -> list[c.AcquireOutcome]: ...
+
+
+class Inspector(Protocol):
+    """Reading. Every answer is bounded by a limit."""
+
+    def job(self, job_id: str) -> Job | None: ...
+    async def ajob(self, job_id: str) -> Job | None: ...
+    def jobs(self, where: c.JobFilter = ..., *, limit: int = ..., after: int = ...) -> c.JobPage: ...
+    def queues(self, *, limit: int = ..., after: str = ...) -> list[c.QueueView]: ...
+    def lane(self, queue: str, lane: str) -> c.LaneView | None: ...
+    def lanes(self, queue: str, *, blocked_only: bool = ..., limit: int = ..., after: int = ...) -> c.LanePage: ...
+    def actions(self, *, limit: int = ...) -> list[Action]: ...
+    def totals(self) -> c.Totals: ...
+    def due_in(self, queues: Sequence[str]) -> int | None: ...
+
+
+class Operator(Protocol):
+    """Operating: each act is recorded with who did it and why."""
+
+    def cancel(self, job_ids: Sequence[str], *, by: str, reason: str) -> list[c.CancelOutcome]: ...
+    def redrive(
+        self, where: c.JobFilter, *, by: str, reason: str, limit: int = ..., after: int = ...
+    ) -> c.Operated: ...
+    def purge(self, where: c.JobFilter, *, by: str, reason: str, limit: int = ..., after: int = ...) -> c.Operated: ...
+    def pause(self, queue: str, *, by: str, reason: str) -> None: ...
+    def resume(self, queue: str, *, by: str, reason: str) -> None: ...
+    def set_policy(self, queue: str, policy: Policy, *, by: str, reason: str) -> None: ...
+    def prune(self, before: int, *, keep: int, limit: int = ...) -> int: ...
+
+
+class FullStore(Store, Inspector, Operator, Protocol):
+    """What `open_store` gives: all three."""
+
+
+class Verbs(ABC):
+    """The methods of all three protocols, over `run` and `arun`."""
+
+    def __init__(self, entropy: Entropy | None = None) -> None:
+        self.entropy: Entropy = entropy or SystemEntropy()
+
+    @abstractmethod
+    def run(self, command: c.Command[AnswerT]) -> AnswerT:
+        """Carry out a command; the answer is durable."""
+
+    @abstractmethod
+    async def arun(self, command: c.Command[AnswerT]) -> AnswerT:
+        """The same, without blocking the event loop."""
+
+    @abstractmethod
+    def watch(self, queues: Sequence[str]) -> Watch:
+        """Something to wait on for new work in these queues."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of everything; a closed store answers no command."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # Store
+
+    def enqueue(self, jobs: Sequence[JobSpec]) -> list[c.EnqueueOutcome]:
+        return self.run(c.Enqueue(jobs))
+
+    async def aenqueue(self, jobs: Sequence[JobSpec]) -> list[c.EnqueueOutcome]:
+        return await self.arun(c.Enqueue(jobs))
+
+    def claim(
+        self,
+        worker: str,
+        queues: Sequence[str],
+        limit: int,
+        *,
+        kinds: Mapping[str, Policy] | None = None,
+        request_id: str | None = None,
+    ) -> list[c.Lease]:
+        return self.run(self._claim(worker, queues, limit, kinds, request_id))
+
+    async def aclaim(
+        self,
+        worker: str,
+        queues: Sequence[str],
+        limit: int,
+        *,
+        kinds: Mapping[str, Policy] | None = None,
+        request_id: str | None = None,
+    ) -> list[c.Lease]:
+        return await self.arun(self._claim(worker, queues, limit, kinds, request_id))
+
+    def _claim(
+        self,
+        worker: str,
+        queues: Sequence[str],
+        limit: int,
+        kinds: Mapping[str, Policy] | None,
+        request_id: str | None,
+    ) -> c.Claim:
+        tokens = self.entropy.tokens(max(0, limit))
+        return c.Claim(worker, queues, limit, tokens, request_id or self.entropy.new_id(), kinds or {})
+
+    def start(self, reports: Sequence[c.StartReport]) -> list[c.StartOutcome]:
+        return self.run(c.Start(reports))
+
+    async def astart(self, reports: Sequence[c.StartReport]) -> list[c.StartOutcome]:
+        return await self.arun(c.Start(reports))
+
+    def extend(self, leases: Sequence[c.LeaseRef]) -> list[c.ExtendOutcome]:
+        return self.run(c.Extend(leases))
+
+    async def aextend(self, leases: Sequence[c.LeaseRef]) -> list[c.ExtendOutcome]:
+        return await self.arun(c.Extend(leases))
+
+    def commit(
+        self, job_id: str, token: str, *, result: bytes | None = None, followups: Sequence[c.Followup] = ()
+    ) -> c.CommitOutcome:
+        return self.run(c.Commit(job_id, token, result, followups))
+
+    async def acommit(
+        self, job_id: str, token: str, *, result: bytes | None = None, followups: Sequence[c.Followup] = ()
+    ) -> c.CommitOutcome:
+        return await self.arun(c.Commit(job_id, token, result, followups))
+
+    def ack(self, reports: Sequence[c.AckReport]) -> list[c.AckOutcome]:
+        return self.run(c.Ack(reports))
+
+    async def aack(self, reports: Sequence[c.AckReport]) -> list[c.AckOutcome]:
+        return await self.arun(c.Ack(reports))
+
+    def nack(self, reports: Sequence[c.NackReport]) -> list[c.NackOutcome]:
+        return self.run(c.Nack(reports))
+
+    async def anack(self, reports: Sequence[c.NackReport]) -> list[c.NackOutcome]:
+        return await self.arun(c.Nack(reports))
+
+    def release(self, reports: Sequence[c.ReleaseReport]) -> list[c.ReleaseOutcome]:
+        return self.run(c.Release(reports))
+
+    async def arelease(self, reports: Sequence[c.ReleaseReport]) -> list[c.ReleaseOutcome]:
+        return await self.arun(c.Release(reports))
+
+    def expire(self, limit: int = 1_000) -> list[c.Expiration]:
+        return self.run(c.Expire(limit))
+
+    async def aexpire(self, limit: int = 1_000) -> list[c.Expiration]:
+        return await self.arun(c.Expire(limit))
+
+    def acquire(self, requests: Sequence[c.AcquireRequest]) -> list[c.AcquireOutcome]:
+        return self.run(c.Acquire(requests))
+
+    async def aacquire(self, requests: Sequence[c.AcquireRequest]) -> list[c.AcquireOutcome]:
+        return await self.arun(c.Acquire(requests))
+
+    # Inspector
+
+    def job(self, job_id: str) -> Job | None:
+        return self.run(c.GetJob(job_id))
+
+    async def ajob(self, job_id: str) -> Job | None:
+        return await self.arun(c.GetJob(job_id))
+
+    def jobs(self, where: c.JobFilter | None = None, *, limit: int = 100, after: int = 0) -> c.JobPage:
+        return self.run(c.ListJobs(where or c.JobFilter(), limit, after))
+
+    def queues(self, *, limit: int = 100, after: str = "") -> list[c.QueueView]:
+        return self.run(c.ListQueues(limit, after))
+
+    def lane(self, queue: str, lane: str) -> c.LaneView | None:
+        return self.run(c.GetLane(queue, lane))
+
+    def lanes(self, queue: str, *, blocked_only: bool = False, limit: int = 100, after: int = 0) -> c.LanePage:
+        return self.run(c.ListLanes(queue, limit, blocked_only, after))
+
+    def actions(self, *, limit: int = 100) -> list[Action]:
+        return self.run(c.ListActions(limit))
+
+    def totals(self) -> c.Totals:
+        return self.run(c.GetTotals())
+
+    def due_in(self, queues: Sequence[str]) -> int | None:
+        return self.run(c.DueIn(queues))
+
+    # Operator
+
+    def cancel(self, job_ids: Sequence[str], *, by: str, reason: str) -> list[c.CancelOutcome]:
+        return self.run(c.Cancel(job_ids, by, reason))
+
+    def redrive(self, where: c.JobFilter, *, by: str, reason: str, limit: int = 1_000, after: int = 0) -> c.Operated:
+        return self.run(c.Redrive(where, by, reason, limit, after))
+
+    def purge(self, where: c.JobFilter, *, by: str, reason: str, limit: int = 1_000, after: int = 0) -> c.Operated:
+        return self.run(c.Purge(where, by, reason, limit, after))
+
+    def pause(self, queue: str, *, by: str, reason: str) -> None:
+        self.run(c.Pause(queue, by, reason))
+
+    def resume(self, queue: str, *, by: str, reason: str) -> None:
+        self.run(c.Resume(queue, by, reason))
+
+    def set_policy(self, queue: str, policy: Policy, *, by: str, reason: str) -> None:
+        self.run(c.SetPolicy(queue, policy, by, reason))
+
+    def prune(self, before: int, *, keep: int, limit: int = 1_000) -> int:
+        return self.run(c.Prune(before, keep, limit))
+
+
+def open_store(url: str) -> FullStore:
+    """Open the store a URL names: `memory:` (this process, gone with it)."""
+    scheme, separator, _ = url.partition(":")
+    if scheme == "memory" and separator:
+        from leasemill.store.memory import MemoryStore  # noqa: PLC0415  (a store is imported when it is used)
+
+        return MemoryStore()
+    raise Invalid(f"{url!r} names no store: write memory:")

@@ -1,0 +1,50 @@
+"""`memory:` the kernel behind a lock. For tests and for trying things: gone with the process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import TypeVar
+
+from leasemill.errors import Unavailable
+from leasemill.kernel import commands as c
+from leasemill.kernel.machine import run
+from leasemill.kernel.state import State
+from leasemill.kernel.validate import check
+from leasemill.store.base import Verbs, Watch
+from leasemill.store.signal import Signal
+from leasemill.store.sources import Clock, Entropy, SteadyClock
+
+AnswerT = TypeVar("AnswerT")
+
+
+class MemoryStore(Verbs):
+    """A state, a lock, a clock."""
+
+    def __init__(self, clock: Clock | None = None, entropy: Entropy | None = None) -> None:
+        super().__init__(entropy)
+        self._clock = clock or SteadyClock()
+        self._state = State()
+        self._lock = threading.Lock()
+        self._signal = Signal()
+        self._is_closed = False
+
+    def run(self, command: c.Command[AnswerT]) -> AnswerT:
+        check(command)
+        with self._lock:
+            if self._is_closed:
+                raise Unavailable("this memory: store is closed; open another")
+            events, answer = run(self._state, command, self._clock.now())
+        if events:
+            self._signal.notify()
+        return answer
+
+    async def arun(self, command: c.Command[AnswerT]) -> AnswerT:
+        return self.run(command)
+
+    def watch(self, queues: Sequence[str]) -> Watch:
+        return self._signal.watch()
+
+    def close(self) -> None:
+        with self._lock:
+            self._is_closed = True
