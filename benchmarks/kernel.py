@@ -1,0 +1,162 @@
+"""How fast is the kernel, and does it stay so when much is waiting?
+
+Full cycles (enqueue, claim, start, ack in batches of 100) beside the barest loop over a dict and two deques that does
+the same bookkeeping without any check; the cost of claim, ack and expire with 1,000,000 jobs READY against 10,000, with
+and without lanes; memory for each READY job.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+import tracemalloc
+from collections import deque
+from typing import NamedTuple
+
+from benchmarks.report import Bar, finish, medians, table
+from leasemill.kernel import commands as c
+from leasemill.kernel.machine import run
+from leasemill.kernel.model import SECOND, JobSpec
+from leasemill.kernel.state import State
+
+PAYLOAD = b'{"text":"' + b"x" * 89 + b'"}'
+BATCH = 100
+NOW = 1_700_000_000 * SECOND
+
+
+def kernel_cycles(jobs: int = 20_000) -> float:
+    state, now = State(), NOW
+    specs = [JobSpec(f"job-{index:012}", "queue", "kind", PAYLOAD) for index in range(jobs)]
+    tokens = [f"{index:032x}" for index in range(jobs)]
+    began = time.perf_counter()
+    for first in range(0, jobs, BATCH):
+        run(state, c.Enqueue(specs[first : first + BATCH]), now)
+        _, leases = run(state, c.Claim("worker", ("queue",), BATCH, tokens[first : first + BATCH], f"r{first}"), now)
+        run(state, c.Start([c.StartReport(lease.job.id, lease.token) for lease in leases]), now)
+        run(state, c.Ack([c.AckReport(lease.job.id, lease.token) for lease in leases]), now)
+        now += 1_000
+    return jobs / (time.perf_counter() - began)
+
+
+def bare_cycles(jobs: int = 200_000) -> float:
+    known: dict[str, list[object]] = {}
+    ready: deque[str] = deque()
+    leases: deque[tuple[int, str]] = deque()
+    ids = [f"job-{index:012}" for index in range(jobs)]
+    tokens = [f"{index:032x}" for index in range(jobs)]
+    now = NOW
+    began = time.perf_counter()
+    for first in range(0, jobs, BATCH):
+        for job_id in ids[first : first + BATCH]:
+            known[job_id] = ["ready", PAYLOAD, now, None, None, None, None]
+            ready.append(job_id)
+        claimed = []
+        for token in tokens[first : first + BATCH]:
+            job_id = ready.popleft()
+            job = known[job_id]
+            job[0], job[3], job[4] = "leased", token, now
+            leases.append((now + 30 * SECOND, job_id))
+            claimed.append((job_id, token))
+        for job_id, _token in claimed:
+            job = known[job_id]
+            job[0], job[5] = "started", now
+        for job_id, _token in claimed:
+            job = known[job_id]
+            job[0], job[6] = "succeeded", now
+            leases.popleft()
+        now += 1_000
+    return jobs / (time.perf_counter() - began)
+
+
+class Costs(NamedTuple):
+    """Microseconds for each job."""
+
+    claim: float
+    ack: float
+    expire: float
+
+
+def filled(jobs: int, lanes: int) -> State:
+    state = State()
+    for first in range(0, jobs, 1_000):
+        specs = [
+            JobSpec(f"job-{index:012}", "queue", "kind", PAYLOAD, lane=f"lane-{index % lanes}" if lanes else None)
+            for index in range(first, first + 1_000)
+        ]
+        run(state, c.Enqueue(specs), NOW + first)
+    return state
+
+
+def costs(state: State, jobs: int = 5_000) -> Costs:
+    """Claim, ack and expire `jobs` jobs, in batches, from whatever else is waiting."""
+    now = NOW + 3_600 * SECOND
+    claims, acks, expires = [], [], []
+    for first in range(0, jobs, BATCH):
+        tokens = [f"{first + index:032x}" for index in range(BATCH)]
+        request = c.Claim("worker", ("queue",), BATCH, tokens, f"r{now}")
+        began = time.perf_counter()
+        _, leases = run(state, request, now)
+        claimed = time.perf_counter()
+        run(state, c.Ack([c.AckReport(lease.job.id, lease.token) for lease in leases[: BATCH // 2]]), now)
+        acked = time.perf_counter()
+        now += 31 * SECOND
+        run(state, c.Expire(BATCH), now)
+        expires.append((time.perf_counter() - acked) / (BATCH // 2))
+        acks.append((acked - claimed) / (BATCH // 2))
+        claims.append((claimed - began) / BATCH)
+    middle = len(claims) // 2
+    return Costs(*(sorted(values)[middle] * 1e6 for values in (claims, acks, expires)))
+
+
+def bytes_per_ready_job(jobs: int = 100_000) -> float:
+    gc.collect()
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    state = State()
+    for first in range(0, jobs, 1_000):
+        # ids and payloads of their own, as they come from a log
+        specs = [
+            JobSpec(f"job-{index:032}", "queue", "kind", bytes(bytearray(PAYLOAD)))
+            for index in range(first, first + 1_000)
+        ]
+        run(state, c.Enqueue(specs), NOW + first)
+    taken = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    return taken / len(state.jobs)
+
+
+def main() -> None:
+    bare, kernel = medians(bare_cycles, 5), medians(kernel_cycles, 5)
+    table(
+        "full cycles: enqueue, claim, start, ack in batches of 100",
+        ("", "cycles/s", "of bare"),
+        [
+            ("a dict and two deques, no check", f"{bare:,.0f}", "1"),
+            ("the kernel", f"{kernel:,.0f}", f"1/{bare / kernel:.1f}"),
+        ],
+    )
+    measured = {(jobs, lanes): costs(filled(jobs, lanes)) for jobs in (10_000, 1_000_000) for lanes in (0, jobs // 10)}
+    table(
+        "microseconds for each job, batches of 100",
+        ("READY jobs", "lanes", "claim", "ack", "expire"),
+        [(f"{jobs:,}", f"{lanes:,}", *(f"{cost:.2f}" for cost in found)) for (jobs, lanes), found in measured.items()],
+    )
+    memory = bytes_per_ready_job()
+    table("memory", ("", "bytes"), [("a READY job with a 100-byte payload", f"{memory:,.0f}")])
+    bars = [Bar("cycles/s against the bare loop's, times 40", 40 * kernel / bare, 1.0)]
+    for lanes_of in ("without lanes", "with 100,000 lanes"):
+        few, many = (
+            (measured[10_000, 0], measured[1_000_000, 0])
+            if lanes_of == "without lanes"
+            else (measured[10_000, 1_000], measured[1_000_000, 100_000])
+        )
+        bars += [
+            Bar(f"{verb} {lanes_of}: 1,000,000 READY against 10,000", large / small, 2.0, at_least=False)
+            for verb, small, large in zip(Costs._fields, few, many, strict=True)
+        ]
+    bars.append(Bar("bytes for each READY job", memory, 1_500, at_least=False))
+    finish(bars)
+
+
+if __name__ == "__main__":
+    main()
