@@ -239,7 +239,10 @@ CancelOutcome: TypeAlias = Cancelled | AlreadySucceeded | Missing
 
 
 class Enqueue(Command[list[EnqueueOutcome]], frozen=True):
+    """`are_new`: the ids were drawn for this call, which is not a repeat; a store may then skip looking for them."""
+
     jobs: Sequence[JobSpec]
+    are_new: bool = False
 
 
 class Claim(Command[list[Lease]], frozen=True):

@@ -63,6 +63,7 @@ from leasemill.kernel.events import (
 )
 from leasemill.kernel.model import (
     LIVE,
+    NEVER,
     REFUSALS_KEPT,
     Execution,
     ExecutionStatus,
@@ -460,6 +461,12 @@ def expire(state: State, limit: int, now: int) -> Decision[list[Expiration]]:
         stuck_us = now - execution.expires_at
         outcomes.append(Expiration(execution.job_id, execution.worker, execution.attempt, stuck_us, after))
     return tuple(events), outcomes
+
+
+def expire_regardless(state: State, limit: int, now: int) -> list[AnyEvent]:
+    """End timed leases whatever their time: their holders are known to be gone."""
+    found = state.leases.first(limit, NEVER)
+    return [_expire_one(state.jobs[execution.job_id], execution, now)[0] for execution in found]
 
 
 def _expire_one(job: Job, execution: Execution, now: int) -> tuple[AnyEvent, JobState]:

@@ -20,6 +20,7 @@ TEXT_LENGTH: Final = 200
 REASON_LENGTH: Final = 1_000
 PAYLOAD_BYTES: Final = 1024 * 1024
 BATCH_ITEMS: Final = 10_000
+BATCH_BYTES: Final = 64 * 1024 * 1024
 FOLLOWUPS: Final = 1_000
 LATEST: Final = 253_402_300_799 * SECOND
 LONGEST_US: Final = 3_660 * 24 * 3_600 * SECOND
@@ -121,6 +122,8 @@ def _check_operator(by: str, reason: str) -> None:
 
 def _check_enqueue(command: c.Enqueue) -> None:
     _check_batch(command.jobs)
+    if sum(len(job.payload) for job in command.jobs) > BATCH_BYTES:
+        raise Invalid(f"the payloads of one call have more than {BATCH_BYTES:,} bytes: send several calls")
     for job in command.jobs:
         check_job(job)
         if job.offset is not None:

@@ -292,10 +292,14 @@ class Verbs(ABC):
 
 
 def open_store(url: str) -> FullStore:
-    """Open the store a URL names: `memory:` (this process, gone with it)."""
+    """Open the store a URL names: `file:PATH` (a folder), `memory:` (this process, gone with it)."""
     scheme, separator, _ = url.partition(":")
+    if scheme == "file" and separator:
+        from leasemill.store.wal.url import open_folder  # noqa: PLC0415  (a store is imported when it is used)
+
+        return open_folder(url)
     if scheme == "memory" and separator:
         from leasemill.store.memory import MemoryStore  # noqa: PLC0415  (a store is imported when it is used)
 
         return MemoryStore()
-    raise Invalid(f"{url!r} names no store: write memory:")
+    raise Invalid(f"{url!r} names no store: write file:PATH or memory:")

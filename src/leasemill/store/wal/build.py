@@ -1,0 +1,36 @@
+"""`python -m leasemill.store.wal.build FOLDER`: take a snapshot, in a process of its own: no worker waits for it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from leasemill.store.wal.clock import RealMachine
+from leasemill.store.wal.disk import RealDisk
+from leasemill.store.wal.log import Log
+from leasemill.store.wal.manifest import Snapshot
+from leasemill.store.wal.snapshot import take_snapshot
+
+
+def build(folder: Path, *, keep_segments: bool, lock_timeout_s: float = 60.0) -> Snapshot | None:
+    """Cover all sealed segments of a folder's log."""
+    disk = RealDisk(folder)
+    log = Log(disk, RealMachine(), segment_bytes=16 * 1024 * 1024, lock_timeout_s=lock_timeout_s)
+    try:
+        return take_snapshot(disk, log, folder, keep_segments=keep_segments)
+    finally:
+        log.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--keep-segments", action="store_true")
+    arguments = parser.parse_args()
+    os.nice(10)
+    build(arguments.folder, keep_segments=arguments.keep_segments)
+
+
+if __name__ == "__main__":
+    main()

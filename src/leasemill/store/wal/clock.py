@@ -1,0 +1,44 @@
+"""One clock for every process of a boot: wall time as it was at the first opening, advanced by the boot clock.
+
+It is never stepped with the wall clock, runs on while the machine sleeps, and does not go back from one boot to the
+next.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Final, Protocol
+
+from leasemill.kernel.model import NEVER
+from leasemill.store.wal.manifest import BootClock
+
+BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+BOOT_CLOCK: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+class Machine(Protocol):
+    """What a machine tells of time."""
+
+    def boot_id(self) -> str: ...
+    def since_boot_us(self) -> int: ...
+    def wall_us(self) -> int: ...
+
+
+class RealMachine:
+    def boot_id(self) -> str:
+        if BOOT_ID.exists():
+            return BOOT_ID.read_text().strip()
+        return f"booted-at-{round((time.time() - time.monotonic()) / 60)}"
+
+    def since_boot_us(self) -> int:
+        return time.clock_gettime_ns(BOOT_CLOCK) // 1_000
+
+    def wall_us(self) -> int:
+        return time.time_ns() // 1_000
+
+
+def anchored(machine: Machine, latest_at: int) -> BootClock:
+    """The clock of this boot: the wall's time, but never before what was recorded already."""
+    now = max(machine.wall_us(), latest_at if latest_at < NEVER else 0)
+    return BootClock(machine.boot_id(), now - machine.since_boot_us())

@@ -1,0 +1,90 @@
+"""The control page: a few numbers all processes of a boot share in memory, in the lock file.
+
+Written under the lock, but for the poison mark. It holds nothing that the log does not: after a boot it is made anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+from typing import Final
+
+from leasemill.store.wal.disk import Disk
+
+BOOT: Final = slice(0, 16)
+NUMBER: Final = struct.Struct("<Q")
+GENERATION: Final = 16
+TAIL: Final = 24
+HOLDER: Final = 32
+POISON: Final = 40
+SEGMENT: Final = 48
+
+
+class Control:
+    __slots__ = ("_disk",)
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+
+    def is_of(self, boot_id: str) -> bool:
+        """Whether the log's tail has been looked at in this boot, so that the page can be relied on."""
+        return bytes(self._disk.control[BOOT]) == _digest(boot_id)
+
+    def begin(self, boot_id: str, generation: int, segment: int, tail: int) -> None:
+        self.generation = generation
+        self.segment = segment
+        self.tail = tail
+        self.is_poisoned = False
+        self._disk.control[BOOT] = _digest(boot_id)
+
+    @property
+    def generation(self) -> int:
+        return self._number(GENERATION)
+
+    @generation.setter
+    def generation(self, value: int) -> None:
+        NUMBER.pack_into(self._disk.control, GENERATION, value)
+
+    @property
+    def tail(self) -> int:
+        """Where the log ended when a process last appended: a frame may follow whose writer died before saying so."""
+        return self._number(TAIL)
+
+    @tail.setter
+    def tail(self, value: int) -> None:
+        NUMBER.pack_into(self._disk.control, TAIL, value)
+
+    @property
+    def segment(self) -> int:
+        """Where the last segment begins."""
+        return self._number(SEGMENT)
+
+    @segment.setter
+    def segment(self, value: int) -> None:
+        NUMBER.pack_into(self._disk.control, SEGMENT, value)
+
+    @property
+    def is_poisoned(self) -> bool:
+        """A sync failed: nothing that was not known to be synced may be acknowledged until recovery."""
+        return self._number(POISON) != 0
+
+    @is_poisoned.setter
+    def is_poisoned(self, value: bool) -> None:
+        NUMBER.pack_into(self._disk.control, POISON, int(value))
+
+    @property
+    def holder(self) -> int:
+        """The process that holds the lock."""
+        return self._number(HOLDER)
+
+    def held(self) -> None:
+        NUMBER.pack_into(self._disk.control, HOLDER, os.getpid())
+
+    def _number(self, at: int) -> int:
+        value: int = NUMBER.unpack_from(self._disk.control, at)[0]
+        return value
+
+
+def _digest(boot_id: str) -> bytes:
+    return hashlib.blake2b(boot_id.encode(), digest_size=16).digest()

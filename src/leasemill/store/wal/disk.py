@@ -1,0 +1,233 @@
+"""The operating system, as the log needs it: files, the folder, the lock, the control page.
+
+A protocol and its real form; tests put a disk underneath that fails, forgets and crashes. Every call here may raise
+OSError; what that means is the log's business.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+import time
+from pathlib import Path
+from typing import Final, Protocol
+
+from leasemill.errors import Broken, Unavailable
+
+LOCK_NAME: Final = "lock"
+CONTROL_BYTES: Final = 4096
+ZEROS: Final = bytes(1024 * 1024)
+FIRST_PAUSE_S: Final = 0.000_02
+LONGEST_PAUSE_S: Final = 0.001
+NETWORK_FILE_SYSTEMS: Final = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "glusterfs", "lustre", "fuse.sshfs", "fuse.s3fs", "9p"}
+)
+
+
+class File(Protocol):
+    """An open file."""
+
+    def read(self, offset: int, length: int) -> bytes: ...
+    def write(self, offset: int, content: bytes) -> None: ...
+    def sync(self) -> None: ...
+    def size(self) -> int: ...
+    def close(self) -> None: ...
+
+
+class Disk(Protocol):
+    """A folder, its lock, and a page of memory that all its processes share."""
+
+    @property
+    def where(self) -> str: ...
+    @property
+    def identity(self) -> str:
+        """Tells the lock file from its copies."""
+        ...
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the folder is still the one that was opened."""
+        ...
+
+    @property
+    def control(self) -> memoryview: ...
+    def lock(self, timeout_s: float) -> None: ...
+    def unlock(self) -> None: ...
+    def open(self, name: str) -> File: ...
+    def create(self, name: str, size: int, head: bytes = b"") -> File:
+        """A new file of zeros behind `head`, synced; replaces one of that name. Leaves nothing if it fails."""
+        ...
+
+    def rename(self, old: str, new: str) -> None: ...
+    def remove(self, name: str) -> None: ...
+    def sync_folder(self) -> None: ...
+    def names(self) -> list[str]: ...
+    def close(self) -> None: ...
+
+
+class RealFile:
+    __slots__ = ("_fd",)
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def read(self, offset: int, length: int) -> bytes:
+        return os.pread(self._fd, length, offset)
+
+    def write(self, offset: int, content: bytes) -> None:
+        written = os.pwrite(self._fd, content, offset)
+        while written < len(content):
+            more = os.pwrite(self._fd, content[written:], offset + written)
+            if more == 0:
+                raise OSError(errno.EIO, "a write wrote nothing")
+            written += more
+
+    def sync(self) -> None:
+        os.fdatasync(self._fd)
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            os.close(fd)
+
+
+class RealDisk:
+    """A folder of the file system. The lock file is made once and never renamed or removed."""
+
+    def __init__(self, path: Path, *, may_make: bool = True) -> None:
+        self._path = path
+        if may_make:
+            _make_folder(path)
+        refuse_network_file_system(path)
+        self._lock_fd = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        if os.fstat(self._lock_fd).st_size < CONTROL_BYTES:
+            os.ftruncate(self._lock_fd, CONTROL_BYTES)
+        self._map = mmap.mmap(self._lock_fd, CONTROL_BYTES)
+        self._control = memoryview(self._map)
+        self._folder_fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    @property
+    def where(self) -> str:
+        return str(self._path)
+
+    @property
+    def is_there(self) -> bool:
+        try:
+            return _identity((self._path / LOCK_NAME).stat()) == self.identity
+        except OSError:
+            return False
+
+    @property
+    def identity(self) -> str:
+        return _identity(os.fstat(self._lock_fd))
+
+    @property
+    def control(self) -> memoryview:
+        return self._control
+
+    def lock(self, timeout_s: float) -> None:
+        """Take the folder's lock; TimeoutError if somebody keeps it that long."""
+        pause_s, waited_until = FIRST_PAUSE_S, None
+        while True:
+            try:
+                fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                now = time.monotonic()
+                waited_until = waited_until or now + timeout_s
+                if now >= waited_until:
+                    raise TimeoutError from None
+                time.sleep(pause_s)
+                pause_s = min(pause_s * 1.5, LONGEST_PAUSE_S)
+            else:
+                break
+        if os.fstat(self._lock_fd).st_nlink == 0:
+            self.unlock()
+            raise Unavailable(f"the folder {self._path} was removed while it was in use; put it back")
+
+    def unlock(self) -> None:
+        fcntl.flock(self._lock_fd, fcntl.LOCK_UN)
+
+    def open(self, name: str) -> File:
+        return RealFile(os.open(self._path / name, os.O_RDWR | os.O_CLOEXEC))
+
+    def create(self, name: str, size: int, head: bytes = b"") -> File:
+        path = self._path / name
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        file = RealFile(fd)
+        try:
+            file.write(0, head)
+            for offset in range(len(head), size, len(ZEROS)):
+                file.write(offset, ZEROS[: size - offset])
+            os.fsync(fd)
+        except BaseException:
+            file.close()
+            path.unlink(missing_ok=True)
+            raise
+        return file
+
+    def rename(self, old: str, new: str) -> None:
+        (self._path / old).rename(self._path / new)
+
+    def remove(self, name: str) -> None:
+        (self._path / name).unlink(missing_ok=True)
+
+    def sync_folder(self) -> None:
+        os.fsync(self._folder_fd)
+
+    def names(self) -> list[str]:
+        return sorted(entry.name for entry in self._path.iterdir())
+
+    def close(self) -> None:
+        """Close without unlocking: the lock goes with the last descriptor, and a forked child's must not free it."""
+        if self._lock_fd < 0:
+            return
+        self._control.release()
+        self._map.close()
+        os.close(self._folder_fd)
+        os.close(self._lock_fd)
+        self._lock_fd = -1
+
+
+def _identity(found: os.stat_result) -> str:
+    return f"{found.st_dev}:{found.st_ino}"
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except FileExistsError:
+        raise Broken(f"{path} is a file, a folder is needed: name another path") from None
+
+
+def refuse_network_file_system(path: Path, mounts: Path = Path("/proc/self/mountinfo")) -> None:
+    """Locks and syncs of network file systems are not to be trusted: refuse them where they can be told."""
+    kind = _file_system(path, mounts)
+    if kind in NETWORK_FILE_SYSTEMS:
+        raise Broken(
+            f"{path} is on a network file system ({kind}), whose locks and syncs a log cannot rely on; "
+            "use a local folder, or postgresql:// for several machines"
+        )
+
+
+def _file_system(path: Path, mounts: Path) -> str | None:
+    """The type of the file system a path is on, where the system tells (Linux)."""
+    try:
+        lines = mounts.read_text().splitlines()
+    except OSError:
+        return None
+    here = path.resolve()
+    best: tuple[int, str] = (-1, "")
+    for line in lines:
+        left, separator, right = line.partition(" - ")
+        fields = left.split()
+        if not separator or len(fields) < 5:
+            continue
+        point = Path(fields[4].encode().decode("unicode_escape"))
+        if here.is_relative_to(point) and len(point.parts) >= best[0]:
+            best = (len(point.parts), right.split()[0])
+    return best[1] or None

@@ -1,0 +1,81 @@
+"""Which files make the log: replaced whole, by a rename, so that it is always one thing or the other."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from leasemill.errors import Broken
+from leasemill.store.wal.disk import Disk
+from leasemill.store.wal.format import FORMAT, checksum
+
+MANIFEST: Final = "manifest"
+
+
+class Segment(Struct, frozen=True):
+    """A file of the log: positions `first` up to `end`; the last one has no end yet."""
+
+    name: str
+    first: int
+    end: int | None = None
+
+
+class Snapshot(Struct, frozen=True):
+    """The state as it was at a position."""
+
+    name: str
+    position: int
+
+
+class BootClock(Struct, frozen=True):
+    """In this boot of the machine, the store's time is the boot clock plus `offset_us`."""
+
+    boot_id: str
+    offset_us: int
+
+
+class Manifest(Struct, frozen=True):
+    """`generation` rises when anything already read may have changed: whoever read it begins anew."""
+
+    format: int
+    generation: int
+    clock: BootClock
+    segments: tuple[Segment, ...]
+    snapshot: Snapshot | None = None
+
+    @property
+    def last(self) -> Segment:
+        return self.segments[-1]
+
+
+def read_manifest(disk: Disk) -> Manifest | None:
+    """The folder's manifest; None for a folder that has none yet."""
+    try:
+        file = disk.open(MANIFEST)
+    except FileNotFoundError:
+        return None
+    try:
+        content = file.read(0, file.size())
+    finally:
+        file.close()
+    head, _, body = content.partition(b"\n")
+    if head != f"{checksum(body):08x}".encode():
+        raise Broken(f"the manifest of {disk.where} is damaged; restore the folder from a backup")
+    version = msgspec.json.decode(body)["format"]
+    if version != FORMAT:
+        raise Broken(
+            f"the log in {disk.where} has format {version}, this Leasemill reads {FORMAT}: "
+            "upgrade, or open it with the version that wrote it"
+        )
+    return msgspec.json.decode(body, type=Manifest)
+
+
+def write_manifest(disk: Disk, manifest: Manifest) -> None:
+    """Replace the manifest: written, synced, renamed, and the rename synced."""
+    body = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
+    content = f"{checksum(body):08x}\n".encode() + body
+    disk.create(f"{MANIFEST}.new", len(content), content).close()
+    disk.rename(f"{MANIFEST}.new", MANIFEST)
+    disk.sync_folder()

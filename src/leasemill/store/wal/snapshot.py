@@ -1,0 +1,130 @@
+"""Snapshots: the state at a position, in frames of the log's own format, so that opening stays short.
+
+Built from the previous snapshot and sealed segments, away from every lock and every live replica; only the entry in the
+manifest takes the lock. Rule W8.
+"""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from leasemill.errors import Broken
+from leasemill.kernel.apply import apply
+from leasemill.kernel.image import Image, image, jobs_in_order, restore
+from leasemill.kernel.model import Job
+from leasemill.kernel.state import State
+from leasemill.store.wal.disk import Disk, File
+from leasemill.store.wal.format import Frame, Kind, frame_bytes, read_frame
+from leasemill.store.wal.log import Log
+from leasemill.store.wal.manifest import Snapshot
+
+JOBS_IN_A_FRAME: Final = 1_000
+READ_BYTES: Final = 4 * 1024 * 1024
+BUILDER_LOCK: Final = "snapshot-lock"
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_head = msgspec.msgpack.Decoder(tuple[Image, int, int]).decode
+_decode_jobs = msgspec.msgpack.Decoder(list[Job]).decode
+
+
+def write_snapshot(disk: Disk, state: State, latest_at: int, position: int) -> Snapshot:
+    """Write and sync the file; it counts only once the manifest names it."""
+    name = f"snapshot-{position:016x}"
+    file = disk.create(f"{name}.new", 0)
+    try:
+        offset = 0
+        for body in _bodies(state, latest_at):
+            frame = frame_bytes(Kind.EVENTS, offset, 0, body)
+            file.write(offset, frame)
+            offset += len(frame)
+        file.write(offset, frame_bytes(Kind.SEAL, offset, 0, b""))
+        file.sync()
+    finally:
+        file.close()
+    disk.rename(f"{name}.new", name)
+    disk.sync_folder()
+    return Snapshot(name, position)
+
+
+def _bodies(state: State, latest_at: int) -> Iterator[bytes]:
+    yield _encode((image(state), len(state.jobs), latest_at))
+    chunk: list[Job] = []
+    for job in jobs_in_order(state):
+        chunk.append(job)
+        if len(chunk) == JOBS_IN_A_FRAME:
+            yield _encode(chunk)
+            chunk = []
+    if chunk:
+        yield _encode(chunk)
+
+
+def read_snapshot(disk: Disk, snapshot: Snapshot) -> tuple[State, int]:
+    """The state, and the time of the latest event in it."""
+    file = disk.open(snapshot.name)
+    try:
+        frames = _frames(file, f"{snapshot.name} in {disk.where}")
+        kept, count, latest_at = _decode_head(next(frames).body)
+        state = restore(kept, (job for frame in frames for job in _decode_jobs(frame.body)))
+    finally:
+        file.close()
+    if len(state.jobs) != count:
+        raise Broken(f"{snapshot.name} in {disk.where} holds {len(state.jobs)} jobs, it should hold {count}")
+    return state, latest_at
+
+
+def _frames(file: File, what: str) -> Iterator[Frame]:
+    content, first, position, length = b"", 0, 0, READ_BYTES
+    while True:
+        found = read_frame(content, position - first, position)
+        if isinstance(found, Frame):
+            if found.kind is Kind.SEAL:
+                return
+            position = found.end
+            yield found
+            continue
+        if first + len(content) >= file.size():
+            raise Broken(f"{what} is damaged at byte {position}; restore the folder from a backup")
+        length = length * 2 if position == first and content else READ_BYTES
+        content, first = file.read(position, length), position
+
+
+def take_snapshot(disk: Disk, log: Log, folder: Path, *, keep_segments: bool) -> Snapshot | None:
+    """Cover every sealed segment with a new snapshot; None if there is nothing to cover or another process does it."""
+    with (folder / BUILDER_LOCK).open("w") as guard:
+        try:
+            fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return None
+        earlier = log.begin()
+        target = log.manifest.last.first
+        if log.position >= target:
+            return None
+        state, latest_at = (State(), 0) if earlier is None else read_snapshot(disk, earlier)
+        for frame in log.read_new():
+            if frame.position >= target:
+                break
+            for event in frame.events():
+                apply(state, event)
+                latest_at = event.at
+        if log.position < target:
+            raise Broken(f"the log in {disk.where} is damaged at position {log.position}; see: leasemill wal verify")
+        snapshot = write_snapshot(disk, state, latest_at, target)
+        with log.locked():
+            gone = log.adopt(snapshot)
+        for name in gone:
+            discard(disk, folder, name, keep=keep_segments and name.startswith("segment-"))
+    return snapshot
+
+
+def discard(disk: Disk, folder: Path, name: str, *, keep: bool) -> None:
+    if not keep:
+        disk.remove(name)
+        return
+    archive = folder / "archive"
+    archive.mkdir(exist_ok=True)
+    (folder / name).replace(archive / name)

@@ -1,0 +1,345 @@
+"""`file:` the Store over a log: a replica of the state in each process, and whoever holds the lock decides.
+
+To act: catch up, take the lock, read what others appended last, decide, append, unlock, sync, answer. Every answer
+waits until the log is synced up to the position it was decided at (W1). A replica that may be ahead of the log is
+thrown away. Adds no rule of queueing of its own.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, TypeVar, cast
+
+from msgspec import Struct
+
+from leasemill.errors import Broken, LeasemillError, Unavailable
+from leasemill.kernel import commands as c
+from leasemill.kernel.apply import apply
+from leasemill.kernel.decide import expire_regardless
+from leasemill.kernel.events import AnyEvent, JobEnqueued
+from leasemill.kernel.machine import run
+from leasemill.kernel.model import SECOND
+from leasemill.kernel.state import State
+from leasemill.kernel.validate import check
+from leasemill.store.base import Verbs, Watch
+from leasemill.store.sources import Clock, Entropy
+from leasemill.store.wal.clock import Machine, RealMachine
+from leasemill.store.wal.disk import Disk, RealDisk
+from leasemill.store.wal.log import Log, Superseded
+from leasemill.store.wal.pipeline import Pipeline, Ticket
+from leasemill.store.wal.snapshot import read_snapshot
+from leasemill.store.wal.watch import FolderWatch
+
+LOGGER: Final = logging.getLogger("leasemill.wal")
+AnswerT = TypeVar("AnswerT")
+SUPERSEDED_TRIES: Final = 20
+PRUNE_EVERY_S: Final = 5.0
+PRUNE_BATCH: Final = 2_000
+SNAPSHOT_PAUSE_S: Final = 10.0
+EXPIRE_BATCH: Final = 1_000
+READS: Final = (c.GetJob, c.ListJobs, c.ListQueues, c.GetLane, c.ListLanes, c.ListActions, c.GetTotals, c.DueIn)
+
+
+class FileOptions(Struct, frozen=True):
+    """How a folder is kept; the same for all its processes is best, but each may have its own."""
+
+    segment_bytes: int = 16 * 1024 * 1024
+    snapshot_bytes: int = 64 * 1024 * 1024
+    lock_timeout_s: float = 10.0
+    retain_for_s: float = 24 * 3600
+    retain_count: int = 1_000_000
+    keep_segments: bool = False
+    does_maintenance: bool = True
+
+
+class FileStore(Verbs):
+    """A folder's jobs. Threads, event loops and forked children may use one object."""
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        options: FileOptions | None = None,
+        clock: Clock | None = None,
+        entropy: Entropy | None = None,
+        disk: Disk | None = None,
+        machine: Machine | None = None,
+    ) -> None:
+        super().__init__(entropy)
+        self._path = Path(path)
+        self._options = options or FileOptions()
+        self._machine = machine or RealMachine()
+        self._given_clock = clock
+        self._given_disk = disk
+        self._log: Log | None = None
+        self._state: State | None = None
+        self._latest_at = 0
+        self._pruned_at_s = time.monotonic()
+        self._snapshotting: subprocess.Popen[bytes] | None = None
+        self._snapshotting_since_s = -SNAPSHOT_PAUSE_S
+        self._is_closed = False
+        self._pipeline = Pipeline(self._carry_out, f"leasemill {self._path}")
+        self._open_log(may_found=True)
+        _OPEN.add(self)
+
+    # The store's methods
+
+    def run(self, command: c.Command[AnswerT]) -> AnswerT:
+        check(command)
+        return cast(AnswerT, self._pipeline.run(Ticket(command, weight=_payload_bytes(command))))
+
+    async def arun(self, command: c.Command[AnswerT]) -> AnswerT:
+        check(command)
+        return cast(AnswerT, await self._pipeline.arun(Ticket(command, weight=_payload_bytes(command))))
+
+    def watch(self, queues: Sequence[str]) -> Watch:
+        return FolderWatch(self._path, self._pipeline, c.DueIn(tuple(queues)))
+
+    def close(self) -> None:
+        self._is_closed = True
+        self._pipeline.close()
+        self._drop_log()
+        _OPEN.discard(self)
+
+    # Carrying out
+
+    def _carry_out(self, tickets: list[Ticket]) -> None:
+        """Decide, append and sync for all of them at once; each gets its answer or its error."""
+        try:
+            self._refuse_if_closed()
+            position = self._decided(tickets)
+            if any(ticket.is_durable for ticket in tickets):
+                self._opened_log().sync(position)
+        except (Unavailable, Broken) as error:
+            self._fail(tickets, error)
+        except OSError as error:
+            self._fail(tickets, _unavailable(self._path, error))
+            self._drop_log()
+        except BaseException as error:
+            self._fail(tickets, Unavailable(f"interrupted by {type(error).__name__}; repeat the call"))
+            raise
+        else:
+            self._maintain()
+
+    def _fail(self, tickets: list[Ticket], error: LeasemillError) -> None:
+        self._state = None  # it may be ahead of the log
+        if self._log is not None and self._given_disk is None and not self._log.is_there:
+            self._drop_log()
+        for ticket in tickets:
+            ticket.error = ticket.error or error
+
+    def _decided(self, tickets: list[Ticket]) -> int:
+        """Where in the log the answers were decided."""
+        for _ in range(SUPERSEDED_TRIES):
+            try:
+                return self._decided_once(self._opened_log(), tickets)
+            except Superseded:
+                self._state = None
+        raise Unavailable(
+            f"the log in {self._path} changed {SUPERSEDED_TRIES} times while it was read; repeat the call"
+        )
+
+    def _decided_once(self, log: Log, tickets: list[Ticket]) -> int:
+        if self._state is None and _are_new_jobs(tickets) and not log.is_new_boot:
+            return self._enqueued_blind(log, tickets)
+        if self._state is None:
+            self._load(log)
+        log.check_generation()
+        self._catch_up(log)
+        if not log.is_new_boot and all(isinstance(ticket.command, READS) for ticket in tickets):
+            self._run_all(tickets)
+            return log.position
+        with log.locked():
+            return self._decided_under_lock(log, tickets)
+
+    def _decided_under_lock(self, log: Log, tickets: list[Ticket]) -> int:
+        log.check()
+        self._catch_up(log)
+        self._end_other_boots(log)
+        events = self._run_all(tickets)
+        events += self._pruned()
+        return log.append(events) if events else log.position
+
+    def _run_all(self, tickets: list[Ticket]) -> list[AnyEvent]:
+        assert self._state is not None
+        now = self._now()
+        events: list[AnyEvent] = []
+        for ticket in tickets:
+            try:
+                if isinstance(ticket.command, c.Enqueue | c.Acquire):
+                    self._opened_log().require_room_to_grow()
+                made, ticket.answer = run(self._state, ticket.command, now)
+            except LeasemillError as error:
+                ticket.error = error  # refused before anything was applied
+            else:
+                events += made
+        return events
+
+    def _enqueued_blind(self, log: Log, tickets: list[Ticket]) -> int:
+        """W9: jobs with new ids need no replica: they are appended as they are."""
+        log.require_room_to_grow()
+        with log.locked():
+            log.check()
+            log.skip_to_tail()
+            for _ in log.read_new():
+                pass  # of a process that died before it told how far it wrote
+            now = self._now()
+            events: list[AnyEvent] = []
+            for ticket in tickets:
+                events += [JobEnqueued(job, now) for job in ticket.command.jobs]
+                ticket.answer = [c.Enqueued(job.id) for job in ticket.command.jobs]
+            return log.append(events) if events else log.position
+
+    # The replica
+
+    def _load(self, log: Log) -> None:
+        """The state from the latest snapshot on; the rest is read by catching up."""
+        collects = gc.isenabled()
+        gc.disable()  # millions of new objects, none of them garbage
+        try:
+            snapshot = log.begin()
+            self._state, self._latest_at = (State(), 0) if snapshot is None else read_snapshot(self._disk, snapshot)
+            self._catch_up(log)
+        finally:
+            if collects:
+                gc.enable()
+
+    def _catch_up(self, log: Log) -> None:
+        state = self._state
+        assert state is not None
+        for frame in log.read_new():
+            events = frame.events()
+            for event in events:
+                apply(state, event)
+            if events:
+                self._latest_at = events[-1].at
+
+    def _end_other_boots(self, log: Log) -> None:
+        """W10: no process outlived the boot its lease was granted in."""
+        if not log.is_still_new_boot():
+            return
+        assert self._state is not None
+        while True:
+            events = expire_regardless(self._state, EXPIRE_BATCH, self._latest_at)
+            if not events:
+                break
+            for event in events:
+                apply(self._state, event)
+            log.sync(log.append(events))
+        log.anchor(self._latest_at)
+
+    def _now(self) -> int:
+        if self._given_clock is not None:
+            return self._given_clock.now()
+        return self._machine.since_boot_us() + self._opened_log().clock.offset_us
+
+    # Keeping the folder in order
+
+    def _pruned(self) -> list[AnyEvent]:
+        """Retention, a little with every few appends."""
+        state, options = self._state, self._options
+        if state is None or not options.does_maintenance:
+            return []
+        surplus = len(state.finished) - options.retain_count
+        if surplus < PRUNE_BATCH and time.monotonic() - self._pruned_at_s < PRUNE_EVERY_S:
+            return []
+        self._pruned_at_s = time.monotonic()
+        before = self._now() - int(options.retain_for_s * SECOND)
+        events, _ = run(state, c.Prune(before, options.retain_count, PRUNE_BATCH), self._now())
+        return events
+
+    def _maintain(self) -> None:
+        log, options = self._log, self._options
+        if log is None or not options.does_maintenance:
+            return
+        if log.wants_spare:
+            threading.Thread(target=_prepare_spare, args=(log,), daemon=True).start()
+        if log.sealed_bytes >= options.snapshot_bytes and self._may_snapshot(log):
+            self._snapshotting_since_s = time.monotonic()
+            self._snapshotting = subprocess.Popen(
+                [sys.executable, "-m", "leasemill.store.wal.build", str(self._path.resolve())]
+                + (["--keep-segments"] if options.keep_segments else []),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+            )
+
+    def _may_snapshot(self, log: Log) -> bool:
+        """One at a time, not too often, and only if no other process has taken it meanwhile."""
+        if time.monotonic() - self._snapshotting_since_s < SNAPSHOT_PAUSE_S or self._is_snapshotting():
+            return False
+        log.refresh()
+        return log.sealed_bytes >= self._options.snapshot_bytes
+
+    def _is_snapshotting(self) -> bool:
+        return self._snapshotting is not None and self._snapshotting.poll() is None
+
+    # Opening
+
+    def _open_log(self, *, may_found: bool) -> Log:
+        self._disk = self._given_disk or RealDisk(self._path, may_make=may_found)
+        self._log = Log(
+            self._disk,
+            self._machine,
+            segment_bytes=self._options.segment_bytes,
+            lock_timeout_s=self._options.lock_timeout_s,
+            may_found=may_found,
+        )
+        return self._log
+
+    def _opened_log(self) -> Log:
+        return self._log or self._open_log(may_found=False)
+
+    def _drop_log(self) -> None:
+        self._state = None
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+
+    def _refuse_if_closed(self) -> None:
+        if self._is_closed:
+            raise Unavailable(f"the store {self._path} is closed; open it again")
+
+    def _after_fork(self) -> None:
+        """W12: a child has its own locks and descriptors; the parent's are closed, and nothing is unlocked."""
+        self._pipeline.reset()
+        self._snapshotting = None
+        self._drop_log()
+
+
+def _payload_bytes(command: c.Command[object]) -> int:
+    return sum(len(job.payload) for job in command.jobs) if isinstance(command, c.Enqueue) else 0
+
+
+def _are_new_jobs(tickets: list[Ticket]) -> bool:
+    return all(isinstance(ticket.command, c.Enqueue) and ticket.command.are_new for ticket in tickets)
+
+
+def _prepare_spare(log: Log) -> None:
+    try:
+        log.prepare_spare()
+    except (OSError, ValueError):
+        LOGGER.warning("the next segment could not be prepared; it is made when it is needed", exc_info=True)
+
+
+def _unavailable(path: Path, error: OSError) -> Unavailable:
+    return Unavailable(f"{path}: {error.strerror or error}; check the disk and the folder, then repeat the call")
+
+
+_OPEN: Final[weakref.WeakSet[FileStore]] = weakref.WeakSet()
+
+
+def _reopen_in_child() -> None:
+    for store in list(_OPEN):
+        store._after_fork()
+
+
+os.register_at_fork(after_in_child=_reopen_in_child)

@@ -1,0 +1,130 @@
+"""Learning that somebody wrote to the folder: the system tells (inotify); where it does not, a look now and then."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import math
+import os
+import select
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from leasemill.errors import Unavailable
+from leasemill.kernel.commands import DueIn
+from leasemill.kernel.model import SECOND
+from leasemill.store.wal.pipeline import Pipeline, Ticket
+
+IN_MODIFY: Final = 0x2
+IN_MOVED_TO: Final = 0x80
+EVENTS_BYTES: Final = 64 * 1024
+LOOK_EVERY_S: Final = 0.01
+
+
+class Ear:
+    """Hears writes to a folder's files from the moment it is made."""
+
+    def __init__(self, path: Path) -> None:
+        self._fd = _inotify(path)
+
+    @property
+    def fd(self) -> int | None:
+        """Readable when something was written; None where the system does not tell."""
+        return self._fd
+
+    def forget(self) -> None:
+        """Let go of what was heard so far."""
+        if self._fd is None:
+            return
+        try:
+            while os.read(self._fd, EVENTS_BYTES):
+                pass
+        except BlockingIOError:
+            return
+
+    def close(self) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+
+def _inotify(path: Path) -> int | None:
+    if sys.platform != "linux":
+        return None
+    libc = ctypes.CDLL(None, use_errno=True)
+    fd: int = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+    if fd < 0:
+        return None  # the system's limit of watches is reached: look now and then
+    if libc.inotify_add_watch(fd, os.fsencode(path), IN_MODIFY | IN_MOVED_TO) < 0:
+        os.close(fd)
+        return None
+    return fd
+
+
+class FolderWatch:
+    """A store's Watch: wakes when, after a write of anybody's or when its time has come, a job is due."""
+
+    def __init__(self, path: Path, pipeline: Pipeline, question: DueIn) -> None:
+        self._ear = Ear(path)
+        self._pipeline = pipeline
+        self._question = question
+
+    def wait(self, timeout_s: float) -> bool:
+        until = time.monotonic() + timeout_s
+        while True:
+            self._ear.forget()
+            ticket = Ticket(self._question, is_durable=False)
+            with suppress(Unavailable):
+                self._pipeline.run(ticket)
+            due_in_s, left_s = _due_in_s(ticket), until - time.monotonic()
+            if due_in_s <= 0 or left_s <= 0:
+                return due_in_s <= 0
+            self._pause(min(left_s, due_in_s))
+
+    async def wait_async(self, timeout_s: float) -> bool:
+        until = time.monotonic() + timeout_s
+        while True:
+            self._ear.forget()
+            ticket = Ticket(self._question, is_durable=False)
+            with suppress(Unavailable):
+                await self._pipeline.arun(ticket)
+            due_in_s, left_s = _due_in_s(ticket), until - time.monotonic()
+            if due_in_s <= 0 or left_s <= 0:
+                return due_in_s <= 0
+            await self._pause_async(min(left_s, due_in_s))
+
+    def _pause(self, pause_s: float) -> None:
+        if self._ear.fd is None:
+            time.sleep(min(pause_s, LOOK_EVERY_S))
+        else:
+            select.select([self._ear.fd], [], [], pause_s)
+
+    async def _pause_async(self, pause_s: float) -> None:
+        if self._ear.fd is None:
+            await asyncio.sleep(min(pause_s, LOOK_EVERY_S))
+            return
+        loop = asyncio.get_running_loop()
+        heard = loop.create_future()
+        loop.add_reader(self._ear.fd, _hear, heard)
+        try:
+            await asyncio.wait((heard,), timeout=pause_s)
+        finally:
+            loop.remove_reader(self._ear.fd)
+
+    def close(self) -> None:
+        self._ear.close()
+
+
+def _hear(heard: asyncio.Future[None]) -> None:
+    if not heard.done():
+        heard.set_result(None)
+
+
+def _due_in_s(ticket: Ticket) -> float:
+    """Now, if the store could not tell: whoever waits will learn why from the verbs."""
+    if ticket.error is not None:
+        return 0.0
+    return math.inf if ticket.answer is None else ticket.answer / SECOND
