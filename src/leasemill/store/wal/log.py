@@ -1,6 +1,6 @@
 """The log of one folder, as one process sees it: read, append, sync, rotate, recover.
 
-Rules W1 to W12 of docs/log-format.md. Positions are bytes from the log's beginning, over all segments. One thread uses
+Rules W1 to W13 of docs/log-format.md. Positions are bytes from the log's beginning, over all segments. One thread uses
 a Log at a time; other processes are kept out by the folder's lock, which `locked` takes. What must never happen here:
 a position counted as synced that a sync has not covered; a frame read past damage.
 """
