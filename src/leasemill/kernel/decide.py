@@ -144,7 +144,7 @@ def claim(state: State, command: Claim, now: int) -> Decision[list[Lease]]:
 def _claimable(state: State, command: Claim, now: int) -> Iterator[Job]:
     """C1 and C2: by the caller's order of queues, then priority, then available_at, then sequence."""
     left = command.limit
-    for name in command.queues:
+    for name in dict.fromkeys(command.queues):  # C7: a queue named twice gives its jobs once
         queue = state.queues.get(name)
         if queue is None or queue.is_paused:
             continue
