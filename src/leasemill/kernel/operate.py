@@ -138,7 +138,7 @@ def fitting(
 
 def _candidates(state: State, wanted: JobFilter, states: frozenset[JobState] | None, after: int) -> Iterator[Job]:
     if wanted.job_ids is not None:
-        known = (state.jobs.get(job_id) for job_id in wanted.job_ids)
+        known = (state.jobs.get(job_id) for job_id in dict.fromkeys(wanted.job_ids))
         return iter(sorted((job for job in known if job is not None and job.seq > after), key=lambda job: job.seq))
     narrowed = states if wanted.states is None else wanted.states
     if narrowed is not None and narrowed <= KEPT_STATES:
