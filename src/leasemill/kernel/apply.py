@@ -234,12 +234,12 @@ def _redriven(state: State, event: JobRedriven) -> None:
     job.redriven_attempt = job.attempt
     job.available_at = event.at
     move(state, job, READY, event.at)
+    unfail_offset(state, job)
     if job.blocks_lane:
         job.blocks_lane = False
         make_ready(state, job, event.at)
     else:
         renumber(state, job)
-        unfail_offset(state, job)
         if job.spec.lane is None:
             make_ready(state, job, event.at)
         else:
