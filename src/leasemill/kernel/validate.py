@@ -59,6 +59,8 @@ def check_json(what: str, content: bytes | None) -> None:
         _json_decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Invalid(f"{what} is not JSON: {error}") from None
+    except RecursionError:
+        raise Invalid(f"{what} is nested too deeply to be read: make it flatter") from None
 
 
 def check_policy(policy: Policy | None) -> None:
