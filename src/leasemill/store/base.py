@@ -15,6 +15,7 @@ from typing import Protocol, Self, TypeVar
 from leasemill.errors import Invalid
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import Action, Job, JobSpec, Policy
+from leasemill.kernel.validate import BATCH_ITEMS
 from leasemill.store.sources import Entropy, SystemEntropy
 
 AnswerT = TypeVar("AnswerT")
@@ -183,7 +184,7 @@ class Verbs(ABC):
         kinds: Mapping[str, Policy] | None,
         request_id: str | None,
     ) -> c.Claim:
-        tokens = self.entropy.tokens(max(0, limit))
+        tokens = self.entropy.tokens(max(0, min(limit, BATCH_ITEMS)))
         return c.Claim(worker, queues, limit, tokens, request_id or self.entropy.new_id(), kinds or {})
 
     def start(self, reports: Sequence[c.StartReport]) -> list[c.StartOutcome]:
