@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TypeVar
 
-from leasemill.errors import QueueRefused
+from leasemill.errors import JobConflict, QueueRefused
 from leasemill.kernel.commands import (
     Acked,
     AckOutcome,
@@ -113,6 +113,14 @@ def check_acquire_queue(state: State, name: str) -> None:
     queue = state.queues.get(name)
     if queue is not None and queue.mode is QueueMode.CLAIM:
         raise QueueRefused(f"queue {name!r} is used with enqueue and claim; acquire from another queue")
+
+
+def check_acquire_id(state: State, request: AcquireRequest) -> None:
+    """I6: refuses an acquire whose id somebody gave to a job that came by enqueue."""
+    job_id = offset_id(request.queue, request.lane, request.offset)
+    job = state.jobs.get(job_id)
+    if job is not None and job.spec.offset is None:
+        raise JobConflict(job_id)
 
 
 # Claim ---------------------------------------------------------------------------------------------------------

@@ -72,6 +72,8 @@ def _claim(state: State, command: c.Claim, now: int, events: Events) -> list[c.L
 def _acquire(state: State, command: c.Acquire, now: int, events: Events) -> list[c.AcquireOutcome]:
     for name in {request.queue for request in command.requests}:
         decide.check_acquire_queue(state, name)
+    for request in command.requests:
+        decide.check_acquire_id(state, request)
     outcomes: list[c.AcquireOutcome] = []
     for request in command.requests:
         _at_once(state, decide.expire_head(state, request, now), events)
