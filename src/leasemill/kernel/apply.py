@@ -160,6 +160,9 @@ def _failure_kept(state: State, event: FailureKept) -> None:
     job, execution = _live(state, event)
     job.retries += 1
     job.updated_at = event.at
+    if execution.status is ExecutionStatus.LEASED:
+        execution.status = ExecutionStatus.STARTED
+        execution.started_at = event.at
     execution.error = event.error
     execution.kept_failure = KeptFailure(event.report_id, job.retries)
 
