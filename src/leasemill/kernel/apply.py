@@ -209,7 +209,10 @@ def _refused(state: State, event: ReportRefused) -> None:
 
 def _cancelled(state: State, event: JobCancelled) -> None:
     job = _job(state, event)
+    _note(state, Verb.CANCEL, event.job_id, event)
     was = job.state
+    if was is SUCCEEDED:
+        return  # X5: it had committed; the act is kept, the job stays as it is
     was_member = was in (READY, LEASED) or job.blocks_lane
     if was is LEASED:
         execution = job.executions[-1]
@@ -225,7 +228,6 @@ def _cancelled(state: State, event: JobCancelled) -> None:
     if was_member:
         fail_offset(state, job)
         leave_lane(state, job, event.at)
-    _note(state, Verb.CANCEL, event.job_id, event)
 
 
 def _redriven(state: State, event: JobRedriven) -> None:

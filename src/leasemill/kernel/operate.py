@@ -52,13 +52,14 @@ def cancel(state: State, job_id: str, command: Cancel, now: int) -> Decision[Can
         return (), AlreadySucceeded(job_id)
     if job.is_cancelled:
         return (), Cancelled(job_id, JobState.DEAD, is_repeat=True)
+    cancelled = JobCancelled(job_id, now, command.by, command.reason)
     execution = job.executions[-1] if job.executions else None
     if execution is not None and execution.status is ExecutionStatus.COMMITTED:
         # X5: after COMMITTED a job can only succeed
         note = f"cancelled by {command.by} after it had committed: {command.reason}"
         done = ExecutionDone(job_id, execution.token, now, Verb.CANCEL, None, note)
-        return (done,), Cancelled(job_id, JobState.SUCCEEDED)
-    return (JobCancelled(job_id, now, command.by, command.reason),), Cancelled(job_id, JobState.DEAD)
+        return (done, cancelled), Cancelled(job_id, JobState.SUCCEEDED)
+    return (cancelled,), Cancelled(job_id, JobState.DEAD)
 
 
 def redrive(state: State, command: Redrive, now: int) -> Decision[Operated]:
