@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TypeVar
 
-from leasemill.errors import JobConflict, QueueRefused
+from leasemill.errors import Invalid, JobConflict, QueueRefused
 from leasemill.kernel.commands import (
     Acked,
     AckOutcome,
@@ -115,12 +115,21 @@ def check_acquire_queue(state: State, name: str) -> None:
         raise QueueRefused(f"queue {name!r} is used with enqueue and claim; acquire from another queue")
 
 
-def check_acquire_id(state: State, request: AcquireRequest) -> None:
-    """I6: refuses an acquire whose id somebody gave to a job that came by enqueue."""
+def check_acquire(state: State, request: AcquireRequest, now: int) -> None:
+    """I6: refuses an acquire whose id somebody gave to a job that came by enqueue; I2: one whose token was used."""
     job_id = offset_id(request.queue, request.lane, request.offset)
     job = state.jobs.get(job_id)
-    if job is not None and job.spec.offset is None:
+    if job is None:
+        return
+    if job.spec.offset is None:
         raise JobConflict(job_id)
+    if _execution(job, request.token) is not None and _could_be_granted(job, now):
+        # I2: a message that comes again after its lease ended does not make the old token good
+        raise Invalid(f"acquire of {job_id!r} brings a token the job has had: draw a new one")
+
+
+def _could_be_granted(job: Job, now: int) -> bool:
+    return job.state is JobState.READY or (job.state is JobState.LEASED and not _held(job.executions[-1], now))
 
 
 # Claim ---------------------------------------------------------------------------------------------------------
@@ -137,6 +146,8 @@ def claim(state: State, command: Claim, now: int) -> Decision[list[Lease]]:
     for job in _claimable(state, command, now):
         spec = job.spec
         token = command.tokens[len(leases)]
+        if _execution(job, token) is not None:
+            break  # I2: a message that comes again after its leases ended does not make the old tokens good
         terms = settled.get((spec.queue, spec.kind)) if spec.policy is None else None
         if terms is None:
             terms = settle(spec.policy, state.queues[spec.queue].policy, command.kinds.get(spec.kind))

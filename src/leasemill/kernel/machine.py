@@ -73,7 +73,7 @@ def _acquire(state: State, command: c.Acquire, now: int, events: Events) -> list
     for name in {request.queue for request in command.requests}:
         decide.check_acquire_queue(state, name)
     for request in command.requests:
-        decide.check_acquire_id(state, request)
+        decide.check_acquire(state, request, now)
     outcomes: list[c.AcquireOutcome] = []
     for request in command.requests:
         _at_once(state, decide.expire_head(state, request, now), events)
