@@ -1,0 +1,82 @@
+"""The conformance suite: what every store must do, as tests. Needs pytest.
+
+A store's test file gives the suite a harness, and nothing else:
+
+    class TestMyStore(ConformanceSuite):
+        @pytest.fixture
+        def harness(self, tmp_path: Path) -> Iterator[Harness]:
+            harness = DurableHarness(lambda clock: MyStore(tmp_path, clock))
+            yield harness
+            harness.close()
+
+With `ReopeningHarness` in the place of `DurableHarness`, the store is closed and opened again before every step.
+The suite knows no store and uses no more than the methods of `leasemill.store.base`. Each test begins with an empty
+store, names the rules it proves, and says in its docstring which document asked for it. It takes no store's word for
+numbers the contract leaves open: sequence numbers and fences rise, but need not be dense.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.register_assert_rewrite(
+    *(
+        f"{__name__}.{module}"
+        for module in (
+            "acquire",
+            "awaiting",
+            "claim",
+            "enqueue",
+            "execution",
+            "failure",
+            "identity",
+            "lanes",
+            "lease",
+            "operate",
+            "reading",
+            "refusing",
+            "steps",
+            "watching",
+        )
+    )
+)
+
+from leasemill.testing.conformance.acquire import Acquiring  # noqa: E402  (asserts are rewritten at import)
+from leasemill.testing.conformance.awaiting import Awaiting  # noqa: E402
+from leasemill.testing.conformance.claim import Claiming  # noqa: E402
+from leasemill.testing.conformance.enqueue import Enqueuing  # noqa: E402
+from leasemill.testing.conformance.execution import Executing  # noqa: E402
+from leasemill.testing.conformance.failure import Failing  # noqa: E402
+from leasemill.testing.conformance.harness import (  # noqa: E402
+    DurableHarness,
+    Harness,
+    KeptHarness,
+    ReopeningHarness,
+)
+from leasemill.testing.conformance.identity import Identity  # noqa: E402
+from leasemill.testing.conformance.lanes import Lanes  # noqa: E402
+from leasemill.testing.conformance.lease import Leases  # noqa: E402
+from leasemill.testing.conformance.operate import Operating  # noqa: E402
+from leasemill.testing.conformance.reading import Reading  # noqa: E402
+from leasemill.testing.conformance.refusing import Refusing  # noqa: E402
+from leasemill.testing.conformance.watching import Watching  # noqa: E402
+
+__all__ = ["ConformanceSuite", "DurableHarness", "Harness", "KeptHarness", "ReopeningHarness"]
+
+
+class ConformanceSuite(
+    Identity,
+    Refusing,
+    Enqueuing,
+    Claiming,
+    Leases,
+    Executing,
+    Failing,
+    Lanes,
+    Acquiring,
+    Operating,
+    Reading,
+    Watching,
+    Awaiting,
+):
+    """Every test of the contract; a subclass supplies the `harness` fixture."""

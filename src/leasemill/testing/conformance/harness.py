@@ -1,0 +1,73 @@
+"""What a store's tests hand to the suite: the store, its clock, and a way to open it again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from leasemill.store.base import FullStore
+from leasemill.testing.clock import ManualClock
+
+
+class Harness(Protocol):
+    """An empty store for one test.
+
+    `store` is asked for anew at every step, so a harness may give another object each time, as long as what was
+    answered before is there. The store tells time by `clock` and draws every token once, also when it was reopened.
+    """
+
+    @property
+    def clock(self) -> ManualClock: ...
+
+    @property
+    def store(self) -> FullStore: ...
+
+    def reopen(self) -> None:
+        """Close a durable store and open it again; nothing for one that ends with its process."""
+
+
+class KeptHarness:
+    """One store, opened once: for stores that end with their process."""
+
+    def __init__(self, open_store: Callable[[ManualClock], FullStore]) -> None:
+        self.clock = ManualClock()
+        self._store = open_store(self.clock)
+
+    @property
+    def store(self) -> FullStore:
+        return self._store
+
+    def reopen(self) -> None:
+        """There is nothing to come back to."""
+
+    def close(self) -> None:
+        self._store.close()
+
+
+class DurableHarness:
+    """A store that can be closed and opened again by the same call."""
+
+    def __init__(self, open_store: Callable[[ManualClock], FullStore]) -> None:
+        self.clock = ManualClock()
+        self._open = open_store
+        self._store = open_store(self.clock)
+
+    @property
+    def store(self) -> FullStore:
+        return self._store
+
+    def reopen(self) -> None:
+        self._store.close()
+        self._store = self._open(self.clock)
+
+    def close(self) -> None:
+        self._store.close()
+
+
+class ReopeningHarness(DurableHarness):
+    """The store is closed and opened again before every step of every test."""
+
+    @property
+    def store(self) -> FullStore:
+        self.reopen()
+        return self._store
