@@ -7,6 +7,9 @@ LeasemillError
 │   ├── LeaseLost      the lease is no longer the caller's
 │   ├── QueueRefused   the queue is not used in this way
 │   └── NotFound       no such job or queue
+├── NoResult           the job has ended and there is no result to give
+│   ├── JobFailed      retries used up, or its handler said it can never succeed
+│   └── JobDead        cancelled by an operator, or quarantined
 ├── Unavailable        unknown whether it happened: repeat with the same ids
 └── Broken             stop: what is stored cannot be trusted or understood
 """
@@ -55,6 +58,30 @@ class QueueRefused(Refused):
 
 class NotFound(Refused):
     """No such job or queue."""
+
+
+class NoResult(LeasemillError):
+    """The job has ended and left no result."""
+
+    def __init__(self, job_id: str, why: str) -> None:
+        super().__init__(f"job {job_id!r} {why}")
+        self.job_id = job_id
+
+
+class JobFailed(NoResult):
+    """The job ended FAILED; `error` is what its last attempt reported."""
+
+    def __init__(self, job_id: str, error: str) -> None:
+        super().__init__(job_id, f"failed: {error}")
+        self.error = error
+
+
+class JobDead(NoResult):
+    """The job was cancelled by an operator or quarantined."""
+
+    def __init__(self, job_id: str, why: str) -> None:
+        super().__init__(job_id, f"is dead: {why}")
+        self.why = why
 
 
 class Unavailable(LeasemillError):

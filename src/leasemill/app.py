@@ -1,0 +1,236 @@
+"""`App`: where jobs are declared, and which store they go to.
+
+Declaring touches no store; it is opened when it is first used. Handlers are found by their registered kind, never
+imported from a payload.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from types import MappingProxyType, TracebackType
+from typing import Any, Concatenate, Final, ParamSpec, Protocol, Self, TypeVar, overload
+
+from leasemill.arguments import Arguments
+from leasemill.context import Context
+from leasemill.errors import Invalid
+from leasemill.job import Call, FixedLane, JobHandle, JobType, LaneRule, aenqueue_all, check_priority, enqueue_all
+from leasemill.kernel.model import OnFailure
+from leasemill.kernel.validate import check_name
+from leasemill.policy import Duration, LeasePreset, OnFailureChoice, Retry, kind_policy
+from leasemill.store.base import FullStore, open_store
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+URL_VARIABLE: Final = "LEASEMILL_URL"
+DEFAULT_URL: Final = "file:./.leasemill"
+DEFAULT_QUEUE: Final = "default"
+
+
+class Declares(Protocol):
+    """What `@app.job(...)` is: takes a handler, with or without a Context in front, and gives its `JobType`."""
+
+    @overload
+    def __call__(self, function: Callable[Concatenate[Context, P], Awaitable[R]], /) -> JobType[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> JobType[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, Awaitable[R]], /) -> JobType[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> JobType[P, R]: ...
+
+
+class App:
+    """The jobs of a program and the store they go to.
+
+    The store is the one the environment names (LEASEMILL_URL), else `url`, else a folder `.leasemill` here. An
+    explicit `memory:` or `store` is never overridden: a test must not reach a real store because of a variable.
+    """
+
+    def __init__(self, url: str | None = None, *, store: FullStore | None = None) -> None:
+        self.url = _chosen_url(url)
+        self._store = store
+        self._opening = threading.Lock()
+        self._jobs: dict[str, JobType[..., Any]] = {}
+
+    def __repr__(self) -> str:
+        return f"<App {self.url} with {len(self._jobs)} kinds>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def store(self) -> FullStore:
+        """The store, opened at first use."""
+        store = self._store
+        if store is None:
+            with self._opening:
+                store = self._store
+                if store is None:
+                    store = self._store = open_store(self.url)
+        return store
+
+    @property
+    def jobs(self) -> Mapping[str, JobType[..., Any]]:
+        """Every declared job, by its kind."""
+        return MappingProxyType(self._jobs)
+
+    def close(self) -> None:
+        """Let go of the store; it is opened again when it is used again."""
+        with self._opening:
+            store, self._store = self._store, None
+        if store is not None:
+            store.close()
+
+    @contextmanager
+    def bound_to(self, store: FullStore) -> Iterator[Self]:
+        """Use another store inside the block: for tests, or to move jobs. The block does not close it."""
+        with self._opening:
+            before, self._store = self._store, store
+        try:
+            yield self
+        finally:
+            with self._opening:
+                self._store = before
+
+    @overload
+    def job(self, function: Callable[Concatenate[Context, P], Awaitable[R]], /) -> JobType[P, R]: ...
+    @overload
+    def job(self, function: Callable[Concatenate[Context, P], R], /) -> JobType[P, R]: ...
+    @overload
+    def job(self, function: Callable[P, Awaitable[R]], /) -> JobType[P, R]: ...
+    @overload
+    def job(self, function: Callable[P, R], /) -> JobType[P, R]: ...
+    @overload
+    def job(
+        self,
+        *,
+        name: str | None = None,
+        queue: str = DEFAULT_QUEUE,
+        lane: LaneRule | None = None,
+        priority: int = 0,
+        retry: Retry | int | None = None,
+        lease: Duration | LeasePreset | None = None,
+        timeout: Duration | None = None,
+        max_expirations: int | None = None,
+        on_failure: OnFailureChoice | OnFailure | None = None,
+    ) -> Declares: ...
+    def job(
+        self,
+        function: Callable[..., Any] | None = None,
+        *,
+        name: str | None = None,
+        queue: str = DEFAULT_QUEUE,
+        lane: LaneRule | None = None,
+        priority: int = 0,
+        retry: Retry | int | None = None,
+        lease: Duration | LeasePreset | None = None,
+        timeout: Duration | None = None,
+        max_expirations: int | None = None,
+        on_failure: OnFailureChoice | OnFailure | None = None,
+    ) -> Any:
+        """Declare a job: `@app.job`, or `@app.job(queue=..., retry=..., ...)`.
+
+        A handler is a function, async or not. A first parameter annotated with `Context` (or called `ctx`, without an
+        annotation) is given the context; the others are the job's arguments.
+        """
+        policy = kind_policy(retry, lease, timeout, on_failure, max_expirations)
+        check_name("queue", queue)
+        check_priority(priority)
+
+        def declare(function: Callable[..., Any]) -> JobType[..., Any]:
+            # A handler declared inside a function may be annotated with what is local there.
+            namespace = sys._getframe(1).f_locals if "<locals>" in function.__qualname__ else None
+            arguments = Arguments(function, Context, namespace)
+            job: JobType[..., Any] = JobType(
+                self,
+                function,
+                arguments,
+                kind=name or function.__name__,
+                queue=queue,
+                lane=_lane_of(lane, arguments),
+                priority=priority,
+                policy=policy,
+                is_async=inspect.iscoroutinefunction(function),
+            )
+            self._add(job)
+            return job
+
+        if function is None:
+            return declare
+        return declare(function)
+
+    def _add(self, job: JobType[..., Any]) -> None:
+        check_name("kind", job.kind)
+        known = self._jobs.get(job.kind)
+        if known is not None and _identity(known.function) != _identity(job.function):
+            raise Invalid(
+                f"kind {job.kind!r} is declared twice, by {_identity(known.function)} and "
+                f"{_identity(job.function)}; give one of them another name with @app.job(name=...)"
+            )
+        self._jobs[job.kind] = job
+
+    def enqueue_many(self, calls: Iterable[Call[R]]) -> list[JobHandle[R]]:
+        """Hand over calls of any kinds, made with `job.call(...)`."""
+        return enqueue_all(self.store, calls)
+
+    async def aenqueue_many(self, calls: Iterable[Call[R]]) -> list[JobHandle[R]]:
+        """`enqueue_many` in async code."""
+        return await aenqueue_all(self.store, calls)
+
+    def handle(self, job_id: str) -> JobHandle[Any]:
+        """The handle of a job enqueued earlier, or elsewhere; its result comes as plain JSON values."""
+        return JobHandle(self.store, job_id, DEFAULT_QUEUE, None)
+
+
+def _chosen_url(url: str | None) -> str:
+    if url is not None and url.startswith("memory:"):
+        return url
+    return os.environ.get(URL_VARIABLE) or url or DEFAULT_URL
+
+
+def _identity(function: Callable[..., Any]) -> str:
+    """The same function again (a module reloaded, or run as __main__) may be declared again."""
+    return f"{function.__code__.co_filename}:{function.__qualname__}"
+
+
+def _lane_of(rule: LaneRule | None, arguments: Arguments) -> Callable[[dict[str, Any]], object] | None:
+    """The lane's rule as a function of the arguments by name."""
+    match rule:
+        case None:
+            return None
+        case FixedLane(key=key):
+            return lambda _values: key
+        case str():
+            _check_parameters(rule, [rule], arguments)
+            return lambda values: values[rule]
+        case _:
+            return _lane_function(rule, arguments)
+
+
+def _lane_function(function: Callable[..., object], arguments: Arguments) -> Callable[[dict[str, Any]], object]:
+    parameters = inspect.signature(function).parameters.values()
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
+        return lambda values: function(**values)
+    names = [parameter.name for parameter in parameters]
+    _check_parameters("the function", names, arguments)
+    return lambda values: function(**{name: values[name] for name in names})
+
+
+def _check_parameters(lane: str, names: list[str], arguments: Arguments) -> None:
+    missing = [name for name in names if name not in arguments.names]
+    if missing:
+        raise Invalid(
+            f"lane of {arguments.name}: {missing[0]!r} is none of its parameters ({', '.join(arguments.names)}); "
+            f"name one of them, or write lane=FixedLane({lane!r}) for one lane for all its jobs"
+        )

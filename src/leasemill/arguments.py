@@ -1,0 +1,266 @@
+"""A handler's signature as a contract: arguments to JSON and back, results to JSON and back.
+
+What goes in is checked against the annotations by encoding it and decoding it again as the worker will, so that a
+call which could not be carried out is refused where it is made. The JSON is an object with the parameters in their
+order and defaults filled in: the same call is the same bytes (E2). JSON only, never pickle.
+"""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from copy import deepcopy
+from datetime import date
+from decimal import Decimal
+from enum import Enum
+from functools import cached_property
+from types import NoneType, UnionType
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+
+from leasemill.errors import Invalid
+from leasemill.kernel.validate import PAYLOAD_BYTES
+
+NO_ARGUMENTS: Final = b"{}"
+CONTEXT_NAME: Final = "ctx"
+
+_encode = msgspec.json.Encoder(order="deterministic").encode
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+class Arguments:
+    """What one handler takes and gives. Annotations are resolved at first use if they name what comes later."""
+
+    def __init__(
+        self, function: Callable[..., object], context_type: type, namespace: Mapping[str, Any] | None = None
+    ) -> None:
+        self.name = getattr(function, "__name__", repr(function))
+        self._function = function
+        self._context_type = context_type
+        self._namespace = dict(namespace or {})
+        self._signature = inspect.signature(function)
+        _refuse_unfit(self.name, function, self._signature)
+        with suppress(NameError):  # a forward reference: resolved when the job is first used
+            _ = self._codec
+
+    @property
+    def takes_context(self) -> bool:
+        return self._codec.takes_context
+
+    @property
+    def may_return_none(self) -> bool:
+        return self._codec.may_return_none
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The parameters a caller gives, in order."""
+        return self._codec.names
+
+    def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[bytes, dict[str, Any]]:
+        """The call as JSON, and its arguments by name with defaults filled in."""
+        codec = self._codec
+        values = codec.bind(args, kwargs)
+        if not values:
+            return NO_ARGUMENTS, values
+        codec.check_texts(values)
+        try:
+            payload = _encode(codec.model(*values.values()))
+            codec.decoder.decode(payload)
+        except (msgspec.MsgspecError, TypeError, ValueError, OverflowError) as error:
+            raise Invalid(_call_sentence(self.name, error)) from None
+        return payload, values
+
+    def decode(self, payload: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The positional and the keyword arguments of the handler, as its annotations say."""
+        codec = self._codec
+        if not codec.names and payload == NO_ARGUMENTS:
+            return (), {}
+        try:
+            model = codec.decoder.decode(payload)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise Invalid(_call_sentence(self.name, error)) from None
+        values = msgspec.structs.astuple(model)
+        if not codec.keyword_only:
+            return values, {}
+        count = len(values) - codec.keyword_only
+        return values[:count], dict(zip(codec.names[count:], values[count:], strict=True))
+
+    def encode_result(self, value: object) -> bytes | None:
+        """The result as JSON, checked against the return annotation; None for None."""
+        codec = self._codec
+        if value is None and codec.may_return_none:
+            return None
+        try:
+            content = _encode(value)
+            codec.result_decoder.decode(content)
+        except (msgspec.MsgspecError, TypeError, ValueError, OverflowError) as error:
+            raise Invalid(f"{self.name} returned what its annotation does not allow: {_sentence(error)}") from None
+        if len(content) > PAYLOAD_BYTES:
+            raise Invalid(
+                f"{self.name} returned {len(content):,} bytes, at most {PAYLOAD_BYTES:,} are kept: "
+                "store it elsewhere and return a reference"
+            )
+        return content
+
+    def decode_result(self, content: bytes | None) -> Any:
+        """The result as the return annotation says; raises `msgspec.ValidationError` where it does not fit."""
+        return self._codec.result_decoder.decode(content or b"null")
+
+    @cached_property
+    def _codec(self) -> _Codec:
+        hints = typing.get_type_hints(self._function, localns=self._namespace, include_extras=True)
+        return _Codec(self.name, self._signature, hints, self._context_type)
+
+
+class _Codec:
+    """Everything that follows from the resolved annotations."""
+
+    def __init__(self, name: str, signature: inspect.Signature, hints: dict[str, Any], context_type: type) -> None:
+        parameters = list(signature.parameters.values())
+        self.name = name
+        self.takes_context = bool(parameters) and _is_context(parameters[0], hints, context_type)
+        if self.takes_context:
+            parameters = parameters[1:]
+        for parameter in parameters:
+            if _is_context(parameter, hints, context_type):
+                raise Invalid(f"{name} takes its Context as {parameter.name!r}; make it the first parameter")
+        self.names = tuple(parameter.name for parameter in parameters)
+        self.keyword_only = sum(parameter.kind is inspect.Parameter.KEYWORD_ONLY for parameter in parameters)
+        self._signature = inspect.Signature(parameters)
+        self._name_set = frozenset(self.names)
+        self._texts = [(it.name, NoneType in _union(hints[it.name])) for it in parameters if _is_text(hints, it.name)]
+        types = {parameter.name: hints.get(parameter.name, Any) for parameter in parameters}
+        returned = hints.get("return", Any)
+        for what, annotation in [*((f"parameter {it!r}", types[it]) for it in types), ("the result", returned)]:
+            _refuse_unknown_types(name, what, annotation)
+        self.model = msgspec.defstruct(
+            f"{name}_arguments",
+            [_field(parameter, types[parameter.name]) for parameter in parameters],
+            forbid_unknown_fields=True,
+        )
+        self.decoder = msgspec.json.Decoder(self.model)
+        self.result_decoder = msgspec.json.Decoder(returned)
+        self.may_return_none = _fits_none(self.result_decoder)
+
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        if not args and kwargs.keys() == self._name_set:
+            return {name: kwargs[name] for name in self.names}
+        try:
+            bound = self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise Invalid(f"{self.name}: {error}; it takes {_listed(self.names)}") from None
+        bound.apply_defaults()
+        return dict(bound.arguments)
+
+    def check_texts(self, values: dict[str, Any]) -> None:
+        """Much becomes a JSON string (dates, UUIDs, numbers in Decimal); where text is asked for, only text will do."""
+        for name, may_be_none in self._texts:
+            value = values[name]
+            if not isinstance(value, str) and not (may_be_none and value is None):
+                raise Invalid(f"{self.name}: argument {name!r}: Expected `str`, got `{type(value).__name__}`")
+
+
+def lane_key(kind: str, value: object) -> str | None:
+    """A lane's key from the value that names it; None: no lane."""
+    if value is None or (isinstance(value, str) and not isinstance(value, Enum)):
+        return value
+    if isinstance(value, Enum):
+        return lane_key(kind, value.value)
+    if isinstance(value, int | UUID | Decimal | date) and not isinstance(value, bool):
+        return str(value)
+    raise Invalid(
+        f"the lane of {kind} is {value!r}, a {type(value).__name__}; name a lane with text, a number, a UUID or a date"
+    )
+
+
+def _refuse_unfit(name: str, function: Callable[..., object], signature: inspect.Signature) -> None:
+    if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
+        raise Invalid(f"{name} is a generator; a handler returns, it does not yield")
+    for parameter in signature.parameters.values():
+        if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+            raise Invalid(f"{name} takes *{parameter.name}; name each parameter, or take one list")
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            raise Invalid(f"{name} takes **{parameter.name}; name each parameter, or take one dict")
+
+
+def _is_context(parameter: inspect.Parameter, hints: dict[str, Any], context_type: type) -> bool:
+    if parameter.name not in hints:
+        return parameter.name == CONTEXT_NAME and parameter.kind in _POSITIONAL
+    hint = hints[parameter.name]
+    return isinstance(hint, type) and issubclass(hint, context_type)
+
+
+def _union(hint: Any) -> tuple[Any, ...]:
+    return typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, UnionType) else (hint,)
+
+
+def _is_text(hints: dict[str, Any], name: str) -> bool:
+    return set(_union(hints.get(name))) - {NoneType} == {str}
+
+
+def _field(parameter: inspect.Parameter, annotation: Any) -> tuple[str, Any] | tuple[str, Any, Any]:
+    default = parameter.default
+    if default is inspect.Parameter.empty:
+        return parameter.name, annotation
+    if default is None or isinstance(default, str | int | float | bool | bytes):
+        return parameter.name, annotation, default
+    return parameter.name, annotation, msgspec.field(default_factory=lambda: deepcopy(default))
+
+
+def _fits_none(decoder: msgspec.json.Decoder[Any]) -> bool:
+    try:
+        return decoder.decode(b"null") is None
+    except msgspec.ValidationError:
+        return False
+
+
+def _refuse_unknown_types(name: str, what: str, annotation: Any) -> None:
+    try:
+        info = msgspec.inspect.type_info(annotation)
+    except (TypeError, ValueError) as error:
+        raise Invalid(f"{what} of {name} cannot be carried as JSON: {error}") from None
+    unknown = _custom_types(info, set())
+    if unknown:
+        raise Invalid(
+            f"{what} of {name} is a {unknown}, which JSON cannot carry: "
+            "use a dataclass, a msgspec.Struct, a TypedDict or plain values"
+        )
+
+
+def _custom_types(node: object, seen: set[int]) -> str | None:
+    """The name of the first type in an annotation that is nobody's but its author's."""
+    if id(node) in seen:
+        return None
+    seen.add(id(node))
+    if isinstance(node, msgspec.inspect.CustomType):
+        return node.cls.__name__
+    if isinstance(node, tuple | list):
+        children = list(node)
+    elif isinstance(node, msgspec.inspect.Type | msgspec.inspect.Field):
+        children = [getattr(node, name) for name in node.__struct_fields__]
+    else:
+        return None
+    return next((found for child in children if (found := _custom_types(child, seen))), None)
+
+
+def _call_sentence(name: str, error: Exception) -> str:
+    """msgspec's sentence with the parameter's name in front: "charge: argument 'cents': Expected `int`, got `str`"."""
+    text, _, path = str(error).partition(" - at `$.")
+    if not path:
+        return f"{name}: {_sentence(error)}"
+    parameter, _, rest = path.rstrip("`").partition(".")
+    parameter, bracket, more = parameter.partition("[")
+    inside = (bracket + more) + ("." + rest if rest else "")
+    return f"{name}: argument {parameter!r}{' at ' + inside if inside else ''}: {text}"
+
+
+def _sentence(error: Exception) -> str:
+    return str(error).replace(" - at `$`", "")
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return "no arguments" if not names else f"({', '.join(names)})"

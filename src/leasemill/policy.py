@@ -1,0 +1,135 @@
+"""How a kind of job may be run, in a user's words: retries, leases, timeouts. Becomes the kernel's `Policy`.
+
+Durations are seconds or timedeltas here and whole microseconds below. What is out of bounds is refused where it is
+written, with a sentence that says what to write.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final, Literal, TypeAlias
+
+from leasemill.errors import Invalid
+from leasemill.kernel.model import SECOND, OnFailure, Policy
+from leasemill.kernel.retry import settle
+from leasemill.kernel.validate import LONGEST_US, check_policy
+
+Duration: TypeAlias = float | timedelta
+"""Seconds, or a timedelta."""
+
+LeasePreset: TypeAlias = Literal["default", "heavy", "external"]
+OnFailureChoice: TypeAlias = Literal["continue", "block"]
+
+LEASES_S: Final[dict[LeasePreset, float]] = {"default": 30, "heavy": 60, "external": 120}
+"""Leases by name; `external` is for handlers that wait for other systems."""
+
+ReaperPreset: TypeAlias = Literal["default", "high-volume", "low-volume"]
+REAPER_INTERVALS_S: Final[dict[ReaperPreset, float]] = {"default": 10, "high-volume": 5, "low-volume": 30}
+
+SHORTEST_LEASE_US: Final = 1_000
+
+
+def microseconds(what: str, duration: Duration, *, least_us: int = 0) -> int:
+    """A duration in whole microseconds, refused if it is no duration or out of bounds."""
+    if isinstance(duration, timedelta):
+        us = duration // timedelta(microseconds=1)
+    elif not _is_number(duration):
+        raise Invalid(f"{what} is {duration!r}; write seconds or a timedelta")
+    else:
+        us = round(duration * SECOND)
+    if us < least_us:
+        limit = "not be negative" if least_us == 0 else f"be at least {least_us / SECOND:g} s"
+        raise Invalid(f"{what} is {us / SECOND:g} s; it must {limit}")
+    if us > LONGEST_US:
+        raise Invalid(f"{what} is {us / SECOND:g} s; it must be at most {LONGEST_US // SECOND} s")
+    return us
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def is_whole(value: object) -> bool:
+    """A whole number and not a truth value: what a caller without types might give."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """How often a failed job is tried again, and the bounds of the random wait before (F1, F2).
+
+    The wait before retry n (from 0) is random(0, min(base · 2^n, cap)). What is left out is the queue's or the
+    default: 3 retries, base 0.5 s, cap 30 s.
+    """
+
+    max: int | None = None
+    base: Duration | None = None
+    cap: Duration | None = None
+
+    def __post_init__(self) -> None:
+        if self.max is not None and not is_whole(self.max):
+            raise Invalid(f"Retry(max={self.max!r}): write a whole number of retries, 0 for none")
+        if self.max is not None and not 0 <= self.max <= 1_000:
+            raise Invalid(f"Retry(max={self.max}): retries must be from 0 to 1000")
+        check_backoff("Retry", self.policy())
+
+    def policy(self) -> Policy:
+        return Policy(
+            max_retries=self.max,
+            backoff_base_us=None if self.base is None else microseconds("Retry(base=...)", self.base),
+            backoff_cap_us=None if self.cap is None else microseconds("Retry(cap=...)", self.cap),
+        )
+
+
+def check_backoff(what: str, policy: Policy) -> None:
+    """F6, with the defaults filled in: a base above its cap is refused."""
+    terms = settle(None, None, policy)
+    if terms.backoff_base_us > terms.backoff_cap_us:
+        raise Invalid(
+            f"{what}: the back-off base is {terms.backoff_base_us / SECOND:g} s and its cap "
+            f"{terms.backoff_cap_us / SECOND:g} s; make the cap at least the base"
+        )
+
+
+def kind_policy(
+    retry: Retry | int | None,
+    lease: Duration | LeasePreset | None,
+    timeout: Duration | None,
+    on_failure: OnFailureChoice | OnFailure | None,
+    max_expirations: int | None = None,
+) -> Policy:
+    """The policy of a kind from what its declaration says."""
+    retried = Retry(max=retry) if isinstance(retry, int) else retry or Retry()
+    asked = retried.policy()
+    policy = Policy(
+        max_retries=asked.max_retries,
+        lease_ttl_us=_lease_us(lease),
+        timeout_us=None if timeout is None else microseconds("timeout", timeout, least_us=1),
+        max_expirations=max_expirations,
+        backoff_base_us=asked.backoff_base_us,
+        backoff_cap_us=asked.backoff_cap_us,
+        on_failure=_on_failure(on_failure),
+    )
+    check_policy(policy)
+    return policy
+
+
+def _lease_us(lease: Duration | LeasePreset | None) -> int | None:
+    if lease is None:
+        return None
+    if isinstance(lease, str):
+        if lease not in LEASES_S:
+            raise Invalid(f"lease {lease!r} is none of {', '.join(LEASES_S)}; write one of them, or seconds")
+        lease = LEASES_S[lease]
+    return microseconds("lease", lease, least_us=SHORTEST_LEASE_US)
+
+
+def _on_failure(choice: OnFailureChoice | OnFailure | None) -> OnFailure | None:
+    if choice is None:
+        return None
+    try:
+        return OnFailure(choice)
+    except ValueError:
+        raise Invalid(f"on_failure is {choice!r}; write 'continue' or 'block'") from None

@@ -1,0 +1,109 @@
+"""One lease in a worker's hands, from the claim's reply to the report."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from enum import Enum, auto
+from typing import Any
+
+from leasemill.context import Context, LossSignal
+from leasemill.job import JobType
+from leasemill.kernel import commands as c
+from leasemill.kernel.model import SECOND
+from leasemill.store.base import FullStore
+from leasemill.worker.pacing import held_until
+
+
+class Phase(Enum):
+    QUEUED = auto()
+    """Claimed, waiting for a slot."""
+    RUNNING = auto()
+    """Its handler runs, or is about to: the heartbeat extends it."""
+    ENDED = auto()
+    """Its report is given or dropped; the handler may still be running, if nobody can stop it."""
+
+
+class Stop(Enum):
+    """Why the worker told a handler to stop."""
+
+    TIMEOUT = auto()
+    LOST = auto()
+    SHUTDOWN = auto()
+
+
+class Execution:
+    """What the worker knows of one lease. Changed on the event loop, but for the lease's times (the heartbeat)."""
+
+    __slots__ = (
+        "abandon_at",
+        "claimed_at",
+        "context",
+        "is_start_told",
+        "job",
+        "lease",
+        "lease_s",
+        "loss",
+        "phase",
+        "sent_at",
+        "started_at",
+        "stop",
+        "task",
+        "timeout_at",
+    )
+
+    def __init__(self, lease: c.Lease, job: JobType[..., Any], sent_at: float) -> None:
+        self.lease = lease
+        self.job = job
+        self.lease_s = lease.terms.lease_ttl_us / SECOND
+        self.claimed_at = sent_at
+        self.sent_at = sent_at
+        """Monotonic time before the call that granted or last extended the lease was sent."""
+        self.loss = LossSignal(held_until(sent_at, self.lease_s))
+        self.phase = Phase.QUEUED
+        self.stop: Stop | None = None
+        self.started_at = 0.0
+        self.timeout_at = math.inf
+        self.abandon_at: float | None = None
+        self.is_start_told = False
+        self.task: asyncio.Task[None] | None = None
+        self.context: Context | None = None
+
+    @classmethod
+    def without_handler(cls, lease: c.Lease, sent_at: float) -> Execution:
+        """A lease that can only be given back."""
+        execution = cls.__new__(cls)
+        execution.lease = lease
+        execution.sent_at = sent_at
+        execution.started_at = 0.0
+        execution.is_start_told = False
+        execution.phase = Phase.ENDED
+        return execution
+
+    def begin(self, store: FullStore) -> None:
+        """The handler is about to be called."""
+        now = time.monotonic()
+        self.phase = Phase.RUNNING
+        self.started_at = now
+        self.timeout_at = now + self.lease.terms.timeout_us / SECOND
+        if self.job.arguments.takes_context:
+            self.context = Context(self.lease, self.job, store, self.loss, self.timeout_at)
+
+    def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """What the handler is called with. A payload that does not fit is the job's failure."""
+        args, kwargs = self.job.arguments.decode(self.lease.job.payload)
+        return (args if self.context is None else (self.context, *args)), kwargs
+
+    def extended(self, sent_at: float) -> None:
+        self.sent_at = sent_at
+        self.loss.held_until = held_until(sent_at, self.lease_s)
+
+    @property
+    def is_held(self) -> bool:
+        return not self.loss.is_set()
+
+    @property
+    def log_fields(self) -> dict[str, Any]:
+        lease = self.lease
+        return {"job": lease.job.id, "kind": lease.job.kind, "attempt": lease.attempt, "worker": lease.worker}

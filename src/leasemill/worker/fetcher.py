@@ -1,0 +1,184 @@
+"""Claims jobs when there is room for them, and waits for news when there are none.
+
+A claim whose reply was lost is repeated with the same request id, so that what it was granted is not orphaned (C5).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping
+from typing import Final
+
+from leasemill.errors import Unavailable
+from leasemill.kernel import commands as c
+from leasemill.kernel.model import Policy
+from leasemill.store.base import FullStore, Watch
+from leasemill.worker import pacing
+from leasemill.worker.metrics import Metrics
+from leasemill.worker.runner import Runner
+from leasemill.worker.timing import Times
+
+log = logging.getLogger("leasemill.worker")
+
+CLAIM_MOST: Final = 1_000
+POLL_S: Final = 1.0
+"""How long to wait for news before looking anyway."""
+
+
+class Fetcher:
+    """Keeps the runner supplied."""
+
+    def __init__(
+        self,
+        worker_id: str,
+        store: FullStore,
+        runner: Runner,
+        metrics: Metrics,
+        *,
+        queues: Mapping[str, int],
+        kinds: Mapping[str, Policy],
+        drains: bool,
+        times: Times,
+    ) -> None:
+        self._worker_id = worker_id
+        self._store = store
+        self._runner = runner
+        self._metrics = metrics
+        self._queues = dict(queues)
+        self._names = list(queues)
+        self._credit: dict[str, int] = {}
+        self._kinds = dict(kinds)
+        self._drains = drains
+        self._times = times
+        self._is_stopping = False
+        self._has_news = False
+        self._waits_for_room: asyncio.Future[None] | None = None
+        self._waits_for_news: asyncio.Future[bool] | None = None
+        self._sleeps: asyncio.Future[None] | None = None
+
+    def stop(self) -> None:
+        """Claim no more; `run` returns when a claim under way has been answered."""
+        self._is_stopping = True
+        self.room_changed()
+        self.news()
+        if self._sleeps is not None:
+            self._sleeps.cancel()
+
+    def room_changed(self) -> None:
+        waiter = self._waits_for_room
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    def news(self) -> None:
+        """Something changed that may have made a job claimable: do not go on waiting."""
+        self._has_news = True
+        if self._waits_for_news is not None:
+            self._waits_for_news.cancel()
+
+    async def run(self) -> None:
+        """Until it is stopped or, when draining, nothing is left to do."""
+        watch = self._store.watch(self._names)
+        empty_claims = 0
+        try:
+            while not self._is_stopping:
+                size = min(self._runner.room(), CLAIM_MOST)
+                if size == 0:
+                    await self._wait_for_room()
+                    continue
+                self._has_news = False
+                had_nothing_left = self._runner.has_nothing_left
+                leases, sent_at = await self._claim(size)
+                self._runner.accept(leases, sent_at)
+                if leases:
+                    empty_claims = 0
+                    if len(leases) == size:
+                        continue
+                else:
+                    empty_claims += 1
+                    if self._drains and had_nothing_left:
+                        return
+                    await self._sleep(pacing.pause_s(empty_claims))
+                if await self._wait_for_news(watch):
+                    empty_claims = 0
+        finally:
+            watch.close()
+
+    async def _claim(self, size: int) -> tuple[list[c.Lease], float]:
+        """The leases, and the time before they were first asked for."""
+        command, sent_at = self._new_claim(size), time.monotonic()
+        failures = 0
+        while True:
+            try:
+                leases = await self._store.arun(command)
+            except Unavailable as error:
+                failures += 1
+                self._metrics.unavailable += 1
+                if failures == 1:
+                    log.warning("the store is unavailable, claiming again with back-off: %s", error)
+                await self._sleep(pacing.backoff_s(failures, self._store.entropy.jitter()))
+                if self._is_stopping:
+                    return [], sent_at
+                if pacing.is_request_stale(sent_at, time.monotonic(), self._times.shortest_lease_s):
+                    command, sent_at = self._new_claim(size), time.monotonic()
+                continue
+            if failures:
+                log.info("the store is available again")
+            self._metrics.claims += 1
+            if not leases:
+                self._metrics.claims_empty += 1
+            return leases, sent_at
+
+    def _new_claim(self, size: int) -> c.Claim:
+        if len(self._names) > 1:
+            order, self._credit = pacing.queue_order(self._queues, self._credit)
+        else:
+            order = self._names
+        entropy = self._store.entropy
+        return c.Claim(self._worker_id, order, size, entropy.tokens(size), entropy.new_id(), self._kinds)
+
+    async def _wait_for_room(self) -> None:
+        self._waits_for_room = asyncio.get_running_loop().create_future()
+        try:
+            await self._waits_for_room
+        finally:
+            self._waits_for_room = None
+
+    async def _wait_for_news(self, watch: Watch) -> bool:
+        """True if it was time that ended the wait: then something may be due."""
+        if self._must_not_wait():
+            return False
+        try:
+            due_in_us = await self._store.arun(c.DueIn(self._names))
+        except Unavailable:
+            due_in_us = None
+        if self._must_not_wait():
+            return False
+        waiting = asyncio.ensure_future(watch.wait_async(pacing.idle_s(due_in_us, POLL_S)))
+        self._waits_for_news = waiting
+        try:
+            await asyncio.wait([waiting])
+        finally:
+            self._waits_for_news = None
+            waiting.cancel()
+        if waiting.cancelled():
+            return False
+        try:
+            return not waiting.result()
+        except Unavailable:
+            await self._sleep(POLL_S)
+            return True
+
+    def _must_not_wait(self) -> bool:
+        return self._has_news or self._is_stopping
+
+    async def _sleep(self, seconds: float) -> None:
+        if seconds <= 0 or self._is_stopping:
+            return
+        self._sleeps = asyncio.ensure_future(asyncio.sleep(seconds))
+        try:
+            await asyncio.wait([self._sleeps])
+        finally:
+            self._sleeps.cancel()
+            self._sleeps = None

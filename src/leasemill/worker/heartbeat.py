@@ -1,0 +1,181 @@
+"""Keeps leases alive, in a thread of its own: a handler that blocks the event loop does not cost the worker its jobs.
+
+It extends what runs. A job that only waits for a slot is not extended (it is given back soon), nor is one whose handler
+has outrun its timeout because the event loop is blocked: somebody else must get it.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+
+from leasemill.errors import LeasemillError, Unavailable
+from leasemill.kernel import commands as c
+from leasemill.store.base import Store
+from leasemill.worker.execution import Execution, Phase
+from leasemill.worker.metrics import Metrics
+from leasemill.worker.pacing import backoff_s, beat_at, worth_extending
+from leasemill.worker.reporter import Ended
+
+log = logging.getLogger("leasemill.worker")
+
+
+class Heartbeat:
+    """Extends the leases of running jobs before they run out, and says which are lost."""
+
+    def __init__(
+        self,
+        store: Store,
+        metrics: Metrics,
+        *,
+        running: Callable[[], Iterable[Execution]],
+        on_lost: Callable[[Execution, str | None], None],
+        on_answered: Callable[[], None],
+        on_death: Callable[[BaseException], None],
+        interval_s: float | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._metrics = metrics
+        self._running = running
+        """A copy: it is called in this thread."""
+        self._on_lost = on_lost
+        """With the store's reason, or None if it is only time that says so."""
+        self._on_answered = on_answered
+        self._on_death = on_death
+        self._interval_s = interval_s
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        self._extending: frozenset[str] = frozenset()
+        self._failures = 0
+        self._not_before = 0.0
+        self._changed = threading.Condition()
+        self._is_stopping = False
+        self.wakes_at = math.inf
+        self._thread = threading.Thread(target=self._run, name="leasemill-heartbeat", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        with self._changed:
+            self._is_stopping = True
+            self._changed.notify()
+
+    def expect(self, execution: Execution) -> None:
+        """A job began to run: wake up in time for it."""
+        due_at = beat_at(execution.sent_at, execution.lease_s, self._interval_s)
+        if due_at < self.wakes_at:
+            with self._changed:
+                if due_at < self.wakes_at:
+                    self.wakes_at = due_at
+                    self._changed.notify()
+
+    def admit(self, reports: list[Ended]) -> tuple[list[Ended], list[Ended]]:
+        """Reports that may be sent, and those that must wait: an extension that came after them would be refused."""
+        with self._lock:
+            extending = self._extending
+            if not extending:
+                return reports, []
+            return (
+                [ended for ended in reports if ended[0].lease.token not in extending],
+                [ended for ended in reports if ended[0].lease.token in extending],
+            )
+
+    def beat(self) -> float:
+        """Extend what is due; answers when to look again."""
+        now = self._monotonic()
+        due = [] if now < self._not_before else self._take_due(now)
+        if due:
+            self._extend(due)
+        return self._next_at(self._monotonic())
+
+    def _take_due(self, now: float) -> list[Execution]:
+        with self._lock:
+            running = [it for it in self._running() if _is_extended(it, now)]
+            if not any(beat_at(it.sent_at, it.lease_s, self._interval_s) <= now for it in running):
+                return []
+            due = [it for it in running if worth_extending(now, it.sent_at, it.lease_s)]
+            self._extending = frozenset(it.lease.token for it in due)
+            return due
+
+    def _extend(self, due: list[Execution]) -> None:
+        refs = [c.LeaseRef(it.lease.job.id, it.lease.token) for it in due]
+        sent_at = self._monotonic()
+        try:
+            outcomes = self._store.extend(refs)
+        except Unavailable as error:
+            self._failed(error, due)
+            return
+        finally:
+            with self._lock:
+                self._extending = frozenset()
+            self._on_answered()
+        self._failures = 0
+        self._metrics.beats += 1
+        for execution, outcome in zip(due, outcomes, strict=True):
+            if isinstance(outcome, c.Lost):
+                self._on_lost(execution, outcome.reason)
+            else:
+                execution.extended(sent_at)
+                self._metrics.extended += 1
+
+    def _failed(self, error: Unavailable, due: list[Execution]) -> None:
+        self._failures += 1
+        self._metrics.beats_failed += 1
+        self._metrics.unavailable += 1
+        wait_s = min(backoff_s(self._failures, self._store.entropy.jitter()), *(it.lease_s / 10 for it in due))
+        self._not_before = self._monotonic() + wait_s
+        if self._failures == 1:
+            log.warning("heartbeat failed, it is repeated until the leases run out: %s", error)
+
+    def _next_at(self, now: float) -> float:
+        """When the next lease is due; one that has run out is declared lost here, whether or not the loop can."""
+        next_at = math.inf
+        for execution in self._running():
+            if not _is_extended(execution, now):
+                continue
+            lost_at = execution.loss.held_until
+            if now >= lost_at:
+                self._on_lost(execution, None)
+                continue
+            due_at = beat_at(execution.sent_at, execution.lease_s, self._interval_s)
+            next_at = min(next_at, lost_at, max(due_at, self._not_before))
+        return next_at
+
+    def _run(self) -> None:
+        is_clean = False
+        try:
+            while self._wait():
+                next_at = self.beat()
+                with self._changed:
+                    self.wakes_at = min(self.wakes_at, next_at)
+            is_clean = True
+        except LeasemillError as error:  # Broken, mostly: the worker must stop
+            is_clean = True
+            self._on_death(error)
+        finally:
+            if not is_clean:
+                self._on_death(sys.exc_info()[1] or RuntimeError("the heartbeat ended"))
+
+    def _wait(self) -> bool:
+        """Sleep until something is due; False: stop."""
+        with self._changed:
+            while not self._is_stopping:
+                left_s = self.wakes_at - self._monotonic()
+                if left_s <= 0:
+                    self.wakes_at = math.inf
+                    return True
+                self._changed.wait(None if left_s == math.inf else min(left_s, threading.TIMEOUT_MAX))
+            return False
+
+
+def _is_extended(execution: Execution, now: float) -> bool:
+    if execution.phase is not Phase.RUNNING or execution.loss.reason is not None:
+        return False
+    # The loop stops a handler at its timeout. If it could not, for a whole lease, it is blocked.
+    return now < execution.timeout_at + execution.lease_s

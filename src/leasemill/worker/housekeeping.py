@@ -1,0 +1,90 @@
+"""What a worker does now and then, in one thread beside the event loop: the reaper, its presence, the queues' policies.
+
+A store that cannot be reached is asked again at the next round; nothing here is lost by waiting.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from leasemill.errors import LeasemillError, Unavailable
+from leasemill.worker.metrics import Metrics
+
+log = logging.getLogger("leasemill.worker")
+
+
+@dataclass(slots=True)
+class Chore:
+    """Something done every `interval_s()` seconds."""
+
+    name: str
+    interval_s: Callable[[], float]
+    run: Callable[[], None]
+    due_at: float = 0.0
+
+
+class Housekeeping:
+    """Runs chores in turn, each at its own interval, spread a little so that workers do not act in step."""
+
+    def __init__(
+        self,
+        chores: list[Chore],
+        metrics: Metrics,
+        *,
+        jitter: Callable[[], float],
+        on_death: Callable[[BaseException], None],
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._chores = chores
+        self._metrics = metrics
+        self._jitter = jitter
+        self._on_death = on_death
+        self._monotonic = monotonic
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="leasemill-housekeeping", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self, farewell: Callable[[], None]) -> None:
+        """End after the chore at hand; the farewell is said in the thread, if the store lets it."""
+        self._farewell = Chore("farewell", lambda: 0.0, farewell)
+        self._stopped.set()
+
+    def round(self) -> float:
+        """Do what is due; answers in how many seconds something is due next."""
+        for chore in self._chores:
+            now = self._monotonic()
+            if now >= chore.due_at:
+                chore.due_at = now + chore.interval_s() * (0.9 + 0.1 * self._jitter())
+                self._do(chore)
+        return max(0.0, min(chore.due_at for chore in self._chores) - self._monotonic())
+
+    def _do(self, chore: Chore) -> None:
+        try:
+            chore.run()
+        except Unavailable as error:
+            self._metrics.unavailable += 1
+            log.warning("%s put off, the store is unavailable: %s", chore.name, error)
+        except OSError as error:
+            log.warning("%s put off: %s", chore.name, error)
+
+    def _run(self) -> None:
+        is_clean = False
+        try:
+            wait_s = self.round()
+            while not self._stopped.wait(wait_s):
+                wait_s = self.round()
+            self._do(self._farewell)
+            is_clean = True
+        except LeasemillError as error:  # Broken, mostly: the worker must stop
+            is_clean = True
+            self._on_death(error)
+        finally:
+            if not is_clean:
+                self._on_death(sys.exc_info()[1] or RuntimeError("housekeeping ended"))

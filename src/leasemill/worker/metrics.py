@@ -1,0 +1,47 @@
+"""What a worker counts. Plain numbers that only rise, but for the few that say how it stands now."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Metrics:
+    """Counters since the worker started. Read them at any time, from any thread; never write them."""
+
+    claims: int = 0
+    claims_empty: int = 0
+    claimed: int = 0
+    started: int = 0
+
+    succeeded: int = 0
+    retried: int = 0
+    failed: int = 0
+    released: int = 0
+    lost: int = 0
+    """Leases that were not this worker's any more while it still had the job."""
+    refused: int = 0
+    """Reports the store refused because the lease was not held."""
+    timed_out: int = 0
+    unknown_kind: int = 0
+    run_seconds: float = 0.0
+
+    flushes: int = 0
+    beats: int = 0
+    beats_failed: int = 0
+    extended: int = 0
+    unavailable: int = 0
+    """Calls the store could not answer; each was repeated."""
+
+    reaper_runs: int = 0
+    reaper_recovered: int = 0
+    reaper_stuck_seconds: float = 0.0
+    """How long the recovered jobs had been without a holder, in total."""
+    reaper_stuck_seconds_max: float = 0.0
+    dead_workers: int = 0
+    """Workers this one noticed to have died."""
+
+    running: int = 0
+    """Now: slots taken."""
+    queued: int = 0
+    """Now: jobs that wait for a slot."""

@@ -1,0 +1,88 @@
+"""How a handler's end becomes a report. The one place that catches whatever a user's handler raises."""
+
+from __future__ import annotations
+
+import traceback
+from typing import Final, TypeAlias, assert_never
+
+from leasemill.kernel import commands as c
+from leasemill.kernel.model import SECOND
+from leasemill.outcomes import Fail, Outcome, Release, RetryAfter
+from leasemill.worker.execution import Execution
+
+Report: TypeAlias = c.AckReport | c.NackReport | c.ReleaseReport
+
+ERROR_BYTES: Final = 8 * 1024
+TRACEBACK_FRAMES: Final = 8
+
+
+async def call_async(execution: Execution, jitter: float) -> Report:
+    """Run an async handler to its end."""
+    try:
+        args, kwargs = execution.arguments()
+        return success(execution, await execution.job.function(*args, **kwargs))
+    except BaseException as error:  # noqa: BLE001 (the user's handler: also SystemExit is the job's failure)
+        return failure(execution, error, jitter)
+
+
+def call_sync(execution: Execution, jitter: float) -> Report:
+    """Run a sync handler to its end, in the thread this is called in."""
+    try:
+        args, kwargs = execution.arguments()
+        return success(execution, execution.job.function(*args, **kwargs))
+    except BaseException as error:  # noqa: BLE001 (the user's handler: also SystemExit is the job's failure)
+        return failure(execution, error, jitter)
+
+
+def success(execution: Execution, value: object) -> c.AckReport:
+    lease = execution.lease
+    if value is None and execution.job.arguments.may_return_none:
+        return c.AckReport(lease.job.id, lease.token)
+    return c.AckReport(lease.job.id, lease.token, execution.job.arguments.encode_result(value))
+
+
+def failure(execution: Execution, error: BaseException, jitter: float) -> Report:
+    lease = execution.lease
+    match error:
+        case Release():
+            return c.ReleaseReport(lease.job.id, lease.token, error.delay_us)
+        case Fail():
+            return c.NackReport(lease.job.id, lease.token, error_text(error), is_permanent=True)
+        case RetryAfter():
+            return c.NackReport(lease.job.id, lease.token, error_text(error), delay_us=error.delay_us)
+        case BaseException():
+            return c.NackReport(lease.job.id, lease.token, error_text(error), jitter)
+        case _:
+            assert_never(error)
+
+
+def timed_out(execution: Execution, jitter: float) -> c.NackReport:
+    lease = execution.lease
+    return c.NackReport(
+        lease.job.id,
+        lease.token,
+        f"TimeoutError: {lease.job.kind} ran longer than its timeout of {lease.terms.timeout_us / SECOND:g} s; "
+        "allow more with @app.job(timeout=...), or do less in one job",
+        jitter,
+    )
+
+
+def given_back(execution: Execution, delay_us: int | None = None) -> c.ReleaseReport:
+    return c.ReleaseReport(execution.lease.job.id, execution.lease.token, delay_us)
+
+
+def error_text(error: BaseException) -> str:
+    """Type and message first, then where it happened; at most 8 KiB, and always encodable."""
+    if isinstance(error, Outcome):
+        return _fitting(f"{type(error).__name__}: {error}")
+    lines = traceback.format_exception_only(error)
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if frame.filename != __file__][-TRACEBACK_FRAMES:]
+    return _fitting("".join([*lines, *traceback.format_list(own)]).strip())
+
+
+def _fitting(text: str) -> str:
+    encoded = text.encode("utf-8", "backslashreplace")
+    if len(encoded) > ERROR_BYTES:
+        encoded = encoded[: ERROR_BYTES - 4] + b" ..."
+    return encoded.decode("utf-8", "ignore")

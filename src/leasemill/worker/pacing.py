@@ -1,0 +1,154 @@
+"""When and how much: every decision of the worker about time and amounts, as pure functions.
+
+No clock, no randomness, no I/O: times are seconds of the worker's monotonic clock, given by the caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+SHORTEST_BACKOFF_S: Final = 0.05
+LONGEST_BACKOFF_S: Final = 5.0
+
+BEAT_FRACTION: Final = 0.3
+"""Of a lease: how long after its grant it is extended."""
+
+BEAT_TOGETHER_FRACTION: Final = 0.15
+"""Of a lease: from when on it is extended along with others that are due."""
+
+MARGIN_FRACTION: Final = 0.1
+"""Of a lease: with less than this left a handler is stopped."""
+
+PREFETCH_WINDOW_S: Final = 0.1
+"""Jobs are claimed ahead of their slots if they will start within this time."""
+
+PREFETCH_FACTOR: Final = 10
+PREFETCH_MOST: Final = 1_000
+
+PATIENCE_S: Final = 1.0
+"""How long a job claimed ahead may wait for a slot before it is given back."""
+
+FLUSH_SIZE: Final = 64
+FLUSH_WINDOW_S: Final = 0.002
+
+LATE_START_S: Final = 0.01
+"""A run that takes longer than this has its start told while it runs."""
+
+START_WORTH_TELLING_S: Final = 0.002
+"""A run shorter than this is told by its end alone, which implies its start (X3)."""
+
+UNKNOWN_KIND_SHORTEST_S: Final = 1
+UNKNOWN_KIND_LONGEST_S: Final = 60
+
+
+def backoff_s(failures: int, jitter: float) -> float:
+    """How long to leave a store alone that was unavailable `failures` times in a row."""
+    ceiling = min(SHORTEST_BACKOFF_S * (1 << min(failures - 1, 20)), LONGEST_BACKOFF_S)
+    return ceiling * (0.5 + jitter / 2)
+
+
+# Leases ----------------------------------------------------------------------------------------------------------
+
+
+def held_until(sent_at: float, lease_s: float) -> float:
+    """Until when a lease may be relied on: counted from before it was asked for, less a safety margin."""
+    return sent_at + lease_s * (1 - MARGIN_FRACTION)
+
+
+def beat_at(sent_at: float, lease_s: float, longest_s: float | None) -> float:
+    """When a lease granted or extended by a call sent at `sent_at` is to be extended."""
+    interval_s = lease_s * BEAT_FRACTION
+    return sent_at + (interval_s if longest_s is None else min(interval_s, longest_s))
+
+
+def worth_extending(now: float, sent_at: float, lease_s: float) -> bool:
+    """Old enough to be extended together with another lease that is due."""
+    return now - sent_at >= lease_s * BEAT_TOGETHER_FRACTION
+
+
+# Claims ----------------------------------------------------------------------------------------------------------
+
+
+def most_prefetched(concurrency: int) -> int:
+    """The bound of what is claimed ahead, unless the worker is told another."""
+    return min(concurrency * PREFETCH_FACTOR, PREFETCH_MOST)
+
+
+def prefetch(concurrency: int, mean_run_s: float | None, most: int) -> int:
+    """How many jobs to hold ahead: those that will find a slot within the window, at the pace seen so far."""
+    if mean_run_s is None:
+        return 0
+    if mean_run_s <= 0:
+        return most
+    return min(most, int(concurrency * PREFETCH_WINDOW_S / mean_run_s))
+
+
+def claim_size(concurrency: int, ahead: int, active: int, queued: int, unreported: int) -> int:
+    """How many jobs to claim now; 0: wait. Held jobs, reports under way included, never exceed slots and prefetch."""
+    room = concurrency + ahead - active - queued - unreported
+    if room <= 0:
+        return 0
+    free_slots = concurrency - active - queued
+    if free_slots > 0 or queued <= ahead // 2:
+        return room
+    return 0
+
+
+def mean_run_s(mean_s: float | None, run_s: float) -> float:
+    """The running mean of how long handlers take, leaning to the latest."""
+    return run_s if mean_s is None else mean_s + 0.2 * (run_s - mean_s)
+
+
+def patience_s(lease_s: float) -> float:
+    """How long a claimed job may wait for a slot: it is not extended while it waits."""
+    return min(PATIENCE_S, lease_s * BEAT_FRACTION)
+
+
+def idle_s(due_in_us: int | None, poll_s: float) -> float:
+    """How long to wait for news before asking again."""
+    return poll_s if due_in_us is None else min(poll_s, due_in_us / 1_000_000)
+
+
+def pause_s(empty_claims: int) -> float:
+    """After news that brought no work, several times in a row: a little rest, so that others' news cost little."""
+    return 0.0 if empty_claims <= 1 else min(0.001 * empty_claims, 0.01)
+
+
+def is_request_stale(first_sent_at: float, now: float, shortest_lease_s: float) -> bool:
+    """A claim repeated for so long that what it was first granted is hardly worth having."""
+    return now - first_sent_at > shortest_lease_s / 2
+
+
+def queue_order(weights: Mapping[str, int], credit: Mapping[str, int]) -> tuple[list[str], dict[str, int]]:
+    """The order in which to serve queues now, and the credit to come with next time.
+
+    Smooth weighted round robin: over time each queue comes first as often as its weight says, evenly spread; whoever
+    is not first follows in the order of credit, so that an empty queue's turn is not lost.
+    """
+    earned = {name: credit.get(name, 0) + weight for name, weight in weights.items()}
+    order = sorted(earned, key=lambda name: (-earned[name], name))
+    if order:
+        earned[order[0]] -= sum(weights.values())
+    return order, earned
+
+
+# Reports ---------------------------------------------------------------------------------------------------------
+
+
+def flush_in_s(pending: int, *, is_busy: bool) -> float:
+    """How long to wait for more reports before sending: not at all if nothing else is going on, or enough are here."""
+    return FLUSH_WINDOW_S if is_busy and pending < FLUSH_SIZE else 0.0
+
+
+def starts_durably(attempt: int, retries: int, expirations: int) -> bool:
+    """The start must be on record before the handler runs: an earlier run ended otherwise than by reporting.
+
+    Otherwise a handler that kills its worker at once would never be seen to start, and never be quarantined (F4).
+    """
+    return expirations > 0 or attempt - 1 > retries
+
+
+def unknown_kind_delay_us(attempt: int) -> int:
+    """How long to leave a job alone that no handler here can run."""
+    return 1_000_000 * min(UNKNOWN_KIND_SHORTEST_S << min(attempt - 1, 10), UNKNOWN_KIND_LONGEST_S)

@@ -1,0 +1,114 @@
+"""Who is at work: one small record per worker, published now and then. Soft state, never in the log, safe to lose.
+
+A store may offer a place for these records (a file per worker, an unlogged table) as its `presence`; for one that does
+not, they are kept in this process.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Protocol, runtime_checkable
+from weakref import WeakKeyDictionary
+
+from msgspec import Struct, json
+
+from leasemill.store.base import FullStore
+from leasemill.worker.execution import Execution
+
+
+class Presence(Protocol):
+    """Where workers publish their records. Called from a thread, never from the event loop."""
+
+    def publish(self, worker_id: str, record: bytes) -> None:
+        """Replace this worker's record."""
+
+    def records(self) -> list[tuple[str, bytes]]:
+        """Every record, by worker id; whole ones only."""
+
+    def remove(self, worker_id: str) -> bool:
+        """Forget a worker; False if it was not there (any more)."""
+
+
+@runtime_checkable
+class HasPresence(Protocol):
+    """A store that has a place for workers' records."""
+
+    @property
+    def presence(self) -> Presence: ...
+
+
+class RunningJob(Struct, frozen=True, omit_defaults=True):
+    job: str
+    kind: str
+    attempt: int
+    seconds: float
+    done: float | None = None
+    total: float | None = None
+    note: str = ""
+
+
+class WorkerRecord(Struct, frozen=True):
+    """What a worker says of itself. Times are seconds of its wall clock since the epoch."""
+
+    worker: str
+    host: str
+    pid: int
+    started_at: float
+    published_at: float
+    interval_s: float
+    queues: dict[str, int]
+    concurrency: int
+    is_stopping: bool
+    running: list[RunningJob]
+    counters: dict[str, float]
+
+    def is_stale(self, now: float) -> bool:
+        """Not heard of for several intervals: stopped, cut off or dead."""
+        return now - self.published_at > 4 * self.interval_s + 1
+
+
+def running_job(execution: Execution, now: float) -> RunningJob:
+    lease = execution.lease
+    seconds = max(0.0, now - execution.started_at) if execution.started_at else 0.0
+    progress = None if execution.context is None else execution.context.latest_progress
+    if progress is None:
+        return RunningJob(lease.job.id, lease.job.kind, lease.attempt, seconds)
+    return RunningJob(
+        lease.job.id, lease.job.kind, lease.attempt, seconds, progress.done, progress.total, progress.note
+    )
+
+
+encode_record = json.Encoder().encode
+decode_record = json.Decoder(WorkerRecord).decode
+
+
+class InProcessPresence:
+    """Records of the workers of this process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._records: dict[str, bytes] = {}
+
+    def publish(self, worker_id: str, record: bytes) -> None:
+        with self._lock:
+            self._records[worker_id] = record
+
+    def records(self) -> list[tuple[str, bytes]]:
+        with self._lock:
+            return list(self._records.items())
+
+    def remove(self, worker_id: str) -> bool:
+        with self._lock:
+            return self._records.pop(worker_id, None) is not None
+
+
+_in_process: WeakKeyDictionary[FullStore, InProcessPresence] = WeakKeyDictionary()
+_in_process_lock = threading.Lock()
+
+
+def presence_of(store: FullStore) -> Presence:
+    """Where the workers on this store publish."""
+    if isinstance(store, HasPresence):
+        return store.presence
+    with _in_process_lock:
+        return _in_process.setdefault(store, InProcessPresence())

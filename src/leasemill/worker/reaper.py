@@ -1,0 +1,84 @@
+"""Records the leases that time has ended, so that their jobs run again, and notices workers that died."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+from typing import Final
+
+from msgspec import MsgspecError
+
+from leasemill.kernel import commands as c
+from leasemill.kernel.model import SECOND, JobState
+from leasemill.store.base import Store
+from leasemill.worker.metrics import Metrics
+from leasemill.worker.presence import Presence, decode_record
+
+log = logging.getLogger("leasemill.worker")
+
+BATCH: Final = 1_000
+
+
+class Reaper:
+    """`expire`, with its counters."""
+
+    def __init__(
+        self, worker_id: str, store: Store, presence: Presence, metrics: Metrics, now: Callable[[], float]
+    ) -> None:
+        self._worker_id = worker_id
+        self._store = store
+        self._presence = presence
+        self._metrics = metrics
+        self._now = now
+
+    def run(self) -> None:
+        """Record every expiry there is."""
+        expired: list[c.Expiration] = []
+        while True:
+            batch = self._store.expire(BATCH)
+            expired += batch
+            if len(batch) < BATCH:
+                break
+        self._count(expired)
+        self._notice_dead(Counter(expiration.worker for expiration in expired))
+
+    def _count(self, expired: list[c.Expiration]) -> None:
+        metrics = self._metrics
+        metrics.reaper_runs += 1
+        metrics.reaper_recovered += len(expired)
+        for expiration in expired:
+            stuck_s = expiration.stuck_us / SECOND
+            metrics.reaper_stuck_seconds += stuck_s
+            metrics.reaper_stuck_seconds_max = max(metrics.reaper_stuck_seconds_max, stuck_s)
+            is_dead = expiration.state is JobState.DEAD
+            log.log(
+                logging.ERROR if is_dead else logging.WARNING,
+                "lease of worker %s had expired for %.1f s: the job is %s",
+                expiration.worker,
+                stuck_s,
+                "quarantined, it ended too many runs this way" if is_dead else expiration.state,
+                extra={"job": expiration.job_id, "attempt": expiration.attempt, "worker": self._worker_id},
+            )
+
+    def _notice_dead(self, expired: Counter[str]) -> None:
+        """A worker not heard of for several intervals; the first to remove its record counts it."""
+        now = self._now()
+        for worker_id, content in self._presence.records():
+            if worker_id == self._worker_id:
+                continue
+            try:
+                record = decode_record(content)
+            except MsgspecError:
+                continue  # of another version: not ours to judge
+            if record.is_stale(now) and self._presence.remove(worker_id):
+                self._metrics.dead_workers += 1
+                log.error(
+                    "worker %s (host %s, pid %d) is dead or stopped: last seen %.0f s ago, %d of its leases expired",
+                    worker_id,
+                    record.host,
+                    record.pid,
+                    now - record.published_at,
+                    expired[worker_id],
+                    extra={"worker": self._worker_id, "dead_worker": worker_id},
+                )

@@ -1,0 +1,285 @@
+"""Tells the store how runs went: starts, acks, nacks and releases, many in one call.
+
+One batch is under way at a time, and what comes meanwhile makes the next, so batches grow with the store's latency by
+themselves. A batch that the store could not take is repeated as it is. What is not told yet counts as held, so a store
+that is away stops the worker from claiming instead of filling its memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Protocol, TypeVar, assert_never
+
+from leasemill.errors import Refused, Unavailable
+from leasemill.kernel import commands as c
+from leasemill.kernel.model import SECOND, JobState
+from leasemill.store.base import Store
+from leasemill.worker.execution import Execution
+from leasemill.worker.metrics import Metrics
+from leasemill.worker.outcome import Report
+from leasemill.worker.pacing import START_WORTH_TELLING_S, backoff_s, flush_in_s
+
+log = logging.getLogger("leasemill.worker")
+
+ReportT = TypeVar("ReportT")
+OutcomeT = TypeVar("OutcomeT")
+Ended = tuple[Execution, Report]
+
+
+class Gate(Protocol):
+    """Parts reports that may be sent from those about leases that are being extended at this moment."""
+
+    def admit(self, reports: list[Ended]) -> tuple[list[Ended], list[Ended]]: ...
+
+
+class Reporter:
+    """Collects reports on the event loop and sends them."""
+
+    def __init__(
+        self,
+        store: Store,
+        metrics: Metrics,
+        gate: Gate,
+        *,
+        is_busy: Callable[[], bool],
+        on_told: Callable[[], None],
+        on_news: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._metrics = metrics
+        self._gate = gate
+        self._is_busy = is_busy
+        self._on_told = on_told
+        """A batch was answered, or cannot be (`failure` says so)."""
+        self._on_news = on_news
+        """A report may have made a job claimable, now or soon."""
+        self.failure: BaseException | None = None
+        self._starts: list[Execution] = []
+        self._ends: list[Ended] = []
+        self._in_flight = 0
+        self._timer: asyncio.Handle | None = None
+        self._is_due_now = False
+        self._sending: asyncio.Task[None] | None = None
+
+    @property
+    def unreported(self) -> int:
+        """Ends that the store has not answered yet."""
+        return len(self._ends) + self._in_flight
+
+    def tell_start(self, execution: Execution) -> None:
+        """An observation (X3): told while the handler runs, or with its end."""
+        execution.is_start_told = True
+        self._starts.append(execution)
+        self._schedule()
+
+    def tell_end(self, execution: Execution, report: Report) -> None:
+        if not execution.is_start_told and type(report) is not c.ReleaseReport and _is_worth_telling(execution):
+            execution.is_start_told = True
+            self._starts.append(execution)
+        self._ends.append((execution, report))
+        self._schedule()
+
+    async def drained(self) -> None:
+        """Wait until everything is told."""
+        while (self._sending is not None or self._ends or self._starts) and self.failure is None:
+            self.flush()
+            if self._sending is not None:
+                await asyncio.wait([self._sending])
+            else:
+                await asyncio.sleep(0.001)  # what is left waits for an extension to be answered
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._sending is not None:
+            self._sending.cancel()
+
+    def _schedule(self) -> None:
+        if self._sending is not None or self._is_due_now:
+            return
+        wait_s = flush_in_s(len(self._ends), is_busy=self._is_busy())
+        loop = asyncio.get_running_loop()
+        if wait_s == 0:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._is_due_now = True
+            self._timer = loop.call_soon(self.flush)
+        elif self._timer is None:
+            self._timer = loop.call_later(wait_s, self.flush)
+
+    def flush(self) -> None:
+        """Send what is there, now."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._is_due_now = False
+        if self._sending is None and (self._ends or self._starts) and self.failure is None:
+            self._sending = asyncio.get_running_loop().create_task(self._send())
+            self._sending.add_done_callback(self._sent)
+
+    def _sent(self, task: asyncio.Task[None]) -> None:
+        self._sending = None
+        self._in_flight = 0
+        if not task.cancelled():
+            self.failure = task.exception()
+        self._on_told()
+
+    async def _send(self) -> None:
+        while True:
+            ends, self._ends = self._gate.admit(self._ends)
+            starts, self._starts = self._starts, []
+            if not ends and not starts:
+                return
+            self._in_flight = len(ends)
+            self._metrics.flushes += 1
+            await self._tell_starts(starts)
+            await self._tell_ends(ends)
+            self._in_flight = 0
+            self._on_told()
+
+    # What is sent, by verb ---------------------------------------------------------------------------------------
+
+    async def _tell_starts(self, starts: list[Execution]) -> None:
+        """Before the ends of the same batch: a start after its end would be refused."""
+        if not starts:
+            return
+        now = time.monotonic()
+        items = [(it, _start_report(it, now)) for it in starts]
+        for execution, outcome in await self._deliver(items, c.Start):
+            if isinstance(outcome, c.Lost):
+                self._refused(execution, outcome)
+
+    async def _tell_ends(self, ends: list[Ended]) -> None:
+        acks: list[tuple[Execution, c.AckReport]] = []
+        nacks: list[tuple[Execution, c.NackReport]] = []
+        releases: list[tuple[Execution, c.ReleaseReport]] = []
+        for execution, report in ends:
+            match report:
+                case c.AckReport():
+                    acks.append((execution, report))
+                case c.NackReport():
+                    nacks.append((execution, report))
+                case c.ReleaseReport():
+                    releases.append((execution, report))
+                case _:
+                    assert_never(report)
+        if not nacks and not releases:
+            await self._ack(acks)
+        else:
+            await asyncio.gather(self._ack(acks), self._nack(nacks), self._release(releases))
+
+    async def _ack(self, items: list[tuple[Execution, c.AckReport]]) -> None:
+        for execution, outcome in await self._deliver(items, c.Ack):
+            match outcome:
+                case c.Acked():
+                    self._metrics.succeeded += 1
+                    if outcome.next_in_lane is not None:
+                        self._on_news()
+                case c.Lost():
+                    self._refused(execution, outcome)
+                case _:
+                    assert_never(outcome)
+
+    async def _nack(self, items: list[tuple[Execution, c.NackReport]]) -> None:
+        errors = {report.token: report.error for _, report in items}
+        for execution, outcome in await self._deliver(items, c.Nack):
+            match outcome:
+                case c.Nacked():
+                    self._count_failure(execution, outcome, errors[execution.lease.token])
+                    self._on_news()
+                case c.Lost():
+                    self._refused(execution, outcome)
+                case _:
+                    assert_never(outcome)
+
+    def _count_failure(self, execution: Execution, outcome: c.Nacked, error: str) -> None:
+        fields = execution.log_fields
+        first_line = error.partition("\n")[0]
+        if outcome.state is JobState.READY:
+            self._metrics.retried += 1
+            log.warning("job failed and will be retried (retry %d): %s", outcome.retries, first_line, extra=fields)
+        elif outcome.state is JobState.FAILED:
+            self._metrics.failed += 1
+            log.error("job failed for good: %s", error, extra=fields)
+        else:
+            self._metrics.succeeded += 1
+            log.warning("job had committed, so it succeeded; its handler then failed: %s", error, extra=fields)
+
+    async def _release(self, items: list[tuple[Execution, c.ReleaseReport]]) -> None:
+        for execution, outcome in await self._deliver(items, c.Release):
+            match outcome:
+                case c.Released():
+                    self._metrics.released += 1
+                    self._on_news()
+                case c.Lost():
+                    self._refused(execution, outcome)
+                case _:
+                    assert_never(outcome)
+
+    def _refused(self, execution: Execution, lost: c.Lost) -> None:
+        self._metrics.refused += 1
+        log.warning(
+            "%s refused, the lease is not ours: %s; the latest attempt is %d",
+            lost.verb,
+            lost.reason,
+            lost.current_attempt,
+            extra=execution.log_fields,
+        )
+
+    # Sending -----------------------------------------------------------------------------------------------------
+
+    async def _deliver(
+        self,
+        items: list[tuple[Execution, ReportT]],
+        command: Callable[[list[ReportT]], c.Command[list[OutcomeT]]],
+    ) -> list[tuple[Execution, OutcomeT]]:
+        if not items:
+            return []
+        try:
+            outcomes = await self._repeat(command([report for _, report in items]))
+        except Refused:
+            return await self._deliver_singly(items, command)
+        return [(execution, outcome) for (execution, _), outcome in zip(items, outcomes, strict=True)]
+
+    async def _deliver_singly(
+        self,
+        items: list[tuple[Execution, ReportT]],
+        command: Callable[[list[ReportT]], c.Command[list[OutcomeT]]],
+    ) -> list[tuple[Execution, OutcomeT]]:
+        """A batch is refused whole for one malformed report: the others are told, that one is left to its lease."""
+        answered: list[tuple[Execution, OutcomeT]] = []
+        for execution, report in items:
+            try:
+                outcomes = await self._repeat(command([report]))
+            except Refused as error:
+                log.error("a report was refused, the lease will expire: %s", error, extra=execution.log_fields)
+            else:
+                answered.append((execution, outcomes[0]))
+        return answered
+
+    async def _repeat(self, command: c.Command[list[OutcomeT]]) -> list[OutcomeT]:
+        """The store's answer, however long it takes: after a lost reply the same command gives the same answer (L6)."""
+        failures = 0
+        while True:
+            try:
+                return await self._store.arun(command)
+            except Unavailable as error:
+                failures += 1
+                self._metrics.unavailable += 1
+                if failures == 1:
+                    log.warning("the store is unavailable, reports will be repeated: %s", error)
+                await asyncio.sleep(backoff_s(failures, self._store.entropy.jitter()))
+
+
+def _is_worth_telling(execution: Execution) -> bool:
+    """Its end implies its start (X3); told apart only when it was noticeably earlier."""
+    started_at = execution.started_at
+    return started_at > 0 and time.monotonic() - started_at >= START_WORTH_TELLING_S
+
+
+def _start_report(execution: Execution, now: float) -> c.StartReport:
+    lease = execution.lease
+    return c.StartReport(lease.job.id, lease.token, int((now - execution.started_at) * SECOND))

@@ -1,0 +1,326 @@
+"""The slots: which jobs run, which wait for a slot, and what happens when one ends or has to be stopped.
+
+All of it on the event loop. A slot is free again when its handler has really ended: a thread that outlives its timeout
+or its lease keeps its slot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from leasemill.errors import LeasemillError, Unavailable
+from leasemill.job import JobType
+from leasemill.kernel import commands as c
+from leasemill.store.base import FullStore
+from leasemill.worker import pacing
+from leasemill.worker.execution import Execution, Phase, Stop
+from leasemill.worker.heartbeat import Heartbeat
+from leasemill.worker.metrics import Metrics
+from leasemill.worker.outcome import Report, call_async, given_back, timed_out
+from leasemill.worker.reporter import Reporter
+from leasemill.worker.threads import Threads
+from leasemill.worker.watchdog import Watchdog
+
+log = logging.getLogger("leasemill.worker")
+
+CANCEL_GRACE_S: Final = 5.0
+"""How long a cancelled async handler may take to clean up before its job is reported without it."""
+
+
+class Runner:
+    """Runs leases in slots."""
+
+    def __init__(
+        self,
+        worker_id: str,
+        store: FullStore,
+        jobs: Mapping[str, JobType[..., Any]],
+        concurrency: int,
+        most_ahead: int,
+        metrics: Metrics,
+        *,
+        on_room: Callable[[], None],
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        self.concurrency = concurrency
+        self.active: dict[str, Execution] = {}
+        """By token: every handler that holds a slot."""
+        self.queued: deque[Execution] = deque()
+        self._loop = asyncio.get_running_loop()
+        self._worker_id = worker_id
+        self._store = store
+        self._jobs = jobs
+        self._most_ahead = most_ahead
+        self._metrics = metrics
+        self._on_room = on_room
+        self._on_failure = on_failure
+        self._mean_run_s: float | None = None
+        self._unknown_kinds: set[str] = set()
+        self._emptied: asyncio.Future[None] | None = None
+        self._threads = Threads(worker_id, concurrency, self._ended)
+        self.watchdog = Watchdog(self)
+
+    def connect(self, reporter: Reporter, heartbeat: Heartbeat) -> None:
+        self._reporter = reporter
+        self._heartbeat = heartbeat
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.active and not self.queued
+
+    @property
+    def has_nothing_left(self) -> bool:
+        return self.is_idle and self._reporter.unreported == 0
+
+    def room(self) -> int:
+        """How many more jobs to claim now."""
+        ahead = pacing.prefetch(self.concurrency, self._mean_run_s, self._most_ahead)
+        return pacing.claim_size(self.concurrency, ahead, len(self.active), len(self.queued), self._reporter.unreported)
+
+    # From the claim to the handler -------------------------------------------------------------------------------
+
+    def accept(self, leases: Sequence[c.Lease], sent_at: float) -> None:
+        """Take over what a claim, first sent at `sent_at`, was granted."""
+        jobs = self._jobs
+        for lease in leases:
+            job = jobs.get(lease.job.kind)
+            if job is None:
+                self._give_back_unknown(lease, sent_at)
+            else:
+                self.queued.append(Execution(lease, job, sent_at))
+        self._metrics.claimed += len(leases)
+        self._fill()
+        if self.queued:
+            self.watchdog.expect(sent_at + pacing.patience_s(min(it.lease_s for it in self.queued)))
+
+    def _fill(self) -> None:
+        queued, active = self.queued, self.active
+        while queued and len(active) < self.concurrency:
+            execution = queued.popleft()
+            if not execution.is_held:
+                self._lost_while_queued(execution)
+                continue
+            lease = execution.lease
+            active[lease.token] = execution
+            if pacing.starts_durably(lease.attempt, lease.retries, lease.expirations):
+                execution.phase = Phase.RUNNING
+                self._heartbeat.expect(execution)
+                self.watchdog.expect(execution.loss.held_until)
+                execution.task = self._loop.create_task(self._start_durably(execution))
+            else:
+                self._begin(execution)
+        self._metrics.running, self._metrics.queued = len(active), len(queued)
+
+    def _begin(self, execution: Execution) -> None:
+        execution.begin(self._store)
+        self._heartbeat.expect(execution)
+        self.watchdog.expect(execution.started_at + pacing.LATE_START_S)
+        self._metrics.started += 1
+        jitter = self._store.entropy.jitter()
+        if execution.job.is_async:
+            execution.task = self._loop.create_task(self._call(execution, jitter))
+        else:
+            execution.task = None
+            self._threads.submit(execution, jitter)
+
+    async def _call(self, execution: Execution, jitter: float) -> None:
+        self._ended(execution, await call_async(execution, jitter))
+
+    async def _start_durably(self, execution: Execution) -> None:
+        """F4: an earlier run did not end by reporting, so this start is on record before the handler runs."""
+        lease = execution.lease
+        execution.is_start_told = True
+        try:
+            outcome = await self._told_start(c.Start([c.StartReport(lease.job.id, lease.token)]))
+        except asyncio.CancelledError:
+            self._ended(execution, given_back(execution))
+            return
+        except LeasemillError as error:
+            self._free(execution)
+            self._on_failure(error)
+            return
+        execution.task = None
+        if isinstance(outcome, c.Lost):
+            self._metrics.refused += 1
+            self.lose(execution, outcome.reason)
+            self._free(execution)
+        else:
+            self._begin(execution)
+
+    async def _told_start(self, command: c.Start) -> c.StartOutcome:
+        failures = 0
+        while True:
+            try:
+                return (await self._store.arun(command))[0]
+            except Unavailable:
+                failures += 1
+                self._metrics.unavailable += 1
+                await asyncio.sleep(pacing.backoff_s(failures, self._store.entropy.jitter()))
+
+    def _give_back_unknown(self, lease: c.Lease, sent_at: float) -> None:
+        kind = lease.job.kind
+        self._metrics.unknown_kind += 1
+        if kind not in self._unknown_kinds:
+            self._unknown_kinds.add(kind)
+            log.error(
+                "no handler for kind %r in this worker's app: its jobs are given back for a while; "
+                "run a worker that knows it, or cancel them",
+                kind,
+                extra={"job": lease.job.id, "kind": kind, "attempt": lease.attempt, "worker": self._worker_id},
+            )
+        execution = Execution.without_handler(lease, sent_at)
+        self._reporter.tell_end(execution, given_back(execution, pacing.unknown_kind_delay_us(lease.attempt)))
+
+    # Ends --------------------------------------------------------------------------------------------------------
+
+    def _ended(self, execution: Execution, report: Report) -> None:
+        """The handler has really ended; the slot is free."""
+        if execution.phase is Phase.RUNNING:
+            execution.phase = Phase.ENDED
+            self._report(execution, report)
+        if execution.started_at:
+            run_s = time.monotonic() - execution.started_at
+            self._mean_run_s = pacing.mean_run_s(self._mean_run_s, run_s)
+            self._metrics.run_seconds += run_s
+        self._free(execution)
+
+    def _free(self, execution: Execution) -> None:
+        execution.phase = Phase.ENDED
+        execution.task = None
+        del self.active[execution.lease.token]
+        if self.queued:
+            self._fill()
+        else:
+            self._metrics.running = len(self.active)
+        if self._emptied is not None and not self.active and not self._emptied.done():
+            self._emptied.set_result(None)
+        self._on_room()
+
+    def _report(self, execution: Execution, report: Report) -> None:
+        stop = execution.stop
+        if stop is None and execution.loss.reason is None:
+            self._warn_of_dropped_result(execution, report)
+            self._reporter.tell_end(execution, report)
+        elif stop is Stop.TIMEOUT:
+            self._reporter.tell_end(execution, timed_out(execution, self._store.entropy.jitter()))
+        elif stop is Stop.SHUTDOWN:
+            self._reporter.tell_end(execution, given_back(execution) if _is_cut_short(report) else report)
+        # Else the lease is lost: whatever the handler said is dropped.
+
+    def _warn_of_dropped_result(self, execution: Execution, report: Report) -> None:
+        context = execution.context
+        if context is None or not context.has_committed_without_result:
+            return
+        if type(report) is c.AckReport and report.result is not None:
+            log.warning(
+                "the handler returned a result after its commit, where it is not kept: use tx.set_result",
+                extra=execution.log_fields,
+            )
+
+    def tell_start(self, execution: Execution) -> None:
+        self._reporter.tell_start(execution)
+
+    # Stops -------------------------------------------------------------------------------------------------------
+
+    def lose(self, execution: Execution, reason: str | None) -> None:
+        """The lease is not ours any more, as the store says, or (None) as time does."""
+        if execution.phase is not Phase.RUNNING or execution.stop is Stop.LOST:
+            return
+        if reason is None and time.monotonic() < execution.loss.held_until:
+            return  # extended in the meantime
+        self._metrics.lost += 1
+        execution.loss.set(reason or "expired")
+        log.warning(
+            "lease lost (%s): the handler is stopped and its result dropped",
+            reason or "it could not be extended in time",
+            extra=execution.log_fields,
+        )
+        execution.phase = Phase.ENDED
+        execution.stop = Stop.LOST
+        if reason is None:
+            # The store was not heard. Giving the job back frees it at once, or leaves a record that it came too late.
+            self._reporter.tell_end(execution, given_back(execution))
+        self._cancel(execution)
+
+    def time_out(self, execution: Execution) -> None:
+        """Its time is up: an async handler is cancelled, a thread can only be told."""
+        if execution.stop is not None:
+            return
+        execution.stop = Stop.TIMEOUT
+        self._metrics.timed_out += 1
+        log.error("job timed out after %g s", time.monotonic() - execution.started_at, extra=execution.log_fields)
+        if execution.task is None:
+            self.abandon(execution)
+        else:
+            self._stop(execution, CANCEL_GRACE_S)
+
+    def _stop(self, execution: Execution, grace_s: float) -> None:
+        self._cancel(execution)
+        execution.abandon_at = time.monotonic() + grace_s
+        self.watchdog.expect(execution.abandon_at)
+
+    def _cancel(self, execution: Execution) -> None:
+        """Not before its first step: a task that was never entered could not say that it ended."""
+        task = execution.task
+        if task is not None:
+            self._loop.call_soon(task.cancel)
+
+    def abandon(self, execution: Execution) -> None:
+        """Report without waiting for the handler, which does not end; it keeps its slot."""
+        if execution.phase is not Phase.RUNNING:
+            return
+        execution.phase = Phase.ENDED
+        execution.abandon_at = None
+        execution.loss.set("the worker did not wait any longer")
+        self._report(execution, timed_out(execution, 0.0))
+
+    def give_back_queued(self) -> None:
+        """What has no slot is returned without a penalty, for others to run."""
+        while self.queued:
+            execution = self.queued.popleft()
+            execution.phase = Phase.ENDED
+            self._reporter.tell_end(execution, given_back(execution))
+        self._metrics.queued = 0
+        self._on_room()
+
+    def _lost_while_queued(self, execution: Execution) -> None:
+        """Its lease ran out before a slot was free (the loop was blocked, the process stopped)."""
+        execution.phase = Phase.ENDED
+        self._metrics.lost += 1
+        log.warning("lease lost while the job waited for a slot", extra=execution.log_fields)
+        self._reporter.tell_end(execution, given_back(execution))
+
+    # Shutdown ----------------------------------------------------------------------------------------------------
+
+    def stop_all(self, grace_s: float) -> None:
+        """Stop every handler; each is given back when it ends, or after the grace."""
+        for execution in list(self.active.values()):
+            if execution.stop is None:
+                execution.stop = Stop.SHUTDOWN
+                if execution.task is None:
+                    execution.loss.set("the worker is shutting down")
+                self._stop(execution, grace_s)
+
+    async def emptied(self) -> None:
+        """Wait until no handler is running."""
+        while self.active:
+            self._emptied = self._loop.create_future()
+            await self._emptied
+
+    def abandon_all(self) -> None:
+        for execution in list(self.active.values()):
+            self.abandon(execution)
+
+    def close(self) -> None:
+        self.watchdog.close()
+        self._threads.close()
+
+
+def _is_cut_short(report: Report) -> bool:
+    """A handler that was told to stop and raised: not a failure of the job, unless it said so."""
+    return isinstance(report, c.NackReport) and not report.is_permanent and report.delay_us is None

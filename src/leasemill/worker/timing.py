@@ -1,0 +1,135 @@
+"""The rules between times, checked together: a set that cannot work is refused before it does harm. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from leasemill.errors import Invalid
+from leasemill.kernel.model import SECOND, Policy, Terms
+from leasemill.kernel.retry import settle
+from leasemill.worker.pacing import BEAT_FRACTION
+
+DEFAULT_REAPER_S: Final = 10.0
+DEFAULT_SHUTDOWN_S: Final = 20.0
+
+
+class Times:
+    """The times of one worker: those it was told, else those that fit the leases its jobs get."""
+
+    def __init__(
+        self,
+        kinds: Mapping[str, Policy],
+        queues: Iterable[str],
+        *,
+        heartbeat_s: float | None,
+        reaper_s: float | None,
+        shutdown_s: float | None,
+    ) -> None:
+        self.heartbeat_s = heartbeat_s
+        self._kinds = dict(kinds)
+        self._reaper_s = reaper_s
+        self._shutdown_s = shutdown_s
+        self._policies: dict[str, Policy | None] = {}
+        self.adopt(dict.fromkeys(queues))
+
+    def adopt(self, policies: Mapping[str, Policy | None]) -> bool:
+        """Take over what the store says of the queues; True if it is something new."""
+        if policies == self._policies:
+            return False
+        self._policies = dict(policies)
+        self._terms = settled(self._kinds, self._policies)
+        self.shortest_lease_s = shortest_lease_s(self._terms.values())
+        return True
+
+    @property
+    def reaper_s(self) -> float:
+        return default_reaper_s(self.shortest_lease_s) if self._reaper_s is None else self._reaper_s
+
+    @property
+    def shutdown_s(self) -> float:
+        return default_shutdown_s(self.shortest_lease_s) if self._shutdown_s is None else self._shutdown_s
+
+    def broken_rules(self) -> list[str]:
+        return broken_rules(
+            self._terms, heartbeat_s=self.heartbeat_s, reaper_s=self._reaper_s, shutdown_s=self._shutdown_s
+        )
+
+    def check(self) -> None:
+        broken = self.broken_rules()
+        if broken:
+            raise Invalid("\n".join(broken))
+
+
+def shortest_lease_s(terms: Iterable[Terms]) -> float:
+    """The shortest lease these terms can grant."""
+    return min((it.lease_ttl_us for it in terms), default=Terms().lease_ttl_us) / SECOND
+
+
+def default_reaper_s(lease_s: float) -> float:
+    return min(DEFAULT_REAPER_S, lease_s / 2)
+
+
+def default_shutdown_s(lease_s: float) -> float:
+    return min(DEFAULT_SHUTDOWN_S, lease_s)
+
+
+def settled(kinds: Mapping[str, Policy], queues: Mapping[str, Policy | None]) -> dict[tuple[str, str], Terms]:
+    """What holds for every kind in every queue (I5), a job's own policy left out: by kind and queue."""
+    return {
+        (kind, queue): settle(None, queue_policy, kind_policy)
+        for kind, kind_policy in (kinds or {"": Policy()}).items()
+        for queue, queue_policy in (queues or {"": None}).items()
+    }
+
+
+def broken_rules(
+    terms: Mapping[tuple[str, str], Terms],
+    *,
+    heartbeat_s: float | None,
+    reaper_s: float | None,
+    shutdown_s: float | None,
+) -> list[str]:
+    """One sentence for each rule that does not hold; None for a time stands for its default, which always fits."""
+    if not terms:
+        return []
+    (kind, queue), shortest = min(terms.items(), key=lambda item: item[1].lease_ttl_us)
+    lease_s = shortest.lease_ttl_us / SECOND
+    lease = f"the shortest lease, {lease_s:g} s ({_where(kind, queue)})"
+    sentences = []
+    if heartbeat_s is not None and not 0 < heartbeat_s < lease_s / 3:
+        sentences.append(
+            f"heartbeat interval {heartbeat_s:g} s must be more than 0 and less than a third of {lease}: "
+            f"write at most {lease_s * BEAT_FRACTION:g}, or leave it out"
+        )
+    if reaper_s is not None and not 0 < reaper_s < lease_s:
+        sentences.append(
+            f"reaper interval {reaper_s:g} s must be more than 0 and less than {lease}: "
+            f"write {default_reaper_s(lease_s):g}, or leave it out"
+        )
+    if shutdown_s is not None and not 0 <= shutdown_s <= lease_s:
+        sentences.append(
+            f"shutdown timeout {shutdown_s:g} s must not be negative nor longer than {lease}: "
+            f"write {default_shutdown_s(lease_s):g}, or leave it out"
+        )
+    for (of_kind, in_queue), it in terms.items():
+        sentences += _broken_terms(_where(of_kind, in_queue), it)
+    return sentences
+
+
+def _broken_terms(where: str, terms: Terms) -> list[str]:
+    sentences = []
+    if terms.timeout_us <= 0:
+        sentences.append(f"timeout of {where} must be more than 0")
+    if terms.max_retries < 0:
+        sentences.append(f"max_retries of {where} must be 0 or more")
+    if not 0 <= terms.backoff_base_us <= terms.backoff_cap_us:
+        sentences.append(
+            f"back-off base {terms.backoff_base_us / SECOND:g} s of {where} must not exceed its cap "
+            f"{terms.backoff_cap_us / SECOND:g} s: raise the cap or lower the base"
+        )
+    return sentences
+
+
+def _where(kind: str, queue: str) -> str:
+    return f"kind {kind!r} in queue {queue!r}" if kind else f"queue {queue!r}"

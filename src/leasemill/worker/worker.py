@@ -1,0 +1,375 @@
+"""`Worker`: puts the parts together, runs them, and takes them down again in the right order.
+
+Claims stop first, then handlers, then reports; leases are kept alive until the last report is told. What must never
+happen: an end of the worker because the store is away for a while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import os
+import secrets
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from leasemill.app import App
+from leasemill.errors import Invalid, Unavailable
+from leasemill.kernel import commands as c
+from leasemill.kernel.model import SECOND, Policy
+from leasemill.kernel.validate import check_name, check_text
+from leasemill.policy import Duration, is_whole, microseconds
+from leasemill.worker import pacing
+from leasemill.worker.execution import Execution, Phase
+from leasemill.worker.fetcher import Fetcher
+from leasemill.worker.heartbeat import Heartbeat
+from leasemill.worker.housekeeping import Chore, Housekeeping
+from leasemill.worker.metrics import Metrics
+from leasemill.worker.presence import WorkerRecord, encode_record, presence_of, running_job
+from leasemill.worker.reaper import Reaper
+from leasemill.worker.reporter import Reporter
+from leasemill.worker.runner import Runner
+from leasemill.worker.timing import Times
+
+log = logging.getLogger("leasemill.worker")
+
+PRESENCE_S: Final = 2.0
+POLICIES_S: Final = 5.0
+QUEUES_READ: Final = 10_000
+STOP_GRACE_S: Final = 1.0
+"""How long handlers may take to clean up when the worker stops them."""
+LAST_REPORTS_S: Final = 5.0
+"""How long the last reports may take when the worker stops."""
+
+
+class Worker:
+    """Claims jobs of an app's queues and runs them until it is told to stop."""
+
+    def __init__(
+        self,
+        app: App,
+        queues: Mapping[str, int] | Iterable[str] | None = None,
+        *,
+        concurrency: int = 10,
+        prefetch: int | None = None,
+        drain: bool = False,
+        heartbeat_interval: Duration | None = None,
+        reaper_interval: Duration | None = None,
+        shutdown_timeout: Duration | None = None,
+        worker_id: str | None = None,
+        handle_signals: bool = True,
+    ) -> None:
+        self.app = app
+        self.id = worker_id or new_worker_id()
+        self.queues = _weights(app, queues)
+        self.concurrency = _at_least("concurrency", concurrency, 1)
+        self.metrics = Metrics()
+        check_text("worker id", self.id)
+        self._most_ahead = (
+            pacing.most_prefetched(concurrency) if prefetch is None else _at_least("prefetch", prefetch, 0)
+        )
+        self._drains = drain
+        self._handles_signals = handle_signals
+        self._kinds: dict[str, Policy] = {kind: job.policy for kind, job in app.jobs.items()}
+        self._times = Times(
+            self._kinds,
+            self.queues,
+            heartbeat_s=_seconds("heartbeat interval", heartbeat_interval),
+            reaper_s=_seconds("reaper interval", reaper_interval),
+            shutdown_s=_seconds("shutdown timeout", shutdown_timeout),
+        )
+        self._times.check()
+        self._store = app.store
+        self._started_at = time.time()
+        self._failure: BaseException | None = None
+        self._is_stopping = False
+        self._hurries = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop_wanted = asyncio.Event()
+        self._hurry_wanted = asyncio.Event()
+
+    # Its life ----------------------------------------------------------------------------------------------------
+
+    def run_sync(self) -> None:
+        """`run`, in an event loop of its own."""
+        asyncio.run(self.run())
+
+    async def run(self) -> None:
+        """Work until told to stop (`stop`, SIGTERM, SIGINT) or, with `drain`, until nothing is left to do."""
+        if self._loop is not None:
+            raise Invalid("this worker has run already: make another")
+        self._loop = asyncio.get_running_loop()
+        signals = self._take_signals()
+        try:
+            await self._read_policies()
+            self._times.check()
+            self._assemble()
+            await self._work()
+        finally:
+            for number in signals:
+                self._loop.remove_signal_handler(number)
+        if self._failure is not None:
+            raise self._failure
+
+    def stop(self, *, now: bool = False) -> None:
+        """Stop: no more claims, running jobs may end within the shutdown timeout, the rest is given back.
+
+        A second call, or `now`, does not wait for handlers. From any thread.
+        """
+        self._hurries = now or self._is_stopping
+        self._is_stopping = True
+        if self._loop is not None:
+            self._from_thread(self._stop_on_loop)
+
+    def _stop_on_loop(self) -> None:
+        if self._hurries and not self._hurry_wanted.is_set():
+            log.warning("stopping at once: running jobs are given back", extra={"worker": self.id})
+            self._hurry_wanted.set()
+        elif not self._stop_wanted.is_set():
+            log.info("stopping: running jobs may end first", extra={"worker": self.id})
+        self._stop_wanted.set()
+
+    def _take_signals(self) -> list[int]:
+        taken: list[int] = []
+        if self._handles_signals and self._loop is not None:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                try:
+                    self._loop.add_signal_handler(number, self.stop)
+                except (NotImplementedError, RuntimeError, ValueError):
+                    continue  # not the main thread, or a platform without: whoever runs it calls stop()
+                taken.append(number)
+        return taken
+
+    def _assemble(self) -> None:
+        self._runner = Runner(
+            self.id,
+            self._store,
+            self.app.jobs,
+            self.concurrency,
+            self._most_ahead,
+            self.metrics,
+            on_room=self._room_changed,
+            on_failure=self._fail,
+        )
+        self._heartbeat = Heartbeat(
+            self._store,
+            self.metrics,
+            running=self._active,
+            on_lost=self._lost,
+            on_answered=self._extension_answered,
+            on_death=self._died,
+            interval_s=self._times.heartbeat_s,
+        )
+        self._reporter = Reporter(
+            self._store,
+            self.metrics,
+            self._heartbeat,
+            is_busy=lambda: not self._runner.is_idle,
+            on_told=self._reports_told,
+            on_news=self._news,
+        )
+        self._runner.connect(self._reporter, self._heartbeat)
+        self._fetcher = Fetcher(
+            self.id,
+            self._store,
+            self._runner,
+            self.metrics,
+            queues=self.queues,
+            kinds=self._kinds,
+            drains=self._drains,
+            times=self._times,
+        )
+        self._presence = presence_of(self._store)
+        reaper = Reaper(self.id, self._store, self._presence, self.metrics, time.time)
+        self._housekeeping = Housekeeping(
+            [
+                Chore("presence", lambda: PRESENCE_S, self._publish),
+                Chore("reaper", lambda: self._times.reaper_s, reaper.run),
+                Chore("queue policies", lambda: POLICIES_S, self._reread_policies),
+            ],
+            self.metrics,
+            jitter=self._store.entropy.jitter,
+            on_death=self._died,
+        )
+
+    async def _work(self) -> None:
+        self._heartbeat.start()
+        self._housekeeping.start()
+        names = ", ".join(self.queues)
+        log.info("worker started: queues %s, %d slots", names, self.concurrency, extra={"worker": self.id})
+        fetching = asyncio.create_task(self._fetcher.run())
+        stopping = asyncio.create_task(self._stop_wanted.wait())
+        if self._is_stopping:
+            self._stop_wanted.set()
+        try:
+            await asyncio.wait({fetching, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            await self._shut_down(fetching)
+        finally:
+            stopping.cancel()
+            fetching.cancel()
+            self._heartbeat.stop()
+            self._housekeeping.stop(self._withdraw)
+            self._reporter.close()
+            self._runner.close()
+            log.info("worker stopped", extra={"worker": self.id})
+
+    # Shutdown ----------------------------------------------------------------------------------------------------
+
+    async def _shut_down(self, fetching: asyncio.Task[None]) -> None:
+        """Claims first, then handlers, then reports."""
+        self._is_stopping = True
+        deadline = time.monotonic() + self._times.shutdown_s
+        self._fetcher.stop()
+        await self._until(fetching, deadline)
+        if fetching.done() and not fetching.cancelled() and (error := fetching.exception()) is not None:
+            self._fail(error)
+        self._runner.give_back_queued()
+        if self._failure is None:
+            await self._until(asyncio.ensure_future(self._runner.emptied()), deadline)
+        if self._runner.active:
+            grace_s = 0.0 if self._hurries else STOP_GRACE_S
+            self._runner.stop_all(grace_s)
+            await self._until(asyncio.ensure_future(self._runner.emptied()), time.monotonic() + grace_s)
+            self._runner.abandon_all()
+        if self._failure is None:
+            await self._tell_the_rest(STOP_GRACE_S if self._hurries else LAST_REPORTS_S)
+
+    async def _tell_the_rest(self, limit_s: float) -> None:
+        telling = asyncio.ensure_future(self._reporter.drained())
+        await asyncio.wait([telling], timeout=limit_s)
+        telling.cancel()
+        if self._reporter.unreported:
+            left = self._reporter.unreported
+            log.warning("%d reports could not be told: their leases will expire", left, extra={"worker": self.id})
+
+    async def _until(self, future: asyncio.Future[Any], deadline: float) -> None:
+        """Wait for it, no longer than until the deadline or a second request to stop."""
+        hurry: asyncio.Future[Any] = asyncio.ensure_future(self._hurry_wanted.wait())
+        left_s = max(0.0, deadline - time.monotonic())
+        try:
+            await asyncio.wait([future, hurry], timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            hurry.cancel()
+            if not future.done():
+                future.cancel()
+
+    # What the parts tell each other ------------------------------------------------------------------------------
+
+    def _active(self) -> list[Execution]:
+        return list(self._runner.active.values())
+
+    def _room_changed(self) -> None:
+        self._fetcher.room_changed()
+
+    def _news(self) -> None:
+        self._fetcher.news()
+
+    def _reports_told(self) -> None:
+        if self._reporter.failure is not None:
+            self._fail(self._reporter.failure)
+        self._fetcher.room_changed()
+        if self._drains and self._runner.has_nothing_left:
+            self._fetcher.news()
+
+    def _lost(self, execution: Execution, reason: str | None) -> None:
+        if reason is not None:
+            execution.loss.set(reason)  # at once: the loop may be blocked, a handler in a thread need not wait for it
+        self._from_thread(self._runner.lose, execution, reason)
+
+    def _extension_answered(self) -> None:
+        self._from_thread(self._reporter.flush)
+
+    def _died(self, error: BaseException) -> None:
+        self._from_thread(self._fail, error)
+
+    def _fail(self, error: BaseException) -> None:
+        """The store cannot be trusted, or a part of the worker broke: stop, and say why."""
+        if self._failure is None:
+            self._failure = error
+            log.critical("worker stops: %s", error, extra={"worker": self.id})
+        self._stop_wanted.set()
+
+    def _from_thread(self, function: Callable[..., None], *args: object) -> None:
+        assert self._loop is not None
+        try:
+            self._loop.call_soon_threadsafe(function, *args)
+        except RuntimeError:
+            return  # the loop is closed: the worker has ended
+
+    # Now and then ------------------------------------------------------------------------------------------------
+
+    async def _read_policies(self) -> None:
+        failures = 0
+        while not self._is_stopping:
+            try:
+                self._times.adopt(_policies(self.queues, await self._store.arun(c.ListQueues(QUEUES_READ))))
+                return
+            except Unavailable as error:
+                failures += 1
+                self.metrics.unavailable += 1
+                log.warning("the store is unavailable, trying again: %s", error, extra={"worker": self.id})
+                await asyncio.sleep(pacing.backoff_s(failures, self._store.entropy.jitter()))
+
+    def _reread_policies(self) -> None:
+        """O4: a queue's policy may change at any time. A set that cannot work is said loudly; the heartbeat adapts."""
+        if self._times.adopt(_policies(self.queues, self._store.queues(limit=QUEUES_READ))):
+            for sentence in self._times.broken_rules():
+                log.error("a queue's policy does not fit this worker: %s", sentence, extra={"worker": self.id})
+
+    def _publish(self) -> None:
+        now = time.monotonic()
+        record = WorkerRecord(
+            worker=self.id,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            started_at=self._started_at,
+            published_at=time.time(),
+            interval_s=PRESENCE_S,
+            queues=self.queues,
+            concurrency=self.concurrency,
+            is_stopping=self._is_stopping,
+            running=[running_job(it, now) for it in self._active() if it.phase is Phase.RUNNING],
+            counters=dataclasses.asdict(self.metrics),
+        )
+        self._presence.publish(self.id, encode_record(record))
+
+    def _withdraw(self) -> None:
+        self._presence.remove(self.id)
+
+
+def new_worker_id() -> str:
+    """Tells people where to look: host, process, and a part that no other worker has."""
+    return f"{socket.gethostname()[:100]}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def _weights(app: App, queues: Mapping[str, int] | Iterable[str] | None) -> dict[str, int]:
+    """The queues to serve and their weights; all queues of the app's jobs, alike, unless told."""
+    if isinstance(queues, str):
+        raise Invalid(f"queues is the text {queues!r}; write [{queues!r}] or {{{queues!r}: 1}}")
+    asked = sorted({job.queue for job in app.jobs.values()}) if queues is None else queues
+    weights = dict(asked) if isinstance(asked, Mapping) else dict.fromkeys(asked, 1)
+    if not weights:
+        raise Invalid("no queue to work on: declare a job with @app.job, or name queues")
+    for name, weight in weights.items():
+        check_name("queue", name)
+        _at_least(f"the weight of queue {name!r}", weight, 1)
+    return weights
+
+
+def _at_least(what: str, value: int, least: int) -> int:
+    if not is_whole(value) or value < least:
+        raise Invalid(f"{what} is {value!r}; write a whole number of at least {least}")
+    return value
+
+
+def _seconds(what: str, duration: Duration | None) -> float | None:
+    return None if duration is None else microseconds(what, duration) / SECOND
+
+
+def _policies(names: Iterable[str], views: Iterable[c.QueueView]) -> dict[str, Policy | None]:
+    known = {view.name: view.policy for view in views}
+    return {name: known.get(name) for name in names}
