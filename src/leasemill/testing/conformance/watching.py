@@ -1,6 +1,6 @@
-"""Waiting for work: a change is told once, and never missed.
+"""Waiting for work: what comes is never missed, and when nothing is there the wait lasts as long as it was to.
 
-A watch belongs to the store object that made it, so these tests keep one.
+A watch may also wake while a job is due that nobody has claimed yet. A watch belongs to the store object that made it, so these tests keep one.
 """
 
 from __future__ import annotations
@@ -74,6 +74,7 @@ class Watching:
         watch = store.watch([QUEUE])
         store.enqueue([spec()])
         assert wait(watch, LONG_S)
+        assert len(store.claim("worker", [QUEUE], 1)) == 1
         settle(watch, wait)
         store.enqueue([spec("second")])
         assert wait(watch, LONG_S)
