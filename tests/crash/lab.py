@@ -1,0 +1,50 @@
+"""What the crash tests share: stores on a simulated machine, and looking into them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from leasemill.kernel.image import digest
+from leasemill.kernel.state import State
+from leasemill.store.sources import Clock, Entropy
+from leasemill.store.wal.log import Log
+from leasemill.store.wal.manifest import Snapshot
+from leasemill.store.wal.snapshot import take_snapshot
+from leasemill.store.wal.store import FileOptions, FileStore
+from leasemill.testing.faults import SimulatedMachine
+
+SEGMENT_BYTES = 4096
+
+
+def open_simulated(
+    machine: SimulatedMachine,
+    folder: Path,
+    clock: Clock | None = None,
+    *,
+    entropy: Entropy | None = None,
+    segment_bytes: int = SEGMENT_BYTES,
+) -> FileStore:
+    """A store in a process of its own."""
+    options = FileOptions(segment_bytes=segment_bytes, does_maintenance=False, lock_timeout_s=0.0)
+    return FileStore(folder, options=options, clock=clock, entropy=entropy, disk=machine.process(), machine=machine)
+
+
+def snapshot(machine: SimulatedMachine, folder: Path, *, segment_bytes: int = SEGMENT_BYTES) -> Snapshot | None:
+    """Take one, in a process of its own; `folder` is a real one, for the builder's lock."""
+    disk = machine.process()
+    log = Log(disk, machine, segment_bytes=segment_bytes, lock_timeout_s=0.0)
+    try:
+        return take_snapshot(disk, log, folder, keep_segments=False)
+    finally:
+        log.close()
+
+
+def state_of(store: FileStore) -> State:
+    """The store's replica, up to date."""
+    store.totals()
+    assert store._state is not None
+    return store._state
+
+
+def digest_of(store: FileStore) -> str:
+    return digest(state_of(store))

@@ -1,0 +1,60 @@
+"""The conformance suite on `file:`: kept open, and opened again before every step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from leasemill.store.wal.store import FileOptions, FileStore
+from leasemill.testing.clock import ManualClock
+from leasemill.testing.conformance import ConformanceSuite, DurableHarness, Harness, ReopeningHarness
+from leasemill.testing.faults import SimulatedMachine
+from tests.crash.lab import snapshot
+
+SMALL = FileOptions(segment_bytes=64 * 1024, does_maintenance=False)
+SMALLEST = FileOptions(segment_bytes=1024, does_maintenance=False)
+
+
+def simulated(machine: SimulatedMachine, clock: ManualClock) -> FileStore:
+    return FileStore("no folder", options=SMALLEST, clock=clock, disk=machine.process(), machine=machine)
+
+
+class TestFile(ConformanceSuite):
+    @pytest.fixture
+    def harness(self, tmp_path: Path) -> Iterator[Harness]:
+        harness = DurableHarness(lambda clock: FileStore(tmp_path / "jobs", options=SMALL, clock=clock))
+        yield harness
+        harness.close()
+
+
+class TestFileReopened(ConformanceSuite):
+    """Also with rotation at every few steps, a segment being smaller than most tests' events."""
+
+    @pytest.fixture
+    def harness(self) -> Iterator[Harness]:
+        machine = SimulatedMachine()
+
+        def opened(clock: ManualClock) -> FileStore:
+            return simulated(machine, clock)
+
+        harness = ReopeningHarness(opened)
+        yield harness
+        harness.close()
+
+
+class TestFileReopenedFromSnapshots(ConformanceSuite):
+    """Before every step a snapshot stands for all that is sealed."""
+
+    @pytest.fixture
+    def harness(self, tmp_path: Path) -> Iterator[Harness]:
+        machine = SimulatedMachine()
+
+        def opened(clock: ManualClock) -> FileStore:
+            snapshot(machine, tmp_path)
+            return simulated(machine, clock)
+
+        harness = ReopeningHarness(opened)
+        yield harness
+        harness.close()
