@@ -39,6 +39,11 @@ def snapshot(machine: SimulatedMachine, folder: Path, *, segment_bytes: int = SE
         log.close()
 
 
+def log_of(store: FileStore) -> Log:
+    """The store's log, opened if a failure has closed it."""
+    return store._opened_log()
+
+
 def state_of(store: FileStore) -> State:
     """The store's replica, up to date."""
     store.totals()

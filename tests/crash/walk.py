@@ -1,0 +1,250 @@
+"""Random walks over the verbs: commands that mostly mean something to the state they meet."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+from msgspec.structs import replace
+
+from leasemill.errors import LeasemillError
+from leasemill.kernel import commands as c
+from leasemill.kernel.apply import apply
+from leasemill.kernel.decide import expire_regardless
+from leasemill.kernel.image import digest, image, jobs_in_order, restore
+from leasemill.kernel.machine import run
+from leasemill.kernel.model import LIVE, MILLISECOND, SECOND, Execution, Job, JobSpec, JobState, OnFailure, Policy
+from leasemill.kernel.state import State
+from leasemill.kernel.validate import check
+from leasemill.store.base import FullStore
+
+QUEUES = ("q", "r")
+LANES = (None, None, "a", "b")
+POLICIES = (
+    None,
+    None,
+    None,
+    Policy(max_retries=1, lease_ttl_us=2 * SECOND),
+    Policy(max_expirations=1, on_failure=OnFailure.BLOCK),
+    Policy(max_retries=0, on_failure=OnFailure.BLOCK),
+)
+
+
+class Walk:
+    """Draws one command after the other; the same seed and the same states give the same commands."""
+
+    def __init__(self, source: random.Random) -> None:
+        self._random = source
+        self._count = 0
+        self._drawers: tuple[tuple[int, Callable[[State], c.Command[Any]]], ...] = (
+            (14, self._enqueue),
+            (14, self._claim),
+            (8, self._start),
+            (4, self._extend),
+            (7, self._commit),
+            (12, self._ack),
+            (8, self._nack),
+            (3, self._release),
+            (3, self._expire),
+            (6, self._acquire),
+            (3, self._cancel),
+            (2, self._redrive),
+            (1, self._purge),
+            (1, self._prune),
+            (2, self._pause_or_resume),
+            (1, self._set_policy),
+            (4, self._read),
+        )
+
+    def next(self, state: State) -> c.Command[Any]:
+        weights = [weight for weight, _ in self._drawers]
+        (drawn,) = self._random.choices(self._drawers, weights)
+        return drawn[1](state)
+
+    def next_enqueue(self) -> c.Enqueue:
+        """Jobs nobody has heard of, to be appended unread (W9)."""
+        return c.Enqueue([self._new_job() for _ in range(self._random.randint(1, 3))], are_new=True)
+
+    def _number(self) -> int:
+        self._count += 1
+        return self._count
+
+    def _chance(self, of: float) -> bool:
+        return self._random.random() < of
+
+    def _new_job(self) -> JobSpec:
+        pick = self._random.choice
+        return JobSpec(
+            f"j{self._number()}",
+            pick(QUEUES),
+            pick(("k", "l")),
+            b'"%s"' % (b"x" * pick((0, 1, 20, 200))),
+            lane=pick(LANES),
+            priority=pick((0, 0, 0, 9)),
+            delay_us=pick((0, 0, 0, 300 * MILLISECOND)),
+            policy=pick(POLICIES),
+        )
+
+    def _enqueue(self, state: State) -> c.Command[Any]:
+        jobs = [self._new_job() for _ in range(self._random.randint(1, 4))]
+        known = [job.spec for job in jobs_in_order(state) if job.spec.offset is None]
+        if known and self._chance(0.3):
+            jobs.append(self._random.choice(known))
+        if known and self._chance(0.1):
+            jobs.append(JobSpec(self._random.choice(known).id, "q", "other"))
+        return c.Enqueue(jobs)
+
+    def _claim(self, _state: State) -> c.Command[Any]:
+        limit = self._random.choice((1, 1, 2, 5))
+        tokens = [f"t{self._number()}" for _ in range(limit)]
+        request = f"c{self._number() - self._random.choice((0, 0, 0, 9))}"
+        kinds = {"k": Policy(lease_ttl_us=5 * SECOND)} if self._chance(0.3) else {}
+        return c.Claim(self._random.choice(("w1", "w2")), QUEUES, limit, tokens, request, kinds)
+
+    def _token(self, state: State) -> tuple[str, str]:
+        """Mostly of a live lease, at times of one that ended, or of none."""
+        executions = [execution for job in jobs_in_order(state) for execution in job.executions]
+        live = [execution for execution in executions if execution.status in LIVE]
+        chosen: Execution | None = None
+        if live and self._chance(0.85):
+            chosen = self._random.choice(live)
+        elif executions:
+            chosen = self._random.choice(executions)
+        return ("nobody", "nothing") if chosen is None else (chosen.job_id, chosen.token)
+
+    def _start(self, state: State) -> c.Command[Any]:
+        return c.Start([c.StartReport(*self._token(state), self._random.choice((0, 1_000)))])
+
+    def _extend(self, state: State) -> c.Command[Any]:
+        return c.Extend([c.LeaseRef(*self._token(state)) for _ in range(2)])
+
+    def _commit(self, state: State) -> c.Command[Any]:
+        followups = [c.Followup("q", "k", lane=self._random.choice(LANES)) for _ in range(self._random.randint(0, 2))]
+        return c.Commit(*self._token(state), self._random.choice((None, b"1")), followups)
+
+    def _ack(self, state: State) -> c.Command[Any]:
+        return c.Ack([c.AckReport(*self._token(state), self._random.choice((None, b"2"))) for _ in range(2)])
+
+    def _nack(self, state: State) -> c.Command[Any]:
+        way = self._random.choice(("retry", "retry", "delay", "permanent", "keep"))
+        return c.Nack(
+            [
+                c.NackReport(
+                    *self._token(state),
+                    "it broke",
+                    jitter=self._random.random(),
+                    delay_us=5_000 if way == "delay" else None,
+                    is_permanent=way == "permanent",
+                    keep_lease=way == "keep",
+                    report_id=f"r{self._number()}" if way == "keep" else "",
+                )
+            ]
+        )
+
+    def _release(self, state: State) -> c.Command[Any]:
+        return c.Release([c.ReleaseReport(*self._token(state), self._random.choice((None, 1_000)))])
+
+    def _expire(self, _state: State) -> c.Command[Any]:
+        return c.Expire(self._random.choice((1, 100)))
+
+    def _acquire(self, _state: State) -> c.Command[Any]:
+        policy = Policy(lease_ttl_us=SECOND) if self._chance(0.3) else None
+        return c.Acquire(
+            [
+                c.AcquireRequest(
+                    "offsets",
+                    self._random.choice(("x", "y")),
+                    self._random.randint(0, 12),
+                    "w3",
+                    f"t{self._number()}",
+                    policy=policy,
+                )
+                for _ in range(self._random.randint(1, 2))
+            ]
+        )
+
+    def _cancel(self, state: State) -> c.Command[Any]:
+        ids = [job.spec.id for job in jobs_in_order(state)]
+        return c.Cancel([self._random.choice(ids) if ids else "nobody"], "ada", "because")
+
+    def _redrive(self, _state: State) -> c.Command[Any]:
+        return c.Redrive(c.JobFilter(), "ada", "because", self._random.choice((1, 100)))
+
+    def _purge(self, _state: State) -> c.Command[Any]:
+        states = frozenset({self._random.choice((JobState.SUCCEEDED, JobState.FAILED, JobState.DEAD))})
+        return c.Purge(c.JobFilter(states=states), "ada", "because", 3)
+
+    def _prune(self, _state: State) -> c.Command[Any]:
+        return c.Prune(0, 3, 2)
+
+    def _pause_or_resume(self, _state: State) -> c.Command[Any]:
+        if self._chance(0.4):
+            return c.Pause(self._random.choice(QUEUES), "ada", "because")
+        return c.Resume(self._random.choice(QUEUES), "ada", "because")
+
+    def _set_policy(self, _state: State) -> c.Command[Any]:
+        return c.SetPolicy("r", Policy(max_retries=self._random.randint(0, 3)), "ada", "because")
+
+    def _read(self, state: State) -> c.Command[Any]:
+        ids = [job.spec.id for job in jobs_in_order(state)]
+        return self._random.choice(
+            (
+                c.GetJob(self._random.choice(ids) if ids else "nobody"),
+                c.ListJobs(c.JobFilter(queue="q"), 10),
+                c.ListQueues(10),
+                c.GetLane("q", "a"),
+                c.ListLanes("offsets", 10),
+                c.ListActions(10),
+                c.GetTotals(),
+                c.DueIn(QUEUES),
+            )
+        )
+
+
+class Model:
+    """The kernel alone: what every store must answer, and the state it must be in."""
+
+    def __init__(self) -> None:
+        self.state = State()
+        self.latest_at = 0
+
+    def answer(self, command: c.Command[Any], now: int) -> object:
+        """The answer, or the error as a value."""
+        try:
+            check(command)
+            events, answer = run(self.state, command, now)
+        except LeasemillError as error:
+            return type(error), str(error)
+        if events:
+            self.latest_at = now
+        return answer
+
+    def digest(self) -> str:
+        return digest(self.state)
+
+    def copy(self) -> Model:
+        twin = Model()
+        twin.state = restore(image(self.state), [_copy_job(job) for job in jobs_in_order(self.state)])
+        twin.latest_at = self.latest_at
+        return twin
+
+    def boot(self) -> Model:
+        """W10: the state after the first look of a new boot."""
+        twin = self.copy()
+        for event in expire_regardless(twin.state, 10**6, twin.latest_at):
+            apply(twin.state, event)
+        return twin
+
+
+def _copy_job(job: Job) -> Job:
+    return replace(job, executions=tuple(replace(one) for one in job.executions))
+
+
+def asked(store: FullStore, command: c.Command[Any]) -> object:
+    """What a store answers, or its refusal as a value."""
+    try:
+        answer: object = store.run(command)
+    except LeasemillError as error:
+        return type(error), str(error)
+    return answer
