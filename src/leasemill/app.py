@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from types import MappingProxyType, TracebackType
+from types import FrameType, MappingProxyType, TracebackType
 from typing import Any, Concatenate, Final, ParamSpec, Protocol, Self, TypeVar, overload
 
 from leasemill.arguments import Arguments
@@ -149,9 +149,11 @@ class App:
         check_priority(priority)
 
         def declare(function: Callable[..., Any]) -> JobType[..., Any]:
+            return declare_with(function, sys._getframe(1))
+
+        def declare_with(function: Callable[..., Any], frame: FrameType) -> JobType[..., Any]:
             # A handler declared inside a function may be annotated with what is local there.
-            namespace = sys._getframe(1).f_locals if "<locals>" in function.__qualname__ else None
-            arguments = Arguments(function, Context, namespace)
+            arguments = Arguments(function, Context, frame.f_locals if "<locals>" in function.__qualname__ else None)
             job: JobType[..., Any] = JobType(
                 self,
                 function,
@@ -166,9 +168,7 @@ class App:
             self._add(job)
             return job
 
-        if function is None:
-            return declare
-        return declare(function)
+        return declare if function is None else declare_with(function, sys._getframe(1))
 
     def _add(self, job: JobType[..., Any]) -> None:
         check_name("kind", job.kind)

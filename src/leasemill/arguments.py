@@ -32,6 +32,10 @@ _encode = msgspec.json.Encoder(order="deterministic").encode
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
+class _Unresolved(Invalid):
+    """An annotation names something that is not defined (yet)."""
+
+
 class Arguments:
     """What one handler takes and gives. Annotations are resolved at first use if they name what comes later."""
 
@@ -44,7 +48,7 @@ class Arguments:
         self._namespace = dict(namespace or {})
         self._signature = inspect.signature(function)
         _refuse_unfit(self.name, function, self._signature)
-        with suppress(NameError):  # a forward reference: resolved when the job is first used
+        with suppress(_Unresolved):  # it may name what is defined later: resolved when the job is first used
             _ = self._codec
 
     @property
@@ -112,7 +116,10 @@ class Arguments:
 
     @cached_property
     def _codec(self) -> _Codec:
-        hints = typing.get_type_hints(self._function, localns=self._namespace, include_extras=True)
+        try:
+            hints = typing.get_type_hints(self._function, localns=self._namespace, include_extras=True)
+        except NameError as error:
+            raise _Unresolved(f"an annotation of {self.name} cannot be resolved: {error}") from None
         return _Codec(self.name, self._signature, hints, self._context_type)
 
 
@@ -254,7 +261,7 @@ def _call_sentence(name: str, error: Exception) -> str:
         return f"{name}: {_sentence(error)}"
     parameter, _, rest = path.rstrip("`").partition(".")
     parameter, bracket, more = parameter.partition("[")
-    inside = (bracket + more) + ("." + rest if rest else "")
+    inside = (bracket + more + "." + rest).strip(".")
     return f"{name}: argument {parameter!r}{' at ' + inside if inside else ''}: {text}"
 
 

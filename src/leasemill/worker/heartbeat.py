@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import logging
 import math
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
 
-from leasemill.errors import LeasemillError, Unavailable
+from leasemill.errors import Unavailable
 from leasemill.kernel import commands as c
 from leasemill.store.base import Store
+from leasemill.worker.background import Background
 from leasemill.worker.execution import Execution, Phase
 from leasemill.worker.metrics import Metrics
 from leasemill.worker.pacing import backoff_s, beat_at, worth_extending
@@ -35,7 +35,7 @@ class Heartbeat:
         running: Callable[[], Iterable[Execution]],
         on_lost: Callable[[Execution, str | None], None],
         on_answered: Callable[[], None],
-        on_death: Callable[[BaseException], None],
+        on_end: Callable[[BaseException | None], None],
         interval_s: float | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -46,7 +46,6 @@ class Heartbeat:
         self._on_lost = on_lost
         """With the store's reason, or None if it is only time that says so."""
         self._on_answered = on_answered
-        self._on_death = on_death
         self._interval_s = interval_s
         self._monotonic = monotonic
         self._lock = threading.Lock()
@@ -56,10 +55,10 @@ class Heartbeat:
         self._changed = threading.Condition()
         self._is_stopping = False
         self.wakes_at = math.inf
-        self._thread = threading.Thread(target=self._run, name="leasemill-heartbeat", daemon=True)
+        self._background = Background("heartbeat", self._run, on_end)
 
     def start(self) -> None:
-        self._thread.start()
+        self._background.start()
 
     def stop(self) -> None:
         with self._changed:
@@ -148,19 +147,10 @@ class Heartbeat:
         return next_at
 
     def _run(self) -> None:
-        is_clean = False
-        try:
-            while self._wait():
-                next_at = self.beat()
-                with self._changed:
-                    self.wakes_at = min(self.wakes_at, next_at)
-            is_clean = True
-        except LeasemillError as error:  # Broken, mostly: the worker must stop
-            is_clean = True
-            self._on_death(error)
-        finally:
-            if not is_clean:
-                self._on_death(sys.exc_info()[1] or RuntimeError("the heartbeat ended"))
+        while self._wait():
+            next_at = self.beat()
+            with self._changed:
+                self.wakes_at = min(self.wakes_at, next_at)
 
     def _wait(self) -> bool:
         """Sleep until something is due; False: stop."""

@@ -6,13 +6,13 @@ A store that cannot be reached is asked again at the next round; nothing here is
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from leasemill.errors import LeasemillError, Unavailable
+from leasemill.errors import Unavailable
+from leasemill.worker.background import Background
 from leasemill.worker.metrics import Metrics
 
 log = logging.getLogger("leasemill.worker")
@@ -37,19 +37,18 @@ class Housekeeping:
         metrics: Metrics,
         *,
         jitter: Callable[[], float],
-        on_death: Callable[[BaseException], None],
+        on_end: Callable[[BaseException | None], None],
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._chores = chores
         self._metrics = metrics
         self._jitter = jitter
-        self._on_death = on_death
         self._monotonic = monotonic
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="leasemill-housekeeping", daemon=True)
+        self._background = Background("housekeeping", self._run, on_end)
 
     def start(self) -> None:
-        self._thread.start()
+        self._background.start()
 
     def stop(self, farewell: Callable[[], None]) -> None:
         """End after the chore at hand; the farewell is said in the thread, if the store lets it."""
@@ -75,16 +74,7 @@ class Housekeeping:
             log.warning("%s put off: %s", chore.name, error)
 
     def _run(self) -> None:
-        is_clean = False
-        try:
+        wait_s = self.round()
+        while not self._stopped.wait(wait_s):
             wait_s = self.round()
-            while not self._stopped.wait(wait_s):
-                wait_s = self.round()
-            self._do(self._farewell)
-            is_clean = True
-        except LeasemillError as error:  # Broken, mostly: the worker must stop
-            is_clean = True
-            self._on_death(error)
-        finally:
-            if not is_clean:
-                self._on_death(sys.exc_info()[1] or RuntimeError("housekeeping ended"))
+        self._do(self._farewell)

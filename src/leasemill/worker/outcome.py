@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 import traceback
 from typing import Final, TypeAlias, assert_never
 
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND
+from leasemill.logs import running
 from leasemill.outcomes import Fail, Outcome, Release, RetryAfter
 from leasemill.worker.execution import Execution
 
@@ -18,6 +20,8 @@ TRACEBACK_FRAMES: Final = 8
 
 async def call_async(execution: Execution, jitter: float) -> Report:
     """Run an async handler to its end."""
+    running.set(execution)
+    execution.started_at = time.monotonic()
     try:
         args, kwargs = execution.arguments()
         return success(execution, await execution.job.function(*args, **kwargs))
@@ -27,6 +31,8 @@ async def call_async(execution: Execution, jitter: float) -> Report:
 
 def call_sync(execution: Execution, jitter: float) -> Report:
     """Run a sync handler to its end, in the thread this is called in."""
+    running.set(execution)
+    execution.started_at = time.monotonic()
     try:
         args, kwargs = execution.arguments()
         return success(execution, execution.job.function(*args, **kwargs))

@@ -62,6 +62,7 @@ class Reporter:
         self._in_flight = 0
         self._timer: asyncio.Handle | None = None
         self._is_due_now = False
+        self._has_new = False
         self._sending: asyncio.Task[None] | None = None
 
     @property
@@ -98,6 +99,7 @@ class Reporter:
             self._sending.cancel()
 
     def _schedule(self) -> None:
+        self._has_new = True
         if self._sending is not None or self._is_due_now:
             return
         wait_s = flush_in_s(len(self._ends), is_busy=self._is_busy())
@@ -125,10 +127,13 @@ class Reporter:
         self._in_flight = 0
         if not task.cancelled():
             self.failure = task.exception()
+        if self._has_new:
+            self.flush()  # it came when the task had nothing left to do but to end
         self._on_told()
 
     async def _send(self) -> None:
         while True:
+            self._has_new = False
             ends, self._ends = self._gate.admit(self._ends)
             starts, self._starts = self._starts, []
             if not ends and not starts:

@@ -91,6 +91,7 @@ class Worker:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop_wanted = asyncio.Event()
         self._hurry_wanted = asyncio.Event()
+        self._background_gone = asyncio.Event()
 
     # Its life ----------------------------------------------------------------------------------------------------
 
@@ -161,7 +162,7 @@ class Worker:
             running=self._active,
             on_lost=self._lost,
             on_answered=self._extension_answered,
-            on_death=self._died,
+            on_end=self._background_ended,
             interval_s=self._times.heartbeat_s,
         )
         self._reporter = Reporter(
@@ -193,10 +194,11 @@ class Worker:
             ],
             self.metrics,
             jitter=self._store.entropy.jitter,
-            on_death=self._died,
+            on_end=self._background_ended,
         )
 
     async def _work(self) -> None:
+        self._background_left = 2
         self._heartbeat.start()
         self._housekeeping.start()
         names = ", ".join(self.queues)
@@ -215,6 +217,7 @@ class Worker:
             self._housekeeping.stop(self._withdraw)
             self._reporter.close()
             self._runner.close()
+            await self._until(asyncio.ensure_future(self._background_gone.wait()), time.monotonic() + STOP_GRACE_S)
             log.info("worker stopped", extra={"worker": self.id})
 
     # Shutdown ----------------------------------------------------------------------------------------------------
@@ -283,8 +286,15 @@ class Worker:
     def _extension_answered(self) -> None:
         self._from_thread(self._reporter.flush)
 
-    def _died(self, error: BaseException) -> None:
-        self._from_thread(self._fail, error)
+    def _background_ended(self, error: BaseException | None) -> None:
+        self._from_thread(self._count_background_end, error)
+
+    def _count_background_end(self, error: BaseException | None) -> None:
+        self._background_left -= 1
+        if self._background_left == 0:
+            self._background_gone.set()
+        if error is not None:
+            self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
         """The store cannot be trusted, or a part of the worker broke: stop, and say why."""

@@ -1,0 +1,80 @@
+"""Log lines for people and for machines: text or JSON, each with the job, the attempt and the worker it is about.
+
+Leasemill logs through the standard library under `leasemill`. A line written by a handler, by whatever logger, carries
+its job's ids as well, because the formatters know which job is running where the line was written.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from typing import Any, Final, Literal, Protocol, TextIO, TypeAlias
+
+import msgspec
+
+LogFormat: TypeAlias = Literal["text", "json"]
+
+FIRST_FIELDS: Final[tuple[str, ...]] = ("worker", "job", "kind", "attempt")
+_STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_encode: Final = msgspec.json.Encoder(enc_hook=str).encode
+
+
+class HasLogFields(Protocol):
+    @property
+    def log_fields(self) -> dict[str, Any]: ...
+
+
+running: ContextVar[HasLogFields | None] = ContextVar("leasemill_running", default=None)
+"""What runs in this task or thread."""
+
+
+def fields_of(record: logging.LogRecord) -> dict[str, Any]:
+    """What a line carries besides its message: the running job's ids, then what was given with `extra`."""
+    job = running.get()
+    given = {name: value for name, value in vars(record).items() if name not in _STANDARD}
+    bound: dict[str, Any] = {} if job is None else job.log_fields
+    fields = {**bound, **given}
+    first = {name: fields.pop(name) for name in FIRST_FIELDS if name in fields}
+    return {**first, **fields}
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object per line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "at": _instant(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **fields_of(record),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return _encode(line).decode()
+
+
+class TextFormatter(logging.Formatter):
+    """Time, level, message, then the fields as name=value."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = " ".join(f"{name}={value}" for name, value in fields_of(record).items())
+        line = f"{_instant(record)} {record.levelname:<7} {record.getMessage()}" + (f"  [{fields}]" if fields else "")
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+def configure(log_format: LogFormat = "text", level: int | str = "INFO", stream: TextIO | None = None) -> None:
+    """Send every log line of this process, the user's too, to a stream in one of the two forms."""
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
+    root = logging.getLogger()
+    for old in root.handlers[:]:
+        root.removeHandler(old)
+    root.addHandler(handler)
+    root.setLevel(level)
+
+
+def _instant(record: logging.LogRecord) -> str:
+    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
