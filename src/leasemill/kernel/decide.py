@@ -183,7 +183,9 @@ def _repeated_claim(state: State, command: Claim, now: int) -> list[Lease]:
         return []
     granted = state.claims.get(command.request_id, {})
     return [
-        _lease(state.jobs[execution.job_id], execution) for execution in granted.values() if now < execution.expires_at
+        _lease(state.jobs[execution.job_id], execution)
+        for _, execution in sorted(granted.items())  # by fence: as they were given
+        if now < execution.expires_at
     ]
 
 
