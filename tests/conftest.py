@@ -1,0 +1,18 @@
+"""Settings that all tests share."""
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+SLOW_IS_FINE = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
+
+settings.register_profile(
+    "normal",
+    deadline=None,
+    print_blob=True,
+    max_examples=50,
+    stateful_step_count=40,
+    suppress_health_check=SLOW_IS_FINE,
+)
+settings.register_profile("thorough", settings.get_profile("normal"), max_examples=3_000, stateful_step_count=120)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "normal"))

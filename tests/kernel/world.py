@@ -1,0 +1,390 @@
+"""Random histories of the kernel, and what must hold after every step of one.
+
+`World` draws commands (from Hypothesis or from a seeded generator: anything that can choose), runs them and checks the
+promises that only a history can break. Run as a program, it prints the digest of one history.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from leasemill.kernel import commands as c
+from leasemill.kernel.apply import apply
+from leasemill.kernel.events import (
+    AnyEvent,
+    ExecutionCommitted,
+    ExecutionDone,
+    JobEnqueued,
+    JobPurged,
+    JobsPruned,
+    LeaseExpired,
+    LeaseGranted,
+    ReportRefused,
+)
+from leasemill.kernel.image import Image, digest, image, jobs_in_order, restore
+from leasemill.kernel.invariants import violations
+from leasemill.kernel.machine import run
+from leasemill.kernel.model import (
+    SECOND,
+    Execution,
+    Job,
+    JobSpec,
+    JobState,
+    LossReason,
+    OnFailure,
+    Policy,
+    Verb,
+)
+from leasemill.kernel.state import State
+from leasemill.kernel.validate import check
+
+T = TypeVar("T")
+
+QUEUES = ("alpha", "beta")
+OFFSET_QUEUE = "offsets"
+LANES = (None, None, "x", "y")
+WORKERS = ("w1", "w2", "w3")
+IDS = tuple(f"job-{number}" for number in range(12))
+POLICIES = (
+    None,
+    None,
+    Policy(max_retries=0),
+    Policy(max_retries=1, max_expirations=1, on_failure=OnFailure.BLOCK),
+    Policy(lease_ttl_us=5 * SECOND, max_expirations=2),
+)
+FINAL_LOSSES = frozenset({LossReason.EXPIRED, LossReason.SUPERSEDED, LossReason.CANCELLED, LossReason.ENDED})
+
+
+class Chooser(Protocol):
+    def one_of(self, options: Sequence[T]) -> T: ...
+
+    def number(self, least: int, most: int) -> int: ...
+
+
+class RandomChooser:
+    """Chooses by a seed."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+
+    def one_of(self, options: Sequence[T]) -> T:
+        return self._random.choice(options)
+
+    def number(self, least: int, most: int) -> int:
+        return self._random.randint(least, most)
+
+
+class World:
+    """A state, a time, every lease ever given, and the state's twins."""
+
+    def __init__(self, chooser: Chooser) -> None:
+        self.choose = chooser
+        self.state = State()
+        self.twin: State | None = None
+        self.now = 1_700_000_000 * SECOND
+        self.events: list[AnyEvent] = []
+        self.leases: list[c.Lease] = []
+        self.drawn = 0
+        self.there: set[str] = set()
+        self.commits: Counter[str] = Counter()
+        self.succeeded: dict[str, tuple[JobState, tuple[Execution, ...], bytes | None]] = {}
+        self.attempts: dict[str, int] = {}
+        self.lost: set[tuple[str, str]] = set()
+
+    # Steps
+
+    def draw(self, prefix: str) -> str:
+        self.drawn += 1
+        return f"{prefix}-{self.drawn}"
+
+    def run(self, command: c.Command[Any]) -> Any:
+        """Carry out one command on the state and its twin, and check every promise."""
+        check(command)
+        fence_before = self.state.fence
+        events, answer = run(self.state, command, self.now)
+        if self.twin is not None:
+            assert run(self.twin, command, self.now) == (events, answer)
+        self.events += events
+        self._remember(events)
+        assert self.state.fence >= fence_before
+        self._check()
+        return answer
+
+    def let_time_pass(self) -> None:
+        self.now += self.choose.number(0, 40) * SECOND
+
+    def step_clock_back(self) -> None:
+        self.now -= self.choose.number(1, 20) * SECOND
+
+    def enqueue(self) -> None:
+        self.run(c.Enqueue([self._spec() for _ in range(self.choose.number(1, 3))]))
+
+    def _spec(self) -> JobSpec:
+        choose = self.choose
+        return JobSpec(
+            choose.one_of(IDS),
+            choose.one_of(QUEUES),
+            "kind",
+            lane=choose.one_of(LANES),
+            priority=choose.one_of((0, 0, 3, 9)),
+            delay_us=choose.one_of((0, 0, 10 * SECOND)),
+            policy=choose.one_of(POLICIES),
+        )
+
+    def claim(self) -> None:
+        limit = self.choose.number(1, 4)
+        queues = self.choose.one_of((("alpha", "beta"), ("beta", "alpha"), ("alpha",), ("beta", "beta")))
+        tokens = [self.draw("token") for _ in range(limit)]
+        request_id = self.choose.one_of(("again", None, self.draw("request")))
+        command = c.Claim(self.choose.one_of(WORKERS), queues, limit, tokens, request_id)
+        known = {lease.token for lease in self.leases}
+        leases: list[c.Lease] = self.run(command)
+        self.leases += [lease for lease in leases if lease.token not in known]
+        if all(lease.token in tokens for lease in leases):
+            self._check_claimed(command, leases)
+
+    def _check_claimed(self, command: c.Claim, leases: list[c.Lease]) -> None:
+        """C1, C2, C4 and C6, on what one claim gave."""
+        order = list(dict.fromkeys(command.queues))
+        jobs = [self.state.jobs[lease.job.id] for lease in leases]
+        keys = [(order.index(job.spec.queue), -job.spec.priority, job.available_at, job.seq) for job in jobs]
+        assert keys == sorted(keys)
+        assert len(leases) <= command.limit
+        for job in jobs:
+            assert job.available_at <= self.now
+            assert not self.state.queues[job.spec.queue].is_paused
+            assert job.spec.lane is None or self.state.lanes[job.spec.queue, job.spec.lane].head is job
+        if len(leases) < command.limit:
+            _, due_in_us = run(self.state, c.DueIn(order), self.now)
+            assert due_in_us is None or due_in_us > 0
+
+    def acquire(self) -> None:
+        choose = self.choose
+        request = c.AcquireRequest(
+            OFFSET_QUEUE,
+            choose.one_of(("x", "y")),
+            choose.number(1, 5),
+            choose.one_of(WORKERS),
+            self.draw("token"),
+            policy=choose.one_of(POLICIES),
+        )
+        (outcome,) = self.run(c.Acquire([request]))
+        if isinstance(outcome, c.Acquired):
+            self.leases.append(outcome.lease)
+
+    def report(self, verb: Verb) -> None:
+        """One report on a lease somebody has or had."""
+        if not self.leases:
+            return
+        lease = self.choose.one_of(self.leases[-8:])
+        job_id, token = lease.job.id, lease.token
+        outcome = self.run(self._report(verb, job_id, token))
+        outcome = outcome[0] if isinstance(outcome, list) else outcome
+        if isinstance(outcome, c.Lost):
+            if outcome.reason in FINAL_LOSSES:
+                self.lost.add((job_id, token))
+        elif (job_id, token) in self.lost:
+            assert getattr(outcome, "is_repeat", False), f"a lost token was good for {verb}: {outcome}"
+
+    def _report(self, verb: Verb, job_id: str, token: str) -> c.Command[Any]:
+        choose = self.choose
+        match verb:
+            case Verb.START:
+                return c.Start([c.StartReport(job_id, token, choose.number(0, 5) * SECOND)])
+            case Verb.EXTEND:
+                return c.Extend([c.LeaseRef(job_id, token)])
+            case Verb.COMMIT:
+                followup = c.Followup(choose.one_of(QUEUES), "kind", lane=choose.one_of(LANES))
+                return c.Commit(job_id, token, b"1", [followup] * choose.number(0, 2))
+            case Verb.ACK:
+                return c.Ack([c.AckReport(job_id, token, b"2")])
+            case Verb.NACK:
+                how: dict[str, Any] = choose.one_of(
+                    (
+                        {"jitter": 0.5},
+                        {"delay_us": 3 * SECOND},
+                        {"is_permanent": True},
+                        {"keep_lease": True, "report_id": choose.one_of(("one", "two"))},
+                    )
+                )
+                return c.Nack([c.NackReport(job_id, token, "broke", **how)])
+            case _:
+                return c.Release([c.ReleaseReport(job_id, token, choose.one_of((None, None, SECOND)))])
+
+    def expire(self) -> None:
+        self.run(c.Expire(self.choose.number(1, 3)))
+
+    def cancel(self) -> None:
+        self.run(c.Cancel([self._some_id()], "ada", "why"))
+
+    def redrive(self) -> None:
+        self.run(c.Redrive(self._some_filter(), "ada", "why", self.choose.number(1, 5)))
+
+    def purge(self) -> None:
+        self.run(c.Purge(self._some_filter(), "ada", "why", self.choose.number(1, 3)))
+
+    def prune(self) -> None:
+        self.run(c.Prune(self.now - 60 * SECOND, self.choose.number(0, 6), 5))
+
+    def pause_or_resume(self) -> None:
+        make = self.choose.one_of((c.Pause, c.Resume))
+        self.run(make(self.choose.one_of(QUEUES), "ada", "why"))
+
+    def set_policy(self) -> None:
+        policy = self.choose.one_of(POLICIES) or Policy()
+        self.run(c.SetPolicy(self.choose.one_of((*QUEUES, OFFSET_QUEUE)), policy, "ada", "why"))
+
+    def read(self) -> None:
+        """Looking changes nothing, and twins tell the same."""
+        before = digest(self.state)
+        questions: tuple[c.Command[Any], ...] = (
+            c.ListJobs(self._some_filter(), self.choose.number(1, 4)),
+            c.ListQueues(10),
+            c.GetLane(QUEUES[0], "x"),
+            c.GetLane(OFFSET_QUEUE, "x"),
+            c.ListLanes(self.choose.one_of(QUEUES), 3, bool(self.choose.number(0, 1))),
+            c.ListActions(5),
+            c.DueIn(QUEUES),
+            c.GetTotals(),
+        )
+        for question in questions:
+            events, answer = run(self.state, question, self.now)
+            assert events == []
+            if self.twin is not None:
+                assert run(self.twin, question, self.now) == ([], answer)
+        assert digest(self.state) == before
+
+    def take_image(self) -> None:
+        """From now on, a state restored from an image of this one runs beside it."""
+        self.twin = reloaded(self.state)
+        assert digest(self.twin) == digest(self.state)
+        assert violations(self.twin) == []
+
+    def _some_id(self) -> str:
+        return self.choose.one_of(sorted(self.state.jobs) or IDS)
+
+    def _some_filter(self) -> c.JobFilter:
+        return self.choose.one_of(
+            (
+                c.JobFilter(),
+                c.JobFilter(job_ids=(self._some_id(), self._some_id())),
+                c.JobFilter(queue=self.choose.one_of(QUEUES)),
+                c.JobFilter(states=frozenset({JobState.FAILED})),
+            )
+        )
+
+    # What must hold
+
+    def _remember(self, events: list[AnyEvent]) -> None:
+        for event in events:
+            match event:
+                case JobEnqueued():
+                    self.there.add(event.job.id)
+                case LeaseGranted():
+                    assert event.attempt == self.attempts.get(event.job_id, 0) + 1, "an attempt was skipped or repeated"
+                    self.attempts[event.job_id] = event.attempt
+                case ExecutionCommitted():
+                    self.commits[event.job_id] += 1
+                    self.there |= {spec.id for spec in event.followups}
+                case ExecutionDone():
+                    self.commits[event.job_id] = self.commits[event.job_id] or 1
+                case JobPurged():
+                    self._forget(event.job_id)
+                case JobsPruned():
+                    for job_id in event.job_ids:
+                        self._forget(job_id)
+                case _:
+                    pass
+        self._check_refusals(events)
+
+    def _forget(self, job_id: str) -> None:
+        self.there.discard(job_id)
+        self.succeeded.pop(job_id, None)
+        self.attempts.pop(job_id, None)
+        del self.commits[job_id]
+
+    def _check_refusals(self, events: list[AnyEvent]) -> None:
+        """L4: with a refusal nothing happens but what time had decided."""
+        refused = {event.job_id for event in events if isinstance(event, ReportRefused)}
+        for event in events:
+            if getattr(event, "job_id", None) in refused:
+                by_time = isinstance(event, ExecutionDone) and event.ended_by is Verb.EXPIRE
+                assert by_time or isinstance(event, ReportRefused | LeaseExpired), event
+
+    def _check(self) -> None:
+        assert violations(self.state) == []
+        assert max(self.commits.values(), default=0) <= 1, "a job was committed twice"
+        for job_id, frozen in self.succeeded.items():
+            job = self.state.jobs.get(job_id)
+            assert job is None or (job.state, job.executions, job.result) == frozen, "a success changed"
+        for job in self.state.jobs.values():
+            if job.state is JobState.SUCCEEDED and job.spec.id not in self.succeeded:
+                self.succeeded[job.spec.id] = (job.state, job.executions, job.result)
+        for job_id in self.there - self.state.jobs.keys():
+            self._check_ended_offset(job_id)
+
+    def _check_ended_offset(self, job_id: str) -> None:
+        """N10: of the jobs that are gone without purge or prune, all are finished offsets."""
+        queue, lane_key, offset = job_id.rsplit("/", 2)
+        assert queue == OFFSET_QUEUE, f"job {job_id} vanished"
+        lane = self.state.lanes[queue, lane_key]
+        assert int(offset) in (lane.finished or ()), f"offset {job_id} vanished"
+
+    def check_replay(self) -> None:
+        """The events alone give the same state."""
+        replayed = State()
+        for event in self.events:
+            apply(replayed, event)
+        assert digest(replayed) == digest(self.state)
+        assert violations(replayed) == []
+
+
+def reloaded(state: State) -> State:
+    """The state, written down as bytes and read back."""
+    kept = msgspec.msgpack.decode(msgspec.msgpack.encode(image(state)), type=Image)
+    encoded = [msgspec.msgpack.encode(job) for job in jobs_in_order(state)]
+    return restore(kept, [msgspec.msgpack.decode(job, type=Job) for job in encoded])
+
+
+STEPS: tuple[tuple[int, Callable[[World], None]], ...] = (
+    (6, World.enqueue),
+    (8, World.claim),
+    (6, World.acquire),
+    (2, World.let_time_pass),
+    (1, World.step_clock_back),
+    (2, World.expire),
+    (1, World.cancel),
+    (1, World.redrive),
+    (1, World.purge),
+    (1, World.prune),
+    (1, World.pause_or_resume),
+    (1, World.set_policy),
+    (1, World.read),
+    (1, World.take_image),
+    (3, lambda world: world.report(Verb.START)),
+    (2, lambda world: world.report(Verb.EXTEND)),
+    (2, lambda world: world.report(Verb.COMMIT)),
+    (4, lambda world: world.report(Verb.ACK)),
+    (3, lambda world: world.report(Verb.NACK)),
+    (2, lambda world: world.report(Verb.RELEASE)),
+)
+
+
+def history(seed: int, steps: int) -> World:
+    """The world after so many random steps."""
+    chooser = RandomChooser(seed)
+    world = World(chooser)
+    ways = [step for weight, step in STEPS for _ in range(weight)]
+    for _ in range(steps):
+        chooser.one_of(ways)(world)
+    return world
+
+
+if __name__ == "__main__":
+    sys.stdout.write(digest(history(int(sys.argv[1]), int(sys.argv[2])).state))
