@@ -72,7 +72,8 @@ class Log:
         self.synced_to = 0
         with self.locked():
             self._manifest = self._first_look()
-        self._segment = self._manifest.segments[0]
+        if self._file is None:
+            self._segment = self._manifest.segments[0]
 
     # Where things are
 
