@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from leasemill.kernel.model import Action, Job, Policy, QueueMode
 from leasemill.kernel.ranges import Ranges
-from leasemill.kernel.state import DEAD, FAILED, LEASED, READY, SUCCEEDED, Lane, State, finished_at, hold, make_ready
+from leasemill.kernel.state import LEASED, READY, SUCCEEDED, Lane, State, finished_at, hold, make_ready
 
 
 class QueueImage(Struct, frozen=True, array_like=True):
@@ -91,25 +91,33 @@ def digest(state: State) -> str:
 def _place(state: State, job: Job) -> None:
     """Put a restored job where it belongs; jobs come in the order of their sequence numbers."""
     spec = job.spec
-    queue = state.queue(spec.queue)
-    queue.counts[job.state] += 1
+    state.queue(spec.queue).counts[job.state] += 1
     state.jobs[spec.id] = job
     state.listing.add(job)
-    if job.state in (FAILED, DEAD):
-        state.kept.add(job)
-    elif job.state is SUCCEEDED and spec.offset is None:
-        state.finished.push(finished_at(job), job.seq, job)
-    if job.state is LEASED:
-        hold(state, job.executions[-1])
-    if job.state not in (READY, LEASED) and not job.blocks_lane:
-        return
-    if spec.lane is not None:
-        lane = state.lanes.setdefault((spec.queue, spec.lane), Lane())
-        if lane.head is not None:
-            lane.waiting = lane.waiting or deque()
-            lane.waiting.append(job.seq)
-            lane.waiting_count += 1
-            return
-        lane.head = job
     if job.state is READY:
-        make_ready(state, job, job.updated_at)
+        if spec.lane is None or _enters_lane_as_head(state, job):
+            make_ready(state, job, job.updated_at)
+    elif job.state is LEASED:
+        hold(state, job.executions[-1])
+        _enters_lane_as_head(state, job)
+    elif job.state is SUCCEEDED:
+        if spec.offset is None:
+            state.finished.push(finished_at(job), job.seq, job)
+    else:
+        state.kept.add(job)
+        if job.blocks_lane:
+            _enters_lane_as_head(state, job)
+
+
+def _enters_lane_as_head(state: State, job: Job) -> bool:
+    if job.spec.lane is None:
+        return False
+    lane = state.lanes.setdefault((job.spec.queue, job.spec.lane), Lane())
+    if lane.head is None:
+        lane.head = job
+        return True
+    if lane.waiting is None:
+        lane.waiting = deque()
+    lane.waiting.append(job.seq)
+    lane.waiting_count += 1
+    return False

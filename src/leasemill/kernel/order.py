@@ -42,7 +42,10 @@ class TimeOrder(Generic[T]):
     def push(self, at: int, number: int, item: T, *, in_order: bool = True) -> None:
         """Add an item; `in_order` is False for one that would make later ones wait (a far future)."""
         queue = self._queue
-        if in_order and (not queue or (at, number) > queue[-1][:2]):
+        if in_order and queue:
+            last = queue[-1]
+            in_order = at > last[0] or (at == last[0] and number > last[1])
+        if in_order:
             queue.append((at, number, item))
         else:
             heappush(self._heap, (at, number, item))
@@ -111,11 +114,13 @@ def _ascending(heap: list[tuple[int, int, T]]) -> Iterator[tuple[int, int, T]]:
 class SequenceOrder:
     """Jobs by their sequence number, for reading page by page from any position."""
 
-    __slots__ = ("_chunk_numbers", "_chunks")
+    __slots__ = ("_chunk_numbers", "_chunks", "_latest", "_latest_number")
 
     def __init__(self) -> None:
         self._chunks: dict[int, dict[int, Job]] = {}
         self._chunk_numbers: list[int] = []
+        self._latest: dict[int, Job] = {}
+        self._latest_number = -1
 
     def __contains__(self, seq: int) -> bool:
         return self.get(seq) is not None
@@ -127,6 +132,11 @@ class SequenceOrder:
     def add(self, job: Job) -> None:
         seq = job.seq
         number = seq >> CHUNK_BITS
+        if number != self._latest_number:
+            self._latest_number, self._latest = number, self._chunk(number)
+        self._latest[seq] = job
+
+    def _chunk(self, number: int) -> dict[int, Job]:
         chunk = self._chunks.get(number)
         if chunk is None:
             chunk = self._chunks[number] = {}
@@ -134,7 +144,7 @@ class SequenceOrder:
                 insort(self._chunk_numbers, number)
             else:
                 self._chunk_numbers.append(number)
-        chunk[seq] = job
+        return chunk
 
     def discard(self, seq: int) -> None:
         number = seq >> CHUNK_BITS
@@ -143,6 +153,8 @@ class SequenceOrder:
             return
         chunk.pop(seq, None)
         if not chunk:
+            if number == self._latest_number:
+                self._latest_number = -1
             del self._chunks[number]
             del self._chunk_numbers[bisect_left(self._chunk_numbers, number)]
 

@@ -13,12 +13,12 @@ from leasemill.store.wal.manifest import Snapshot
 from leasemill.store.wal.snapshot import take_snapshot
 
 
-def build(folder: Path, *, keep_segments: bool, lock_timeout_s: float = 60.0) -> Snapshot | None:
-    """Cover all sealed segments of a folder's log."""
-    disk = RealDisk(folder)
-    log = Log(disk, RealMachine(), segment_bytes=16 * 1024 * 1024, lock_timeout_s=lock_timeout_s)
+def build(folder: Path, *, keep_segments: bool, seal_first: bool = False) -> Snapshot | None:
+    """Cover all sealed segments of a folder's log; with `seal_first`, all of it."""
+    disk = RealDisk(folder, may_make=False)
+    log = Log(disk, RealMachine(), segment_bytes=16 * 1024 * 1024, lock_timeout_s=60.0, may_found=False)
     try:
-        return take_snapshot(disk, log, folder, keep_segments=keep_segments)
+        return take_snapshot(disk, log, folder, keep_segments=keep_segments, seal_first=seal_first)
     finally:
         log.close()
 

@@ -382,6 +382,14 @@ class Log:
 
     # Segments
 
+    def seal(self) -> None:
+        """Under the lock: end the last segment, so that a snapshot can cover all there is."""
+        self.skip_to_tail()
+        for _ in self.read_new():
+            pass
+        if self.position > self._segment.first:
+            self._rotate(0)
+
     def _rotate(self, frame_bytes: int) -> None:
         """W6: the old segment is sealed and synced before the new one is named."""
         assert self._file is not None

@@ -93,13 +93,19 @@ def _frames(file: File, what: str) -> Iterator[Frame]:
         content, first = file.read(position, length), position
 
 
-def take_snapshot(disk: Disk, log: Log, folder: Path, *, keep_segments: bool) -> Snapshot | None:
+def take_snapshot(
+    disk: Disk, log: Log, folder: Path, *, keep_segments: bool, seal_first: bool = False
+) -> Snapshot | None:
     """Cover every sealed segment with a new snapshot; None if there is nothing to cover or another process does it."""
     with (folder / BUILDER_LOCK).open("w") as guard:
         try:
             fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return None
+        if seal_first:
+            with log.locked():
+                log.check()
+                log.seal()
         earlier = log.begin()
         target = log.manifest.last.first
         if log.position >= target:

@@ -263,7 +263,7 @@ class FileStore(Verbs):
             return
         if log.wants_spare:
             threading.Thread(target=_prepare_spare, args=(log,), daemon=True).start()
-        if log.sealed_bytes >= options.snapshot_bytes and self._may_snapshot(log):
+        if self._state is not None and log.sealed_bytes >= options.snapshot_bytes and self._may_snapshot(log):
             self._snapshotting_since_s = time.monotonic()
             self._snapshotting = subprocess.Popen(
                 [sys.executable, "-m", "leasemill.store.wal.build", str(self._path.resolve())]
