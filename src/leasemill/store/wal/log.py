@@ -232,6 +232,7 @@ class Log:
         if manifest.last.first < position:
             if not self._is_locked:
                 return False
+            self._sync_file()  # W6: whoever sealed it may have died before it was synced
             self.position = position
             self._add_segment()
         self._go_to(position)
