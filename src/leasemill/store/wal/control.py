@@ -19,6 +19,7 @@ TAIL: Final = 24
 HOLDER: Final = 32
 POISON: Final = 40
 SEGMENT: Final = 48
+FOLDER: Final = 56
 
 
 class Control:
@@ -36,6 +37,7 @@ class Control:
         self.segment = segment
         self.tail = tail
         self.is_poisoned = False
+        self.is_folder_unsynced = False
         self._disk.control[BOOT] = _digest(boot_id)
 
     @property
@@ -72,6 +74,15 @@ class Control:
     @is_poisoned.setter
     def is_poisoned(self, value: bool) -> None:
         NUMBER.pack_into(self._disk.control, POISON, int(value))
+
+    @property
+    def is_folder_unsynced(self) -> bool:
+        """The manifest was replaced, or is being: a crash of the machine could undo that."""
+        return self._number(FOLDER) != 0
+
+    @is_folder_unsynced.setter
+    def is_folder_unsynced(self, value: bool) -> None:
+        NUMBER.pack_into(self._disk.control, FOLDER, int(value))
 
     @property
     def holder(self) -> int:

@@ -160,6 +160,9 @@ class Log:
         assert self._is_locked
         if not self._control.is_of(self._page_id):
             self._first_look()
+        if self._control.is_folder_unsynced:
+            self._disk.sync_folder()
+            self._control.is_folder_unsynced = False
         if self._control.is_poisoned:
             self._recover()
         self.check_generation()
@@ -314,6 +317,7 @@ class Log:
         if rest.strip(b"\0"):
             self._cut_tail()  # zeros, then remains: W4
         self._remove_strays()
+        self._disk.sync_folder()
         self._control.begin(self._page_id, self._manifest.generation, self._segment.first, self.position)
         return self._manifest
 
@@ -378,7 +382,10 @@ class Log:
         self._replace(Manifest(FORMAT, manifest.generation, clock, manifest.segments, manifest.snapshot))
 
     def _replace(self, manifest: Manifest) -> None:
+        """W6: should this process die in between, the next one syncs the folder before it writes anything."""
+        self._control.is_folder_unsynced = True
         write_manifest(self._disk, manifest)
+        self._control.is_folder_unsynced = False
         self._manifest = manifest
 
     # Segments
@@ -475,6 +482,7 @@ class Log:
             file.close()
         segment = Segment(f"segment-{first:016x}-{generation}", first)
         self._disk.rename(SPARE, segment.name)
+        self._disk.sync_folder()
         return segment
 
     # Recovery from a failed sync
