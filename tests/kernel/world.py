@@ -32,7 +32,6 @@ from leasemill.kernel.invariants import violations
 from leasemill.kernel.machine import run
 from leasemill.kernel.model import (
     SECOND,
-    Execution,
     Job,
     JobSpec,
     JobState,
@@ -93,7 +92,7 @@ class World:
         self.drawn = 0
         self.there: set[str] = set()
         self.commits: Counter[str] = Counter()
-        self.succeeded: dict[str, tuple[JobState, tuple[Execution, ...], bytes | None]] = {}
+        self.succeeded: dict[str, bytes] = {}
         self.attempts: dict[str, int] = {}
         self.lost: set[tuple[str, str]] = set()
 
@@ -322,10 +321,10 @@ class World:
         assert max(self.commits.values(), default=0) <= 1, "a job was committed twice"
         for job_id, frozen in self.succeeded.items():
             job = self.state.jobs.get(job_id)
-            assert job is None or (job.state, job.executions, job.result) == frozen, "a success changed"
+            assert job is None or frozen_success(job) == frozen, "a success changed"
         for job in self.state.jobs.values():
             if job.state is JobState.SUCCEEDED and job.spec.id not in self.succeeded:
-                self.succeeded[job.spec.id] = (job.state, job.executions, job.result)
+                self.succeeded[job.spec.id] = frozen_success(job)
         for job_id in self.there - self.state.jobs.keys():
             self._check_ended_offset(job_id)
 
@@ -343,6 +342,11 @@ class World:
             apply(replayed, event)
         assert digest(replayed) == digest(self.state)
         assert violations(replayed) == []
+
+
+def frozen_success(job: Job) -> bytes:
+    """All of a job that must not change once it has succeeded."""
+    return msgspec.msgpack.encode((job.spec, job.state, job.executions, job.result, job.retries, job.attempt))
 
 
 def reloaded(state: State) -> State:
