@@ -193,6 +193,8 @@ class Log:
                 length = self._bytes_behind()
             elif found is Cut.SHORT and self._left_in_segment() > len(content) - (self.position - first):
                 length = self._bytes_behind() if self.position > first else length * 4
+            elif self.position == self._segment.end:
+                length = self._bytes_behind()  # W5: a segment that a recovery cut short has no seal
             else:
                 if self._is_locked:
                     self._expect_tail(content[self.position - first :], found)
