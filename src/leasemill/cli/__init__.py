@@ -9,6 +9,7 @@ import click
 from leasemill.cli.lazy import LazyCommand, LazyGroup
 
 COMMANDS = {
+    "wal": LazyCommand("leasemill.cli.wal:wal", "Look at the log of a file: store."),
     "version": LazyCommand("leasemill.cli.version:version", "Print the version."),
 }
 

@@ -1,0 +1,201 @@
+"""`leasemill wal`: look at the log of a `file:` store, and take a snapshot of it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from leasemill.errors import LeasemillError
+from leasemill.kernel.events import AnyEvent
+from leasemill.kernel.model import NEVER, SECOND
+from leasemill.store.wal.build import build
+from leasemill.store.wal.format import Frame
+from leasemill.store.wal.inspect import Examiner, Facts, examine
+from leasemill.store.wal.url import parse_folder_url
+
+EXIT_DAMAGED = 1
+TIMES = ("_at", "at")
+
+
+class FolderType(click.ParamType[Path]):
+    name = "folder"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        path = parse_folder_url(value)[0] if str(value).startswith("file:") else Path(value)
+        if not (path / "manifest").is_file():
+            self.fail(f"{path} holds no Leasemill log: name the folder of a file: store", param, ctx)
+        return path
+
+
+folder_argument = click.argument("folder", type=FolderType())
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@click.group()
+def wal() -> None:
+    """Look at the log of a file: store.
+
+    FOLDER is its folder, or its URL. Nothing but `snapshot` changes anything; all can be used while workers run.
+    Exit codes: 0 sound, 1 damaged, 2 wrong call.
+    """
+
+
+@wal.command()
+@folder_argument
+@json_option
+def verify(folder: Path, as_json: bool) -> None:
+    """Read and replay the whole log, and check every rule."""
+    facts = _facts(folder)
+    if as_json:
+        _print_json({**msgspec.to_builtins(facts), "is_sound": facts.is_sound})
+    else:
+        frames = sum(segment.frames for segment in facts.segments)
+        events = sum(segment.events for segment in facts.segments)
+        click.echo(f"{folder}: {len(facts.segments)} segments, {frames:,} frames, {events:,} events")
+        if facts.damage is not None:
+            place = f"{facts.damage.segment} byte {facts.damage.byte} (position {facts.damage.position})"
+            kind = "torn tail, cut at the next opening" if facts.damage.is_torn_tail else "DAMAGED"
+            click.echo(f"{kind}: {place}: {facts.damage.what}")
+        for violation in facts.violations:
+            click.echo(f"BROKEN: {violation}")
+        click.echo("sound" if facts.is_sound else "not sound: restore the folder from a backup")
+    if not facts.is_sound:
+        sys.exit(EXIT_DAMAGED)
+
+
+@wal.command()
+@folder_argument
+@click.option("--from", "first", type=int, default=0, help="Begin at this position.")
+@click.option("--job", help="Only events that name this job.")
+@click.option("--limit", type=int, help="Stop after this many events.")
+@json_option
+def dump(folder: Path, first: int, job: str | None, limit: int | None, as_json: bool) -> None:
+    """Print the events, one on a line; with --json one JSON object on a line."""
+    examiner = Examiner(folder)
+    try:
+        shown = 0
+        for frame, event in _events(examiner, first):
+            if job is not None and job not in _job_ids(event):
+                continue
+            if limit is not None and shown == limit:
+                return
+            click.echo(_as_json(frame, event) if as_json else _as_text(frame, event))
+            shown += 1
+        if examiner.damage is not None:
+            click.echo(f"stopped at position {examiner.damage.position}: {examiner.damage.what}", err=True)
+            sys.exit(0 if examiner.damage.is_torn_tail else EXIT_DAMAGED)
+    except LeasemillError as error:
+        raise click.ClickException(str(error)) from None
+    finally:
+        examiner.close()
+
+
+@wal.command()
+@folder_argument
+@json_option
+def stats(folder: Path, as_json: bool) -> None:
+    """Print what the log holds: jobs, events, segments, bytes."""
+    facts = _facts(folder)
+    if as_json:
+        _print_json(msgspec.to_builtins(facts))
+        return
+    click.echo(f"{'folder':<12} {folder}")
+    click.echo(f"{'snapshot':<12} {facts.snapshot or 'none'}")
+    click.echo(f"{'on disk':<12} {facts.bytes_on_disk / 1e6:,.1f} MB in {len(facts.segments)} segments")
+    click.echo(f"{'queues':<12} {facts.queues}, with {facts.lanes} lanes in use")
+    for state, count in facts.jobs.items():
+        click.echo(f"{state.value:<12} {count:,}")
+    click.echo("events since the snapshot:" if facts.snapshot else "events:")
+    for name, count in facts.events.items():
+        click.echo(f"  {name:<20} {count:,}")
+
+
+@wal.command()
+@folder_argument
+@click.option("--keep-segments", is_flag=True, help="Move covered segments to archive/ instead of removing them.")
+@json_option
+def snapshot(folder: Path, keep_segments: bool, as_json: bool) -> None:
+    """Take a snapshot, so that opening reads it instead of the log before it."""
+    try:
+        taken = build(folder, keep_segments=keep_segments, seal_first=True)
+    except LeasemillError as error:
+        raise click.ClickException(str(error)) from None
+    if as_json:
+        _print_json({"snapshot": None if taken is None else msgspec.to_builtins(taken)})
+    elif taken is None:
+        click.echo("nothing to do: the log is covered, or another process is taking a snapshot")
+    else:
+        size = (folder / taken.name).stat().st_size
+        click.echo(f"{taken.name}: {size / 1e6:,.1f} MB, covers the log up to position {taken.position}")
+
+
+def _facts(folder: Path) -> Facts:
+    try:
+        return examine(folder)
+    except LeasemillError as error:
+        raise click.ClickException(str(error)) from None
+
+
+def _print_json(value: object) -> None:
+    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2))
+
+
+def _events(examiner: Examiner, first: int) -> Iterator[tuple[Frame, AnyEvent]]:
+    for frame in examiner.frames():
+        if frame.position >= first:
+            for event in frame.events():
+                yield frame, event
+
+
+def _job_ids(event: AnyEvent) -> tuple[str, ...]:
+    fields = _fields(event)
+    job = fields.get("job")
+    return (*fields.get("job_ids", ()), fields.get("job_id", ""), job["id"] if job else "")
+
+
+def _fields(event: AnyEvent) -> dict[str, Any]:
+    """An event's fields by name, nested values too."""
+    return {name: _named(getattr(event, name)) for name in event.__struct_fields__}
+
+
+def _named(value: Any) -> Any:
+    if isinstance(value, msgspec.Struct):
+        return {name: _named(getattr(value, name)) for name in value.__struct_fields__}
+    if isinstance(value, tuple):
+        return [_named(item) for item in value]
+    if isinstance(value, bytes):
+        return msgspec.Raw(value)
+    return value
+
+
+def _as_json(frame: Frame, event: AnyEvent) -> str:
+    return msgspec.json.encode({"position": frame.position, "event": type(event).__name__, **_fields(event)}).decode()
+
+
+def _as_text(frame: Frame, event: AnyEvent) -> str:
+    fields = _fields(event)
+    at = _instant(fields.pop("at"))
+    told = " ".join(f"{name}={_told(name, value)}" for name, value in fields.items() if value not in (None, (), []))
+    return f"{frame.position:>12}  {at}  {type(event).__name__:<18} {told}"
+
+
+def _told(name: str, value: Any) -> str:
+    if isinstance(value, int) and not isinstance(value, bool) and name.endswith(TIMES):
+        return "never" if value == NEVER else _instant(value)
+    if isinstance(value, dict):
+        return "{" + " ".join(f"{key}={_told(key, item)}" for key, item in value.items() if item is not None) + "}"
+    if isinstance(value, list):
+        return "[" + " ".join(_told(name, item) for item in value) + "]"
+    if isinstance(value, msgspec.Raw):
+        return bytes(value).decode()
+    return str(value)
+
+
+def _instant(us: int) -> str:
+    return datetime.fromtimestamp(us / SECOND, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
