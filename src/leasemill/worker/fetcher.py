@@ -79,7 +79,7 @@ class Fetcher:
 
     async def run(self) -> None:
         """Until it is stopped or, when draining, nothing is left to do."""
-        watch = self._store.watch(self._names)
+        watch = await self._watch()
         empty_claims = 0
         try:
             while not self._is_stopping:
@@ -104,6 +104,15 @@ class Fetcher:
                     empty_claims = 0
         finally:
             watch.close()
+
+    async def _watch(self) -> Watch:
+        failures = 0
+        while True:
+            try:
+                return self._store.watch(self._names)
+            except Unavailable:
+                failures += 1
+                await asyncio.sleep(pacing.backoff_s(failures, self._store.entropy.jitter()))
 
     async def _claim(self, size: int) -> tuple[list[c.Lease], float]:
         """The leases, and the time before they were first asked for."""

@@ -137,7 +137,7 @@ def queue_order(weights: Mapping[str, int], credit: Mapping[str, int]) -> tuple[
 
 
 def flush_in_s(pending: int, *, is_busy: bool) -> float:
-    """How long to wait for more reports before sending: not at all if nothing else is going on, or enough are here."""
+    """How long to wait for more reports before sending: not at all unless more will come at once, or enough are here."""
     return FLUSH_WINDOW_S if is_busy and pending < FLUSH_SIZE else 0.0
 
 

@@ -52,6 +52,7 @@ class Reporter:
         self._metrics = metrics
         self._gate = gate
         self._is_busy = is_busy
+        """More will end very soon: then a batch is worth a short wait."""
         self._on_told = on_told
         """A batch was answered, or cannot be (`failure` says so)."""
         self._on_news = on_news

@@ -7,11 +7,12 @@ or its lease keeps its slot.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 from leasemill.errors import LeasemillError, Unavailable
 from leasemill.job import JobType
@@ -52,6 +53,7 @@ class Runner:
         """By token: every handler that holds a slot."""
         self.queued: deque[Execution] = deque()
         self._loop = asyncio.get_running_loop()
+        self._context = contextvars.copy_context()
         self._worker_id = worker_id
         self._store = store
         self._jobs = jobs
@@ -61,6 +63,7 @@ class Runner:
         self._on_failure = on_failure
         self._mean_run_s: float | None = None
         self._unknown_kinds: set[str] = set()
+        self._takes_no_more = False
         self._emptied: asyncio.Future[None] | None = None
         self._threads = Threads(worker_id, concurrency, self._ended)
         self.watchdog = Watchdog(self)
@@ -94,6 +97,9 @@ class Runner:
             else:
                 self.queued.append(Execution(lease, job, sent_at))
         self._metrics.claimed += len(leases)
+        if self._takes_no_more:
+            self.give_back_queued()
+            return
         self._fill()
         if self.queued:
             self.watchdog.expect(sent_at + pacing.patience_s(min(it.lease_s for it in self.queued)))
@@ -123,7 +129,8 @@ class Runner:
         self._metrics.started += 1
         jitter = self._store.entropy.jitter()
         if execution.job.is_async:
-            execution.task = self._loop.create_task(self._call(execution, jitter))
+            # A context of its own: what one job sets must not show in another.
+            execution.task = self._loop.create_task(self._call(execution, jitter), context=self._context.copy())
         else:
             execution.task = None
             self._threads.submit(execution, jitter)
@@ -181,6 +188,8 @@ class Runner:
     def _ended(self, execution: Execution, report: Report) -> None:
         """The handler has really ended; the slot is free."""
         if execution.phase is Phase.RUNNING:
+            if execution.stop is None and execution.loss.reason is not None:
+                self._note_loss(execution, execution.loss.reason)  # its own commit was refused, or the heartbeat knew
             execution.phase = Phase.ENDED
             self._report(execution, report)
         if execution.started_at:
@@ -202,15 +211,18 @@ class Runner:
         self._on_room()
 
     def _report(self, execution: Execution, report: Report) -> None:
-        stop = execution.stop
-        if stop is None and execution.loss.reason is None:
-            self._warn_of_dropped_result(execution, report)
-            self._reporter.tell_end(execution, report)
-        elif stop is Stop.TIMEOUT:
-            self._reporter.tell_end(execution, timed_out(execution, self._store.entropy.jitter()))
-        elif stop is Stop.SHUTDOWN:
-            self._reporter.tell_end(execution, given_back(execution) if _is_cut_short(report) else report)
-        # Else the lease is lost: whatever the handler said is dropped.
+        match execution.stop:
+            case None:
+                self._warn_of_dropped_result(execution, report)
+                self._reporter.tell_end(execution, report)
+            case Stop.TIMEOUT:
+                self._reporter.tell_end(execution, timed_out(execution, self._store.entropy.jitter()))
+            case Stop.SHUTDOWN:
+                self._reporter.tell_end(execution, given_back(execution) if _is_cut_short(report) else report)
+            case Stop.LOST:
+                pass  # whatever the handler said is dropped
+            case _:
+                assert_never(execution.stop)
 
     def _warn_of_dropped_result(self, execution: Execution, report: Report) -> None:
         context = execution.context
@@ -233,19 +245,18 @@ class Runner:
             return
         if reason is None and time.monotonic() < execution.loss.held_until:
             return  # extended in the meantime
-        self._metrics.lost += 1
         execution.loss.set(reason or "expired")
-        log.warning(
-            "lease lost (%s): the handler is stopped and its result dropped",
-            reason or "it could not be extended in time",
-            extra=execution.log_fields,
-        )
+        self._note_loss(execution, reason or "it could not be extended in time")
         execution.phase = Phase.ENDED
-        execution.stop = Stop.LOST
         if reason is None:
             # The store was not heard. Giving the job back frees it at once, or leaves a record that it came too late.
             self._reporter.tell_end(execution, given_back(execution))
         self._cancel(execution)
+
+    def _note_loss(self, execution: Execution, reason: str) -> None:
+        execution.stop = Stop.LOST
+        self._metrics.lost += 1
+        log.warning("lease lost (%s): the handler's result is dropped", reason, extra=execution.log_fields)
 
     def time_out(self, execution: Execution) -> None:
         """Its time is up: an async handler is cancelled, a thread can only be told."""
@@ -278,6 +289,11 @@ class Runner:
         execution.abandon_at = None
         execution.loss.set("the worker did not wait any longer")
         self._report(execution, timed_out(execution, 0.0))
+
+    def take_no_more(self) -> None:
+        """What has no slot by now gets none."""
+        self._takes_no_more = True
+        self.give_back_queued()
 
     def give_back_queued(self) -> None:
         """What has no slot is returned without a penalty, for others to run."""

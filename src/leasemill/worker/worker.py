@@ -96,8 +96,13 @@ class Worker:
     # Its life ----------------------------------------------------------------------------------------------------
 
     def run_sync(self) -> None:
-        """`run`, in an event loop of its own."""
-        asyncio.run(self.run())
+        """`run`, in an event loop of its own, left behind with whatever handler does not end."""
+        loop = asyncio.new_event_loop()
+        try:
+            loop.run_until_complete(self.run())
+        finally:
+            loop.run_until_complete(_end_tasks(STOP_GRACE_S))
+            loop.close()
 
     async def run(self) -> None:
         """Work until told to stop (`stop`, SIGTERM, SIGINT) or, with `drain`, until nothing is left to do."""
@@ -108,8 +113,9 @@ class Worker:
         try:
             await self._read_policies()
             self._times.check()
-            self._assemble()
-            await self._work()
+            if not self._is_stopping:
+                self._assemble()
+                await self._work()
         finally:
             for number in signals:
                 self._loop.remove_signal_handler(number)
@@ -169,7 +175,7 @@ class Worker:
             self._store,
             self.metrics,
             self._heartbeat,
-            is_busy=lambda: not self._runner.is_idle,
+            is_busy=lambda: bool(self._runner.queued),
             on_told=self._reports_told,
             on_news=self._news,
         )
@@ -205,8 +211,6 @@ class Worker:
         log.info("worker started: queues %s, %d slots", names, self.concurrency, extra={"worker": self.id})
         fetching = asyncio.create_task(self._fetcher.run())
         stopping = asyncio.create_task(self._stop_wanted.wait())
-        if self._is_stopping:
-            self._stop_wanted.set()
         try:
             await asyncio.wait({fetching, stopping}, return_when=asyncio.FIRST_COMPLETED)
             await self._shut_down(fetching)
@@ -226,11 +230,11 @@ class Worker:
         """Claims first, then handlers, then reports."""
         self._is_stopping = True
         deadline = time.monotonic() + self._times.shutdown_s
+        self._runner.take_no_more()
         self._fetcher.stop()
         await self._until(fetching, deadline)
         if fetching.done() and not fetching.cancelled() and (error := fetching.exception()) is not None:
             self._fail(error)
-        self._runner.give_back_queued()
         if self._failure is None:
             await self._until(asyncio.ensure_future(self._runner.emptied()), deadline)
         if self._runner.active:
@@ -349,6 +353,16 @@ class Worker:
 
     def _withdraw(self) -> None:
         self._presence.remove(self.id)
+
+
+async def _end_tasks(limit_s: float) -> None:
+    """Cancel what still runs and wait a moment, not for ever as `asyncio.run` would."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks, timeout=limit_s)
+    await asyncio.get_running_loop().shutdown_asyncgens()
 
 
 def new_worker_id() -> str:

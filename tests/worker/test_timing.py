@@ -1,0 +1,117 @@
+"""The rules between times, each with its sentence."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from leasemill import App, Retry, Worker
+from leasemill.errors import Invalid
+from leasemill.kernel.model import SECOND, Policy
+from leasemill.worker.timing import Times, broken_rules, default_reaper_s, default_shutdown_s, settled
+
+
+def times(lease_s: float = 30, **options: float | None) -> Times:
+    kinds = {"charge": Policy(lease_ttl_us=round(lease_s * SECOND))}
+    told: dict[str, float | None] = {"heartbeat_s": None, "reaper_s": None, "shutdown_s": None}
+    return Times(kinds, ["billing"], **told | options)
+
+
+@pytest.mark.parametrize("lease_s", [0.01, 1, 2, 30, 3600])
+def test_the_defaults_fit_every_lease(lease_s: float) -> None:
+    told = times(lease_s)
+    assert told.broken_rules() == []
+    assert told.reaper_s < lease_s
+    assert told.shutdown_s <= lease_s
+    assert times(lease_s, reaper_s=told.reaper_s, shutdown_s=told.shutdown_s).broken_rules() == []
+
+
+def test_the_usual_times() -> None:
+    assert (default_reaper_s(30), default_shutdown_s(30)) == (10, 20)
+
+
+SHORTEST = r"the shortest lease, 6 s \(kind 'charge' in queue 'billing'\)"
+
+
+@pytest.mark.parametrize(
+    ("option", "seconds", "sentence"),
+    [
+        ("heartbeat_s", 2.0, f"heartbeat interval 2 s must be .* less than a third of {SHORTEST}: write at most 1.8"),
+        ("heartbeat_s", 0.0, "heartbeat interval 0 s must be more than 0"),
+        ("reaper_s", 6.0, f"reaper interval 6 s must be more than 0 and less than {SHORTEST}: write 3"),
+        ("reaper_s", 0.0, "reaper interval 0 s must be more than 0"),
+        ("shutdown_s", 6.5, f"shutdown timeout 6.5 s must not be negative nor longer than {SHORTEST}: write 6"),
+    ],
+)
+def test_each_rule_has_one_sentence_that_says_what_to_write(option: str, seconds: float, sentence: str) -> None:
+    with pytest.raises(Invalid, match=sentence):
+        times(6, **{option: seconds}).check()
+
+
+def test_all_broken_rules_are_told_together() -> None:
+    broken = times(3, heartbeat_s=1, reaper_s=3, shutdown_s=4).broken_rules()
+    assert [sentence.split()[0] for sentence in broken] == ["heartbeat", "reaper", "shutdown"]
+
+
+def test_bounds_of_retries_and_timeouts_hold_for_what_is_settled_not_only_for_what_is_written() -> None:
+    kinds = {"charge": Policy(backoff_base_us=20 * SECOND)}
+    queues: dict[str, Policy | None] = {"billing": Policy(backoff_cap_us=SECOND, timeout_us=0, max_retries=-1)}
+    broken = broken_rules(settled(kinds, queues), heartbeat_s=None, reaper_s=None, shutdown_s=None)
+    assert broken == [
+        "timeout of kind 'charge' in queue 'billing' must be more than 0",
+        "max_retries of kind 'charge' in queue 'billing' must be 0 or more",
+        (
+            "back-off base 20 s of kind 'charge' in queue 'billing' must not exceed its cap 1 s: "
+            "raise the cap or lower the base"
+        ),
+    ]
+
+
+def test_a_queues_policy_changes_the_shortest_lease() -> None:
+    told = times(30, reaper_s=5)
+    assert told.adopt({"billing": Policy(lease_ttl_us=4 * SECOND)})
+    assert told.shortest_lease_s == 4
+    assert "reaper interval 5 s" in told.broken_rules()[0]
+    assert not told.adopt({"billing": Policy(lease_ttl_us=4 * SECOND)})
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"heartbeat_interval": 10}, "heartbeat interval 10 s must be"),
+        ({"reaper_interval": timedelta(seconds=30)}, "reaper interval 30 s must be"),
+        ({"shutdown_timeout": 31}, "shutdown timeout 31 s must"),
+        ({"shutdown_timeout": -1}, "shutdown timeout is -1 s; it must not be negative"),
+        ({"concurrency": 0}, "concurrency is 0; write a whole number of at least 1"),
+        ({"prefetch": -1}, "prefetch is -1; write a whole number of at least 0"),
+        ({"queues": "billing"}, r"queues is the text 'billing'; write \['billing'\]"),
+        ({"queues": {"billing": 0}}, "the weight of queue 'billing' is 0"),
+        ({"queues": ["no spaces"]}, "queue 'no spaces' is not a name"),
+        ({"queues": []}, "no queue to work on"),
+        ({"worker_id": ""}, None),
+    ],
+)
+def test_a_worker_is_refused_a_bad_set_at_start_up(options: dict[str, Any], sentence: str | None) -> None:
+    app = App("memory:")
+
+    @app.job(retry=Retry(max=1))
+    def noop() -> None: ...
+
+    if sentence is None:
+        assert Worker(app, **options).id
+    else:
+        with pytest.raises(Invalid, match=sentence):
+            Worker(app, **options)
+
+
+async def test_a_worker_is_refused_a_queue_policy_that_does_not_fit_it() -> None:
+    app = App("memory:")
+
+    @app.job
+    def noop() -> None: ...
+
+    app.store.set_policy("default", Policy(lease_ttl_us=SECOND), by="me", reason="test")
+    with pytest.raises(Invalid, match="reaper interval 5 s must be more than 0 and less than the shortest lease, 1 s"):
+        await Worker(app, reaper_interval=5, handle_signals=False).run()

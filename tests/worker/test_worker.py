@@ -1,0 +1,499 @@
+"""The worker as its users see it: handlers run, and how they end is told."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from leasemill import App, Context, Fail, JobState, Release, Retry, RetryAfter, Worker
+from leasemill.errors import Invalid, JobFailed
+from leasemill.kernel import commands as c
+from leasemill.kernel.model import AbortReason, ExecutionStatus, JobSpec
+from leasemill.testing.clock import ManualClock
+from tests.worker.support import FaultyStore, until, working
+
+SOON = Retry(max=3, base=0.001, cap=0.001)
+
+
+@pytest.fixture
+def store() -> FaultyStore:
+    return FaultyStore()
+
+
+@pytest.fixture
+def app(store: FaultyStore) -> App:
+    return App(store=store)
+
+
+async def drained(app: App, **options: Any) -> Worker:
+    worker = Worker(app, drain=True, handle_signals=False, **options)
+    await asyncio.wait_for(worker.run(), 10)
+    return worker
+
+
+# Running --------------------------------------------------------------------------------------------------------
+
+
+async def test_async_handlers_run_on_the_loop_and_sync_handlers_in_threads(app: App) -> None:
+    threads: dict[str, threading.Thread] = {}
+
+    @app.job
+    async def on_loop(value: int) -> int:
+        threads["on_loop"] = threading.current_thread()
+        return value + 1
+
+    @app.job
+    def in_thread(value: int) -> int:
+        threads["in_thread"] = threading.current_thread()
+        return value + 2
+
+    first, second = on_loop.enqueue(1), in_thread.enqueue(1)
+    worker = await drained(app)
+    assert (first.result(0), second.result(0)) == (2, 3)
+    assert threads["on_loop"] is threading.current_thread()
+    assert threads["in_thread"] is not threading.current_thread()
+    assert threads["in_thread"].daemon
+    assert (worker.metrics.claimed, worker.metrics.started, worker.metrics.succeeded) == (2, 2, 2)
+
+
+async def test_a_handler_knows_its_job(app: App) -> None:
+    seen: dict[str, Any] = {}
+
+    @app.job(queue="billing", lane="account", timeout=300, retry=SOON)
+    async def charge(ctx: Context, account: str) -> None:
+        for name in ("job_id", "kind", "queue", "lane", "attempt", "retries", "idempotency_key", "worker"):
+            seen.setdefault(name, []).append(getattr(ctx, name))
+        seen.setdefault("fences", []).append(ctx.fence)
+        seen["left"] = ctx.seconds_left
+        seen["deadline"] = ctx.deadline
+        seen["enqueued_at"] = ctx.enqueued_at
+        assert not ctx.lost.is_set()
+        if ctx.attempt == 1:
+            raise ValueError("once")
+
+    handle = charge.enqueue(account="a1")
+    async with working(app, worker_id="me") as worker:
+        await until(lambda: worker.metrics.succeeded)
+    assert seen["job_id"] == seen["idempotency_key"] == [handle.id] * 2
+    assert (seen["kind"][0], seen["queue"][0], seen["lane"][0], seen["worker"][0]) == ("charge", "billing", "a1", "me")
+    assert (seen["attempt"], seen["retries"]) == ([1, 2], [0, 1])
+    assert seen["fences"][0] < seen["fences"][1]
+    assert 290 < seen["left"] <= 300
+    assert abs(seen["deadline"] - (datetime.now(UTC) + timedelta(seconds=300))) < timedelta(seconds=10)
+    assert abs(seen["enqueued_at"] - datetime.now(UTC)) < timedelta(seconds=10)
+
+
+async def test_concurrency_is_a_bound_and_is_used(app: App) -> None:
+    running, most = 0, 0
+
+    @app.job
+    async def counted() -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.005)
+        running -= 1
+
+    counted.enqueue_many(counted.call() for _ in range(20))
+    worker = await drained(app, concurrency=4)
+    assert most == 4
+    assert worker.metrics.succeeded == 20
+
+
+async def test_no_more_is_held_than_slots_when_handlers_are_slow(app: App, store: FaultyStore) -> None:
+    gate = asyncio.Event()
+
+    @app.job
+    async def slow() -> None:
+        await gate.wait()
+
+    slow.enqueue_many(slow.call() for _ in range(50))
+    async with working(app, concurrency=3) as worker:
+        await until(lambda: worker.metrics.running == 3)
+        await asyncio.sleep(0)
+        assert store.totals().counts[JobState.LEASED] == 3
+        gate.set()
+        await until(lambda: worker.metrics.succeeded == 50)
+
+
+async def test_jobs_held_ahead_are_given_back_when_handlers_become_slow(app: App, store: FaultyStore) -> None:
+    gate = asyncio.Event()
+
+    @app.job(lease=1)
+    async def quick_then_slow(number: int) -> None:
+        if number >= 200:
+            await gate.wait()
+
+    quick_then_slow.enqueue_many(quick_then_slow.call(number) for number in range(400))
+    async with working(app, concurrency=2, prefetch=20) as worker:
+        await until(lambda: worker.metrics.released, "jobs to be given back")
+        assert store.totals().counts[JobState.LEASED] <= 22
+        assert worker.metrics.lost == 0
+        gate.set()
+        await until(lambda: worker.metrics.succeeded == 400)
+
+
+async def test_a_lane_runs_in_order_one_at_a_time(app: App) -> None:
+    order: list[int] = []
+
+    @app.job(lane="account")
+    async def step(account: str, number: int) -> None:
+        await asyncio.sleep(0)
+        order.append(number)
+
+    step.enqueue_many(step.call("a1", number) for number in range(30))
+    await drained(app)
+    assert order == list(range(30))
+
+
+async def test_queues_are_served_by_weight(app: App) -> None:
+    ran: list[str] = []
+
+    @app.job(queue="often")
+    async def often() -> None:
+        ran.append("often")
+
+    @app.job(queue="seldom")
+    async def seldom() -> None:
+        ran.append("seldom")
+
+    app.enqueue_many(often.call() for _ in range(60))
+    app.enqueue_many(seldom.call() for _ in range(60))
+    await drained(app, queues={"often": 2, "seldom": 1}, concurrency=1, prefetch=0)
+    assert 18 <= ran[:30].count("often") <= 22
+    assert len(ran) == 120
+
+
+async def test_a_worker_serves_the_queues_of_its_apps_jobs_unless_told(app: App) -> None:
+    @app.job(queue="b")
+    def one() -> None: ...
+
+    @app.job(queue="a")
+    def two() -> None: ...
+
+    assert Worker(app).queues == {"a": 1, "b": 1}
+    assert Worker(app, ["x", "y"]).queues == {"x": 1, "y": 1}
+    assert Worker(app, {"x": 3}).queues == {"x": 3}
+    assert Worker(app).id != Worker(app).id
+
+
+async def test_a_waiting_worker_takes_new_and_delayed_jobs_at_once(app: App) -> None:
+    @app.job
+    async def noop() -> None: ...
+
+    async with working(app):
+        for delay in (0, 0.05):
+            began = time.monotonic()
+            await (await noop.options(delay=delay).aenqueue()).aresult(5)
+            assert time.monotonic() - began < delay + 0.5
+
+
+async def test_what_one_job_sets_in_its_context_does_not_show_in_another(app: App) -> None:
+    variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
+    seen: list[str] = []
+
+    @app.job
+    async def on_loop() -> None:
+        seen.append(variable.get())
+        variable.set("set")
+
+    @app.job
+    def in_thread() -> None:
+        seen.append(variable.get())
+        variable.set("set")
+
+    on_loop.enqueue_many(on_loop.call() for _ in range(10))
+    in_thread.enqueue_many(in_thread.call() for _ in range(10))
+    await drained(app, concurrency=1)
+    assert seen == ["unset"] * 20
+
+
+# How runs end ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_failed_job_is_retried_and_then_fails_with_its_error(
+    app: App, caplog: pytest.LogCaptureFixture
+) -> None:
+    @app.job(retry=SOON)
+    def broken(value: int) -> None:
+        raise ValueError(f"no {value}")
+
+    handle = broken.enqueue(7)
+    async with working(app) as worker:
+        await until(lambda: worker.metrics.failed)
+    job = handle.record()
+    assert (job.state, job.attempt, worker.metrics.retried) == (JobState.FAILED, 4, 3)
+    error = job.executions[-1].error or ""
+    assert error.startswith("ValueError: no 7\n")
+    assert "in broken" in error
+    assert "leasemill" not in error
+    with pytest.raises(JobFailed, match="failed: ValueError: no 7"):
+        handle.result(0)
+    assert [record.levelname for record in caplog.records if "job failed" in record.message] == ["WARNING"] * 3 + [
+        "ERROR"
+    ]
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_handlers_choose_their_outcome(app: App, is_async: bool) -> None:
+    outcomes: dict[str, BaseException] = {
+        "fail": Fail("no such account"),
+        "later": RetryAfter(60, "rate limited"),
+        "release": Release(timedelta(minutes=1)),
+        "exit": SystemExit(3),
+        "interrupt": KeyboardInterrupt(),
+        "cancel": asyncio.CancelledError(),
+    }
+
+    @app.job(retry=0, name="ends")
+    async def ends(how: str) -> None:
+        raise outcomes[how]
+
+    @app.job(retry=0, name="ends_in_thread")
+    def ends_in_thread(how: str) -> None:
+        raise outcomes[how]
+
+    @app.job(retry=1, name="later")
+    def later() -> None:
+        raise outcomes["later"]
+
+    job = ends if is_async else ends_in_thread
+    handles = {how: job.enqueue(how) for how in outcomes if how != "later"} | {"later": later.enqueue()}
+    await drained(app)
+    jobs = {how: handle.record() for how, handle in handles.items()}
+    states = {how: job.state for how, job in jobs.items()}
+    assert states == {
+        "fail": JobState.FAILED,
+        "later": JobState.READY,
+        "release": JobState.READY,
+        "exit": JobState.FAILED,
+        "interrupt": JobState.FAILED,
+        "cancel": JobState.FAILED,
+    }
+    assert jobs["fail"].executions[0].error == "Fail: no such account"
+    assert jobs["later"].executions[0].error == "RetryAfter: rate limited"
+    assert jobs["later"].retries == 1
+    assert jobs["later"].available_at - jobs["later"].updated_at == 60_000_000
+    assert (jobs["release"].retries, jobs["release"].executions[0].reason) == (0, AbortReason.RELEASED)
+    assert jobs["release"].available_at > jobs["release"].updated_at
+    assert (jobs["exit"].executions[0].error or "").startswith("SystemExit: 3")
+
+
+async def test_fail_ignores_the_retries_that_are_left(app: App) -> None:
+    @app.job(retry=SOON)
+    async def hopeless() -> None:
+        raise Fail("never")
+
+    handle = hopeless.enqueue()
+    await drained(app)
+    assert (handle.status(), handle.record().attempt) == (JobState.FAILED, 1)
+
+
+def test_outcomes_with_impossible_delays_are_refused() -> None:
+    with pytest.raises(Invalid, match=r"RetryAfter\(delay\) is -1 s"):
+        RetryAfter(-1)
+    with pytest.raises(Invalid, match=r"Release\(delay\) is -1 s"):
+        Release(-1)
+    assert Release().delay_us == 1_000_000
+
+
+async def test_a_long_error_is_cut_and_an_odd_one_is_made_fit(app: App) -> None:
+    class Odd(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no text either")
+
+    @app.job(retry=0)
+    async def fails(how: str) -> None:
+        raise {"long": ValueError("é" * 50_000), "surrogate": ValueError("\udcff"), "odd": Odd()}[how]
+
+    handles = {how: fails.enqueue(how) for how in ("long", "surrogate", "odd")}
+    await drained(app)
+    errors = {how: handle.record().executions[0].error or "" for how, handle in handles.items()}
+    assert len(errors["long"].encode()) <= 8 * 1024
+    assert errors["long"].endswith(" ...")
+    assert errors["surrogate"].startswith("ValueError: \\udcff")
+    assert "Odd" in errors["odd"]
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_arguments_or_results_that_do_not_fit_are_the_jobs_failure(app: App, is_async: bool) -> None:
+    def lies(value: int) -> int:
+        return "text"  # type: ignore[return-value]
+
+    async def lies_async(value: int) -> int:
+        return "text"  # type: ignore[return-value]
+
+    job = app.job(name="lies", retry=0)(lies_async) if is_async else app.job(name="lies", retry=0)(lies)
+    result = job.enqueue(1)
+    app.store.enqueue([JobSpec("payload", "default", "lies", b'{"value":"x"}')])
+    await drained(app)
+    assert "returned what its annotation does not allow: Expected `int`, got `str`" in (
+        result.record().executions[0].error or ""
+    )
+    assert "argument 'value': Expected `int`, got `str`" in (app.handle("payload").record().executions[0].error or "")
+
+
+async def test_a_job_without_a_handler_here_is_left_for_others_and_named_once(
+    app: App, caplog: pytest.LogCaptureFixture
+) -> None:
+    @app.job
+    async def known() -> None: ...
+
+    handle = known.enqueue()
+    app.store.enqueue([JobSpec(f"u{number}", "default", "unknown") for number in range(3)])
+    worker = await drained(app)
+    job = app.handle("u0").record()
+    assert (job.state, job.retries, job.executions[0].reason) == (JobState.READY, 0, AbortReason.RELEASED)
+    assert job.available_at - job.updated_at == 1_000_000
+    assert worker.metrics.unknown_kind == 3
+    assert handle.status() is JobState.SUCCEEDED
+    assert [record.message for record in caplog.records if "unknown" in record.message] == [
+        (
+            "no handler for kind 'unknown' in this worker's app: its jobs are given back for a while; "
+            "run a worker that knows it, or cancel them"
+        )
+    ]
+
+
+# Timeouts and starts --------------------------------------------------------------------------------------------
+
+
+async def test_an_async_handler_is_cancelled_at_its_timeout_and_may_clean_up(app: App) -> None:
+    cleaned: list[str] = []
+
+    @app.job(timeout=0.02, retry=0)
+    async def endless() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0)
+            cleaned.append("up")
+
+    handle = endless.enqueue()
+    worker = await drained(app)
+    assert cleaned == ["up"]
+    assert worker.metrics.timed_out == 1
+    with pytest.raises(
+        JobFailed, match=r"ran longer than its timeout of 0.02 s; allow more with @app.job\(timeout=...\)"
+    ):
+        handle.result(0)
+
+
+async def test_a_thread_that_outruns_its_timeout_is_reported_and_keeps_its_slot(app: App) -> None:
+    may_end = threading.Event()
+    saw_loss: list[bool] = []
+
+    @app.job(timeout=0.02, retry=0)
+    def endless(ctx: Context) -> None:
+        saw_loss.append(ctx.lost.wait(5))
+        may_end.wait(5)
+
+    @app.job
+    async def other() -> None: ...
+
+    handle, behind = endless.enqueue(), other.enqueue()
+    async with working(app, concurrency=1) as worker:
+        await until(lambda: handle.status() is JobState.FAILED)
+        assert saw_loss == [True]
+        assert (worker.metrics.running, behind.status()) == (1, JobState.READY)
+        may_end.set()
+        await behind.aresult(5)
+
+
+async def test_a_long_run_is_seen_to_have_started_while_it_runs(app: App) -> None:
+    gate = asyncio.Event()
+
+    @app.job
+    async def long() -> None:
+        await gate.wait()
+
+    handle = long.enqueue()
+    async with working(app) as worker:
+        await until(lambda: handle.record().executions and handle.record().executions[0].started_at)
+        execution = handle.record().executions[0]
+        assert execution.status is ExecutionStatus.STARTED
+        gate.set()
+        await until(lambda: worker.metrics.succeeded)
+
+
+async def test_a_quick_run_is_told_by_its_end_alone(app: App, store: FaultyStore) -> None:
+    @app.job
+    async def quick() -> None: ...
+
+    handle = quick.enqueue()
+    await drained(app)
+    assert store.commands(c.Start) == []
+    execution = handle.record().executions[0]
+    assert execution.started_at == execution.finished_at
+
+
+async def test_after_an_expiration_the_start_is_on_record_before_the_handler_runs() -> None:
+    clock = ManualClock()
+    store = FaultyStore(clock)
+    app = App(store=store)
+    seen: list[ExecutionStatus] = []
+
+    @app.job
+    async def suspect(ctx: Context) -> None:
+        seen.append(store.job(ctx.job_id).executions[-1].status)  # type: ignore[union-attr]
+
+    suspect.enqueue()
+    store.claim("killed", ["default"], 1)
+    clock.advance(s=31)
+    store.fail(c.Start, "before", "after")
+    worker = await drained(app)
+    assert seen == [ExecutionStatus.STARTED]
+    assert worker.metrics.succeeded == 1
+
+
+# Logs and counters ----------------------------------------------------------------------------------------------
+
+
+async def test_lines_of_a_handler_carry_its_ids(app: App, caplog: pytest.LogCaptureFixture) -> None:
+    @app.job
+    async def talks(ctx: Context) -> None:
+        ctx.logger.info("half way", extra={"done": 3})
+
+    handle = talks.enqueue()
+    with caplog.at_level(logging.INFO, "leasemill"):
+        worker = await drained(app)
+    (record,) = [record for record in caplog.records if record.message == "half way"]
+    assert vars(record) | {"job": handle.id, "attempt": 1, "worker": worker.id, "kind": "talks", "done": 3} == vars(
+        record
+    )
+
+
+async def test_a_worker_runs_once(app: App) -> None:
+    @app.job
+    async def noop() -> None: ...
+
+    worker = await drained(app)
+    with pytest.raises(Invalid, match="this worker has run already"):
+        await worker.run()
+
+
+def test_run_sync_runs_in_a_loop_of_its_own(app: App) -> None:
+    @app.job
+    async def noop() -> None: ...
+
+    handle = noop.enqueue()
+    Worker(app, drain=True).run_sync()
+    assert handle.status() is JobState.SUCCEEDED
+
+
+async def test_many_quick_jobs_are_claimed_and_reported_in_batches(app: App) -> None:
+    @app.job
+    async def noop() -> None: ...
+
+    noop.enqueue_many(noop.call() for _ in range(2_000))
+    worker = await drained(app)
+    assert worker.metrics.succeeded == 2_000
+    assert worker.metrics.claims < 200
+    assert worker.metrics.flushes < 400
