@@ -111,6 +111,13 @@ class Log:
             self.refresh()
         return self.is_new_boot
 
+    def forget(self) -> None:
+        """Let go of what was read and of the file it was read from: it is not the log any more."""
+        self._manifest = self._read_manifest()
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
     def begin(self) -> Snapshot | None:
         """Go to where reading starts: behind the returned snapshot, or at the very beginning."""
         self._manifest = self._read_manifest()

@@ -144,6 +144,7 @@ class FileStore(Verbs):
                 return self._decided_once(self._opened_log(), tickets)
             except Superseded:
                 self._state = None
+                self._opened_log().forget()
         raise Unavailable(
             f"the log in {self._path} changed {SUPERSEDED_TRIES} times while it was read; repeat the call"
         )
