@@ -116,7 +116,7 @@ def _of_orders(state: State) -> Iterator[str]:
     timed = [
         job.executions[-1]
         for job in state.jobs.values()
-        if job.state is JobState.LEASED and job.executions[-1].expires_at != NEVER
+        if job.state is JobState.LEASED and job.executions and job.executions[-1].expires_at != NEVER
     ]
     held = state.leases.first(len(state.jobs) + 1, NEVER)
     if {execution.fence for execution in held} != {execution.fence for execution in timed}:
@@ -132,6 +132,12 @@ def _of_orders(state: State) -> Iterator[str]:
     ended = {job.spec.id for job in state.jobs.values() if job.state in (JobState.FAILED, JobState.DEAD)}
     if {job.spec.id for job in state.kept.after(0)} != ended:
         yield "the failed and dead jobs listed are not those there are"
+    succeeded = sorted(
+        (job for job in state.jobs.values() if job.state is JobState.SUCCEEDED and job.spec.offset is None),
+        key=lambda job: (job.executions[-1].finished_at if job.executions else 0, job.seq),
+    )
+    if [job.spec.id for job in state.finished.first(len(state.jobs) + 1, NEVER)] != [job.spec.id for job in succeeded]:
+        yield "retention would forget the successes in another order than the contract's"
 
 
 def _awaits_claim(state: State, job: Job, queue: str, priority: int) -> bool:
