@@ -91,6 +91,12 @@ class Log:
         return self._manifest.clock.boot_id != self._boot_id
 
     @property
+    def is_caught_up(self) -> bool:
+        """All that others appended was read and nothing is amiss: readings can be answered without the lock."""
+        is_sound = not self.is_new_boot and not self._control.is_poisoned
+        return is_sound and self.position >= self._control.tail
+
+    @property
     def sealed_bytes(self) -> int:
         """What a snapshot could cover that the latest one does not."""
         snapshot = self._manifest.snapshot

@@ -156,7 +156,7 @@ class FileStore(Verbs):
             self._load(log)
         log.check_generation()
         self._catch_up(log)
-        if not log.is_new_boot and all(isinstance(ticket.command, READS) for ticket in tickets):
+        if log.is_caught_up and all(isinstance(ticket.command, READS) for ticket in tickets):
             self._run_all(tickets)
             return log.position
         with log.locked():
