@@ -11,7 +11,7 @@ import errno
 import logging
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final
 
@@ -43,6 +43,7 @@ SPARE: Final = "spare"
 LONGEST_READ_BYTES: Final = 4 * 1024 * 1024
 NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 SPARE_RETRY_S: Final = 1.0
+LOCK_WAIT_S: Final = 0.000_3
 
 
 class Superseded(Exception):
@@ -150,15 +151,18 @@ class Log:
     # The lock
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Hold the folder's lock. W11: a process that is stopped in here stops the folder."""
-        try:
-            self._disk.lock(self._lock_timeout_s)
-        except TimeoutError:
-            raise Unavailable(
-                f"process {self._control.holder} has held the lock of {self._disk.where} for "
-                f"{self._lock_timeout_s:g} s; if it is stopped or hangs, continue or end it"
-            ) from None
+    def locked(self, meanwhile: Callable[[], bool] = lambda: False) -> Iterator[None]:
+        """Hold the folder's lock. While others do, `meanwhile` may do something useful, and tells whether it did.
+        W11: a process that is stopped in here stops the folder."""
+        until = time.monotonic() + self._lock_timeout_s
+        while not self._lock_soon():
+            if time.monotonic() >= until:
+                raise Unavailable(
+                    f"process {self._control.holder} has held the lock of {self._disk.where} for "
+                    f"{self._lock_timeout_s:g} s; if it is stopped or hangs, continue or end it"
+                )
+            while meanwhile():
+                pass
         self._is_locked = True
         try:
             self._control.held()
@@ -167,6 +171,13 @@ class Log:
             self._is_locked = False
             with suppress(ValueError):  # closed meanwhile
                 self._disk.unlock()
+
+    def _lock_soon(self) -> bool:
+        try:
+            self._disk.lock(min(LOCK_WAIT_S, self._lock_timeout_s))
+        except TimeoutError:
+            return False
+        return True
 
     def check(self) -> None:
         """Under the lock: recover a poisoned folder, and see that what was read is still the log."""

@@ -159,7 +159,7 @@ class FileStore(Verbs):
         if log.is_caught_up and all(isinstance(ticket.command, READS) for ticket in tickets):
             self._run_all(tickets)
             return log.position
-        with log.locked():
+        with log.locked(meanwhile=lambda: self._catch_up(log)):
             return self._decided_under_lock(log, tickets)
 
     def _decided_under_lock(self, log: Log, tickets: list[Ticket]) -> int:
@@ -214,15 +214,18 @@ class FileStore(Verbs):
             if collects:
                 gc.enable()
 
-    def _catch_up(self, log: Log) -> None:
+    def _catch_up(self, log: Log) -> bool:
+        """Apply what others appended; tells whether there was anything."""
         state = self._state
         assert state is not None
+        before = log.position
         for frame in log.read_new():
             events = frame.events()
             for event in events:
                 apply(state, event)
             if events:
                 self._latest_at = events[-1].at
+        return log.position > before
 
     def _end_other_boots(self, log: Log) -> None:
         """W10: no process outlived the boot its lease was granted in."""
