@@ -12,6 +12,7 @@ from leasemill.kernel.machine import run
 from leasemill.kernel.state import State
 from leasemill.kernel.validate import check
 from leasemill.store.base import Verbs, Watch
+from leasemill.store.presence import MemoryPresence
 from leasemill.store.signal import Signal
 from leasemill.store.sources import Clock, Entropy, SteadyClock
 
@@ -23,6 +24,7 @@ class MemoryStore(Verbs):
 
     def __init__(self, clock: Clock | None = None, entropy: Entropy | None = None) -> None:
         super().__init__(entropy)
+        self.presence = MemoryPresence()
         self._clock = clock or SteadyClock()
         self._state = State()
         self._lock = threading.Lock()

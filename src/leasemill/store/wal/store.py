@@ -31,6 +31,7 @@ from leasemill.kernel.model import SECOND
 from leasemill.kernel.state import State
 from leasemill.kernel.validate import check
 from leasemill.store.base import Verbs, Watch
+from leasemill.store.presence import FolderPresence
 from leasemill.store.sources import Clock, Entropy
 from leasemill.store.wal.clock import Machine, RealMachine
 from leasemill.store.wal.disk import Disk, RealDisk
@@ -76,6 +77,7 @@ class FileStore(Verbs):
     ) -> None:
         super().__init__(entropy)
         self._path = Path(path)
+        self.presence = FolderPresence(self._path)
         self._options = options or FileOptions()
         self._machine = machine or RealMachine()
         self._given_clock = clock
