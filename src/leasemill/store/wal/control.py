@@ -20,6 +20,7 @@ HOLDER: Final = 32
 POISON: Final = 40
 SEGMENT: Final = 48
 FOLDER: Final = 56
+FULL: Final = 64
 
 
 class Control:
@@ -38,6 +39,7 @@ class Control:
         self.tail = tail
         self.is_poisoned = False
         self.is_folder_unsynced = False
+        self.is_full = False
         self._disk.control[BOOT] = _digest(boot_id)
 
     @property
@@ -83,6 +85,15 @@ class Control:
     @is_folder_unsynced.setter
     def is_folder_unsynced(self, value: bool) -> None:
         NUMBER.pack_into(self._disk.control, FOLDER, int(value))
+
+    @property
+    def is_full(self) -> bool:
+        """There was no room for another segment when a process last looked."""
+        return self._number(FULL) != 0
+
+    @is_full.setter
+    def is_full(self, value: bool) -> None:
+        NUMBER.pack_into(self._disk.control, FULL, int(value))
 
     @property
     def holder(self) -> int:

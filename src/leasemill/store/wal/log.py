@@ -8,6 +8,7 @@ a position counted as synced that a sync has not covered; a frame read past dama
 from __future__ import annotations
 
 import errno
+import itertools
 import logging
 import os
 import time
@@ -36,13 +37,22 @@ from leasemill.store.wal.format import (
     segment_header,
     whole_frames_behind,
 )
-from leasemill.store.wal.manifest import BootClock, Manifest, Segment, Snapshot, read_manifest, write_manifest
+from leasemill.store.wal.manifest import (
+    BootClock,
+    Manifest,
+    Segment,
+    Snapshot,
+    adopt_manifest,
+    read_manifest,
+    write_manifest,
+)
 
 LOGGER: Final = logging.getLogger("leasemill.wal")
 SPARE: Final = "spare"
 LONGEST_READ_BYTES: Final = 4 * 1024 * 1024
 NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 SPARE_RETRY_S: Final = 1.0
+_spares_made: Final = itertools.count(1)
 LOCK_WAIT_S: Final = 0.000_3
 
 
@@ -67,7 +77,7 @@ class Log:
         self._file: File | None = None
         self._file_bytes = 0
         self._is_locked = False
-        self._spare_failed_at: float | None = None
+        self._spare_tried_at = -SPARE_RETRY_S
         self._spare_looked_for: str | None = None
         self.position = 0
         self.synced_to = 0
@@ -263,7 +273,7 @@ class Log:
                 return False
             self._sync_file()  # W6: whoever sealed it may have died before it was synced
             self.position = position
-            self._add_segment()
+            self._name_segment(self._written_ahead(position))
         self._go_to(position)
         return True
 
@@ -351,9 +361,11 @@ class Log:
         """A new log, in an empty folder."""
         if not self._may_found:
             raise Unavailable(f"the log in {self._disk.where} is gone; put it back, or start its processes anew")
-        segment = self._new_segment(0, 1)
+        segment = Segment(_segment_name(0, 1), 0)
         manifest = Manifest(FORMAT, 1, anchored(self._machine, 0), (segment,))
         write_manifest(self._disk, manifest)
+        self._write_segment(segment)
+        self._name_segment(manifest)
         return manifest
 
     def _remove_strays(self) -> None:
@@ -409,8 +421,9 @@ class Log:
 
     def _replace(self, manifest: Manifest) -> None:
         """W6: should this process die in between, the next one syncs the folder before it writes anything."""
-        self._control.is_folder_unsynced = True
         write_manifest(self._disk, manifest)
+        self._control.is_folder_unsynced = True
+        adopt_manifest(self._disk)
         self._control.is_folder_unsynced = False
         self._manifest = manifest
 
@@ -425,60 +438,92 @@ class Log:
             self._rotate(0)
 
     def _rotate(self, frame_bytes: int) -> None:
-        """W6: the old segment is sealed and synced before the new one is named."""
+        """W6: the old segment is sealed and synced before the new one is named. W7: all that needs space is written
+        before that, so that a full disk seals nothing."""
         assert self._file is not None
-        self._require_room(frame_bytes)
+        following = self._written_ahead(self.position + SEAL_BYTES, frame_bytes)
         self._file.write(self._offset(self.position), seal_frame(self.position, self.synced_to))
         self.sync(self.position + SEAL_BYTES)
         self.position += SEAL_BYTES
-        self._add_segment(frame_bytes)
+        self._name_segment(following)
         self._go_to(self.position)
 
-    def _require_room(self, frame_bytes: int) -> None:
-        """The next segment exists before the old one is sealed, so that a full disk seals nothing."""
-        if SPARE in self._disk.names() and frame_bytes <= self._capacity():
-            return
+    def _written_ahead(self, first: int, frame_bytes: int = 0) -> Manifest:
+        """The manifest with a segment that begins at `first`: both are written, and neither counts yet."""
+        manifest = self._read_manifest()
+        last = manifest.last
+        segment = Segment(_segment_name(first, manifest.generation), first)
+        segments = (*manifest.segments[:-1], Segment(last.name, last.first, first), segment)
+        following = Manifest(FORMAT, manifest.generation, manifest.clock, segments, manifest.snapshot)
         try:
-            self._make_spare(frame_bytes)
+            write_manifest(self._disk, following)
+            self._write_segment(segment, frame_bytes)
         except OSError as error:
             if error.errno not in NO_SPACE:
                 raise
+            self._control.is_full = True
             raise self._no_space() from error
+        return following
 
-    def _capacity(self) -> int:
-        return self._segment_bytes - SEGMENT_HEADER_BYTES - SEAL_BYTES
+    def _write_segment(self, segment: Segment, frame_bytes: int = 0) -> None:
+        """Made from the spare if there is one; it is taken away first, since others may replace it at any time."""
+        made, header = f"{segment.name}.new", segment_header(segment.first)
+        needed = SEGMENT_HEADER_BYTES + frame_bytes + SEAL_BYTES
+        with suppress(FileNotFoundError):
+            self._disk.rename(SPARE, made)
+        try:
+            file = self._disk.open(made)
+        except FileNotFoundError:
+            file = self._disk.create(made, max(self._segment_bytes, needed), header)
+        else:
+            if file.size() < needed:
+                file.close()
+                file = self._disk.create(made, max(self._segment_bytes, needed), header)
+            else:
+                file.write(0, header)
+                file.sync()
+        file.close()
 
-    def _make_spare(self, frame_bytes: int = 0) -> None:
-        size = max(self._segment_bytes, SEGMENT_HEADER_BYTES + frame_bytes + SEAL_BYTES)
-        made = f"{SPARE}-{os.getpid()}.new"
-        self._disk.create(made, size).close()
-        self._disk.rename(made, SPARE)
+    def _name_segment(self, manifest: Manifest) -> None:
+        """Segment and manifest, as written, count from now on."""
+        segment = manifest.last
+        self._control.is_folder_unsynced = True
+        self._disk.rename(f"{segment.name}.new", segment.name)
+        self._disk.sync_folder()
+        adopt_manifest(self._disk)
+        self._control.is_folder_unsynced = False
+        self._manifest = manifest
+        self._control.segment = self._control.tail = segment.first
 
-    @property
-    def wants_spare(self) -> bool:
-        """Half of the segment is used, and this process has not seen to the next one yet."""
-        return self._spare_looked_for != self._segment.name and self._left_in_segment() < self._segment_bytes // 2
+    def should_prepare_spare(self) -> bool:
+        """Half of the segment is used, and this process has not seen to the next one yet: now it does."""
+        if self._spare_looked_for == self._segment.name or self._left_in_segment() >= self._segment_bytes // 2:
+            return False
+        self._spare_looked_for = self._segment.name
+        return True
 
     def prepare_spare(self) -> None:
-        """Make the next segment ahead of its use. Needs no lock."""
-        self._spare_looked_for = self._segment.name
+        """Make the next segment ahead of its use. Needs no lock, and other threads may do it too."""
+        self._spare_tried_at = time.monotonic()
         try:
             if SPARE not in self._disk.names():
-                self._make_spare()
+                made = f"{SPARE}-{os.getpid()}-{next(_spares_made)}.new"
+                self._disk.create(made, self._segment_bytes).close()
+                self._disk.rename(made, SPARE)
         except OSError as error:
             if error.errno not in NO_SPACE:
                 raise
-            if self._spare_failed_at is None:
+            if not self._control.is_full:
                 LOGGER.warning("no room for another segment in %s: enqueue is refused until there is", self._disk.where)
-            self._spare_failed_at = time.monotonic()
+            self._control.is_full = True
         else:
-            self._spare_failed_at = None
+            self._control.is_full = False
 
     def require_room_to_grow(self) -> None:
         """W7: what adds jobs is refused while there is no room for another segment; what ends them is not."""
-        if self._spare_failed_at is not None and time.monotonic() - self._spare_failed_at >= SPARE_RETRY_S:
+        if self._control.is_full and time.monotonic() - self._spare_tried_at >= SPARE_RETRY_S:
             self.prepare_spare()
-        if self._spare_failed_at is not None:
+        if self._control.is_full:
             raise self._no_space()
 
     def _no_space(self) -> Unavailable:
@@ -486,30 +531,6 @@ class Log:
             f"no space left for {self._disk.where}: free some, or purge finished jobs and take a snapshot "
             "(leasemill wal snapshot); running jobs can still finish"
         )
-
-    def _add_segment(self, frame_bytes: int = 0) -> None:
-        """Name the segment that begins at `position` and enter it in the manifest."""
-        manifest = self._read_manifest()
-        last = manifest.last
-        segment = self._new_segment(self.position, manifest.generation, frame_bytes)
-        sealed = Segment(last.name, last.first, self.position)
-        segments = (*manifest.segments[:-1], sealed, segment)
-        self._replace(Manifest(FORMAT, manifest.generation, manifest.clock, segments, manifest.snapshot))
-        self._control.segment = self._control.tail = self.position
-
-    def _new_segment(self, first: int, generation: int, frame_bytes: int = 0) -> Segment:
-        if SPARE not in self._disk.names():
-            self._make_spare(frame_bytes)
-        file = self._disk.open(SPARE)
-        try:
-            file.write(0, segment_header(first))
-            file.sync()
-        finally:
-            file.close()
-        segment = Segment(f"segment-{first:016x}-{generation}", first)
-        self._disk.rename(SPARE, segment.name)
-        self._disk.sync_folder()
-        return segment
 
     # Recovery from a failed sync
 
@@ -550,7 +571,7 @@ class Log:
         raise Superseded
 
     def _rewritten(self, first: int, generation: int, content: bytes) -> Segment:
-        segment = Segment(f"segment-{first:016x}-{generation}", first)
+        segment = Segment(_segment_name(first, generation), first)
         size = max(self._segment_bytes, SEGMENT_HEADER_BYTES + len(content) + SEAL_BYTES)
         self._disk.create(f"{segment.name}.new", size, segment_header(first) + content).close()
         self._disk.rename(f"{segment.name}.new", segment.name)
@@ -571,3 +592,7 @@ class Log:
         kept = tuple(segment for segment in manifest.segments if segment not in gone)
         self._replace(Manifest(FORMAT, manifest.generation, manifest.clock, kept, snapshot))
         return [segment.name for segment in gone] + ([] if manifest.snapshot is None else [manifest.snapshot.name])
+
+
+def _segment_name(first: int, generation: int) -> str:
+    return f"segment-{first:016x}-{generation}"

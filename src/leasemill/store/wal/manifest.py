@@ -73,9 +73,13 @@ def read_manifest(disk: Disk) -> Manifest | None:
 
 
 def write_manifest(disk: Disk, manifest: Manifest) -> None:
-    """Replace the manifest: written, synced, renamed, and the rename synced."""
+    """Write and sync it beside the one that counts."""
     body = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
     content = f"{checksum(body):08x}\n".encode() + body
     disk.create(f"{MANIFEST}.new", len(content), content).close()
+
+
+def adopt_manifest(disk: Disk) -> None:
+    """The one that was written counts from now on: renamed, and the rename synced."""
     disk.rename(f"{MANIFEST}.new", MANIFEST)
     disk.sync_folder()

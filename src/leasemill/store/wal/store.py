@@ -267,7 +267,7 @@ class FileStore(Verbs):
         log, options = self._log, self._options
         if log is None or not options.does_maintenance:
             return
-        if log.wants_spare:
+        if log.should_prepare_spare():
             threading.Thread(target=_prepare_spare, args=(log,), daemon=True).start()
         if self._state is not None and log.sealed_bytes >= options.snapshot_bytes and self._may_snapshot(log):
             self._snapshotting_since_s = time.monotonic()
