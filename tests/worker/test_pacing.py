@@ -34,10 +34,39 @@ def test_leases_are_extended_together_unless_they_are_new() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mean_run_s", "ahead"), [(None, 0), (0, 100), (0.000_1, 100), (0.02, 50), (0.5, 2), (2, 0), (3600, 0)]
+    ("pace", "round_trip_s", "ahead"),
+    [
+        (0, 0.001, 0),  # nothing is known yet, or nothing ran
+        (10, 0.001, 0),  # slow handlers: others may have the jobs
+        (1_000, 0.000_1, 5),
+        (20_000, 0.000_1, 100),
+        (1_000, 0.003, 24),  # a store that takes longer
+        (10_000, 0.003, 240),
+        (1_000, 60, 100),  # a store that takes very long
+        (1_000_000, 0.003, 1_000),
+    ],
 )
-def test_jobs_are_held_ahead_only_as_far_as_they_will_start_soon(mean_run_s: float | None, ahead: int) -> None:
-    assert pacing.prefetch(10, mean_run_s, most=100) == ahead
+def test_jobs_are_held_ahead_to_cover_the_stores_answers_and_no_further(
+    pace: float, round_trip_s: float, ahead: int
+) -> None:
+    assert pacing.prefetch(pace, round_trip_s, most=1_000) == ahead
+
+
+def test_the_pace_follows_what_is_seen_and_forgets_what_was_long_ago() -> None:
+    seen = pacing.pace(0.0, 100, 0.01)
+    assert 0 < seen < 10_000
+    for _ in range(200):
+        seen = pacing.pace(seen, 100, 0.01)
+    assert seen == pytest.approx(10_000, rel=0.01)
+    assert pacing.pace(seen, 0, 60) == pytest.approx(0, abs=1)
+    assert pacing.pace(seen, 5, 0.0) == seen
+
+
+def test_the_round_trip_leans_to_the_latest() -> None:
+    seen_s = 0.0
+    for _ in range(30):
+        seen_s = pacing.round_trip_s(seen_s, 0.01)
+    assert seen_s == pytest.approx(0.01, rel=0.01)
 
 
 @pytest.mark.parametrize(
@@ -69,14 +98,6 @@ def test_never_more_is_held_than_slots_and_prefetch() -> None:
                 for unreported in range(25):
                     size = pacing.claim_size(5, ahead, active, queued, unreported)
                     assert size == 0 or size + active + queued + unreported <= 5 + ahead
-
-
-def test_the_mean_run_leans_to_the_latest() -> None:
-    mean = pacing.mean_run_s(None, 1.0)
-    assert mean == 1.0
-    for _ in range(20):
-        mean = pacing.mean_run_s(mean, 0.0)
-    assert mean < 0.02
 
 
 def test_a_job_waits_for_a_slot_no_longer_than_its_lease_can_bear() -> None:

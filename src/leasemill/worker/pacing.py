@@ -5,6 +5,7 @@ No clock, no randomness, no I/O: times are seconds of the worker's monotonic clo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Final
 
@@ -20,11 +21,15 @@ BEAT_TOGETHER_FRACTION: Final = 0.15
 MARGIN_FRACTION: Final = 0.1
 """Of a lease: with less than this left a handler is stopped."""
 
-PREFETCH_WINDOW_S: Final = 0.1
-"""Jobs are claimed ahead of their slots if they will start within this time."""
+PREFETCH_ROUND_TRIPS: Final = 8
+"""Jobs are claimed ahead of their slots to cover the time the store takes for a claim and a report, with room to spare."""
 
-PREFETCH_FACTOR: Final = 10
+PREFETCH_SHORTEST_S: Final = 0.005
+PREFETCH_LONGEST_S: Final = 0.1
 PREFETCH_MOST: Final = 1_000
+
+PACE_MEMORY_S: Final = 0.2
+"""How long the pace at which jobs end is remembered."""
 
 PATIENCE_S: Final = 1.0
 """How long a job claimed ahead may wait for a slot before it is given back."""
@@ -70,18 +75,26 @@ def worth_extending(now: float, sent_at: float, lease_s: float) -> bool:
 # Claims ----------------------------------------------------------------------------------------------------------
 
 
-def most_prefetched(concurrency: int) -> int:
-    """The bound of what is claimed ahead, unless the worker is told another."""
-    return min(concurrency * PREFETCH_FACTOR, PREFETCH_MOST)
+def prefetch(pace: float, round_trip_s: float, most: int) -> int:
+    """How many jobs to hold ahead: what will be run while the store is asked for more, at the pace seen so far.
+
+    Slow handlers make it 0. Quick ones on a quick store make it small, on a slow store larger; never more than `most`.
+    """
+    window_s = min(max(PREFETCH_ROUND_TRIPS * round_trip_s, PREFETCH_SHORTEST_S), PREFETCH_LONGEST_S)
+    return min(most, int(pace * window_s))
 
 
-def prefetch(concurrency: int, mean_run_s: float | None, most: int) -> int:
-    """How many jobs to hold ahead: those that will find a slot within the window, at the pace seen so far."""
-    if mean_run_s is None:
-        return 0
-    if mean_run_s <= 0:
-        return most
-    return min(most, int(concurrency * PREFETCH_WINDOW_S / mean_run_s))
+def pace(before: float, ended: int, elapsed_s: float) -> float:
+    """Jobs that end in a second: what was thought before, corrected by what was seen in the time since."""
+    if elapsed_s <= 0:
+        return before
+    weight = 1 - math.exp(-elapsed_s / PACE_MEMORY_S)
+    return before + weight * (ended / elapsed_s - before)
+
+
+def round_trip_s(before_s: float, seen_s: float) -> float:
+    """How long the store takes to answer, leaning to the latest."""
+    return before_s + 0.2 * (seen_s - before_s)
 
 
 def claim_size(concurrency: int, ahead: int, active: int, queued: int, unreported: int) -> int:
@@ -93,11 +106,6 @@ def claim_size(concurrency: int, ahead: int, active: int, queued: int, unreporte
     if free_slots > 0 or queued <= ahead // 2:
         return room
     return 0
-
-
-def mean_run_s(mean_s: float | None, run_s: float) -> float:
-    """The running mean of how long handlers take, leaning to the latest."""
-    return run_s if mean_s is None else mean_s + 0.2 * (run_s - mean_s)
 
 
 def patience_s(lease_s: float) -> float:
@@ -137,7 +145,7 @@ def queue_order(weights: Mapping[str, int], credit: Mapping[str, int]) -> tuple[
 
 
 def flush_in_s(pending: int, *, is_busy: bool) -> float:
-    """How long to wait for more reports before sending: not at all unless more will come at once, or enough are here."""
+    """How long to wait for more reports before sending: not at all, unless more will come at once and few are here."""
     return FLUSH_WINDOW_S if is_busy and pending < FLUSH_SIZE else 0.0
 
 

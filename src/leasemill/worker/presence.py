@@ -13,20 +13,8 @@ from weakref import WeakKeyDictionary
 from msgspec import Struct, json
 
 from leasemill.store.base import FullStore
+from leasemill.store.presence import MemoryPresence, Presence
 from leasemill.worker.execution import Execution
-
-
-class Presence(Protocol):
-    """Where workers publish their records. Called from a thread, never from the event loop."""
-
-    def publish(self, worker_id: str, record: bytes) -> None:
-        """Replace this worker's record."""
-
-    def records(self) -> list[tuple[str, bytes]]:
-        """Every record, by worker id; whole ones only."""
-
-    def remove(self, worker_id: str) -> bool:
-        """Forget a worker; False if it was not there (any more)."""
 
 
 @runtime_checkable
@@ -82,27 +70,7 @@ encode_record = json.Encoder().encode
 decode_record = json.Decoder(WorkerRecord).decode
 
 
-class InProcessPresence:
-    """Records of the workers of this process."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._records: dict[str, bytes] = {}
-
-    def publish(self, worker_id: str, record: bytes) -> None:
-        with self._lock:
-            self._records[worker_id] = record
-
-    def records(self) -> list[tuple[str, bytes]]:
-        with self._lock:
-            return list(self._records.items())
-
-    def remove(self, worker_id: str) -> bool:
-        with self._lock:
-            return self._records.pop(worker_id, None) is not None
-
-
-_in_process: WeakKeyDictionary[FullStore, InProcessPresence] = WeakKeyDictionary()
+_in_process: WeakKeyDictionary[FullStore, MemoryPresence] = WeakKeyDictionary()
 _in_process_lock = threading.Lock()
 
 
@@ -111,4 +79,4 @@ def presence_of(store: FullStore) -> Presence:
     if isinstance(store, HasPresence):
         return store.presence
     with _in_process_lock:
-        return _in_process.setdefault(store, InProcessPresence())
+        return _in_process.setdefault(store, MemoryPresence())

@@ -12,8 +12,9 @@ from msgspec import MsgspecError
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, JobState
 from leasemill.store.base import Store
+from leasemill.store.presence import Presence
 from leasemill.worker.metrics import Metrics
-from leasemill.worker.presence import Presence, decode_record
+from leasemill.worker.presence import decode_record
 
 log = logging.getLogger("leasemill.worker")
 

@@ -61,7 +61,10 @@ class Runner:
         self._metrics = metrics
         self._on_room = on_room
         self._on_failure = on_failure
-        self._mean_run_s: float | None = None
+        self._pace = 0.0
+        self._round_trip_s = 0.0
+        self._ended_count = 0
+        self._measured_at = time.monotonic()
         self._unknown_kinds: set[str] = set()
         self._takes_no_more = False
         self._emptied: asyncio.Future[None] | None = None
@@ -82,13 +85,14 @@ class Runner:
 
     def room(self) -> int:
         """How many more jobs to claim now."""
-        ahead = pacing.prefetch(self.concurrency, self._mean_run_s, self._most_ahead)
+        ahead = pacing.prefetch(self._pace, self._round_trip_s, self._most_ahead)
         return pacing.claim_size(self.concurrency, ahead, len(self.active), len(self.queued), self._reporter.unreported)
 
     # From the claim to the handler -------------------------------------------------------------------------------
 
     def accept(self, leases: Sequence[c.Lease], sent_at: float) -> None:
         """Take over what a claim, first sent at `sent_at`, was granted."""
+        self._measure(sent_at)
         jobs = self._jobs
         for lease in leases:
             job = jobs.get(lease.job.kind)
@@ -103,6 +107,13 @@ class Runner:
         self._fill()
         if self.queued:
             self.watchdog.expect(sent_at + pacing.patience_s(min(it.lease_s for it in self.queued)))
+
+    def _measure(self, sent_at: float) -> None:
+        """How fast jobs end and how fast the store answers decide how many are held ahead."""
+        now = time.monotonic()
+        self._round_trip_s = pacing.round_trip_s(self._round_trip_s, now - sent_at)
+        self._pace = pacing.pace(self._pace, self._ended_count, now - self._measured_at)
+        self._ended_count, self._measured_at = 0, now
 
     def _fill(self) -> None:
         queued, active = self.queued, self.active
@@ -194,8 +205,8 @@ class Runner:
             self._report(execution, report)
         if execution.started_at:
             run_s = time.monotonic() - execution.started_at
-            self._mean_run_s = pacing.mean_run_s(self._mean_run_s, run_s)
             self._metrics.run_seconds += run_s
+            self._ended_count += 1
         self._free(execution)
 
     def _free(self, execution: Execution) -> None:

@@ -69,9 +69,7 @@ class Worker:
         self.concurrency = _at_least("concurrency", concurrency, 1)
         self.metrics = Metrics()
         check_text("worker id", self.id)
-        self._most_ahead = (
-            pacing.most_prefetched(concurrency) if prefetch is None else _at_least("prefetch", prefetch, 0)
-        )
+        self._most_ahead = pacing.PREFETCH_MOST if prefetch is None else _at_least("prefetch", prefetch, 0)
         self._drains = drain
         self._handles_signals = handle_signals
         self._kinds: dict[str, Policy] = {kind: job.policy for kind, job in app.jobs.items()}
@@ -326,7 +324,8 @@ class Worker:
                 failures += 1
                 self.metrics.unavailable += 1
                 log.warning("the store is unavailable, trying again: %s", error, extra={"worker": self.id})
-                await asyncio.sleep(pacing.backoff_s(failures, self._store.entropy.jitter()))
+                wait_s = pacing.backoff_s(failures, self._store.entropy.jitter())
+                await self._until(asyncio.ensure_future(self._stop_wanted.wait()), time.monotonic() + wait_s)
 
     def _reread_policies(self) -> None:
         """O4: a queue's policy may change at any time. A set that cannot work is said loudly; the heartbeat adapts."""

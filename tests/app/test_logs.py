@@ -1,0 +1,81 @@
+"""Log lines, for people and for machines."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from leasemill import App, Context, logs
+from leasemill.testing.drain import drain
+
+
+@pytest.fixture
+def untouched_root() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def lines(log_format: logs.LogFormat, app: App) -> list[str]:
+    stream = io.StringIO()
+    logs.configure(log_format, "INFO", stream)
+    drain(app)
+    return stream.getvalue().splitlines()
+
+
+def talking_app() -> App:
+    app = App("memory:")
+
+    @app.job
+    async def talks(ctx: Context) -> None:
+        await asyncio.sleep(0)
+        logging.getLogger("mine").info("from %s", "my own logger", extra={"rows": 3})
+
+    @app.job
+    def talks_in_thread(ctx: Context) -> None:
+        ctx.logger.warning("from the job's logger")
+
+    talks.options(job_id="t-1").enqueue()
+    talks_in_thread.options(job_id="t-2").enqueue()
+    return app
+
+
+@pytest.mark.usefixtures("untouched_root")
+def test_json_lines_carry_the_job_whatever_logger_wrote_them() -> None:
+    written = [json.loads(line) for line in lines("json", talking_app())]
+    (own,) = [line for line in written if line["logger"] == "mine"]
+    assert own["message"] == "from my own logger"
+    assert (own["level"], own["job"], own["kind"], own["attempt"], own["rows"]) == ("info", "t-1", "talks", 1, 3)
+    assert own["at"].endswith("Z")
+    (threaded,) = [line for line in written if line["logger"] == "leasemill.job"]
+    assert (threaded["job"], threaded["worker"]) == ("t-2", own["worker"])
+    started = written[0]
+    assert (started["message"], started["worker"]) == ("worker started: queues default, 10 slots", own["worker"])
+    assert "job" not in started
+
+
+@pytest.mark.usefixtures("untouched_root")
+def test_text_lines_end_with_their_fields() -> None:
+    (line,) = [line for line in lines("text", talking_app()) if "my own" in line]
+    assert " INFO    from my own logger  [worker=" in line
+    assert line.endswith("job=t-1 kind=talks attempt=1 rows=3]")
+
+
+@pytest.mark.usefixtures("untouched_root")
+@pytest.mark.parametrize("formatter", [logs.JsonFormatter(), logs.TextFormatter()])
+def test_exceptions_are_written_out_and_odd_values_as_text(formatter: logging.Formatter) -> None:
+    try:
+        raise ValueError("no")
+    except ValueError as error:
+        record = logging.LogRecord("x", logging.ERROR, "", 0, "it broke", (), (ValueError, error, error.__traceback__))
+    record.odd = {1, object}
+    text = formatter.format(record)
+    assert "it broke" in text
+    assert "ValueError: no" in text

@@ -1,0 +1,227 @@
+"""What a worker does now and then: the reaper, its presence, the queues' policies."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+
+import msgspec
+import pytest
+
+from leasemill import App, Context, JobState
+from leasemill.errors import Broken, Unavailable
+from leasemill.kernel import commands as c
+from leasemill.kernel.model import SECOND, Policy
+from leasemill.store.base import FullStore
+from leasemill.store.memory import MemoryStore
+from leasemill.store.presence import MemoryPresence
+from leasemill.testing.clock import ManualClock
+from leasemill.testing.rules import rule
+from leasemill.worker.housekeeping import Chore, Housekeeping
+from leasemill.worker.metrics import Metrics
+from leasemill.worker.presence import WorkerRecord, decode_record, encode_record, presence_of
+from leasemill.worker.reaper import Reaper
+from tests.worker.support import FaultyStore, until, working
+
+
+def record_of(worker: str, published_at: float) -> WorkerRecord:
+    return WorkerRecord(worker, "host", 7, 0.0, published_at, 2.0, {"default": 1}, 10, False, [], {})
+
+
+# The reaper -----------------------------------------------------------------------------------------------------
+
+
+@rule("L7")
+def test_the_reaper_recovers_jobs_and_counts_how_long_they_were_stuck() -> None:
+    clock = ManualClock()
+    store = MemoryStore(clock)
+    app = App(store=store)
+
+    @app.job
+    def noop() -> None: ...
+
+    handles = noop.enqueue_many(noop.call() for _ in range(3))
+    store.claim("dead", ["default"], 2)
+    metrics = Metrics()
+    reaper = Reaper("me", store, MemoryPresence(), metrics, time.time)
+    reaper.run()
+    assert (metrics.reaper_runs, metrics.reaper_recovered) == (1, 0)
+    clock.advance(s=34)
+    reaper.run()
+    assert (metrics.reaper_runs, metrics.reaper_recovered) == (2, 2)
+    assert metrics.reaper_stuck_seconds == pytest.approx(8)
+    assert metrics.reaper_stuck_seconds_max == pytest.approx(4)
+    assert {handle.status() for handle in handles} == {JobState.READY}
+
+
+def test_more_than_one_batch_is_recovered_in_one_run() -> None:
+    clock = ManualClock()
+    store = MemoryStore(clock)
+    app = App(store=store)
+
+    @app.job
+    def noop() -> None: ...
+
+    noop.enqueue_many(noop.call() for _ in range(2_500))
+    store.claim("dead", ["default"], 2_500)
+    clock.advance(s=31)
+    metrics = Metrics()
+    Reaper("me", store, MemoryPresence(), metrics, time.time).run()
+    assert metrics.reaper_recovered == 2_500
+
+
+def test_a_dead_worker_is_noticed_logged_and_counted_by_one(caplog: pytest.LogCaptureFixture) -> None:
+    clock = ManualClock()
+    store = MemoryStore(clock)
+    app = App(store=store)
+
+    @app.job
+    def noop() -> None: ...
+
+    noop.enqueue()
+    store.claim("dead", ["default"], 1)
+    presence = MemoryPresence()
+    for worker, published_at in (("dead", 100.0), ("alive", 120.0), ("me", 50.0)):
+        presence.publish(worker, encode_record(record_of(worker, published_at)))
+    presence.publish("newer", b'{"of another version":1}')
+    clock.advance(s=31)
+    metrics = [Metrics(), Metrics()]
+    for name, counted in zip(("me", "you"), metrics, strict=True):
+        Reaper(name, store, presence, counted, lambda: 121.0).run()
+    assert [counted.dead_workers for counted in metrics] == [1, 1], "you counts me, which is silent too"
+    assert {worker for worker, _ in presence.records()} == {"alive", "newer"}
+    (line,) = [record for record in caplog.records if "worker dead (host host, pid 7)" in record.message]
+    assert line.message.endswith("is dead or stopped: last seen 21 s ago, 1 of its leases expired")
+    assert line.levelno == logging.ERROR
+
+
+# Chores ---------------------------------------------------------------------------------------------------------
+
+
+def chores_of(now: list[float], *chores: Chore) -> Housekeeping:
+    return Housekeeping(
+        list(chores), Metrics(), jitter=lambda: 1.0, on_end=lambda error: None, monotonic=lambda: now[0]
+    )
+
+
+def test_each_chore_is_done_at_its_own_interval() -> None:
+    now, done = [0.0], []
+    often = Chore("often", lambda: 2.0, lambda: done.append(("often", now[0])))
+    seldom = Chore("seldom", lambda: 5.0, lambda: done.append(("seldom", now[0])))
+    housekeeping = chores_of(now, often, seldom)
+    while now[0] < 9:
+        now[0] += housekeeping.round()
+    assert done == [("often", 0), ("seldom", 0), ("often", 2), ("often", 4), ("seldom", 5), ("often", 6), ("often", 8)]
+
+
+@pytest.mark.parametrize("error", [Unavailable("away"), OSError("no space")])
+def test_a_chore_that_fails_is_done_again_next_time(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    now, calls = [0.0], []
+
+    def fails_once() -> None:
+        calls.append(now[0])
+        if len(calls) == 1:
+            raise error
+
+    housekeeping = chores_of(now, Chore("reaper", lambda: 1.0, fails_once))
+    now[0] += housekeeping.round()
+    housekeeping.round()
+    assert calls == [0, 1]
+    assert "reaper put off" in caplog.text
+
+
+def test_a_broken_store_ends_housekeeping_and_is_told() -> None:
+    ended: list[BaseException | None] = []
+
+    def breaks() -> None:
+        raise Broken("damaged")
+
+    housekeeping = Housekeeping(
+        [Chore("reaper", lambda: 1.0, breaks)], Metrics(), jitter=lambda: 1.0, on_end=ended.append
+    )
+    housekeeping.start()
+    deadline = time.monotonic() + 5
+    while not ended and time.monotonic() < deadline:
+        threading.Event().wait(0.001)
+    assert isinstance(ended[0], Broken)
+
+
+# Presence -------------------------------------------------------------------------------------------------------
+
+
+def test_a_record_says_for_itself_when_it_is_stale() -> None:
+    record = record_of("w", 100.0)
+    assert not record.is_stale(108.0)
+    assert record.is_stale(110.0)
+    assert decode_record(encode_record(record)) == record
+
+
+def test_a_store_has_a_place_for_records_or_is_given_one_in_this_process() -> None:
+    class WithoutPresence:
+        pass
+
+    store = MemoryStore()
+    assert presence_of(store) is store.presence
+    other: FullStore = WithoutPresence()  # type: ignore[assignment]
+    assert presence_of(other) is presence_of(other)
+    assert presence_of(other) is not presence_of(WithoutPresence())  # type: ignore[arg-type]
+
+
+async def test_a_worker_shows_what_it_runs_and_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("leasemill.worker.worker.PRESENCE_S", 0.01)
+    app = App("memory:")
+    may_end = threading.Event()
+
+    @app.job
+    def imports(ctx: Context) -> None:
+        ctx.progress(3, 10, "rows")
+        may_end.wait(5)
+
+    handle = imports.enqueue()
+    presence = presence_of(app.store)
+
+    def running() -> list[dict[str, object]]:
+        records = [decode_record(content) for _, content in presence.records()]
+        return [msgspec.to_builtins(job) for record in records for job in record.running]
+
+    async with working(app, worker_id="w1") as worker:
+        await until(lambda: any(job.get("note") for job in running()))
+        (job,) = running()
+        assert {name: job[name] for name in ("job", "kind", "attempt", "done", "total", "note")} == {
+            "job": handle.id, "kind": "imports", "attempt": 1, "done": 3, "total": 10, "note": "rows",
+        }  # fmt: skip
+        (record,) = [decode_record(content) for _, content in presence.records()]
+        assert (record.worker, record.queues, record.concurrency) == ("w1", {"default": 1}, 10)
+        assert record.counters["started"] == worker.metrics.started == 1
+        may_end.set()
+    assert presence.records() == []
+
+
+# Policies -------------------------------------------------------------------------------------------------------
+
+
+@rule("O4")
+async def test_a_queue_policy_that_stops_fitting_is_said_loudly_and_leases_are_kept_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("leasemill.worker.worker.POLICIES_S", 0.01)
+    store = FaultyStore()
+    app = App(store=store)
+    may_end = threading.Event()
+
+    @app.job(timeout=10)
+    def waits() -> None:
+        may_end.wait(5)
+
+    async with working(app, reaper_interval=5) as worker:
+        await until(lambda: worker.metrics.reaper_runs)
+        store.set_policy("default", Policy(lease_ttl_us=SECOND // 5), by="me", reason="test")
+        await until(lambda: "does not fit this worker" in caplog.text)
+        handle = waits.enqueue()
+        await until(lambda: worker.metrics.extended >= 4)
+        may_end.set()
+        await handle.aresult(5)
+    assert handle.record().attempt == 1
+    assert caplog.text.count("a queue's policy does not fit this worker: reaper interval 5 s must be") == 1
+    assert all(len(command.leases) == 1 for command in store.commands(c.Extend))

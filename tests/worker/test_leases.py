@@ -1,0 +1,327 @@
+"""Leases in a worker's hands: kept alive, lost, and what a handler learns of it."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from leasemill import App, Context, JobState, Worker
+from leasemill.context import LossSignal
+from leasemill.errors import Broken
+from leasemill.kernel import commands as c
+from leasemill.kernel.model import JobSpec, Terms
+from leasemill.testing.clock import ManualClock
+from leasemill.testing.rules import rule
+from leasemill.worker.execution import Execution, Phase
+from leasemill.worker.heartbeat import Heartbeat
+from leasemill.worker.metrics import Metrics
+from tests.worker.support import FaultyStore, until, working
+
+# The heartbeat alone, with a clock of its own -------------------------------------------------------------------
+
+
+class Bench:
+    """A heartbeat whose time a test sets, on a store whose time is the same."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock(0)
+        self.store = FaultyStore(self.clock)
+        self.metrics = Metrics()
+        self.running: list[Execution] = []
+        self.lost: list[tuple[str, str | None]] = []
+        self.answered = 0
+        self.heartbeat = Heartbeat(
+            self.store,
+            self.metrics,
+            running=lambda: list(self.running),
+            on_lost=self._on_lost,
+            on_answered=self._on_answered,
+            on_end=lambda error: None,
+            monotonic=self.now,
+        )
+
+    def now(self) -> float:
+        return self.clock.now() / 1_000_000
+
+    def _on_lost(self, execution: Execution, reason: str | None) -> None:
+        execution.loss.set(reason or "expired")
+        self.lost.append((execution.lease.job.id, reason))
+
+    def _on_answered(self) -> None:
+        self.answered += 1
+
+    def run(self, job_id: str, phase: Phase = Phase.RUNNING) -> Execution:
+        app = App(store=self.store)
+
+        @app.job
+        def noop() -> None: ...
+
+        self.store.enqueue([JobSpec(job_id, "default", "noop")])
+        sent_at = self.now()
+        (lease,) = self.store.claim("w", ["default"], 1)
+        execution = Execution(lease, noop, sent_at)
+        execution.phase = phase
+        self.running.append(execution)
+        return execution
+
+    def beat_at(self, seconds: float) -> float:
+        self.clock.advance(us=math.ceil(seconds * 1_000_000) - self.clock.now())
+        return self.heartbeat.beat()
+
+    def extends(self) -> list[list[str]]:
+        return [[lease.job_id for lease in command.leases] for command in self.store.commands(c.Extend)]
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+@rule("L9")
+def test_leases_are_extended_together_before_a_third_of_them_has_passed(bench: Bench) -> None:
+    bench.run("a")
+    assert bench.beat_at(0) == pytest.approx(9)
+    bench.clock.advance(s=3)
+    bench.run("b")
+    bench.clock.advance(s=5.5)
+    bench.run("new")
+    assert bench.beat_at(9) == pytest.approx(8.5 + 9)
+    assert bench.extends() == [["a", "b"]]
+    assert bench.beat_at(17.5) == pytest.approx(26.5)
+    assert bench.extends()[1] == ["a", "b", "new"]
+    assert bench.metrics.extended == 5
+
+
+def test_nothing_is_asked_when_nothing_runs(bench: Bench) -> None:
+    assert bench.beat_at(100) == math.inf
+    bench.run("queued", Phase.QUEUED)
+    bench.run("ended", Phase.ENDED)
+    assert bench.beat_at(115) == math.inf
+    assert bench.extends() == []
+
+
+def test_a_failed_extension_is_repeated_soon_and_the_lease_counts_from_before_it_was_sent(bench: Bench) -> None:
+    execution = bench.run("a")
+    bench.store.fail(c.Extend, "before", "after")
+    again_at = bench.beat_at(9)
+    assert 9 < again_at <= 9.05
+    again_at = bench.beat_at(again_at)
+    assert execution.loss.held_until == pytest.approx(27)
+    sent_at = again_at
+    bench.beat_at(sent_at)
+    assert execution.loss.held_until == pytest.approx(sent_at + 27)
+    assert (bench.metrics.beats, bench.metrics.beats_failed) == (1, 2)
+    assert bench.lost == []
+
+
+def test_a_lease_that_cannot_be_extended_is_given_up_before_it_ends(bench: Bench) -> None:
+    bench.run("a")
+    bench.store.is_away = True
+    at = 9.0
+    while not bench.lost:
+        next_at = bench.beat_at(at)
+        assert next_at > at
+        at = next_at
+        assert at < 100 or bench.lost
+    assert bench.lost == [("a", None)]
+    assert 26.9 < bench.now() < 30
+
+
+def test_a_lost_lease_is_told_with_the_stores_reason(bench: Bench) -> None:
+    bench.run("a")
+    bench.run("b")
+    bench.store.cancel(["a"], by="me", reason="test")
+    bench.beat_at(9)
+    assert bench.lost == [("a", "cancelled")]
+    assert bench.beat_at(18) < math.inf
+    assert bench.extends() == [["a", "b"], ["b"]]
+
+
+def test_a_handler_that_outran_its_timeout_on_a_blocked_loop_is_not_kept_alive(bench: Bench) -> None:
+    execution = bench.run("a")
+    execution.timeout_at = 10
+    bench.beat_at(9)
+    bench.beat_at(27)
+    assert bench.beat_at(41) == math.inf
+    assert bench.extends() == [["a"], ["a"]]
+
+
+def test_a_report_waits_for_the_extension_of_its_lease(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    extended, other = bench.run("a"), bench.run("b", Phase.ENDED)
+    reports: list[Any] = [
+        (execution, c.AckReport(execution.lease.job.id, execution.lease.token)) for execution in (extended, other)
+    ]
+    seen: list[Any] = []
+    extend = bench.store.extend
+
+    def slow_extend(leases: Any) -> Any:
+        seen.append(bench.heartbeat.admit(reports))
+        return extend(leases)
+
+    monkeypatch.setattr(bench.store, "extend", slow_extend)
+    bench.beat_at(9)
+    assert seen == [([reports[1]], [reports[0]])]
+    assert bench.answered == 1
+    assert bench.heartbeat.admit(reports) == (reports, [])
+
+
+# In a worker ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def store() -> FaultyStore:
+    return FaultyStore()
+
+
+@pytest.fixture
+def app(store: FaultyStore) -> App:
+    return App(store=store)
+
+
+async def test_a_job_that_runs_longer_than_its_lease_keeps_it(app: App) -> None:
+    @app.job(lease=0.1, timeout=5)
+    async def long() -> None:
+        await asyncio.sleep(0.3)
+
+    handle = long.enqueue()
+    async with working(app) as worker:
+        await handle.aresult(5)
+    assert handle.record().attempt == 1
+    assert worker.metrics.beats >= 3
+    assert handle.record().refusals == ()
+
+
+async def test_a_handler_that_blocks_the_event_loop_for_two_leases_keeps_its_job(app: App) -> None:
+    @app.job(lease=0.15, timeout=5)
+    async def blocking() -> None:
+        time.sleep(0.3)  # noqa: ASYNC251 (what must not hurt)
+
+    handle = blocking.enqueue()
+    async with working(app) as worker:
+        await handle.aresult(5)
+    assert (handle.record().attempt, worker.metrics.lost) == (1, 0)
+
+
+@rule("O1")
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_a_handler_whose_job_is_cancelled_is_stopped_and_its_report_dropped(
+    app: App, store: FaultyStore, is_async: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    saw: list[str] = []
+
+    @app.job(lease=0.1, timeout=5, name="waits_async")
+    async def waits_async(ctx: Context) -> None:
+        try:
+            await asyncio.sleep(5)
+        except asyncio.CancelledError:
+            saw.append("cancelled")
+            raise
+
+    @app.job(lease=0.1, timeout=5, name="waits_sync")
+    def waits_sync(ctx: Context) -> None:
+        assert ctx.lost.wait(5)
+        saw.append(f"lost: {ctx.lost.reason}")
+
+    handle = (waits_async if is_async else waits_sync).enqueue()
+    async with working(app) as worker:
+        await until(lambda: worker.metrics.running)
+        store.cancel([handle.id], by="me", reason="not needed")
+        await until(lambda: worker.metrics.lost and not worker.metrics.running)
+    assert saw == ["cancelled" if is_async else "lost: cancelled"]
+    assert handle.status() is JobState.DEAD
+    assert (store.commands(c.Ack), store.commands(c.Nack)) == ([], [])
+    assert "lease lost (cancelled)" in caplog.text
+
+
+@rule("C7")
+async def test_a_worker_cut_off_from_the_store_stops_its_handlers_before_others_may_start(
+    app: App, store: FaultyStore
+) -> None:
+    stopped_at: list[float] = []
+
+    @app.job(lease=0.3, timeout=5)
+    async def cut_off(ctx: Context) -> None:
+        if ctx.attempt > 1:
+            return
+        try:
+            await asyncio.sleep(5)
+        finally:
+            stopped_at.append(time.monotonic())
+
+    handle = cut_off.enqueue()
+    began = time.monotonic()
+    async with working(app) as worker:
+        await until(lambda: worker.metrics.running)
+        store.is_away = True
+        await until(lambda: stopped_at)
+        assert stopped_at[0] - began < 0.3
+        assert worker.metrics.lost == 1
+        store.is_away = False
+        await handle.aresult(5)
+    assert handle.record().attempt == 2
+
+
+async def test_a_handler_in_a_thread_sees_its_lease_end_although_nobody_can_tell_it(
+    app: App, store: FaultyStore
+) -> None:
+    loss = LossSignal(time.monotonic() + 0.02)
+    assert not loss.is_set()
+    assert loss.wait(5)
+    assert loss.is_set()
+    assert loss.reason is None
+
+
+def test_waiting_for_a_loss_ends_in_time_and_sees_an_extension() -> None:
+    loss = LossSignal(time.monotonic() + 60)
+    assert not loss.wait(0.001)
+    threading.Timer(0.01, loss.set, ["cancelled"]).start()
+    assert loss.wait(5)
+    assert loss.reason == "cancelled"
+    assert loss.wait(0)
+
+
+@rule("L5")
+async def test_a_report_that_comes_too_late_is_refused_on_record_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+    clock = ManualClock()
+    store = FaultyStore(clock)
+    app = App(store=store)
+
+    @app.job
+    async def late(ctx: Context) -> None:
+        if ctx.attempt == 1:
+            clock.advance(s=31)
+
+    handle = late.enqueue()
+    async with working(app, worker_id="zombie") as worker:
+        await until(lambda: worker.metrics.succeeded)
+    (refusal,) = handle.record().refusals
+    assert (refusal.worker, refusal.attempt, refusal.verb) == ("zombie", 1, "ack")
+    assert worker.metrics.refused == 1
+    assert "ack refused, the lease is not ours: expired" in caplog.text
+
+
+async def test_a_broken_store_stops_the_worker_with_its_error(app: App, store: FaultyStore) -> None:
+    @app.job(lease=0.1, timeout=5)
+    async def long() -> None:
+        await asyncio.sleep(5)
+
+    long.enqueue()
+    worker = Worker(app, handle_signals=False)
+    task = asyncio.create_task(worker.run())
+    await until(lambda: worker.metrics.running)
+    store.refuses = Broken("the log is damaged at 7")
+    with pytest.raises(Broken, match="damaged"):
+        await asyncio.wait_for(task, 5)
+
+
+def test_an_execution_counts_its_lease_from_before_the_claim_was_sent() -> None:
+    lease = c.Lease(JobSpec("j", "q", "k"), "t", 1, 1, "w", 0, 30_000_000, Terms(), 0, 0, 0)
+    execution = Execution(lease, None, 100.0)  # type: ignore[arg-type]
+    assert execution.loss.held_until == pytest.approx(127)
+    execution.extended(109.0)
+    assert execution.loss.held_until == pytest.approx(136)

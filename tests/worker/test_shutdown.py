@@ -1,0 +1,242 @@
+"""The end of a worker: what it finishes, what it gives back, how long it takes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from leasemill import App, Context, Fail, JobState, Worker
+from leasemill.kernel import commands as c
+from leasemill.kernel.model import AbortReason
+from tests.worker.support import FaultyStore, until
+
+
+@pytest.fixture
+def store() -> FaultyStore:
+    return FaultyStore()
+
+
+@pytest.fixture
+def app(store: FaultyStore) -> App:
+    return App(store=store)
+
+
+async def started(app: App, **options: object) -> tuple[Worker, asyncio.Task[None]]:
+    worker = Worker(app, handle_signals=False, **options)  # type: ignore[arg-type]
+    return worker, asyncio.create_task(worker.run())
+
+
+async def test_running_jobs_may_end_and_nothing_more_is_claimed(app: App) -> None:
+    gate = asyncio.Event()
+
+    @app.job
+    async def waits(number: int) -> int:
+        await gate.wait()
+        return number
+
+    first, second = waits.enqueue(1), waits.enqueue(2)
+    worker, task = await started(app, concurrency=1)
+    await until(lambda: worker.metrics.running)
+    worker.stop()
+    await asyncio.sleep(0.01)
+    assert not task.done()
+    gate.set()
+    await asyncio.wait_for(task, 5)
+    assert first.result(0) == 1
+    assert (second.status(), second.record().attempt) == (JobState.READY, 0)
+
+
+async def test_what_does_not_end_in_time_is_stopped_and_given_back_without_a_penalty(app: App) -> None:
+    saw: list[str] = []
+
+    @app.job
+    async def endless() -> None:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            saw.append("cancelled")
+            raise
+
+    @app.job
+    def endless_thread(ctx: Context) -> None:
+        ctx.lost.wait(10)
+        saw.append(f"told: {ctx.lost.reason}")
+
+    handles = [endless.enqueue(), endless_thread.enqueue()]
+    worker, task = await started(app, shutdown_timeout=0.05)
+    await until(lambda: worker.metrics.running == 2)
+    worker.stop()
+    await asyncio.wait_for(task, 5)
+    assert sorted(saw) == ["cancelled", "told: the worker is shutting down"]
+    thread_job = handles[1].record()
+    assert thread_job.state is JobState.SUCCEEDED, "it ended by itself when it was told"
+    job = handles[0].record()
+    assert (job.state, job.retries, job.executions[0].reason) == (JobState.READY, 0, AbortReason.RELEASED)
+
+
+async def test_a_thread_that_does_not_listen_is_left_behind_and_its_job_given_back(app: App) -> None:
+    may_end = threading.Event()
+
+    @app.job
+    def deaf() -> None:
+        may_end.wait(10)
+
+    handle = deaf.enqueue()
+    worker, task = await started(app, shutdown_timeout=0)
+    await until(lambda: worker.metrics.running)
+    worker.stop()
+    await asyncio.wait_for(task, 5)
+    assert handle.status() is JobState.READY
+    may_end.set()
+
+
+async def test_a_second_request_does_not_wait_for_handlers(app: App) -> None:
+    @app.job
+    async def stubborn() -> None:
+        while True:
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                if done:
+                    raise
+
+    done: list[bool] = []
+    handle = stubborn.enqueue()
+    worker, task = await started(app)
+    await until(lambda: worker.metrics.running)
+    began = time.monotonic()
+    worker.stop()
+    worker.stop()
+    await asyncio.wait_for(task, 5)
+    assert time.monotonic() - began < 1
+    assert handle.status() is JobState.READY
+    done.append(True)
+
+
+async def test_a_handler_that_ends_for_good_while_it_is_stopped_is_believed(app: App) -> None:
+    @app.job
+    async def decides() -> None:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            raise Fail("never mind") from None
+
+    handle = decides.enqueue()
+    worker, task = await started(app)
+    await until(lambda: worker.metrics.running)
+    worker.stop(now=True)
+    await asyncio.wait_for(task, 5)
+    assert handle.status() in (JobState.FAILED, JobState.READY)
+
+
+async def test_jobs_claimed_while_stopping_are_given_back_unrun(
+    app: App, store: FaultyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[int] = []
+
+    @app.job
+    async def noop() -> None:
+        ran.append(1)
+
+    handle = noop.enqueue()
+    arun = store.arun
+
+    async def slow_claim(command: c.Command[object]) -> object:
+        answer = await arun(command)
+        if isinstance(command, c.Claim):
+            worker.stop()
+            await asyncio.sleep(0.01)
+        return answer
+
+    monkeypatch.setattr(store, "arun", slow_claim)
+    worker, task = await started(app)
+    await asyncio.wait_for(task, 5)
+    assert ran == []
+    job = handle.record()
+    assert (job.state, job.executions[0].reason) == (JobState.READY, AbortReason.RELEASED)
+
+
+async def test_a_worker_stopped_before_it_runs_claims_nothing(app: App, store: FaultyStore) -> None:
+    @app.job
+    async def noop() -> None: ...
+
+    noop.enqueue()
+    worker = Worker(app, handle_signals=False)
+    worker.stop()
+    await worker.run()
+    assert store.commands(c.Claim) == []
+
+
+async def test_a_worker_leaves_no_thread_behind(app: App) -> None:
+    @app.job
+    def noop() -> None: ...
+
+    noop.enqueue_many(noop.call() for _ in range(50))
+    before = threading.active_count()
+    worker = Worker(app, drain=True, handle_signals=False)
+    await worker.run()
+    await until(lambda: threading.active_count() <= before, "threads to end")
+
+
+PROGRAM = """
+import asyncio, sys, time
+from leasemill import App, Worker
+
+app = App("memory:")
+
+@app.job
+async def waits(mode: str) -> None:
+    print("running", flush=True)
+    if mode == "quick":
+        await asyncio.sleep(0.2)
+        print("ended", flush=True)
+    while mode == "stubborn":
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            pass
+
+@app.job
+def blocks() -> None:
+    print("running", flush=True)
+    time.sleep(60)
+
+(blocks if sys.argv[1] == "thread" else waits).enqueue(*sys.argv[1:] if sys.argv[1] != "thread" else [])
+Worker(app).run_sync()
+print("exited", flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("mode", "signals", "output"),
+    [
+        ("quick", [signal.SIGTERM], ["ended", "exited"]),
+        ("quick", [signal.SIGINT], ["ended", "exited"]),
+        ("stubborn", [signal.SIGTERM, signal.SIGTERM], ["exited"]),
+        ("thread", [signal.SIGTERM, signal.SIGINT], ["exited"]),
+    ],
+)
+def test_signals_end_the_process_in_order_and_with_success(
+    mode: str, signals: list[signal.Signals], output: list[str]
+) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, mode],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONUNBUFFERED": "1"},
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "running\n"
+        for number in signals:
+            process.send_signal(number)
+            time.sleep(0.05)  # two signals of one kind that wait together would be one
+        rest, _ = process.communicate(timeout=20)
+    assert rest.split() == output
+    assert process.returncode == 0
