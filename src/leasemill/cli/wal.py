@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 
-from leasemill.errors import LeasemillError
+from leasemill.cli.output import instant, json_option, print_json
 from leasemill.kernel.events import AnyEvent
-from leasemill.kernel.model import NEVER, SECOND
+from leasemill.kernel.model import NEVER
 from leasemill.store.wal.build import build
 from leasemill.store.wal.format import Frame
-from leasemill.store.wal.inspect import Examiner, Facts, examine
+from leasemill.store.wal.inspect import Examiner, examine
 from leasemill.store.wal.url import parse_folder_url
 
 EXIT_DAMAGED = 1
@@ -34,7 +33,6 @@ class FolderType(click.ParamType[Path]):
 
 
 folder_argument = click.argument("folder", type=FolderType())
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @click.group()
@@ -51,9 +49,9 @@ def wal() -> None:
 @json_option
 def verify(folder: Path, as_json: bool) -> None:
     """Read and replay the whole log, and check every rule."""
-    facts = _facts(folder)
+    facts = examine(folder)
     if as_json:
-        _print_json({**msgspec.to_builtins(facts), "is_sound": facts.is_sound})
+        print_json({**msgspec.to_builtins(facts), "is_sound": facts.is_sound})
     else:
         frames = sum(segment.frames for segment in facts.segments)
         events = sum(segment.events for segment in facts.segments)
@@ -90,8 +88,6 @@ def dump(folder: Path, first: int, job: str | None, limit: int | None, as_json: 
         if examiner.damage is not None:
             click.echo(f"stopped at position {examiner.damage.position}: {examiner.damage.what}", err=True)
             sys.exit(0 if examiner.damage.is_torn_tail else EXIT_DAMAGED)
-    except LeasemillError as error:
-        raise click.ClickException(str(error)) from None
     finally:
         examiner.close()
 
@@ -101,9 +97,9 @@ def dump(folder: Path, first: int, job: str | None, limit: int | None, as_json: 
 @json_option
 def stats(folder: Path, as_json: bool) -> None:
     """Print what the log holds: jobs, events, segments, bytes."""
-    facts = _facts(folder)
+    facts = examine(folder)
     if as_json:
-        _print_json(msgspec.to_builtins(facts))
+        print_json(msgspec.to_builtins(facts))
         return
     click.echo(f"{'folder':<12} {folder}")
     click.echo(f"{'snapshot':<12} {facts.snapshot or 'none'}")
@@ -122,28 +118,14 @@ def stats(folder: Path, as_json: bool) -> None:
 @json_option
 def snapshot(folder: Path, keep_segments: bool, as_json: bool) -> None:
     """Take a snapshot, so that opening reads it instead of the log before it."""
-    try:
-        taken = build(folder, keep_segments=keep_segments, seal_first=True)
-    except LeasemillError as error:
-        raise click.ClickException(str(error)) from None
+    taken = build(folder, keep_segments=keep_segments, seal_first=True)
     if as_json:
-        _print_json({"snapshot": None if taken is None else msgspec.to_builtins(taken)})
+        print_json({"snapshot": None if taken is None else msgspec.to_builtins(taken)})
     elif taken is None:
         click.echo("nothing to do: the log is covered, or another process is taking a snapshot")
     else:
         size = (folder / taken.name).stat().st_size
         click.echo(f"{taken.name}: {size / 1e6:,.1f} MB, covers the log up to position {taken.position}")
-
-
-def _facts(folder: Path) -> Facts:
-    try:
-        return examine(folder)
-    except LeasemillError as error:
-        raise click.ClickException(str(error)) from None
-
-
-def _print_json(value: object) -> None:
-    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2))
 
 
 def _events(examiner: Examiner, first: int) -> Iterator[tuple[Frame, AnyEvent]]:
@@ -180,14 +162,14 @@ def _as_json(frame: Frame, event: AnyEvent) -> str:
 
 def _as_text(frame: Frame, event: AnyEvent) -> str:
     fields = _fields(event)
-    at = _instant(fields.pop("at"))
+    at = instant(fields.pop("at"))
     told = " ".join(f"{name}={_told(name, value)}" for name, value in fields.items() if value not in (None, (), []))
     return f"{frame.position:>12}  {at}  {type(event).__name__:<18} {told}"
 
 
 def _told(name: str, value: Any) -> str:
     if isinstance(value, int) and not isinstance(value, bool) and name.endswith(TIMES):
-        return "never" if value == NEVER else _instant(value)
+        return "never" if value == NEVER else instant(value)
     if isinstance(value, dict):
         return "{" + " ".join(f"{key}={_told(key, item)}" for key, item in value.items() if item is not None) + "}"
     if isinstance(value, list):
@@ -195,7 +177,3 @@ def _told(name: str, value: Any) -> str:
     if isinstance(value, msgspec.Raw):
         return bytes(value).decode()
     return str(value)
-
-
-def _instant(us: int) -> str:
-    return datetime.fromtimestamp(us / SECOND, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

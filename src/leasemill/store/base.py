@@ -16,6 +16,7 @@ from leasemill.errors import Invalid
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import Action, Job, JobSpec, Policy
 from leasemill.kernel.validate import BATCH_ITEMS
+from leasemill.store.presence import Presence
 from leasemill.store.sources import Entropy, SystemEntropy
 
 AnswerT = TypeVar("AnswerT")
@@ -113,7 +114,10 @@ class Operator(Protocol):
 
 
 class FullStore(Store, Inspector, Operator, Protocol):
-    """What `open_store` gives: all three."""
+    """What `open_store` gives: all three, and a place for workers' records."""
+
+    @property
+    def presence(self) -> Presence: ...
 
 
 class Verbs(ABC):

@@ -1,0 +1,49 @@
+"""`leasemill health`: an exit code for probes."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import click
+
+from leasemill.cli.lazy import EXIT_REFUSED
+from leasemill.cli.opening import opened, url_option
+from leasemill.cli.output import json_option, print_json
+from leasemill.cli.workers import records
+
+
+@click.command()
+@click.option(
+    "--max-age",
+    default=15.0,
+    show_default=True,
+    type=click.FloatRange(0, min_open=True),
+    help="Seconds since a worker was last heard of.",
+)
+@click.option("--worker", "worker_id", help="This worker, instead of any.")
+@url_option
+@json_option
+def health(url: str, max_age: float, worker_id: str | None, as_json: bool) -> None:
+    """Exit 0 if the store answers and a worker was heard of lately, else 1 (3 if the store does not answer)."""
+    with opened(url) as store:
+        totals = store.totals()
+        found = [record for record in records(store.presence) if worker_id in (None, record.worker)]
+    now = time.time()
+    ages = [now - record.published_at for record in found]
+    is_healthy = bool(ages) and min(ages) <= max_age
+    if as_json:
+        print_json(
+            {
+                "is_healthy": is_healthy,
+                "workers": len(found),
+                "youngest_s": min(ages, default=None),
+                "jobs": dict(totals.counts),
+            }
+        )
+    elif not ages:
+        click.echo("unhealthy: no worker is known" if worker_id is None else f"unhealthy: {worker_id} is not known")
+    else:
+        click.echo(f"{'healthy' if is_healthy else 'unhealthy'}: a worker was heard of {min(ages):.1f} s ago")
+    if not is_healthy:
+        sys.exit(EXIT_REFUSED)

@@ -1,0 +1,357 @@
+"""`leasemill jobs`: look at jobs and act on them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import click
+import msgspec
+
+from leasemill.cli.lazy import EXIT_REFUSED
+from leasemill.cli.opening import by_option, opened, reason_option, url_option
+from leasemill.cli.output import instant, json_option, print_json, print_table, span
+from leasemill.errors import NotFound
+from leasemill.kernel import commands as c
+from leasemill.kernel.model import NEVER, Execution, Job, JobState, Refusal
+from leasemill.kernel.operate import last_error
+from leasemill.store.base import FullStore
+
+PAGE = 1_000
+ERROR_SHOWN = 60
+
+
+@click.group()
+def jobs() -> None:
+    """List, show, cancel, redrive and purge jobs."""
+
+
+def filter_options(command: Callable[..., None]) -> Callable[..., None]:
+    for option in reversed(
+        [
+            click.option("--id", "job_ids", multiple=True, help="This job; may be given several times."),
+            click.option("--queue", help="Of this queue."),
+            click.option("--kind", help="Of this kind."),
+            click.option("--lane", help="Of this lane."),
+            click.option(
+                "--state",
+                "states",
+                multiple=True,
+                type=click.Choice([state.value for state in JobState]),
+                help="In it.",
+            ),
+            click.option("--error", help="Whose latest error contains this text."),
+        ]
+    ):
+        command = option(command)
+    return command
+
+
+def wanted(
+    job_ids: tuple[str, ...],
+    queue: str | None,
+    kind: str | None,
+    lane: str | None,
+    states: tuple[str, ...],
+    error: str | None,
+) -> c.JobFilter:
+    return c.JobFilter(
+        job_ids=job_ids or None,
+        queue=queue,
+        kind=kind,
+        lane=lane,
+        states=frozenset(map(JobState, states)) or None,
+        error_contains=error,
+    )
+
+
+@jobs.command("list")
+@filter_options
+@click.option("--limit", default=50, show_default=True, type=click.IntRange(1), help="At most this many.")
+@click.option("--after", default=0, help="Go on behind this job, as the last line of a full page says.")
+@url_option
+@json_option
+def list_jobs(url: str, limit: int, after: int, as_json: bool, **filters: Any) -> None:
+    """List jobs in the order they were enqueued."""
+    found: list[Job] = []
+    goes_on: int | None = after
+    with opened(url) as store:
+        while goes_on is not None and len(found) < limit:
+            page = store.jobs(wanted(**filters), limit=min(PAGE, limit - len(found)), after=goes_on)
+            found += page.jobs
+            goes_on = page.after
+    if as_json:
+        print_json({"jobs": [summary(job) for job in found], "after": goes_on})
+        return
+    rows = [
+        (
+            job.spec.id,
+            job.state.value,
+            job.spec.queue,
+            job.spec.kind,
+            job.spec.lane or "-",
+            str(job.attempt),
+            instant(job.updated_at),
+            _first_line(last_error(job)),
+        )
+        for job in found
+    ]
+    print_table(("id", "state", "queue", "kind", "lane", "attempts", "updated", "error"), rows)
+    if goes_on is not None:
+        click.echo(f"there may be more: --after {goes_on}")
+
+
+@jobs.command()
+@click.argument("job_id")
+@url_option
+@json_option
+def show(url: str, job_id: str, as_json: bool) -> None:
+    """Show a job with every execution: who, when, how long, how it ended, and what was refused."""
+    with opened(url) as store:
+        job = store.job(job_id)
+    if job is None:
+        raise NotFound(f"there is no job {job_id!r}; it never was, or retention or purge has removed it")
+    if as_json:
+        print_json(detailed(job))
+    else:
+        _print_job(job)
+
+
+@jobs.command()
+@click.argument("job_ids", nargs=-1, required=True)
+@reason_option
+@by_option
+@url_option
+@json_option
+def cancel(url: str, job_ids: tuple[str, ...], reason: str, by: str, as_json: bool) -> None:
+    """Cancel jobs: they end DEAD; whoever runs one learns it at the next report."""
+    with opened(url) as store:
+        outcomes = store.cancel(job_ids, by=by, reason=reason)
+    told = [{"id": outcome.job_id, "outcome": _cancelled(outcome)} for outcome in outcomes]
+    if as_json:
+        print_json(told)
+    else:
+        for line in told:
+            click.echo(f"{line['id']}: {line['outcome']}")
+    if any(isinstance(outcome, c.Missing | c.AlreadySucceeded) for outcome in outcomes):
+        sys.exit(EXIT_REFUSED)
+
+
+def _cancelled(outcome: c.CancelOutcome) -> str:
+    match outcome:
+        case c.Missing():
+            return "no such job"
+        case c.AlreadySucceeded():
+            return "has succeeded already"
+        case c.Cancelled(state=JobState.SUCCEEDED):
+            return "had committed, so it succeeded"
+        case c.Cancelled(is_repeat=True):
+            return "was cancelled before"
+        case _:
+            return "cancelled"
+
+
+@jobs.command()
+@filter_options
+@reason_option
+@by_option
+@click.option("--limit", type=click.IntRange(1), help="At most this many.")
+@click.option("--dry-run", is_flag=True, help="Only tell which.")
+@url_option
+@json_option
+def redrive(url: str, reason: str, by: str, limit: int | None, dry_run: bool, as_json: bool, **filters: Any) -> None:
+    """Make FAILED and DEAD jobs READY again, with retries anew."""
+    with opened(url) as store:
+
+        def act(count: int, after: int) -> c.Operated:
+            return store.redrive(where, by=by, reason=reason, limit=count, after=after)
+
+        where = wanted(**filters)
+        _sweep(store, where, act, {JobState.FAILED, JobState.DEAD}, limit, dry_run, as_json, "redriven")
+
+
+@jobs.command()
+@filter_options
+@reason_option
+@by_option
+@click.option("--limit", type=click.IntRange(1), help="At most this many.")
+@click.option("--dry-run", is_flag=True, help="Only tell which.")
+@url_option
+@json_option
+def purge(url: str, reason: str, by: str, limit: int | None, dry_run: bool, as_json: bool, **filters: Any) -> None:
+    """Forget jobs that have ended (SUCCEEDED, FAILED, DEAD), with their history."""
+    with opened(url) as store:
+
+        def act(count: int, after: int) -> c.Operated:
+            return store.purge(where, by=by, reason=reason, limit=count, after=after)
+
+        where = wanted(**filters)
+        ended = {JobState.SUCCEEDED, JobState.FAILED, JobState.DEAD}
+        _sweep(store, where, act, ended, limit, dry_run, as_json, "purged")
+
+
+def _sweep(
+    store: FullStore,
+    where: c.JobFilter,
+    act: Callable[[int, int], c.Operated],
+    states: set[JobState],
+    limit: int | None,
+    dry_run: bool,
+    as_json: bool,
+    done: str,
+) -> None:
+    """Page through what fits, acting on it or only telling."""
+    narrowed = msgspec.structs.replace(where, states=frozenset(states & (where.states or states)))
+
+    def tell(count: int, after: int) -> c.Operated:
+        page = store.jobs(narrowed, limit=count, after=after)
+        return c.Operated(tuple(job.spec.id for job in page.jobs), page.after)
+
+    found: list[str] = []
+    after: int | None = 0
+    while after is not None and (limit is None or len(found) < limit):
+        count = PAGE if limit is None else min(PAGE, limit - len(found))
+        page = (tell if dry_run else act)(count, after)
+        found += page.job_ids
+        after = page.after
+    if as_json:
+        print_json({"job_ids": found, "is_dry_run": dry_run})
+        return
+    for job_id in found:
+        click.echo(job_id)
+    click.echo(f"{len(found)} jobs {'would be ' if dry_run else ''}{done}", err=True)
+
+
+# How a job is shown --------------------------------------------------------------------------------------------
+
+
+def summary(job: Job) -> dict[str, Any]:
+    spec = job.spec
+    return {
+        "id": spec.id,
+        "state": job.state,
+        "queue": spec.queue,
+        "kind": spec.kind,
+        "lane": spec.lane,
+        "priority": spec.priority,
+        "payload": msgspec.Raw(spec.payload),
+        "attempts": job.attempt,
+        "retries": job.retries,
+        "expirations": job.expirations,
+        "created_at": instant(job.created_at),
+        "available_at": instant(job.available_at),
+        "updated_at": instant(job.updated_at),
+        "error": last_error(job),
+    }
+
+
+def detailed(job: Job) -> dict[str, Any]:
+    return {
+        **summary(job),
+        "result": None if job.result is None else msgspec.Raw(job.result),
+        "is_cancelled": job.is_cancelled,
+        "blocks_lane": job.blocks_lane,
+        "policy": None if job.spec.policy is None else msgspec.structs.asdict(job.spec.policy),
+        "executions": [_execution(execution) for execution in job.executions],
+        "refusals": [_refusal(refusal) for refusal in job.refusals],
+    }
+
+
+def _execution(execution: Execution) -> dict[str, Any]:
+    times = ("leased_at", "started_at", "committed_at", "finished_at", "expires_at")
+    return {
+        "attempt": execution.attempt,
+        "worker": execution.worker,
+        "fence": execution.fence,
+        "status": execution.status,
+        "reason": execution.reason,
+        "ended_by": execution.ended_by,
+        **{name: instant(getattr(execution, name)) for name in times},
+        "error": execution.error,
+    }
+
+
+def _refusal(refusal: Refusal) -> dict[str, Any]:
+    return {
+        "at": instant(refusal.at),
+        "verb": refusal.verb,
+        "worker": refusal.worker,
+        "attempt": refusal.attempt,
+        "latest_attempt": refusal.current_attempt,
+        "reason": refusal.reason,
+    }
+
+
+def _print_job(job: Job) -> None:
+    spec = job.spec
+    lines = [
+        ("job", spec.id),
+        ("state", job.state.value.upper() + (" (blocks its lane)" if job.blocks_lane else "")),
+        ("queue", spec.queue),
+        ("kind", spec.kind),
+        ("lane", spec.lane or "-"),
+        ("priority", str(spec.priority)),
+        ("payload", spec.payload.decode()),
+        ("enqueued", instant(job.created_at)),
+        ("available", instant(job.available_at)),
+        ("attempts", f"{job.attempt} ({job.retries} retries, {job.expirations} expirations)"),
+    ]
+    if job.result is not None:
+        lines.append(("result", job.result.decode()))
+    for name, value in lines:
+        click.echo(f"{name:<10} {value}")
+    if job.executions:
+        click.echo("\nexecutions")
+        print_table(
+            ("attempt", "worker", "fence", "leased", "waited", "ran", "ended", "how"),
+            [_execution_row(execution) for execution in job.executions],
+        )
+        for execution in job.executions:
+            if execution.error:
+                click.echo(f"\nerror of attempt {execution.attempt}\n{execution.error}")
+    if job.refusals:
+        click.echo("\nrefused reports")
+        print_table(
+            ("at", "verb", "worker", "of attempt", "latest was", "why"),
+            [
+                (
+                    instant(refusal.at),
+                    refusal.verb.value,
+                    refusal.worker or "unknown",
+                    "unknown" if refusal.attempt is None else str(refusal.attempt),
+                    str(refusal.current_attempt),
+                    f"lease {refusal.reason.value}",
+                )
+                for refusal in job.refusals
+            ],
+        )
+
+
+def _execution_row(execution: Execution) -> tuple[str, ...]:
+    started, ended = execution.started_at, execution.finished_at
+    return (
+        str(execution.attempt),
+        execution.worker,
+        str(execution.fence),
+        instant(execution.leased_at),
+        span(None if started is None else started - execution.leased_at),
+        span(None if started is None or ended is None else ended - started),
+        instant(ended),
+        _how(execution),
+    )
+
+
+def _how(execution: Execution) -> str:
+    if execution.finished_at is None:
+        until = "without end" if execution.expires_at == NEVER else f"until {instant(execution.expires_at)}"
+        return f"{execution.status.value}, held {until}"
+    if execution.reason is not None:
+        return execution.reason.value + (", for good" if execution.is_final else "")
+    by = execution.ended_by.value if execution.ended_by else "-"
+    return execution.status.value if by == "ack" else f"{execution.status.value}, by {by} after its commit"
+
+
+def _first_line(error: str | None) -> str:
+    line = (error or "").partition("\n")[0]
+    return line if len(line) <= ERROR_SHOWN else line[: ERROR_SHOWN - 3] + "..."

@@ -1,0 +1,87 @@
+"""`leasemill stats`: how many jobs stand where, once or again and again."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import click
+
+from leasemill.cli.opening import opened, url_option
+from leasemill.cli.output import json_option, print_json, print_table, span
+from leasemill.cli.queues import all_queues
+from leasemill.cli.workers import records
+from leasemill.kernel.model import JobState
+from leasemill.store.base import FullStore
+
+
+@click.command()
+@click.option("--watch", is_flag=True, help="Print again and again, with rates, until interrupted.")
+@click.option(
+    "--interval", default=1.0, show_default=True, type=click.FloatRange(0.1), help="Seconds between, with --watch."
+)
+@url_option
+@json_option
+def stats(url: str, watch: bool, interval: float, as_json: bool) -> None:
+    """Count jobs by queue and state."""
+    with opened(url) as store:
+        before: dict[str, Any] | None = None
+        while True:
+            found = gathered(store)
+            if as_json:
+                print_json(found)
+            else:
+                if watch:
+                    click.clear()
+                _print(found, before)
+            if not watch:
+                return
+            before = found
+            try:
+                time.sleep(interval)
+            except KeyboardInterrupt:
+                return
+
+
+def gathered(store: FullStore) -> dict[str, Any]:
+    totals = store.totals()
+    now = time.time()
+    queues = all_queues(store)
+    return {
+        "at": now,
+        "jobs": dict(totals.counts),
+        "leases": totals.timed_leases,
+        "claims_ever": totals.fence,
+        "workers": sum(not record.is_stale(now) for record in records(store.presence)),
+        "queues": {
+            queue.name: {
+                "jobs": dict(queue.counts),
+                "is_paused": queue.is_paused,
+                "due_in_us": store.due_in([queue.name]) if queue.mode == "claim" else None,
+            }
+            for queue in queues
+        },
+    }
+
+
+def _print(found: dict[str, Any], before: dict[str, Any] | None) -> None:
+    rows = [
+        (name, *(f"{queue['jobs'][state]:,}" for state in JobState), _next(queue))
+        for name, queue in found["queues"].items()
+    ]
+    rows.append(("all", *(f"{found['jobs'][state]:,}" for state in JobState), ""))
+    print_table(("queue", *(state.value for state in JobState), "next"), rows)
+    line = f"{found['workers']} workers, {found['leases']} leases, {found['claims_ever']:,} claims so far"
+    if before is not None and found["at"] > before["at"]:
+        elapsed = found["at"] - before["at"]
+        line += f"; {(found['claims_ever'] - before['claims_ever']) / elapsed:,.0f} claims/s"
+    click.echo(line)
+
+
+def _next(queue: dict[str, Any]) -> str:
+    if queue["is_paused"]:
+        return "paused"
+    due_in_us = queue["due_in_us"]
+    if due_in_us is None:
+        return "-"
+    return "due" if due_in_us == 0 else f"in {span(due_in_us)}"

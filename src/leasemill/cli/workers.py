@@ -1,0 +1,82 @@
+"""`leasemill workers`: who is at work, on what, since when."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import click
+import msgspec
+
+from leasemill.cli.opening import opened, url_option
+from leasemill.cli.output import json_option, print_json, print_table, span
+from leasemill.kernel.model import SECOND
+from leasemill.store.presence import Presence
+from leasemill.worker.presence import RunningJob, WorkerRecord, decode_record
+
+
+@click.command()
+@url_option
+@json_option
+def workers(url: str, as_json: bool) -> None:
+    """List workers: what they say of themselves, every few seconds. Soft state: it may be a little old."""
+    with opened(url) as store:
+        found = records(store.presence)
+    now = time.time()
+    if as_json:
+        print_json([_told(record, now) for record in found])
+        return
+    print_table(
+        ("worker", "seen", "up", "queues", "running", "done", "state"),
+        [
+            (
+                record.worker,
+                f"{_span(now - record.published_at)} ago",
+                _span(now - record.started_at),
+                ",".join(record.queues),
+                f"{len(record.running)}/{record.concurrency}",
+                f"{record.counters.get('succeeded', 0):,.0f}",
+                _state(record, now),
+            )
+            for record in found
+        ],
+    )
+    for record in found:
+        for job in record.running:
+            click.echo(f"  {record.worker} runs {job.kind} {job.job} for {job.seconds:.1f} s{_progress(job)}")
+
+
+def records(presence: Presence) -> list[WorkerRecord]:
+    """What workers published, as far as it can be read."""
+    return list(_readable(content for _, content in presence.records()))
+
+
+def _readable(contents: Iterable[bytes]) -> Iterable[WorkerRecord]:
+    for content in contents:
+        try:
+            yield decode_record(content)
+        except msgspec.MsgspecError:
+            continue  # of another version
+
+
+def _state(record: WorkerRecord, now: float) -> str:
+    if record.is_stale(now):
+        return "gone?"
+    return "stopping" if record.is_stopping else "at work"
+
+
+def _told(record: WorkerRecord, now: float) -> dict[str, Any]:
+    fields: dict[str, Any] = msgspec.to_builtins(record)
+    return fields | {"seen_s_ago": round(now - record.published_at, 3), "is_stale": record.is_stale(now)}
+
+
+def _span(seconds: float) -> str:
+    return span(int(max(0.0, seconds) * SECOND))
+
+
+def _progress(job: RunningJob) -> str:
+    if job.done is None:
+        return ""
+    total = "" if job.total is None else f"/{job.total:g}"
+    return f": {job.done:g}{total}{' ' + job.note if job.note else ''}"
