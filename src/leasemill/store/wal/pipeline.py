@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from contextlib import suppress
+from queue import SimpleQueue
 from typing import Any, Final
 
 BATCH_TICKETS: Final = 1_000
@@ -49,7 +51,7 @@ class Ticket:
         self._woken.acquire()
 
     def wake(self) -> None:
-        if self._woken is not None:
+        if self._woken is not None and self._woken.locked():
             self._woken.release()
 
     def outcome(self) -> Any:
@@ -73,20 +75,23 @@ class Pipeline:
         self._waiting: list[Ticket] = []
         self._is_led = False
         self._loop_leader: threading.Thread | None = None
-        self._lead_for_loops = threading.Semaphore(0)
-        self._is_closed = False
+        self._errands: SimpleQueue[bool] = SimpleQueue()
 
     def run(self, ticket: Ticket) -> Any:
-        with self._guard:
-            self._waiting.append(ticket)
-            if self._is_led:
-                ticket.for_thread()
-            else:
-                self._is_led = ticket.is_leader = True
-        if not ticket.is_leader:
-            ticket.wait()
-        if ticket.is_leader:
-            self._lead(ticket)
+        try:
+            with self._guard:
+                self._waiting.append(ticket)
+                if self._is_led:
+                    ticket.for_thread()
+                else:
+                    self._is_led = ticket.is_leader = True
+            if not ticket.is_leader:
+                ticket.wait()
+            if ticket.is_leader:
+                self._lead(ticket)
+        except BaseException:
+            self._abandon(ticket)
+            raise
         return ticket.outcome()
 
     async def arun(self, ticket: Ticket) -> Any:
@@ -102,12 +107,21 @@ class Pipeline:
         return ticket.outcome()
 
     def close(self) -> None:
+        """End the thread that leads for event loops; another starts if one of them still asks."""
         with self._guard:
-            self._is_closed = True
-            leader = self._loop_leader
+            leader, self._loop_leader = self._loop_leader, None
+            errands, self._errands = self._errands, SimpleQueue()
         if leader is not None:
-            self._lead_for_loops.release()
+            errands.put(False)
             leader.join()
+
+    def _abandon(self, ticket: Ticket) -> None:
+        """Its caller was interrupted: it must not be carried out any more, nor be handed the lead."""
+        with self._guard:
+            if ticket in self._waiting:
+                self._waiting.remove(ticket)
+        if ticket.is_leader:
+            self._hand_over(ticket)
 
     def _lead(self, own: Ticket | None) -> None:
         """Carry out what waits, `own` with it, and hand over."""
@@ -116,8 +130,10 @@ class Pipeline:
         try:
             self._carry_out(batch)
         finally:
-            self._hand_over()
-            self._tell(batch, own)
+            try:
+                self._hand_over(own)
+            finally:
+                self._tell(batch, own)
 
     def _taken(self, own: Ticket | None) -> list[Ticket]:
         """What waits, as much as makes a sensible append; always with `own`."""
@@ -132,8 +148,10 @@ class Pipeline:
         self._waiting = left[len(batch) - (own is not None) :]
         return batch
 
-    def _hand_over(self) -> None:
+    def _hand_over(self, own: Ticket | None) -> None:
         with self._guard:
+            if own is not None:
+                own.is_leader = False
             if not self._waiting:
                 self._is_led = False
                 return
@@ -154,22 +172,29 @@ class Pipeline:
             elif ticket is not own:
                 ticket.wake()
         for loop, futures in loops.items():
-            if not loop.is_closed():
+            with suppress(RuntimeError):  # the loop was closed: nobody waits there
                 loop.call_soon_threadsafe(_finish, futures)
 
     def _wake_loop_leader(self) -> None:
         with self._guard:
             if self._loop_leader is None:
-                self._loop_leader = threading.Thread(target=self._lead_loops, name=self._name, daemon=True)
-                self._loop_leader.start()
-        self._lead_for_loops.release()
+                self._start_loop_leader()
+            self._errands.put(True)
 
-    def _lead_loops(self) -> None:
-        while True:
-            self._lead_for_loops.acquire()
-            if self._is_closed:
-                return
-            self._lead(None)
+    def _start_loop_leader(self) -> None:
+        errands = self._errands
+        self._loop_leader = threading.Thread(target=self._lead_loops, args=(errands,), name=self._name, daemon=True)
+        self._loop_leader.start()
+
+    def _lead_loops(self, errands: SimpleQueue[bool]) -> None:
+        try:
+            while errands.get():
+                self._lead(None)
+        except BaseException:
+            with self._guard:
+                if self._errands is errands:
+                    self._start_loop_leader()  # its callers were told; those that come are led by another
+            raise
 
 
 def _finish(futures: list[asyncio.Future[None]]) -> None:

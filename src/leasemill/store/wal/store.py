@@ -16,12 +16,13 @@ import threading
 import time
 import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeVar, cast
 
 from msgspec import Struct
 
-from leasemill.errors import Broken, LeasemillError, Unavailable
+from leasemill.errors import LeasemillError, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.apply import apply
 from leasemill.kernel.decide import expire_regardless
@@ -108,8 +109,9 @@ class FileStore(Verbs):
 
     def close(self) -> None:
         self._is_closed = True
+        with suppress(Unavailable):
+            self._pipeline.run(Ticket(c.GetTotals()))  # lets go of the log when no other caller uses it
         self._pipeline.close()
-        self._drop_log()
         _OPEN.discard(self)
 
     # Carrying out
@@ -121,7 +123,7 @@ class FileStore(Verbs):
             position = self._decided(tickets)
             if any(ticket.is_durable for ticket in tickets):
                 self._opened_log().sync(position)
-        except (Unavailable, Broken) as error:
+        except LeasemillError as error:
             self._fail(tickets, error)
         except OSError as error:
             self._fail(tickets, _unavailable(self._path, error))
@@ -312,6 +314,7 @@ class FileStore(Verbs):
 
     def _refuse_if_closed(self) -> None:
         if self._is_closed:
+            self._drop_log()
             raise Unavailable(f"the store {self._path} is closed; open it again")
 
     def _after_fork(self) -> None:
