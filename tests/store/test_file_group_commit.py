@@ -1,0 +1,303 @@
+"""Callers of one process share appends and syncs: every answer is right, and nobody is hurt by another's end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+from leasemill.errors import QueueRefused, Unavailable
+from leasemill.kernel import commands as c
+from leasemill.kernel.model import JobSpec, JobState
+from leasemill.store.wal.store import FileOptions, FileStore
+from leasemill.testing.faults import Operation, SimulatedDisk, SimulatedMachine
+from leasemill.testing.rules import rule
+from tests.crash.lab import log_of, open_simulated
+
+CALLERS = 32
+LONG_S = 20.0
+
+
+class Stopped(BaseException):
+    """What a signal's handler raises."""
+
+
+def job(job_id: str, queue: str = "q") -> JobSpec:
+    return JobSpec(job_id, queue, "k")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[FileStore]:
+    with FileStore(tmp_path, options=FileOptions(segment_bytes=64 * 1024)) as store:
+        yield store
+
+
+@contextmanager
+def counted_appends(store: FileStore) -> Iterator[list[int]]:
+    """How many events each append had."""
+    log, sizes = log_of(store), list[int]()
+    append = log.append
+
+    def counting(events: list[object]) -> int:
+        sizes.append(len(events))
+        return append(events)  # type: ignore[arg-type]
+
+    log.append = counting  # type: ignore[method-assign,assignment]
+    try:
+        yield sizes
+    finally:
+        log.append = append  # type: ignore[method-assign]
+
+
+def one_life(store: FileStore, name: str) -> None:
+    """Enqueue, claim in a queue of one's own, ack."""
+    assert store.enqueue([job(name, name)]) == [c.Enqueued(name)]
+    assert store.enqueue([job(name, name)]) == [c.Duplicate(name)]
+    (lease,) = store.claim(name, [name], 1)
+    assert lease.job.id == name
+    assert store.ack([c.AckReport(name, lease.token)]) == [c.Acked(name)]
+
+
+async def one_life_async(store: FileStore, name: str) -> None:
+    assert await store.aenqueue([job(name, name)]) == [c.Enqueued(name)]
+    assert await store.aenqueue([job(name, name)]) == [c.Duplicate(name)]
+    (lease,) = await store.aclaim(name, [name], 1)
+    assert lease.job.id == name
+    assert await store.aack([c.AckReport(name, lease.token)]) == [c.Acked(name)]
+
+
+async def many_lives(store: FileStore, prefix: str) -> None:
+    await asyncio.gather(*(one_life_async(store, f"{prefix}-{number}") for number in range(CALLERS)))
+
+
+@rule("W1", "E1")
+def test_many_threads_share_appends(store: FileStore) -> None:
+    with counted_appends(store) as sizes, ThreadPoolExecutor(CALLERS) as pool:
+        list(pool.map(lambda number: one_life(store, f"t-{number}"), range(CALLERS)))
+    assert store.totals().counts[JobState.SUCCEEDED] == CALLERS
+    assert len(sizes) < CALLERS * 3  # a duplicate appends nothing
+
+
+@rule("W1", "E1")
+def test_many_coroutines_share_appends(store: FileStore) -> None:
+    with counted_appends(store) as sizes:
+        asyncio.run(many_lives(store, "a"))
+    assert store.totals().counts[JobState.SUCCEEDED] == CALLERS
+    assert len(sizes) <= CALLERS
+
+
+@rule("W1", "E1")
+def test_threads_and_two_event_loops_share_one_store(store: FileStore) -> None:
+    loops = [threading.Thread(target=lambda name=name: asyncio.run(many_lives(store, name))) for name in ("a", "b")]
+    with counted_appends(store) as sizes, ThreadPoolExecutor(CALLERS) as pool:
+        for loop in loops:
+            loop.start()
+        list(pool.map(lambda number: one_life(store, f"t-{number}"), range(CALLERS)))
+        for loop in loops:
+            loop.join(LONG_S)
+    assert store.totals().counts[JobState.SUCCEEDED] == 3 * CALLERS
+    assert len(sizes) < 3 * CALLERS * 3
+
+
+@rule("E6")
+def test_a_refused_call_costs_its_neighbours_nothing(store: FileStore) -> None:
+    store.acquire([c.AcquireRequest("offsets", "lane", 1, "worker", "token")])
+
+    async def overlap() -> list[object]:
+        calls: list[Awaitable[object]] = [store.aenqueue([job(f"j-{number}")]) for number in range(10)]
+        calls.insert(5, store.aenqueue([job("wrong", "offsets")]))
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    answers = asyncio.run(overlap())
+    assert isinstance(answers.pop(5), QueueRefused)
+    assert answers == [[c.Enqueued(f"j-{number}")] for number in range(10)]
+
+
+class Held:
+    """A store on a simulated disk whose next sync waits, with a caller in it; others come behind it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.machine = SimulatedMachine()
+        self.store = open_simulated(self.machine, folder)
+        self.store.totals()
+        self.reached, self.go = threading.Event(), threading.Event()
+        self.then: Callable[[int], None] = lambda _: None
+        self.syncs = 0
+        self.outcomes: dict[str, object] = {}
+        self.threads: list[threading.Thread] = []
+        self.machine.before = self._before
+
+    def _before(self, _disk: SimulatedDisk, operation: Operation, _name: str) -> None:
+        if operation is Operation.SYNC:
+            self.syncs += 1
+            if self.syncs == 1:
+                self.reached.set()
+                assert self.go.wait(LONG_S)
+            self.then(self.syncs)
+
+    def call(self, name: str) -> None:
+        """In a thread of its own."""
+
+        def run() -> None:
+            try:
+                self.outcomes[name] = self.store.enqueue([job(name)])
+            except BaseException as error:  # noqa: BLE001  (whatever the caller would see)
+                self.outcomes[name] = error
+
+        thread = threading.Thread(target=run, daemon=True)
+        self.threads.append(thread)
+        thread.start()
+
+    def wait_for_waiting(self, count: int) -> None:
+        until = time.monotonic() + LONG_S
+        while len(self.store._pipeline._waiting) < count:
+            assert time.monotonic() < until
+            time.sleep(0.001)
+
+    def finish(self) -> None:
+        self.go.set()
+        for thread in self.threads:
+            thread.join(LONG_S)
+            assert not thread.is_alive(), "a caller is stranded"
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> Held:
+    return Held(tmp_path)
+
+
+@rule("W1")
+def test_an_interrupted_leader_strands_nobody(held: Held) -> None:
+    def interrupt(sync: int) -> None:
+        if sync == 2:
+            raise KeyboardInterrupt
+
+    held.then = interrupt
+    held.call("first")
+    assert held.reached.wait(LONG_S)
+    for number in range(5):
+        held.call(f"behind-{number}")
+    held.wait_for_waiting(5)
+    held.finish()
+    behind = [held.outcomes[f"behind-{number}"] for number in range(5)]
+    assert held.outcomes["first"] == [c.Enqueued("first")]
+    assert sorted(type(outcome).__name__ for outcome in behind) == ["KeyboardInterrupt"] + 4 * ["Unavailable"]
+    for number in range(5):
+        (again,) = held.store.enqueue([job(f"behind-{number}")])
+        assert again in (c.Enqueued(f"behind-{number}"), c.Duplicate(f"behind-{number}"))
+
+
+@rule("W1")
+def test_a_caller_interrupted_while_it_waits_is_not_handed_the_lead(held: Held) -> None:
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        raise Stopped
+
+    before = signal.signal(signal.SIGUSR1, stop)
+    try:
+        held.call("first")
+        assert held.reached.wait(LONG_S)
+        threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+        with pytest.raises(Stopped):
+            held.store.enqueue([job("interrupted")])
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    held.call("behind")
+    held.wait_for_waiting(1)
+    held.finish()
+    assert held.outcomes == {"first": [c.Enqueued("first")], "behind": [c.Enqueued("behind")]}
+    assert held.store.job("interrupted") is None
+
+
+def test_a_coroutine_that_is_cancelled_costs_its_neighbours_nothing(held: Held) -> None:
+    async def overlap() -> object:
+        held.call("first")
+        await asyncio.to_thread(held.reached.wait, LONG_S)
+        gone = asyncio.ensure_future(held.store.aenqueue([job("gone")]))
+        behind = asyncio.ensure_future(held.store.aenqueue([job("behind")]))
+        await asyncio.to_thread(held.wait_for_waiting, 2)
+        gone.cancel()
+        held.go.set()
+        return await asyncio.wait_for(behind, LONG_S)
+
+    assert asyncio.run(overlap()) == [c.Enqueued("behind")]
+    held.finish()
+
+
+def test_a_loop_that_ended_costs_its_neighbours_nothing(held: Held) -> None:
+    async def leave() -> None:
+        asyncio.ensure_future(held.store.aenqueue([job("left")]))  # noqa: RUF006  (nobody waits for it)
+        await asyncio.to_thread(held.wait_for_waiting, 1)
+
+    held.call("first")
+    assert held.reached.wait(LONG_S)
+    asyncio.run(leave())
+    held.call("behind")
+    held.wait_for_waiting(2)
+    held.finish()
+    assert held.outcomes["behind"] == [c.Enqueued("behind")]
+
+
+def test_an_error_in_the_thread_that_leads_for_loops_ends_nothing_for_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    machine = SimulatedMachine()
+    store = open_simulated(machine, tmp_path)
+
+    def fail_once(_disk: SimulatedDisk, _operation: Operation, _name: str) -> None:
+        machine.before = None
+        raise ArithmeticError
+
+    async def calls() -> object:
+        machine.before = fail_once
+        with pytest.raises(Unavailable, match="interrupted by ArithmeticError"):
+            await asyncio.wait_for(store.aenqueue([job("first")]), LONG_S)
+        return await asyncio.wait_for(store.aenqueue([job("second")]), LONG_S)
+
+    assert asyncio.run(calls()) == [c.Enqueued("second")]
+    store.close()
+
+
+def test_a_closed_store_refuses_coroutines_too(tmp_path: Path) -> None:
+    machine = SimulatedMachine()
+    store = open_simulated(machine, tmp_path)
+
+    async def calls() -> None:
+        await store.aenqueue([job("first")])
+        store.close()
+        for _ in range(2):
+            with pytest.raises(Unavailable, match="closed"):
+                await asyncio.wait_for(store.aenqueue([job("second")]), LONG_S)
+
+    asyncio.run(calls())
+
+
+def test_closing_waits_for_the_calls_that_are_under_way(held: Held) -> None:
+    held.call("first")
+    assert held.reached.wait(LONG_S)
+    closing = threading.Thread(target=held.store.close)
+    closing.start()
+    held.wait_for_waiting(1)
+    held.finish()
+    closing.join(LONG_S)
+    assert held.outcomes["first"] == [c.Enqueued("first")]
+    assert held.store._log is None
+
+
+def test_an_append_that_is_too_large_is_refused_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("leasemill.store.wal.log.LARGEST_BODY", 1_000)
+    store = open_simulated(SimulatedMachine(), tmp_path)
+    with pytest.raises(ValueError, match="send smaller batches"):
+        store.enqueue([job(f"j-{number}") for number in range(100)])
+    assert store.enqueue([job("small")]) == [c.Enqueued("small")]
