@@ -93,8 +93,9 @@ class JobType(Generic[P, R]):
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         """A call that is checked and has its id, and is not sent yet: for `enqueue_many`."""
-        job_id = self._options.job_id or self.app.store.entropy.new_id()
-        return Call(self._spec(job_id, args, kwargs), self.arguments)
+        given = self._options.job_id
+        job_id = self.app.store.entropy.new_id() if given is None else given
+        return Call(self._spec(job_id, args, kwargs), self.arguments, is_new=given is None)
 
     def _spec(self, job_id: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> JobSpec:
         options = self._options
@@ -188,16 +189,24 @@ def _instant(run_at: datetime) -> int:
     return (run_at - _EPOCH) // timedelta(microseconds=1)
 
 
-@dataclass(frozen=True, slots=True)
 class Call(Generic[R_co]):
     """One checked call with its id. Enqueueing it again after an `Unavailable` is safe: it is the same job."""
 
-    spec: JobSpec
-    arguments: Arguments
+    __slots__ = ("_is_new", "arguments", "spec")
+
+    def __init__(self, spec: JobSpec, arguments: Arguments, *, is_new: bool) -> None:
+        self.spec = spec
+        self.arguments = arguments
+        self._is_new = is_new
 
     @property
     def job_id(self) -> str:
         return self.spec.id
+
+    def is_sent_first(self) -> bool:
+        """True once, for an id that was drawn for this call: nobody can know it yet."""
+        is_new, self._is_new = self._is_new, False
+        return is_new
 
 
 # Enqueueing ----------------------------------------------------------------------------------------------------
@@ -208,7 +217,7 @@ def enqueue_all(store: FullStore, calls: Iterable[Call[R]]) -> list[JobHandle[R]
     handles: list[JobHandle[R]] = []
     for batch in _batches(calls):
         try:
-            outcomes = store.enqueue([call.spec for call in batch])
+            outcomes = store.run(_command(batch))
         except Unavailable as error:
             _say_how_to_repeat(error, batch)
             raise
@@ -221,12 +230,17 @@ async def aenqueue_all(store: FullStore, calls: Iterable[Call[R]]) -> list[JobHa
     handles: list[JobHandle[R]] = []
     for batch in _batches(calls):
         try:
-            outcomes = await store.aenqueue([call.spec for call in batch])
+            outcomes = await store.arun(_command(batch))
         except Unavailable as error:
             _say_how_to_repeat(error, batch)
             raise
         handles += _handles(store, batch, outcomes)
     return _without_conflict(handles)
+
+
+def _command(batch: list[Call[R]]) -> c.Enqueue:
+    firsts = [call.is_sent_first() for call in batch]  # of every call, so that none counts as new again
+    return c.Enqueue([call.spec for call in batch], are_new=all(firsts))
 
 
 def _batches(calls: Iterable[Call[R]]) -> Iterator[list[Call[R]]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,9 +12,10 @@ import pytest
 from leasemill import App, Context, FixedLane, JobState, Retry
 from leasemill.errors import Invalid, JobConflict, JobDead, JobFailed, NoResult, NotFound, Unavailable
 from leasemill.kernel import commands as c
-from leasemill.kernel.model import SECOND, JobSpec, OnFailure, Policy
+from leasemill.kernel.model import SECOND, OnFailure, Policy
 from leasemill.store.memory import MemoryStore
 from leasemill.testing.clock import ManualClock
+from leasemill.testing.rules import rule
 
 
 @pytest.fixture
@@ -234,16 +234,39 @@ def test_a_long_list_is_sent_in_several_calls(app: App, monkeypatch: pytest.Monk
 
     sizes: list[int] = []
     store = app.store
-    enqueue = store.enqueue
+    run = store.run
 
-    def counting(jobs: Sequence[JobSpec]) -> list[c.EnqueueOutcome]:
-        sizes.append(len(jobs))
-        return enqueue(jobs)
+    def counting(command: c.Enqueue) -> list[c.EnqueueOutcome]:
+        sizes.append(len(command.jobs))
+        return run(command)
 
-    monkeypatch.setattr(store, "enqueue", counting)
+    monkeypatch.setattr(store, "run", counting)
     assert len(noop.enqueue_many(noop.call() for _ in range(10_001))) == 10_001
     noop.enqueue_many(noop.call("x" * 1_000_000) for _ in range(17))
     assert sizes == [10_000, 1, 16, 1]
+
+
+@rule("W9")
+def test_only_the_first_sending_of_a_drawn_id_is_called_new(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    @app.job
+    def noop() -> None: ...
+
+    news: list[bool] = []
+    run = app.store.run
+
+    def noting(command: c.Enqueue) -> list[c.EnqueueOutcome]:
+        news.append(command.are_new)
+        return run(command)
+
+    monkeypatch.setattr(app.store, "run", noting)
+    call = noop.call()
+    noop.enqueue_many([call])
+    noop.enqueue_many([call])
+    noop.enqueue_many([noop.call(), call])
+    again = noop.call()
+    noop.enqueue_many([again, again])
+    noop.options(job_id="mine").enqueue()
+    assert news == [True, False, False, False, False]
 
 
 def test_one_conflict_among_many_is_raised_after_the_others_were_taken(app: App) -> None:
