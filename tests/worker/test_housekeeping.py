@@ -13,14 +13,13 @@ from leasemill import App, Context, JobState
 from leasemill.errors import Broken, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, Policy
-from leasemill.store.base import FullStore
 from leasemill.store.memory import MemoryStore
 from leasemill.store.presence import MemoryPresence
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.rules import rule
 from leasemill.worker.housekeeping import Chore, Housekeeping
 from leasemill.worker.metrics import Metrics
-from leasemill.worker.presence import WorkerRecord, decode_record, encode_record, presence_of
+from leasemill.worker.presence import WorkerRecord, decode_record, encode_record
 from leasemill.worker.reaper import Reaper
 from tests.worker.support import FaultyStore, until, working
 
@@ -157,17 +156,6 @@ def test_a_record_says_for_itself_when_it_is_stale() -> None:
     assert decode_record(encode_record(record)) == record
 
 
-def test_a_store_has_a_place_for_records_or_is_given_one_in_this_process() -> None:
-    class WithoutPresence:
-        pass
-
-    store = MemoryStore()
-    assert presence_of(store) is store.presence
-    other: FullStore = WithoutPresence()  # type: ignore[assignment]
-    assert presence_of(other) is presence_of(other)
-    assert presence_of(other) is not presence_of(WithoutPresence())  # type: ignore[arg-type]
-
-
 async def test_a_worker_shows_what_it_runs_and_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("leasemill.worker.worker.PRESENCE_S", 0.01)
     app = App("memory:")
@@ -179,7 +167,7 @@ async def test_a_worker_shows_what_it_runs_and_how_far_it_is(monkeypatch: pytest
         may_end.wait(5)
 
     handle = imports.enqueue()
-    presence = presence_of(app.store)
+    presence = app.store.presence
 
     def running() -> list[dict[str, object]]:
         records = [decode_record(content) for _, content in presence.records()]

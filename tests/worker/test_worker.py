@@ -17,6 +17,7 @@ from leasemill.errors import Invalid, JobFailed
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import AbortReason, ExecutionStatus, JobSpec
 from leasemill.testing.clock import ManualClock
+from leasemill.testing.rules import rule
 from tests.worker.support import FaultyStore, until, working
 
 SOON = Retry(max=3, base=0.001, cap=0.001)
@@ -434,7 +435,10 @@ async def test_a_quick_run_is_told_by_its_end_alone(app: App, store: FaultyStore
     assert execution.started_at == execution.finished_at
 
 
-async def test_after_an_expiration_the_start_is_on_record_before_the_handler_runs() -> None:
+@rule("F4")
+async def test_after_an_expiration_the_start_is_on_record_before_the_handler_runs(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     clock = ManualClock()
     store = FaultyStore(clock)
     app = App(store=store)
@@ -446,11 +450,13 @@ async def test_after_an_expiration_the_start_is_on_record_before_the_handler_run
 
     suspect.enqueue()
     store.claim("killed", ["default"], 1)
-    clock.advance(s=31)
+    clock.advance(s=32)
     store.fail(c.Start, "before", "after")
     worker = await drained(app)
     assert seen == [ExecutionStatus.STARTED]
     assert worker.metrics.succeeded == 1
+    assert (worker.metrics.taken_over, worker.metrics.taken_over_seconds) == (1, 2.0)
+    assert "job runs again 2.0 s after the lease of worker killed ran out" in caplog.text
 
 
 # Logs and counters ----------------------------------------------------------------------------------------------

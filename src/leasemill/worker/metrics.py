@@ -33,8 +33,15 @@ class Metrics:
     unavailable: int = 0
     """Calls the store could not answer; each was repeated."""
 
+    taken_over: int = 0
+    """Jobs this worker ran after a lease of somebody's had run out."""
+    taken_over_seconds: float = 0.0
+    """How long they had been without a holder, from the end of that lease to the beginning of ours, in total."""
+    taken_over_seconds_max: float = 0.0
+
     reaper_runs: int = 0
     reaper_recovered: int = 0
+    """Expirations its reaper recorded; claims, this worker's too, record them as well and say nothing."""
     reaper_stuck_seconds: float = 0.0
     """How long the recovered jobs had been without a holder, in total."""
     reaper_stuck_seconds_max: float = 0.0

@@ -22,7 +22,7 @@ MARGIN_FRACTION: Final = 0.1
 """Of a lease: with less than this left a handler is stopped."""
 
 PREFETCH_ROUND_TRIPS: Final = 8
-"""Jobs are claimed ahead of their slots to cover the time the store takes for a claim and a report, with room to spare."""
+"""Jobs are claimed ahead of their slots to cover the time the store takes to answer, with room to spare."""
 
 PREFETCH_SHORTEST_S: Final = 0.005
 PREFETCH_LONGEST_S: Final = 0.1

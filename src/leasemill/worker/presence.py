@@ -1,28 +1,13 @@
 """Who is at work: one small record per worker, published now and then. Soft state, never in the log, safe to lose.
 
-A store may offer a place for these records (a file per worker, an unlogged table) as its `presence`; for one that does
-not, they are kept in this process.
+The store has the place for them (`store.presence`); this says what is in them.
 """
 
 from __future__ import annotations
 
-import threading
-from typing import Protocol, runtime_checkable
-from weakref import WeakKeyDictionary
-
 from msgspec import Struct, json
 
-from leasemill.store.base import FullStore
-from leasemill.store.presence import MemoryPresence, Presence
 from leasemill.worker.execution import Execution
-
-
-@runtime_checkable
-class HasPresence(Protocol):
-    """A store that has a place for workers' records."""
-
-    @property
-    def presence(self) -> Presence: ...
 
 
 class RunningJob(Struct, frozen=True, omit_defaults=True):
@@ -68,15 +53,3 @@ def running_job(execution: Execution, now: float) -> RunningJob:
 
 encode_record = json.Encoder().encode
 decode_record = json.Decoder(WorkerRecord).decode
-
-
-_in_process: WeakKeyDictionary[FullStore, MemoryPresence] = WeakKeyDictionary()
-_in_process_lock = threading.Lock()
-
-
-def presence_of(store: FullStore) -> Presence:
-    """Where the workers on this store publish."""
-    if isinstance(store, HasPresence):
-        return store.presence
-    with _in_process_lock:
-        return _in_process.setdefault(store, MemoryPresence())

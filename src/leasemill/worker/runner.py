@@ -17,6 +17,7 @@ from typing import Any, Final, assert_never
 from leasemill.errors import LeasemillError, Unavailable
 from leasemill.job import JobType
 from leasemill.kernel import commands as c
+from leasemill.kernel.model import SECOND, AbortReason
 from leasemill.store.base import FullStore
 from leasemill.worker import pacing
 from leasemill.worker.execution import Execution, Phase, Stop
@@ -167,8 +168,34 @@ class Runner:
             self._metrics.refused += 1
             self.lose(execution, outcome.reason)
             self._free(execution)
-        else:
-            self._begin(execution)
+            return
+        self._begin(execution)
+        await self._note_takeover(lease)
+
+    async def _note_takeover(self, lease: c.Lease) -> None:
+        """Say whose lease ran out: the expiry itself may have been recorded by a claim, which tells nobody."""
+        try:
+            job = await self._store.ajob(lease.job.id)
+        except Unavailable:
+            return  # only a note is lost
+        executions = () if job is None else job.executions
+        for execution in executions:
+            if execution.attempt == lease.attempt - 1 and execution.reason is AbortReason.EXPIRED:
+                waited_s = max(0, lease.leased_at - execution.expires_at) / SECOND
+                self._metrics.taken_over += 1
+                self._metrics.taken_over_seconds += waited_s
+                self._metrics.taken_over_seconds_max = max(self._metrics.taken_over_seconds_max, waited_s)
+                log.warning(
+                    "job runs again %.1f s after the lease of worker %s ran out",
+                    waited_s,
+                    execution.worker,
+                    extra={
+                        "job": lease.job.id,
+                        "kind": lease.job.kind,
+                        "attempt": lease.attempt,
+                        "worker": lease.worker,
+                    },
+                )
 
     async def _told_start(self, command: c.Start) -> c.StartOutcome:
         failures = 0

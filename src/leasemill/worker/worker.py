@@ -29,7 +29,7 @@ from leasemill.worker.fetcher import Fetcher
 from leasemill.worker.heartbeat import Heartbeat
 from leasemill.worker.housekeeping import Chore, Housekeeping
 from leasemill.worker.metrics import Metrics
-from leasemill.worker.presence import WorkerRecord, encode_record, presence_of, running_job
+from leasemill.worker.presence import WorkerRecord, encode_record, running_job
 from leasemill.worker.reaper import Reaper
 from leasemill.worker.reporter import Reporter
 from leasemill.worker.runner import Runner
@@ -188,7 +188,7 @@ class Worker:
             drains=self._drains,
             times=self._times,
         )
-        self._presence = presence_of(self._store)
+        self._presence = self._store.presence
         reaper = Reaper(self.id, self._store, self._presence, self.metrics, time.time)
         self._housekeeping = Housekeeping(
             [
