@@ -194,6 +194,7 @@ class Log:
         assert self._is_locked
         if not self._control.is_of(self._page_id):
             self._first_look()
+            raise Superseded
         if self._control.is_folder_unsynced:
             self._disk.sync_folder()
             self._control.is_folder_unsynced = False
@@ -397,7 +398,7 @@ class Log:
         """W1: return when everything before `position` is on disk, and no sync has failed anywhere."""
         if self.synced_to < position:
             self._sync_file()
-        if self._control.is_poisoned:
+        if self._control.is_poisoned or self._control.generation != self._manifest.generation:
             raise Unavailable(f"a sync of {self._disk.where} failed in another process; repeat the call")
         self.synced_to = max(self.synced_to, position)
 
