@@ -44,6 +44,9 @@ def write_snapshot(disk: Disk, state: State, latest_at: int, position: int) -> S
             offset += len(frame)
         file.write(offset, frame_bytes(Kind.SEAL, offset, 0, b""))
         file.sync()
+    except OSError:
+        disk.remove(f"{name}.new")  # on a full disk a part of a snapshot only takes room
+        raise
     finally:
         file.close()
     disk.rename(f"{name}.new", name)

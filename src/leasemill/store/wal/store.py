@@ -22,7 +22,7 @@ from typing import Final, TypeVar, cast
 
 from msgspec import Struct
 
-from leasemill.errors import LeasemillError, Unavailable
+from leasemill.errors import Broken, LeasemillError, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.apply import apply
 from leasemill.kernel.decide import expire_regardless
@@ -37,6 +37,7 @@ from leasemill.store.sources import Clock, Entropy
 from leasemill.store.wal.clock import Machine, RealMachine
 from leasemill.store.wal.disk import Disk, RealDisk
 from leasemill.store.wal.log import Log, Superseded
+from leasemill.store.wal.manifest import Snapshot
 from leasemill.store.wal.pipeline import Pipeline, Ticket
 from leasemill.store.wal.snapshot import read_snapshot
 from leasemill.store.wal.watch import FolderWatch
@@ -212,11 +213,22 @@ class FileStore(Verbs):
         gc.disable()  # millions of new objects, none of them garbage
         try:
             snapshot = log.begin()
-            self._state, self._latest_at = (State(), 0) if snapshot is None else read_snapshot(self._disk, snapshot)
+            self._state, self._latest_at = (State(), 0) if snapshot is None else self._read(log, snapshot)
             self._catch_up(log)
         finally:
             if collects:
                 gc.enable()
+
+    def _read(self, log: Log, snapshot: Snapshot) -> tuple[State, int]:
+        try:
+            return read_snapshot(self._disk, snapshot)
+        except FileNotFoundError:
+            log.refresh()
+            if log.manifest.snapshot != snapshot:
+                raise Superseded from None  # W8: a newer one has taken its place
+            raise Broken(
+                f"{snapshot.name} is missing from {self._path}; restore the folder from a backup"
+            ) from None
 
     def _catch_up(self, log: Log) -> bool:
         """Apply what others appended; tells whether there was anything."""
