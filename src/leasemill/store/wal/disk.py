@@ -193,15 +193,26 @@ class RealDisk:
         self._lock_fd = -1
 
 
+def _sync_folder(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
 def _identity(found: os.stat_result) -> str:
     return f"{found.st_dev}:{found.st_ino}"
 
 
 def _make_folder(path: Path) -> None:
+    made = [one for one in (path, *path.parents) if not one.exists()]
     try:
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
     except FileExistsError:
         raise Broken(f"{path} is a file, a folder is needed: name another path") from None
+    for one in made:
+        _sync_folder(one.parent)
 
 
 def refuse_network_file_system(path: Path, mounts: Path = Path("/proc/self/mountinfo")) -> None:

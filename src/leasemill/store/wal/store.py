@@ -92,7 +92,10 @@ class FileStore(Verbs):
         self._snapshotting_since_s = -SNAPSHOT_PAUSE_S
         self._is_closed = False
         self._pipeline = Pipeline(self._carry_out, f"leasemill {self._path}")
-        self._open_log(may_found=True)
+        try:
+            self._open_log(may_found=True)
+        except OSError as error:
+            raise _unavailable(self._path, error) from error
         _OPEN.add(self)
 
     # The store's methods
