@@ -118,6 +118,10 @@ class FullStore(Store, Inspector, Operator, Protocol):
 
     @property
     def presence(self) -> Presence: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
 
 
 class Verbs(ABC):

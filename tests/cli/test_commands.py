@@ -1,0 +1,221 @@
+"""The command line as a person and a script use it, on a folder of jobs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from leasemill.cli import COMMANDS, main
+from leasemill.kernel.model import JobState
+from leasemill.store.base import open_store
+
+TASKS = """
+from leasemill import App, Context, Fail
+
+app = App()
+other = object()
+
+@app.job(queue="mail", lane="to", retry=1)
+async def send(ctx: Context, to: str, copies: int = 1) -> int:
+    if to == "nobody":
+        raise Fail("no such mailbox")
+    return copies * 2
+
+@app.job(queue="slow")
+def crunch(number: int) -> int:
+    return number
+"""
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    (tmp_path / "cli_tasks.py").write_text(TASKS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("LEASEMILL_URL", raising=False)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    yield tmp_path
+    sys.modules.pop("cli_tasks", None)
+
+
+def leasemill(*arguments: str) -> Result:
+    return CliRunner().invoke(main, list(arguments))
+
+
+def told(*arguments: str) -> object:
+    result = leasemill(*arguments)
+    assert result.exit_code == 0, result.output
+    return json.loads(result.output)
+
+
+def enqueue(*arguments: str) -> str:
+    result = leasemill("enqueue", "cli_tasks:app", *arguments)
+    assert result.exit_code == 0, result.output
+    return result.output.strip()
+
+
+def drain() -> None:
+    result = leasemill("worker", "cli_tasks:app", "--drain", "--log-level", "error")
+    assert result.exit_code == 0, result.output
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_every_command_explains_itself(command: str) -> None:
+    result = leasemill(command, "--help")
+    assert result.exit_code == 0
+    assert result.output.startswith(f"Usage: main {command}")
+
+
+def test_a_job_goes_from_the_shell_through_a_worker_to_its_record() -> None:
+    job_id = enqueue("send", "--json", '{"to": "ann", "copies": 3}')
+    drain()
+    shown = told("jobs", "show", job_id, "--json")
+    assert isinstance(shown, dict)
+    assert shown["state"] == "succeeded"
+    assert shown["result"] == 6
+    assert [(run["attempt"], run["status"], run["ended_by"]) for run in shown["executions"]] == [(1, "done", "ack")]
+    text = leasemill("jobs", "show", job_id).output
+    assert "SUCCEEDED" in text
+    assert shown["executions"][0]["worker"] in text
+
+
+def test_the_same_id_and_content_again_is_a_duplicate_and_other_content_a_conflict() -> None:
+    enqueue("send", "--json", '{"to": "ann"}', "--id", "one")
+    again = told("enqueue", "cli_tasks:app", "send", "--json", '{"to": "ann"}', "--id", "one", "--output", "json")
+    assert again == {"id": "one", "kind": "send", "queue": "mail", "is_duplicate": True}
+    conflict = leasemill("enqueue", "cli_tasks:app", "send", "--json", '{"to": "bob"}', "--id", "one")
+    assert conflict.exit_code == 1
+    assert "exists with other content" in conflict.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code", "sentence"),
+    [
+        (("enqueue", "cli_tasks:app", "send", "--json", '{"to": 7}'), 2, "argument 'to'"),
+        (("enqueue", "cli_tasks:app", "send", "--json", "[1]"), 2, "must be an object"),
+        (("enqueue", "cli_tasks:app", "send", "--json", "{"), 2, "is not JSON"),
+        (("enqueue", "cli_tasks:app", "sned"), 1, "it declares: crunch, send"),
+        (("enqueue", "cli_tasks:app", "send", "--json", '{"to":"a"}', "--run-at", "soon"), 2, "is no time"),
+        (("enqueue", "cli_tasks:other", "send"), 2, "no leasemill.App"),
+        (("enqueue", "cli_tasks", "send"), 2, "write MODULE:APP"),
+        (("worker", "no_such_module:app"), 2, "there is no module"),
+        (("worker", "cli_tasks:app", "--queue", "mail=many"), 2, "the weight is a whole number"),
+        (("worker", "cli_tasks:app", "--heartbeat", "20"), 2, "heartbeat"),
+        (("jobs", "list"), 1, "there are no jobs in .leasemill yet"),
+        (("stats", "--url", "ftp://example"), 2, "names no store"),
+    ],
+)
+def test_a_wrong_call_gets_a_sentence_and_an_exit_code(
+    arguments: tuple[str, ...], exit_code: int, sentence: str
+) -> None:
+    result = leasemill(*arguments)
+    assert (result.exit_code, sentence in result.output) == (exit_code, True), result.output
+    assert "Traceback" not in result.output
+
+
+def test_looking_makes_no_store(project: Path) -> None:
+    leasemill("stats")
+    assert not (project / ".leasemill").exists()
+
+
+def test_jobs_are_listed_by_what_is_asked_for_page_by_page() -> None:
+    ids = [enqueue("send", "--json", json.dumps({"to": name})) for name in ("ann", "bob", "nobody")]
+    other = enqueue("crunch", "--json", '{"number": 1}')
+    drain()
+    failed = told("jobs", "list", "--state", "failed", "--json")
+    assert isinstance(failed, dict)
+    assert [(job["id"], job["error"].partition(" ")[2]) for job in failed["jobs"]] == [(ids[2], "no such mailbox")]
+    slow = told("jobs", "list", "--queue", "slow", "--json")
+    assert isinstance(slow, dict)
+    assert [job["id"] for job in slow["jobs"]] == [other]
+    first = told("jobs", "list", "--limit", "3", "--json")
+    assert isinstance(first, dict)
+    rest = told("jobs", "list", "--after", str(first["after"]), "--json")
+    assert isinstance(rest, dict)
+    assert [job["id"] for job in first["jobs"] + rest["jobs"]] == [*ids, other]
+    assert "no such mailbox" in leasemill("jobs", "list").output
+
+
+def test_a_failed_job_is_redriven_and_runs_again() -> None:
+    job_id = enqueue("send", "--json", '{"to": "nobody"}')
+    drain()
+    dry = told("jobs", "redrive", "--state", "failed", "--reason", "mailbox made", "--dry-run", "--json")
+    assert dry == {"job_ids": [job_id], "is_dry_run": True}
+    done = told("jobs", "redrive", "--state", "failed", "--reason", "mailbox made", "--json")
+    assert done == {"job_ids": [job_id], "is_dry_run": False}
+    drain()
+    shown = told("jobs", "show", job_id, "--json")
+    assert isinstance(shown, dict)
+    assert shown["attempts"] == 2
+
+
+def test_a_job_is_cancelled_and_purged_and_the_acts_are_kept(project: Path) -> None:
+    job_id = enqueue("send", "--json", '{"to": "ann"}')
+    assert (
+        leasemill("jobs", "cancel", job_id, "--reason", "a mistake", "--by", "ann").output == f"{job_id}: cancelled\n"
+    )
+    again = leasemill("jobs", "cancel", job_id, "nothing", "--reason", "a mistake")
+    assert again.exit_code == 1
+    assert again.output.splitlines() == [f"{job_id}: was cancelled before", "nothing: no such job"]
+    assert told("jobs", "purge", "--id", job_id, "--reason", "tidy", "--json") == {
+        "job_ids": [job_id],
+        "is_dry_run": False,
+    }
+    assert leasemill("jobs", "show", job_id).exit_code == 1
+    with open_store(f"file:{project / '.leasemill'}") as store:
+        assert [(action.verb, action.by, action.reason) for action in store.actions()] == [
+            ("purge", store.actions()[0].by, "tidy"),
+            ("cancel", "ann", "a mistake"),
+        ]
+
+
+def test_an_act_needs_a_reason() -> None:
+    job_id = enqueue("send", "--json", '{"to": "ann"}')
+    assert leasemill("jobs", "cancel", job_id).exit_code == 2
+
+
+def test_a_paused_queue_gives_no_job_until_it_is_resumed() -> None:
+    job_id = enqueue("send", "--json", '{"to": "ann"}')
+    assert leasemill("queues", "pause", "mail", "--reason", "maintenance").exit_code == 0
+    drain()
+    assert "paused" in leasemill("queues", "list").output
+    assert leasemill("queues", "resume", "mail", "--reason", "done").exit_code == 0
+    drain()
+    shown = told("jobs", "show", job_id, "--json")
+    assert isinstance(shown, dict)
+    assert shown["state"] == "succeeded"
+
+
+def test_a_queues_policy_is_set_option_by_option() -> None:
+    enqueue("send", "--json", '{"to": "ann"}')
+    told("queues", "set", "mail", "--lease", "60", "--reason", "slow host", "--json")
+    after = told("queues", "set", "mail", "--max-retries", "7", "--reason", "flaky host", "--json")
+    assert after == {"queue": "mail", "policy": {"max_retries": 7, "lease_ttl_s": 60.0}}
+    cleared = told("queues", "set", "mail", "--clear", "--reason", "all well", "--json")
+    assert cleared == {"queue": "mail", "policy": {}}
+    nothing = leasemill("queues", "set", "mail", "--reason", "why not")
+    assert nothing.exit_code == 2
+    wrong = leasemill("queues", "set", "mail", "--backoff-base", "60", "--reason", "why not")
+    assert (wrong.exit_code, "cap" in wrong.output) == (2, True)
+
+
+def test_stats_count_and_health_tells_whether_workers_are_there() -> None:
+    enqueue("send", "--json", '{"to": "ann"}')
+    found = told("stats", "--json")
+    assert isinstance(found, dict)
+    assert found["queues"]["mail"]["jobs"]["ready"] == 1
+    assert found["queues"]["mail"]["due_in_us"] == 0
+    assert "due" in leasemill("stats").output
+    assert told("workers", "--json") == []
+    unhealthy = leasemill("health", "--max-age", "5")
+    assert (unhealthy.exit_code, unhealthy.output) == (1, "unhealthy: no worker is known\n")
+
+
+def test_every_state_has_a_column() -> None:
+    enqueue("send", "--json", '{"to": "ann"}')
+    header = leasemill("stats").output.splitlines()[0].split()
+    assert header == ["queue", *(state.value for state in JobState), "next"]
