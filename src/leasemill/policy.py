@@ -28,6 +28,8 @@ LEASES_S: Final[dict[LeasePreset, float]] = {"default": 30, "heavy": 60, "extern
 ReaperPreset: TypeAlias = Literal["default", "high-volume", "low-volume"]
 REAPER_INTERVALS_S: Final[dict[ReaperPreset, float]] = {"default": 10, "high-volume": 5, "low-volume": 30}
 
+"""Reaper intervals by name: for workers that see many short jobs, or few long ones."""
+
 SHORTEST_LEASE_US: Final = 1_000
 
 
@@ -114,6 +116,18 @@ def kind_policy(
     )
     check_policy(policy)
     return policy
+
+
+def reaper_s(interval: Duration | ReaperPreset | None) -> float | None:
+    """A reaper's interval in seconds; None leaves it to the leases."""
+    if interval is None:
+        return None
+    if isinstance(interval, str):
+        if interval not in REAPER_INTERVALS_S:
+            names = ", ".join(REAPER_INTERVALS_S)
+            raise Invalid(f"reaper interval {interval!r} is none of {names}; write one of them, or seconds")
+        interval = REAPER_INTERVALS_S[interval]
+    return microseconds("reaper interval", interval) / SECOND
 
 
 def _lease_us(lease: Duration | LeasePreset | None) -> int | None:

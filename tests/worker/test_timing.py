@@ -82,6 +82,8 @@ def test_a_queues_policy_changes_the_shortest_lease() -> None:
     [
         ({"heartbeat_interval": 10}, "heartbeat interval 10 s must be"),
         ({"reaper_interval": timedelta(seconds=30)}, "reaper interval 30 s must be"),
+        ({"reaper_interval": "low-volume"}, "reaper interval 30 s must be"),
+        ({"reaper_interval": "often"}, "reaper interval 'often' is none of default, high-volume, low-volume"),
         ({"shutdown_timeout": 31}, "shutdown timeout 31 s must"),
         ({"shutdown_timeout": -1}, "shutdown timeout is -1 s; it must not be negative"),
         ({"concurrency": 0}, "concurrency is 0; write a whole number of at least 1"),

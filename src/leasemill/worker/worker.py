@@ -22,7 +22,7 @@ from leasemill.errors import Invalid, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, Policy
 from leasemill.kernel.validate import check_name, check_text
-from leasemill.policy import Duration, is_whole, microseconds
+from leasemill.policy import Duration, ReaperPreset, is_whole, microseconds, reaper_s
 from leasemill.worker import pacing
 from leasemill.worker.execution import Execution, Phase
 from leasemill.worker.fetcher import Fetcher
@@ -58,7 +58,7 @@ class Worker:
         prefetch: int | None = None,
         drain: bool = False,
         heartbeat_interval: Duration | None = None,
-        reaper_interval: Duration | None = None,
+        reaper_interval: Duration | ReaperPreset | None = None,
         shutdown_timeout: Duration | None = None,
         worker_id: str | None = None,
         handle_signals: bool = True,
@@ -77,7 +77,7 @@ class Worker:
             self._kinds,
             self.queues,
             heartbeat_s=_seconds("heartbeat interval", heartbeat_interval),
-            reaper_s=_seconds("reaper interval", reaper_interval),
+            reaper_s=reaper_s(reaper_interval),
             shutdown_s=_seconds("shutdown timeout", shutdown_timeout),
         )
         self._times.check()
