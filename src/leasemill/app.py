@@ -22,13 +22,11 @@ from leasemill.job import Call, FixedLane, JobHandle, JobType, LaneRule, aenqueu
 from leasemill.kernel.model import OnFailure
 from leasemill.kernel.validate import check_name
 from leasemill.policy import Duration, LeasePreset, OnFailureChoice, Retry, kind_policy
-from leasemill.store.base import FullStore, open_store
+from leasemill.store.base import DEFAULT_URL, URL_VARIABLE, FullStore, open_store
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-URL_VARIABLE: Final = "LEASEMILL_URL"
-DEFAULT_URL: Final = "file:./.leasemill"
 DEFAULT_QUEUE: Final = "default"
 
 

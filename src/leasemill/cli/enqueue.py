@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from leasemill.cli.opening import load_app
+from leasemill.cli.loading import load_app
 from leasemill.cli.output import print_json
 from leasemill.errors import NotFound
 

@@ -7,7 +7,7 @@ import logging
 import click
 
 from leasemill import logs
-from leasemill.cli.opening import load_app
+from leasemill.cli.loading import load_app
 from leasemill.worker.worker import Worker
 
 log = logging.getLogger("leasemill.worker")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Protocol, Self, TypeVar
+from typing import Final, Protocol, Self, TypeVar
 
 from leasemill.errors import Invalid
 from leasemill.kernel import commands as c
@@ -20,6 +20,9 @@ from leasemill.store.presence import Presence
 from leasemill.store.sources import Entropy, SystemEntropy
 
 AnswerT = TypeVar("AnswerT")
+
+URL_VARIABLE: Final = "LEASEMILL_URL"
+DEFAULT_URL: Final = "file:./.leasemill"
 
 
 class Watch(Protocol):
