@@ -150,6 +150,8 @@ class App:
             return declare_with(function, sys._getframe(1))
 
         def declare_with(function: Callable[..., Any], frame: FrameType) -> JobType[..., Any]:
+            if not inspect.isfunction(function):
+                raise Invalid(f"{function!r} is not a function; declare a job with `def` or `async def`")
             # A handler declared inside a function may be annotated with what is local there.
             arguments = Arguments(function, Context, frame.f_locals if "<locals>" in function.__qualname__ else None)
             job: JobType[..., Any] = JobType(
@@ -198,8 +200,9 @@ def _chosen_url(url: str | None) -> str:
 
 
 def _identity(function: Callable[..., Any]) -> str:
-    """The same function again (a module reloaded, or run as __main__) may be declared again."""
-    return f"{function.__code__.co_filename}:{function.__qualname__}"
+    """The same function again (its module was loaded again) may be declared again."""
+    code = function.__code__
+    return f"{function.__qualname__} ({code.co_filename}:{code.co_firstlineno})"
 
 
 def _lane_of(rule: LaneRule | None, arguments: Arguments) -> Callable[[dict[str, Any]], object] | None:

@@ -25,6 +25,8 @@ from leasemill.worker.pacing import backoff_s
 P = ParamSpec("P")
 R = TypeVar("R")
 
+NOTE_LENGTH: Final = 200
+
 _events_lock: Final = threading.Lock()
 
 
@@ -183,7 +185,7 @@ class Context:
 
     def progress(self, done: float, total: float | None = None, note: str = "") -> None:
         """Say how far this run is. Shown beside the worker, safe to lose, and cheap: call it as often as you like."""
-        self.latest_progress = Progress(done, total, note)
+        self.latest_progress = Progress(float(done), None if total is None else float(total), str(note)[:NOTE_LENGTH])
 
     def commit(self) -> Transaction:
         """The commit boundary: `with ctx.commit() as tx` in a thread, `async with ctx.commit() as tx` on the loop.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,11 @@ def test_a_kind_is_declared_once(app: App) -> None:
 
     with pytest.raises(Invalid, match=r"kind 'twice' is declared twice.*@app.job\(name=...\)"):
         app.job(name="twice")(other)
+
+
+def test_only_functions_are_declared(app: App) -> None:
+    with pytest.raises(Invalid, match="is not a function; declare a job with"):
+        app.job(partial(print, "x"))
 
 
 def test_what_is_declared_becomes_the_kinds_policy(app: App) -> None:

@@ -341,6 +341,19 @@ async def test_arguments_or_results_that_do_not_fit_are_the_jobs_failure(app: Ap
     assert "argument 'value': Expected `int`, got `str`" in (app.handle("payload").record().executions[0].error or "")
 
 
+async def test_a_plain_function_that_returns_a_coroutine_fails_with_a_hint(app: App) -> None:
+    async def inner() -> int:
+        return 1
+
+    @app.job(retry=0)
+    def outer() -> Any:
+        return inner()
+
+    handle = outer.enqueue()
+    await drained(app)
+    assert "declare it with `async def`" in (handle.record().executions[0].error or "")
+
+
 async def test_a_job_without_a_handler_here_is_left_for_others_and_named_once(
     app: App, caplog: pytest.LogCaptureFixture
 ) -> None:

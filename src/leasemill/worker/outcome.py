@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 import traceback
 from typing import Final, TypeAlias, assert_never
 
+from leasemill.errors import Invalid
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND
 from leasemill.logs import running
@@ -35,7 +37,13 @@ def call_sync(execution: Execution, jitter: float) -> Report:
     execution.started_at = time.monotonic()
     try:
         args, kwargs = execution.arguments()
-        return success(execution, execution.job.function(*args, **kwargs))
+        value = execution.job.function(*args, **kwargs)
+        if inspect.iscoroutine(value):
+            value.close()
+            raise Invalid(
+                f"{execution.job.kind} returned a coroutine from a plain function; declare it with `async def`"
+            )
+        return success(execution, value)
     except BaseException as error:  # noqa: BLE001 (the user's handler: also SystemExit is the job's failure)
         return failure(execution, error, jitter)
 
