@@ -245,6 +245,8 @@ class Log:
 
     def _bytes_behind(self) -> int:
         """How much to read at once: as much as others are known to have appended, within reason."""
+        if not self._control.is_of(self._page_id):
+            return LONGEST_READ_BYTES  # nobody in this boot knows yet
         behind = self._control.tail - self.position
         return FRAME_HEADER_BYTES + max(0, min(behind, LONGEST_READ_BYTES))
 
