@@ -229,9 +229,7 @@ class FileStore(Verbs):
             log.refresh()
             if log.manifest.snapshot != snapshot:
                 raise Superseded from None  # W8: a newer one has taken its place
-            raise Broken(
-                f"{snapshot.name} is missing from {self._path}; restore the folder from a backup"
-            ) from None
+            raise Broken(f"{snapshot.name} is missing from {self._path}; restore the folder from a backup") from None
 
     def _catch_up(self, log: Log) -> bool:
         """Apply what others appended; tells whether there was anything."""
