@@ -7,6 +7,7 @@ from pathlib import Path
 from leasemill.kernel.image import digest
 from leasemill.kernel.state import State
 from leasemill.store.sources import Clock, Entropy
+from leasemill.store.wal.disk import Disk
 from leasemill.store.wal.log import Log
 from leasemill.store.wal.manifest import Snapshot
 from leasemill.store.wal.snapshot import take_snapshot
@@ -22,11 +23,13 @@ def open_simulated(
     clock: Clock | None = None,
     *,
     entropy: Entropy | None = None,
+    disk: Disk | None = None,
     segment_bytes: int = SEGMENT_BYTES,
 ) -> FileStore:
-    """A store in a process of its own."""
+    """A store in a process of its own, unless its disk is given."""
     options = FileOptions(segment_bytes=segment_bytes, does_maintenance=False, lock_timeout_s=0.0)
-    return FileStore(folder, options=options, clock=clock, entropy=entropy, disk=machine.process(), machine=machine)
+    used = disk or machine.process()
+    return FileStore(folder, options=options, clock=clock, entropy=entropy, disk=used, machine=machine)
 
 
 def snapshot(machine: SimulatedMachine, folder: Path, *, segment_bytes: int = SEGMENT_BYTES) -> Snapshot | None:

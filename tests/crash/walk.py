@@ -34,8 +34,9 @@ POLICIES = (
 class Walk:
     """Draws one command after the other; the same seed and the same states give the same commands."""
 
-    def __init__(self, source: random.Random) -> None:
+    def __init__(self, source: random.Random, *, payload_bytes: tuple[int, ...] = (0, 1, 20, 200)) -> None:
         self._random = source
+        self._payload_bytes = payload_bytes
         self._count = 0
         self._drawers: tuple[tuple[int, Callable[[State], c.Command[Any]]], ...] = (
             (14, self._enqueue),
@@ -79,7 +80,7 @@ class Walk:
             f"j{self._number()}",
             pick(QUEUES),
             pick(("k", "l")),
-            b'"%s"' % (b"x" * pick((0, 1, 20, 200))),
+            b'"%s"' % (b"x" * pick(self._payload_bytes)),
             lane=pick(LANES),
             priority=pick((0, 0, 0, 9)),
             delay_us=pick((0, 0, 0, 300 * MILLISECOND)),

@@ -132,7 +132,10 @@ FolderChange = Callable[[dict[str, SimulatedContent]], None]
 
 
 class SimulatedMachine:
-    """A folder, the processes that use it, and the machine's clocks. Threads may share it."""
+    """A folder, the processes that use it, and the machine's clocks. Threads may share it.
+
+    `before` is called when an operation begins, `after` when a file was synced: to let others act at that moment.
+    """
 
     def __init__(self, where: str = "simulated", *, wall_us: int = 1_700_000_000 * SECOND) -> None:
         self.where = where
@@ -209,6 +212,7 @@ class SimulatedMachine:
         self._sync_leaves = Sync.KEEPS
         self._full_in = FOREVER
         self.before: Callable[[SimulatedDisk, Operation, str], None] | None = None
+        self.after: Callable[[SimulatedDisk, Operation, str], None] | None = None
 
     def crash_at(self, count: int, process: SimulatedDisk | None = None) -> None:
         """SimulatedCrash at the `count`th operation from now (the first is 1), of one process or of any."""
@@ -239,10 +243,13 @@ class SimulatedMachine:
         placed.sync()
         self._entries[name] = self._platter[name] = placed
 
-    def copy(self) -> SimulatedMachine:
-        """Another machine in the next boot, with the same files, all synced."""
+    def copy(self, *, reboots: bool = True) -> SimulatedMachine:
+        """Another machine with the same files, all synced; in the next boot, or in this one with its control page."""
         twin = SimulatedMachine(self.where, wall_us=self.wall_us_now)
-        twin._boots = self._boots + 1
+        twin._boots = self._boots + reboots
+        if not reboots:
+            twin._control[:] = self._control
+            twin._since_boot_us = self._since_boot_us
         for name, content in self.files().items():
             twin.put(name, content)
         return twin
@@ -319,6 +326,8 @@ class SimulatedFile:
                 opened.fail_sync(machine._sync_leaves)
                 raise OSError(errno.EIO, "Input/output error")
             opened.sync()
+            if machine.after is not None:
+                machine.after(self._disk, Operation.SYNC, self._name)
 
     def size(self) -> int:
         return len(self._open().cached)

@@ -1,0 +1,177 @@
+"""Two processes on a simulated machine, and beside them the kernel alone, which knows what they may answer.
+
+As long as every call is answered there is one truth. A call that ends in a crash or in Unavailable may have happened
+or not, as a whole: from then on there are two, until an answer or the state itself tells which. What was acknowledged
+is in all of them. When none is left, something acknowledged was lost, or something is half there.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from leasemill.errors import Unavailable
+from leasemill.kernel import commands as c
+from leasemill.kernel.invariants import violations
+from leasemill.store.wal.log import Superseded
+from leasemill.store.wal.store import FileStore
+from leasemill.testing.clock import ManualClock
+from leasemill.testing.faults import SimulatedCrash, SimulatedDisk, SimulatedMachine
+from tests.crash.lab import SEGMENT_BYTES, digest_of, log_of, open_simulated, snapshot, state_of
+from tests.crash.walk import Model, Walk
+
+MOST_TRUTHS = 64
+
+
+class Lost(AssertionError):
+    """What a store answers or holds is nothing it may."""
+
+
+class Scene:
+    """`act` one step at a time; faults are the machine's."""
+
+    def __init__(self, seed: int, folder: Path, *, processes: int = 2, segment_bytes: int = SEGMENT_BYTES) -> None:
+        self.source = random.Random(seed)
+        self.machine = SimulatedMachine()
+        self.clock = ManualClock()
+        self.truths = [Model()]
+        self.crashes = 0
+        self.refusals: list[str] = []
+        self.acknowledged = 0
+        self._folder = folder
+        self._segment_bytes = segment_bytes
+        self._walk = Walk(self.source)
+        self._stores: list[FileStore | None] = [None] * processes
+        self._disks = [self.machine.process() for _ in range(processes)]
+
+    # Steps
+
+    def steps(self, count: int) -> None:
+        for _ in range(count):
+            self.step()
+
+    def step(self) -> None:
+        """One thing happens, to one of the processes."""
+        index = self.source.randrange(len(self._stores))
+        what = self.source.choices(("act", "blind", "reopen", "snapshot", "spare"), (86, 5, 4, 3, 5))[0]
+        self.clock.advance(us=self.source.choice((0, 1, 1_000, 400_000)))
+        match what:
+            case "act":
+                self.act(index)
+            case "blind":
+                self.close(index)
+                self.call(index, self._walk.next_enqueue())
+            case "reopen":
+                self.close(index)
+            case "snapshot":
+                self.snapshot()
+            case _:
+                self._suffer(index, lambda store: log_of(store).prepare_spare())
+
+    def act(self, index: int) -> None:
+        self.call(index, self._walk.next(self.truths[0].state))
+
+    def call(self, index: int, command: c.Command[Any]) -> object:
+        """Ask a process; what it answers must be what the kernel alone would."""
+        try:
+            given: object = self.store(index).run(command)
+        except SimulatedCrash:
+            self._crashed(index)
+            self._split(command)
+            return None
+        except Unavailable as error:
+            self.refusals.append(str(error))
+            self._split(command)
+            return None
+        except Exception as error:  # noqa: BLE001  (whatever it is, it must be the kernel's)
+            given = type(error), str(error)
+        self._keep(command, given)
+        self.acknowledged += 1
+        return given
+
+    def store(self, index: int) -> FileStore:
+        store = self._stores[index]
+        if store is None:
+            store = self._stores[index] = open_simulated(
+                self.machine, self._folder, self.clock, disk=self._disks[index], segment_bytes=self._segment_bytes
+            )
+        return store
+
+    def disk(self, index: int) -> SimulatedDisk:
+        return self._disks[index]
+
+    def close(self, index: int) -> None:
+        store, self._stores[index] = self._stores[index], None
+        if store is not None:
+            store.close()
+
+    def snapshot(self) -> None:
+        try:
+            snapshot(self.machine, self._folder, segment_bytes=self._segment_bytes)
+        except SimulatedCrash:
+            self.crashes += 1
+        except (OSError, Unavailable, Superseded):
+            pass  # the builder ends, and the next one begins anew
+
+    # Ends
+
+    def lose_power(self) -> None:
+        """And look, in the new boot."""
+        self.machine.lose_power(self.source)
+        self._stores = [None] * len(self._stores)
+        self._disks = [self.machine.process() for _ in self._disks]
+        self.truths = [truth.boot() for truth in self.truths]
+        self.look(0)
+
+    def look(self, index: int) -> None:
+        """The state must be one of those it may be, and sound."""
+        found = digest_of(self.store(index))
+        self.truths = [truth for truth in self.truths if truth.digest() == found][:1]
+        if not self.truths:
+            raise Lost(f"the state of process {index} is none it may be in")
+        if broken := violations(state_of(self.store(index))):
+            raise Lost(broken[0])
+
+    def look_after_failure(self, index: int, tries: int = 5) -> None:
+        """The same, when a fault may still strike: it must pass after a few tries."""
+        for _ in range(tries):
+            try:
+                return self.look(index)
+            except Unavailable as error:
+                self.refusals.append(str(error))
+            except SimulatedCrash:
+                self._crashed(index)
+        raise Lost(f"the folder cannot be used any more: {self.refusals[-1]}")
+
+    # What may be true
+
+    def _split(self, command: c.Command[Any]) -> None:
+        """It happened, or it did not."""
+        for truth in list(self.truths):
+            ahead = truth.copy()
+            ahead.answer(command, self.clock.now())
+            if ahead.digest() not in {one.digest() for one in self.truths}:
+                self.truths.append(ahead)
+        if len(self.truths) > MOST_TRUTHS:
+            raise Lost(f"no call was answered for long: {self.refusals[-1:]}")
+
+    def _keep(self, command: c.Command[Any], given: object) -> None:
+        expected = [truth.answer(command, self.clock.now()) for truth in self.truths]
+        self.truths = [truth for truth, answer in zip(self.truths, expected, strict=True) if answer == given]
+        if not self.truths:
+            raise Lost(f"{command} was answered {given}, it should be {expected[0]}")
+
+    def _crashed(self, index: int) -> None:
+        self.crashes += 1
+        self._stores[index] = None
+        self._disks[index] = self.machine.process()
+
+    def _suffer(self, index: int, act: Callable[[FileStore], object]) -> None:
+        try:
+            act(self.store(index))
+        except SimulatedCrash:
+            self._crashed(index)
+        except (OSError, Unavailable):
+            pass

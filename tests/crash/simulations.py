@@ -1,0 +1,86 @@
+"""Runs of a scene with faults in it: each function is one run, and raises if a promise was broken."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from leasemill.testing.faults import Sync
+from tests.crash.scene import Lost, Scene
+
+STEPS = 160
+SEGMENT_BYTES = 1536
+
+
+def operations_of_a_script(seed: int, folder: Path) -> int:
+    """How many operations of the disk the scripted run has: as many places to crash at."""
+    scene = _scripted(seed, folder)
+    return sum(scene.machine.operations.values())
+
+
+def _scripted(seed: int, folder: Path, crash_at: int | None = None, *, loses_power: bool = False) -> Scene:
+    scene = Scene(seed, folder, segment_bytes=SEGMENT_BYTES)
+    if crash_at is not None:
+        scene.machine.crash_at(crash_at)
+    for _ in range(STEPS):
+        scene.step()
+        if scene.crashes and loses_power:
+            break
+    return scene
+
+
+def crash_at(seed: int, folder: Path, count: int) -> None:
+    """One process dies at an operation, the other goes on, then the power goes."""
+    scene = _scripted(seed, folder, count)
+    if not scene.crashes:
+        raise Lost(f"there is no operation {count}")
+    scene.look(1)
+    scene.lose_power()
+    scene.steps(10)
+    scene.look(0)
+    scene.look(1)
+
+
+def lose_power_at(seed: int, folder: Path, count: int, luck: int) -> None:
+    """The power goes at an operation."""
+    scene = _scripted(seed, folder, count, loses_power=True)
+    scene.source.seed(f"{seed} {count} {luck}")
+    scene.lose_power()
+    scene.steps(10)
+    scene.look(0)
+    scene.lose_power()
+
+
+def lose_unsynced(seed: int, folder: Path) -> None:
+    """Two processes in turn; now and then one dies, now and then the power goes."""
+    scene = Scene(seed, folder, segment_bytes=SEGMENT_BYTES)
+    for _ in range(3):
+        scene.machine.crash_at(scene.source.randint(1, 120))
+        scene.steps(scene.source.randint(5, 40))
+        scene.machine.crash_at(scene.source.randint(1, 200))
+        scene.steps(scene.source.randint(0, 10))
+        scene.lose_power()
+    scene.steps(5)
+    scene.look(0)
+    scene.look(1)
+
+
+def fail_sync_at(seed: int, folder: Path, count: int, leaves: Sync) -> None:
+    """A sync of one process fails; both go on; the power goes. Once at the failure, once later."""
+    for steps_after in (0, 3, 20):
+        scene = Scene(seed, folder, segment_bytes=SEGMENT_BYTES)
+        scene.steps(5)
+        scene.machine.fail_sync_at(count, scene.disk(0), leaves)
+        refused = len(scene.refusals)
+        for _ in range(400):
+            scene.step()
+            if len(scene.refusals) > refused or scene.machine._sync_fails_in <= 0:
+                break
+        else:
+            raise Lost(f"no sync failed in {scene.machine.operations}")
+        scene.steps(steps_after)
+        if steps_after:
+            scene.look_after_failure(1)
+            scene.look_after_failure(0)
+        scene.lose_power()
+        scene.steps(10)
+        scene.look(0)
