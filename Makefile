@@ -33,6 +33,10 @@ $(STAMP): requirements.lock pyproject.toml
 test: $(STAMP) ## Run the tests (PYTEST_ARGS="-k lane -x" to narrow, "-n 2" for two processes)
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
+.PHONY: demo
+demo: $(STAMP) ## Kill one worker and stop another in the middle of 1,000 jobs, and audit what came of it
+	@$(BIN)/leasemill demo
+
 .PHONY: check
 check: $(STAMP) ## Format, lint, types and import contracts, changing nothing
 	$(BIN)/ruff format --check .

@@ -1,0 +1,288 @@
+"""`leasemill demo`: three workers, a thousand jobs, one worker killed and one stopped; then the audit.
+
+Everything happens in a temporary folder and in processes that are gone when the command ends. The command fails
+unless the audit holds, and the audit is made from the store's records and from what handlers left outside of it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Final, Protocol
+from urllib.parse import quote
+
+import click
+
+from leasemill.cli.lazy import EXIT_REFUSED
+from leasemill.cli.output import json_option, print_json
+from leasemill.errors import Unavailable
+from leasemill.kernel.model import JobState
+from leasemill.store.base import FullStore, open_store
+from leasemill.testing import ledger
+from leasemill.testing.processes import TookTooLong, WorkerProcess, wait_until
+from leasemill.testing.trail import TRAIL_VARIABLE, Trail
+
+WORKERS: Final = 3
+LANES: Final = 20
+KILL_AT: Final = 0.15
+STOP_AT: Final = 0.3
+"""Shares of the jobs that are done when a worker is killed, and another stopped."""
+RUNS_TO_HIT: Final = 2
+"""How many handlers must be in the middle of their work when their worker is hit."""
+BUSY_S: Final = 3.0
+"""How long a lane would take if nothing happened."""
+LIMIT_S: Final = 55.0
+EXAMPLES_SHOWN: Final = 5
+
+
+@click.command()
+@click.option("--store", "kind", type=click.Choice(["file"]), default="file", show_default=True, help="The store.")
+@click.option("--jobs", "count", default=1_000, show_default=True, type=click.IntRange(200), help="How many jobs.")
+@click.option("--keep", is_flag=True, help="Keep the folder, to look at it afterwards.")
+@json_option
+def demo(kind: str, count: int, keep: bool, as_json: bool) -> None:
+    """Kill one worker and stop another in the middle of 1,000 jobs, and audit what came of it.
+
+    Exits with 0 only if every effect was applied exactly once, and in order.
+    """
+    signal.signal(signal.SIGTERM, _exit)  # so that no worker outlives this command
+    folder = Path(tempfile.mkdtemp(prefix="leasemill-demo-"))
+    cleaning = nullcontext() if keep else _removed(folder)
+    began = time.monotonic()
+    with cleaning, _screen(count, is_silent=as_json) as screen, _store_url(kind, folder) as url:
+        try:
+            result = _Demo(url, folder, count, screen).run()
+        except TookTooLong as error:
+            raise click.ClickException(f"the demo could not be carried out: {error}") from None
+    took_s = time.monotonic() - began
+    if as_json:
+        print_json(
+            {**asdict(result), "holds": result.holds, "seconds": took_s, "folder": str(folder) if keep else None}
+        )
+    else:
+        _print(result, took_s)
+        if keep:
+            click.echo(f"kept: leasemill jobs list --url {url}")
+    if not result.holds:
+        sys.exit(EXIT_REFUSED)
+
+
+def _exit(number: int, frame: FrameType | None) -> None:
+    sys.exit(128 + number)
+
+
+@contextmanager
+def _removed(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _store_url(kind: str, folder: Path) -> Iterator[str]:
+    """Where the jobs of the demo live, with whatever has to run for that."""
+    assert kind == "file"
+    yield f"file:{quote(str(folder / 'jobs'))}"
+
+
+# What happens --------------------------------------------------------------------------------------------------
+
+
+class Screen(Protocol):
+    """Where the demo tells what happens."""
+
+    def say(self, text: str) -> None: ...
+    def show(self, done: int) -> None: ...
+
+
+class _Demo:
+    def __init__(self, url: str, folder: Path, count: int, screen: Screen) -> None:
+        self._url = url
+        self._folder = folder
+        self._screen = screen
+        self._entries = ledger.deposits(count, LANES)
+        self._trail = Trail(folder / "trail")
+        self._work_s = min(max(BUSY_S * LANES / count, 0.01), 0.25)
+        self._deadline = time.monotonic() + LIMIT_S
+
+    def run(self) -> ledger.Audit:
+        with ExitStack() as cleaning:
+            self._store = cleaning.enter_context(_opened(self._url))
+            cleaning.enter_context(ledger.app.bound_to(self._store))
+            ledger.app.enqueue_many(ledger.calls(self._entries))
+            self._screen.say(f"{len(self._entries):,} jobs in {LANES} lanes enqueued in {self._url}")
+            self._working = [cleaning.enter_context(self._worker(it)) for it in range(1, WORKERS + 1)]
+            first, second, third = self._working
+            self._screen.say(f"{WORKERS} workers started, leases of {ledger.LEASE_S:g} s")
+            killed_at = self._kill(first)
+            self._stop_for_a_while(second)
+            self._await_end()
+            self._await("the continued worker to learn what it lost", lambda: not self._trail.unfinished(second.id))
+            self._screen.say("all jobs are done: workers are asked to end")
+            exit_codes = {worker.id: worker.end() for worker in (second, third)}
+            disturbance = ledger.Disturbance(first.id, killed_at, second.id, exit_codes)
+            return ledger.audit(self._store, self._entries, self._trail, disturbance)
+
+    def _worker(self, number: int) -> WorkerProcess:
+        return WorkerProcess(
+            "leasemill.testing.ledger:app",
+            url=self._url,
+            log=self._folder / f"worker-{number}.log",
+            folder=self._folder,
+            environment={
+                TRAIL_VARIABLE: str(self._trail.path),
+                ledger.WORK_VARIABLE: str(self._work_s),
+            },
+        )
+
+    def _kill(self, worker: WorkerProcess) -> float:
+        """In the middle of its work, which it cannot finish then: it is stopped first, to look."""
+        self._await_share(KILL_AT)
+        worker.stop(lambda: self._is_hit(worker), self._left_s())
+        killed_at = time.monotonic()
+        worker.kill()
+        self._working.remove(worker)
+        runs = len(self._trail.unfinished(worker.id))
+        self._screen.say(f"{worker.id} killed with -9: {runs} handlers were in the middle of their work")
+        return killed_at
+
+    def _stop_for_a_while(self, worker: WorkerProcess) -> None:
+        self._await_share(STOP_AT)
+        worker.stop(lambda: self._is_hit(worker), self._left_s())
+        runs = self._trail.unfinished(worker.id)
+        stopped_at = time.monotonic()
+        self._screen.say(f"{worker.id} stopped: {len(runs)} handlers stand still in the middle of their work")
+        self._await("its jobs to be done without it", lambda: all(self._has_succeeded(mark.job) for mark in runs))
+        worker.go_on()
+        stopped_s = time.monotonic() - stopped_at
+        self._screen.say(f"{worker.id} continued after {stopped_s:.1f} s: its jobs were taken over and done meanwhile")
+
+    def _is_hit(self, worker: WorkerProcess) -> bool:
+        """Enough handlers have more than half of their work before them."""
+        latest = time.monotonic() - self._work_s / 2
+        return sum(mark.at > latest for mark in self._trail.unfinished(worker.id)) >= RUNS_TO_HIT
+
+    # Waiting -----------------------------------------------------------------------------------------------------
+
+    def _await_share(self, share: float) -> None:
+        self._await("the workers to get on", lambda: self._done() >= share * len(self._entries))
+
+    def _await_end(self) -> None:
+        wanted = len(self._entries)
+        self._await(
+            "all jobs to be done",
+            lambda: self._done() >= wanted and self._ended(ledger.LEDGER) >= wanted,
+        )
+
+    def _await(self, what: str, condition: Callable[[], bool]) -> None:
+        def look() -> bool:
+            self._done()
+            for worker in self._working:
+                worker.check_running()
+            return condition()
+
+        wait_until(look, what, self._left_s(), every_s=0.02)
+
+    def _left_s(self) -> float:
+        return max(0.0, self._deadline - time.monotonic())
+
+    def _done(self) -> int:
+        done = self._ended(ledger.DEPOSITS)
+        self._screen.show(done)
+        return done
+
+    def _has_succeeded(self, job_id: str) -> bool:
+        try:
+            job = self._store.job(job_id)
+        except Unavailable:
+            return False
+        return job is not None and job.state is JobState.SUCCEEDED
+
+    def _ended(self, queue: str) -> int:
+        try:
+            counts = next((view.counts for view in self._store.queues() if view.name == queue), {})
+        except Unavailable:
+            return 0
+        return sum(counts.get(state, 0) for state in (JobState.SUCCEEDED, JobState.FAILED, JobState.DEAD))
+
+
+@contextmanager
+def _opened(url: str) -> Iterator[FullStore]:
+    store = open_store(url)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+# What is shown -------------------------------------------------------------------------------------------------
+
+
+class _Plain:
+    """Lines, for files and pipes."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._tenths = 0
+
+    def say(self, text: str) -> None:
+        click.echo(text)
+
+    def show(self, done: int) -> None:
+        tenths = 10 * done // self._total
+        if tenths > self._tenths:
+            self._tenths = tenths
+            click.echo(f"  {done:,} of {self._total:,} jobs done")
+
+
+class _Silent:
+    def say(self, text: str) -> None:
+        pass
+
+    def show(self, done: int) -> None:
+        pass
+
+
+@contextmanager
+def _screen(total: int, *, is_silent: bool) -> Iterator[Screen]:
+    if is_silent:
+        yield _Silent()
+    elif not sys.stdout.isatty():
+        yield _Plain(total)
+    else:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415
+
+        columns = (TextColumn("jobs done"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        with Progress(*columns, transient=True) as progress:
+            task = progress.add_task("jobs", total=total)
+            yield _Live(
+                lambda text: progress.console.print(text, highlight=False),
+                lambda done: progress.update(task, completed=done),
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _Live:
+    """A bar that grows, with what happens above it."""
+
+    say: Callable[[str], None]
+    show: Callable[[int], None]
+
+
+def _print(result: ledger.Audit, took_s: float) -> None:
+    click.echo(f"\naudit, after {took_s:.1f} s")
+    for finding in result.findings:
+        verdict = {True: "ok", False: "WRONG", None: ""}[finding.holds]
+        click.echo(f"  {finding.name:<22} {verdict:<6} {finding.told}")
+        for example in finding.wrong[:EXAMPLES_SHOWN]:
+            click.echo(f"  {'':<22} {'':<6} {example}")
+    click.echo("the audit holds" if result.holds else "the audit does NOT hold")

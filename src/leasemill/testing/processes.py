@@ -1,0 +1,194 @@
+"""Workers in processes of their own, to be stopped, continued and killed at chosen moments.
+
+    with WorkerProcess("shop:app", url="file:./jobs", log=folder / "worker.log") as worker:
+        worker.stop(when=handler_is_running)     # SIGSTOP, never while it holds the folder's lock
+        worker.go_on()
+
+What must never happen here: a process that outlives its block, or one stopped while it holds the lock of the folder,
+which would stop every other (W11).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from msgspec import json
+
+from leasemill.store.base import URL_VARIABLE
+from leasemill.store.wal.disk import LOCK_NAME
+from leasemill.store.wal.url import parse_folder_url
+
+PROGRAM: Final = "from leasemill.cli import main; main()"
+LOCK_PATIENCE_S: Final = 0.2
+"""The folder's lock is held for microseconds, a little longer when a segment ends; for longer only by a stopped one."""
+RETRY_S: Final = 0.007
+END_S: Final = 20.0
+
+
+class TookTooLong(AssertionError):
+    """What was waited for did not come."""
+
+
+def wait_until(condition: Callable[[], object], what: str, limit_s: float = 10.0, every_s: float = 0.005) -> None:
+    """Wait for a condition, with a deadline."""
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        if time.monotonic() >= deadline:
+            raise TookTooLong(f"waited {limit_s:g} s in vain for {what}")
+        time.sleep(every_s)
+
+
+class WorkerProcess:
+    """`leasemill worker` in a process and a session of its own; its log is kept as JSON lines."""
+
+    def __init__(
+        self,
+        target: str,
+        *,
+        url: str,
+        log: Path,
+        worker_id: str | None = None,
+        options: Sequence[str] = (),
+        folder: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.id = worker_id or log.stem
+        self._log = log
+        self._lock_file = lock_file(url)
+        arguments = [target, "--worker-id", self.id, "--log-format", "json", *options]
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", PROGRAM, "worker", *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd=folder,
+                env={**os.environ, **(environment or {}), URL_VARIABLE: url},
+                start_new_session=True,
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs; negative: the signal that ended it."""
+        return self._process.poll()
+
+    def check_running(self) -> None:
+        if self.exit_code is not None:
+            raise TookTooLong(f"worker {self.id} has ended with {self.exit_code}:\n{self.log()[-2_000:]}")
+
+    # What is done to it ------------------------------------------------------------------------------------------
+
+    def signal(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """End it as a crash would, in whatever it does (SIGKILL)."""
+        self._process.kill()
+        self._process.wait()
+
+    def stop(self, when: Callable[[], object] = lambda: True, limit_s: float = 10.0) -> None:
+        """SIGSTOP it at a moment when it does not hold the folder's lock and `when`, asked while it stands still,
+        says yes; it is continued and stopped again until that is so."""
+        deadline = time.monotonic() + limit_s
+        while True:
+            self.signal(signal.SIGSTOP)
+            self._await_stopped()
+            if self._holds_no_lock() and when():
+                return
+            self.go_on()
+            self.check_running()
+            if time.monotonic() >= deadline:
+                raise TookTooLong(f"worker {self.id} could not be stopped at the right moment within {limit_s:g} s")
+            time.sleep(RETRY_S)
+
+    def go_on(self) -> None:
+        self.signal(signal.SIGCONT)
+
+    def end(self, limit_s: float = END_S) -> int:
+        """SIGTERM, and its exit code."""
+        if self.exit_code is None:
+            self.signal(signal.SIGTERM)
+        return self.wait(limit_s)
+
+    def wait(self, limit_s: float = END_S) -> int:
+        """Its exit code, when it has ended."""
+        try:
+            return self._process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            raise TookTooLong(f"worker {self.id} did not end within {limit_s:g} s:\n{self.log()[-2_000:]}") from None
+
+    def close(self) -> None:
+        """Nothing of it is left, whatever state it was in."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)  # its group: it leads a session of its own
+        self._process.wait()
+
+    # What it said ------------------------------------------------------------------------------------------------
+
+    def log(self) -> str:
+        return self._log.read_text(errors="replace")
+
+    def log_lines(self) -> list[dict[str, Any]]:
+        """Its log; lines that are not JSON (of the interpreter, not of the worker) are left out."""
+        return [json.decode(line) for line in self.log().splitlines() if line.startswith("{")]
+
+    def has_logged(self, text: str, **fields: object) -> bool:
+        return any(
+            text in line["message"] and all(line.get(name) == value for name, value in fields.items())
+            for line in self.log_lines()
+        )
+
+    # The lock ----------------------------------------------------------------------------------------------------
+
+    def _await_stopped(self) -> None:
+        """A signal is sent, not done: wait until every thread stands still (or the process has ended)."""
+        if sys.platform == "linux":
+            os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        else:
+            time.sleep(0.05)
+
+    def _holds_no_lock(self) -> bool:
+        """Whoever gets the lock knows that nobody else has it."""
+        if self._lock_file is None or not self._lock_file.exists():
+            return True
+        fd = os.open(self._lock_file, os.O_RDWR | os.O_CLOEXEC)
+        deadline = time.monotonic() + LOCK_PATIENCE_S
+        try:
+            while True:
+                try:
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    if time.monotonic() >= deadline:
+                        return False
+                    time.sleep(0.000_5)
+                else:
+                    return True
+        finally:
+            os.close(fd)  # and with it the lock
+
+
+def lock_file(url: str) -> Path | None:
+    """The lock that a process on this store may hold while others wait; None for stores without."""
+    return parse_folder_url(url)[0] / LOCK_NAME if url.startswith("file:") else None
