@@ -24,23 +24,27 @@ FULL: Final = 64
 
 
 class Control:
-    __slots__ = ("_disk",)
+    """`identity` is that of the boot and the lock file: a page of another is not current."""
 
-    def __init__(self, disk: Disk) -> None:
+    __slots__ = ("_digest", "_disk")
+
+    def __init__(self, disk: Disk, identity: str) -> None:
         self._disk = disk
+        self._digest = hashlib.blake2b(identity.encode(), digest_size=16).digest()
 
-    def is_of(self, boot_id: str) -> bool:
+    @property
+    def is_current(self) -> bool:
         """Whether the log's tail has been looked at in this boot, so that the page can be relied on."""
-        return bytes(self._disk.control[BOOT]) == _digest(boot_id)
+        return self._disk.control[BOOT] == self._digest
 
-    def begin(self, boot_id: str, generation: int, segment: int, tail: int) -> None:
+    def begin(self, generation: int, segment: int, tail: int) -> None:
         self.generation = generation
         self.segment = segment
         self.tail = tail
         self.is_poisoned = False
         self.is_folder_unsynced = False
         self.is_full = False
-        self._disk.control[BOOT] = _digest(boot_id)
+        self._disk.control[BOOT] = self._digest
 
     @property
     def generation(self) -> int:
@@ -106,7 +110,3 @@ class Control:
     def _number(self, at: int) -> int:
         value: int = NUMBER.unpack_from(self._disk.control, at)[0]
         return value
-
-
-def _digest(boot_id: str) -> bytes:
-    return hashlib.blake2b(boot_id.encode(), digest_size=16).digest()

@@ -69,10 +69,9 @@ class Log:
         self._disk = disk
         self._machine = machine
         self._boot_id = machine.boot_id()
-        self._page_id = f"{self._boot_id} {disk.identity}"
         self._segment_bytes = segment_bytes
         self._lock_timeout_s = lock_timeout_s
-        self._control = Control(disk)
+        self._control = Control(disk, f"{self._boot_id} {disk.identity}")
         self._may_found = may_found
         self._file: File | None = None
         self._file_bytes = 0
@@ -192,7 +191,7 @@ class Log:
     def check(self) -> None:
         """Under the lock: recover a poisoned folder, and see that what was read is still the log."""
         assert self._is_locked
-        if not self._control.is_of(self._page_id):
+        if not self._control.is_current:
             self._first_look()
             raise Superseded
         if self._control.is_folder_unsynced:
@@ -238,14 +237,14 @@ class Log:
     def _expect_tail(self, rest: bytes, found: Cut) -> None:
         """No whole frame follows here: this must be where the log ends."""
         is_short_of_end = self._segment.end is not None or (
-            self._control.is_of(self._page_id) and self.position < self._control.tail
+            self._control.is_current and self.position < self._control.tail
         )
         if is_short_of_end or found is Cut.DAMAGE or (found is Cut.SHORT and rest.strip(b"\0")):
             self._cut_tail(is_short_of_end=is_short_of_end)
 
     def _bytes_behind(self) -> int:
         """How much to read at once: as much as others are known to have appended, within reason."""
-        if not self._control.is_of(self._page_id):
+        if not self._control.is_current:
             return LONGEST_READ_BYTES  # nobody in this boot knows yet
         behind = self._control.tail - self.position
         return FRAME_HEADER_BYTES + max(0, min(behind, LONGEST_READ_BYTES))
@@ -345,7 +344,7 @@ class Log:
         manifest = read_manifest(self._disk)
         if manifest is None:
             manifest = self._found()
-        if self._control.is_of(self._page_id):
+        if self._control.is_current:
             return manifest
         self._manifest = manifest
         self._go_to(manifest.last.first)
@@ -357,7 +356,7 @@ class Log:
             self._cut_tail()  # zeros, then remains: W4
         self._remove_strays()
         self._disk.sync_folder()
-        self._control.begin(self._page_id, self._manifest.generation, self._segment.first, self.position)
+        self._control.begin(self._manifest.generation, self._segment.first, self.position)
         return self._manifest
 
     def _found(self) -> Manifest:
