@@ -507,6 +507,7 @@ class Log:
     def prepare_spare(self) -> None:
         """Make the next segment ahead of its use. Needs no lock, and other threads may do it too."""
         self._spare_tried_at = time.monotonic()
+        is_full = False
         try:
             if SPARE not in self._disk.names():
                 made = f"{SPARE}-{os.getpid()}-{next(_spares_made)}.new"
@@ -515,11 +516,11 @@ class Log:
         except OSError as error:
             if error.errno not in NO_SPACE:
                 raise
-            if not self._control.is_full:
+            is_full = True
+        with suppress(TypeError, ValueError):  # closed meanwhile
+            if is_full and not self._control.is_full:
                 LOGGER.warning("no room for another segment in %s: enqueue is refused until there is", self._disk.where)
-            self._control.is_full = True
-        else:
-            self._control.is_full = False
+            self._control.is_full = is_full
 
     def require_room_to_grow(self) -> None:
         """W7: what adds jobs is refused while there is no room for another segment; what ends them is not."""
