@@ -304,7 +304,7 @@ class Verbs(ABC):
 
 
 def open_store(url: str) -> FullStore:
-    """Open the store a URL names: `file:PATH` (a folder), `memory:` (this process, gone with it)."""
+    """Open the store a URL names: `file:PATH` (a folder), `postgresql://…`, `memory:` (this process, gone with it)."""
     scheme, separator, _ = url.partition(":")
     if scheme == "file" and separator:
         from leasemill.store.wal.url import open_folder  # noqa: PLC0415  (a store is imported when it is used)
@@ -314,4 +314,8 @@ def open_store(url: str) -> FullStore:
         from leasemill.store.memory import MemoryStore  # noqa: PLC0415  (a store is imported when it is used)
 
         return MemoryStore()
-    raise Invalid(f"{url!r} names no store: write file:PATH or memory:")
+    if scheme in {"postgresql", "postgres"} and separator:
+        from leasemill.store.postgres import open_postgres  # noqa: PLC0415  (a store is imported when it is used)
+
+        return open_postgres(url)
+    raise Invalid(f"{url!r} names no store: write file:PATH, memory: or postgresql://user@host/database")

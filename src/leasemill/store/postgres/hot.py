@@ -1,0 +1,308 @@
+"""The verbs on their straight path: one statement each, guarded in SQL, for as many items as there are.
+
+Each function answers what it could and names the items it could not: reports that are refused or repeated, ends that
+are final, offsets. Those are decided by the kernel, under locks (`decided.py`). What must never happen here: a rule
+that the kernel does not have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+from leasemill.errors import QueueRefused
+from leasemill.kernel import commands as c
+from leasemill.kernel.decide import followup_id
+from leasemill.kernel.model import JobSpec, JobState, QueueMode
+from leasemill.store.postgres.arrays import encoded, int8, int8s, texts
+from leasemill.store.postgres.pool import Connection, Moved
+from leasemill.store.postgres.rows import Row, lease_of, policy_of, policy_text
+from leasemill.store.postgres.site import Site, advisory_key
+
+ADMITTED_AT_ONCE: Final = 2_000
+ReportT = TypeVar("ReportT", c.StartReport, c.LeaseRef, c.AckReport, c.NackReport, c.ReleaseReport)
+OutcomeT = TypeVar("OutcomeT")
+
+
+# Enqueue -------------------------------------------------------------------------------------------------------
+
+
+def enqueue(site: Site, connection: Connection, command: c.Enqueue, *, channel: str | None) -> list[c.EnqueueOutcome]:
+    """On a connection of the store's own: durable, and admitted to their lanes, when it returns."""
+    if not command.jobs:
+        return []
+    has_lanes = any(job.lane is not None for job in command.jobs)
+    if not has_lanes and site.claim_queues.issuperset(job.queue for job in command.jobs):
+        return insert(site, connection, command.jobs, channel)
+    with connection.transaction():
+        names = check_enqueue_queues(site, connection, command.jobs)
+        outcomes = insert(site, connection, command.jobs, channel)
+        use_queues(site, connection, names, command.jobs, outcomes)
+        if has_lanes:
+            admit(site, connection)
+    site.claim_queues.update(
+        job.queue for job, outcome in zip(command.jobs, outcomes, strict=True) if isinstance(outcome, c.Enqueued)
+    )
+    return outcomes
+
+
+def check_enqueue_queues(site: Site, connection: Connection, jobs: Sequence[JobSpec]) -> set[str]:
+    """I7: refuses jobs for a queue that is used with acquire; answers with the queues not known to be used so far."""
+    names = {job.queue for job in jobs} - site.claim_queues
+    for name, mode in modes(site, connection, names).items():
+        if mode == QueueMode.ACQUIRE:
+            raise QueueRefused(f"queue {name!r} is used with acquire; enqueue into another queue")
+    return names
+
+
+def modes(site: Site, connection: Connection, names: set[str]) -> dict[str, str | None]:
+    if not names:
+        return {}
+    return dict(site.all(connection, "queues_known", {"names": texts(sorted(names))}))
+
+
+def use_queues(
+    site: Site, connection: Connection, names: set[str], jobs: Sequence[JobSpec], outcomes: Sequence[object]
+) -> None:
+    """Fix how the queues of new jobs are used."""
+    used = names & {job.queue for job, outcome in zip(jobs, outcomes, strict=True) if isinstance(outcome, c.Enqueued)}
+    if not used:
+        return
+    given = {"names": texts(sorted(used)), "mode": QueueMode.CLAIM.value}
+    for name, mode in site.all(connection, "queues_use", given):
+        if mode != QueueMode.CLAIM:
+            raise QueueRefused(f"queue {name!r} is used with acquire; enqueue into another queue")
+
+
+def insert(site: Site, connection: Connection, jobs: Sequence[JobSpec], channel: str | None) -> list[c.EnqueueOutcome]:
+    """The insert alone, on any connection and in whatever transaction it is in."""
+    first: dict[str, JobSpec] = {}
+    for job in jobs:
+        first.setdefault(job.id, job)
+    count, ids, _ = site.one(connection, "enqueue", _columns(list(first.values()), channel))
+    if count == len(jobs):
+        return [c.Enqueued(job.id) for job in jobs]
+    inserted = set(first) if count == len(first) else set(ids or ())
+    known = _known(site, connection, [job_id for job_id in first if job_id not in inserted])
+    outcomes: list[c.EnqueueOutcome] = []
+    for job in jobs:
+        if job.id in inserted and first.get(job.id) is job:
+            known[job.id] = job
+            outcomes.append(c.Enqueued(job.id))
+        elif job.id not in known:
+            raise Moved(f"job {job.id!r} was forgotten as it was enqueued again")
+        else:
+            outcomes.append(c.Duplicate(job.id) if known[job.id] == job else c.Conflict(job.id))
+    return outcomes
+
+
+def _columns(jobs: list[JobSpec], channel: str | None) -> dict[str, Any]:
+    return {
+        "ids": texts([job.id for job in jobs]),
+        "queues": texts([job.queue for job in jobs]),
+        "kinds": texts([job.kind for job in jobs]),
+        "payloads": encoded([job.payload for job in jobs]),
+        "lanes": texts([job.lane for job in jobs]),
+        "priorities": int8s([job.priority for job in jobs]),
+        "run_ats": int8s([job.run_at for job in jobs]),
+        "delays": int8s([job.delay_us or None for job in jobs]),
+        "policies": texts([policy_text(job.policy) for job in jobs]),
+        "channel": channel,
+    }
+
+
+def _known(site: Site, connection: Connection, ids: list[str]) -> dict[str, JobSpec]:
+    if not ids:
+        return {}
+    return {row[0]: spec_of(row) for row in site.all(connection, "specs", {"ids": texts(ids)})}
+
+
+def spec_of(row: Row) -> JobSpec:
+    """A row of specs.sql, or one that begins like it."""
+    return JobSpec(
+        row[0], row[1], row[2], row[3].encode(), row[4], row[5], row[6], row[7] or 0, policy_of(row[8]), row[9]
+    )
+
+
+def admit(site: Site, connection: Connection) -> None:
+    """Arrived jobs take their places in their lanes, in the transaction that is open. Lanes go by arrival."""
+    given = {"admission_key": int8(site.admission_key), "limit": int8(ADMITTED_AT_ONCE)}
+    is_open, count = site.one(connection, "arrive", given)
+    if is_open and count:
+        site.positions.lower(site.all(connection, "admit", given))
+
+
+# Claim ---------------------------------------------------------------------------------------------------------
+
+
+def check_claim_queues(site: Site, connection: Connection, queues: Sequence[str]) -> None:
+    """N8: refuses claims from a queue that is used with acquire."""
+    for name, mode in modes(site, connection, set(queues) - site.claim_queues).items():
+        if mode == QueueMode.ACQUIRE:
+            raise QueueRefused(f"queue {name!r} is claimed by acquire only; claim from another queue")
+        if mode == QueueMode.CLAIM:
+            site.claim_queues.add(name)
+
+
+def claim(site: Site, connection: Connection, command: c.Claim, *, is_repeat: bool) -> list[c.Lease]:
+    """`is_repeat`: the same request may still be at work on a connection that was lost; wait for its end."""
+    given: dict[str, Any] = {
+        "request_id": command.request_id,
+        "request_key": int8(None if command.request_id is None else advisory_key(command.request_id)),
+        "worker": command.worker,
+        "limit": int8(command.limit),
+        "tokens": texts(command.tokens),
+        "kinds": texts(list(command.kinds)),
+        "kind_policies": texts([policy_text(policy) for policy in command.kinds.values()]),
+    }
+    if is_repeat and command.request_id is not None:
+        with connection.transaction():
+            connection.execute("select pg_advisory_xact_lock(%s)", [given["request_key"]])
+            return _claimed(site, connection, command, given)
+    return _claimed(site, connection, command, given)
+
+
+def _claimed(site: Site, connection: Connection, command: c.Claim, given: dict[str, Any]) -> list[c.Lease]:
+    queues = list(dict.fromkeys(command.queues))
+    places, is_start = site.positions.places(queues, site.now())
+    rows = site.all(connection, "claim", {**given, **places})
+    if not rows and not is_start:
+        site.positions.forget()
+        places, _ = site.positions.places(queues, site.now())
+        rows = site.all(connection, "claim", {**given, **places})
+    if len(rows) == command.limit:
+        site.positions.advance((row[1], 9 - row[5], row[19], row[20]) for row in rows)
+    else:
+        site.positions.forget()
+    return [lease_of(row) for row in rows]
+
+
+# Reports -------------------------------------------------------------------------------------------------------
+
+
+def start(site: Site, connection: Connection, reports: Sequence[c.StartReport]) -> dict[str, c.StartOutcome]:
+    given = {**_references(reports), "ages": int8s([report.age_us for report in reports])}
+    return {job_id: c.Started(job_id) for job_id in _ended(site.one(connection, "start", given), reports)}
+
+
+def extend(site: Site, connection: Connection, leases: Sequence[c.LeaseRef]) -> dict[str, c.ExtendOutcome]:
+    return {row[0]: c.Extended(*row) for row in site.all(connection, "extend", _references(leases))}
+
+
+def ack(site: Site, connection: Connection, reports: Sequence[c.AckReport]) -> dict[str, c.AckOutcome]:
+    ended = _ended(site.one(connection, "ack", _results(reports)), reports)
+    return {job_id: c.Acked(job_id) for job_id in ended}
+
+
+def ack_in_lane(site: Site, connection: Connection, reports: Sequence[c.AckReport]) -> dict[str, c.AckOutcome]:
+    with connection.transaction():
+        ended = site.all(connection, "ack_in_lane", _results(reports))
+        if not ended:
+            return {}
+        heads = advance(site, connection, [(queue, lane) for _, queue, lane in ended])
+    return {job_id: c.Acked(job_id, heads.get((queue, lane))) for job_id, queue, lane in ended}
+
+
+def advance(site: Site, connection: Connection, lanes: Sequence[tuple[str, str]]) -> dict[tuple[str, str], c.LaneHint]:
+    """N4: the next of each lane becomes head, in the transaction that has locked the lanes."""
+    given = {"queues": texts([queue for queue, _ in lanes]), "lanes": texts([lane for _, lane in lanes])}
+    heads = site.all(connection, "advance", given)
+    site.positions.lower((queue, rank, at, seq) for queue, _, _, rank, at, seq in heads)
+    return {(queue, lane): c.LaneHint(job_id, None) for queue, lane, job_id, *_ in heads}
+
+
+def nack(site: Site, connection: Connection, reports: Sequence[c.NackReport]) -> dict[str, c.NackOutcome]:
+    straight = [report for report in reports if not (report.is_permanent or report.keep_lease)]
+    if not straight:
+        return {}
+    given = {
+        **_references(straight),
+        "errors": texts([report.error for report in straight]),
+        "jitters": texts([repr(report.jitter) for report in straight]),
+        "delays": int8s([report.delay_us for report in straight]),
+    }
+    rows = site.all(connection, "nack", given)
+    site.positions.lower((queue, rank, at, seq) for _, _, at, queue, rank, seq in rows)
+    return {job_id: c.Nacked(job_id, JobState.READY, retries, at) for job_id, retries, at, *_ in rows}
+
+
+def release(site: Site, connection: Connection, reports: Sequence[c.ReleaseReport]) -> dict[str, c.ReleaseOutcome]:
+    given = {**_references(reports), "delays": int8s([report.delay_us for report in reports])}
+    rows = site.all(connection, "release", given)
+    site.positions.lower((queue, rank, at, seq) for _, queue, rank, at, seq in rows)
+    return {row[0]: c.Released(row[0], JobState.READY) for row in rows}
+
+
+def commit(site: Site, connection: Connection, command: c.Commit, *, channel: str | None) -> c.CommitOutcome | None:
+    """None: not held, or committed before."""
+    followups = followup_specs(command)
+    if not followups:
+        return c.Committed(command.job_id, ()) if mark_committed(site, connection, command) else None
+    with connection.transaction() as transaction:
+        if not mark_committed(site, connection, command):
+            return None
+        names = check_enqueue_queues(site, connection, followups)
+        outcomes = insert(site, connection, followups, channel)
+        conflict = next((outcome for outcome in outcomes if isinstance(outcome, c.Conflict)), None)
+        if conflict is not None:
+            transaction.force_rollback = True  # X6: one conflict refuses the whole commit
+            return conflict
+        use_queues(site, connection, names, followups, outcomes)
+        if any(spec.lane is not None for spec in followups):
+            admit(site, connection)
+    return c.Committed(command.job_id, tuple(spec.id for spec in followups))
+
+
+def mark_committed(site: Site, connection: Connection, command: c.Commit) -> bool:
+    result = None if command.result is None else command.result.decode()
+    given = {"id": command.job_id, "token": command.token, "result": result}
+    return bool(site.all(connection, "commit", given))
+
+
+def followup_specs(command: c.Commit) -> list[JobSpec]:
+    return [
+        JobSpec(
+            followup_id(command.job_id, index),
+            one.queue,
+            one.kind,
+            one.payload,
+            one.lane,
+            one.priority,
+            one.run_at,
+            one.delay_us,
+            one.policy,
+        )
+        for index, one in enumerate(command.followups)
+    ]
+
+
+def _references(reports: Sequence[Any]) -> dict[str, Any]:
+    return {"ids": texts([report.job_id for report in reports]), "tokens": texts([report.token for report in reports])}
+
+
+def _results(reports: Sequence[c.AckReport]) -> dict[str, Any]:
+    return {**_references(reports), "results": encoded([report.result for report in reports])}
+
+
+def _ended(row: Row, reports: Sequence[Any]) -> Sequence[str]:
+    """The jobs a statement answered for: all of them, or those it names."""
+    count, ids = row
+    return [report.job_id for report in reports] if count == len(reports) else ids or []
+
+
+Straight = Callable[[Site, Connection, Sequence[Any]], Mapping[str, Any]]
+
+
+def once_each(reports: Sequence[ReportT]) -> list[ReportT]:
+    """The first report on each job: the straight path takes no job twice."""
+    first: dict[str, ReportT] = {}
+    for report in reports:
+        first.setdefault(report.job_id, report)
+    return list(first.values())
+
+
+def trim(site: Site, connection: Connection, ids: list[str], attempts: Mapping[str, int]) -> None:
+    """I8: executions beyond those that are kept go."""
+    numbers = {job_id: no for no, job_id, *_ in site.all(connection, "members", {"ids": texts(ids)})}
+    given = {"nos": int8s(list(numbers.values())), "attempts": int8s([attempts[job_id] for job_id in numbers])}
+    site.do(connection, "trim", given)

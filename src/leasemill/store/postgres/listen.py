@@ -1,0 +1,181 @@
+"""Waking those who wait: NOTIFY when jobs come, never one for each, and a connection that LISTENs.
+
+Soft: whoever misses it looks again within a second. Behind a pooler that has no LISTEN, looking is all there is.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import select
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Final, Protocol
+
+import psycopg
+from psycopg import sql
+
+from leasemill.errors import LeasemillError
+from leasemill.kernel.model import SECOND
+from leasemill.store.postgres.pool import Connection
+from leasemill.store.signal import Signal
+
+LOGGER: Final = logging.getLogger("leasemill.postgres")
+QUIET_S: Final = 0.02
+LOOK_EVERY_S: Final = 1.0
+LONGEST_PAUSE_S: Final = 5.0
+
+
+class Teller:
+    """Tells other processes that jobs came: with the first statement, then at most once in a while."""
+
+    def __init__(self, channel: str, tell: Callable[[], None]) -> None:
+        self._channel = channel
+        self._tell = tell
+        self._changed = threading.Condition()
+        self._told_at_s = -QUIET_S
+        self._is_pending = False
+        self._is_closed = False
+        self._thread: threading.Thread | None = None
+
+    def channel(self) -> str | None:
+        """The channel for a statement to notify; None: it will be told shortly after, with what follows."""
+        with self._changed:
+            if time.monotonic() - self._told_at_s >= QUIET_S:
+                self._told_at_s = time.monotonic()
+                return self._channel
+            self._is_pending = True
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._run, name="leasemill notify", daemon=True)
+                self._thread.start()
+            self._changed.notify()
+            return None
+
+    def close(self) -> None:
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._is_pending or self._is_closed)
+                if self._is_closed:
+                    return
+                self._changed.wait_for(lambda: self._is_closed, QUIET_S)
+                self._is_pending = False
+                self._told_at_s = time.monotonic()
+            with suppress(LeasemillError):
+                self._tell()
+
+
+class Listener:
+    """A thread with a connection of its own; every notification moves the signal."""
+
+    def __init__(self, connect: Callable[[], Connection], channel: str, signal: Signal) -> None:
+        self._connect = connect
+        self._channel = channel
+        self._signal = signal
+        self._stop_reading, self._stop_writing = os.pipe()
+        self._is_closed = False
+        self.is_listening = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="leasemill listen", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        os.close(self._stop_writing)
+        self._thread.join()
+        os.close(self._stop_reading)
+
+    def _run(self) -> None:
+        pause_s = 0.1
+        while not self._is_closed:
+            try:
+                with self._connect() as connection:
+                    self._listen(connection)
+                pause_s = 0.1
+            except psycopg.Error as error:
+                LOGGER.info("not listening for new jobs, only looking: %s", str(error).strip())
+            self.is_listening.clear()
+            self._signal.notify()
+            self._pause(random.uniform(0.5, 1.0) * pause_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+    def _listen(self, connection: Connection) -> None:
+        connection.execute(sql.SQL("listen {}").format(sql.Identifier(self._channel)))
+        self.is_listening.set()
+        self._signal.notify()
+        while not self._is_closed:
+            select.select([connection.fileno(), self._stop_reading], [], [])
+            connection.pgconn.consume_input()
+            told = False
+            while connection.pgconn.notifies() is not None:
+                told = True
+            if told:
+                self._signal.notify()
+
+    def _pause(self, pause_s: float) -> None:
+        select.select([self._stop_reading], [], [], pause_s)
+
+
+class Asked(Protocol):
+    """The question a watch asks: in how many microseconds the next job is due."""
+
+    def due_in(self, queues: Sequence[str]) -> int | None: ...
+
+    async def adue_in(self, queues: Sequence[str]) -> int | None: ...
+
+
+class PostgresWatch:
+    """Wakes when, after a change of anybody's or when its time has come, a job is due."""
+
+    def __init__(self, store: Asked, signal: Signal, queues: Sequence[str]) -> None:
+        self._store = store
+        self._queues = tuple(queues)
+        self._watch = signal.watch()
+
+    def wait(self, timeout_s: float) -> bool:
+        until_s = time.monotonic() + timeout_s
+        while True:
+            self._watch.wait(0)
+            due_s = self._due_s(self._ask())
+            left_s = until_s - time.monotonic()
+            if due_s <= 0 or left_s <= 0:
+                return due_s <= 0
+            self._watch.wait(min(left_s, due_s, LOOK_EVERY_S))
+
+    async def wait_async(self, timeout_s: float) -> bool:
+        until_s = time.monotonic() + timeout_s
+        while True:
+            self._watch.wait(0)
+            due_s = self._due_s(await self._aask())
+            left_s = until_s - time.monotonic()
+            if due_s <= 0 or left_s <= 0:
+                return due_s <= 0
+            await self._watch.wait_async(min(left_s, due_s, LOOK_EVERY_S))
+
+    def close(self) -> None:
+        self._watch.close()
+
+    def _ask(self) -> int | None:
+        try:
+            return self._store.due_in(self._queues)
+        except LeasemillError:
+            return 0  # whoever waits will learn why from the verbs
+
+    async def _aask(self) -> int | None:
+        try:
+            return await self._store.adue_in(self._queues)
+        except LeasemillError:
+            return 0
+
+    def _due_s(self, due_us: int | None) -> float:
+        return LOOK_EVERY_S if due_us is None else due_us / SECOND

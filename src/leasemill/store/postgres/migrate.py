@@ -1,0 +1,60 @@
+"""The schema's versions: forward only, one transaction each run, safe while workers run and to run twice at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import psycopg
+from msgspec import Struct
+from psycopg import sql
+
+from leasemill.store.postgres.statements import check_schema, in_schema
+
+FOLDER: Final = Path(__file__).parent / "schema"
+
+
+class Migration(Struct, frozen=True):
+    version: int
+    name: str
+    text: str
+
+
+def migrations() -> list[Migration]:
+    """All there are, in order; the number in the file's name is the version."""
+    found = sorted(FOLDER.glob("[0-9]*.sql"))
+    return [Migration(int(path.stem.partition("_")[0]), path.stem, path.read_text()) for path in found]
+
+
+def applied(connection: psycopg.Connection[Any], schema: str) -> list[int]:
+    """The versions a schema has; none if there is no such schema."""
+    check_schema(schema)
+    row = connection.execute("select to_regclass(%s)", [f"{schema}.migrations"]).fetchone()
+    if row is None or row[0] is None:
+        return []
+    query = sql.SQL("select version from {} order by version").format(sql.Identifier(schema, "migrations"))
+    return [version for (version,) in connection.execute(query).fetchall()]
+
+
+def migrate(connection: psycopg.Connection[Any], schema: str) -> list[Migration]:
+    """Bring a schema up to date; answers with what was missing."""
+    check_schema(schema)
+    with connection.transaction():
+        connection.execute("set local lock_timeout = '10s'")
+        connection.execute("select pg_advisory_xact_lock(hashtextextended(%s, 0))", [f"leasemill migrate {schema}"])
+        connection.execute(sql.SQL("create schema if not exists {}").format(sql.Identifier(schema)))
+        connection.execute(
+            sql.SQL(
+                "create table if not exists {} "
+                "(version int4 primary key, name text not null, applied_at timestamptz not null default now())"
+            ).format(sql.Identifier(schema, "migrations"))
+        )
+        known = set(applied(connection, schema))
+        missing = [one for one in migrations() if one.version not in known]
+        for one in missing:
+            connection.execute(in_schema(one.text, schema).encode(), prepare=False)
+            connection.execute(
+                sql.SQL("insert into {} (version, name) values (%s, %s)").format(sql.Identifier(schema, "migrations")),
+                [one.version, one.name],
+            )
+    return missing

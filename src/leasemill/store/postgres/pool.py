@@ -1,0 +1,211 @@
+"""Connections: a bounded pool, and what to do when one breaks.
+
+A command is tried again only if repeating it is safe; the caller says so. Deadlocks and serialization failures are
+tried again inside, a lost connection with back-off and jitter until `retry_for_s` is over. Nothing here knows a verb,
+and no connection keeps any state between two uses.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+import psycopg
+from psycopg import errors
+
+from leasemill.errors import Broken, LeasemillError, Refused, Unavailable
+from leasemill.store.postgres.arrays import register
+from leasemill.store.postgres.url import PostgresOptions
+
+LOGGER: Final = logging.getLogger("leasemill.postgres")
+ResultT = TypeVar("ResultT")
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+FIRST_PAUSE_S: Final = 0.02
+LONGEST_PAUSE_S: Final = 1.0
+CONFLICT_TRIES: Final = 10
+CONFLICTS: Final = (errors.DeadlockDetected, errors.SerializationFailure, errors.LockNotAvailable)
+NOT_PREPARED: Final = (errors.InvalidSqlStatementName, errors.DuplicatePreparedStatement)
+GONE: Final = (
+    errors.AdminShutdown,
+    errors.CrashShutdown,
+    errors.CannotConnectNow,
+    errors.IdleInTransactionSessionTimeout,
+    errors.TooManyConnections,
+)
+UNREADY: Final = (errors.UndefinedTable, errors.InvalidSchemaName, errors.UndefinedFunction, errors.UndefinedColumn)
+
+
+class Moved(Exception):
+    """What was read has changed before it was locked: begin anew."""
+
+
+class Pool:
+    """At most `pool_size` connections, the last used first."""
+
+    def __init__(self, conninfo: str, options: PostgresOptions) -> None:
+        self._conninfo = conninfo
+        self._options = options
+        self._prepares = options.prepare
+        self._has_settings = options.session_settings
+        self._changed = threading.Condition()
+        self._idle: list[Connection] = []
+        self._count = 0
+        self._is_closed = False
+        self._pid = os.getpid()
+
+    def run(self, work: Callable[[Connection], ResultT], *, is_repeatable: bool = True) -> ResultT:
+        """What `work` answers; it gets a connection in autocommit mode, and may be called again."""
+        deadline = time.monotonic() + self._options.retry_for_s
+        pause_s = FIRST_PAUSE_S
+        conflicts = 0
+        while True:
+            connection: Connection | None = None
+            was_sent = False
+            try:
+                connection = self._take()
+                was_sent = True
+                return work(connection)
+            except LeasemillError:
+                raise
+            except (Moved, *CONFLICTS) as error:
+                conflicts += 1
+                if conflicts >= CONFLICT_TRIES:
+                    raise Unavailable(
+                        f"PostgreSQL refused {conflicts} times in a row: {error}; repeat the call"
+                    ) from error
+                time.sleep(random.uniform(0, 0.005 * conflicts))
+            except NOT_PREPARED:
+                LOGGER.info("prepared statements do not last here (a pooler?): going on without")
+                self._prepares = False
+                self._discard(connection)
+                connection = None
+            except psycopg.Error as error:
+                is_lost = connection is None or connection.broken or connection.closed or isinstance(error, GONE)
+                if is_lost:
+                    self._discard(connection)
+                    connection = None
+                if not is_lost:
+                    raise _told(error, self._options.schema) from error
+                if (was_sent and not is_repeatable) or time.monotonic() + pause_s > deadline:
+                    raise Unavailable(f"PostgreSQL cannot be reached: {_line(error)}; repeat the call") from error
+                time.sleep(random.uniform(0.5, 1.0) * pause_s)
+                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+            finally:
+                if connection is not None:
+                    self._give_back(connection)
+
+    def connect(self) -> Connection:
+        """A connection outside the pool, for LISTEN."""
+        return self._connect()
+
+    def close(self) -> None:
+        with self._changed:
+            self._is_closed = True
+            idle, self._idle = self._idle, []
+            self._changed.notify_all()
+        for connection in idle:
+            connection.close()
+
+    def _take(self) -> Connection:
+        if os.getpid() != self._pid:
+            self._forget_inherited()
+        with self._changed:
+            if not self._changed.wait_for(self._may_take, self._options.pool_timeout_s):
+                raise Unavailable(
+                    f"all {self._options.pool_size} connections have been in use for "
+                    f"{self._options.pool_timeout_s:g} s: raise pool_size, or repeat the call"
+                )
+            if self._is_closed:
+                raise Unavailable("this PostgreSQL store is closed; open another")
+            if self._idle:
+                return self._idle.pop()
+            self._count += 1
+        try:
+            return self._connect()
+        except BaseException:
+            self._discard(None)
+            raise
+
+    def _may_take(self) -> bool:
+        return self._is_closed or bool(self._idle) or self._count < self._options.pool_size
+
+    def _give_back(self, connection: Connection) -> None:
+        if connection.broken or connection.closed or connection.info.transaction_status:
+            self._discard(connection)
+            return
+        with self._changed:
+            if not self._is_closed:
+                self._idle.append(connection)
+                self._changed.notify()
+                return
+        connection.close()
+
+    def _discard(self, connection: Connection | None) -> None:
+        if connection is not None:
+            connection.close()
+        with self._changed:
+            self._count -= 1
+            self._changed.notify()
+
+    def _forget_inherited(self) -> None:
+        """In a forked child: the parent's connections are not ours to use or to close."""
+        self._changed = threading.Condition()
+        self._inherited, self._idle = self._idle, []
+        self._count = 0
+        self._pid = os.getpid()
+
+    def _connect(self) -> Connection:
+        try:
+            return self._connected(self._has_settings)
+        except psycopg.OperationalError as error:
+            if not self._has_settings or "startup parameter" not in str(error):
+                raise
+            LOGGER.info("the server takes no startup options (a pooler?): going on without timeouts of our own")
+            self._has_settings = False
+            return self._connected(False)
+
+    def _connected(self, has_settings: bool) -> Connection:
+        given: dict[str, Any] = {"application_name": "leasemill"}
+        if has_settings:
+            given["options"] = _settings(self._options)
+        connection: Connection = psycopg.connect(
+            self._conninfo, autocommit=True, prepare_threshold=0 if self._prepares else None, **given
+        )
+        register(connection)
+        return connection
+
+
+def _settings(options: PostgresOptions) -> str:
+    """Every hot statement is a walk along indexes: a plan made while a table was empty must not outlive that."""
+    settings = {
+        "statement_timeout": f"{options.statement_timeout_s * 1000:.0f}",
+        "lock_timeout": f"{options.lock_timeout_s * 1000:.0f}",
+        "idle_in_transaction_session_timeout": f"{options.statement_timeout_s * 1000:.0f}",
+        "plan_cache_mode": "force_generic_plan",
+        "enable_seqscan": "off",
+        "jit": "off",
+    }
+    return " ".join(f"-c {name}={value}" for name, value in settings.items())
+
+
+def _told(error: psycopg.Error, schema: str) -> LeasemillError:
+    """Did it happen, and may I try again?"""
+    if isinstance(error, UNREADY):
+        return Refused(
+            f"the schema {schema!r} has no Leasemill tables, or older ones ({_line(error)}): run leasemill db migrate"
+        )
+    if isinstance(error, errors.QueryCanceled | errors.InsufficientResources | errors.OperatorIntervention):
+        return Unavailable(f"PostgreSQL could not: {_line(error)}; repeat the call")
+    if isinstance(error, errors.ReadOnlySqlTransaction):
+        return Unavailable(f"this server only reads ({_line(error)}): name the primary, or repeat the call")
+    return Broken(f"PostgreSQL refused what should not be refused: {_line(error)}")
+
+
+def _line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0]

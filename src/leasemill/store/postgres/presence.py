@@ -1,0 +1,25 @@
+"""Where workers say that they are there: rows of an unlogged table. Soft state, safe to lose."""
+
+from __future__ import annotations
+
+from leasemill.store.postgres.pool import Pool
+from leasemill.store.postgres.site import Site
+
+
+class PostgresPresence:
+    """A row for each worker. Called from threads, never from an event loop."""
+
+    def __init__(self, pool: Pool, site: Site) -> None:
+        self._pool = pool
+        self._site = site
+
+    def publish(self, worker_id: str, record: bytes) -> None:
+        given = {"id": worker_id, "record": record}
+        self._pool.run(lambda connection: self._site.do(connection, "worker_publish", given))
+
+    def records(self) -> list[tuple[str, bytes]]:
+        rows = self._pool.run(lambda connection: self._site.all(connection, "worker_records", {}))
+        return [(worker_id, bytes(record)) for worker_id, record in rows]
+
+    def remove(self, worker_id: str) -> bool:
+        return bool(self._pool.run(lambda connection: self._site.all(connection, "worker_remove", {"id": worker_id})))

@@ -1,0 +1,139 @@
+"""What can be told. Reads; every answer is bounded by the question's limit."""
+
+from __future__ import annotations
+
+from leasemill.kernel import commands as c
+from leasemill.kernel.model import Action, Job, JobState, QueueMode, Verb
+from leasemill.kernel.operate import JOBS_LOOKED_AT, KEPT_STATES, fits
+from leasemill.store.postgres.arrays import int8, int8s, texts
+from leasemill.store.postgres.pool import Connection
+from leasemill.store.postgres.rows import Row, job_of, policy_of, ranges_of
+from leasemill.store.postgres.site import Site
+
+LOOKED_AT_ONCE = 1_000
+STATES = (JobState.READY, JobState.LEASED, JobState.SUCCEEDED, JobState.FAILED, JobState.DEAD)
+
+
+def get_job(site: Site, connection: Connection, query: c.GetJob) -> Job | None:
+    jobs = read_jobs(site, connection, ids=[query.job_id])
+    return jobs[0] if jobs else None
+
+
+def read_jobs(
+    site: Site, connection: Connection, *, nos: list[int] | None = None, ids: list[str] | None = None
+) -> list[Job]:
+    """Jobs by number or id, in the order of their sequence numbers."""
+    rows = site.all(connection, "read", {"nos": int8s(nos or []), "ids": texts(ids or [])})
+    return sorted((job_of(row)[1] for row in rows), key=lambda job: job.seq)
+
+
+def list_jobs(site: Site, connection: Connection, query: c.ListJobs) -> c.JobPage:
+    jobs, after = fitting(site, connection, query.filter, None, query.limit, query.after)
+    return c.JobPage(tuple(jobs), after)
+
+
+def fitting(
+    site: Site,
+    connection: Connection,
+    wanted: c.JobFilter,
+    states: frozenset[JobState] | None,
+    limit: int,
+    after: int,
+) -> tuple[list[Job], int | None]:
+    """O6: at most `limit` jobs that fit, and where to go on; looks at a bounded number."""
+    found: list[Job] = []
+    if wanted.job_ids is not None:
+        for job in read_jobs(site, connection, ids=list(wanted.job_ids)):
+            if job.seq > after and (states is None or job.state in states) and fits(job, wanted):
+                found.append(job)
+                if len(found) == limit:
+                    return found, job.seq
+        return found, None
+    narrowed = states if wanted.states is None else wanted.states
+    table = "candidates_kept" if narrowed is not None and narrowed <= KEPT_STATES else "candidates"
+    for _ in range(JOBS_LOOKED_AT // LOOKED_AT_ONCE):
+        given = {
+            "after": int8(after),
+            "limit": int8(LOOKED_AT_ONCE),
+            "queue": wanted.queue,
+            "kind": wanted.kind,
+            "lane": wanted.lane,
+        }
+        rows = site.all(connection, table, given)
+        for job in read_jobs(site, connection, nos=[no for no, _, may_fit in rows if may_fit]):
+            if (states is None or job.state in states) and fits(job, wanted):
+                found.append(job)
+                if len(found) == limit:
+                    return found, job.seq
+        if len(rows) < LOOKED_AT_ONCE:
+            return found, None
+        after = rows[-1][1]
+    return found, after
+
+
+def list_queues(site: Site, connection: Connection, query: c.ListQueues) -> list[c.QueueView]:
+    given = {"after": query.after, "limit": int8(query.limit)}
+    return [_queue_view(row) for row in site.all(connection, "list_queues", given)]
+
+
+def _queue_view(row: Row) -> c.QueueView:
+    name, mode, is_paused, policy, *counts, oldest = row
+    return c.QueueView(
+        name,
+        None if mode is None else QueueMode(mode),
+        is_paused,
+        policy_of(policy),
+        dict(zip(STATES, counts, strict=True)),
+        oldest,
+    )
+
+
+def due_in(site: Site, connection: Connection, query: c.DueIn) -> int | None:
+    (due,) = site.one(connection, "due_in", {"queues": texts(query.queues)})
+    return None if due is None else int(due)
+
+
+def get_lane(site: Site, connection: Connection, query: c.GetLane) -> c.LaneView | None:
+    views = _lanes(site, connection, query.queue, query.lane, False, 0, 1)
+    return views[0][1] if views else None
+
+
+def list_lanes(site: Site, connection: Connection, query: c.ListLanes) -> c.LanePage:
+    views = _lanes(site, connection, query.queue, None, query.blocked_only, query.after, query.limit)
+    after = views[-1][0] if len(views) == query.limit else None
+    return c.LanePage(tuple(view for _, view in views), after)
+
+
+def _lanes(
+    site: Site, connection: Connection, queue: str, lane: str | None, blocked_only: bool, after: int, limit: int
+) -> list[tuple[int | None, c.LaneView]]:
+    given = {"queue": queue, "lane": lane, "blocked_only": blocked_only, "after": int8(after), "limit": int8(limit)}
+    rows = site.all(connection, "list_lanes", given)
+    heads = [row[1] for row in rows if row[1] is not None]
+    read = site.all(connection, "read", {"nos": int8s(heads), "ids": texts([])}) if heads else []
+    jobs = dict(job_of(row) for row in read)
+    return [
+        (
+            seq,
+            c.LaneView(
+                queue,
+                key,
+                jobs.get(head),
+                is_blocked,
+                waiting,
+                tuple(ranges_of(done) or ()),
+                tuple(ranges_of(failed) or ()),
+            ),
+        )
+        for key, head, seq, is_blocked, done, failed, waiting in rows
+    ]
+
+
+def list_actions(site: Site, connection: Connection, query: c.ListActions) -> list[Action]:
+    rows = site.all(connection, "list_actions", {"limit": int8(query.limit)})
+    return [Action(at, Verb(verb), by, target, reason) for at, verb, by, target, reason in rows]
+
+
+def totals(site: Site, connection: Connection) -> c.Totals:
+    *counts, timed, fence, seq, next_expiry_at = site.one(connection, "totals", {})
+    return c.Totals(dict(zip(STATES, counts, strict=True)), timed, fence, seq, next_expiry_at)

@@ -1,0 +1,129 @@
+"""What the verbs of one store share: its statements, its time, what it knows of queues, and how far claims got."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import blake2b
+from typing import Any, Final
+
+from leasemill.store.postgres.arrays import Int8Array, TextArray, int8, int8s, texts
+from leasemill.store.postgres.pool import Connection
+from leasemill.store.postgres.rows import Row
+from leasemill.store.postgres.statements import Statements
+from leasemill.store.sources import Clock
+
+RANKS: Final = 10
+LOOK_AGAIN_S: Final = 1.0
+DUE_EVERY_S: Final = 0.02
+EXPIRY_SLACK_US: Final = 120_000_000
+FULL_LOOK_S: Final = 10.0
+
+
+class Positions:
+    """Where claims got to, per queue and rank, so that dead entries at the head of the index cost nothing.
+
+    Best effort by nature: from the start at least every second, when nothing was found, and where this store itself
+    put a job behind the position.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._reached: dict[tuple[str, int], tuple[int, int]] = {}
+        self._from_start_at_s = -LOOK_AGAIN_S
+        self._latest_now: int | None = None
+
+    def places(self, queues: Sequence[str], now: int | None) -> tuple[dict[str, TextArray | Int8Array], bool]:
+        """The parameters of a claim: every queue and rank, and from where to look; whether that is the start."""
+        at_s = time.monotonic()
+        with self._lock:
+            stepped_back = now is not None and self._latest_now is not None and now < self._latest_now
+            self._latest_now = now
+            if at_s - self._from_start_at_s >= LOOK_AGAIN_S or stepped_back:
+                self._reached.clear()
+                self._from_start_at_s = at_s
+            reached = [self._reached.get((queue, rank), (0, 0)) for queue in queues for rank in range(RANKS)]
+            is_start = not any(at for at, _ in reached)
+        return {
+            "queues": texts([queue for queue in queues for _ in range(RANKS)]),
+            "ranks": int8s([rank for _ in queues for rank in range(RANKS)]),
+            "from_ats": int8s([at for at, _ in reached]),
+            "from_seqs": int8s([seq for _, seq in reached]),
+        }, is_start
+
+    def advance(self, places: Iterable[tuple[str, int, int, int]]) -> None:
+        with self._lock:
+            for queue, rank, at, seq in places:
+                self._reached[queue, rank] = (at, seq)
+
+    def lower(self, places: Iterable[tuple[str, int, int, int]]) -> None:
+        """A job was put at this place: look there again."""
+        with self._lock:
+            for queue, rank, at, seq in places:
+                if (at, seq) < self._reached.get((queue, rank), (0, 0)):
+                    self._reached[queue, rank] = (at, seq)
+
+    def forget(self) -> None:
+        with self._lock:
+            self._reached.clear()
+
+
+class Site:
+    """One store's side of the conversation."""
+
+    def __init__(self, statements: Statements, clock: Clock | None) -> None:
+        self.statements = statements
+        self.clock = clock
+        self.positions = Positions()
+        self.claim_queues: set[str] = set()
+        self.channel = f"leasemill_{statements.schema}"
+        self.admission_key = advisory_key(f"leasemill admission {statements.schema}")
+        self._looked_at_s = -1.0
+        self._looked_fully_at_s = -FULL_LOOK_S
+        self._looked_until = 0
+
+    def now(self) -> int | None:
+        return None if self.clock is None else self.clock.now()
+
+    def all(self, connection: Connection, name: str, given: Mapping[str, Any]) -> list[Row]:
+        with connection.cursor(binary=True) as cursor:
+            cursor.execute(self.statements[name], {"now": int8(self.now()), **given})
+            return cursor.fetchall()
+
+    def do(self, connection: Connection, name: str, given: Mapping[str, Any]) -> None:
+        with connection.cursor(binary=True) as cursor:
+            cursor.execute(self.statements[name], {"now": int8(self.now()), **given})
+
+    def one(self, connection: Connection, name: str, given: Mapping[str, Any]) -> Row:
+        (row,) = self.all(connection, name, given)
+        return row
+
+    def must_look(self) -> bool:
+        """Whether it is time to look for expired leases and arrivals; always when time is a test's."""
+        at_s = time.monotonic()
+        if self.clock is None and at_s - self._looked_at_s < DUE_EVERY_S:
+            return False
+        self._looked_at_s = at_s
+        return True
+
+    def look_again(self) -> None:
+        """Something may have come: look at the next claim."""
+        self._looked_at_s = -1.0
+
+    def look_from(self) -> int:
+        """From which expiry on to look: what ended long ago was found then, but for a full look now and then."""
+        at_s = time.monotonic()
+        if self.clock is not None or at_s - self._looked_fully_at_s >= FULL_LOOK_S:
+            self._looked_fully_at_s = at_s
+            return 0
+        return max(0, self._looked_until - EXPIRY_SLACK_US)
+
+    def looked(self, until: int) -> None:
+        """All that had expired by then, on the store's clock, is known."""
+        self._looked_until = until
+
+
+def advisory_key(text: str) -> int:
+    """A lock's number from its name: the same in every process."""
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big", signed=True)

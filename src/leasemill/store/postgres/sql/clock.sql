@@ -1,0 +1,2 @@
+-- What time it is.
+select leasemill.clock(%(now)b::int8)

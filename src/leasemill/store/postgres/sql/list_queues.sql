@@ -1,0 +1,26 @@
+-- Queues by name, with their jobs counted by state and the time the next one is due.
+select queues.name, queues.mode, queues.is_paused, queues.policy,
+    (select count(*) from leasemill.ready where ready.queue = queues.name)
+        + (select count(*) from leasemill.waiting where waiting.queue = queues.name)
+        + (select count(*) from leasemill.arrivals where arrivals.queue = queues.name) as ready,
+    (select count(*) from leasemill.leases where leases.queue = queues.name) as leased,
+    (select coalesce(sum(tallies.succeeded), 0)::int8 from leasemill.tallies where tallies.queue = queues.name) as succeeded,
+    (
+        select count(*) from leasemill.kept where kept.state = 'failed' and exists (
+            select from leasemill.jobs where jobs.no = kept.no and jobs.queue = queues.name offset 0)
+    ) as failed,
+    (
+        select count(*) from leasemill.kept where kept.state = 'dead' and exists (
+            select from leasemill.jobs where jobs.no = kept.no and jobs.queue = queues.name offset 0)
+    ) as dead,
+    case when queues.mode = 'claim' then (
+        select min(first.available_at) from generate_series(0, 9) as ranks (rank) cross join lateral (
+            select ready.available_at from leasemill.ready
+            where ready.queue = queues.name and ready.rank = ranks.rank
+            order by ready.available_at limit 1
+        ) as first
+    ) end as oldest_available_at
+from leasemill.queues
+where queues.name > %(after)b::text
+order by queues.name
+limit %(limit)b::int8

@@ -1,0 +1,14 @@
+-- Jobs an operator redrove.
+insert into leasemill.marks (
+    no, seq, redriven_attempt, redriven_at
+)
+select
+    no, seq, redriven_attempt, redriven_at
+from unnest(
+    %(no)b::int8[], %(seq)b::int8[], %(redriven_attempt)b::int8[], %(redriven_at)b::int8[]
+) with ordinality as given (
+    no, seq, redriven_attempt, redriven_at, turn_given
+)
+order by turn_given
+on conflict (no) do update set seq = excluded.seq, redriven_attempt = excluded.redriven_attempt,
+    redriven_at = excluded.redriven_at

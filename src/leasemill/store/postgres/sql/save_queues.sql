@@ -1,0 +1,9 @@
+-- Queues as an operator or an acquire left them. The mode, once fixed, stays (I7).
+insert into leasemill.queues (name, mode, is_paused, policy)
+select name, mode, is_paused::bool, policy::int8[]
+from unnest(%(name)b::text[], %(mode)b::text[], %(is_paused)b::text[], %(policy)b::text[])
+    as given (name, mode, is_paused, policy)
+order by name
+on conflict (name) do update
+set mode = coalesce(queues.mode, excluded.mode), is_paused = excluded.is_paused, policy = excluded.policy
+returning name, mode

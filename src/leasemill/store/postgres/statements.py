@@ -1,0 +1,38 @@
+"""The SQL files of a store, read once: one for each verb and each reading, with the schema's name put in."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+from leasemill.errors import Invalid
+
+FOLDER: Final = Path(__file__).parent / "sql"
+SCHEMA_NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}", re.ASCII)
+
+
+def check_schema(schema: str) -> None:
+    if SCHEMA_NAME.fullmatch(schema) is None:
+        raise Invalid(f"schema {schema!r} is not a name: use 1 to 63 of a-z 0-9 _ and begin with a letter or _")
+
+
+def in_schema(text: str, schema: str) -> str:
+    """The files say `leasemill.`; a store of another name has its own put there."""
+    return text if schema == "leasemill" else re.sub(r"\bleasemill\.", f"{schema}.", text)
+
+
+class Statements:
+    """`statements["claim"]` is `sql/claim.sql`, short enough for psycopg to remember."""
+
+    def __init__(self, schema: str) -> None:
+        check_schema(schema)
+        self.schema = schema
+        self._read: dict[str, bytes] = {}
+
+    def __getitem__(self, name: str) -> bytes:
+        statement = self._read.get(name)
+        if statement is None:
+            text = re.sub(r"--[^\n]*", "", (FOLDER / f"{name}.sql").read_text())
+            statement = self._read[name] = in_schema(" ".join(text.split()), self.schema).encode()
+        return statement

@@ -1,0 +1,367 @@
+"""`postgresql://` the Store on PostgreSQL: which statement a command is, and what to do with what it leaves over.
+
+Hot verbs take the straight path (`hot`), one statement for a batch; what that leaves over, and everything rare, is
+decided by the kernel under locks (`decided`). Answers come after COMMIT. Adds no rule of queueing of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, TypeVar, cast
+
+from msgspec.structs import replace
+
+from leasemill.errors import Refused, Unavailable
+from leasemill.kernel import commands as c
+from leasemill.kernel.decide import offset_id
+from leasemill.kernel.operate import ENDED_STATES, KEPT_STATES
+from leasemill.kernel.validate import check
+from leasemill.store.base import Verbs, Watch
+from leasemill.store.postgres import hot, reading
+from leasemill.store.postgres.arrays import int8
+from leasemill.store.postgres.decided import decide
+from leasemill.store.postgres.listen import Listener, PostgresWatch, Teller
+from leasemill.store.postgres.migrate import applied, migrate, migrations
+from leasemill.store.postgres.pool import Connection, Pool
+from leasemill.store.postgres.presence import PostgresPresence
+from leasemill.store.postgres.site import Site
+from leasemill.store.postgres.statements import Statements
+from leasemill.store.postgres.url import PostgresOptions, parse_url
+from leasemill.store.signal import Signal
+from leasemill.store.sources import Clock, Entropy
+
+AnswerT = TypeVar("AnswerT")
+ReportT = TypeVar("ReportT", c.StartReport, c.LeaseRef, c.AckReport, c.NackReport, c.ReleaseReport)
+Work = Callable[[Connection], Any]
+
+REPORTS_AT_ONCE: Final = 1_000
+LANE_TOKENS_KEPT: Final = 100_000
+RETENTION_EVERY_S: Final = 30.0
+RETENTION_BATCH: Final = 2_000
+
+
+class PostgresStore(Verbs):
+    """A database's jobs. Threads and event loops may share one object."""
+
+    def __init__(self, url: str, *, clock: Clock | None = None, entropy: Entropy | None = None) -> None:
+        super().__init__(entropy)
+        conninfo, self._options = parse_url(url)
+        self._pool = Pool(conninfo, self._options)
+        self._site = Site(Statements(self._options.schema), clock)
+        self.presence = PostgresPresence(self._pool, self._site)
+        self._signal = Signal()
+        self._teller = Teller(self._site.channel, self._tell)
+        self._listener: Listener | None = None
+        self._executor = ThreadPoolExecutor(self._options.pool_size, "leasemill postgres")
+        self._lane_tokens: set[str] = set()
+        self._retained_at_s = time.monotonic()
+        self._is_closed = False
+        try:
+            self._pool.run(self._check_schema)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def options(self) -> PostgresOptions:
+        return self._options
+
+    # The store's methods
+
+    def run(self, command: c.Command[AnswerT]) -> AnswerT:
+        check(command)
+        if self._is_closed:
+            raise Unavailable("this PostgreSQL store is closed; open another")
+        return cast(AnswerT, _HANDLERS[type(command)](self, command))
+
+    async def arun(self, command: c.Command[AnswerT]) -> AnswerT:
+        check(command)
+        if self._is_closed:
+            raise Unavailable("this PostgreSQL store is closed; open another")
+        return await asyncio.get_running_loop().run_in_executor(self._executor, self.run, command)
+
+    async def adue_in(self, queues: Sequence[str]) -> int | None:
+        return await self.arun(c.DueIn(queues))
+
+    def watch(self, queues: Sequence[str]) -> Watch:
+        if self._listener is None and self._options.listen and not self._is_closed:
+            self._listener = Listener(self._pool.connect, self._site.channel, self._signal)
+        return PostgresWatch(self, self._signal, queues)
+
+    def close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._teller.close()
+        if self._listener is not None:
+            self._listener.close()
+        self._executor.shutdown(wait=True, cancel_futures=True)
+        self._pool.close()
+        self._signal.notify()
+
+    # Straight path
+
+    def _do_enqueue(self, command: c.Enqueue) -> list[c.EnqueueOutcome]:
+        channel = self._teller.channel()
+        answer = self._pool.run(lambda connection: hot.enqueue(self._site, connection, command, channel=channel))
+        self._signal.notify()
+        return answer
+
+    def _do_claim(self, command: c.Claim) -> list[c.Lease]:
+        site, tries = self._site, 0
+
+        def work(connection: Connection) -> list[c.Lease]:
+            nonlocal tries
+            tries += 1
+            hot.check_claim_queues(site, connection, command.queues)
+            return hot.claim(site, connection, command, is_repeat=tries > 1)
+
+        self._pool.run(lambda connection: hot.check_claim_queues(site, connection, command.queues))
+        self._look(command.limit)
+        leases = self._pool.run(work, is_repeatable=command.request_id is not None)
+        if len(leases) < command.limit:
+            site.look_again()
+        self._remember(leases)
+        return leases
+
+    def _look(self, limit: int) -> None:
+        """L7: what time has taken is recorded before a claim; arrived jobs are admitted."""
+        site = self._site
+        if not site.must_look():
+            return
+        from_at = site.look_from()
+        has_expired, has_arrived, now = self._pool.run(
+            lambda connection: site.one(connection, "due", {"from_at": int8(from_at)})
+        )
+        site.looked(now)
+        if has_expired:
+            self._do_expire(c.Expire(limit))
+        if has_arrived:
+            self._pool.run(self._admit)
+
+    def _admit(self, connection: Connection) -> None:
+        with connection.transaction():
+            hot.admit(self._site, connection)
+
+    def _remember(self, leases: Sequence[c.Lease]) -> None:
+        """Which leases are of lanes, so that their ack needs no second try; what executions are too many."""
+        if len(self._lane_tokens) > LANE_TOKENS_KEPT:
+            self._lane_tokens.clear()
+        self._lane_tokens.update(lease.token for lease in leases if lease.job.lane is not None)
+        many = [lease for lease in leases if lease.attempt > 100]
+        if many:
+            ids = [lease.job.id for lease in many]
+            attempts = {lease.job.id: lease.attempt for lease in many}
+            self._pool.run(lambda connection: hot.trim(self._site, connection, ids, attempts))
+
+    def _do_start(self, command: c.Start) -> list[c.StartOutcome]:
+        return self._reported(command.reports, hot.start, c.Start)
+
+    def _do_extend(self, command: c.Extend) -> list[c.ExtendOutcome]:
+        return self._reported(command.leases, hot.extend, c.Extend)
+
+    def _do_ack(self, command: c.Ack) -> list[c.AckOutcome]:
+        return self._reported(command.reports, self._ack_straight, c.Ack)
+
+    def _ack_straight(
+        self, site: Site, connection: Connection, reports: Sequence[c.AckReport]
+    ) -> dict[str, c.AckOutcome]:
+        plain = [report for report in reports if report.token not in self._lane_tokens]
+        outcomes = hot.ack(site, connection, plain) if plain else {}
+        rest = [report for report in reports if report.job_id not in outcomes]
+        if rest:
+            outcomes |= hot.ack_in_lane(site, connection, rest)
+            self._lane_tokens.difference_update(report.token for report in rest)
+            self._signal.notify()
+        return outcomes
+
+    def _do_nack(self, command: c.Nack) -> list[c.NackOutcome]:
+        return self._reported(command.reports, hot.nack, c.Nack, wakes=True)
+
+    def _do_release(self, command: c.Release) -> list[c.ReleaseOutcome]:
+        return self._reported(command.reports, hot.release, c.Release, wakes=True)
+
+    def _reported(
+        self,
+        reports: Sequence[ReportT],
+        straight: hot.Straight,
+        make: Callable[[Sequence[ReportT]], c.Command[list[Any]]],
+        *,
+        wakes: bool = False,
+    ) -> list[Any]:
+        """One outcome for each report: from the straight path, else as the kernel decides."""
+        outcomes: list[Any] = []
+        for first in range(0, len(reports), REPORTS_AT_ONCE):
+            outcomes += self._reported_some(reports[first : first + REPORTS_AT_ONCE], straight, make)
+        if wakes and reports:
+            self._wake()
+        return outcomes
+
+    def _reported_some(
+        self,
+        reports: Sequence[ReportT],
+        straight: hot.Straight,
+        make: Callable[[Sequence[ReportT]], c.Command[list[Any]]],
+    ) -> list[Any]:
+        site = self._site
+        once = hot.once_each(reports)
+        done = self._pool.run(lambda connection: straight(site, connection, once))
+        if len(done) == len(reports):
+            return [done[report.job_id] for report in reports]
+        answered: dict[int, Any] = {id(report): done[report.job_id] for report in once if report.job_id in done}
+        rest = [report for report in reports if id(report) not in answered]
+        ids = [report.job_id for report in rest]
+        decided = self._pool.run(lambda connection: decide(site, connection, make(rest), ids=ids))
+        following = iter(decided)
+        self._wake()
+        return [answered[id(report)] if id(report) in answered else next(following) for report in reports]
+
+    def _do_commit(self, command: c.Commit) -> c.CommitOutcome:
+        site = self._site
+        channel = self._teller.channel() if command.followups else None
+
+        def work(connection: Connection) -> c.CommitOutcome:
+            outcome = hot.commit(site, connection, command, channel=channel)
+            return outcome or decide(site, connection, command, ids=[command.job_id])
+
+        answer = self._pool.run(work)
+        self._signal.notify()
+        return answer
+
+    # Decided by the kernel
+
+    def _do_expire(self, command: c.Expire) -> list[c.Expiration]:
+        site = self._site
+
+        def work(connection: Connection) -> list[c.Expiration]:
+            given = {"from_at": int8(0), "limit": int8(command.limit)}
+            ids = [job_id for (job_id,) in site.all(connection, "expired", given)]
+            return decide(site, connection, command, ids=ids) if ids else []
+
+        answer = self._pool.run(work)
+        if answer:
+            self._wake()
+        self._retain()
+        return answer
+
+    def _do_acquire(self, command: c.Acquire) -> list[c.AcquireOutcome]:
+        requests = command.requests
+        ids = [offset_id(request.queue, request.lane, request.offset) for request in requests]
+        lanes = {(request.queue, request.lane) for request in requests}
+        queues = {request.queue for request in requests}
+        return self._decided(command, ids=ids, lanes=lanes, queues=queues, makes_lanes=True)
+
+    def _do_cancel(self, command: c.Cancel) -> list[c.CancelOutcome]:
+        return self._decided(command, ids=command.job_ids)
+
+    def _do_redrive(self, command: c.Redrive) -> c.Operated:
+        return self._swept(command, KEPT_STATES, makes_lanes=True)
+
+    def _do_purge(self, command: c.Purge) -> c.Operated:
+        return self._swept(command, ENDED_STATES, makes_lanes=False)
+
+    def _swept(self, command: c.Redrive | c.Purge, states: frozenset[Any], *, makes_lanes: bool) -> c.Operated:
+        """O6: found by reading, then decided under locks: what changed meanwhile is left alone."""
+        site = self._site
+
+        def work(connection: Connection) -> c.Operated:
+            jobs, after = reading.fitting(site, connection, command.filter, states, command.limit, command.after)
+            ids = tuple(job.spec.id for job in jobs)
+            if not ids:
+                return c.Operated((), after)
+            narrowed = replace(command, filter=replace(command.filter, job_ids=ids))
+            operated = decide(site, connection, narrowed, ids=ids, makes_lanes=makes_lanes)
+            return c.Operated(operated.job_ids, after)
+
+        answer = self._pool.run(work, is_repeatable=False)
+        self._wake()
+        return answer
+
+    def _do_on_queue(self, command: c.Pause | c.Resume | c.SetPolicy) -> None:
+        self._decided(command, queues=[command.queue])
+
+    def _decided(self, command: c.Command[AnswerT], **concerns: Any) -> AnswerT:
+        answer = self._pool.run(lambda connection: decide(self._site, connection, command, **concerns))
+        self._wake()
+        return answer
+
+    def _do_prune(self, command: c.Prune) -> int:
+        given = {"before": int8(command.before), "keep": int8(command.keep), "limit": int8(command.limit)}
+
+        def work(connection: Connection) -> int:
+            (count,) = self._site.one(connection, "prune", given)
+            self._site.all(connection, "tally", {})
+            return int(count)
+
+        return self._pool.run(work, is_repeatable=False)
+
+    def _retain(self) -> None:
+        """O7, now and then, by whoever expires."""
+        if self._site.clock is not None or time.monotonic() - self._retained_at_s < RETENTION_EVERY_S:
+            return
+        self._retained_at_s = time.monotonic()
+        (now,) = self._pool.run(lambda connection: self._site.one(connection, "clock", {}))
+        before = now - int(self._options.retain_for_s * 1_000_000)
+        self._do_prune(c.Prune(before, self._options.retain_count, RETENTION_BATCH))
+
+    # Reading
+
+    def _read(self, read: Callable[..., Any], *arguments: Any) -> Any:
+        return self._pool.run(lambda connection: read(self._site, connection, *arguments))
+
+    # Waking
+
+    def _wake(self) -> None:
+        self._signal.notify()
+        if self._teller.channel() is not None:
+            self._tell()
+
+    def _tell(self) -> None:
+        channel = self._site.channel
+        self._pool.run(lambda connection: connection.execute("select pg_notify(%s, '')", [channel]))
+
+    def _check_schema(self, connection: Connection) -> None:
+        schema = self._options.schema
+        wanted = migrations()[-1].version
+        known = applied(connection, schema)
+        if self._options.auto_migrate and wanted not in known:
+            migrate(connection, schema)
+        elif not known:
+            raise Refused(f"the schema {schema!r} has no Leasemill tables: run leasemill db migrate, then try again")
+        elif wanted not in known:
+            raise Refused(
+                f"the schema {schema!r} is at version {known[-1]}, this Leasemill needs {wanted}: "
+                "run leasemill db migrate, then try again"
+            )
+
+
+_HANDLERS: Final[dict[type, Callable[[PostgresStore, Any], Any]]] = {
+    c.Enqueue: PostgresStore._do_enqueue,
+    c.Claim: PostgresStore._do_claim,
+    c.Start: PostgresStore._do_start,
+    c.Extend: PostgresStore._do_extend,
+    c.Commit: PostgresStore._do_commit,
+    c.Ack: PostgresStore._do_ack,
+    c.Nack: PostgresStore._do_nack,
+    c.Release: PostgresStore._do_release,
+    c.Expire: PostgresStore._do_expire,
+    c.Acquire: PostgresStore._do_acquire,
+    c.Cancel: PostgresStore._do_cancel,
+    c.Redrive: PostgresStore._do_redrive,
+    c.Purge: PostgresStore._do_purge,
+    c.Pause: PostgresStore._do_on_queue,
+    c.Resume: PostgresStore._do_on_queue,
+    c.SetPolicy: PostgresStore._do_on_queue,
+    c.Prune: PostgresStore._do_prune,
+    c.GetJob: lambda store, it: store._read(reading.get_job, it),
+    c.ListJobs: lambda store, it: store._read(reading.list_jobs, it),
+    c.ListQueues: lambda store, it: store._read(reading.list_queues, it),
+    c.GetLane: lambda store, it: store._read(reading.get_lane, it),
+    c.ListLanes: lambda store, it: store._read(reading.list_lanes, it),
+    c.ListActions: lambda store, it: store._read(reading.list_actions, it),
+    c.DueIn: lambda store, it: store._read(reading.due_in, it),
+    c.GetTotals: lambda store, _it: store._read(reading.totals),
+}

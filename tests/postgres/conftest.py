@@ -1,0 +1,70 @@
+"""One PostgreSQL server for all tests here, and an empty schema for each.
+
+`LEASEMILL_TEST_POSTGRES_URL` names another server; `LEASEMILL_TEST_POSTGRES_BIN` other binaries to make one from.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from leasemill.store.postgres.migrate import migrate
+from leasemill.store.postgres.url import parse_url
+from leasemill.testing.postgres import NoServer, PostgresServer
+
+TABLES = (
+    *("queues", "jobs", "ready", "leases", "executions", "kept", "marks", "arrivals", "waiting", "lanes"),
+    *("refusals", "actions", "tallies", "workers"),
+)
+
+
+def with_option(url: str, option: str) -> str:
+    return f"{url}{'&' if '?' in url else '?'}{option}"
+
+
+@pytest.fixture(scope="session")
+def server_url() -> Iterator[str]:
+    """A server whose fsync is off: these tests stop nothing."""
+    given = os.environ.get("LEASEMILL_TEST_POSTGRES_URL")
+    if given:
+        yield given
+        return
+    try:
+        server = PostgresServer(settings={"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"})
+    except NoServer as error:
+        pytest.skip(str(error))
+    with server:
+        yield server.url()
+
+
+@pytest.fixture(scope="session")
+def admin(server_url: str) -> Iterator[psycopg.Connection[Any]]:
+    conninfo, _ = parse_url(server_url)
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        yield connection
+
+
+@pytest.fixture(scope="session")
+def schema(admin: psycopg.Connection[Any]) -> Iterator[str]:
+    name = f"leasemill_test_{os.getpid()}"
+    admin.execute(f"drop schema if exists {name} cascade".encode())
+    migrate(admin, name)
+    yield name
+    admin.execute(f"drop schema if exists {name} cascade".encode())
+
+
+@pytest.fixture
+def postgres_url(server_url: str, schema: str, admin: psycopg.Connection[Any]) -> str:
+    """A migrated schema without a row."""
+    admin.execute(";".join(f"delete from {schema}.{table}" for table in TABLES).encode())
+    return with_option(server_url, f"schema={schema}")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def told_version(admin: psycopg.Connection[Any], record_testsuite_property: Any) -> None:
+    row = admin.execute("show server_version").fetchone()
+    record_testsuite_property("postgresql", row[0] if row else "unknown")
