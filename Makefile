@@ -37,6 +37,11 @@ test: $(STAMP) ## Run the tests (PYTEST_ARGS="-k lane -x" to narrow, "-n 2" for 
 demo: $(STAMP) ## Kill one worker and stop another in the middle of 1,000 jobs, and audit what came of it
 	@$(BIN)/leasemill demo
 
+.PHONY: chaos
+STORE ?= file
+chaos: $(STAMP) ## Break a store in every way, at full length (STORE=file, SEED=… to repeat)
+	$(BIN)/python -m tests.crash.chaos --store $(STORE) $(if $(SEED),--seed $(SEED))
+
 .PHONY: check
 check: $(STAMP) ## Format, lint, types and import contracts, changing nothing
 	$(BIN)/ruff format --check .

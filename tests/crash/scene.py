@@ -76,6 +76,14 @@ class Scene:
     def call(self, index: int, command: c.Command[Any]) -> object:
         """Ask a process; what it answers must be what the kernel alone would."""
         try:
+            self.store(index)
+        except SimulatedCrash:
+            self._crashed(index)
+            return None
+        except Unavailable as error:
+            self.refusals.append(str(error))  # it was never asked
+            return None
+        try:
             given: object = self.store(index).run(command)
         except SimulatedCrash:
             self._crashed(index)

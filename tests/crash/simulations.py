@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from leasemill.errors import Unavailable
 from leasemill.testing.faults import Sync
 from tests.crash.scene import Lost, Scene
 
@@ -84,3 +85,36 @@ def fail_sync_at(seed: int, folder: Path, count: int, leaves: Sync) -> None:
         scene.lose_power()
         scene.steps(10)
         scene.look(0)
+
+
+def fill_at(seed: int, folder: Path, count: int) -> bool:
+    """From some step on there is no space; later there is again. Answers whether anything was refused."""
+    scene = Scene(seed, folder, segment_bytes=SEGMENT_BYTES)
+    scene.machine.fill_at(count)
+    for _ in range(60):
+        _step_in_need(scene)
+    refused = bool(scene.refusals)
+    scene.machine.make_room()
+    scene.refusals.clear()
+    for _ in range(15):
+        scene.step()
+    if scene.refusals:
+        raise Lost(f"there is room, and still: {scene.refusals[0]}")
+    scene.look(1)
+    scene.lose_power()
+    scene.steps(5)
+    scene.look(0)
+    return refused
+
+
+def _step_in_need(scene: Scene) -> None:
+    before = len(scene.refusals)
+    try:
+        scene.step()
+        if len(scene.truths) > 1:
+            scene.look(0)
+    except Unavailable as error:
+        scene.refusals.append(str(error))
+    for refusal in scene.refusals[before:]:
+        if "no space left" not in refusal.lower():
+            raise Lost(f"refused without a word about space: {refusal}")
