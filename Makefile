@@ -33,6 +33,10 @@ $(STAMP): requirements.lock pyproject.toml
 test: $(STAMP) ## Run the tests (PYTEST_ARGS="-k lane -x" to narrow, "-n 2" for two processes)
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
+.PHONY: mutants
+mutants: $(STAMP) ## Put faults into the kernel and see that the tests notice (a few minutes)
+	$(BIN)/python -m tests.kernel.mutations
+
 .PHONY: demo
 demo: $(STAMP) ## Kill one worker and stop another in the middle of 1,000 jobs, and audit what came of it
 	@$(BIN)/leasemill demo
@@ -66,14 +70,15 @@ lock: ## Resolve pyproject.toml again and write requirements.lock
 	  cat build/lock/requirements.lock; } > requirements.lock
 	rm -rf build/lock
 
-.PHONY: bench-kernel
+.PHONY: bench-kernel bench-embedded bench-worker
 bench-kernel: $(STAMP) ## Measure the kernel alone
-	$(BIN)/python -m benchmarks.kernel
+bench-embedded: $(STAMP) ## Measure file: beside embedded queues
+bench-worker: $(STAMP) ## Measure a worker on file:, whole path, beside huey
+bench-kernel bench-embedded bench-worker:
+	$(BIN)/python -m benchmarks.$(@:bench-%=%)
 
 .PHONY: bench
-bench: $(STAMP) ## Run every benchmark, one after the other
-	@for script in benchmarks/[a-z]*.py; do \
-	  name=$$(basename $$script .py); echo "== $$name"; $(BIN)/python -m benchmarks.$$name || exit 1; done
+bench: bench-kernel bench-embedded bench-worker ## Run every benchmark (one after the other: not with -j)
 
 .PHONY: wheel
 wheel: $(STAMP) ## Build the wheel into dist/

@@ -1,0 +1,219 @@
+"""What does a job cost through the whole path: App, worker, `file:` store, default settings, one process?
+
+Beside huey on SQLite with synchronous=FULL, and beside a bare event loop awaiting the same nothing. Then what
+an idle worker costs, and what 100,000 jobs leave behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import multiprocessing
+import os
+import threading
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import psutil
+
+from benchmarks.embedded import folder
+from benchmarks.report import Bar, finish, table
+from leasemill import App, Worker
+
+RUNS = 5
+SPAWN = multiprocessing.get_context("spawn")
+
+
+def child(function: Callable[..., Any], *arguments: object) -> Any:
+    ours, theirs = SPAWN.Pipe()
+    process = SPAWN.Process(target=_answer, args=(function, arguments, theirs))
+    process.start()
+    answer = ours.recv()
+    process.join()
+    return answer
+
+
+def _answer(function: Callable[..., Any], arguments: tuple[object, ...], pipe: Connection) -> None:
+    logging.disable(logging.WARNING)
+    pipe.send(function(*arguments))
+    pipe.close()
+    os._exit(0)
+
+
+def make_app(path: str) -> App:
+    app = App(f"file:{path}/jobs")
+
+    @app.job
+    async def noop_async(text: str) -> None:
+        pass
+
+    @app.job
+    def noop_sync(text: str) -> None:
+        pass
+
+    return app
+
+
+def leasemill_rate(path: str, kind: str, count: int) -> float:
+    app = make_app(path)
+    job = app.jobs[kind]
+    job.enqueue_many(job.call(text="x" * 80) for _ in range(count))
+    worker = Worker(app, drain=True)
+    began = time.perf_counter()
+    worker.run_sync()
+    took = time.perf_counter() - began
+    assert worker.metrics.succeeded == count, worker.metrics
+    return count / took
+
+
+def huey_rate(path: str, workers: int, count: int) -> float:
+    from huey import SqliteHuey  # noqa: PLC0415
+
+    queue = SqliteHuey("bench", filename=f"{path}/huey.db", fsync=True, results=False)
+    left = threading.Semaphore(0)
+
+    @queue.task()  # type: ignore[untyped-decorator]
+    def noop(text: str) -> None:
+        left.release()
+
+    for _ in range(count):
+        noop("x" * 80)
+    consumer = queue.create_consumer(workers=workers, periodic=False, initial_delay=0.001, backoff=1.0)
+    began = time.perf_counter()
+    consumer.start()
+    for _ in range(count):
+        left.acquire()
+    return count / (time.perf_counter() - began)
+
+
+def bare_rate(count: int = 100_000) -> float:
+    async def noop(text: str) -> None:
+        pass
+
+    async def every() -> None:
+        for _ in range(count):
+            await asyncio.create_task(noop("x"))
+
+    began = time.perf_counter()
+    asyncio.run(every())
+    return count / (time.perf_counter() - began)
+
+
+def idle_share(path: str, seconds: float = 10.0) -> float:
+    """The share of a core that a worker with nothing to do takes."""
+    worker = Worker(make_app(path), handle_signals=False)
+    thread = threading.Thread(target=worker.run_sync)
+    thread.start()
+    time.sleep(2.0)
+    began, cpu = time.monotonic(), time.process_time()
+    time.sleep(seconds)
+    share = (time.process_time() - cpu) / (time.monotonic() - began)
+    worker.stop()
+    thread.join()
+    return share
+
+
+class Left(NamedTuple):
+    descriptors: int
+    threads: int
+    megabytes: float
+
+
+def left_behind(path: str, rounds: int = 5, count: int = 20_000) -> list[Left]:
+    """Descriptors, threads and memory after each of several rounds of jobs in one worker."""
+    app = App(f"file:{path}/jobs?retain_count=10000")
+
+    @app.job
+    async def noop(text: str) -> None:
+        pass
+
+    worker = Worker(app, handle_signals=False)
+    thread = threading.Thread(target=worker.run_sync)
+    thread.start()
+    process = psutil.Process()
+    found = []
+    for number in range(1, rounds + 1):
+        noop.enqueue_many(noop.call("x" * 80) for _ in range(count))
+        while worker.metrics.succeeded < number * count:
+            time.sleep(0.05)
+        gc.collect()
+        found.append(Left(process.num_fds(), process.num_threads(), process.memory_info().rss / 1e6))
+    worker.stop()
+    thread.join()
+    return found
+
+
+def in_folder(function: Callable[..., Any], *arguments: object) -> Any:
+    with folder() as path:
+        return child(function, str(Path(path).resolve()), *arguments)
+
+
+def main() -> None:
+    runs = [
+        (
+            in_folder(leasemill_rate, "noop_async", 30_000),
+            in_folder(leasemill_rate, "noop_sync", 15_000),
+            in_folder(huey_rate, 1, 3_000),
+            in_folder(huey_rate, 10, 3_000),
+        )
+        for _ in range(RUNS)
+    ]
+    with_async, with_sync, huey_one, huey_ten = (median(values) for values in zip(*runs, strict=True))
+    huey = max(huey_one, huey_ten)
+    bare = median(bare_rate() for _ in range(RUNS))
+    table(
+        "no-op jobs through the whole path, one process, default settings",
+        ("", "jobs/s", "times huey", "µs for each job"),
+        [
+            ("leasemill, async handler", f"{with_async:,.0f}", f"{with_async / huey:.1f}", f"{1e6 / with_async:.0f}"),
+            ("leasemill, sync handler", f"{with_sync:,.0f}", f"{with_sync / huey:.1f}", f"{1e6 / with_sync:.0f}"),
+            ("huey, SQLite, 1 worker thread", f"{huey_one:,.0f}", "", f"{1e6 / huey_one:.0f}"),
+            ("huey, SQLite, 10 worker threads", f"{huey_ten:,.0f}", "", f"{1e6 / huey_ten:.0f}"),
+            ("a bare loop, a task for each call, no queue", f"{bare:,.0f}", "", f"{1e6 / bare:.1f}"),
+        ],
+    )
+    idle = in_folder(idle_share)
+    left: list[Left] = in_folder(left_behind)
+    table(
+        "what stays behind, and what idling costs",
+        ("after jobs", "descriptors", "threads", "MB"),
+        [
+            (f"{20_000 * (number + 1):,}", str(it.descriptors), str(it.threads), f"{it.megabytes:.1f}")
+            for number, it in enumerate(left)
+        ],
+    )
+    print(f"an idle worker takes {idle:.2%} of a core")
+    finish(
+        [
+            Bar("async handlers: times huey", with_async / huey, 5),
+            Bar("sync handlers: times huey", with_sync / huey, 5),
+            Bar("idle worker, share of a core", idle, 0.01, at_least=False),
+            Bar(
+                "descriptors after 100,000 jobs, more than after 20,000",
+                left[-1].descriptors - left[0].descriptors,
+                2,
+                at_least=False,
+            ),
+            Bar(
+                "threads after 100,000 jobs, more than after 20,000",
+                left[-1].threads - left[0].threads,
+                1,
+                at_least=False,
+            ),
+            Bar(
+                "memory after 100,000 jobs: times that after 40,000",
+                left[-1].megabytes / left[1].megabytes,
+                1.15,
+                at_least=False,
+            ),
+        ]
+    )
+
+
+if __name__ == "__main__":
+    main()
