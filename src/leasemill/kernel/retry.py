@@ -9,7 +9,8 @@ from leasemill.kernel.model import NEVER, Job, Policy, Terms
 DEFAULTS: Final = Terms()
 NO_POLICY: Final = Policy()
 TIMEOUT_LEASES: Final = 3
-LONGEST_EXPONENT: Final = 40
+LONGEST_EXPONENT: Final = 49
+"""From here on every base but nothing is above the longest cap there may be."""
 
 
 def settle(job: Policy | None, queue: Policy | None, kind: Policy | None) -> Terms:
