@@ -40,6 +40,8 @@ def _of_jobs(state: State) -> Iterator[str]:
             yield f"job {job_id} was committed and then {committed[0].status}"
         if attempts != sorted(set(attempts)) or (attempts and attempts[-1] != job.attempt):
             yield f"job {job_id} has attempts {attempts}, counted {job.attempt}"
+        if len({execution.token for execution in job.executions}) != len(job.executions):
+            yield f"job {job_id} was granted twice under one token"
         if job.executions and job.retries > max(execution.terms.max_retries for execution in job.executions):
             yield f"job {job_id} was retried {job.retries} times"
         reports = [(refusal.token, refusal.verb) for refusal in job.refusals]
