@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize
 from hypothesis.stateful import rule as step
 
+import leasemill
 from leasemill.kernel.apply import apply
 from leasemill.kernel.events import AnyEvent
 from leasemill.kernel.image import digest
@@ -24,6 +25,7 @@ from leasemill.testing.rules import rule
 from tests.kernel.world import World, history
 
 ROOT = Path(__file__).resolve().parents[2]
+SOURCE = Path(leasemill.__file__).resolve().parents[1]
 T = TypeVar("T")
 
 
@@ -63,6 +65,10 @@ class Histories(RuleBasedStateMachine):
     @step(data=st.data())
     def claim(self, data: st.DataObject) -> None:
         self._with(data).claim()
+
+    @step(data=st.data())
+    def claim_again(self, data: st.DataObject) -> None:
+        self._with(data).claim_again()
 
     @step(data=st.data())
     def acquire(self, data: st.DataObject) -> None:
@@ -139,7 +145,7 @@ def test_a_long_history_keeps_every_promise(seed: int) -> None:
 def test_another_process_with_other_hashes_comes_to_the_same_state(hash_seed: str) -> None:
     """004: replay produces the same state deterministically."""
     expected = digest(history(7, 300).state)
-    environment = os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
+    environment = os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": f"{SOURCE}{os.pathsep}{ROOT}"}
     completed = subprocess.run(
         [sys.executable, "-m", "tests.kernel.world", "7", "300"],
         cwd=ROOT,

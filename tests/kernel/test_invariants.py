@@ -81,6 +81,11 @@ def _attempt_back(state: State) -> None:
     job(state, "leased").attempt = 0
 
 
+def _token_twice(state: State) -> None:
+    failed = job(state, "failed")
+    failed.executions = (*failed.executions, replace(failed.executions[0], attempt=2, fence=state.fence + 1))
+
+
 def _retry_beyond(state: State) -> None:
     job(state, "failed").retries = 4
 
@@ -171,6 +176,7 @@ BREAKS: list[tuple[Callable[[State], None], str]] = [
     (_commit_twice, "committed 2 times"),
     (_abort_after_commit, "committed and then aborted"),
     (_attempt_back, "counted 0"),
+    (_token_twice, "twice under one token"),
     (_retry_beyond, "retried 4 times"),
     (_refuse_twice, "refusal recorded twice"),
     (_share_a_fence, "share a fence"),

@@ -6,7 +6,7 @@ import itertools
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from leasemill.errors import Invalid
@@ -65,6 +65,7 @@ def test_an_acquired_lease_has_no_end_unless_somebody_asked() -> None:
 
 
 @rule("F1")
+@example(1, LONGEST_US, 1_000, 0.5)
 @given(DURATIONS, DURATIONS, st.integers(0, 1_000), st.floats(0, 1, exclude_max=True))
 def test_the_back_off_is_between_nothing_and_its_ceiling(base: int, cap: int, retries: int, jitter: float) -> None:
     terms = Terms(backoff_base_us=base, backoff_cap_us=cap)

@@ -89,6 +89,7 @@ class World:
         self.now = 1_700_000_000 * SECOND
         self.events: list[AnyEvent] = []
         self.leases: list[c.Lease] = []
+        self.claims: list[c.Claim] = []
         self.drawn = 0
         self.there: set[str] = set()
         self.commits: Counter[str] = Counter()
@@ -141,11 +142,21 @@ class World:
         queues = self.choose.one_of((("alpha", "beta"), ("beta", "alpha"), ("alpha",), ("beta", "beta")))
         tokens = [self.draw("token") for _ in range(limit)]
         request_id = self.choose.one_of(("again", None, self.draw("request")))
-        command = c.Claim(self.choose.one_of(WORKERS), queues, limit, tokens, request_id)
+        self._claim(c.Claim(self.choose.one_of(WORKERS), queues, limit, tokens, request_id))
+
+    def claim_again(self) -> None:
+        """An earlier claim is delivered a second time."""
+        if self.claims:
+            self._claim(self.choose.one_of(self.claims[-5:]))
+
+    def _claim(self, command: c.Claim) -> None:
+        self.claims.append(command)
         known = {lease.token for lease in self.leases}
         leases: list[c.Lease] = self.run(command)
         self.leases += [lease for lease in leases if lease.token not in known]
-        if all(lease.token in tokens for lease in leases):
+        if not any(token in known for token in command.tokens) and all(
+            lease.token in command.tokens for lease in leases
+        ):
             self._check_claimed(command, leases)
 
     def _check_claimed(self, command: c.Claim, leases: list[c.Lease]) -> None:
@@ -359,6 +370,7 @@ def reloaded(state: State) -> State:
 STEPS: tuple[tuple[int, Callable[[World], None]], ...] = (
     (6, World.enqueue),
     (8, World.claim),
+    (2, World.claim_again),
     (6, World.acquire),
     (2, World.let_time_pass),
     (1, World.step_clock_back),
