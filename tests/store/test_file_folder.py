@@ -1,0 +1,450 @@
+"""The folder and its processes: boots and clocks, forks, stopped holders, what is refused, what has gone."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from leasemill.errors import Broken, Unavailable
+from leasemill.kernel import commands as c
+from leasemill.kernel.model import SECOND, JobSpec, JobState, LossReason, Policy
+from leasemill.store.base import open_store
+from leasemill.store.wal.clock import RealMachine
+from leasemill.store.wal.disk import refuse_network_file_system
+from leasemill.store.wal.format import FRAME_HEADER, Kind, checksum, frame_bytes
+from leasemill.store.wal.store import FileOptions, FileStore
+from leasemill.testing.clock import ManualClock
+from leasemill.testing.faults import SimulatedMachine
+from leasemill.testing.rules import rule
+from tests.crash.lab import digest_of, log_of, open_simulated, snapshot
+
+SMALL = FileOptions(segment_bytes=4096, does_maintenance=False)
+
+
+def job(job_id: str) -> JobSpec:
+    return JobSpec(job_id, "q", "k")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "jobs"
+
+
+# Boots and clocks ----------------------------------------------------------------------------------------------
+
+
+class NextBoot(RealMachine):
+    """This machine after a boot, its wall clock stepped by as much."""
+
+    def __init__(self, boot: str, wall_step_us: int = 0) -> None:
+        self._boot = boot
+        self._wall_step_us = wall_step_us
+        self._booted_us = super().since_boot_us()
+
+    def boot_id(self) -> str:
+        return self._boot
+
+    def since_boot_us(self) -> int:
+        return super().since_boot_us() - self._booted_us
+
+    def wall_us(self) -> int:
+        return super().wall_us() + self._wall_step_us
+
+
+@rule("W10")
+def test_a_new_boot_ends_every_timed_lease_and_no_other(folder: Path) -> None:
+    with FileStore(folder, machine=NextBoot("one")) as store:
+        store.enqueue([job("leased"), job("started"), job("committed")])
+        leases = {lease.job.id: lease for lease in store.claim("worker", ["q"], 3)}
+        store.start([c.StartReport("started", leases["started"].token)])
+        store.commit("committed", leases["committed"].token)
+        store.acquire([c.AcquireRequest("offsets", "lane", 1, "worker", "endless")])
+    with FileStore(folder, machine=NextBoot("one")) as same_boot:
+        assert same_boot.totals().counts[JobState.LEASED] == 4
+    with FileStore(folder, machine=NextBoot("two")) as store:
+        states = {one: getattr(store.job(one), "state", None) for one in leases}
+        assert states == {"leased": JobState.READY, "started": JobState.READY, "committed": JobState.SUCCEEDED}
+        started = store.job("started")
+        assert started is not None
+        assert started.expirations == 1
+        (late,) = store.ack([c.AckReport("leased", leases["leased"].token)])
+        assert isinstance(late, c.Lost)
+        assert late.reason is LossReason.EXPIRED
+        endless = store.job("offsets/lane/1")
+        assert endless is not None
+        assert endless.state is JobState.LEASED
+
+
+@rule("W10", "L8")
+def test_time_does_not_go_back_over_a_boot(folder: Path) -> None:
+    with FileStore(folder, machine=NextBoot("one")) as store:
+        store.enqueue([job("first")])
+        (lease,) = store.claim("worker", ["q"], 1)
+    with FileStore(folder, machine=NextBoot("two", wall_step_us=-3_600 * SECOND)) as store:
+        store.enqueue([job("second")])
+        second = store.job("second")
+        assert second is not None
+        assert second.created_at >= lease.leased_at
+        assert second.created_at < lease.leased_at + 60 * SECOND
+
+
+@rule("W10", "L8")
+def test_the_wall_clock_may_be_stepped_while_a_folder_is_in_use(folder: Path) -> None:
+    machine = NextBoot("one")
+    with FileStore(folder, machine=machine) as store:
+        store.enqueue([job("first")])
+        (lease,) = store.claim("worker", ["q"], 1)
+        machine._wall_step_us = 3_600 * SECOND
+        with FileStore(folder, machine=machine) as other:
+            assert isinstance(other.extend([c.LeaseRef("first", lease.token)])[0], c.Extended)
+
+
+@rule("W10")
+def test_a_process_that_appends_unread_waits_for_the_boot_to_be_looked_at(folder: Path) -> None:
+    with FileStore(folder, machine=NextBoot("one")) as store:
+        store.enqueue([job("first")])
+        store.claim("worker", ["q"], 1)
+    with FileStore(folder, machine=NextBoot("two")) as store:
+        store.run(c.Enqueue([job("blind")], are_new=True))
+        first = store.job("first")
+        assert first is not None
+        assert first.state is JobState.READY
+
+
+# Forks and stopped processes -----------------------------------------------------------------------------------
+
+
+def in_child(act: Callable[[], None]) -> int:
+    """Run in a forked child; answers its exit status."""
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            act()
+            status = 0
+        finally:
+            os._exit(status)
+    _, status = os.waitpid(pid, 0)
+    return os.waitstatus_to_exitcode(status)
+
+
+@rule("W12")
+@pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
+def test_a_forked_child_opens_the_folder_for_itself(folder: Path) -> None:
+    with FileStore(folder, options=SMALL) as store:
+        store.enqueue([job("before")])
+
+        def use_it() -> None:
+            assert store.enqueue([job("before")]) == [c.Duplicate("before")]
+            assert store.enqueue([job("child")]) == [c.Enqueued("child")]
+            store.close()
+
+        assert in_child(use_it) == 0
+        assert store.enqueue([job("child")]) == [c.Duplicate("child")]
+        assert store.enqueue([job("after")]) == [c.Enqueued("after")]
+
+
+@rule("W12")
+@pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
+def test_a_forked_child_frees_no_lock_of_its_parent(folder: Path) -> None:
+    quick = FileOptions(segment_bytes=4096, does_maintenance=False, lock_timeout_s=0.05)
+    with FileStore(folder, options=quick) as store:
+        store.totals()
+
+        def end_at_once() -> None:
+            store.close()
+
+        def be_kept_out() -> None:
+            with pytest.raises(Unavailable, match="has held the lock"), FileStore(folder, options=quick) as other:
+                other.enqueue([job("no")])
+
+        with log_of(store).locked():
+            assert in_child(end_at_once) == 0
+            assert in_child(lambda: os.kill(os.getpid(), signal.SIGKILL)) == -signal.SIGKILL
+            assert in_child(be_kept_out) == 0
+        assert store.enqueue([job("after")]) == [c.Enqueued("after")]
+
+
+HOLDER = """
+import os, signal, sys
+from leasemill.store.wal.store import FileStore
+store = FileStore(sys.argv[1])
+store.totals()
+with store._log.locked():
+    print("holds", flush=True)
+    signal.pause()
+"""
+
+
+@pytest.fixture
+def holder(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Another process, stopped while it holds the lock."""
+    process = subprocess.Popen([sys.executable, "-c", HOLDER, str(folder)], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"holds\n"
+    process.send_signal(signal.SIGSTOP)
+    yield process
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+
+@rule("W11")
+def test_who_waits_for_a_stopped_process_is_told_its_number(folder: Path, holder: subprocess.Popen[bytes]) -> None:
+    with pytest.raises(Unavailable, match=rf"process {holder.pid} has held the lock .* continue or end it"):
+        FileStore(folder, options=FileOptions(lock_timeout_s=0.05)).enqueue([job("no")])
+    holder.kill()
+    holder.wait()
+    with FileStore(folder) as store:
+        assert store.enqueue([job("yes")]) == [c.Enqueued("yes")]
+
+
+# What is refused -----------------------------------------------------------------------------------------------
+
+
+@rule("W13")
+@pytest.mark.parametrize("kind", ["nfs4", "cifs", "fuse.sshfs"])
+def test_a_network_file_system_is_refused_with_a_sentence(tmp_path: Path, kind: str) -> None:
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(
+        "21 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n"
+        f"99 21 0:50 / /mnt/the\\040share rw shared:2 - {kind} server:/share rw\n"
+    )
+    refuse_network_file_system(Path("/var/lib/jobs"), mounts)
+    with pytest.raises(Broken, match=rf"network file system \({re.escape(kind)}\).*use a local folder"):
+        refuse_network_file_system(Path("/mnt/the share/jobs"), mounts)
+
+
+@rule("W13")
+def test_where_the_system_does_not_tell_its_mounts_nothing_is_refused(tmp_path: Path) -> None:
+    refuse_network_file_system(tmp_path, tmp_path / "there is no such file")
+
+
+def small_machine(tmp_path: Path) -> SimulatedMachine:
+    machine = SimulatedMachine()
+    with open_simulated(machine, tmp_path) as store:
+        store.enqueue([job("first")])
+    return machine
+
+
+def with_checksum(content: bytes) -> bytes:
+    return f"{checksum(content):08x}\n".encode() + content
+
+
+@rule("W13")
+def test_another_format_of_the_manifest_is_refused_with_a_sentence(tmp_path: Path) -> None:
+    machine = small_machine(tmp_path)
+    listed = json.loads(machine.files()["manifest"].partition(b"\n")[2])
+    machine.put("manifest", with_checksum(json.dumps(listed | {"format": 2}).encode()))
+    with pytest.raises(Broken, match="has format 2, this Leasemill reads 1"):
+        open_simulated(machine.copy(), tmp_path)
+
+
+@rule("W13")
+def test_another_format_of_a_segment_is_refused_with_a_sentence(tmp_path: Path) -> None:
+    machine = small_machine(tmp_path)
+    name = "segment-0000000000000000-1"
+    content = bytearray(machine.files()[name])
+    struct.pack_into("<H", content, 14, 2)
+    struct.pack_into("<I", content, 24, checksum(bytes(content[:24])))
+    machine.put(name, bytes(content))
+    with pytest.raises(Broken, match="has format 2, this Leasemill reads 1"):
+        open_simulated(machine.copy(), tmp_path)
+
+
+@rule("W13")
+def test_another_format_of_a_frame_is_refused_with_a_sentence(tmp_path: Path) -> None:
+    machine = small_machine(tmp_path)
+    name = "segment-0000000000000000-1"
+    content = bytearray(machine.files()[name])
+    content[66] = 2
+    (length,) = struct.unpack_from("<I", content, 68)
+    body = bytes(content[64 + 28 : 64 + 28 + length])
+    struct.pack_into("<I", content, 64 + FRAME_HEADER.size, checksum(bytes(content[64:88]) + body))
+    machine.put(name, bytes(content))
+    with pytest.raises(Broken, match="has format 2, this Leasemill reads 1"):
+        open_simulated(machine.copy(), tmp_path).totals()
+    assert machine.files()[name] == bytes(content)
+
+
+@rule("W13")
+def test_an_event_this_version_does_not_know_stops_the_process(tmp_path: Path) -> None:
+    machine = small_machine(tmp_path)
+    name = "segment-0000000000000000-1"
+    content = bytearray(machine.files()[name])
+    (length,) = struct.unpack_from("<I", content, 68)
+    at = 64 + 28 + length
+    unknown = frame_bytes(Kind.EVENTS, at - 64, 0, b"\x91\x92\x63\x01")
+    content[at : at + len(unknown)] = unknown
+    machine.put(name, bytes(content))
+    with pytest.raises(Broken, match=r"an event this version does not know.*upgrade"):
+        open_simulated(machine.copy(), tmp_path).totals()
+
+
+@rule("W3")
+def test_a_missing_segment_is_refused(tmp_path: Path) -> None:
+    machine = SimulatedMachine()
+    with open_simulated(machine, tmp_path, segment_bytes=512) as store:
+        for number in range(20):
+            store.enqueue([job(f"j-{number}")])
+    names = [name for name in machine.files() if name.startswith("segment-")]
+    for name in names:
+        torn = machine.copy()
+        torn.process().remove(name)
+        with pytest.raises(Broken, match=f"{name} is missing from"):
+            open_simulated(torn, tmp_path).totals()
+
+
+@rule("W3")
+def test_a_missing_snapshot_is_refused(tmp_path: Path) -> None:
+    machine = SimulatedMachine()
+    with open_simulated(machine, tmp_path, segment_bytes=512) as store:
+        for number in range(20):
+            store.enqueue([job(f"j-{number}")])
+    taken = snapshot(machine, tmp_path, segment_bytes=512)
+    assert taken is not None
+    machine.process().remove(taken.name)
+    with pytest.raises(Broken, match=f"{taken.name} is missing from"):
+        open_simulated(machine.copy(), tmp_path).totals()
+
+
+def test_a_path_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(Broken, match="a folder is needed"):
+        FileStore(tmp_path / "file")
+
+
+def test_what_the_system_refuses_while_opening_is_told_with_the_path(tmp_path: Path) -> None:
+    (tmp_path / "jobs" / "lock").mkdir(parents=True)
+    with pytest.raises(Unavailable, match=r"jobs: Is a directory; check the disk and the folder"):
+        FileStore(tmp_path / "jobs")
+
+
+# What has gone, and what was copied ----------------------------------------------------------------------------
+
+
+@rule("E1")
+def test_a_folder_removed_while_in_use_is_not_made_again(folder: Path) -> None:
+    with FileStore(folder, options=SMALL) as store:
+        store.enqueue([job("first")])
+        shutil.rmtree(folder)
+        for _ in range(3):
+            with pytest.raises(Unavailable):
+                store.enqueue([job("second")])
+        assert not folder.exists()
+
+
+def test_a_folder_removed_and_put_back_is_found_again(folder: Path, tmp_path: Path) -> None:
+    with FileStore(folder, options=SMALL) as store:
+        store.enqueue([job("first")])
+        shutil.copytree(folder, tmp_path / "copy")
+        shutil.rmtree(folder)
+        with pytest.raises(Unavailable):
+            store.enqueue([job("second")])
+        (tmp_path / "copy").rename(folder)
+        assert store.enqueue([job("first")]) == [c.Duplicate("first")]
+        assert store.enqueue([job("second")]) == [c.Enqueued("second")]
+
+
+@rule("W4")
+def test_a_copy_of_a_folder_in_use_is_looked_at_anew(folder: Path, tmp_path: Path) -> None:
+    clock = ManualClock()
+    with FileStore(folder, options=SMALL, clock=clock) as store:
+        store.enqueue([job("first")])
+        shutil.copytree(folder, tmp_path / "copy")
+        store.enqueue([job("second")])
+        with FileStore(tmp_path / "copy", options=SMALL, clock=clock) as copy:
+            assert copy.job("second") is None
+            assert copy.enqueue([job("other")]) == [c.Enqueued("other")]
+            assert digest_of(copy) != digest_of(store)
+        assert store.job("other") is None
+
+
+def test_a_control_page_that_was_wiped_is_made_anew(folder: Path) -> None:
+    with FileStore(folder, options=SMALL) as store, FileStore(folder, options=SMALL) as other:
+        store.enqueue([job("first")])
+        other.enqueue([job("second")])
+        with (folder / "lock").open("r+b") as lock:
+            lock.write(bytes(4096))
+        assert store.enqueue([job("second")]) == [c.Duplicate("second")]
+        assert other.enqueue([job("first")]) == [c.Duplicate("first")]
+
+
+@rule("W9")
+def test_a_process_that_only_enqueues_new_jobs_does_not_read_the_log(folder: Path) -> None:
+    with FileStore(folder, options=SMALL) as store:
+        store.enqueue([job(f"j-{number}") for number in range(100)])
+    with FileStore(folder, options=SMALL) as blind:
+        for number in range(50):
+            (outcome,) = blind.run(c.Enqueue([job(f"new-{number}")], are_new=True))
+            assert outcome == c.Enqueued(f"new-{number}")
+        assert blind._state is None
+        assert blind.totals().counts[JobState.READY] == 150
+
+
+@rule("W9", "E5")
+def test_applying_a_known_id_changes_nothing(folder: Path) -> None:
+    """Two processes may both append the same id unread, should a generator of ids repeat itself."""
+    with FileStore(folder, options=SMALL) as one, FileStore(folder, options=SMALL) as two:
+        one.run(c.Enqueue([job("same")], are_new=True))
+        two.run(c.Enqueue([JobSpec("same", "other", "k")], are_new=True))
+        assert one.totals().seq == 1
+        found = two.job("same")
+        assert found is not None
+        assert found.spec.queue == "q"
+
+
+@rule("W14", "O7")
+def test_finished_jobs_leave_by_age_and_by_number_and_failures_stay(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("leasemill.store.wal.store.PRUNE_EVERY_S", 0.0)
+    clock = ManualClock()
+    options = FileOptions(retain_for_s=60, retain_count=3, snapshot_bytes=2**40)
+    with FileStore(folder, options=options, clock=clock) as store:
+        store.enqueue([job("failed"), job("dead"), *(job(f"j-{number}") for number in range(6))])
+        leases = store.claim("worker", ["q"], 8)
+        store.nack([c.NackReport("failed", leases[0].token, "it broke", is_permanent=True)])
+        store.cancel(["dead"], by="ada", reason="because")
+        store.ack([c.AckReport(lease.job.id, lease.token) for lease in leases[2:]])
+        store.pause("elsewhere", by="ada", reason="an append, to prune with")
+        assert store.totals().counts[JobState.SUCCEEDED] == 3
+        assert [store.job(f"j-{number}") is not None for number in range(6)] == [False] * 3 + [True] * 3
+        clock.advance(s=61)
+        store.resume("elsewhere", by="ada", reason="another")
+        counts = store.totals().counts
+        assert counts == {**dict.fromkeys(JobState, 0), JobState.FAILED: 1, JobState.DEAD: 1}
+    with FileStore(folder, options=options, clock=clock) as store:
+        assert store.totals().counts == counts
+
+
+def test_a_url_names_folder_and_options(tmp_path: Path) -> None:
+    with open_store(f"file:{tmp_path}/jobs?segment_bytes=4096&keep_segments=true") as store:
+        assert isinstance(store, FileStore)
+        assert store._options == FileOptions(segment_bytes=4096, keep_segments=True)
+    assert (tmp_path / "jobs" / "manifest").exists()
+
+
+@rule("W11")
+def test_a_killed_process_frees_the_lock(folder: Path) -> None:
+    process = subprocess.Popen([sys.executable, "-c", HOLDER, str(folder)], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"holds\n"
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    begun = time.monotonic()
+    with FileStore(folder) as store:
+        assert store.enqueue([JobSpec("j", "q", "k", policy=Policy())]) == [c.Enqueued("j")]
+    assert time.monotonic() - begun < 5
