@@ -129,7 +129,7 @@ class Log:
 
     def forget(self) -> None:
         """Let go of what was read and of the file it was read from: it is not the log any more."""
-        if not self._control.is_of(self._page_id):
+        if not self._control.is_current:
             with self.locked():
                 self._first_look()
         self._manifest = self._read_manifest()
