@@ -40,6 +40,7 @@ from leasemill.testing.trail import TRAIL_VARIABLE, Trail, What
 
 LEASE_S: Final = 1.0
 LIMIT_S: Final = 30.0
+REPORT_LIMIT_S: Final = 5.0
 RECEIPTS: Final = "zombie-receipts"
 GATE_LOOK_S: Final = 0.003
 STOPPED: Final = "stopped"
@@ -165,13 +166,15 @@ class Stage:
                 _gate(trail, stopped.id).touch()
                 stopped.go_on()
                 wait_until(lambda: not trail.unfinished(stopped.id), "the stopped worker to go on", LIMIT_S)
-                wait_until(lambda: self._refused(job_id, stopped.id), "a refusal on record", LIMIT_S)
-                wait_until(lambda: _has_logged_loss(stopped, job_id), "the stopped worker to log its loss", LIMIT_S)
+                wrong = [
+                    *_missing(lambda: self._refused(job_id, stopped.id), "no refusal on record"),
+                    *_missing(lambda: _has_logged_loss(stopped, job_id), "the stopped worker logged no loss"),
+                ]
                 _gate(trail, other.id).touch()
                 self._await_success(job_id)
                 self._await_success(followup_id(job_id, 0))
                 exit_codes = (stopped.end(), other.end())
-            return self._judged(variant, job_id, trail, stopped.id, other.id, exit_codes)
+            return self._judged(variant, job_id, trail, stopped.id, other.id, exit_codes, wrong)
 
     def _worker(self, folder: Path, role: str, queues: Sequence[str]) -> WorkerProcess:
         return WorkerProcess(
@@ -207,6 +210,7 @@ class Stage:
         stopped: str,
         other: str,
         exit_codes: tuple[int, int],
+        wrong: list[str],
     ) -> Run:
         job = self._job(job_id)
         assert job is not None
@@ -214,7 +218,7 @@ class Stage:
         told = trail.marks("committed")
         has_receipt = self._job(followup_id(job_id, 0)) is not None
         effects = max(len(committed), len(told)) if has_receipt else 0
-        wrong = [
+        wrong += [
             sentence
             for sentence, is_so in {
                 f"{effects} effects": effects != 1,
@@ -236,6 +240,14 @@ class Stage:
             OTHER if last.worker == other else STOPPED,
             tuple(wrong),
         )
+
+
+def _missing(condition: Callable[[], object], sentence: str) -> list[str]:
+    try:
+        wait_until(condition, sentence, REPORT_LIMIT_S)
+    except TookTooLong:
+        return [sentence]
+    return []
 
 
 def _has_logged_loss(worker: WorkerProcess, job_id: str) -> bool:
