@@ -415,7 +415,7 @@ async def test_a_thread_that_outruns_its_timeout_is_reported_and_keeps_its_slot(
     handle, behind = endless.enqueue(), other.enqueue()
     async with working(app, concurrency=1) as worker:
         await until(lambda: handle.status() is JobState.FAILED)
-        assert saw_loss == [True]
+        await until(lambda: saw_loss == [True])
         assert (worker.metrics.running, behind.status()) == (1, JobState.READY)
         may_end.set()
         await behind.aresult(5)
