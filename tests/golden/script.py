@@ -1,0 +1,157 @@
+"""`python -m tests.golden.script`: writes tests/golden/format-1, a folder as format 1 has it. Never run it to make a
+test pass: files that differ mean that folders of users cannot be read any more.
+
+A scripted run with fixed time, ids and tokens, in which everything that can happen does, over a snapshot, a sealed
+segment and one in use.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from leasemill.kernel import commands as c
+from leasemill.kernel.image import digest, image, jobs_in_order
+from leasemill.kernel.model import MILLISECOND, SECOND, JobSpec, OnFailure, Policy
+from leasemill.kernel.state import State
+from leasemill.store.wal.format import SEGMENT_HEADER_BYTES, Frame, read_frame
+from leasemill.store.wal.store import FileStore
+from leasemill.testing.clock import ManualClock
+from leasemill.testing.faults import SimulatedMachine
+from tests.crash.lab import open_simulated, snapshot, state_of
+
+FOLDER: Final = Path(__file__).parent / "format-1"
+EXPECTED: Final = FOLDER.with_suffix(".json")
+SEGMENT_BYTES: Final = 4096
+
+
+class Script:
+    """The run; tokens are t1, t2, …"""
+
+    def __init__(self, store: FileStore, clock: ManualClock) -> None:
+        self._store = store
+        self._clock = clock
+        self._tokens = 0
+
+    def ask(self, command: c.Command[Any]) -> Any:
+        self._clock.advance(us=1_000)
+        return self._store.run(command)
+
+    def enqueue(self, *ids: str, **fields: Any) -> None:
+        self.ask(c.Enqueue([JobSpec(one, fields.get("queue", "mail"), "send", **fields) for one in ids]))
+
+    def claim(self, limit: int = 1) -> list[tuple[str, str]]:
+        tokens = [f"t{self._tokens + number}" for number in range(1, limit + 1)]
+        self._tokens += limit
+        leases = self.ask(c.Claim("worker-1", ["mail"], limit, tokens, f"request-{self._tokens}"))
+        return [(lease.job.id, lease.token) for lease in leases]
+
+    def before_the_snapshot(self) -> None:
+        self.enqueue("done", "failed", "dead", "later", delay_us=0)
+        self.enqueue("lane-1", "lane-2", lane="account/7", priority=3)
+        (lease,) = self.claim()
+        self.ask(c.Ack([c.AckReport(*lease, b'{"sent":true}')]))
+        self.ask(c.Cancel(["dead"], "ada", "a mistake"))
+        self.ask(c.Acquire([c.AcquireRequest("offsets", "topic", one, "worker-2", f"a{one}") for one in (1, 2)]))
+        self.ask(c.Ack([c.AckReport("offsets/topic/1", "a1")]))
+        self.enqueue(
+            *(f"filler-{number}" for number in range(60)), payload=b'{"text":"%s"}' % (b"x" * 20), run_at=2**52
+        )
+        self.enqueue(*(f"more-{number}" for number in range(60)), run_at=2**52)
+
+    def behind_it(self) -> None:
+        self.everything()
+        self.enqueue(*(f"last-{number}" for number in range(60)), run_at=2**52)
+
+    def everything(self) -> None:
+        """Every event there is."""
+        self.ask(c.SetPolicy("mail", Policy(max_retries=1, on_failure=OnFailure.BLOCK), "ada", "be strict"))
+        self.ask(c.Pause("mail", "ada", "a break"))
+        self.ask(c.Resume("mail", "ada", "it is over"))
+        self.enqueue("full", "of", lane=None, policy=Policy(3, 60 * SECOND, 90 * SECOND, 5, 500, 30 * SECOND))
+        leases = dict(self.claim(5))
+        held = list(leases.items())
+        self.ask(c.Start([c.StartReport(*held[0], 500), c.StartReport(*held[1])]))
+        self.ask(c.Extend([c.LeaseRef(*one) for one in held]))
+        self.ask(c.Commit(*held[0], b"[1,2]", [c.Followup("mail", "receipt", b"{}", "account/7", 1)]))
+        self.ask(c.Ack([c.AckReport(*held[0])]))
+        self.ask(c.Nack([c.NackReport(*held[1], "it broke", jitter=0.5)]))
+        self.ask(c.Release([c.ReleaseReport(*held[2], 2_000)]))
+        self.ask(c.Nack([c.NackReport(*held[3], "for good", is_permanent=True)]))
+        self.ask(c.Acquire([c.AcquireRequest("offsets", "topic", 2, "worker-2", "a22")]))
+        kept = c.NackReport("offsets/topic/2", "a22", "kept", keep_lease=True, report_id="r1")
+        self.ask(c.Nack([kept]))
+        self._clock.advance(s=120)
+        self.ask(c.Expire(10))
+        self.ask(c.Ack([c.AckReport(*held[4])]))
+        self.ask(c.Cancel(["more-1", "lane-2"], "ada", "no more"))
+        self.ask(c.Redrive(c.JobFilter(job_ids=("more-1",)), "ada", "after all", 10))
+        self.ask(c.Purge(c.JobFilter(job_ids=("dead",)), "ada", "tidy up", 10))
+        self.ask(c.Prune(0, 1, 10))
+        self.claim(2)
+        self._clock.advance(us=3 * MILLISECOND)
+
+
+def written() -> tuple[SimulatedMachine, State]:
+    machine, clock = SimulatedMachine(), ManualClock()
+    with tempfile.TemporaryDirectory() as scratch:
+        store = open_simulated(machine, Path(scratch), clock, segment_bytes=SEGMENT_BYTES)
+        script = Script(store, clock)
+        script.before_the_snapshot()
+        if snapshot(machine, Path(scratch), segment_bytes=SEGMENT_BYTES) is None:
+            raise AssertionError("the script is too short for a snapshot")
+        script.behind_it()
+        return machine, state_of(store)
+
+
+def dumped(state: State, files: dict[str, bytes]) -> dict[str, Any]:
+    """The state and the events of the segments, for people and for comparison."""
+    plain = {
+        "digest": digest(state),
+        "image": image(state),
+        "jobs": list(jobs_in_order(state)),
+        "events": [
+            [type(event).__name__, *msgspec.structs.astuple(event)]
+            for name, content in files.items()
+            if name.startswith("segment-")
+            for event in _events(content, int(name.split("-")[1], 16))
+        ],
+    }
+    loaded: dict[str, Any] = json.loads(msgspec.json.encode(plain))
+    return loaded
+
+
+def _events(content: bytes, first: int) -> list[Any]:
+    events: list[Any] = []
+    position = first
+    while isinstance(found := read_frame(content, SEGMENT_HEADER_BYTES + position - first, position), Frame):
+        position = found.end
+        events += found.events() if found.body else []
+    return events
+
+
+def _lines(document: dict[str, Any]) -> str:
+    """JSON with a line for each job and each event, so that a difference can be read."""
+    parts = []
+    for key, value in document.items():
+        items = ",\n".join(f"  {json.dumps(one)}" for one in value) if isinstance(value, list) and value else ""
+        parts.append(f"{json.dumps(key)}: " + (f"[\n{items}\n]" if items else json.dumps(value)))
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+def main() -> None:
+    machine, state = written()
+    FOLDER.mkdir(exist_ok=True)
+    for path in FOLDER.iterdir():
+        path.unlink()
+    for name, content in machine.files().items():
+        (FOLDER / name).write_bytes(content)
+    EXPECTED.write_text(_lines(dumped(state, machine.files())))
+
+
+if __name__ == "__main__":
+    main()
