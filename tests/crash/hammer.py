@@ -166,10 +166,10 @@ class Killing:
 
     def _audit(self) -> None:
         told = list(self._told())
-        enqueued, effects, replayed = Counter[str](), Counter[str](), State()
+        enqueued, effects = Counter[str](), Counter[str]()
         by_token: set[tuple[str, str]] = set()
-        for event in self._history():
-            apply(replayed, event)
+        history = list(every_event(self._folder))
+        for event in history:
             if isinstance(event, JobEnqueued):
                 enqueued[event.job.id] += 1
             if isinstance(event, ExecutionCommitted):
@@ -186,7 +186,9 @@ class Killing:
         self._refuse("unavailable", [what for what in told if what[0] == "unavailable"])
         with FileStore(self._folder, options=OPTIONS) as store:
             self._refuse("broken", violations(state_of(store)))
-            self._refuse("other than all events give", [] if digest(state_of(store)) == digest(replayed) else ["state"])
+            if digest(state_of(store)) != digest(replayed(iter(history))):
+                raise AssertionError("the state is another than all events give")
+        self.toll.segments = len(segments(self._folder))
         self.toll.jobs, self.toll.commits = len(enqueued), len(effects)
 
     def _refuse(self, what: str, found: Sequence[object]) -> None:
@@ -199,20 +201,33 @@ class Killing:
                 if line.endswith(b"\n"):
                     yield tuple(json.loads(line))
 
-    def _history(self) -> Iterator[AnyEvent]:
-        """Every event from the beginning, from the segments in use and those that were put aside."""
-        paths = [*self._folder.glob("segment-*-1"), *self._folder.glob("archive/segment-*-1")]
-        position = 0
-        for path in sorted(paths, key=lambda path: path.name):
-            if int(path.name.split("-")[1], 16) != position:
-                raise AssertionError(f"there is no segment for position {position}")
-            self.toll.segments += 1
-            content = path.read_bytes()
-            first = position
-            while isinstance(found := read_frame(content, SEGMENT_HEADER_BYTES + position - first, position), Frame):
-                position = found.end
-                if found.body:
-                    yield from found.events()
+
+# All that ever happened ----------------------------------------------------------------------------------------
+
+
+def every_event(folder: Path) -> Iterator[AnyEvent]:
+    """Every event from the beginning, from the segments in use and those that were put aside."""
+    position = 0
+    for path in segments(folder):
+        if int(path.name.split("-")[1], 16) != position:
+            raise AssertionError(f"there is no segment for position {position}")
+        content, first = path.read_bytes(), position
+        while isinstance(found := read_frame(content, SEGMENT_HEADER_BYTES + position - first, position), Frame):
+            position = found.end
+            if found.body:
+                yield from found.events()
+
+
+def segments(folder: Path) -> list[Path]:
+    paths = [*folder.glob("segment-*-1"), *folder.glob("archive/segment-*-1")]
+    return sorted(paths, key=lambda path: path.name)
+
+
+def replayed(events: Iterator[AnyEvent]) -> State:
+    state = State()
+    for event in events:
+        apply(state, event)
+    return state
 
 
 if __name__ == "__main__":
