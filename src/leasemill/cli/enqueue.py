@@ -8,7 +8,6 @@ from typing import Any
 
 import click
 
-from leasemill.cli.loading import load_app
 from leasemill.cli.output import print_json
 from leasemill.errors import NotFound
 
@@ -35,6 +34,8 @@ def enqueue(
     output: str,
 ) -> None:
     """Enqueue a job of KIND and print its id."""
+    from leasemill.cli.loading import load_app  # noqa: PLC0415  (--help must answer before it is imported)
+
     loaded = load_app(app)
     job = loaded.jobs.get(kind)
     if job is None:

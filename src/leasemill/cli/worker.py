@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import logging
+from typing import Literal
 
 import click
-
-from leasemill import logs
-from leasemill.cli.loading import load_app
-from leasemill.worker.worker import Worker
-
-log = logging.getLogger("leasemill.worker")
 
 
 @click.command()
@@ -39,13 +33,17 @@ def worker(
     reaper_interval: float | None,
     shutdown_timeout: float | None,
     worker_id: str | None,
-    log_format: logs.LogFormat,
+    log_format: Literal["text", "json"],
     log_level: str,
 ) -> None:
     """Run the handlers of MODULE:APP until told to stop.
 
     SIGTERM or SIGINT: claims stop, running jobs may end, the rest is given back. A second one: at once.
     """
+    from leasemill import logs  # noqa: PLC0415  (--help must answer before these are imported)
+    from leasemill.cli.loading import load_app  # noqa: PLC0415
+    from leasemill.worker.worker import Worker  # noqa: PLC0415
+
     logs.configure(log_format, log_level.upper())
     loaded = load_app(app)
     running = Worker(

@@ -5,9 +5,12 @@ The store has the place for them (`store.presence`); this says what is in them.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from msgspec import Struct, json
 
-from leasemill.worker.execution import Execution
+if TYPE_CHECKING:  # `leasemill workers` reads records and needs none of what runs jobs
+    from leasemill.worker.execution import Execution
 
 
 class RunningJob(Struct, frozen=True, omit_defaults=True):
