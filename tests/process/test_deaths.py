@@ -1,0 +1,82 @@
+"""Workers that die in the middle of a handler: others run the job again, once the lease is over, and it counts once."""
+
+from __future__ import annotations
+
+import time
+from typing import Literal
+
+import pytest
+
+from leasemill import JobState
+from leasemill.kernel.model import AbortReason
+from leasemill.testing.processes import wait_until
+from tests.process import jobs
+from tests.process.support import Scene
+
+
+def test_a_killed_workers_jobs_run_again_within_two_leases(scene: Scene) -> None:
+    handles = [jobs.waits.enqueue("never") for _ in range(3)]
+    first = scene.worker("first", "--queue", "hit")
+    for handle in handles:
+        scene.await_began(handle, first)
+    second = scene.worker("second")
+    scene.still_works()
+
+    killed_at = time.monotonic()
+    first.kill()
+    scene.still_works()
+    for handle in handles:
+        scene.await_began(handle, second)
+        job = scene.check_applied_once(handle, by=second)
+        assert [(it.worker, it.reason) for it in job.executions] == [("first", AbortReason.EXPIRED), ("second", None)]
+        assert job.retries == 0, "expiry is not a failure"
+        began = scene.trail.marks("began", worker="second", job=handle.id)
+        assert began[0].at - killed_at < 2 * jobs.LEASE_S
+    scene.await_logged(second, "lease of worker first had expired", job=handles[0].id)
+
+
+@pytest.mark.parametrize(("how", "code"), [("exit", 3), ("segfault", -11)])
+def test_a_handler_that_takes_its_worker_with_it_runs_again_elsewhere(
+    scene: Scene, how: Literal["exit", "segfault"], code: int
+) -> None:
+    handle = jobs.dies.enqueue(how, times=1)
+    first = scene.worker("first", "--queue", "hit")
+    scene.await_began(handle, first)
+    second = scene.worker("second")
+    scene.still_works()
+    scene.open_gate("dies-1")
+    assert first.wait() == code
+    scene.still_works()
+    job = scene.check_applied_once(handle, by=second)
+    assert (job.attempt, job.expirations) == (2, 1)
+
+
+def test_a_job_that_kills_every_worker_is_quarantined(scene: Scene) -> None:
+    handle = jobs.dies.enqueue("exit", times=99)
+    for attempt, name in enumerate(("first", "second"), 1):
+        worker = scene.worker(name)
+        scene.await_began(handle, worker)
+        wait_until(lambda: handle.record().executions[-1].started_at, "the start to be on record")
+        scene.open_gate(f"dies-{attempt}")
+        assert worker.wait() == 3
+    third = scene.worker("third")
+    job = scene.await_state(handle, JobState.DEAD)
+    scene.still_works()
+    assert [it.worker for it in job.executions] == ["first", "second"]
+    assert job.expirations == 2
+    scene.check_not_applied(handle)
+    assert third.end() == 0
+
+
+def test_a_worker_killed_after_its_commit_leaves_nothing_to_do_again(scene: Scene) -> None:
+    handle = jobs.commits_and_waits.enqueue()
+    first = scene.worker("first", "--queue", "hit")
+    wait_until(lambda: scene.trail.marks("committed"), "the commit")
+    second = scene.worker("second")
+    first.kill()
+    job = scene.await_state(handle)
+    scene.check_applied_once(handle, by=first)
+    assert job.attempt == 1
+    scene.still_works()
+    assert len(scene.trail.marks("began", job=handle.id)) == 1
+    assert second.end() == 0

@@ -1,0 +1,24 @@
+"""Workers stopped past their leases: what they report late is refused, and they know it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from leasemill.testing.zombie import Stage, Variant, play_all, staged
+
+
+@pytest.fixture
+def stage() -> Iterator[Stage]:
+    with staged(None) as made:
+        yield made
+
+
+def test_a_stopped_worker_changes_nothing_any_more(stage: Stage) -> None:
+    runs = play_all(stage, Variant, runs=2, parallel=3)
+    assert [run for run in runs if not run.is_right] == []
+    assert [run.effects for run in runs] == [1] * 6
+    for run in runs:
+        tried = "nack" if run.variant is Variant.FAILURE else "commit"
+        assert tried in run.refused
