@@ -31,7 +31,7 @@ by_option = click.option("--by", default=operator_name, help="Who; the user of t
 def opened(url: str) -> Iterator[FullStore]:
     """A store that exists: looking must not make one."""
     if url.startswith("file:"):
-        from leasemill.store.wal.url import parse_folder_url  # noqa: PLC0415  (only for folders)
+        from leasemill.store.wal.options import parse_folder_url  # noqa: PLC0415  (only for folders)
 
         folder = parse_folder_url(url)[0]
         if not (folder / "manifest").is_file():

@@ -5,18 +5,19 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
 from leasemill.cli.output import instant, json_option, print_json
-from leasemill.kernel.events import AnyEvent
 from leasemill.kernel.model import NEVER
-from leasemill.store.wal.build import build
-from leasemill.store.wal.format import Frame
-from leasemill.store.wal.inspect import Examiner, examine
-from leasemill.store.wal.url import parse_folder_url
+from leasemill.store.wal.options import parse_folder_url
+
+if TYPE_CHECKING:
+    from leasemill.kernel.events import AnyEvent
+    from leasemill.store.wal.format import Frame
+    from leasemill.store.wal.inspect import Examiner
 
 EXIT_DAMAGED = 1
 TIMES = ("_at", "at")
@@ -49,6 +50,8 @@ def wal() -> None:
 @json_option
 def verify(folder: Path, as_json: bool) -> None:
     """Read and replay the whole log, and check every rule."""
+    from leasemill.store.wal.inspect import examine  # noqa: PLC0415  (--help must answer before it is imported)
+
     facts = examine(folder)
     if as_json:
         print_json({**msgspec.to_builtins(facts), "is_sound": facts.is_sound})
@@ -75,6 +78,8 @@ def verify(folder: Path, as_json: bool) -> None:
 @json_option
 def dump(folder: Path, first: int, job: str | None, limit: int | None, as_json: bool) -> None:
     """Print the events, one on a line; with --json one JSON object on a line."""
+    from leasemill.store.wal.inspect import Examiner  # noqa: PLC0415
+
     examiner = Examiner(folder)
     try:
         shown = 0
@@ -97,6 +102,8 @@ def dump(folder: Path, first: int, job: str | None, limit: int | None, as_json: 
 @json_option
 def stats(folder: Path, as_json: bool) -> None:
     """Print what the log holds: jobs, events, segments, bytes."""
+    from leasemill.store.wal.inspect import examine  # noqa: PLC0415
+
     facts = examine(folder)
     if as_json:
         print_json(msgspec.to_builtins(facts))
@@ -118,6 +125,8 @@ def stats(folder: Path, as_json: bool) -> None:
 @json_option
 def snapshot(folder: Path, keep_segments: bool, as_json: bool) -> None:
     """Take a snapshot, so that opening reads it instead of the log before it."""
+    from leasemill.store.wal.build import build  # noqa: PLC0415
+
     taken = build(folder, keep_segments=keep_segments, seal_first=True)
     if as_json:
         print_json({"snapshot": None if taken is None else msgspec.to_builtins(taken)})

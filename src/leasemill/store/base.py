@@ -307,7 +307,7 @@ def open_store(url: str) -> FullStore:
     """Open the store a URL names: `file:PATH` (a folder), `postgresql://…`, `memory:` (this process, gone with it)."""
     scheme, separator, _ = url.partition(":")
     if scheme == "file" and separator:
-        from leasemill.store.wal.url import open_folder  # noqa: PLC0415  (a store is imported when it is used)
+        from leasemill.store.wal.store import open_folder  # noqa: PLC0415  (a store is imported when it is used)
 
         return open_folder(url)
     if scheme == "memory" and separator:

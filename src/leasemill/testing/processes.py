@@ -26,7 +26,7 @@ from msgspec import json
 
 from leasemill.store.base import URL_VARIABLE
 from leasemill.store.wal.disk import LOCK_NAME
-from leasemill.store.wal.url import parse_folder_url
+from leasemill.store.wal.options import parse_folder_url
 
 PROGRAM: Final = "from leasemill.cli import main; main()"
 LOCK_PATIENCE_S: Final = 0.2

@@ -195,12 +195,13 @@ def ack(site: Site, connection: Connection, reports: Sequence[c.AckReport]) -> d
 
 
 def ack_in_lane(site: Site, connection: Connection, reports: Sequence[c.AckReport]) -> dict[str, c.AckOutcome]:
-    with connection.transaction():
+    with connection.transaction() as transaction:
         ended = site.all(connection, "ack_in_lane", _results(reports))
-        if not ended:
+        if not ended or not all(is_held for *_, is_held in ended):
+            transaction.force_rollback = True  # E6: a repeat among them tells who was next before the others ended
             return {}
-        heads = advance(site, connection, [(queue, lane) for _, queue, lane in ended])
-    return {job_id: c.Acked(job_id, heads.get((queue, lane))) for job_id, queue, lane in ended}
+        heads = advance(site, connection, [(queue, lane) for _, queue, lane, _ in ended])
+    return {job_id: c.Acked(job_id, heads.get((queue, lane))) for job_id, queue, lane, _ in ended}
 
 
 def advance(site: Site, connection: Connection, lanes: Sequence[tuple[str, str]]) -> dict[tuple[str, str], c.LaneHint]:

@@ -20,8 +20,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeVar, cast
 
-from msgspec import Struct
-
 from leasemill.errors import Broken, LeasemillError, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.apply import apply
@@ -38,6 +36,7 @@ from leasemill.store.wal.clock import Machine, RealMachine
 from leasemill.store.wal.disk import Disk, RealDisk
 from leasemill.store.wal.log import Log, Superseded
 from leasemill.store.wal.manifest import Snapshot
+from leasemill.store.wal.options import FileOptions, parse_folder_url
 from leasemill.store.wal.pipeline import Pipeline, Ticket
 from leasemill.store.wal.snapshot import read_snapshot
 from leasemill.store.wal.watch import FolderWatch
@@ -50,18 +49,6 @@ PRUNE_BATCH: Final = 2_000
 SNAPSHOT_PAUSE_S: Final = 10.0
 EXPIRE_BATCH: Final = 1_000
 READS: Final = (c.GetJob, c.ListJobs, c.ListQueues, c.GetLane, c.ListLanes, c.ListActions, c.GetTotals, c.DueIn)
-
-
-class FileOptions(Struct, frozen=True):
-    """How a folder is kept; the same for all its processes is best, but each may have its own."""
-
-    segment_bytes: int = 16 * 1024 * 1024
-    snapshot_bytes: int = 64 * 1024 * 1024
-    lock_timeout_s: float = 10.0
-    retain_for_s: float = 24 * 3600
-    retain_count: int = 1_000_000
-    keep_segments: bool = False
-    does_maintenance: bool = True
 
 
 class FileStore(Verbs):
@@ -335,6 +322,12 @@ class FileStore(Verbs):
         self._pipeline.reset()
         self._snapshotting = None
         self._drop_log()
+
+
+def open_folder(url: str) -> FileStore:
+    """The store that `file:PATH?option=value` names."""
+    path, options = parse_folder_url(url)
+    return FileStore(path, options=options)
 
 
 def _payload_bytes(command: c.Command[object]) -> int:

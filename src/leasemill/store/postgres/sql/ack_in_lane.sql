@@ -1,5 +1,5 @@
 -- ack of heads of lanes, first step: held leases end DONE, as in ack.sql. `advance` follows in the same transaction.
--- Returns the ended jobs and their lanes. Locks the lanes, in order, then the leases' rows, in order.
+-- Returns the jobs of lanes, and whether their leases were held. Locks the lanes, in order, then the leases' rows, in order.
 with given as materialized (
     select job.no, job.id, job.queue, job.lane, given.token, given.result
     from unnest(%(ids)b::text[], %(tokens)b::text[], %(results)b::text[]) as given (id, token, result)
@@ -37,4 +37,4 @@ with given as materialized (
 ), counted as (
     insert into leasemill.tallies (queue, succeeded) select queue, count(*) from held group by queue
 )
-select id, queue, lane from held
+select given.id, given.queue, given.lane, given.no in (select no from held) as is_held from given

@@ -1,4 +1,4 @@
-"""`file:PATH?option=value`: what may stand in a URL."""
+"""How a folder is kept, and what may stand in its URL: `file:PATH?option=value`."""
 
 from __future__ import annotations
 
@@ -7,16 +7,24 @@ from typing import Final
 from urllib.parse import parse_qsl, unquote
 
 import msgspec
+from msgspec import Struct
 
 from leasemill.errors import Invalid
-from leasemill.store.wal.store import FileOptions, FileStore
+
+
+class FileOptions(Struct, frozen=True):
+    """How a folder is kept; the same for all its processes is best, but each may have its own."""
+
+    segment_bytes: int = 16 * 1024 * 1024
+    snapshot_bytes: int = 64 * 1024 * 1024
+    lock_timeout_s: float = 10.0
+    retain_for_s: float = 24 * 3600
+    retain_count: int = 1_000_000
+    keep_segments: bool = False
+    does_maintenance: bool = True
+
 
 OPTIONS: Final = ", ".join(FileOptions.__struct_fields__)
-
-
-def open_folder(url: str) -> FileStore:
-    path, options = parse_folder_url(url)
-    return FileStore(path, options=options)
 
 
 def parse_folder_url(url: str) -> tuple[Path, FileOptions]:
