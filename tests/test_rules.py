@@ -1,4 +1,4 @@
-"""Every rule of the contract and of the log format has a test that names it; nobody mentions a rule that is in neither."""
+"""Every rule of the contract and of the log format is named by a test; nobody mentions a rule that is in neither."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -12,7 +12,8 @@ from pathlib import Path
 from leasemill.errors import Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec, JobState
-from leasemill.store.wal.store import FileOptions, FileStore
+from leasemill.store.wal.options import FileOptions
+from leasemill.store.wal.store import FileStore
 
 SEGMENT_BYTES = 256 * 1024
 OPTIONS = FileOptions(segment_bytes=SEGMENT_BYTES, snapshot_bytes=2**40)

@@ -18,7 +18,8 @@ from typing import Any
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec
 from leasemill.store.wal.build import build
-from leasemill.store.wal.store import FileOptions, FileStore
+from leasemill.store.wal.options import FileOptions
+from leasemill.store.wal.store import FileStore
 from leasemill.testing.clock import ManualClock
 from tests.crash.lab import digest_of
 from tests.crash.walk import Model, Walk, asked

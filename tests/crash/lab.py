@@ -10,8 +10,9 @@ from leasemill.store.sources import Clock, Entropy
 from leasemill.store.wal.disk import Disk
 from leasemill.store.wal.log import Log
 from leasemill.store.wal.manifest import Snapshot
+from leasemill.store.wal.options import FileOptions
 from leasemill.store.wal.snapshot import take_snapshot
-from leasemill.store.wal.store import FileOptions, FileStore
+from leasemill.store.wal.store import FileStore
 from leasemill.testing.faults import SimulatedMachine
 
 SEGMENT_BYTES = 4096

@@ -17,7 +17,8 @@ import pytest
 from leasemill.kernel.invariants import violations
 from leasemill.store.memory import MemoryStore
 from leasemill.store.wal.build import build
-from leasemill.store.wal.store import FileOptions, FileStore
+from leasemill.store.wal.options import FileOptions
+from leasemill.store.wal.store import FileStore
 from leasemill.testing.clock import ManualClock, SeededEntropy
 from leasemill.testing.faults import SimulatedMachine
 from leasemill.testing.rules import rule

@@ -12,7 +12,8 @@ import pytest
 from leasemill.kernel.events import AnyEvent
 from leasemill.kernel.invariants import violations
 from leasemill.kernel.model import JobSpec
-from leasemill.store.wal.store import FileOptions, FileStore
+from leasemill.store.wal.options import FileOptions
+from leasemill.store.wal.store import FileStore
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.faults import SimulatedMachine
 from leasemill.testing.rules import rule

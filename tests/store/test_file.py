@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from leasemill.store.wal.store import FileOptions, FileStore
+from leasemill.store.wal.options import FileOptions
+from leasemill.store.wal.store import FileStore
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.conformance import ConformanceSuite, DurableHarness, Harness, ReopeningHarness
 from leasemill.testing.faults import SimulatedMachine

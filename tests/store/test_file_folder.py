@@ -23,7 +23,8 @@ from leasemill.store.base import open_store
 from leasemill.store.wal.clock import RealMachine
 from leasemill.store.wal.disk import refuse_network_file_system
 from leasemill.store.wal.format import FRAME_HEADER, Kind, checksum, frame_bytes
-from leasemill.store.wal.store import FileOptions, FileStore
+from leasemill.store.wal.options import FileOptions
+from leasemill.store.wal.store import FileStore
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.faults import SimulatedMachine
 from leasemill.testing.rules import rule

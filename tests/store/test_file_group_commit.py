@@ -18,7 +18,8 @@ import pytest
 from leasemill.errors import QueueRefused, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec, JobState
-from leasemill.store.wal.store import FileOptions, FileStore
+from leasemill.store.wal.options import FileOptions
+from leasemill.store.wal.store import FileStore
 from leasemill.testing.faults import Operation, SimulatedDisk, SimulatedMachine
 from leasemill.testing.rules import rule
 from tests.crash.lab import log_of, open_simulated

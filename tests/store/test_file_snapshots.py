@@ -21,8 +21,9 @@ from leasemill.store.wal.build import build
 from leasemill.store.wal.disk import Disk
 from leasemill.store.wal.format import Frame
 from leasemill.store.wal.manifest import Snapshot
+from leasemill.store.wal.options import FileOptions
 from leasemill.store.wal.snapshot import read_snapshot
-from leasemill.store.wal.store import FileOptions, FileStore
+from leasemill.store.wal.store import FileStore
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.faults import SimulatedMachine
 from leasemill.testing.rules import rule
