@@ -31,6 +31,7 @@ CHECKED_HEADER = 28
 FRAME = 28
 SEGMENT_BYTES = 36 * 1024
 FOLDER_SEGMENT_BYTES = 8 * 1024
+UNSYNCED_FRAMES = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,17 +213,16 @@ class DamagedFolder:
         self._folder = folder
         self._clock = ManualClock()
         self.machine = SimulatedMachine()
+        source = random.Random(seed)
+        walk = Walk(source)
         with self._opened(self.machine) as store:
-            source = random.Random(seed)
-            walk = Walk(source)
             write_walk(store, self._clock, 150, walk, source)
-            snapshot(self.machine, folder, segment_bytes=FOLDER_SEGMENT_BYTES)
-            write_walk(store, self._clock, 150, walk, source)
-        files = self.machine.files()
-        listed = json.loads(files["manifest"].partition(b"\n")[2])
-        self.snapshot = str(listed["snapshot"]["name"])
-        self.sealed = [(str(one["name"]), int(one["first"]), int(one["end"])) for one in listed["segments"][:-1]]
-        self.last, self.first = str(listed["segments"][-1]["name"]), int(listed["segments"][-1]["first"])
+            while snapshot(self.machine, folder, segment_bytes=FOLDER_SEGMENT_BYTES) is None:
+                write_walk(store, self._clock, 10, walk, source)
+            self._look()
+            while not self.sealed or len(self._frames_of(self.last)) < UNSYNCED_FRAMES + 10:
+                write_walk(store, self._clock, 10, walk, source)
+                self._look()
         self._unsync_the_end()
         self.files = self.machine.files()
         self.frames = list(chain(self.files[self.last], self.first))
@@ -231,6 +231,15 @@ class DamagedFolder:
         self.models = states_after(base, self.frames)
         self.digests = [model.boot().digest() for model in self.models]
         self.same_boot_digest = self.models[-1].digest()
+
+    def _look(self) -> None:
+        """Which files the manifest lists."""
+        self.files = self.machine.files()
+        listed = json.loads(self.files["manifest"].partition(b"\n")[2])
+        self.snapshot = str(listed["snapshot"]["name"])
+        self.sealed = [(str(one["name"]), int(one["first"]), int(one["end"])) for one in listed["segments"][:-1]]
+        self.last: str = listed["segments"][-1]["name"]
+        self.first: int = listed["segments"][-1]["first"]
 
     def damaged(self, source: random.Random) -> tuple[str, bytes, str]:
         """A file's name, its content damaged, and how."""
@@ -322,9 +331,11 @@ class DamagedFolder:
         """Of the last frames none was synced when the next was written: another process was about to."""
         content = bytearray(self.machine.files()[self.last])
         frames = list(chain(bytes(content), self.first))
-        for frame in frames[-20:]:
+        for frame in frames[-UNSYNCED_FRAMES:]:
             position = self.first + frame.offset - HEADER
-            content[frame.offset : frame.end] = framed(position, self.first + frames[-20].offset - HEADER, frame.body)
+            content[frame.offset : frame.end] = framed(
+                position, self.first + frames[-UNSYNCED_FRAMES].offset - HEADER, frame.body
+            )
         self.machine.put(self.last, bytes(content))
 
     def _frames_of(self, name: str) -> list[Whole]:
