@@ -237,7 +237,9 @@ class DamagedFolder:
         self.files = self.machine.files()
         listed = json.loads(self.files["manifest"].partition(b"\n")[2])
         self.snapshot = str(listed["snapshot"]["name"])
-        self.sealed = [(str(one["name"]), int(one["first"]), int(one["end"])) for one in listed["segments"][:-1]]
+        self.sealed: list[tuple[str, int, int]] = [
+            (one["name"], one["first"], one["end"]) for one in listed["segments"][:-1]
+        ]
         self.last: str = listed["segments"][-1]["name"]
         self.first: int = listed["segments"][-1]["first"]
 
