@@ -9,6 +9,7 @@ import click
 from leasemill.cli.lazy import LazyCommand, LazyGroup
 
 COMMANDS = {
+    "db": LazyCommand("leasemill.cli.db:db", "Make and check the tables of a postgresql:// store."),
     "demo": LazyCommand("leasemill.cli.demo:demo", "See jobs survive a killed and a stopped worker."),
     "enqueue": LazyCommand("leasemill.cli.enqueue:enqueue", "Enqueue a job."),
     "health": LazyCommand("leasemill.cli.health:health", "Tell whether workers are at work; for probes."),

@@ -120,18 +120,18 @@ class PostgresStore(Verbs):
             return hot.claim(site, connection, command, is_repeat=tries > 1)
 
         self._pool.run(lambda connection: hot.check_claim_queues(site, connection, command.queues))
-        self._look(command.limit)
+        has_looked = site.must_look() and self._look(command.limit) is not None
         leases = self._pool.run(work, is_repeatable=command.request_id is not None)
+        if not leases and not has_looked and self._look(command.limit):
+            leases = self._pool.run(work, is_repeatable=command.request_id is not None)
         if len(leases) < command.limit:
             site.look_again()
         self._remember(leases)
         return leases
 
-    def _look(self, limit: int) -> None:
-        """L7: what time has taken is recorded before a claim; arrived jobs are admitted."""
+    def _look(self, limit: int) -> bool:
+        """L7: what time has taken is recorded before a claim; arrived jobs are admitted. Whether there were any."""
         site = self._site
-        if not site.must_look():
-            return
         from_at = site.look_from()
         has_expired, has_arrived, now = self._pool.run(
             lambda connection: site.one(connection, "due", {"from_at": int8(from_at)})
@@ -141,6 +141,7 @@ class PostgresStore(Verbs):
             self._do_expire(c.Expire(limit))
         if has_arrived:
             self._pool.run(self._admit)
+        return bool(has_expired or has_arrived)
 
     def _admit(self, connection: Connection) -> None:
         with connection.transaction():

@@ -1,0 +1,118 @@
+"""`leasemill db`: the tables of a postgresql:// store: make them, tell their version, prove them sound."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from leasemill.cli.output import json_option, print_json
+from leasemill.errors import Invalid, Unavailable
+from leasemill.store.base import URL_VARIABLE
+
+if TYPE_CHECKING:
+    import psycopg
+
+EXIT_BEHIND = 1
+EXIT_UNSOUND = 1
+
+url_option = click.option(
+    "--url",
+    default=lambda: os.environ.get(URL_VARIABLE, ""),
+    help=f"postgresql://user@host/database?schema=leasemill; also {URL_VARIABLE}.",
+)
+
+
+@click.group()
+def db() -> None:
+    """Look after the tables of a postgresql:// store.
+
+    They live in a schema of their own: `leasemill`, unless the URL says ?schema=…. All can be used while workers run.
+    Exit codes: 0 up to date and sound, 1 not, 2 wrong call, 3 not reached.
+    """
+
+
+@db.command()
+@url_option
+@json_option
+def migrate(url: str, as_json: bool) -> None:
+    """Make the tables, or bring them up to date. Any number of times."""
+    from leasemill.store.postgres.migrate import migrate as bring_up_to_date  # noqa: PLC0415  (psycopg is an extra)
+
+    with _connected(url) as (connection, schema):
+        done = bring_up_to_date(connection, schema)
+    if as_json:
+        print_json({"schema": schema, "applied": [one.name for one in done]})
+    elif done:
+        click.echo(f"schema {schema}: applied {', '.join(one.name for one in done)}")
+    else:
+        click.echo(f"schema {schema} is up to date")
+
+
+@db.command()
+@url_option
+@json_option
+def status(url: str, as_json: bool) -> None:
+    """Tell which version the tables have, and which this Leasemill needs."""
+    from leasemill.store.postgres.migrate import applied, migrations  # noqa: PLC0415  (psycopg is an extra)
+
+    with _connected(url) as (connection, schema):
+        known = applied(connection, schema)
+        row = connection.execute("show server_version").fetchone()
+    missing = [one.name for one in migrations() if one.version not in known]
+    if as_json:
+        print_json({"schema": schema, "server": row[0] if row else None, "applied": known, "missing": missing})
+    elif missing:
+        click.echo(f"schema {schema} lacks {', '.join(missing)}: run leasemill db migrate")
+    else:
+        click.echo(f"schema {schema} is up to date, at version {known[-1]}")
+    if missing:
+        raise SystemExit(EXIT_BEHIND)
+
+
+@db.command()
+@click.option("--rebuild", is_flag=True, help="Make the claimable set and the lanes' lines anew; writers wait.")
+@url_option
+@json_option
+def check(url: str, rebuild: bool, as_json: bool) -> None:
+    """Prove that what is derived follows from jobs and executions. Reads everything."""
+    from leasemill.store.postgres import check as checking  # noqa: PLC0415  (psycopg is an extra)
+
+    with _connected(url) as (connection, schema):
+        wrong = checking.check(connection, schema)
+        if rebuild:
+            claimable = checking.rebuild(connection, schema)
+            found, wrong = wrong, checking.check(connection, schema)
+            if not as_json:
+                for sentence in found:
+                    click.echo(f"was wrong: {sentence}")
+                click.echo(f"schema {schema}: rebuilt, {claimable:,} jobs can be claimed")
+    if as_json:
+        print_json({"schema": schema, "is_sound": not wrong, "wrong": wrong})
+    else:
+        for sentence in wrong:
+            click.echo(sentence)
+        click.echo(f"schema {schema} is {'not ' if wrong else ''}sound")
+    if wrong:
+        raise SystemExit(EXIT_UNSOUND)
+
+
+@contextmanager
+def _connected(url: str) -> Iterator[tuple[psycopg.Connection[Any], str]]:
+    if not url:
+        raise Invalid(f"name the store with --url postgresql://user@host/database, or in {URL_VARIABLE}")
+    try:
+        import psycopg  # noqa: PLC0415  (an extra)
+    except ImportError:
+        raise Invalid("postgresql:// needs psycopg: pip install 'leasemill[postgres]'") from None
+    from leasemill.store.postgres.url import parse_url  # noqa: PLC0415  (psycopg is an extra)
+
+    conninfo, options = parse_url(url)
+    try:
+        with psycopg.connect(conninfo, autocommit=True, application_name="leasemill db") as connection:
+            yield connection, options.schema
+    except psycopg.OperationalError as error:
+        raise Unavailable(f"PostgreSQL cannot be reached: {str(error).strip()}") from error

@@ -1,0 +1,83 @@
+-- db check: finds every row that does not follow from the others. Returns what is wrong, and the job it is wrong with.
+with standing as materialized (
+    select jobs.no, jobs.id, jobs.queue, jobs.lane, jobs.lane_offset, 9 - jobs.priority as rank,
+        coalesce(marks.seq, jobs.no) as seq, coalesce(last.attempt, 0) as attempt,
+        coalesce(last.is_done, false) as is_done, leases.no is not null as is_leased, kept.no is not null as is_kept,
+        coalesce(kept.blocks_lane, false) as blocks_lane, coalesce(last.is_final, false) as is_final,
+        marks.redriven_attempt is not null and marks.redriven_attempt = coalesce(last.attempt, 0) as is_redriven,
+        case when marks.redriven_attempt = coalesce(last.attempt, 0) then marks.redriven_at
+            when last.attempt is not null then last.available_at
+            when jobs.run_at is null then jobs.created_at + coalesce(jobs.delay_us, 0)
+            else greatest(jobs.created_at, jobs.run_at) end as available_at,
+        case when marks.redriven_attempt = coalesce(last.attempt, 0) then 0 else coalesce(last.retries, 0) end as retries,
+        case when marks.redriven_attempt = coalesce(last.attempt, 0) then 0 else coalesce(last.expirations, 0)
+            end as expirations
+    from leasemill.jobs
+    left join leasemill.marks on marks.no = jobs.no
+    left join leasemill.leases on leases.no = jobs.no
+    left join leasemill.kept on kept.no = jobs.no
+    left join lateral (
+        select executions.attempt, executions.slot <= 0 as is_done, executions.is_final, executions.available_at,
+            executions.retries, executions.expirations
+        from leasemill.executions where executions.no = jobs.no order by executions.attempt desc limit 1
+    ) as last on true
+), awaiting as materialized (
+    select * from standing where not (is_done or is_leased or is_kept)
+), heads as materialized (
+    select lanes.queue, lanes.lane, lanes.head from leasemill.lanes where lanes.head is not null
+), wrong as (
+    select 'READY, but can never be claimed' as what, awaiting.id from awaiting
+    where not exists (select from leasemill.arrivals where arrivals.no = awaiting.no)
+        and not exists (select from leasemill.waiting where waiting.no = awaiting.no)
+        and not exists (
+            select from leasemill.ready
+            where ready.queue = awaiting.queue and ready.rank = awaiting.rank and ready.seq = awaiting.seq
+                and ready.available_at = awaiting.available_at and ready.no = awaiting.no
+                and ready.attempt = awaiting.attempt and ready.retries = awaiting.retries
+                and ready.expirations = awaiting.expirations
+        )
+    union all
+    select 'claimable, but not READY', standing.id
+    from leasemill.ready left join standing on standing.no = ready.no
+    where standing.no is null or standing.is_done or standing.is_leased or standing.is_kept
+    union all
+    select 'claimable twice', min(standing.id)
+    from leasemill.ready join standing on standing.no = ready.no group by ready.no having count(*) > 1
+    union all
+    select 'claimable, but not the head of its lane', standing.id
+    from leasemill.ready join standing on standing.no = ready.no
+    where standing.lane is not null and not exists (
+        select from heads where heads.queue = standing.queue and heads.lane = standing.lane and heads.head = standing.no)
+    union all
+    select 'in its lane''s line, but not READY', standing.id
+    from leasemill.waiting left join standing on standing.no = waiting.no
+    where standing.no is null or standing.is_done or standing.is_leased or standing.is_kept
+    union all
+    select 'in a line without a head', standing.id
+    from leasemill.waiting join standing on standing.no = waiting.no
+    where not exists (select from heads where heads.queue = standing.queue and heads.lane = standing.lane)
+    union all
+    select 'leased, but not the head of its lane', standing.id from standing
+    where standing.is_leased and standing.lane is not null and not exists (
+        select from heads where heads.queue = standing.queue and heads.lane = standing.lane and heads.head = standing.no)
+    union all
+    select 'head of its lane, but it has ended', standing.id
+    from heads left join standing on standing.no = heads.head
+    where standing.no is null or standing.is_done or (standing.is_kept and not standing.blocks_lane)
+    union all
+    select 'leased and ended', standing.id from standing where standing.is_leased and (standing.is_done or standing.is_kept)
+    union all
+    select 'ended twice', standing.id from standing where standing.is_done and standing.is_kept
+    union all
+    select 'ended for good, but not kept', standing.id from standing
+    where standing.is_final and not (standing.is_kept or standing.is_leased or standing.is_redriven)
+    union all
+    select 'the tallies count ' || tallied.count || ' succeeded in queue ' || tallied.queue || ', there are ' || there.count,
+        null
+    from (select queue, sum(succeeded) as count from leasemill.tallies group by queue) as tallied
+    left join lateral (
+        select count(*) as count from standing where standing.is_done and standing.queue = tallied.queue
+    ) as there on true
+    where tallied.count <> there.count
+)
+select what, id from wrong order by what, id limit %(shown)s

@@ -1,0 +1,90 @@
+"""`leasemill db`, migrations, and opening a store whose tables are not there."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from click.testing import CliRunner
+
+from leasemill.cli import main
+from leasemill.errors import Invalid, Refused, Unavailable
+from leasemill.kernel.model import JobSpec
+from leasemill.store.base import open_store
+from leasemill.store.postgres.migrate import applied, migrate, migrations
+from leasemill.store.postgres.store import PostgresStore
+from leasemill.store.postgres.url import parse_url
+from tests.postgres.conftest import with_option
+
+
+@pytest.fixture
+def bare(server_url: str, admin: psycopg.Connection[Any]) -> Iterator[str]:
+    """A schema that is not there yet."""
+    admin.execute("drop schema if exists leasemill_bare cascade")
+    yield with_option(server_url, "schema=leasemill_bare")
+    admin.execute("drop schema if exists leasemill_bare cascade")
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(main, ["db", *arguments])
+    return result.exit_code, result.output
+
+
+def test_migrate_status_and_check_walk_a_schema_from_nothing_to_sound(bare: str) -> None:
+    code, output = run("status", "--url", bare)
+    assert code == 1
+    assert "run leasemill db migrate" in output
+    assert run("migrate", "--url", bare) == (0, "schema leasemill_bare: applied 0001_tables\n")
+    assert run("migrate", "--url", bare) == (0, "schema leasemill_bare is up to date\n")
+    assert run("status", "--url", bare)[0] == 0
+    assert run("check", "--url", bare) == (0, "schema leasemill_bare is sound\n")
+    with open_store(bare) as store:
+        store.enqueue([JobSpec("job", "q", "k")])
+    assert run("check", "--rebuild", "--url", bare)[0] == 0
+
+
+def test_an_unmigrated_store_is_refused_with_the_command_to_run(bare: str) -> None:
+    with pytest.raises(Refused, match="leasemill db migrate"):
+        PostgresStore(bare)
+
+
+def test_a_store_can_be_asked_to_migrate_itself(bare: str) -> None:
+    with PostgresStore(with_option(bare, "auto_migrate=1")) as store:
+        assert store.job("job") is None
+
+
+def test_migrating_at_once_from_many_places_applies_each_version_once(
+    bare: str, admin: psycopg.Connection[Any]
+) -> None:
+    conninfo, options = parse_url(bare)
+    done: list[int] = []
+
+    def work() -> None:
+        with psycopg.connect(conninfo, autocommit=True) as connection:
+            done.extend(one.version for one in migrate(connection, options.schema))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert done == applied(admin, options.schema) == [one.version for one in migrations()]
+
+
+def test_what_is_wrong_with_a_url_is_said() -> None:
+    with pytest.raises(Invalid, match="schema"):
+        parse_url("postgresql://host/db?schema=Robert');drop")
+    with pytest.raises(Invalid, match="pool_size"):
+        parse_url("postgresql://host/db?pool_size=many")
+    conninfo, options = parse_url("postgresql://u@h:1/db?sslmode=verify-full&schema=jobs&pool_size=3&connect_timeout=2")
+    assert conninfo == "postgresql://u@h:1/db?sslmode=verify-full&connect_timeout=2"
+    assert (options.schema, options.pool_size) == ("jobs", 3)
+
+
+def test_a_server_that_is_not_there_is_unavailable() -> None:
+    with pytest.raises(Unavailable, match="cannot be reached"):
+        PostgresStore("postgresql://nobody@127.0.0.1:1/none?retry_for_s=0.2&connect_timeout=1")
+    assert run("status", "--url", "postgresql://nobody@127.0.0.1:1/none?connect_timeout=1")[0] == 3
