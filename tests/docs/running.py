@@ -34,7 +34,6 @@ class PageRun:
             "LANG": "C.UTF-8",
             "TZ": "UTC",
             "PYTHONUNBUFFERED": "1",
-            "PYTHONDONTWRITEBYTECODE": "1",
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         }
         self._session = subprocess.Popen(
@@ -84,6 +83,8 @@ class PageRun:
         path = self._folder / block.title
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(block.text)
+        for compiled in path.parent.glob(f"__pycache__/{path.stem}.*.pyc"):
+            compiled.unlink()  # of an earlier block: as long and as old, it would be taken for this one's
         self._ask({"action": "forget", "module": path.stem})
 
     def _run_python(self, block: Block) -> str:

