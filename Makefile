@@ -84,6 +84,10 @@ bench: bench-kernel bench-embedded bench-worker ## Run every benchmark (one afte
 wheel: $(STAMP) ## Build the wheel into dist/
 	$(BIN)/python -m build --wheel --no-isolation
 
+.PHONY: check-wheel
+check-wheel: wheel ## Install the wheel in a new environment and follow the README in an empty folder
+	$(BIN)/python -m tests.docs.new_user
+
 .PHONY: clean
 clean: ## Remove everything that is built, .venv included
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
