@@ -46,6 +46,10 @@ STORE ?= file
 chaos: $(STAMP) ## Break a store in every way, at full length (STORE=file, SEED=… to repeat)
 	$(BIN)/python -m tests.crash.chaos --store $(STORE) $(if $(SEED),--seed $(SEED))
 
+.PHONY: chaos-workers
+chaos-workers: $(STAMP) ## Kill and stop worker processes at full length: zombies, the default lease, the demo (3 minutes)
+	$(BIN)/python -m pytest tests/process/chaos.py $(PYTEST_ARGS)
+
 .PHONY: check
 check: $(STAMP) ## Format, lint, types and import contracts, changing nothing
 	$(BIN)/ruff format --check .

@@ -29,11 +29,12 @@ class Scene:
         self._cleaning = cleaning
         self.store: FullStore = open_store(url)
         cleaning.callback(self.store.close)
-        cleaning.enter_context(jobs.app.bound_to(self.store))
+        for app in (jobs.app, jobs.patient):
+            cleaning.enter_context(app.bound_to(self.store))
 
-    def worker(self, name: str, *options: str) -> WorkerProcess:
+    def worker(self, name: str, *options: str, app: str = "app") -> WorkerProcess:
         worker = WorkerProcess(
-            "tests.process.jobs:app",
+            f"tests.process.jobs:{app}",
             url=self.url,
             log=self.folder / f"{name}.log",
             worker_id=name,

@@ -6,6 +6,7 @@ unless the audit holds, and the audit is made from the store's records and from 
 
 from __future__ import annotations
 
+import math
 import shutil
 import signal
 import sys
@@ -58,10 +59,7 @@ def demo(kind: str, count: int, keep: bool, as_json: bool) -> None:
     cleaning = nullcontext() if keep else _removed(folder)
     began = time.monotonic()
     with cleaning, _screen(count, is_silent=as_json) as screen, _store_url(kind, folder) as url:
-        try:
-            result = _Demo(url, folder, count, screen).run()
-        except TookTooLong as error:
-            raise click.ClickException(f"the demo could not be carried out: {error}") from None
+        result = _Demo(url, folder, count, screen).run()
     took_s = time.monotonic() - began
     if as_json:
         print_json(
@@ -123,14 +121,22 @@ class _Demo:
             self._working = [cleaning.enter_context(self._worker(it)) for it in range(1, WORKERS + 1)]
             first, second, third = self._working
             self._screen.say(f"{WORKERS} workers started, leases of {ledger.LEASE_S:g} s")
-            killed_at = self._kill(first)
-            self._stop_for_a_while(second)
-            self._await_end()
-            self._await("the continued worker to learn what it lost", lambda: not self._trail.unfinished(second.id))
-            self._screen.say("all jobs are done: workers are asked to end")
-            exit_codes = {worker.id: worker.end() for worker in (second, third)}
-            disturbance = ledger.Disturbance(first.id, killed_at, second.id, exit_codes)
+            disturbance = self._disturb(first, second, third)
             return ledger.audit(self._store, self._entries, self._trail, disturbance)
+
+    def _disturb(self, killed: WorkerProcess, stopped: WorkerProcess, left: WorkerProcess) -> ledger.Disturbance:
+        """Whatever goes wrong, what there is by then is audited."""
+        killed_at, exit_codes, trouble = math.inf, {}, None
+        try:
+            killed_at = self._kill(killed)
+            self._stop_for_a_while(stopped)
+            self._await_end()
+            self._await("the continued worker to learn what it lost", lambda: not self._trail.unfinished(stopped.id))
+            self._screen.say("all jobs are done: workers are asked to end")
+            exit_codes = {worker.id: worker.end() for worker in (stopped, left)}
+        except TookTooLong as error:
+            trouble = str(error)
+        return ledger.Disturbance(killed.id, killed_at, stopped.id, exit_codes, trouble)
 
     def _worker(self, number: int) -> WorkerProcess:
         return WorkerProcess(

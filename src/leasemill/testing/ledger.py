@@ -93,6 +93,8 @@ class Disturbance:
     stopped: str
     exit_codes: Mapping[str, int]
     """Of the workers that were asked to end."""
+    trouble: str | None = None
+    """Why it did not come to its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,6 +327,8 @@ def _of_recovery(audit: Audit) -> Finding:
 
 
 def _of_ends(disturbance: Disturbance) -> Finding:
-    wrong = tuple(f"{worker}: {code}" for worker, code in disturbance.exit_codes.items() if code != 0)
+    wrong = [f"{worker}: {code}" for worker, code in disturbance.exit_codes.items() if code != 0]
+    if disturbance.trouble is not None:
+        return Finding("workers asked to end", "it did not come to that", False, (disturbance.trouble,))
     told = ", ".join(f"{worker} exit {code}" for worker, code in disturbance.exit_codes.items())
-    return Finding("workers asked to end", told, not wrong, wrong)
+    return Finding("workers asked to end", told, not wrong, tuple(wrong))

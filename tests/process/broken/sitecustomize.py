@@ -1,0 +1,21 @@
+"""Leasemill without its fence, for every interpreter that has this folder on its path: tokens and time are not checked.
+
+Python imports this module by its name when it starts. It is how the tests show that they would notice.
+"""
+
+from typing import Any
+
+from leasemill.kernel import apply, decide
+
+
+def is_held(execution: object, now: int) -> bool:
+    return execution is not None
+
+
+def any_execution(state: Any, event: Any) -> tuple[Any, Any]:
+    job = state.jobs[event.job_id]
+    return job, next(it for it in job.executions if it.token == event.token)
+
+
+decide._held = decide._held_or_committed = is_held
+apply._live = any_execution
