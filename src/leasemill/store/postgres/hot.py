@@ -7,7 +7,7 @@ that the kernel does not have.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from leasemill.errors import QueueRefused
@@ -174,6 +174,7 @@ def _claimed(site: Site, connection: Connection, command: c.Claim, given: dict[s
         site.positions.advance((row[1], 9 - row[5], row[19], row[20]) for row in rows)
     else:
         site.positions.forget()
+    site.remember((row[9], row[0], row[21]) for row in rows)
     return [lease_of(row) for row in rows]
 
 
@@ -181,27 +182,32 @@ def _claimed(site: Site, connection: Connection, command: c.Claim, given: dict[s
 
 
 def start(site: Site, connection: Connection, reports: Sequence[c.StartReport]) -> dict[str, c.StartOutcome]:
-    given = {**_references(reports), "ages": int8s([report.age_us for report in reports])}
-    return {job_id: c.Started(job_id) for job_id in _ended(site.one(connection, "start", given), reports)}
+    found = numbered(site, connection, reports)
+    given = {**_references(found), "ages": int8s([report.age_us for report in found.values()])}
+    return {report.job_id: c.Started(report.job_id) for report in _ended(site.one(connection, "start", given), found)}
 
 
 def extend(site: Site, connection: Connection, leases: Sequence[c.LeaseRef]) -> dict[str, c.ExtendOutcome]:
-    return {row[0]: c.Extended(*row) for row in site.all(connection, "extend", _references(leases))}
+    found = numbered(site, connection, leases)
+    rows = site.all(connection, "extend", _references(found))
+    return {(job_id := found[no].job_id): c.Extended(job_id, until) for no, until in rows}
 
 
 def ack(site: Site, connection: Connection, reports: Sequence[c.AckReport]) -> dict[str, c.AckOutcome]:
-    ended = _ended(site.one(connection, "ack", _results(reports)), reports)
-    return {job_id: c.Acked(job_id) for job_id in ended}
+    found = numbered(site, connection, reports)
+    ended = _ended(site.one(connection, "ack", _results(found)), found)
+    return {report.job_id: c.Acked(report.job_id) for report in ended}
 
 
 def ack_in_lane(site: Site, connection: Connection, reports: Sequence[c.AckReport]) -> dict[str, c.AckOutcome]:
+    found = numbered(site, connection, reports)
     with connection.transaction() as transaction:
-        ended = site.all(connection, "ack_in_lane", _results(reports))
-        if not ended or not all(is_held for *_, is_held in ended):
+        ended = site.all(connection, "ack_in_lane", _results(found))
+        if len(ended) < len(reports):
             transaction.force_rollback = True  # E6: a repeat among them tells who was next before the others ended
             return {}
-        heads = advance(site, connection, [(queue, lane) for _, queue, lane, _ in ended])
-    return {job_id: c.Acked(job_id, heads.get((queue, lane))) for job_id, queue, lane, _ in ended}
+        heads = advance(site, connection, [(queue, lane) for _, queue, lane in ended])
+    return {(job_id := found[no].job_id): c.Acked(job_id, heads.get((queue, lane))) for no, queue, lane in ended}
 
 
 def advance(site: Site, connection: Connection, lanes: Sequence[tuple[str, str]]) -> dict[tuple[str, str], c.LaneHint]:
@@ -216,22 +222,24 @@ def nack(site: Site, connection: Connection, reports: Sequence[c.NackReport]) ->
     straight = [report for report in reports if not (report.is_permanent or report.keep_lease)]
     if not straight:
         return {}
+    found = numbered(site, connection, straight)
     given = {
-        **_references(straight),
-        "errors": texts([report.error for report in straight]),
-        "jitters": texts([repr(report.jitter) for report in straight]),
-        "delays": int8s([report.delay_us for report in straight]),
+        **_references(found),
+        "errors": texts([report.error for report in found.values()]),
+        "jitters": texts([repr(report.jitter) for report in found.values()]),
+        "delays": int8s([report.delay_us for report in found.values()]),
     }
     rows = site.all(connection, "nack", given)
     site.positions.lower((queue, rank, at, seq) for _, _, at, queue, rank, seq in rows)
-    return {job_id: c.Nacked(job_id, JobState.READY, retries, at) for job_id, retries, at, *_ in rows}
+    return {(job_id := found[no].job_id): c.Nacked(job_id, JobState.READY, retries, at) for no, retries, at, *_ in rows}
 
 
 def release(site: Site, connection: Connection, reports: Sequence[c.ReleaseReport]) -> dict[str, c.ReleaseOutcome]:
-    given = {**_references(reports), "delays": int8s([report.delay_us for report in reports])}
+    found = numbered(site, connection, reports)
+    given = {**_references(found), "delays": int8s([report.delay_us for report in found.values()])}
     rows = site.all(connection, "release", given)
     site.positions.lower((queue, rank, at, seq) for _, queue, rank, at, seq in rows)
-    return {row[0]: c.Released(row[0], JobState.READY) for row in rows}
+    return {(job_id := found[no].job_id): c.Released(job_id, JobState.READY) for no, *_ in rows}
 
 
 def commit(site: Site, connection: Connection, command: c.Commit, *, channel: str | None) -> c.CommitOutcome | None:
@@ -277,18 +285,38 @@ def followup_specs(command: c.Commit) -> list[JobSpec]:
     ]
 
 
-def _references(reports: Sequence[Any]) -> dict[str, Any]:
-    return {"ids": texts([report.job_id for report in reports]), "tokens": texts([report.token for report in reports])}
+def numbered(site: Site, connection: Connection, reports: Sequence[ReportT]) -> dict[int, ReportT]:
+    """The reports by their jobs' numbers: remembered since the claim, else asked for. Unknown jobs are left out."""
+    known = site.numbers
+    unknown = [report.job_id for report in reports if report.token not in known]
+    asked: dict[str, int] = {}
+    if unknown:
+        asked = {job_id: no for no, job_id, *_ in site.all(connection, "members", {"ids": texts(unknown)})}
+    found: dict[int, ReportT] = {}
+    for report in reports:
+        remembered = known.get(report.token)
+        no = remembered[1] if remembered is not None and remembered[0] == report.job_id else asked.get(report.job_id)
+        if no is not None:
+            found[no] = report
+    return found
 
 
-def _results(reports: Sequence[c.AckReport]) -> dict[str, Any]:
-    return {**_references(reports), "results": encoded([report.result for report in reports])}
+def _references(found: Mapping[int, Any]) -> dict[str, Any]:
+    return {"nos": int8s(list(found)), "tokens": texts([report.token for report in found.values()])}
 
 
-def _ended(row: Row, reports: Sequence[Any]) -> Sequence[str]:
-    """The jobs a statement answered for: all of them, or those it names."""
-    count, ids = row
-    return [report.job_id for report in reports] if count == len(reports) else ids or []
+def _results(found: Mapping[int, c.AckReport]) -> dict[str, Any]:
+    results = [report.result for report in found.values()]
+    return {
+        **_references(found),
+        "results": encoded(results) if any(result is not None for result in results) else None,
+    }
+
+
+def _ended(row: Row, found: Mapping[int, ReportT]) -> Iterable[ReportT]:
+    """The reports a statement answered for: all of them, or those it names."""
+    count, nos = row
+    return found.values() if count == len(found) else [found[no] for no in nos or ()]
 
 
 Straight = Callable[[Site, Connection, Sequence[Any]], Mapping[str, Any]]

@@ -189,6 +189,7 @@ def _settings(options: PostgresOptions) -> str:
         "idle_in_transaction_session_timeout": f"{options.statement_timeout_s * 1000:.0f}",
         "plan_cache_mode": "force_generic_plan",
         "enable_seqscan": "off",
+        "enable_bitmapscan": "off",
         "jit": "off",
     }
     return " ".join(f"-c {name}={value}" for name, value in settings.items())

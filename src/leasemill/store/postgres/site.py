@@ -15,6 +15,7 @@ from leasemill.store.postgres.statements import Statements
 from leasemill.store.sources import Clock
 
 RANKS: Final = 10
+NUMBERS_KEPT: Final = 100_000
 LOOK_AGAIN_S: Final = 1.0
 DUE_EVERY_S: Final = 0.02
 EXPIRY_SLACK_US: Final = 120_000_000
@@ -77,11 +78,18 @@ class Site:
         self.clock = clock
         self.positions = Positions()
         self.claim_queues: set[str] = set()
+        self.numbers: dict[str, tuple[str, int]] = {}
         self.channel = f"leasemill_{statements.schema}"
         self.admission_key = advisory_key(f"leasemill admission {statements.schema}")
         self._looked_at_s = -1.0
         self._looked_fully_at_s = -FULL_LOOK_S
         self._looked_until = 0
+
+    def remember(self, leases: Iterable[tuple[str, str, int]]) -> None:
+        """Tokens, their jobs and the jobs' numbers, so that reports need not ask for them."""
+        if len(self.numbers) > NUMBERS_KEPT:
+            self.numbers = {}
+        self.numbers.update((token, (job_id, no)) for token, job_id, no in leases)
 
     def now(self) -> int | None:
         return None if self.clock is None else self.clock.now()

@@ -170,13 +170,16 @@ class PostgresStore(Verbs):
     def _ack_straight(
         self, site: Site, connection: Connection, reports: Sequence[c.AckReport]
     ) -> dict[str, c.AckOutcome]:
-        plain = [report for report in reports if report.token not in self._lane_tokens]
+        in_lanes = [report for report in reports if report.token in self._lane_tokens]
+        plain = [report for report in reports if report.token not in self._lane_tokens] if in_lanes else reports
         outcomes = hot.ack(site, connection, plain) if plain else {}
-        rest = [report for report in reports if report.job_id not in outcomes]
-        if rest:
-            outcomes |= hot.ack_in_lane(site, connection, rest)
-            self._lane_tokens.difference_update(report.token for report in rest)
+        in_lanes += [one for one in plain if one.job_id not in outcomes and one.token not in site.numbers]
+        if in_lanes:
+            outcomes |= hot.ack_in_lane(site, connection, in_lanes)
+            self._lane_tokens.difference_update(report.token for report in in_lanes)
             self._signal.notify()
+        for report in reports:
+            site.numbers.pop(report.token, None)
         return outcomes
 
     def _do_nack(self, command: c.Nack) -> list[c.NackOutcome]:

@@ -5,7 +5,7 @@
 with gate as materialized (
     select pg_try_advisory_xact_lock_shared(%(request_key)b::int8) as is_open
 ), repeated as materialized (
-    select no from leasemill.leases
+    select * from leasemill.leases
     where request_id = %(request_id)b::text and expires_at > leasemill.clock(%(now)b::int8)
 ), place as materialized (
     select place.queue, place.rank, place.from_at, place.from_seq, place.turn, queues.policy,
@@ -22,7 +22,9 @@ with gate as materialized (
 ), claimable as materialized (
     select place.turn, place.policy, place.now, first.*
     from gate cross join place cross join lateral (
-        select ready.ctid as at_ctid, ready.* from leasemill.ready
+        select ready.ctid as at_ctid, ready.rank, ready.available_at, ready.seq, ready.no, ready.attempt, ready.retries,
+            ready.expirations
+        from leasemill.ready
         where ready.queue = place.queue and ready.rank = place.rank and ready.available_at <= place.now
             and (ready.available_at, ready.seq) >= (place.from_at, place.from_seq)
         order by ready.available_at, ready.seq
@@ -44,42 +46,40 @@ with gate as materialized (
     select * from numbered where number < coalesce((select number from stop), number + 1)
 ), taken as (
     delete from leasemill.ready where ctid = any (array(select at_ctid from picked))
+), settled as materialized (
+    select job.*, picked.rank, picked.seq, picked.available_at, picked.attempt + 1 as attempt, picked.retries,
+        picked.expirations, nextval('leasemill.fence') as fence, (%(tokens)b::text[])[picked.number] as token, picked.now,
+        picked.now + coalesce(job.policy[2], picked.policy[2], kinds.policy[2], 30000000) as expires_at,
+        case when job.policy is not null or picked.policy is not null or kinds.policy is not null then array[
+            coalesce(job.policy[1], picked.policy[1], kinds.policy[1], 3),
+            coalesce(job.policy[2], picked.policy[2], kinds.policy[2], 30000000),
+            coalesce(job.policy[3], picked.policy[3], kinds.policy[3],
+                3 * coalesce(job.policy[2], picked.policy[2], kinds.policy[2], 30000000)),
+            coalesce(job.policy[4], picked.policy[4], kinds.policy[4], 5),
+            coalesce(job.policy[5], picked.policy[5], kinds.policy[5], 500000),
+            coalesce(job.policy[6], picked.policy[6], kinds.policy[6], 30000000),
+            coalesce(job.policy[7], picked.policy[7], kinds.policy[7], 0)
+        ] end as terms
+    from (select * from picked order by number) as picked
+    cross join lateral (select * from leasemill.jobs where jobs.no = picked.no offset 0) as job
+    left join (
+        select kind, policy::int8[] as policy
+        from unnest(%(kinds)b::text[], %(kind_policies)b::text[]) as kinds (kind, policy)
+    ) as kinds on kinds.kind = job.kind
 ), granted as (
     insert into leasemill.leases (no, queue, lane, rank, seq, available_at, attempt, retries, expirations, fence, token,
         worker, request_id, leased_at, updated_at, expires_at, terms)
-    select no, queue, lane, rank, seq, available_at, attempt + 1, retries, expirations, nextval('leasemill.fence'),
-        (%(tokens)b::text[])[number], %(worker)b::text, %(request_id)b::text, now, now, now + lease_ttl_us,
-        case when has_terms then array[max_retries, lease_ttl_us, timeout_us, max_expirations, base_us, cap_us, fails] end
-    from (
-        select picked.*, jobs.lane, kinds.policy is not null or picked.policy is not null or jobs.policy is not null as has_terms,
-            coalesce(jobs.policy[1], picked.policy[1], kinds.policy[1], 3) as max_retries,
-            coalesce(jobs.policy[2], picked.policy[2], kinds.policy[2], 30000000) as lease_ttl_us,
-            coalesce(jobs.policy[3], picked.policy[3], kinds.policy[3],
-                3 * coalesce(jobs.policy[2], picked.policy[2], kinds.policy[2], 30000000)) as timeout_us,
-            coalesce(jobs.policy[4], picked.policy[4], kinds.policy[4], 5) as max_expirations,
-            coalesce(jobs.policy[5], picked.policy[5], kinds.policy[5], 500000) as base_us,
-            coalesce(jobs.policy[6], picked.policy[6], kinds.policy[6], 30000000) as cap_us,
-            coalesce(jobs.policy[7], picked.policy[7], kinds.policy[7], 0) as fails
-        from picked
-        cross join lateral (
-            select jobs.lane, jobs.kind, jobs.policy from leasemill.jobs where jobs.no = picked.no offset 0
-        ) as jobs
-        left join (
-            select kind, policy::int8[] as policy
-            from unnest(%(kinds)b::text[], %(kind_policies)b::text[]) as kinds (kind, policy)
-        ) as kinds on kinds.kind = jobs.kind
-    ) as settled
-    order by number
-    returning no, rank, seq, available_at, attempt, retries, expirations, fence, token, worker, leased_at, expires_at, terms
-), held as (
-    select * from granted
-    union all
-    select no, rank, seq, available_at, attempt, retries, expirations, fence, token, worker, leased_at, expires_at, terms
-    from leasemill.leases
-    where request_id = %(request_id)b::text and expires_at > leasemill.clock(%(now)b::int8)
+    select no, queue, lane, rank, seq, available_at, attempt, retries, expirations, fence, token, %(worker)b::text,
+        %(request_id)b::text, now, now, expires_at, terms
+    from settled
 )
-select jobs.id, jobs.queue, jobs.kind, jobs.payload, jobs.lane, jobs.priority, jobs.run_at, jobs.delay_us, jobs.policy,
-    held.token, held.attempt, held.fence, held.worker, held.leased_at, held.expires_at, held.terms, held.retries,
-    held.expirations, jobs.created_at, held.available_at, held.seq, held.no
-from held cross join lateral (select * from leasemill.jobs where jobs.no = held.no offset 0) as jobs
-order by held.fence
+select id, queue, kind, payload, lane, priority, run_at, delay_us, policy, token, attempt, fence,
+    %(worker)b::text as worker, now as leased_at, expires_at, terms, retries, expirations, created_at, available_at, seq, no
+from settled
+union all
+select job.id, job.queue, job.kind, job.payload, job.lane, job.priority, job.run_at, job.delay_us, job.policy, leases.token,
+    leases.attempt, leases.fence, leases.worker, leases.leased_at, leases.expires_at, leases.terms, leases.retries,
+    leases.expirations, job.created_at, leases.available_at, leases.seq, leases.no
+from repeated as leases
+cross join lateral (select * from leasemill.jobs where jobs.no = leases.no offset 0) as job
+order by fence

@@ -1,18 +1,15 @@
 -- extend: a full lease from now, never a shorter one than is held (L9).
 -- Returns the held leases and until when. Locks the leases' rows; one that somebody else has locked counts as held.
-with given as materialized (
-    select job.no, job.id, given.token
-    from unnest(%(ids)b::text[], %(tokens)b::text[]) with ordinality as given (id, token, turn)
-    cross join lateral (select jobs.no, jobs.id from leasemill.jobs where jobs.id = given.id offset 0) as job
-    order by job.no
-), held as materialized (
-    select lease.no, given.id, lease.expires_at
-    from given cross join lateral (
+with held as materialized (
+    select lease.no, lease.expires_at
+    from unnest(%(nos)b::int8[], %(tokens)b::text[]) as given (no, token)
+    cross join lateral (
         select leases.no, leases.expires_at from leasemill.leases
         where leases.no = given.no and leases.token = given.token
             and leases.expires_at > leasemill.clock(%(now)b::int8)
         offset 0
     ) as lease
+    order by lease.no
 ), locked as materialized (
     select lease.no
     from held cross join lateral (
@@ -29,7 +26,5 @@ with given as materialized (
     where no = any (array(select no from locked))
     returning no, expires_at
 )
-select held.id, coalesce(
-    (array(select expires_at from extended))[array_position(array(select no from extended), held.no)], held.expires_at
-) as expires_at
-from held
+select held.no, coalesce(extended.expires_at, held.expires_at) as expires_at
+from held left join extended on extended.no = held.no

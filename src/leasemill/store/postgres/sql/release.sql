@@ -1,24 +1,15 @@
 -- release: the job is READY again without a penalty, in its place or after a delay (C3, F3); it stays its lane's head.
 -- Returns the jobs and their places. What is committed or not held is left to `decided.py`.
 -- Locks the leases' rows, in order.
-with given as materialized (
-    select job.no, job.id, given.token, given.delay_us
-    from unnest(%(ids)b::text[], %(tokens)b::text[], %(delays)b::int8[]) with ordinality as given (id, token, delay_us, turn)
-    cross join lateral (select jobs.no, jobs.id from leasemill.jobs where jobs.id = given.id offset 0) as job
-    order by job.no
-), held as materialized (
-    select lease.*, given.id, given.delay_us, leasemill.clock(%(now)b::int8) as now
-    from given cross join lateral (
-        select leases.* from leasemill.leases
-        where leases.no = given.no and leases.token = given.token and leases.lane_offset is null
-            and leases.status <> 'committed'
-            and leases.expires_at > leasemill.clock(%(now)b::int8)
-        for update
-    ) as lease
-), released as materialized (
-    select *, coalesce(now + delay_us, available_at) as due_at from held
-), gone as (
-    delete from leasemill.leases where no = any (array(select no from held))
+with held as (
+    delete from leasemill.leases
+    where no = any (%(nos)b::int8[])
+        and token = (%(tokens)b::text[])[array_position(%(nos)b::int8[], no)]
+        and lane_offset is null and status <> 'committed'
+        and expires_at > leasemill.clock(%(now)b::int8)
+    returning leases.*, (select leasemill.clock(%(now)b::int8)) as now, array_position(%(nos)b::int8[], no) as number
+), released as (
+    select *, coalesce(now + (%(delays)b::int8[])[number], available_at) as due_at from held
 ), kept as (
     insert into leasemill.executions (no, slot, attempt, seq, available_at, retries, expirations, fence, token, worker,
         request_id, leased_at, expires_at, terms, started_at, finished_at, ended_by, reason, error,
@@ -30,4 +21,4 @@ with given as materialized (
     insert into leasemill.ready (queue, rank, available_at, seq, no, attempt, retries, expirations)
     select queue, rank, due_at, seq, no, attempt, retries, expirations from released
 )
-select id, queue, rank, due_at as available_at, seq from released
+select no, queue, rank, due_at as available_at, seq from released
