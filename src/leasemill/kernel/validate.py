@@ -13,7 +13,7 @@ import msgspec
 
 from leasemill.errors import Invalid
 from leasemill.kernel import commands as c
-from leasemill.kernel.model import NEVER, SECOND, JobSpec, Policy
+from leasemill.kernel.model import NEVER, SECOND, JobSpec, OnFailure, Policy
 
 NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,99}", re.ASCII)
 TEXT_LENGTH: Final = 200
@@ -47,9 +47,20 @@ def check_text(what: str, text: str, longest: int = TEXT_LENGTH) -> None:
         raise Invalid(f"{what} {_shown(text)} must be 1 to {longest} printable characters")
 
 
-def check_json(what: str, content: bytes | None) -> None:
-    if content is None:
-        return
+def check_string(what: str, value: str) -> None:
+    """Text of any kind, as long as it can be written down and read again."""
+    if not isinstance(value, str):
+        raise Invalid(f"{what} is {_shown(value)}; it must be text")
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise Invalid(f"{what} {_shown(value)} is not text that UTF-8 can write") from None
+
+
+def check_json(what: str, content: bytes) -> None:
+    if not isinstance(content, bytes):
+        raise Invalid(f"{what} is a {type(content).__name__}; it must be JSON in bytes")
     if len(content) > PAYLOAD_BYTES:
         raise Invalid(
             f"{what} has {len(content):,} bytes, at most {PAYLOAD_BYTES:,} are taken: "
@@ -73,6 +84,8 @@ def check_policy(policy: Policy | None) -> None:
     _check_range("timeout_us", policy.timeout_us, 1, LONGEST_US)
     _check_range("backoff_base_us", policy.backoff_base_us, 0, LONGEST_US)
     _check_range("backoff_cap_us", policy.backoff_cap_us, 0, LONGEST_US)
+    if policy.on_failure is not None and not isinstance(policy.on_failure, OnFailure):
+        raise Invalid(f"on_failure is {_shown(policy.on_failure)}; it must be one of {', '.join(OnFailure)}")
     base, cap = policy.backoff_base_us, policy.backoff_cap_us
     if base is not None and cap is not None and base > cap:
         raise Invalid(f"backoff_base_us {base} is more than backoff_cap_us {cap}: make the cap at least the base")
@@ -91,7 +104,7 @@ def check_job(job: JobSpec) -> None:
         _check_range("run_at", job.run_at, 0, LATEST)
         if job.delay_us:
             raise Invalid("run_at and delay exclude each other: give one of them")
-    if job.delay_us:
+    if job.delay_us or type(job.delay_us) is not int:
         _check_range("delay_us", job.delay_us, 0, LONGEST_US)
     check_policy(job.policy)
 
@@ -142,6 +155,8 @@ def _check_claim(command: c.Claim) -> None:
     _check_limit(command.limit)
     if len(command.tokens) < command.limit or len(set(command.tokens)) != len(command.tokens):
         raise Invalid(f"claim of {command.limit} needs as many different tokens; it has {len(set(command.tokens))}")
+    for token in command.tokens:
+        check_string("token", token)
     if command.request_id is not None:
         check_text("request id", command.request_id)
     _check_kinds(command.kinds)
@@ -156,11 +171,25 @@ def _check_kinds(kinds: Mapping[str, Policy]) -> None:
 def _check_start(command: c.Start) -> None:
     _check_batch(command.reports)
     for report in command.reports:
+        _check_lease(report)
         _check_range("age_us", report.age_us, 0, LONGEST_US)
 
 
+def _check_extend(command: c.Extend) -> None:
+    _check_batch(command.leases)
+    for lease in command.leases:
+        _check_lease(lease)
+
+
+def _check_lease(report: c.StartReport | c.LeaseRef | c.Commit | c.AckReport | c.NackReport | c.ReleaseReport) -> None:
+    check_string("job id", report.job_id)
+    check_string("token", report.token)
+
+
 def _check_commit(command: c.Commit) -> None:
-    check_json("result", command.result)
+    _check_lease(command)
+    if command.result is not None:
+        check_json("result", command.result)
     if len(command.followups) > FOLLOWUPS:
         raise Invalid(f"{len(command.followups):,} follow-up jobs; a commit takes at most {FOLLOWUPS:,}")
     for index, followup in enumerate(command.followups):
@@ -182,12 +211,17 @@ def _check_commit(command: c.Commit) -> None:
 def _check_ack(command: c.Ack) -> None:
     _check_batch(command.reports)
     for report in command.reports:
-        check_json("result", report.result)
+        _check_lease(report)
+        if report.result is not None:
+            check_json("result", report.result)
 
 
 def _check_nack(command: c.Nack) -> None:
     _check_batch(command.reports)
     for report in command.reports:
+        _check_lease(report)
+        check_string("error", report.error)
+        check_string("report id", report.report_id)
         if not 0 <= report.jitter < 1:
             raise Invalid(f"jitter is {report.jitter}; it must be at least 0 and less than 1")
         if report.delay_us is not None:
@@ -199,6 +233,7 @@ def _check_nack(command: c.Nack) -> None:
 def _check_release(command: c.Release) -> None:
     _check_batch(command.reports)
     for report in command.reports:
+        _check_lease(report)
         _check_range("delay_us", report.delay_us, 0, LONGEST_US)
 
 
@@ -208,6 +243,7 @@ def _check_acquire(command: c.Acquire) -> None:
         check_name("queue", request.queue)
         check_text("lane", request.lane)
         check_text("worker", request.worker)
+        check_string("token", request.token)
         check_name("kind", request.kind)
         check_json("payload", request.payload)
         check_policy(request.policy)
@@ -242,7 +278,7 @@ _CHECKERS: Final[dict[type, Callable[[Any], None]]] = {
     c.Enqueue: _check_enqueue,
     c.Claim: _check_claim,
     c.Start: _check_start,
-    c.Extend: lambda command: _check_batch(command.leases),
+    c.Extend: _check_extend,
     c.Commit: _check_commit,
     c.Ack: _check_ack,
     c.Nack: _check_nack,
