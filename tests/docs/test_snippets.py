@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import configparser
+import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeAlias
 
 import click
 import pytest
@@ -28,7 +31,10 @@ from tests.docs.pages import (
 )
 from tests.docs.running import Mismatch, PageRun
 
+Follow: TypeAlias = Callable[[Path], list[Block]]
+
 GUIDES = ROOT / "docs" / "guides"
+PAGE_TEST = "test_a_page_does_what_it_says"
 NOT_ON_THE_PAGE = {"demo": "takes most of a minute: make demo", "db": "PostgreSQL is to come"}
 
 
@@ -39,16 +45,37 @@ def name_of(page: Path) -> str:
 every_page = pytest.mark.parametrize("page", PAGES, ids=name_of)
 
 
-@every_page
-def test_a_page_does_what_it_says(page: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "reader"
+def followed(page: Path, folder: Path) -> list[Block]:
+    """Follow a page in a folder of its own: empty, or a copy of the example's."""
     if page.parent.parent.name == "examples":
         shutil.copytree(page.parent, folder, ignore=shutil.ignore_patterns("__pycache__", ".leasemill"))
     else:
         folder.mkdir()
     with PageRun(page, folder) as run:
         run.run()
-    assert run.ran == [block for block in blocks(page) if block.language not in CHECKED]
+    return run.ran
+
+
+@pytest.fixture(scope="module")
+def follow(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Follow]:
+    """Pages are processes most of the time, so two are followed at once: all that this run asks for, longest first."""
+    base = tmp_path_factory.mktemp("readers")
+    tests = [item for item in request.session.items if isinstance(item, pytest.Function)]
+    asked = [Path(str(item.callspec.params["page"])) for item in tests if item.originalname == PAGE_TEST]
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        asked = []  # others ask for them too
+    with ThreadPoolExecutor(2) as pool:
+
+        def begin(page: Path) -> Future[list[Block]]:
+            return pool.submit(followed, page, base / name_of(page).replace("/", "-"))
+
+        begun = {page: begin(page) for page in sorted(asked, key=lambda page: -page.read_text().count("\n$ "))}
+        yield lambda page: (begun.get(page) or begin(page)).result()
+
+
+@every_page
+def test_a_page_does_what_it_says(page: Path, follow: Follow) -> None:
+    assert follow(page) == [block for block in blocks(page) if block.language not in CHECKED]
 
 
 @every_page
