@@ -1,6 +1,7 @@
 """Waiting for work: what comes is never missed, and when nothing is there the wait lasts as long as it was to.
 
-A watch may also wake while a job is due that nobody has claimed yet. A watch belongs to the store object that made it, so these tests keep one.
+A watch may also wake while a job is due that nobody has claimed yet. A watch belongs to the store object that made it,
+so these tests keep one.
 """
 
 from __future__ import annotations
