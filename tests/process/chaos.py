@@ -41,6 +41,7 @@ def test_with_the_default_lease_a_killed_workers_jobs_run_again_after_lease_and_
         scene.check_applied_once(handle, by=second)
         began = scene.trail.marks("began", worker="second", job=handle.id)
         assert began[0].at - killed_at < DEFAULT_LEASE_S + DEFAULT_REAPER_S
+    scene.await_logged(second, "worker first", dead_worker="first")
 
 
 @pytest.mark.timeout(300)

@@ -32,7 +32,7 @@ def test_a_killed_workers_jobs_run_again_within_two_leases(scene: Scene) -> None
         assert job.retries == 0, "expiry is not a failure"
         began = scene.trail.marks("began", worker="second", job=handle.id)
         assert began[0].at - killed_at < 2 * jobs.LEASE_S
-    scene.await_logged(second, "lease of worker first had expired", job=handles[0].id)
+        scene.await_logged(second, "after the lease of worker first ran out", job=handle.id)
 
 
 @pytest.mark.parametrize(("how", "code"), [("exit", 3), ("segfault", -11)])
