@@ -31,7 +31,10 @@ WORK_VARIABLE = "LEASEMILL_CHAOS_WORK"
 
 
 def _work() -> Path:
-    return Path(os.environ[WORK_VARIABLE])
+    """A place of this process's own: builders of snapshots lock theirs."""
+    work = Path(os.environ[WORK_VARIABLE]) / str(os.getpid())
+    work.mkdir(exist_ok=True)
+    return work
 
 
 Task = tuple[str, tuple[int | str, ...]]
