@@ -1,0 +1,132 @@
+"""Servers that stop and connections that break: answers come late, or are Unavailable, and nothing is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import psycopg
+import pytest
+
+from leasemill.errors import Unavailable
+from leasemill.kernel import commands as c
+from leasemill.kernel.model import JobSpec, JobState
+from leasemill.store.postgres import hot
+from leasemill.store.postgres.store import PostgresStore
+from leasemill.store.postgres.url import parse_url
+from leasemill.testing.postgres import NoServer, PostgresServer
+from leasemill.testing.rules import rule
+
+
+@pytest.fixture
+def server() -> Iterator[PostgresServer]:
+    try:
+        own = PostgresServer()
+    except NoServer as error:
+        pytest.skip(str(error))
+    with own:
+        yield own
+
+
+def opened(url: str, **options: object) -> PostgresStore:
+    return PostgresStore(url + "".join(f"&{name}={value}" for name, value in options.items()))
+
+
+@rule("E1")
+def test_what_was_answered_is_there_after_a_kill_and_the_store_goes_on(server: PostgresServer) -> None:
+    with opened(server.url(), auto_migrate=1, retry_for_s=10) as store:
+        store.enqueue([JobSpec(f"j{number}", "q", "k") for number in range(20)])
+        first, second = store.claim("w", ["q"], 2)
+        server.kill()
+        server.start()
+        assert isinstance(store.ack([c.AckReport(first.job.id, first.token)])[0], c.Acked)
+        server.stop("fast")
+        server.start()
+        assert isinstance(store.extend([c.LeaseRef(second.job.id, second.token)])[0], c.Extended)
+        assert store.totals().counts[JobState.READY] == 18
+
+
+def test_a_server_that_is_down_is_unavailable_and_comes_back(server: PostgresServer) -> None:
+    with opened(server.url(), auto_migrate=1, retry_for_s=0.3) as store:
+        store.enqueue([JobSpec("job", "q", "k")])
+        server.stop("immediate")
+        with pytest.raises(Unavailable):
+            store.job("job")
+        server.start()
+        assert store.job("job") is not None
+
+
+def test_terminated_backends_are_replaced(postgres_url: str, admin: psycopg.Connection[Any]) -> None:
+    with PostgresStore(postgres_url) as store:
+        for number in range(5):
+            admin.execute(
+                "select pg_terminate_backend(pid) from pg_stat_activity "
+                "where application_name = 'leasemill' and pid <> pg_backend_pid()"
+            )
+            assert store.enqueue([JobSpec(f"j{number}", "q", "k")]) in (
+                [c.Enqueued(f"j{number}")],
+                [c.Duplicate(f"j{number}")],
+            )
+        assert len(store.claim("w", ["q"], 10)) == 5
+
+
+def test_an_exhausted_pool_says_so(postgres_url: str) -> None:
+    with PostgresStore(f"{postgres_url}&pool_size=1&pool_timeout_s=0.1") as store:
+        taken = store._pool._take()
+        with pytest.raises(Unavailable, match="pool_size"):
+            store.job("job")
+        store._pool._give_back(taken)
+        assert store.job("job") is None
+
+
+def test_a_lease_is_extended_past_a_locked_row_and_counts_as_held(postgres_url: str, schema: str) -> None:
+    with PostgresStore(postgres_url) as store:
+        store.enqueue([JobSpec("job", "q", "k")])
+        (lease,) = store.claim("w", ["q"], 1)
+        with psycopg.connect(parse_url(postgres_url)[0]) as other:
+            other.execute(f"select * from {schema}.leases for update".encode())
+            assert store.extend([c.LeaseRef("job", lease.token)]) == [c.Extended("job", lease.expires_at)]
+
+
+def test_without_listening_and_preparing_everything_works(postgres_url: str) -> None:
+    """As behind a pooler that gives another session to every transaction."""
+    with PostgresStore(f"{postgres_url}&listen=0&prepare=0&session_settings=0") as store:
+        store.enqueue([JobSpec("job", "q", "k", lane="a")])
+        watch = store.watch(["q"])
+        assert watch.wait(5)
+        (lease,) = store.claim("w", ["q"], 1)
+        assert store.ack([c.AckReport("job", lease.token)]) == [c.Acked("job")]
+        watch.close()
+
+
+@rule("C1")
+def test_another_process_is_woken_by_a_notification(postgres_url: str) -> None:
+    with PostgresStore(postgres_url) as producer, PostgresStore(postgres_url) as consumer:
+        watch = consumer.watch(["q"])
+        assert consumer._listener is not None
+        assert consumer._listener.is_listening.wait(5)
+        while watch.wait(0.01):
+            pass
+        producer.enqueue([JobSpec("job", "q", "k")])
+        assert watch.wait(5)
+        watch.close()
+
+
+@rule("C5")
+def test_a_claim_repeated_while_the_first_is_at_work_waits_for_it(postgres_url: str) -> None:
+    """The first reply was lost, and its transaction is still open."""
+    with PostgresStore(postgres_url) as store, ThreadPoolExecutor(1) as executor:
+        store.enqueue([JobSpec(f"j{number}", "q", "k") for number in range(4)])
+        command = c.Claim("w", ["q"], 2, ["t1", "t2"], "request")
+
+        def repeat() -> list[c.Lease]:
+            return store._pool.run(lambda own: hot.claim(store._site, own, command, is_repeat=True))
+
+        with store._pool.connect() as first, first.transaction():
+            leases = hot.claim(store._site, first, command, is_repeat=False)
+            repeated = executor.submit(repeat)
+            with pytest.raises(TimeoutError):
+                repeated.result(0.2)
+        assert len(leases) == 2
+        assert repeated.result(5) == leases
