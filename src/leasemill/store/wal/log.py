@@ -167,19 +167,19 @@ class Log:
         """Hold the folder's lock. While others do, `meanwhile` may do something useful, and tells whether it did.
         W11: a process that is stopped in here stops the folder."""
         until = time.monotonic() + self._lock_timeout_s
-        while not self._lock_soon():
-            if time.monotonic() >= until:
-                raise Unavailable(
-                    f"process {self._control.holder} has held the lock of {self._disk.where} for "
-                    f"{self._lock_timeout_s:g} s; if it is stopped or hangs, continue or end it"
-                )
-            while meanwhile():
-                pass
-        self._is_locked = True
         try:
+            while not self._lock_soon():
+                if time.monotonic() >= until:
+                    raise Unavailable(
+                        f"process {self._control.holder} has held the lock of {self._disk.where} for "
+                        f"{self._lock_timeout_s:g} s; if it is stopped or hangs, continue or end it"
+                    )
+                while meanwhile():
+                    pass
+            self._is_locked = True
             self._control.held()
             yield
-        finally:
+        finally:  # also of a wait that was interrupted just when it got the lock
             self._is_locked = False
             with suppress(ValueError):  # closed meanwhile
                 self._disk.unlock()
