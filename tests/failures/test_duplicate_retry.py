@@ -53,7 +53,7 @@ def test_reproduce_without_the_boundary_two_workers_apply_the_effect(scene: Scen
 
 @rule("X4", "L2", "L5")
 def test_prevent_with_the_boundary_one_execution_commits_and_the_other_is_refused(scene: Scene) -> None:
-    handle = jobs.waits.enqueue("first")
+    handle = jobs.waits_briefly.enqueue("first")
     a, b = run_twice(scene, handle, "first")
     job = scene.check_applied_once(handle, by=b)
     assert len(scene.trail.marks("began", job=handle.id)) == 2, "two runs, one effect"
@@ -74,7 +74,7 @@ def test_prevent_with_the_boundary_one_execution_commits_and_the_other_is_refuse
 
 
 def test_recover_a_crash_before_the_commit_is_run_again(scene: Scene) -> None:
-    handle = jobs.waits.enqueue("never")
+    handle = jobs.waits_briefly.enqueue("never")
     a = scene.worker("a", "--queue", "hit")
     scene.await_began(handle, a)
     a.kill()

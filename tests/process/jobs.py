@@ -77,6 +77,11 @@ def waits(ctx: Context, name: str, first_only: bool = True) -> str:
     return _waits(ctx, first_only, name)
 
 
+@app.job(queue="hit", lease=SHORT_LEASE_S)
+def waits_briefly(ctx: Context, name: str) -> str:
+    return _waits(ctx, True, name)
+
+
 @patient.job(queue="patient")
 def waits_with_the_default_lease(ctx: Context, name: str) -> str:
     return _waits(ctx, True, name)

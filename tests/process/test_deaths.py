@@ -66,17 +66,3 @@ def test_a_job_that_kills_every_worker_is_quarantined(scene: Scene) -> None:
     assert job.expirations == 2
     scene.check_not_applied(handle)
     assert third.end() == 0
-
-
-def test_a_worker_killed_after_its_commit_leaves_nothing_to_do_again(scene: Scene) -> None:
-    handle = jobs.commits_and_waits.enqueue()
-    first = scene.worker("first", "--queue", "hit")
-    wait_until(lambda: scene.trail.marks("committed"), "the commit")
-    second = scene.worker("second")
-    first.kill()
-    job = scene.await_state(handle)
-    scene.check_applied_once(handle, by=first)
-    assert job.attempt == 1
-    scene.still_works()
-    assert len(scene.trail.marks("began", job=handle.id)) == 1
-    assert second.end() == 0
