@@ -81,6 +81,7 @@ class Site:
         self.numbers: dict[str, tuple[str, int]] = {}
         self.channel = f"leasemill_{statements.schema}"
         self.admission_key = advisory_key(f"leasemill admission {statements.schema}")
+        self.is_idle = False
         self._looked_at_s = -1.0
         self._looked_fully_at_s = -FULL_LOOK_S
         self._looked_until = 0
@@ -108,16 +109,13 @@ class Site:
         return row
 
     def must_look(self) -> bool:
-        """Whether it is time to look for expired leases and arrivals; always when time is a test's."""
+        """Whether to look for expired leases and arrivals before a claim: always when time is a test's, and now and
+        then under load. One that was idle claims first, and looks if that gives nothing."""
         at_s = time.monotonic()
-        if self.clock is None and at_s - self._looked_at_s < DUE_EVERY_S:
+        if self.clock is None and (self.is_idle or at_s - self._looked_at_s < DUE_EVERY_S):
             return False
         self._looked_at_s = at_s
         return True
-
-    def look_again(self) -> None:
-        """Something may have come: look at the next claim."""
-        self._looked_at_s = -1.0
 
     def look_from(self) -> int:
         """From which expiry on to look: what ended long ago was found then, but for a full look now and then."""

@@ -124,8 +124,7 @@ class PostgresStore(Verbs):
         leases = self._pool.run(work, is_repeatable=command.request_id is not None)
         if not leases and not has_looked and self._look(command.limit):
             leases = self._pool.run(work, is_repeatable=command.request_id is not None)
-        if len(leases) < command.limit:
-            site.look_again()
+        site.is_idle = not leases
         self._remember(leases)
         return leases
 
