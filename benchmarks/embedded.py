@@ -30,7 +30,8 @@ from leasemill.store.wal.build import build
 from leasemill.store.wal.disk import RealDisk
 from leasemill.store.wal.format import SEGMENT_HEADER_BYTES, Frame, Kind, decode_events, read_frame
 from leasemill.store.wal.manifest import read_manifest
-from leasemill.store.wal.store import FileOptions, FileStore
+from leasemill.store.wal.options import FileOptions
+from leasemill.store.wal.store import FileStore
 
 RUNS = 5
 PAYLOAD = b'{"text":"' + b"x" * 89 + b'"}'

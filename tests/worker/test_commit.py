@@ -295,6 +295,33 @@ async def test_a_commit_after_the_lease_was_lost_is_refused_and_nothing_is_repor
     assert "lease lost (expired): the handler's result is dropped" in caplog.text
 
 
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_a_commit_given_up_because_the_store_was_away_is_a_loss_and_no_failure(
+    app: App, store: FaultyStore, clock: ManualClock, is_async: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    @app.job(name="unheard_async", lease=0.1)
+    async def unheard_async(ctx: Context) -> None:
+        store.is_away = ctx.attempt == 1
+        async with ctx.commit():
+            pass
+
+    @app.job(name="unheard_sync", lease=0.1)
+    def unheard_sync(ctx: Context) -> None:
+        store.is_away = ctx.attempt == 1
+        with ctx.commit():
+            pass
+
+    handle = (unheard_async if is_async else unheard_sync).enqueue()
+    async with working(app) as worker:
+        await until(lambda: worker.metrics.lost)
+        clock.advance(s=1)
+        store.is_away = False
+        await until(lambda: worker.metrics.succeeded)
+    assert store.commands(c.Nack) == []
+    assert (handle.record().attempt, handle.record().retries) == (2, 0)
+    assert "lease lost (it could not be extended in time)" in caplog.text
+
+
 async def test_a_result_returned_after_a_commit_without_one_is_missed_loudly(
     app: App, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -312,14 +312,20 @@ async def test_a_long_error_is_cut_and_an_odd_one_is_made_fit(app: App) -> None:
 
     @app.job(retry=0)
     async def fails(how: str) -> None:
-        raise {"long": ValueError("é" * 50_000), "surrogate": ValueError("\udcff"), "odd": Odd()}[how]
+        raise {
+            "long": ValueError("é" * 50_000),
+            "surrogate": ValueError("\udcff"),
+            "zero": ValueError("a\0b"),
+            "odd": Odd(),
+        }[how]
 
-    handles = {how: fails.enqueue(how) for how in ("long", "surrogate", "odd")}
+    handles = {how: fails.enqueue(how) for how in ("long", "surrogate", "zero", "odd")}
     await drained(app)
     errors = {how: handle.record().executions[0].error or "" for how, handle in handles.items()}
     assert len(errors["long"].encode()) <= 8 * 1024
     assert errors["long"].endswith(" ...")
     assert errors["surrogate"].startswith("ValueError: \\udcff")
+    assert errors["zero"].startswith("ValueError: a\\0b")
     assert "Odd" in errors["odd"]
 
 

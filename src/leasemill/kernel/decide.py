@@ -7,7 +7,8 @@ straight path. What must never happen here: a change of state, a clock, a draw.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TypeVar
+from hashlib import blake2b
+from typing import Final, TypeVar
 
 from leasemill.errors import Invalid, JobConflict, QueueRefused
 from leasemill.kernel.commands import (
@@ -78,6 +79,8 @@ from leasemill.kernel.model import (
 )
 from leasemill.kernel.retry import backoff_us, exhausted, expires_at, quarantined, settle, settle_acquired
 from leasemill.kernel.state import PRIORITIES, Lane, Queue, State, next_in_lane
+
+LONGEST_STEM: Final = 100
 
 OutcomeT = TypeVar("OutcomeT")
 Decision = tuple[tuple[AnyEvent, ...], OutcomeT]
@@ -336,8 +339,10 @@ def commit(state: State, command: Commit, now: int) -> Decision[CommitOutcome]:
 
 
 def followup_id(job_id: str, index: int) -> str:
-    """X6: the same commit gives the same ids."""
-    return f"{job_id}/{index}"
+    """I6: the same commit gives the same ids. A long one is cut to a digest, so that a job that follows up on itself
+    for ever never runs out of room."""
+    stem = job_id if len(job_id) <= LONGEST_STEM else blake2b(job_id.encode(), digest_size=16).hexdigest()
+    return f"{stem}/{index}"
 
 
 def _followup_spec(job_id: str, index: int, followup: Followup) -> JobSpec:

@@ -17,6 +17,7 @@ from leasemill.kernel.model import NEVER, SECOND, JobSpec, OnFailure, Policy
 
 NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,99}", re.ASCII)
 TEXT_LENGTH: Final = 200
+STRING_LENGTH: Final = 100_000
 REASON_LENGTH: Final = 1_000
 PAYLOAD_BYTES: Final = 1024 * 1024
 BATCH_ITEMS: Final = 10_000
@@ -51,6 +52,8 @@ def check_string(what: str, value: str) -> None:
     """Text of any kind, as long as it can be written down and read again."""
     if not isinstance(value, str):
         raise Invalid(f"{what} is {_shown(value)}; it must be text")
+    if len(value) > STRING_LENGTH or "\0" in value:
+        raise Invalid(f"{what} must have at most {STRING_LENGTH:,} characters and no zero among them: shorten it")
     if not value.isascii():
         try:
             value.encode()
@@ -195,7 +198,7 @@ def _check_commit(command: c.Commit) -> None:
     for index, followup in enumerate(command.followups):
         check_job(
             JobSpec(
-                f"{command.job_id}/{index}",
+                f"follow-up {index}",
                 followup.queue,
                 followup.kind,
                 followup.payload,

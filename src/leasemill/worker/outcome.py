@@ -96,7 +96,7 @@ def error_text(error: BaseException) -> str:
 
 
 def _fitting(text: str) -> str:
-    encoded = text.encode("utf-8", "backslashreplace")
+    encoded = text.replace("\0", "\\0").encode("utf-8", "backslashreplace")
     if len(encoded) > ERROR_BYTES:
         encoded = encoded[: ERROR_BYTES - 4] + b" ..."
     return encoded.decode("utf-8", "ignore")

@@ -383,6 +383,19 @@ class Executing:
         committed(harness, lease, followups=[Followup("later", "kind")])
         assert len(every_job(harness)) == count + 1
 
+    @rule("X6", "I6")
+    def test_a_job_can_follow_up_on_itself_for_ever(self, harness: Harness) -> None:
+        lease = enqueue_and_claim(harness, "j" * 200)
+        seen = {lease.job.id}
+        for _ in range(120):
+            (followup_id,) = committed(harness, lease, followups=[Followup(QUEUE, "kind")]).followup_ids
+            assert len(followup_id) <= 200
+            assert followup_id not in seen
+            seen.add(followup_id)
+            acked(harness, lease)
+            lease = claim_one(harness)
+            assert lease.job.id == followup_id
+
     @rule("X6", "L4")
     def test_a_refused_commit_enqueues_nothing(self, harness: Harness) -> None:
         lease = enqueue_and_claim(harness)
