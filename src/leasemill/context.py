@@ -260,7 +260,7 @@ class Transaction:
             except Unavailable:
                 failures += 1
                 if self._context.lost.wait(backoff_s(failures, self._store.entropy.jitter())):
-                    raise self._lost("expired", self._lease.attempt) from None
+                    raise self._given_up() from None
             except Refused:
                 self._forget_if_refused()
                 raise
@@ -282,7 +282,7 @@ class Transaction:
             except Unavailable:
                 failures += 1
                 if self._context.lost.is_set():
-                    raise self._lost("expired", self._lease.attempt) from None
+                    raise self._given_up() from None
                 await asyncio.sleep(backoff_s(failures, self._store.entropy.jitter()))
             except Refused:
                 self._forget_if_refused()
@@ -304,6 +304,11 @@ class Transaction:
         """X6: a commit that is refused whole did not happen, and the lease is as it was: another may be tried."""
         if not self._context.lost.is_set():
             self._context._commit = None
+
+    def _given_up(self) -> LeaseLost:
+        """The store was not heard until the lease was over: that is a loss, not a failure of the handler."""
+        self._context.lost.set("it could not be extended in time")
+        return self._lost("expired", self._lease.attempt)
 
     def _lost(self, reason: str, current_attempt: int) -> LeaseLost:
         return LeaseLost(self._lease.job.id, "commit", reason, self._lease.attempt, current_attempt)
