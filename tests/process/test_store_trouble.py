@@ -82,8 +82,18 @@ def test_a_full_disk_stops_new_jobs_and_loses_none(small_disk: Path, tmp_path: P
         (small_disk / "ballast").unlink()
         for handle in accepted:
             scene.check_applied_once(handle, by=worker)
+        wait_until(takes_a_job, "new jobs to be taken again")
         scene.still_works()
         assert (holder.end(), worker.end()) == (0, 0)
+
+
+def takes_a_job() -> bool:
+    """Whether there is room is looked at again after a second."""
+    try:
+        jobs.bystander.enqueue()
+    except Unavailable:
+        return False
+    return True
 
 
 def enqueue_for_ever(accepted: list[JobHandle[str]]) -> None:
