@@ -7,6 +7,7 @@ reads all that ever happened.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import random
@@ -29,6 +30,7 @@ from leasemill.kernel.model import MILLISECOND, JobSpec, Policy
 from leasemill.kernel.state import State
 from leasemill.store.wal.format import SEGMENT_HEADER_BYTES, Frame, read_frame
 from leasemill.store.wal.options import FileOptions
+from leasemill.store.wal.snapshot import BUILDER_LOCK
 from leasemill.store.wal.store import FileStore
 from tests.crash.lab import state_of
 
@@ -134,7 +136,9 @@ class Killing:
             for process in running:
                 process.kill()
                 process.wait()
-        self._audit()
+        with (self._folder / BUILDER_LOCK).open("w") as guard:
+            fcntl.flock(guard, fcntl.LOCK_EX)  # a builder outlives the process that started it
+            self._audit()
         return self.toll
 
     def _start(self) -> subprocess.Popen[bytes]:
