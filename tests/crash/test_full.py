@@ -49,6 +49,24 @@ def test_without_room_for_a_segment_enqueue_is_refused_everywhere_and_leases_fin
 
 
 @rule("W7")
+def test_claims_stop_while_there_is_still_room_to_finish_what_runs(tmp_path: Path) -> None:
+    machine = SimulatedMachine()
+    store = open_simulated(machine, tmp_path)
+    store.enqueue([job(f"j-{number}") for number in range(20)])
+    machine.fill_at(1)
+    log_of(store).prepare_spare()
+    leases: list[c.Lease] = []
+    with pytest.raises(Unavailable, match="no space left"):
+        while True:
+            leases += store.claim("worker", ["q"], 1)
+    assert 0 < len(leases) < 20
+    for lease in leases:
+        assert store.ack([c.AckReport(lease.job.id, lease.token)]) == [c.Acked(lease.job.id)]
+    machine.make_room()
+    assert store.claim("worker", ["q"], 1)
+
+
+@rule("W7")
 def test_a_disk_full_to_the_last_block_seals_nothing(tmp_path: Path) -> None:
     """The spare is there, and no room for a manifest: what is left of the segment still serves."""
     machine = SimulatedMachine()

@@ -53,6 +53,8 @@ LONGEST_READ_BYTES: Final = 4 * 1024 * 1024
 NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 SPARE_RETRY_S: Final = 1.0
 _spares_made: Final = itertools.count(1)
+RESERVED_SHARE: Final = 4
+BYTES_TO_FINISH: Final = 512
 LOCK_WAIT_S: Final = 0.000_3
 
 
@@ -526,11 +528,20 @@ class Log:
             self._control.is_full = is_full
 
     def require_room_to_grow(self) -> None:
-        """W7: what adds jobs is refused while there is no room for another segment; what ends them is not."""
+        """W7: what adds jobs is refused while there is no room for another segment."""
+        if self._is_still_full():
+            raise self._no_space()
+
+    def require_room_to_finish(self, jobs: int) -> None:
+        """W7: nor is a job given out any more when what is left is only enough to end as many as then run."""
+        reserve = max(self._segment_bytes // RESERVED_SHARE, jobs * BYTES_TO_FINISH)
+        if self._left_in_segment() < reserve and self._is_still_full():
+            raise self._no_space()
+
+    def _is_still_full(self) -> bool:
         if self._control.is_full and time.monotonic() - self._spare_tried_at >= SPARE_RETRY_S:
             self.prepare_spare()
-        if self._control.is_full:
-            raise self._no_space()
+        return self._control.is_full
 
     def _no_space(self) -> Unavailable:
         return Unavailable(

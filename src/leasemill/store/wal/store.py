@@ -173,6 +173,8 @@ class FileStore(Verbs):
             try:
                 if isinstance(ticket.command, c.Enqueue | c.Acquire):
                     self._opened_log().require_room_to_grow()
+                elif isinstance(ticket.command, c.Claim):
+                    self._opened_log().require_room_to_finish(len(self._state.leases) + ticket.command.limit)
                 made, ticket.answer = run(self._state, ticket.command, now)
             except LeasemillError as error:
                 ticket.error = error  # refused before anything was applied
