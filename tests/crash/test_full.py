@@ -56,9 +56,13 @@ def test_claims_stop_while_there_is_still_room_to_finish_what_runs(tmp_path: Pat
     machine.fill_at(1)
     log_of(store).prepare_spare()
     leases: list[c.Lease] = []
-    with pytest.raises(Unavailable, match="no space left"):
+
+    def claim_all() -> None:
         while True:
-            leases += store.claim("worker", ["q"], 1)
+            leases.extend(store.claim("worker", ["q"], 1))
+
+    with pytest.raises(Unavailable, match="no space left"):
+        claim_all()
     assert 0 < len(leases) < 20
     for lease in leases:
         assert store.ack([c.AckReport(lease.job.id, lease.token)]) == [c.Acked(lease.job.id)]
