@@ -2,7 +2,7 @@
 # from requirements.lock. Another interpreter: make PYTHON=python3.12 test
 
 PYTHON ?= python3
-PYTEST_ARGS ?=
+PYTEST_ARGS ?= -n 2
 UV_VERSION := 0.13.7
 
 VENV := .venv
@@ -30,7 +30,7 @@ $(STAMP): requirements.lock pyproject.toml
 	@touch $@
 
 .PHONY: test
-test: $(STAMP) ## Run the tests (PYTEST_ARGS="-k lane -x" to narrow, "-n 2" for two processes)
+test: $(STAMP) ## Run the tests, in two processes (PYTEST_ARGS="-k lane -x" to narrow)
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 .PHONY: mutants
@@ -48,7 +48,7 @@ chaos: $(STAMP) ## Break a store in every way, at full length (STORE=file, SEED=
 
 .PHONY: chaos-workers
 chaos-workers: $(STAMP) ## Kill and stop worker processes at full length: zombies, the default lease, the demo (3 minutes)
-	$(BIN)/python -m pytest tests/process/chaos.py $(PYTEST_ARGS)
+	$(BIN)/python -m pytest tests/process/chaos.py
 
 .PHONY: check
 check: $(STAMP) ## Format, lint, types and import contracts, changing nothing

@@ -195,6 +195,8 @@ def _check_commit(command: c.Commit) -> None:
         check_json("result", command.result)
     if len(command.followups) > FOLLOWUPS:
         raise Invalid(f"{len(command.followups):,} follow-up jobs; a commit takes at most {FOLLOWUPS:,}")
+    if sum(len(followup.payload) for followup in command.followups) > BATCH_BYTES:
+        raise Invalid(f"the follow-ups' payloads have more than {BATCH_BYTES:,} bytes: enqueue fewer, or smaller ones")
     for index, followup in enumerate(command.followups):
         check_job(
             JobSpec(

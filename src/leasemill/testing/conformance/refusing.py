@@ -183,6 +183,9 @@ OF_A_HOLDER: Final[dict[str, Callable[[Pair, Pair], Command[Any]]]] = {
     "commit: follow-up's priority": lambda a, _: Commit(*a, followups=[Followup(QUEUE, "k", priority=10)]),
     "commit: follow-up's times": lambda a, _: Commit(*a, followups=[Followup(QUEUE, "k", run_at=1, delay_us=1)]),
     "commit: follow-up's policy": lambda a, _: Commit(*a, followups=[Followup(QUEUE, "k", policy=BAD_POLICY)]),
+    "commit: too much in follow-ups": lambda a, _: Commit(
+        *a, followups=[Followup(QUEUE, "k", b'"' + b"x" * 1_000_000 + b'"')] * 68
+    ),
     "commit: too many follow-ups": lambda a, _: Commit(*a, followups=[Followup(QUEUE, "k")] * 1_001),
     "ack: result not JSON": lambda a, b: Ack([AckReport(*a), AckReport(*b, b"x")]),
     "ack: too many": lambda a, _: Ack([AckReport(*a)] * 10_001),
