@@ -22,7 +22,7 @@ from leasemill.job import Call, FixedLane, JobHandle, JobType, LaneRule, aenqueu
 from leasemill.kernel.model import OnFailure
 from leasemill.kernel.validate import check_name
 from leasemill.policy import Duration, LeasePreset, OnFailureChoice, Retry, kind_policy
-from leasemill.store.base import DEFAULT_URL, URL_VARIABLE, FullStore, open_store
+from leasemill.store.base import DEFAULT_URL, URL_VARIABLE, FullStore, hidden_password, open_store
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -57,7 +57,7 @@ class App:
         self._jobs: dict[str, JobType[..., Any]] = {}
 
     def __repr__(self) -> str:
-        return f"<App {self.url} with {len(self._jobs)} kinds>"
+        return f"<App {hidden_password(self.url)} with {len(self._jobs)} kinds>"
 
     def __enter__(self) -> Self:
         return self

@@ -12,6 +12,7 @@ import msgspec
 
 from leasemill.cli.output import instant, json_option, print_json
 from leasemill.kernel.model import NEVER
+from leasemill.store.base import hidden_password
 from leasemill.store.wal.options import parse_folder_url
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ class FolderType(click.ParamType[Path]):
     name = "folder"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        if "://" in str(value) and not str(value).startswith("file:"):
+            self.fail(f"{hidden_password(value)} is no folder: name that of a file: store", param, ctx)
         path = parse_folder_url(value)[0] if str(value).startswith("file:") else Path(value)
         if not (path / "manifest").is_file():
             self.fail(f"{path} holds no Leasemill log: name the folder of a file: store", param, ctx)

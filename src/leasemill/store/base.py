@@ -7,6 +7,7 @@ derives from `Verbs` and supplies those two, `watch` and `close`.
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from types import TracebackType
@@ -23,6 +24,8 @@ AnswerT = TypeVar("AnswerT")
 
 URL_VARIABLE: Final = "LEASEMILL_URL"
 DEFAULT_URL: Final = "file:./.leasemill"
+ACCOUNT: Final = re.compile(r"^([^:]*:/*[^:@/?]*):.*@", re.DOTALL)
+SECRET_OPTION: Final = re.compile(r"(?i)(\w*(?:password|passwd|secret))\s*=[^&]*")
 
 
 class Watch(Protocol):
@@ -303,6 +306,13 @@ class Verbs(ABC):
         return self.run(c.Prune(before, keep, limit))
 
 
+def hidden_password(url: str) -> str:
+    """A store's URL as it may be shown: rather too much is hidden than too little, also in one that is wrong."""
+    if url.startswith("file:"):
+        return url
+    return SECRET_OPTION.sub(r"\1=***", ACCOUNT.sub(r"\1:***@", url))
+
+
 def open_store(url: str) -> FullStore:
     """Open the store a URL names: `file:PATH` (a folder), `postgresql://…`, `memory:` (this process, gone with it)."""
     scheme, separator, _ = url.partition(":")
@@ -318,4 +328,6 @@ def open_store(url: str) -> FullStore:
         from leasemill.store.postgres import open_postgres  # noqa: PLC0415  (a store is imported when it is used)
 
         return open_postgres(url)
-    raise Invalid(f"{url!r} names no store: write file:PATH, memory: or postgresql://user@host/database")
+    raise Invalid(
+        f"{hidden_password(url)!r} names no store: write file:PATH, memory: or postgresql://user@host/database"
+    )

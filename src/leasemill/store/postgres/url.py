@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from typing import Final
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
+import psycopg
 from msgspec import Struct
+from psycopg.conninfo import conninfo_to_dict
 
 from leasemill.errors import Invalid
+from leasemill.store.base import hidden_password
 from leasemill.store.postgres.statements import check_schema
 
 
@@ -33,13 +36,19 @@ OWN: Final = frozenset(PostgresOptions.__struct_fields__)
 
 
 def parse_url(url: str) -> tuple[str, PostgresOptions]:
-    """The connection string for libpq, and the store's own options."""
-    parts = urlsplit(url)
-    if parts.scheme not in {"postgresql", "postgres"}:
-        raise Invalid(f"{url!r} names no PostgreSQL: write postgresql://user@host/database")
-    pairs = parse_qsl(parts.query, keep_blank_values=True)
+    """The connection string for libpq, and the store's own options. What is refused is not quoted: it may be secret."""
     try:
-        options = msgspec.convert({name: value for name, value in pairs if name in OWN}, PostgresOptions, strict=False)
+        parts = urlsplit(url)
+    except ValueError:
+        raise _unreadable() from None
+    if parts.scheme not in {"postgresql", "postgres"}:
+        raise Invalid(f"{hidden_password(url)!r} names no PostgreSQL: write postgresql://user@host/database")
+    if parts.netloc.count("@") > 1 or "@" in parts.path or parts.fragment:
+        raise _unreadable()
+    pieces = [piece for piece in parts.query.split("&") if piece]
+    own = dict(pair for piece in pieces for pair in parse_qsl(piece, keep_blank_values=True) if pair[0] in OWN)
+    try:
+        options = msgspec.convert(own, PostgresOptions, strict=False)
     except msgspec.ValidationError as error:
         raise Invalid(
             f"an option of the store's URL is wrong: {error}; the options are {', '.join(sorted(OWN))}"
@@ -47,5 +56,24 @@ def parse_url(url: str) -> tuple[str, PostgresOptions]:
     if options.pool_size < 1:
         raise Invalid("pool_size must be at least 1")
     check_schema(options.schema)
-    others = urlencode([(name, value) for name, value in pairs if name not in OWN])
-    return urlunsplit(("postgresql", parts.netloc, parts.path, others, parts.fragment)), options
+    others = "&".join(piece for piece in pieces if piece.partition("=")[0] not in OWN)
+    conninfo = f"postgresql://{parts.netloc}{parts.path}{'?' if others else ''}{others}"
+    _check_readable(conninfo)
+    return conninfo, options
+
+
+def _check_readable(conninfo: str) -> None:
+    """libpq quotes what it cannot read, so it is asked here, and what it says is kept back."""
+    try:
+        ports = str(conninfo_to_dict(conninfo).get("port") or "")
+    except psycopg.Error:
+        raise _unreadable() from None
+    if not all(port.isdecimal() for port in ports.split(",") if port):
+        raise _unreadable()
+
+
+def _unreadable() -> Invalid:
+    return Invalid(
+        "the store's URL cannot be read: write postgresql://user@host/database?option=value, with options that libpq "
+        "knows, and % and two digits for special characters in user and password (%40 is @, %2F is /)"
+    )
