@@ -1,7 +1,8 @@
 """`leasemill demo`: three workers, a thousand jobs, one worker killed and one stopped; then the audit.
 
-Everything happens in a temporary folder and in processes that are gone when the command ends. The command fails
-unless the audit holds, and the audit is made from the store's records and from what handlers left outside of it.
+Everything happens in a temporary folder, or on a PostgreSQL server made for it, and in processes that are gone when
+the command ends. The command fails unless the audit holds, and the audit is made from the store's records and from what
+handlers left outside of it.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ import click
 
 from leasemill.cli.lazy import EXIT_REFUSED
 from leasemill.cli.output import json_option, print_json
-from leasemill.errors import Unavailable
+from leasemill.errors import Refused, Unavailable
 from leasemill.kernel.model import JobState
-from leasemill.store.base import FullStore, open_store
+from leasemill.store.base import FullStore, hidden_password, open_store
 from leasemill.testing import ledger
 from leasemill.testing.processes import TookTooLong, WorkerProcess, wait_until
 from leasemill.testing.trail import TRAIL_VARIABLE, Trail
@@ -45,7 +46,14 @@ EXAMPLES_SHOWN: Final = 5
 
 
 @click.command()
-@click.option("--store", "kind", type=click.Choice(["file"]), default="file", show_default=True, help="The store.")
+@click.option(
+    "--store",
+    "kind",
+    type=click.Choice(["file", "postgresql"]),
+    default="file",
+    show_default=True,
+    help="The store; for postgresql a server is made and removed again.",
+)
 @click.option("--jobs", "count", default=1_000, show_default=True, type=click.IntRange(200), help="How many jobs.")
 @click.option("--keep", is_flag=True, help="Keep the folder, to look at it afterwards.")
 @json_option
@@ -68,7 +76,7 @@ def demo(kind: str, count: int, keep: bool, as_json: bool) -> None:
     else:
         _print(result, took_s)
         if keep:
-            click.echo(f"kept: leasemill jobs list --url {url}")
+            click.echo(f"kept: leasemill jobs list --url {url}" if kind == "file" else f"kept: {folder}")
     if not result.holds:
         sys.exit(EXIT_REFUSED)
 
@@ -88,8 +96,18 @@ def _removed(folder: Path) -> Iterator[None]:
 @contextmanager
 def _store_url(kind: str, folder: Path) -> Iterator[str]:
     """Where the jobs of the demo live, with whatever has to run for that."""
-    assert kind == "file"
-    yield f"file:{quote(str(folder / 'jobs'))}"
+    if kind == "file":
+        yield f"file:{quote(str(folder / 'jobs'))}"
+        return
+    from leasemill.testing.postgres import NoServer, PostgresServer  # noqa: PLC0415  (only for PostgreSQL)
+
+    try:
+        server = PostgresServer()
+        server.start()
+    except NoServer as error:
+        raise Refused(f"the demo has no PostgreSQL to run on: {error}") from None
+    with server:
+        yield f"{server.url()}&auto_migrate=true"
 
 
 # What happens --------------------------------------------------------------------------------------------------
@@ -117,7 +135,7 @@ class _Demo:
             self._store = cleaning.enter_context(_opened(self._url))
             cleaning.enter_context(ledger.app.bound_to(self._store))
             ledger.app.enqueue_many(ledger.calls(self._entries))
-            self._screen.say(f"{len(self._entries):,} jobs in {LANES} lanes enqueued in {self._url}")
+            self._screen.say(f"{len(self._entries):,} jobs in {LANES} lanes enqueued in {hidden_password(self._url)}")
             self._working = [cleaning.enter_context(self._worker(it)) for it in range(1, WORKERS + 1)]
             first, second, third = self._working
             self._screen.say(f"{WORKERS} workers started, leases of {ledger.LEASE_S:g} s")

@@ -1,11 +1,11 @@
 """Workers in processes of their own, to be stopped, continued and killed at chosen moments.
 
     with WorkerProcess("shop:app", url="file:./jobs", log=folder / "worker.log") as worker:
-        worker.stop(when=handler_is_running)     # SIGSTOP, never while it holds the folder's lock
+        worker.stop(when=handler_is_running)     # SIGSTOP, never while it holds a lock others wait for
         worker.go_on()
 
-What must never happen here: a process that outlives its block, or one stopped while it holds the lock of the folder,
-which would stop every other (W11).
+What must never happen here: a process that outlives its block, or one stopped while it holds the lock of the folder
+(which would stop every other, W11) or is in the middle of a transaction.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Protocol, Self
 
 from msgspec import json
 
@@ -31,6 +31,7 @@ from leasemill.store.wal.options import parse_folder_url
 PROGRAM: Final = "from leasemill.cli import main; main()"
 LOCK_PATIENCE_S: Final = 0.2
 """The folder's lock is held for microseconds, a little longer when a segment ends; for longer only by a stopped one."""
+SESSION_NAME_BYTES: Final = 63
 RETRY_S: Final = 0.007
 END_S: Final = 20.0
 
@@ -64,7 +65,7 @@ class WorkerProcess:
     ) -> None:
         self.id = worker_id or log.stem
         self._log = log
-        self._lock_file = lock_file(url)
+        self._locks = locks_of(url, self.id)
         arguments = [target, "--worker-id", self.id, "--log-format", "json", *options]
         with log.open("ab") as output:
             self._process = subprocess.Popen(
@@ -73,7 +74,7 @@ class WorkerProcess:
                 stdout=output,
                 stderr=output,
                 cwd=folder,
-                env={**os.environ, **(environment or {}), URL_VARIABLE: url},
+                env={**os.environ, "PGAPPNAME": session_name(self.id), **(environment or {}), URL_VARIABLE: url},
                 start_new_session=True,
             )
 
@@ -109,13 +110,13 @@ class WorkerProcess:
         self._process.wait()
 
     def stop(self, when: Callable[[], object] = lambda: True, limit_s: float = 10.0) -> None:
-        """SIGSTOP it at a moment when it does not hold the folder's lock and `when`, asked while it stands still,
-        says yes; it is continued and stopped again until that is so."""
+        """SIGSTOP it at a moment when it holds no lock of the store and `when`, asked while it stands still, says
+        yes; it is continued and stopped again until that is so."""
         deadline = time.monotonic() + limit_s
         while True:
             self.signal(signal.SIGSTOP)
             self._await_stopped()
-            if self._holds_no_lock() and when():
+            if self._locks.are_free() and when():
                 return
             self.go_on()
             self.check_running()
@@ -160,8 +161,6 @@ class WorkerProcess:
             for line in self.log_lines()
         )
 
-    # The lock ----------------------------------------------------------------------------------------------------
-
     def _await_stopped(self) -> None:
         """A signal is sent, not done: wait until every thread stands still (or the process has ended)."""
         if sys.platform == "linux":
@@ -169,11 +168,32 @@ class WorkerProcess:
         else:
             time.sleep(0.05)
 
-    def _holds_no_lock(self) -> bool:
-        """Whoever gets the lock knows that nobody else has it."""
-        if self._lock_file is None or not self._lock_file.exists():
+
+# Locks -----------------------------------------------------------------------------------------------------------
+
+
+class Locks(Protocol):
+    """What a worker may hold of a store while others wait."""
+
+    def are_free(self) -> bool:
+        """Whether it holds none, now that it stands still."""
+
+
+class NoLocks:
+    def are_free(self) -> bool:
+        return True
+
+
+class FolderLock:
+    """Whoever gets the lock knows that nobody else has it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def are_free(self) -> bool:
+        if not self._path.exists():
             return True
-        fd = os.open(self._lock_file, os.O_RDWR | os.O_CLOEXEC)
+        fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
         deadline = time.monotonic() + LOCK_PATIENCE_S
         try:
             while True:
@@ -189,6 +209,36 @@ class WorkerProcess:
             os.close(fd)  # and with it the lock
 
 
-def lock_file(url: str) -> Path | None:
-    """The lock that a process on this store may hold while others wait; None for stores without."""
-    return parse_folder_url(url)[0] / LOCK_NAME if url.startswith("file:") else None
+class RowLocks:
+    """A session between two statements of a transaction keeps its locks; one in a statement will end it by itself."""
+
+    def __init__(self, url: str, name: str) -> None:
+        self._url = url
+        self._name = name
+
+    def are_free(self) -> bool:
+        import psycopg  # noqa: PLC0415  (an extra)
+
+        from leasemill.store.postgres.url import parse_url  # noqa: PLC0415  (psycopg is an extra)
+
+        question = "select state from pg_stat_activity where application_name = %s and datname = current_database()"
+        deadline = time.monotonic() + LOCK_PATIENCE_S
+        with psycopg.connect(parse_url(self._url)[0], autocommit=True, application_name="leasemill look") as connection:
+            while True:
+                states = {state for (state,) in connection.execute(question, [self._name])}
+                if "active" not in states or time.monotonic() >= deadline:
+                    return states <= {"idle", "disabled", None}
+                time.sleep(0.002)
+
+
+def session_name(worker_id: str) -> str:
+    """What PostgreSQL calls the sessions of a worker: it cuts longer ones."""
+    return worker_id[-SESSION_NAME_BYTES:]
+
+
+def locks_of(url: str, worker_id: str) -> Locks:
+    if url.startswith("file:"):
+        return FolderLock(parse_folder_url(url)[0] / LOCK_NAME)
+    if url.startswith(("postgresql:", "postgres:")):
+        return RowLocks(url, session_name(worker_id))
+    return NoLocks()

@@ -17,6 +17,7 @@ from typing import Any, Final, TypeVar
 
 import psycopg
 from psycopg import errors
+from psycopg.conninfo import conninfo_to_dict
 
 from leasemill.errors import Broken, LeasemillError, Refused, Unavailable
 from leasemill.store.postgres.arrays import register
@@ -29,6 +30,8 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 FIRST_PAUSE_S: Final = 0.02
 LONGEST_PAUSE_S: Final = 1.0
 CONFLICT_TRIES: Final = 10
+IDLE_S: Final = 3.0
+"""Between two statements of a transaction nothing is waited for: a process that stands still there loses its locks."""
 CONFLICTS: Final = (errors.DeadlockDetected, errors.SerializationFailure, errors.LockNotAvailable)
 NOT_PREPARED: Final = (errors.InvalidSqlStatementName, errors.DuplicatePreparedStatement)
 GONE: Final = (
@@ -50,6 +53,7 @@ class Pool:
 
     def __init__(self, conninfo: str, options: PostgresOptions) -> None:
         self._conninfo = conninfo
+        self._own_settings = conninfo_to_dict(conninfo).get("options") or ""
         self._options = options
         self._prepares = options.prepare
         self._has_settings = options.session_settings
@@ -171,9 +175,9 @@ class Pool:
             return self._connected(False)
 
     def _connected(self, has_settings: bool) -> Connection:
-        given: dict[str, Any] = {"application_name": "leasemill"}
+        given: dict[str, Any] = {"fallback_application_name": "leasemill"}
         if has_settings:
-            given["options"] = _settings(self._options)
+            given["options"] = f"{_settings(self._options)} {self._own_settings}".rstrip()
         connection: Connection = psycopg.connect(
             self._conninfo, autocommit=True, prepare_threshold=0 if self._prepares else None, **given
         )
@@ -186,7 +190,7 @@ def _settings(options: PostgresOptions) -> str:
     settings = {
         "statement_timeout": f"{options.statement_timeout_s * 1000:.0f}",
         "lock_timeout": f"{options.lock_timeout_s * 1000:.0f}",
-        "idle_in_transaction_session_timeout": f"{options.statement_timeout_s * 1000:.0f}",
+        "idle_in_transaction_session_timeout": f"{min(options.statement_timeout_s, IDLE_S) * 1000:.0f}",
         "plan_cache_mode": "force_generic_plan",
         "enable_seqscan": "off",
         "enable_bitmapscan": "off",
