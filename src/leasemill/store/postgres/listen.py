@@ -11,7 +11,7 @@ import random
 import select
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Final, Protocol
 
@@ -27,6 +27,7 @@ LOGGER: Final = logging.getLogger("leasemill.postgres")
 QUIET_S: Final = 0.02
 LOOK_EVERY_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 5.0
+QUEUES_KEPT: Final = 10_000
 
 
 class Teller:
@@ -74,13 +75,33 @@ class Teller:
                 self._tell()
 
 
+class News:
+    """Which queues were told to have got jobs that are due: whoever waits for one of them need not ask."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._counts: dict[str, int] = {}
+
+    def add(self, queue: str) -> None:
+        """Called by the listener alone."""
+        if len(self._counts) >= QUEUES_KEPT:
+            self._counts = {}
+        self._counts[queue] = self.count + 1
+        self.count += 1
+
+    def has_any(self, queues: Iterable[str], since: int) -> bool:
+        counts = self._counts
+        return any(counts.get(queue, 0) > since for queue in queues)
+
+
 class Listener:
     """A thread with a connection of its own; every notification moves the signal."""
 
-    def __init__(self, connect: Callable[[], Connection], channel: str, signal: Signal) -> None:
+    def __init__(self, connect: Callable[[], Connection], channel: str, signal: Signal, news: News) -> None:
         self._connect = connect
         self._channel = channel
         self._signal = signal
+        self._news = news
         self._stop_reading, self._stop_writing = os.pipe()
         self._is_closed = False
         self.is_listening = threading.Event()
@@ -117,8 +138,10 @@ class Listener:
             select.select([connection.fileno(), self._stop_reading], [], [])
             connection.pgconn.consume_input()
             told = False
-            while connection.pgconn.notifies() is not None:
+            while (notification := connection.pgconn.notifies()) is not None:
                 told = True
+                if notification.extra:
+                    self._news.add(notification.extra.decode())
             if told:
                 self._signal.notify()
 
@@ -137,15 +160,19 @@ class Asked(Protocol):
 class PostgresWatch:
     """Wakes when, after a change of anybody's or when its time has come, a job is due."""
 
-    def __init__(self, store: Asked, signal: Signal, queues: Sequence[str]) -> None:
+    def __init__(self, store: Asked, signal: Signal, news: News, queues: Sequence[str]) -> None:
         self._store = store
         self._queues = tuple(queues)
         self._watch = signal.watch()
+        self._news = news
+        self._seen = news.count
 
     def wait(self, timeout_s: float) -> bool:
         until_s = time.monotonic() + timeout_s
         while True:
             self._watch.wait(0)
+            if self._is_told():
+                return True
             due_s = self._due_s(self._ask())
             left_s = until_s - time.monotonic()
             if due_s <= 0 or left_s <= 0:
@@ -156,6 +183,8 @@ class PostgresWatch:
         until_s = time.monotonic() + timeout_s
         while True:
             self._watch.wait(0)
+            if self._is_told():
+                return True
             due_s = self._due_s(await self._aask())
             left_s = until_s - time.monotonic()
             if due_s <= 0 or left_s <= 0:
@@ -164,6 +193,11 @@ class PostgresWatch:
 
     def close(self) -> None:
         self._watch.close()
+
+    def _is_told(self) -> bool:
+        """A round trip less between a job and the claim that gets it."""
+        since, self._seen = self._seen, self._news.count
+        return self._news.has_any(self._queues, since)
 
     def _ask(self) -> int | None:
         try:

@@ -23,7 +23,7 @@ from leasemill.store.base import Verbs, Watch
 from leasemill.store.postgres import hot, reading
 from leasemill.store.postgres.arrays import int8
 from leasemill.store.postgres.decided import decide
-from leasemill.store.postgres.listen import Listener, PostgresWatch, Teller
+from leasemill.store.postgres.listen import Listener, News, PostgresWatch, Teller
 from leasemill.store.postgres.migrate import applied, migrate, migrations
 from leasemill.store.postgres.pool import Connection, Pool
 from leasemill.store.postgres.presence import PostgresPresence
@@ -53,6 +53,7 @@ class PostgresStore(Verbs):
         self._site = Site(Statements(self._options.schema), clock)
         self.presence = PostgresPresence(self._pool, self._site)
         self._signal = Signal()
+        self._news = News()
         self._teller = Teller(self._site.channel, self._tell)
         self._listener: Listener | None = None
         self._executor = ThreadPoolExecutor(self._options.pool_size, "leasemill postgres")
@@ -88,8 +89,8 @@ class PostgresStore(Verbs):
 
     def watch(self, queues: Sequence[str]) -> Watch:
         if self._listener is None and self._options.listen and not self._is_closed:
-            self._listener = Listener(self._pool.connect, self._site.channel, self._signal)
-        return PostgresWatch(self, self._signal, queues)
+            self._listener = Listener(self._pool.connect, self._site.channel, self._signal, self._news)
+        return PostgresWatch(self, self._signal, self._news, queues)
 
     def close(self) -> None:
         if self._is_closed:

@@ -22,8 +22,11 @@ with given as (
     insert into leasemill.arrivals (no, queue, lane)
     select no, queue, lane from inserted where lane is not null
 ), told as (
-    select count(pg_notify(%(channel)b::text, queue)) as count
-    from (select distinct queue from inserted where %(channel)b::text is not null) as changed
+    select count(pg_notify(%(channel)b::text, due_queue)) as count
+    from (
+        select distinct case when due_at <= created_at then queue else '' end as due_queue
+        from inserted where %(channel)b::text is not null
+    ) as changed
 )
 select count(*) as count,
     case when count(*) < cardinality(%(ids)b::text[]) then array_agg(id) end as ids,

@@ -1,0 +1,71 @@
+"""Waking on postgresql://: a notification that names the queue saves the question, any other leads to it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+
+from leasemill.kernel import commands as c
+from leasemill.kernel.model import SECOND, JobSpec
+from leasemill.store.postgres.listen import News
+from leasemill.store.postgres.store import PostgresStore
+
+
+class Counting(PostgresStore):
+    """Counts how often a watch asks."""
+
+    asked = 0
+
+    def due_in(self, queues: Sequence[str]) -> int | None:
+        self.asked += 1
+        return super().due_in(queues)
+
+
+@pytest.fixture
+def waiting(postgres_url: str) -> Iterator[Counting]:
+    with Counting(postgres_url) as store:
+        yield store
+
+
+def await_listening(store: PostgresStore) -> None:
+    assert store._listener is not None
+    assert store._listener.is_listening.wait(5)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 5
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def test_a_due_job_of_another_process_wakes_without_a_question(waiting: Counting, postgres_url: str) -> None:
+    watch = waiting.watch(["mail"])
+    await_listening(waiting)
+    with PostgresStore(postgres_url) as producer:
+        producer.enqueue([JobSpec("one", "mail", "k")])
+        until(lambda: waiting._news.count == 1)
+        assert watch.wait(5)
+        assert waiting.asked == 0
+        assert [lease.job.id for lease in waiting.claim("w", ["mail"], 5)] == ["one"]
+        assert not watch.wait(0)
+
+
+def test_a_job_for_later_or_for_another_queue_does_not_wake(waiting: Counting, postgres_url: str) -> None:
+    watch = waiting.watch(["mail"])
+    await_listening(waiting)
+    with PostgresStore(postgres_url) as producer:
+        producer.run(c.Enqueue([JobSpec("later", "mail", "k", delay_us=60 * SECOND), JobSpec("other", "print", "k")]))
+        until(lambda: waiting._news.count == 1)
+        assert not watch.wait(0.05)
+    assert waiting.asked > 0
+
+
+def test_news_are_told_apart_by_queue_and_time() -> None:
+    news = News()
+    news.add("a")
+    assert news.has_any(["b", "a"], 0)
+    assert not news.has_any(["b"], 0)
+    assert not news.has_any(["a"], news.count)
