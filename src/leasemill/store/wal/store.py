@@ -281,6 +281,8 @@ class FileStore(Verbs):
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
             )
+            # Waited for even when this store is closed meanwhile: no ended process is left unclaimed.
+            threading.Thread(target=self._snapshotting.wait, daemon=True).start()
 
     def _may_snapshot(self, log: Log) -> bool:
         """One at a time, not too often, and only if no other process has taken it meanwhile."""
