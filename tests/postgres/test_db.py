@@ -9,12 +9,14 @@ from typing import Any
 import psycopg
 import pytest
 from click.testing import CliRunner
+from psycopg._queries import MAX_CACHED_STATEMENT_LENGTH
 
 from leasemill.cli import main
 from leasemill.errors import Invalid, Refused, Unavailable
 from leasemill.kernel.model import JobSpec
 from leasemill.store.base import open_store
 from leasemill.store.postgres.migrate import applied, migrate, migrations
+from leasemill.store.postgres.statements import Statements, tight
 from leasemill.store.postgres.store import PostgresStore
 from leasemill.store.postgres.url import parse_url
 from tests.postgres.conftest import with_option
@@ -88,3 +90,25 @@ def test_a_server_that_is_not_there_is_unavailable() -> None:
     with pytest.raises(Unavailable, match="cannot be reached"):
         PostgresStore("postgresql://nobody@127.0.0.1:1/none?retry_for_s=0.2&connect_timeout=1")
     assert run("status", "--url", "postgresql://nobody@127.0.0.1:1/none?connect_timeout=1")[0] == 3
+
+
+def test_the_statements_of_every_job_are_short_enough_for_psycopg_to_remember() -> None:
+    statements = Statements("leasemill")
+    for name in (
+        "enqueue",
+        "claim",
+        "start",
+        "extend",
+        "commit",
+        "ack",
+        "ack_in_lane",
+        "advance",
+        "nack",
+        "due",
+        "due_in",
+    ):
+        assert len(statements[name]) <= MAX_CACHED_STATEMENT_LENGTH, name
+
+
+def test_only_needless_spaces_are_left_out_of_a_statement() -> None:
+    assert tight("select ( 1 , 'a ( b , c )' )\n  from t") == "select(1,'a ( b , c )')from t"

@@ -13,13 +13,14 @@ from typing import Any, Final, TypeVar
 from leasemill.errors import QueueRefused
 from leasemill.kernel import commands as c
 from leasemill.kernel.decide import followup_id
-from leasemill.kernel.model import JobSpec, JobState, QueueMode
+from leasemill.kernel.model import JobSpec, JobState, Policy, QueueMode
 from leasemill.store.postgres.arrays import encoded, int8, int8s, texts
 from leasemill.store.postgres.pool import Connection, Moved
 from leasemill.store.postgres.rows import Row, lease_of, policy_of, policy_text
 from leasemill.store.postgres.site import Site, advisory_key
 
 ADMITTED_AT_ONCE: Final = 2_000
+NO_POLICY: Final = Policy()
 ReportT = TypeVar("ReportT", c.StartReport, c.LeaseRef, c.AckReport, c.NackReport, c.ReleaseReport)
 OutcomeT = TypeVar("OutcomeT")
 
@@ -146,14 +147,15 @@ def check_claim_queues(site: Site, connection: Connection, queues: Sequence[str]
 
 def claim(site: Site, connection: Connection, command: c.Claim, *, is_repeat: bool) -> list[c.Lease]:
     """`is_repeat`: the same request may still be at work on a connection that was lost; wait for its end."""
+    kinds = {kind: policy for kind, policy in command.kinds.items() if policy != NO_POLICY}
     given: dict[str, Any] = {
         "request_id": command.request_id,
         "request_key": int8(None if command.request_id is None else advisory_key(command.request_id)),
         "worker": command.worker,
         "limit": int8(command.limit),
         "tokens": texts(command.tokens),
-        "kinds": texts(list(command.kinds)),
-        "kind_policies": texts([policy_text(policy) for policy in command.kinds.values()]),
+        "kinds": texts(list(kinds)),
+        "kind_policies": texts([policy_text(policy) for policy in kinds.values()]),
     }
     if is_repeat and command.request_id is not None:
         with connection.transaction():
@@ -286,7 +288,10 @@ def followup_specs(command: c.Commit) -> list[JobSpec]:
 
 
 def numbered(site: Site, connection: Connection, reports: Sequence[ReportT]) -> dict[int, ReportT]:
-    """The reports by their jobs' numbers: remembered since the claim, else asked for. Unknown jobs are left out."""
+    """The reports by their jobs' numbers, ascending: remembered since the claim, else asked for; without unknown jobs.
+
+    Statements find what belongs to a row by its number's place, `width_bucket(no, nos)`, which needs them in order.
+    """
     known = site.numbers
     unknown = [report.job_id for report in reports if report.token not in known]
     asked: dict[str, int] = {}
@@ -298,7 +303,7 @@ def numbered(site: Site, connection: Connection, reports: Sequence[ReportT]) -> 
         no = remembered[1] if remembered is not None and remembered[0] == report.job_id else asked.get(report.job_id)
         if no is not None:
             found[no] = report
-    return found
+    return {no: found[no] for no in sorted(found)}
 
 
 def _references(found: Mapping[int, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Final
 from leasemill.errors import Invalid
 
 FOLDER: Final = Path(__file__).parent / "sql"
+NEEDLESS: Final = re.compile(r" ?([(),]) ?")
 SCHEMA_NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}", re.ASCII)
 
 
@@ -20,6 +21,12 @@ def check_schema(schema: str) -> None:
 def in_schema(text: str, schema: str) -> str:
     """The files say `leasemill.`; a store of another name has its own put there."""
     return text if schema == "leasemill" else re.sub(r"\bleasemill\.", f"{schema}.", text)
+
+
+def tight(text: str) -> str:
+    """Without the spaces that SQL does not need; what is quoted stays as it is."""
+    parts = " ".join(text.split()).split("'")
+    return "'".join(part if number % 2 else NEEDLESS.sub(r"\1", part) for number, part in enumerate(parts))
 
 
 class Statements:
@@ -34,5 +41,5 @@ class Statements:
         statement = self._read.get(name)
         if statement is None:
             text = re.sub(r"--[^\n]*", "", (FOLDER / f"{name}.sql").read_text())
-            statement = self._read[name] = in_schema(" ".join(text.split()), self.schema).encode()
+            statement = self._read[name] = in_schema(tight(text), self.schema).encode()
         return statement

@@ -74,15 +74,18 @@ class PostgresStore(Verbs):
 
     def run(self, command: c.Command[AnswerT]) -> AnswerT:
         check(command)
-        if self._is_closed:
-            raise Unavailable("this PostgreSQL store is closed; open another")
-        return cast(AnswerT, _HANDLERS[type(command)](self, command))
+        return self._carry_out(command)
 
     async def arun(self, command: c.Command[AnswerT]) -> AnswerT:
         check(command)
         if self._is_closed:
             raise Unavailable("this PostgreSQL store is closed; open another")
-        return await asyncio.get_running_loop().run_in_executor(self._executor, self.run, command)
+        return await asyncio.get_running_loop().run_in_executor(self._executor, self._carry_out, command)
+
+    def _carry_out(self, command: c.Command[AnswerT]) -> AnswerT:
+        if self._is_closed:
+            raise Unavailable("this PostgreSQL store is closed; open another")
+        return cast(AnswerT, _HANDLERS[type(command)](self, command))
 
     async def adue_in(self, queues: Sequence[str]) -> int | None:
         return await self.arun(c.DueIn(queues))
@@ -117,10 +120,10 @@ class PostgresStore(Verbs):
         def work(connection: Connection) -> list[c.Lease]:
             nonlocal tries
             tries += 1
-            hot.check_claim_queues(site, connection, command.queues)
             return hot.claim(site, connection, command, is_repeat=tries > 1)
 
-        self._pool.run(lambda connection: hot.check_claim_queues(site, connection, command.queues))
+        if not site.claim_queues.issuperset(command.queues):
+            self._pool.run(lambda connection: hot.check_claim_queues(site, connection, command.queues))
         has_looked = site.must_look() and self._look(command.limit) is not None
         leases = self._pool.run(work, is_repeatable=command.request_id is not None)
         if not leases and not has_looked and self._look(command.limit):

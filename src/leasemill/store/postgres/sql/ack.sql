@@ -3,10 +3,10 @@
 with ended as (
     delete from leasemill.leases
     where no = any (%(nos)b::int8[])
-        and token = (%(tokens)b::text[])[array_position(%(nos)b::int8[], no)] and lane is null
+        and token = (%(tokens)b::text[])[width_bucket(no, %(nos)b::int8[])] and lane is null
         and (status = 'committed' or expires_at > leasemill.clock(%(now)b::int8))
     returning leases.*, (select leasemill.clock(%(now)b::int8)) as now,
-        (%(results)b::text[])[array_position(%(nos)b::int8[], no)] as given_result
+        (%(results)b::text[])[width_bucket(no, %(nos)b::int8[])] as given_result
 ), kept as (
     insert into leasemill.executions (no, slot, attempt, seq, available_at, retries, expirations, fence, token, worker,
         request_id, leased_at, expires_at, terms, started_at, committed_at, finished_at, ended_by, committed_by, result,

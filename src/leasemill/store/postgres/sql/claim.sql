@@ -1,7 +1,8 @@
 -- claim: leases on the first claimable jobs, queue by queue in the caller's order, priority by priority.
 -- C1, C2: due, not paused; by priority, available_at, sequence. C5: a repeated request gets its held leases and no others.
 -- I2: stops before a job that has had the token meant for it. I5: the terms are settled here.
--- Returns the leases with their jobs. Locks the ready rows it takes; skips those others hold.
+-- Returns the leases with their jobs, by fence: drawn in the order of number, which no join here may change.
+-- Locks the ready rows it takes; skips those others hold.
 with gate as materialized (
     select pg_try_advisory_xact_lock_shared(%(request_key)b::int8) as is_open
 ), repeated as materialized (
@@ -46,15 +47,17 @@ with gate as materialized (
     select * from numbered where number < coalesce((select number from stop), number + 1)
 ), taken as (
     delete from leasemill.ready where ctid = any (array(select at_ctid from picked))
+), kinds as materialized (
+    select kind, policy::int8[] as policy
+    from unnest(%(kinds)b::text[], %(kind_policies)b::text[]) as kinds (kind, policy)
 ), settled as materialized (
     select job.*, picked.rank, picked.seq, picked.available_at, picked.attempt + 1 as attempt, picked.retries,
         picked.expirations, nextval('leasemill.fence') as fence, (%(tokens)b::text[])[picked.number] as token, picked.now,
-        picked.now + coalesce(job.policy[2], picked.policy[2], kinds.policy[2], 30000000) as expires_at,
+        picked.now + term.lease_us as expires_at,
         case when job.policy is not null or picked.policy is not null or kinds.policy is not null then array[
             coalesce(job.policy[1], picked.policy[1], kinds.policy[1], 3),
-            coalesce(job.policy[2], picked.policy[2], kinds.policy[2], 30000000),
-            coalesce(job.policy[3], picked.policy[3], kinds.policy[3],
-                3 * coalesce(job.policy[2], picked.policy[2], kinds.policy[2], 30000000)),
+            term.lease_us,
+            coalesce(job.policy[3], picked.policy[3], kinds.policy[3], 3 * term.lease_us),
             coalesce(job.policy[4], picked.policy[4], kinds.policy[4], 5),
             coalesce(job.policy[5], picked.policy[5], kinds.policy[5], 500000),
             coalesce(job.policy[6], picked.policy[6], kinds.policy[6], 30000000),
@@ -62,10 +65,8 @@ with gate as materialized (
         ] end as terms
     from (select * from picked order by number) as picked
     cross join lateral (select * from leasemill.jobs where jobs.no = picked.no offset 0) as job
-    left join (
-        select kind, policy::int8[] as policy
-        from unnest(%(kinds)b::text[], %(kind_policies)b::text[]) as kinds (kind, policy)
-    ) as kinds on kinds.kind = job.kind
+    left join lateral (select policy from kinds where kinds.kind = job.kind offset 0) as kinds on true
+    cross join lateral (select coalesce(job.policy[2], picked.policy[2], kinds.policy[2], 30000000) as lease_us) as term
 ), granted as (
     insert into leasemill.leases (no, queue, lane, rank, seq, available_at, attempt, retries, expirations, fence, token,
         worker, request_id, leased_at, updated_at, expires_at, terms)
@@ -74,7 +75,7 @@ with gate as materialized (
     from settled
 )
 select id, queue, kind, payload, lane, priority, run_at, delay_us, policy, token, attempt, fence,
-    %(worker)b::text as worker, now as leased_at, expires_at, terms, retries, expirations, created_at, available_at, seq, no
+    %(worker)b::text, now, expires_at, terms, retries, expirations, created_at, available_at, seq, no
 from settled
 union all
 select job.id, job.queue, job.kind, job.payload, job.lane, job.priority, job.run_at, job.delay_us, job.policy, leases.token,

@@ -4,10 +4,10 @@
 with held as (
     delete from leasemill.leases
     where no = any (%(nos)b::int8[])
-        and token = (%(tokens)b::text[])[array_position(%(nos)b::int8[], no)]
+        and token = (%(tokens)b::text[])[width_bucket(no, %(nos)b::int8[])]
         and lane_offset is null and status <> 'committed' and retries < coalesce(terms[1], 3)
         and expires_at > leasemill.clock(%(now)b::int8)
-    returning leases.*, (select leasemill.clock(%(now)b::int8)) as now, array_position(%(nos)b::int8[], no) as number
+    returning leases.*, (select leasemill.clock(%(now)b::int8)) as now, width_bucket(no, %(nos)b::int8[]) as number
 ), failed as (
     select *, now + coalesce((%(delays)b::int8[])[number], trunc((%(jitters)b::text[])[number]::float8 * least(
         coalesce(terms[5], 500000)::float8 * 2::float8 ^ least(retries, 40), coalesce(terms[6], 30000000)::float8

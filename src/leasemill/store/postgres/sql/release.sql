@@ -4,10 +4,10 @@
 with held as (
     delete from leasemill.leases
     where no = any (%(nos)b::int8[])
-        and token = (%(tokens)b::text[])[array_position(%(nos)b::int8[], no)]
+        and token = (%(tokens)b::text[])[width_bucket(no, %(nos)b::int8[])]
         and lane_offset is null and status <> 'committed'
         and expires_at > leasemill.clock(%(now)b::int8)
-    returning leases.*, (select leasemill.clock(%(now)b::int8)) as now, array_position(%(nos)b::int8[], no) as number
+    returning leases.*, (select leasemill.clock(%(now)b::int8)) as now, width_bucket(no, %(nos)b::int8[]) as number
 ), released as (
     select *, coalesce(now + (%(delays)b::int8[])[number], available_at) as due_at from held
 ), kept as (

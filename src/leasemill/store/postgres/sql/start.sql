@@ -5,9 +5,9 @@ with held as (
     set status = case when status = 'leased' then 'started' else status end,
         updated_at = case when status = 'leased' then leasemill.clock(%(now)b::int8) else updated_at end,
         started_at = case when status = 'leased' then greatest(leased_at, leasemill.clock(%(now)b::int8)
-            - (%(ages)b::int8[])[array_position(%(nos)b::int8[], no)]) else started_at end
+            - (%(ages)b::int8[])[width_bucket(no, %(nos)b::int8[])]) else started_at end
     where no = any (%(nos)b::int8[])
-        and token = (%(tokens)b::text[])[array_position(%(nos)b::int8[], no)]
+        and token = (%(tokens)b::text[])[width_bucket(no, %(nos)b::int8[])]
         and expires_at > leasemill.clock(%(now)b::int8)
     returning no
 )
