@@ -14,7 +14,7 @@ import pytest
 
 from leasemill.store.postgres.migrate import migrate
 from leasemill.store.postgres.url import parse_url
-from leasemill.testing.postgres import NoServer, PostgresServer
+from leasemill.testing.postgres import PostgresServer
 
 TABLES = (
     *("queues", "jobs", "ready", "leases", "executions", "kept", "marks", "arrivals", "waiting", "lanes"),
@@ -33,11 +33,7 @@ def server_url() -> Iterator[str]:
     if given:
         yield given
         return
-    try:
-        server = PostgresServer(settings={"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"})
-    except NoServer as error:
-        pytest.skip(str(error))
-    with server:
+    with PostgresServer(settings={"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}) as server:
         yield server.url()
 
 

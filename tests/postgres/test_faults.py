@@ -15,17 +15,13 @@ from leasemill.kernel.model import JobSpec, JobState
 from leasemill.store.postgres import hot
 from leasemill.store.postgres.store import PostgresStore
 from leasemill.store.postgres.url import parse_url
-from leasemill.testing.postgres import NoServer, PostgresServer
+from leasemill.testing.postgres import PostgresServer
 from leasemill.testing.rules import rule
 
 
 @pytest.fixture
 def server() -> Iterator[PostgresServer]:
-    try:
-        own = PostgresServer()
-    except NoServer as error:
-        pytest.skip(str(error))
-    with own:
+    with PostgresServer() as own:
         yield own
 
 
