@@ -21,4 +21,4 @@ def test_a_stopped_worker_changes_nothing_any_more(stage: Stage) -> None:
     assert [run.effects for run in runs] == [1] * 6
     for run in runs:
         tried = "nack" if run.variant is Variant.FAILURE else "commit"
-        assert tried in run.refused
+        assert {tried, "extend"} & set(run.refused)  # where its heartbeat learns the loss first, nothing else is tried
