@@ -13,14 +13,14 @@ from typing import Any, Final, TypeVar
 from leasemill.errors import QueueRefused
 from leasemill.kernel import commands as c
 from leasemill.kernel.decide import followup_id
-from leasemill.kernel.model import JobSpec, JobState, Policy, QueueMode
+from leasemill.kernel.model import JobSpec, JobState, QueueMode
+from leasemill.kernel.retry import NO_POLICY
 from leasemill.store.postgres.arrays import encoded, int8, int8s, texts
 from leasemill.store.postgres.pool import Connection, Moved
 from leasemill.store.postgres.rows import Row, lease_of, policy_of, policy_text
 from leasemill.store.postgres.site import Site, advisory_key
 
 ADMITTED_AT_ONCE: Final = 2_000
-NO_POLICY: Final = Policy()
 ReportT = TypeVar("ReportT", c.StartReport, c.LeaseRef, c.AckReport, c.NackReport, c.ReleaseReport)
 OutcomeT = TypeVar("OutcomeT")
 
