@@ -78,6 +78,7 @@ class Log:
         self._file: File | None = None
         self._file_bytes = 0
         self._is_locked = False
+        self._was_last = False
         self._spare_tried_at = -SPARE_RETRY_S
         self._spare_looked_for: str | None = None
         self.position = 0
@@ -160,6 +161,7 @@ class Log:
         if self._file is not None:
             self._file.close()
             self._file = None
+        self._control.close()
         self._disk.close()
 
     # The lock
@@ -178,9 +180,10 @@ class Log:
                     )
                 while meanwhile():
                     pass
+            self._was_last = self._control.take()
             self._is_locked = True
-            self._control.held()
             yield
+            self._control.leave()
         finally:  # also of a wait that was interrupted just when it got the lock
             self._is_locked = False
             with suppress(ValueError):  # closed meanwhile
@@ -215,6 +218,8 @@ class Log:
     def read_new(self) -> Iterator[Frame]:
         """W2: the whole frames behind `position`, which moves along. Without the lock it stops where one is being
         written; with it, a frame that is not whole is damage and dealt with."""
+        if self._is_at_tail():
+            return
         length = self._bytes_behind()
         while True:
             if self._segment.end is not None and self.position >= self._segment.end and not self._enter_next():
@@ -238,6 +243,12 @@ class Log:
                 if self._is_locked:
                     self._expect_tail(content[self.position - first :], found)
                 return
+
+    def _is_at_tail(self) -> bool:
+        """Nothing can follow. Under the lock that takes more than the page's word: whoever held it last may have died
+        before telling how far it wrote, unless that was this process."""
+        is_told = self.position == self._control.tail and self._segment.end is None and self._control.is_current
+        return is_told and (self._was_last or not self._is_locked)
 
     def _expect_tail(self, rest: bytes, found: Cut) -> None:
         """No whole frame follows here: this must be where the log ends."""
