@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Any, Final, ParamSpec, TypeVar, assert_never
 
+from leasemill import effects
 from leasemill.errors import Invalid, JobConflict, LeaseLost, Refused, Unavailable
 from leasemill.job import JobHandle, JobType
 from leasemill.kernel import commands as c
@@ -98,7 +99,7 @@ class JobLogger(logging.LoggerAdapter[logging.Logger]):
 class Context:
     """One run of a job, as its handler sees it."""
 
-    __slots__ = ("_commit", "_job", "_lease", "_logger", "_store", "_timeout_at", "latest_progress", "lost")
+    __slots__ = ("_applied", "_commit", "_job", "_lease", "_logger", "_store", "_timeout_at", "latest_progress", "lost")
 
     def __init__(
         self, lease: c.Lease, job: JobType[..., Any], store: FullStore, lost: LossSignal, timeout_at: float
@@ -112,6 +113,7 @@ class Context:
         self._timeout_at = timeout_at
         self._logger: JobLogger | None = None
         self._commit: c.Commit | None = None
+        self._applied: set[str] | None = None
 
     @property
     def job_id(self) -> str:
@@ -196,6 +198,24 @@ class Context:
         if self._commit is not None:
             raise Invalid(f"job {self.job_id!r} has committed in this run already; one commit holds everything")
         return Transaction(self, self._lease, self._job, self._store)
+
+    def once(self, connection: effects.Connection, effect: str | None = None) -> effects.Once:
+        """`with ctx.once(connection) as first`: apply an effect in another database than the store's once per job.
+
+        Leaving the block commits what it wrote, with a guard row; what a second run writes is rolled back. A job with
+        several effects names each. Raises LeaseLost if the job is known not to be this handler's any more.
+        """
+        if self._applied is None:
+            self._applied = set()
+        return effects.Once(connection, self.job_id, effect or self.kind, self.fence, self._check_held, self._applied)
+
+    def http_headers(self, effect: str | None = None) -> dict[str, str]:
+        """Idempotency-Key, the same in every run, and Leasemill-Fence, which rises; several calls name each."""
+        return effects.http_headers(self.job_id, effect, self.fence)
+
+    def _check_held(self) -> None:
+        if self.lost.is_set():
+            raise LeaseLost(self.job_id, "once", self.lost.reason or "expired", self.attempt, self.attempt)
 
 
 class Transaction:
