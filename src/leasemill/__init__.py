@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 __all__ = [
+    "AcquireStatus",
     "App",
     "Call",
     "Context",
     "Fail",
+    "FailStatus",
     "FixedLane",
     "JobHandle",
     "JobState",
@@ -20,6 +22,8 @@ __all__ = [
     "Release",
     "Retry",
     "RetryAfter",
+    "SucceedStatus",
+    "WorkLease",
     "Worker",
     "__version__",
 ]
@@ -32,12 +36,15 @@ if TYPE_CHECKING:
     from leasemill.outcomes import Fail, Release, RetryAfter
     from leasemill.policy import Retry
     from leasemill.worker.worker import Worker
+    from leasemill.worklease import AcquireStatus, FailStatus, SucceedStatus, WorkLease
 else:
     _HOMES = {
+        "AcquireStatus": "leasemill.worklease",
         "App": "leasemill.app",
         "Call": "leasemill.job",
         "Context": "leasemill.context",
         "Fail": "leasemill.outcomes",
+        "FailStatus": "leasemill.worklease",
         "FixedLane": "leasemill.job",
         "JobHandle": "leasemill.job",
         "JobState": "leasemill.kernel.model",
@@ -45,6 +52,8 @@ else:
         "Release": "leasemill.outcomes",
         "Retry": "leasemill.policy",
         "RetryAfter": "leasemill.outcomes",
+        "SucceedStatus": "leasemill.worklease",
+        "WorkLease": "leasemill.worklease",
         "Worker": "leasemill.worker.worker",
     }
 

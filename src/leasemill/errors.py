@@ -6,7 +6,10 @@ LeasemillError
 │   ├── JobConflict    the id is known with other content
 │   ├── LeaseLost      the lease is no longer the caller's
 │   ├── QueueRefused   the queue is not used in this way
-│   └── NotFound       no such job or queue
+│   ├── NotFound       no such job or queue
+│   ├── BacklogOrder   another offset of the domain is next (the three of WorkLease)
+│   ├── TokenMismatch  another lease of the domain is in flight
+│   └── LeaseNotFound  no lease of the domain is in flight
 ├── NoResult           the job has ended and there is no result to give
 │   ├── JobFailed      retries used up, or its handler said it can never succeed
 │   └── JobDead        cancelled by an operator, or quarantined
@@ -58,6 +61,38 @@ class QueueRefused(Refused):
 
 class NotFound(Refused):
     """No such job or queue."""
+
+
+class BacklogOrder(Refused):
+    """An offset was acquired that is not the next of its domain."""
+
+    def __init__(self, domain: str, expected: int | None, got: int) -> None:
+        super().__init__(f"offset {got} of domain {domain!r} is not next: acquire {expected} first")
+        self.domain = domain
+        self.expected = expected
+        self.got = got
+
+
+class TokenMismatch(Refused):
+    """The domain's lease has another token; whatever was reported changed nothing."""
+
+    def __init__(self, domain: str, offset: int | None) -> None:
+        super().__init__(
+            f"domain {domain!r} has offset {offset} in flight, under another token; try_acquire tells whose turn it is"
+        )
+        self.domain = domain
+        self.offset = offset
+
+
+class LeaseNotFound(Refused):
+    """Nothing of the domain is in flight; whatever was reported changed nothing."""
+
+    def __init__(self, domain: str) -> None:
+        super().__init__(
+            f"domain {domain!r} has nothing in flight: it was never acquired, or has been reported before; "
+            "try_acquire tells where an offset stands"
+        )
+        self.domain = domain
 
 
 class NoResult(LeasemillError):

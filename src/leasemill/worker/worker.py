@@ -10,7 +10,6 @@ import asyncio
 import dataclasses
 import logging
 import os
-import secrets
 import signal
 import socket
 import time
@@ -29,7 +28,7 @@ from leasemill.worker.fetcher import Fetcher
 from leasemill.worker.heartbeat import Heartbeat
 from leasemill.worker.housekeeping import Chore, Housekeeping
 from leasemill.worker.metrics import Metrics
-from leasemill.worker.presence import WorkerRecord, encode_record, running_job
+from leasemill.worker.presence import WorkerRecord, encode_record, new_worker_id, running_job
 from leasemill.worker.reaper import Reaper
 from leasemill.worker.reporter import Reporter
 from leasemill.worker.runner import Runner
@@ -362,11 +361,6 @@ async def _end_tasks(limit_s: float) -> None:
     if tasks:
         await asyncio.wait(tasks, timeout=limit_s)
     await asyncio.get_running_loop().shutdown_asyncgens()
-
-
-def new_worker_id() -> str:
-    """Tells people where to look: host, process, and a part that no other worker has."""
-    return f"{socket.gethostname()[:100]}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
 def _weights(app: App, queues: Mapping[str, int] | Iterable[str] | None) -> dict[str, int]:

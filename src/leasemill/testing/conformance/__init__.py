@@ -37,6 +37,7 @@ pytest.register_assert_rewrite(
             "refusing",
             "steps",
             "watching",
+            "worklease",
         )
     )
 )
@@ -60,6 +61,7 @@ from leasemill.testing.conformance.operate import Operating  # noqa: E402
 from leasemill.testing.conformance.reading import Reading  # noqa: E402
 from leasemill.testing.conformance.refusing import Refusing  # noqa: E402
 from leasemill.testing.conformance.watching import Watching  # noqa: E402
+from leasemill.testing.conformance.worklease import WorkLeases  # noqa: E402
 
 __all__ = ["ConformanceSuite", "DurableHarness", "Harness", "KeptHarness", "ReopeningHarness"]
 
@@ -74,6 +76,7 @@ class ConformanceSuite(
     Failing,
     Lanes,
     Acquiring,
+    WorkLeases,
     Operating,
     Reading,
     Watching,
