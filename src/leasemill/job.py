@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, Final, Generic, ParamSpec, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
@@ -22,6 +22,9 @@ from leasemill.kernel.model import SECOND, AbortReason, Job, JobSpec, JobState, 
 from leasemill.kernel.validate import BATCH_ITEMS
 from leasemill.policy import Duration, is_whole, microseconds
 from leasemill.store.base import FullStore
+
+if TYPE_CHECKING:
+    import psycopg
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -154,8 +157,19 @@ class JobType(Generic[P, R]):
             job_id=options.job_id if job_id is None else job_id,
             lane=options.lane if lane is None else lane,
         )
+        return self._like(self.app, options)
+
+    def using(self, connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> JobType[P, R]:
+        """The same job, enqueued in the transaction of a connection of yours: it is there when you commit.
+
+        On PostgreSQL, with a connection to the store's database. Nothing is begun, committed, rolled back or repeated
+        on it; errors of its own come as psycopg raises them.
+        """
+        return self._like(_Using(self.app, connection), self._options)
+
+    def _like(self, app: HasStore, options: Options) -> JobType[P, R]:
         return JobType(
-            self.app,
+            app,
             self.function,
             self.arguments,
             kind=self.kind,
@@ -175,6 +189,18 @@ class JobType(Generic[P, R]):
         return c.Followup(
             spec.queue, spec.kind, spec.payload, spec.lane, spec.priority, spec.run_at, spec.delay_us, spec.policy
         )
+
+
+class _Using:
+    """An app whose store is bound to a caller's connection."""
+
+    def __init__(self, app: HasStore, connection: object) -> None:
+        self._app = app
+        self._connection = connection
+
+    @property
+    def store(self) -> FullStore:
+        return self._app.store.using(self._connection)
 
 
 def check_priority(priority: int) -> int:
@@ -354,7 +380,10 @@ class JobHandle(Generic[R_co]):
 
     def _known(self, job: Job | None) -> Job:
         if job is None:
-            raise NotFound(f"there is no job {self.id!r} (any more): it was purged, pruned, or never enqueued")
+            raise NotFound(
+                f"there is no job {self.id!r} (any more): it was purged, pruned, or never enqueued (or "
+                "in a transaction that has not committed)"
+            )
         return job
 
     def _result_of(self, job: Job) -> R_co:

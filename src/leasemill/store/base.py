@@ -124,6 +124,7 @@ class FullStore(Store, Inspector, Operator, Protocol):
 
     @property
     def presence(self) -> Presence: ...
+    def using(self, connection: object) -> FullStore: ...
     def __enter__(self) -> Self: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -159,6 +160,13 @@ class Verbs(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def using(self, connection: object) -> FullStore:
+        """This store with an enqueue in the transaction of a caller's connection; there is one on PostgreSQL alone."""
+        raise Invalid(
+            "using(connection) needs a store on PostgreSQL, in the connection's own database; "
+            "on another store enqueue without it, after the transaction has committed"
+        )
 
     # Store
 

@@ -18,7 +18,7 @@ from leasemill.kernel.retry import NO_POLICY
 from leasemill.store.postgres.arrays import encoded, int8, int8s, texts
 from leasemill.store.postgres.pool import Connection, Moved
 from leasemill.store.postgres.rows import Row, lease_of, policy_of, policy_text
-from leasemill.store.postgres.site import Site, advisory_key
+from leasemill.store.postgres.site import Site, Steps, advisory_key
 
 ADMITTED_AT_ONCE: Final = 2_000
 ReportT = TypeVar("ReportT", c.StartReport, c.LeaseRef, c.AckReport, c.NackReport, c.ReleaseReport)
@@ -69,22 +69,34 @@ def use_queues(
     used = names & {job.queue for job, outcome in zip(jobs, outcomes, strict=True) if isinstance(outcome, c.Enqueued)}
     if not used:
         return
-    given = {"names": texts(sorted(used)), "mode": QueueMode.CLAIM.value}
+    fix_queues(site, connection, used)
+
+
+def fix_queues(site: Site, connection: Connection, names: set[str]) -> None:
+    """I7: these queues are used with enqueue and claim from now on."""
+    given = {"names": texts(sorted(names)), "mode": QueueMode.CLAIM.value}
     for name, mode in site.all(connection, "queues_use", given):
         if mode != QueueMode.CLAIM:
             raise QueueRefused(f"queue {name!r} is used with acquire; enqueue into another queue")
 
 
 def insert(site: Site, connection: Connection, jobs: Sequence[JobSpec], channel: str | None) -> list[c.EnqueueOutcome]:
-    """The insert alone, on any connection and in whatever transaction it is in."""
+    """The insert alone, on a connection of the store's own and in whatever transaction it is in."""
+    return site.follow(connection, inserting(jobs, channel))
+
+
+def inserting(jobs: Sequence[JobSpec], channel: str | None) -> Steps[list[c.EnqueueOutcome]]:
+    """The insert, statement by statement, for any kind of connection."""
     first: dict[str, JobSpec] = {}
     for job in jobs:
         first.setdefault(job.id, job)
-    count, ids, _ = site.one(connection, "enqueue", _columns(list(first.values()), channel))
+    ((count, ids, _),) = yield "enqueue", _columns(list(first.values()), channel)
     if count == len(jobs):
         return [c.Enqueued(job.id) for job in jobs]
     inserted = set(first) if count == len(first) else set(ids or ())
-    known = _known(site, connection, [job_id for job_id in first if job_id not in inserted])
+    unknown = [job_id for job_id in first if job_id not in inserted]
+    rows = (yield "specs", {"ids": texts(unknown)}) if unknown else []
+    known = {row[0]: spec_of(row) for row in rows}
     outcomes: list[c.EnqueueOutcome] = []
     for job in jobs:
         if job.id in inserted and first.get(job.id) is job:
@@ -110,12 +122,6 @@ def _columns(jobs: list[JobSpec], channel: str | None) -> dict[str, Any]:
         "policies": texts([policy_text(job.policy) for job in jobs]),
         "channel": channel,
     }
-
-
-def _known(site: Site, connection: Connection, ids: list[str]) -> dict[str, JobSpec]:
-    if not ids:
-        return {}
-    return {row[0]: spec_of(row) for row in site.all(connection, "specs", {"ids": texts(ids)})}
 
 
 def spec_of(row: Row) -> JobSpec:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from hashlib import blake2b
-from typing import Any, Final
+from typing import Any, Final, TypeAlias, TypeVar
 
 from leasemill.store.postgres.arrays import Int8Array, TextArray, int8, int8s, texts
 from leasemill.store.postgres.pool import Connection
 from leasemill.store.postgres.rows import Row
 from leasemill.store.postgres.statements import Statements
 from leasemill.store.sources import Clock
+
+AnswerT = TypeVar("AnswerT")
+Steps: TypeAlias = Generator[tuple[str, Mapping[str, Any]], list[Row], AnswerT]
+"""Statements by name, each answered with its rows before the next: the same on any kind of connection."""
 
 RANKS: Final = 10
 NUMBERS_KEPT: Final = 100_000
@@ -107,6 +111,15 @@ class Site:
     def one(self, connection: Connection, name: str, given: Mapping[str, Any]) -> Row:
         (row,) = self.all(connection, name, given)
         return row
+
+    def follow(self, connection: Connection, steps: Steps[AnswerT]) -> AnswerT:
+        try:
+            name, given = next(steps)
+            while True:
+                name, given = steps.send(self.all(connection, name, given))
+        except StopIteration as end:
+            answer: AnswerT = end.value
+            return answer
 
     def must_look(self) -> bool:
         """Whether to look for expired leases and arrivals before a claim: always when time is a test's, and now and

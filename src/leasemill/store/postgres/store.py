@@ -17,11 +17,13 @@ from msgspec.structs import replace
 from leasemill.errors import Refused, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.decide import offset_id
+from leasemill.kernel.model import JobSpec
 from leasemill.kernel.operate import ENDED_STATES, KEPT_STATES
 from leasemill.kernel.validate import check
 from leasemill.store.base import Verbs, Watch
 from leasemill.store.postgres import hot, reading
 from leasemill.store.postgres.arrays import int8
+from leasemill.store.postgres.bound import BoundStore
 from leasemill.store.postgres.decided import decide
 from leasemill.store.postgres.listen import Listener, News, PostgresWatch, Teller
 from leasemill.store.postgres.migrate import applied, migrate, migrations
@@ -105,6 +107,21 @@ class PostgresStore(Verbs):
         self._executor.shutdown(wait=True, cancel_futures=True)
         self._pool.close()
         self._signal.notify()
+
+    def using(self, connection: object) -> BoundStore:
+        return BoundStore(self, self._site, self._teller, self._use_queues, connection)
+
+    def _use_queues(self, jobs: Sequence[JobSpec]) -> None:
+        """I7, on a connection of our own: a caller's transaction, however long, locks no queue."""
+        if self._site.claim_queues.issuperset(job.queue for job in jobs):
+            return
+
+        def work(connection: Connection) -> set[str]:
+            names = hot.check_enqueue_queues(self._site, connection, jobs)
+            hot.fix_queues(self._site, connection, names)
+            return names
+
+        self._site.claim_queues.update(self._pool.run(work))
 
     # Straight path
 

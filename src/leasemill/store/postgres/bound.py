@@ -1,0 +1,125 @@
+"""`job.using(connection)`: the store, bound to a connection of the caller's.
+
+Enqueue runs on that connection, in the transaction it is in: commit makes the jobs claimable, rollback unmakes them.
+Every other verb is the store's own. What must never happen here: to begin, commit, roll back or repeat anything on a
+connection that is not ours, or to lock a row there that an ack or another lane needs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias, TypeVar, cast
+
+import psycopg
+from psycopg.pq import TransactionStatus
+
+from leasemill.errors import Invalid, Refused, Unavailable
+from leasemill.kernel import commands as c
+from leasemill.kernel.model import JobSpec
+from leasemill.kernel.validate import check
+from leasemill.store.base import FullStore, Verbs, Watch
+from leasemill.store.postgres.cursors import afollow, follow
+from leasemill.store.postgres.hot import inserting
+from leasemill.store.postgres.listen import Teller
+from leasemill.store.postgres.pool import UNREADY, Moved
+from leasemill.store.postgres.site import Site
+from leasemill.store.presence import Presence
+
+AnswerT = TypeVar("AnswerT")
+UserConnection: TypeAlias = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
+
+
+class BoundStore(Verbs):
+    """A store whose enqueue joins the caller's transaction. Owns neither the store nor the connection."""
+
+    def __init__(
+        self,
+        store: FullStore,
+        site: Site,
+        teller: Teller,
+        register: Callable[[Sequence[JobSpec]], None],
+        connection: object,
+    ) -> None:
+        super().__init__(store.entropy)
+        if not isinstance(connection, psycopg.Connection | psycopg.AsyncConnection):
+            raise Invalid(
+                f"using() takes a psycopg.Connection or psycopg.AsyncConnection, not a {type(connection).__name__}: "
+                "hand over the driver's own connection"
+            )
+        self._store = store
+        self._site = site
+        self._teller = teller
+        self._register = register
+        self._connection: UserConnection = connection
+
+    @property
+    def presence(self) -> Presence:
+        return self._store.presence
+
+    def run(self, command: c.Command[AnswerT]) -> AnswerT:
+        if not isinstance(command, c.Enqueue):
+            return self._store.run(command)
+        connection = self._connection
+        if not isinstance(connection, psycopg.Connection):
+            raise Invalid("this is an AsyncConnection: write `await job.using(connection).aenqueue(...)`")
+        if not self._checked(command):
+            return cast(AnswerT, [])
+        self._register(command.jobs)
+        try:
+            return cast(AnswerT, follow(self._site, connection, inserting(command.jobs, self._channel())))
+        except (Moved, *UNREADY) as error:
+            raise self._told(error) from error
+
+    async def arun(self, command: c.Command[AnswerT]) -> AnswerT:
+        if not isinstance(command, c.Enqueue):
+            return await self._store.arun(command)
+        connection = self._connection
+        if not isinstance(connection, psycopg.AsyncConnection):
+            raise Invalid(
+                "this connection would block the event loop: take a psycopg.AsyncConnection, or write `enqueue`"
+            )
+        if not self._checked(command):
+            return cast(AnswerT, [])
+        if not self._site.claim_queues.issuperset(job.queue for job in command.jobs):
+            await asyncio.to_thread(self._register, command.jobs)
+        try:
+            return cast(AnswerT, await afollow(self._site, connection, inserting(command.jobs, self._channel())))
+        except (Moved, *UNREADY) as error:
+            raise self._told(error) from error
+
+    def watch(self, queues: Sequence[str]) -> Watch:
+        return self._store.watch(queues)
+
+    def close(self) -> None:
+        """Nothing here is this object's own."""
+
+    def _checked(self, command: c.Enqueue) -> bool:
+        """Refuses what cannot be sent; False: there is nothing to send."""
+        check(command)
+        if not command.jobs:
+            return False
+        encoding = self._connection.info.encoding
+        if encoding != "utf-8":
+            raise Invalid(f"the connection's client_encoding is {encoding}: connect with client_encoding=utf8")
+        return True
+
+    def _channel(self) -> str | None:
+        """Told with the caller's transaction, when it commits: PostgreSQL tells one that says it often only once.
+
+        An autocommit connection outside a transaction commits with the statement: what many of them would tell is told
+        together, as for the store's own.
+        """
+        connection = self._connection
+        if connection.autocommit and connection.info.transaction_status == TransactionStatus.IDLE:
+            return self._teller.channel()
+        return self._site.channel
+
+    def _told(self, error: Exception) -> Exception:
+        if isinstance(error, Moved):
+            return Unavailable(f"{error}; roll back, and repeat the transaction")
+        schema = self._site.statements.schema
+        return Refused(
+            f"the connection's database has no Leasemill tables in the schema {schema!r}, or older ones "
+            f"({str(error).strip().partition(chr(10))[0]}): use a connection to the store's own database"
+        )

@@ -1,0 +1,76 @@
+"""Our statements on connections that are, or have been, in a user's hands.
+
+Whatever was set there (row factory, cursor factory, adapters, search path) must not matter: the cursors are our own,
+rows are plain tuples in binary form, every name in a statement has its schema. Nothing here begins or ends a
+transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, TypeVar
+
+import psycopg
+from psycopg import adapters
+from psycopg.adapt import AdaptersMap
+from psycopg.rows import tuple_row
+
+from leasemill.store.postgres.arrays import int8, register
+from leasemill.store.postgres.rows import Row
+from leasemill.store.postgres.site import Site, Steps
+
+AnswerT = TypeVar("AnswerT")
+
+
+class _Plain:
+    """psycopg's own adapters and ours, whatever a connection's are."""
+
+    def __init__(self) -> None:
+        self.adapters = AdaptersMap(adapters)
+        self.connection = None
+        register(self)
+
+
+PLAIN: Final = _Plain()
+
+
+class PlainCursor(psycopg.Cursor[Row]):
+    @property
+    def adapters(self) -> AdaptersMap:
+        return PLAIN.adapters
+
+
+class AsyncPlainCursor(psycopg.AsyncCursor[Row]):
+    @property
+    def adapters(self) -> AdaptersMap:
+        return PLAIN.adapters
+
+
+def follow(site: Site, connection: psycopg.Connection[Any], steps: Steps[AnswerT]) -> AnswerT:
+    """Carry out statements in whatever transaction the connection is in."""
+    with PlainCursor(connection, row_factory=tuple_row) as cursor:
+        try:
+            name, given = next(steps)
+            while True:
+                cursor.execute(site.statements[name], timed(site, given), binary=True)
+                name, given = steps.send(cursor.fetchall())
+        except StopIteration as end:
+            answer: AnswerT = end.value
+            return answer
+
+
+async def afollow(site: Site, connection: psycopg.AsyncConnection[Any], steps: Steps[AnswerT]) -> AnswerT:
+    """`follow` in async code."""
+    async with AsyncPlainCursor(connection, row_factory=tuple_row) as cursor:
+        try:
+            name, given = next(steps)
+            while True:
+                await cursor.execute(site.statements[name], timed(site, given), binary=True)
+                name, given = steps.send(await cursor.fetchall())
+        except StopIteration as end:
+            answer: AnswerT = end.value
+            return answer
+
+
+def timed(site: Site, given: Mapping[str, Any]) -> dict[str, Any]:
+    return {"now": int8(site.now()), **given}
