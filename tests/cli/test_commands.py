@@ -153,6 +153,21 @@ def test_a_failed_job_is_redriven_and_runs_again() -> None:
     assert shown["attempts"] == 2
 
 
+def test_a_job_is_explained_to_people_and_to_scripts() -> None:
+    job_id = enqueue("send", "--json", '{"to": "nobody"}')
+    waiting = leasemill("jobs", "explain", job_id)
+    assert waiting.output.splitlines()[0] == f"Job '{job_id}' (send, queue 'mail', lane 'nobody') is READY."
+    assert "no worker is at work that serves queue 'mail'" in waiting.output
+    assert waiting.output.splitlines()[-1] == "  -> leasemill worker MODULE:APP --queue mail"
+    drain()
+    failed = told("jobs", "explain", job_id, "--json")
+    assert isinstance(failed, dict)
+    assert (failed["job_id"], failed["state"], failed["situation"]) == (job_id, "failed", "failed")
+    assert failed["now"][-1] == "The error: Fail: no such mailbox."
+    unknown = leasemill("jobs", "explain", "nothing")
+    assert (unknown.exit_code, "there is no job 'nothing'" in unknown.output) == (1, True)
+
+
 def test_a_job_is_cancelled_and_purged_and_the_acts_are_kept(project: Path) -> None:
     job_id = enqueue("send", "--json", '{"to": "ann"}')
     assert (

@@ -13,7 +13,7 @@ COMMANDS = {
     "demo": LazyCommand("leasemill.cli.demo:demo", "See jobs survive a killed and a stopped worker."),
     "enqueue": LazyCommand("leasemill.cli.enqueue:enqueue", "Enqueue a job."),
     "health": LazyCommand("leasemill.cli.health:health", "Tell whether workers are at work; for probes."),
-    "jobs": LazyCommand("leasemill.cli.jobs:jobs", "List, show, cancel, redrive and purge jobs."),
+    "jobs": LazyCommand("leasemill.cli.jobs:jobs", "List, show, explain, cancel, redrive and purge jobs."),
     "queues": LazyCommand("leasemill.cli.queues:queues", "List, pause, resume and set queues."),
     "stats": LazyCommand("leasemill.cli.stats:stats", "Count jobs by queue and state."),
     "version": LazyCommand("leasemill.cli.version:version", "Print the version."),

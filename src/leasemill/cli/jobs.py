@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,9 @@ import msgspec
 from leasemill.cli.lazy import EXIT_REFUSED
 from leasemill.cli.opening import by_option, opened, reason_option, url_option
 from leasemill.cli.output import instant, json_option, print_json, print_table, span
+from leasemill.cli.workers import at_work
 from leasemill.errors import NotFound
+from leasemill.explain import explain, gather
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import NEVER, Execution, Job, JobState, Refusal
 from leasemill.kernel.operate import last_error
@@ -24,7 +27,7 @@ ERROR_SHOWN = 60
 
 @click.group()
 def jobs() -> None:
-    """List, show, cancel, redrive and purge jobs."""
+    """List, show, explain, cancel, redrive and purge jobs."""
 
 
 def filter_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -111,11 +114,35 @@ def show(url: str, job_id: str, as_json: bool) -> None:
     with opened(url) as store:
         job = store.job(job_id)
     if job is None:
-        raise NotFound(f"there is no job {job_id!r}; it never was, or retention or purge has removed it")
+        raise _no_such_job(job_id)
     if as_json:
         print_json(detailed(job))
     else:
         _print_job(job)
+
+
+def _no_such_job(job_id: str) -> NotFound:
+    return NotFound(f"there is no job {job_id!r}; it never was, or retention or purge has removed it")
+
+
+@jobs.command("explain")
+@click.argument("job_id")
+@url_option
+@json_option
+def explain_job(url: str, job_id: str, as_json: bool) -> None:
+    """Tell in sentences why a job waits, who has it, why it ran more than once, or how it ended."""
+    with opened(url) as store:
+        facts = gather(store, job_id, time.time_ns() // 1_000, at_work(store.presence))
+    if facts is None:
+        raise _no_such_job(job_id)
+    told = explain(facts)
+    if as_json:
+        print_json(told)
+        return
+    for line in (*told.now, *told.history):
+        click.echo(line)
+    for line in told.advice:
+        click.echo(f"  -> {line}")
 
 
 @jobs.command()

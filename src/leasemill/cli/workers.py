@@ -11,6 +11,7 @@ import msgspec
 
 from leasemill.cli.opening import opened, url_option
 from leasemill.cli.output import json_option, print_json, print_table, span
+from leasemill.explain import AtWork
 from leasemill.kernel.model import SECOND
 from leasemill.store.presence import Presence
 from leasemill.worker.presence import RunningJob, WorkerRecord, decode_record
@@ -50,6 +51,12 @@ def workers(url: str, as_json: bool) -> None:
 def records(presence: Presence) -> list[WorkerRecord]:
     """What workers published, as far as it can be read."""
     return list(_readable(content for _, content in presence.records()))
+
+
+def at_work(presence: Presence) -> list[AtWork]:
+    """The workers that were heard of lately."""
+    now = time.time()
+    return [AtWork(one.worker, frozenset(one.queues)) for one in records(presence) if not one.is_stale(now)]
 
 
 def _readable(contents: Iterable[bytes]) -> Iterable[WorkerRecord]:

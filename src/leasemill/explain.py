@@ -1,0 +1,444 @@
+"""Why a job is as it is, in sentences: why it waits, who has it, why it ran twice, how it ended.
+
+Everything is told from recorded facts: the job with its executions and refusals, its queue, its lane, what operators
+did, and who says that they are at work. `explain` is pure; `gather` reads the facts of any store. What must never
+happen here: a sentence that the record does not bear out. Where the record was cut (I8, O8) the sentence says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from shlex import quote
+from typing import Final
+
+from msgspec import Struct
+
+from leasemill.kernel.commands import LaneView, QueueView
+from leasemill.kernel.model import (
+    ACTIONS_KEPT,
+    NEVER,
+    AbortReason,
+    Action,
+    Execution,
+    ExecutionStatus,
+    Job,
+    JobState,
+    QueueMode,
+    Verb,
+)
+from leasemill.kernel.operate import last_error
+from leasemill.store.base import Inspector
+from leasemill.times import instant, span
+
+ENDS_TOLD: Final = 10
+"""Earlier attempts that are told one by one; of more, the first and the latest."""
+QUEUES_READ: Final = 1_000
+
+
+class Situation(StrEnum):
+    """What a job's condition comes down to; one word for programs."""
+
+    DUE = "due"
+    NOT_DUE = "not due"
+    RETRY = "waits for a retry"
+    GIVEN_BACK = "given back"
+    BEHIND = "behind its lane's head"
+    PAUSED = "queue paused"
+    UNSERVED = "no worker serves its queue"
+    NO_HANDLER = "no worker knows its kind"
+    WAITS_FOR_OWNER = "waits for its owner"
+    LEASED = "leased"
+    RUNNING = "running"
+    EXPIRED = "lease ran out"
+    COMMITTED = "committed"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    QUARANTINED = "quarantined"
+    CANCELLED = "cancelled"
+
+
+class AtWork(Struct, frozen=True):
+    """A worker that was heard of lately, and the queues it serves."""
+
+    worker: str
+    queues: frozenset[str]
+
+
+class Facts(Struct, frozen=True):
+    """What is known of a job and of what is around it. `actions`: newest first; `workers`: None if nobody can tell."""
+
+    job: Job
+    now: int
+    queue: QueueView | None = None
+    lane: LaneView | None = None
+    actions: Sequence[Action] = ()
+    workers: Sequence[AtWork] | None = None
+
+
+class Explanation(Struct, frozen=True):
+    """`now`: what holds and what comes next; `history`: how it came to this; `advice`: what an operator can do."""
+
+    job_id: str
+    state: JobState
+    situation: Situation
+    now: list[str]
+    history: list[str]
+    advice: list[str]
+
+
+def gather(store: Inspector, job_id: str, now: int, workers: Sequence[AtWork] | None = None) -> Facts | None:
+    """The facts of a job; None if there is no such job."""
+    job = store.job(job_id)
+    if job is None:
+        return None
+    spec = job.spec
+    return Facts(
+        job,
+        now,
+        find_queue(store, spec.queue),
+        None if spec.lane is None else store.lane(spec.queue, spec.lane),
+        [action for action in store.actions(limit=ACTIONS_KEPT) if action.target in (spec.id, spec.queue)],
+        workers,
+    )
+
+
+def find_queue(store: Inspector, name: str) -> QueueView | None:
+    after = ""
+    while page := store.queues(limit=QUEUES_READ, after=after):
+        for view in page:
+            if view.name == name:
+                return view
+        after = page[-1].name
+        if len(page) < QUEUES_READ or after > name:
+            break
+    return None
+
+
+def explain(facts: Facts) -> Explanation:
+    job = facts.job
+    situation, now, advice = _present(facts)
+    return Explanation(job.spec.id, job.state, situation, [_headline(job), *now], list(_history(facts)), advice)
+
+
+def _headline(job: Job) -> str:
+    spec = job.spec
+    lane = "" if spec.lane is None else f", lane {spec.lane!r}"
+    return f"Job {spec.id!r} ({spec.kind}, queue {spec.queue!r}{lane}) is {job.state.value.upper()}."
+
+
+_Present = tuple[Situation, list[str], list[str]]
+
+
+def _present(facts: Facts) -> _Present:
+    match facts.job.state:
+        case JobState.READY:
+            return _ready(facts)
+        case JobState.LEASED:
+            return _leased(facts)
+        case JobState.SUCCEEDED:
+            return Situation.SUCCEEDED, [_success(facts.job.executions[-1])], []
+        case JobState.FAILED:
+            return _failed(facts)
+        case JobState.DEAD:
+            return _dead(facts)
+
+
+# READY: what it waits for --------------------------------------------------------------------------------------
+
+
+def _ready(facts: Facts) -> _Present:
+    job = facts.job
+    if facts.queue is not None and facts.queue.mode is QueueMode.ACQUIRE:
+        said = f"Queue {job.spec.queue!r} is used with acquire: no worker claims from it, the job waits for its owner."
+        advice = ["Look at the program that acquires the offsets of this queue: it has not asked for this one again."]
+        return Situation.WAITS_FOR_OWNER, [said], advice
+    situation, waits, advice = _waits(facts)
+    if facts.queue is not None and facts.queue.is_paused:
+        resume = f"leasemill queues resume {job.spec.queue} --reason …"
+        return Situation.PAUSED, [_paused(facts), *waits[:1]], [resume]
+    return situation, waits, advice
+
+
+def _waits(facts: Facts) -> _Present:
+    """What it would wait for if its queue is not paused."""
+    job = facts.job
+    head = None if facts.lane is None else facts.lane.head
+    if head is not None and head.spec.id != job.spec.id:
+        return Situation.BEHIND, [_behind(facts, head)], _behind_advice(head)
+    if job.available_at > facts.now:
+        return _not_due(facts)
+    return _due(facts)
+
+
+def _paused(facts: Facts) -> str:
+    name = facts.job.spec.queue
+    pause = next((one for one in facts.actions if one.verb is Verb.PAUSE and one.target == name), None)
+    who = "by an operator" if pause is None else f"since {instant(pause.at)} by {pause.by} ({pause.reason})"
+    return f"Queue {name!r} is paused {who} and gives out no job until it is resumed."
+
+
+def _behind(facts: Facts, head: Job) -> str:
+    return f"It stands in its lane behind {head.spec.id!r}, which {_what_it_does(head, facts.now)}."
+
+
+def _what_it_does(head: Job, now: int) -> str:
+    last = head.executions[-1] if head.executions else None
+    if head.state is JobState.LEASED and last is not None:
+        return f"worker {last.worker} has had since {instant(last.leased_at)}"
+    if head.blocks_lane:
+        how = "failed for good" if head.state is JobState.FAILED else "was quarantined"
+        return f"{how} at {instant(head.updated_at)} and blocks the lane until an operator acts"
+    if head.available_at > now:
+        what = "waits for its retry" if _failed_last(head) else "is not due"
+        return f"{what} until {instant(head.available_at)} ({_in(head.available_at, now)})"
+    return f"has been due since {instant(head.available_at)} and waits for a worker"
+
+
+def _behind_advice(head: Job) -> list[str]:
+    if head.blocks_lane:
+        lane = f"{head.spec.queue} {quote(head.spec.lane or '')}"
+        return [f"leasemill lanes unblock {lane} --how redrive|cancel|purge --reason …"]
+    return [f"leasemill jobs explain {quote(head.spec.id)}"]
+
+
+def _not_due(facts: Facts) -> _Present:
+    job = facts.job
+    until = f"until {instant(job.available_at)} ({_in(job.available_at, facts.now)})"
+    last = job.executions[-1] if job.executions else None
+    if last is None or job.redriven_attempt == job.attempt:
+        return Situation.NOT_DUE, [f"It was enqueued to run later: it is not due {until}."], []
+    if _failed_last(job):
+        said = f"It waits for retry {job.retries} of {last.terms.max_retries} {until}: {_error_of(last)}."
+        return Situation.RETRY, [said], []
+    if last.reason is AbortReason.RELEASED and last.started_at is None:
+        return _no_handler(facts, until)
+    return Situation.GIVEN_BACK, [f"Its handler gave it back for a while: it is not due {until}."], []
+
+
+def _no_handler(facts: Facts, until: str) -> _Present:
+    job = facts.job
+    times = sum(one.reason is AbortReason.RELEASED and one.started_at is None for one in job.executions)
+    said = (
+        f"It was given back {_times(times)} before a handler began, as workers do that have no handler for kind "
+        f"{job.spec.kind!r}; it is offered again {until}."
+    )
+    return Situation.NO_HANDLER, [said], [f"Run a worker whose app declares {job.spec.kind!r}, or cancel the job."]
+
+
+def _due(facts: Facts) -> _Present:
+    job = facts.job
+    said = f"It has been due since {instant(job.available_at)} and waits for a worker that is free."
+    if facts.workers is None:
+        return Situation.DUE, [said], []
+    serving = [one.worker for one in facts.workers if job.spec.queue in one.queues]
+    if not serving:
+        at_work = f"{len(facts.workers)} at work, none of them" if facts.workers else "no worker is at work that"
+        return (
+            Situation.UNSERVED,
+            [said, f"Nobody will take it now: {at_work} serves queue {job.spec.queue!r}."],
+            [f"leasemill worker MODULE:APP --queue {job.spec.queue}"],
+        )
+    return Situation.DUE, [said, f"Its queue is served by {_listed(serving)}."], []
+
+
+# LEASED: who has it --------------------------------------------------------------------------------------------
+
+
+def _leased(facts: Facts) -> _Present:
+    execution = facts.job.executions[-1]
+    who = f"Worker {execution.worker} has it, as attempt {execution.attempt}, since {instant(execution.leased_at)}"
+    said: list[str]
+    match execution.status:
+        case ExecutionStatus.COMMITTED:
+            situation = Situation.COMMITTED
+            took_effect = f"It took effect at {instant(execution.committed_at)}; only its end is not reported yet."
+            said = [f"{who}.", f"{took_effect} It can only succeed now and is not run again."]
+        case ExecutionStatus.STARTED:
+            situation = Situation.RUNNING
+            said = [f"{who}; its handler began at {instant(execution.started_at)}."]
+        case _:
+            situation = Situation.LEASED
+            said = [f"{who}; that its handler began is not recorded yet."]
+    said.append(_lease(facts, execution))
+    if execution.expires_at <= facts.now and situation is not Situation.COMMITTED:
+        situation = Situation.EXPIRED
+    known = facts.workers is None or any(one.worker == execution.worker for one in facts.workers)
+    if not known and execution.expires_at != NEVER:
+        said.append(f"Worker {execution.worker} has not been heard of lately: it may be dead, or stopped.")
+    return situation, said, []
+
+
+def _lease(facts: Facts, execution: Execution) -> str:
+    if execution.expires_at == NEVER:
+        return "Its lease has no end: it is kept until its owner reports."
+    if execution.expires_at > facts.now:
+        left = _in(execution.expires_at, facts.now)
+        return f"Its lease runs until {instant(execution.expires_at)} ({left}) unless a heartbeat extends it."
+    then = (
+        "whoever claims or looks for expired leases next records it as succeeded"
+        if execution.status is ExecutionStatus.COMMITTED
+        else "it is anybody's, as soon as a worker claims or looks for expired leases"
+    )
+    return f"Its lease ran out at {instant(execution.expires_at)}: {then}."
+
+
+# The ends ------------------------------------------------------------------------------------------------------
+
+
+def _success(execution: Execution) -> str:
+    by = f"Attempt {execution.attempt} by worker {execution.worker} took effect at {instant(execution.committed_at)}"
+    ended = instant(execution.finished_at)
+    match execution.ended_by:
+        case Verb.ACK:
+            return f"{by} and reported its end at {ended}."
+        case Verb.EXPIRE:
+            return f"{by}; its end was never reported, so the job was finished at {ended}, when its lease had run out."
+        case Verb.NACK:
+            return f"{by}; the handler failed after that ({_error_of(execution)}), which changes nothing any more."
+        case Verb.CANCEL:
+            return f"{by}; an operator's cancel at {ended} came after that and could only finish it."
+        case _:
+            return f"{by}; it was given back at {ended}, after its commit, which could only finish it."
+
+
+def _failed(facts: Facts) -> _Present:
+    job = facts.job
+    last = job.executions[-1]
+    allowed = last.terms.max_retries
+    why = (
+        f"it had used its {_counted(allowed, 'retry', 'retries')}"
+        if job.retries >= allowed
+        else "its handler said that it can never succeed"
+    )
+    said = [f"Attempt {last.attempt} by worker {last.worker} failed at {instant(last.finished_at)}, and {why}."]
+    said += _blocking(facts)
+    return Situation.FAILED, [*said, f"The error: {_error_line(job)}."], _redrive_advice(job)
+
+
+def _dead(facts: Facts) -> _Present:
+    job = facts.job
+    if job.is_cancelled:
+        act = _latest_act(facts, Verb.CANCEL)
+        who = (
+            f"An operator cancelled it at {instant(job.updated_at)}; who and why is not kept any more"
+            if act is None
+            else f"{act.by} cancelled it at {instant(act.at)}: {act.reason}"
+        )
+        return Situation.CANCELLED, [f"{who}."], _redrive_advice(job)
+    last = job.executions[-1]
+    runs = _counted(job.expirations, "run")
+    said = (
+        f"It was quarantined at {instant(last.finished_at)}: {runs} began and ended without a report, and that is the "
+        "most its policy allows. It may be what kills its workers."
+    )
+    return Situation.QUARANTINED, [said, *_blocking(facts)], _redrive_advice(job)
+
+
+def _blocking(facts: Facts) -> list[str]:
+    if not facts.job.blocks_lane:
+        return []
+    behind = "" if facts.lane is None else f"; {_counted(facts.lane.waiting, 'job')} behind it"
+    return [f"It blocks lane {facts.job.spec.lane!r} until an operator acts{behind}."]
+
+
+def _redrive_advice(job: Job) -> list[str]:
+    if job.blocks_lane:
+        return _behind_advice(job)
+    return [f"leasemill jobs redrive --id {quote(job.spec.id)} --reason …"]
+
+
+# How it came to this -------------------------------------------------------------------------------------------
+
+
+def _history(facts: Facts) -> Iterator[str]:
+    job = facts.job
+    if job.attempt > 1:
+        yield _runs(job)
+    ends = [_end(one, following) for one, following in zip(job.executions, job.executions[1:], strict=False)]
+    if job.executions and job.state is JobState.READY:
+        ends.append(_end(job.executions[-1], None))
+    yield from ends if len(ends) <= ENDS_TOLD else ends[:1]
+    if len(ends) > ENDS_TOLD:
+        yield f"{len(ends) - ENDS_TOLD} more attempts ended; the latest {ENDS_TOLD - 1}:"
+        yield from ends[1 - ENDS_TOLD :]
+    for refusal in job.refusals:
+        of = "an unknown attempt" if refusal.attempt is None else f"attempt {refusal.attempt}"
+        yield (
+            f"Worker {refusal.worker or 'unknown'} came too late with {refusal.verb.value} of {of} at "
+            f"{instant(refusal.at)}, when attempt {refusal.current_attempt} was the latest (lease "
+            f"{refusal.reason.value}): refused, and nothing of it took effect."
+        )
+    yield from _redrives(facts)
+
+
+def _runs(job: Job) -> str:
+    committed = next((one for one in job.executions if one.committed_at is not None), None)
+    effect = "none has taken effect" if committed is None else f"only attempt {committed.attempt} took effect"
+    dropped = job.attempt - len(job.executions)
+    cut = f" ({dropped} of them are not kept any more)" if dropped > 0 else ""
+    return f"It has been given out {_times(job.attempt)}{cut}; {effect}."
+
+
+def _end(execution: Execution, following: Execution | None) -> str:
+    who = f"Attempt {execution.attempt} (worker {execution.worker})"
+    at = instant(execution.finished_at)
+    next_one = "" if following is None else f", so worker {following.worker} got it as attempt {following.attempt}"
+    match execution.reason:
+        case AbortReason.EXPIRED:
+            began = "before its handler was recorded as begun" if execution.started_at is None else "while it ran"
+            why = "the worker had died, stalled or was cut off"
+            return f"{who}: its lease ran out {began}, noticed at {at}; {why}{next_one}."
+        case AbortReason.FAILED:
+            return f"{who}: failed at {at} ({_error_of(execution)}){next_one}."
+        case AbortReason.RELEASED:
+            return f"{who}: given back at {at}, which is no failure{next_one}."
+        case AbortReason.CANCELLED:
+            return f"{who}: taken away at {at} by an operator's cancel{next_one}."
+        case None:
+            return f"{who}: {execution.status.value} at {at}{next_one}."
+
+
+def _redrives(facts: Facts) -> Iterator[str]:
+    acts = [one for one in facts.actions if one.verb is Verb.REDRIVE and one.target == facts.job.spec.id]
+    for act in reversed(acts):
+        yield f"{act.by} redrove it at {instant(act.at)}: {act.reason}."
+    if facts.job.redriven_attempt is not None and not acts:
+        yield f"An operator redrove it after attempt {facts.job.redriven_attempt}; who and why is not kept any more."
+
+
+# Words ---------------------------------------------------------------------------------------------------------
+
+
+def _failed_last(job: Job) -> bool:
+    return bool(job.executions) and job.executions[-1].reason is AbortReason.FAILED and job.retries > 0
+
+
+def _latest_act(facts: Facts, verb: Verb) -> Action | None:
+    job_id = facts.job.spec.id
+    return next((one for one in facts.actions if one.verb is verb and one.target == job_id), None)
+
+
+def _error_of(execution: Execution) -> str:
+    return (execution.error or "no error was told").partition("\n")[0].rstrip(".")
+
+
+def _error_line(job: Job) -> str:
+    return (last_error(job) or "none was told").partition("\n")[0].rstrip(".")
+
+
+def _in(at: int, now: int) -> str:
+    return f"in {span(at - now)}"
+
+
+def _times(count: int) -> str:
+    return {1: "once", 2: "twice"}.get(count, f"{count} times")
+
+
+def _counted(count: int, one: str, many: str | None = None) -> str:
+    return f"{count} {one if count == 1 else many or one + 's'}"
+
+
+def _listed(names: Sequence[str], most: int = 5) -> str:
+    shown = ", ".join(names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"

@@ -1,0 +1,38 @@
+"""How instants and durations are told to people: one way in the command line, in explanations and in tests."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Final
+
+from leasemill.kernel.model import NEVER, SECOND
+
+MINUTE_S: Final = 60
+HOUR_S: Final = 3600
+DAY_S: Final = 24 * HOUR_S
+
+
+def instant(us: int | None) -> str:
+    if us is None:
+        return "-"
+    if us == NEVER:
+        return "never"
+    return datetime.fromtimestamp(us / SECOND, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def span(us: int | None) -> str:
+    """A duration as people say it."""
+    if us is None:
+        return "-"
+    if us >= NEVER:
+        return "never"
+    seconds = us / SECOND
+    if seconds < 1:
+        return f"{us / 1000:.1f} ms"
+    if seconds < MINUTE_S:
+        return f"{seconds:.1f} s"
+    if seconds < HOUR_S:
+        return f"{seconds / MINUTE_S:.1f} min"
+    if seconds < DAY_S:
+        return f"{seconds / HOUR_S:.1f} h"
+    return f"{seconds / DAY_S:.1f} d"

@@ -1,0 +1,398 @@
+"""Every situation a job can be in, and what is said of it; run on every store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from leasemill.explain import AtWork, Explanation, Situation, explain, gather
+from leasemill.kernel.model import ACTIONS_KEPT, SECOND, JobState, OnFailure, Policy
+from leasemill.testing.conformance import Harness
+from leasemill.testing.conformance.steps import (
+    LANE,
+    OTHER,
+    QUEUE,
+    ack,
+    acked,
+    acquire_one,
+    cancelled,
+    claim_one,
+    commit,
+    committed,
+    enqueue_and_claim,
+    enqueue_many,
+    enqueue_one,
+    expired,
+    failed_for_good,
+    let_expire,
+    nacked,
+    pause,
+    purge,
+    redrive,
+    released,
+    spec,
+    started,
+)
+from leasemill.times import instant
+
+BLOCK = Policy(max_retries=0, max_expirations=1, on_failure=OnFailure.BLOCK)
+HERE = (AtWork("worker-1", frozenset({QUEUE})),)
+
+
+def told(harness: Harness, job_id: str = "job", workers: Sequence[AtWork] | None = HERE) -> Explanation:
+    facts = gather(harness.store, job_id, harness.clock.now(), workers)
+    assert facts is not None
+    told = explain(facts)
+    sentences = [*told.now, *told.history]
+    assert [one for one in sentences if not one.endswith((".", ":"))] == [], "sentences"
+    assert told.now[0].startswith(f"Job {job_id!r} (")
+    return told
+
+
+def at(harness: Harness, s: float = 0) -> str:
+    return instant(harness.clock.now() + round(s * SECOND))
+
+
+class ExplainSuite:
+    """One test for each situation. A store's tests give the `harness`."""
+
+    # READY
+
+    def test_a_job_that_is_due_waits_for_a_free_worker(self, harness: Harness) -> None:
+        enqueue_one(harness)
+        since = at(harness)
+        harness.clock.advance(s=5)
+        found = told(harness)
+        assert (found.state, found.situation, found.history, found.advice) == (JobState.READY, Situation.DUE, [], [])
+        assert found.now == [
+            "Job 'job' (kind, queue 'work') is READY.",
+            f"It has been due since {since} and waits for a worker that is free.",
+            "Its queue is served by worker-1.",
+        ]
+
+    def test_a_job_whose_queue_nobody_serves_is_told_so(self, harness: Harness) -> None:
+        enqueue_one(harness)
+        nobody = told(harness, workers=())
+        assert nobody.situation is Situation.UNSERVED
+        assert nobody.now[-1] == "Nobody will take it now: no worker is at work that serves queue 'work'."
+        others = told(harness, workers=[AtWork("b", frozenset({"mail"}))])
+        assert others.situation is Situation.UNSERVED
+        assert others.now[-1] == "Nobody will take it now: 1 at work, none of them serves queue 'work'."
+        assert others.advice == ["leasemill worker MODULE:APP --queue work"]
+        assert told(harness, workers=None).situation is Situation.DUE
+
+    def test_a_job_for_later_says_when(self, harness: Harness) -> None:
+        enqueue_one(harness, delay_us=60 * SECOND)
+        found = told(harness)
+        assert found.situation is Situation.NOT_DUE
+        assert found.now[1] == f"It was enqueued to run later: it is not due until {at(harness, 60)} (in 1.0 min)."
+
+    def test_a_job_that_failed_waits_for_its_retry(self, harness: Harness) -> None:
+        lease = enqueue_and_claim(harness)
+        nacked(harness, lease, "ConnectionError: no route\n  File …", delay_us=10 * SECOND)
+        found = told(harness)
+        assert found.situation is Situation.RETRY
+        assert found.now[1] == (
+            f"It waits for retry 1 of 3 until {at(harness, 10)} (in 10.0 s): ConnectionError: no route."
+        )
+        assert found.history == [f"Attempt 1 (worker worker-1): failed at {at(harness)} (ConnectionError: no route)."]
+
+    def test_a_job_whose_handler_gave_it_back_says_until_when(self, harness: Harness) -> None:
+        lease = enqueue_and_claim(harness)
+        started(harness, lease)
+        released(harness, lease, delay_us=30 * SECOND)
+        found = told(harness)
+        assert found.situation is Situation.GIVEN_BACK
+        assert (
+            found.now[1] == f"Its handler gave it back for a while: it is not due until {at(harness, 30)} (in 30.0 s)."
+        )
+
+    def test_a_kind_without_a_handler_is_recognised_by_what_workers_do_then(self, harness: Harness) -> None:
+        enqueue_one(harness)
+        for _ in range(2):
+            released(harness, claim_one(harness), delay_us=SECOND)
+            harness.clock.advance(s=1)
+        harness.clock.advance(s=-1)
+        found = told(harness)
+        assert found.situation is Situation.NO_HANDLER
+        assert "given back twice before a handler began" in found.now[1]
+        assert "no handler for kind 'kind'" in found.now[1]
+        assert found.advice == ["Run a worker whose app declares 'kind', or cancel the job."]
+
+    def test_a_paused_queue_says_who_paused_it_and_why(self, harness: Harness) -> None:
+        enqueue_one(harness)
+        pause(harness)
+        found = told(harness)
+        assert found.situation is Situation.PAUSED
+        assert found.now[1] == (
+            f"Queue 'work' is paused since {at(harness)} by ada (because) and gives out no job until it is resumed."
+        )
+        assert found.advice == ["leasemill queues resume work --reason …"]
+
+    def test_a_paused_queue_does_not_hide_what_else_holds_a_job_up(self, harness: Harness) -> None:
+        enqueue_one(harness, delay_us=SECOND)
+        pause(harness)
+        assert f"it is not due until {at(harness, 1)}" in told(harness).now[2]
+
+    def test_an_offset_waits_for_its_owner(self, harness: Harness) -> None:
+        lease = acquire_one(harness, 7)
+        released(harness, lease)
+        found = told(harness, lease.job.id)
+        assert found.situation is Situation.WAITS_FOR_OWNER
+        assert "used with acquire: no worker claims from it" in found.now[1]
+
+    # READY, in a lane
+
+    def test_behind_a_head_that_runs(self, harness: Harness) -> None:
+        enqueue_many(harness, "head", "job", lane=LANE)
+        started(harness, claim_one(harness))
+        found = told(harness)
+        assert found.situation is Situation.BEHIND
+        assert found.now == [
+            "Job 'job' (kind, queue 'work', lane 'A') is READY.",
+            f"It stands in its lane behind 'head', which worker worker-1 has had since {at(harness)}.",
+        ]
+        assert found.advice == ["leasemill jobs explain head"]
+
+    def test_behind_a_head_that_waits_for_its_retry(self, harness: Harness) -> None:
+        enqueue_many(harness, "head", "job", lane=LANE)
+        nacked(harness, claim_one(harness), delay_us=10 * SECOND)
+        assert f"behind 'head', which waits for its retry until {at(harness, 10)} (in 10.0 s)" in told(harness).now[1]
+
+    def test_behind_a_head_that_is_not_due(self, harness: Harness) -> None:
+        enqueue_one(harness, "head", lane=LANE, delay_us=10 * SECOND)
+        enqueue_one(harness, lane=LANE)
+        assert f"behind 'head', which is not due until {at(harness, 10)} (in 10.0 s)" in told(harness).now[1]
+
+    def test_behind_a_head_that_is_due_itself(self, harness: Harness) -> None:
+        enqueue_many(harness, "head", "job", lane=LANE)
+        released(harness, claim_one(harness))
+        assert f"which has been due since {at(harness)} and waits for a worker" in told(harness).now[1]
+
+    def test_behind_a_head_that_failed_and_blocks(self, harness: Harness) -> None:
+        enqueue_one(harness, "head", lane="a b", policy=BLOCK)
+        enqueue_one(harness, lane="a b")
+        nacked(harness, claim_one(harness), "ValueError: no")
+        since = at(harness)
+        harness.clock.advance(s=60)
+        found = told(harness)
+        assert found.situation is Situation.BEHIND
+        assert f"which failed for good at {since} and blocks the lane until an operator acts" in found.now[1]
+        assert found.advice == ["leasemill lanes unblock work 'a b' --how redrive|cancel|purge --reason …"]
+        head = told(harness, "head")
+        assert head.now[2] == "It blocks lane 'a b' until an operator acts; 1 job behind it."
+        assert head.advice == found.advice
+
+    def test_behind_a_head_that_was_quarantined_and_blocks(self, harness: Harness) -> None:
+        enqueue_one(harness, "head", lane=LANE, policy=BLOCK)
+        enqueue_one(harness, lane=LANE)
+        lease = claim_one(harness)
+        started(harness, lease)
+        expired(harness, lease)
+        assert f"which was quarantined at {at(harness)} and blocks the lane" in told(harness).now[1]
+
+    # LEASED
+
+    def test_a_leased_job_says_by_whom_and_until_when(self, harness: Harness) -> None:
+        enqueue_and_claim(harness)
+        found = told(harness)
+        assert (found.state, found.situation) == (JobState.LEASED, Situation.LEASED)
+        assert found.now[1:] == [
+            f"Worker worker-1 has it, as attempt 1, since {at(harness)}; that its handler began is not recorded yet.",
+            f"Its lease runs until {at(harness, 30)} (in 30.0 s) unless a heartbeat extends it.",
+        ]
+
+    def test_a_running_job_says_since_when(self, harness: Harness) -> None:
+        lease = enqueue_and_claim(harness)
+        harness.clock.advance(s=1)
+        started(harness, lease)
+        found = told(harness)
+        assert found.situation is Situation.RUNNING
+        assert f"its handler began at {at(harness)}." in found.now[1]
+
+    def test_a_worker_that_was_not_heard_of_is_named(self, harness: Harness) -> None:
+        started(harness, enqueue_and_claim(harness))
+        assert told(harness).now[-1].startswith("Its lease runs")
+        assert told(harness, workers=()).now[-1] == (
+            "Worker worker-1 has not been heard of lately: it may be dead, or stopped."
+        )
+
+    def test_a_lease_that_ran_out_and_nobody_noticed_yet(self, harness: Harness) -> None:
+        lease = enqueue_and_claim(harness)
+        started(harness, lease)
+        let_expire(harness, lease)
+        found = told(harness)
+        assert found.situation is Situation.EXPIRED
+        assert found.now[2] == (
+            f"Its lease ran out at {at(harness)}: it is anybody's, as soon as a worker claims or looks for expired "
+            "leases."
+        )
+
+    def test_committed_and_not_reported(self, harness: Harness) -> None:
+        lease = enqueue_and_claim(harness)
+        committed(harness, lease)
+        found = told(harness)
+        assert found.situation is Situation.COMMITTED
+        assert found.now[2] == (
+            f"It took effect at {at(harness)}; only its end is not reported yet. It can only succeed now and is not "
+            "run again."
+        )
+        let_expire(harness, lease)
+        late = told(harness)
+        assert late.situation is Situation.COMMITTED
+        assert late.now[3].endswith("whoever claims or looks for expired leases next records it as succeeded.")
+
+    def test_a_lease_without_end(self, harness: Harness) -> None:
+        lease = acquire_one(harness, 7)
+        assert told(harness, lease.job.id, workers=()).now[-1] == (
+            "Its lease has no end: it is kept until its owner reports."
+        )
+
+    # The ends
+
+    def test_succeeded(self, harness: Harness) -> None:
+        acked(harness, enqueue_and_claim(harness))
+        found = told(harness)
+        assert (found.state, found.situation, found.history) == (JobState.SUCCEEDED, Situation.SUCCEEDED, [])
+        assert found.now[1] == (
+            f"Attempt 1 by worker worker-1 took effect at {at(harness)} and reported its end at {at(harness)}."
+        )
+
+    def test_succeeded_although_its_worker_died_after_the_commit(self, harness: Harness) -> None:
+        lease = enqueue_and_claim(harness)
+        committed(harness, lease)
+        then = at(harness)
+        expired(harness, lease)
+        assert told(harness).now[1] == (
+            f"Attempt 1 by worker worker-1 took effect at {then}; its end was never reported, so the job was finished "
+            f"at {at(harness)}, when its lease had run out."
+        )
+
+    def test_succeeded_although_the_handler_failed_or_was_cancelled_after_the_commit(self, harness: Harness) -> None:
+        first = enqueue_and_claim(harness, "first")
+        committed(harness, first)
+        nacked(harness, first, "OSError: disk full")
+        second = enqueue_and_claim(harness, "second")
+        committed(harness, second)
+        cancelled(harness, "second")
+        third = enqueue_and_claim(harness, "third")
+        committed(harness, third)
+        released(harness, third)
+        assert "failed after that (OSError: disk full), which changes nothing" in told(harness, "first").now[1]
+        assert "an operator's cancel at" in told(harness, "second").now[1]
+        assert "it was given back at" in told(harness, "third").now[1]
+
+    def test_failed_when_its_retries_were_used_up(self, harness: Harness) -> None:
+        enqueue_one(harness, policy=Policy(max_retries=1))
+        for number in (1, 2):
+            nacked(harness, claim_one(harness), f"ValueError: {number}", delay_us=0)
+        found = told(harness)
+        assert (found.state, found.situation) == (JobState.FAILED, Situation.FAILED)
+        assert found.now[1:] == [
+            f"Attempt 2 by worker worker-1 failed at {at(harness)}, and it had used its 1 retry.",
+            "The error: ValueError: 2.",
+        ]
+        assert found.history[0] == "It has been given out twice; none has taken effect."
+        assert "(ValueError: 1), so worker worker-1 got it as attempt 2." in found.history[1]
+        assert found.advice == ["leasemill jobs redrive --id job --reason …"]
+
+    def test_failed_because_the_handler_said_never(self, harness: Harness) -> None:
+        failed_for_good(harness, enqueue_and_claim(harness))
+        assert "and its handler said that it can never succeed." in told(harness).now[1]
+
+    def test_quarantined(self, harness: Harness) -> None:
+        enqueue_one(harness, policy=Policy(max_expirations=2))
+        for _ in range(2):
+            lease = claim_one(harness)
+            started(harness, lease)
+            expired(harness, lease)
+        found = told(harness)
+        assert (found.state, found.situation) == (JobState.DEAD, Situation.QUARANTINED)
+        assert found.now[1].startswith(f"It was quarantined at {at(harness)}: 2 runs began and ended without a report")
+
+    def test_cancelled_by_whom_and_why(self, harness: Harness) -> None:
+        started(harness, enqueue_and_claim(harness))
+        cancelled(harness)
+        found = told(harness)
+        assert (found.state, found.situation) == (JobState.DEAD, Situation.CANCELLED)
+        assert found.now[1] == f"ada cancelled it at {at(harness)}: because."
+
+    def test_an_act_that_is_not_kept_any_more_is_not_made_up(self, harness: Harness) -> None:
+        failed_for_good(harness, enqueue_and_claim(harness, "redriven"))
+        redrive(harness, "redriven")
+        enqueue_one(harness)
+        cancelled(harness)
+        many = [f"job-{number}" for number in range(ACTIONS_KEPT)]
+        harness.store.enqueue([spec(job_id) for job_id in many])
+        harness.store.cancel(many, by="eve", reason="tidying up")
+        assert told(harness).now[1] == (f"An operator cancelled it at {at(harness)}; who and why is not kept any more.")
+        assert told(harness, "redriven").history[-1] == (
+            "An operator redrove it after attempt 1; who and why is not kept any more."
+        )
+
+    # Why it ran twice
+
+    def test_expired_and_run_again(self, harness: Harness) -> None:
+        lease = enqueue_and_claim(harness)
+        started(harness, lease)
+        let_expire(harness, lease)
+        acked(harness, claim_one(harness, worker=OTHER))
+        found = told(harness)
+        assert found.situation is Situation.SUCCEEDED
+        runs, first = found.history
+        assert runs == "It has been given out twice; only attempt 2 took effect."
+        assert first == (
+            f"Attempt 1 (worker worker-1): its lease ran out while it ran, noticed at {at(harness)}; the worker had "
+            "died, stalled or was cut off, so worker worker-2 got it as attempt 2."
+        )
+
+    def test_expired_before_its_handler_was_recorded_as_begun(self, harness: Harness) -> None:
+        expired(harness, enqueue_and_claim(harness))
+        assert "its lease ran out before its handler was recorded as begun" in told(harness).history[0]
+
+    def test_a_zombie_that_reported_too_late(self, harness: Harness) -> None:
+        lease = enqueue_and_claim(harness)
+        started(harness, lease)
+        let_expire(harness, lease)
+        acked(harness, claim_one(harness, worker=OTHER))
+        commit(harness, lease)
+        ack(harness, lease)
+        assert told(harness).history[2:] == [
+            f"Worker worker-1 came too late with {verb} of attempt 1 at {at(harness)}, when attempt 2 was the latest "
+            "(lease superseded): refused, and nothing of it took effect."
+            for verb in ("commit", "ack")
+        ]
+
+    def test_taken_away_by_a_cancel_and_redriven(self, harness: Harness) -> None:
+        started(harness, enqueue_and_claim(harness))
+        cancelled(harness)
+        redrive(harness, "job")
+        acked(harness, claim_one(harness, worker=OTHER))
+        history = told(harness).history
+        assert "taken away at" in history[1]
+        assert history[-1] == f"ada redrove it at {at(harness)}: because."
+
+    def test_a_redriven_job_that_waits_is_due_and_says_who_redrove_it(self, harness: Harness) -> None:
+        failed_for_good(harness, enqueue_and_claim(harness))
+        redrive(harness, "job")
+        found = told(harness)
+        assert (found.state, found.situation) == (JobState.READY, Situation.DUE)
+        assert found.history[-1] == f"ada redrove it at {at(harness)}: because."
+
+    def test_a_long_history_is_told_in_short(self, harness: Harness) -> None:
+        enqueue_one(harness)
+        for _ in range(120):
+            released(harness, claim_one(harness))
+        found = told(harness)
+        assert found.history[0] == (
+            "It has been given out 120 times (20 of them are not kept any more); none has taken effect."
+        )
+        assert found.history[1].startswith("Attempt 1 (worker worker-1): given back at")
+        assert found.history[2] == "90 more attempts ended; the latest 9:"
+        assert found.history[-1].startswith("Attempt 120 ")
+        assert len(found.history) == 12
+
+    def test_an_unknown_id_has_no_facts(self, harness: Harness) -> None:
+        acked(harness, enqueue_and_claim(harness))
+        purge(harness, "job")
+        assert gather(harness.store, "job", harness.clock.now()) is None
+        assert gather(harness.store, "never was", harness.clock.now()) is None

@@ -1,0 +1,19 @@
+"""What is said of a job in every situation, on PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from leasemill.store.postgres.store import PostgresStore
+from leasemill.testing.conformance import DurableHarness, Harness
+from tests.explain.situations import ExplainSuite
+
+
+class TestPostgres(ExplainSuite):
+    @pytest.fixture
+    def harness(self, postgres_url: str) -> Iterator[Harness]:
+        harness = DurableHarness(lambda clock: PostgresStore(postgres_url, clock=clock))
+        yield harness
+        harness.close()
