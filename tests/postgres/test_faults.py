@@ -117,10 +117,10 @@ def test_a_claim_repeated_while_the_first_is_at_work_waits_for_it(postgres_url: 
         command = c.Claim("w", ["q"], 2, ["t1", "t2"], "request")
 
         def repeat() -> list[c.Lease]:
-            return store._pool.run(lambda own: hot.claim(store._site, own, command, is_repeat=True))
+            return store._pool.run(lambda own: hot.claim(store._site, own, command, is_repeat=True).leases)
 
         with store._pool.connect() as first, first.transaction():
-            leases = hot.claim(store._site, first, command, is_repeat=False)
+            leases = hot.claim(store._site, first, command, is_repeat=False).leases
             repeated = executor.submit(repeat)
             with pytest.raises(TimeoutError):
                 repeated.result(0.2)

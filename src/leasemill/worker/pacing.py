@@ -26,7 +26,7 @@ PREFETCH_ROUND_TRIPS: Final = 8
 
 PREFETCH_SHORTEST_S: Final = 0.005
 PREFETCH_LONGEST_S: Final = 0.1
-PREFETCH_MOST: Final = 1_000
+PREFETCH_MOST: Final = 2_000
 
 PACE_MEMORY_S: Final = 0.2
 """How long the pace at which jobs end is remembered."""

@@ -8,7 +8,7 @@ that the kernel does not have.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from leasemill.errors import QueueRefused
 from leasemill.kernel import commands as c
@@ -151,7 +151,15 @@ def check_claim_queues(site: Site, connection: Connection, queues: Sequence[str]
             site.claim_queues.add(name)
 
 
-def claim(site: Site, connection: Connection, command: c.Claim, *, is_repeat: bool) -> list[c.Lease]:
+class Claimed(NamedTuple):
+    leases: list[c.Lease]
+    has_expired: bool = False
+    """There are leases to expire, found on the way."""
+    has_arrived: bool = False
+    """There are arrivals to admit."""
+
+
+def claim(site: Site, connection: Connection, command: c.Claim, *, is_repeat: bool) -> Claimed:
     """`is_repeat`: the same request may still be at work on a connection that was lost; wait for its end."""
     kinds = {kind: policy for kind, policy in command.kinds.items() if policy != NO_POLICY}
     given: dict[str, Any] = {
@@ -159,6 +167,7 @@ def claim(site: Site, connection: Connection, command: c.Claim, *, is_repeat: bo
         "request_key": int8(None if command.request_id is None else advisory_key(command.request_id)),
         "worker": command.worker,
         "limit": int8(command.limit),
+        "from_at": int8(site.look_from()),
         "tokens": texts(command.tokens),
         "kinds": texts(list(kinds)),
         "kind_policies": texts([policy_text(policy) for policy in kinds.values()]),
@@ -170,7 +179,7 @@ def claim(site: Site, connection: Connection, command: c.Claim, *, is_repeat: bo
     return _claimed(site, connection, command, given)
 
 
-def _claimed(site: Site, connection: Connection, command: c.Claim, given: dict[str, Any]) -> list[c.Lease]:
+def _claimed(site: Site, connection: Connection, command: c.Claim, given: dict[str, Any]) -> Claimed:
     queues = list(dict.fromkeys(command.queues))
     places, is_start = site.positions.places(queues, site.now())
     rows = site.all(connection, "claim", {**given, **places})
@@ -183,7 +192,11 @@ def _claimed(site: Site, connection: Connection, command: c.Claim, given: dict[s
     else:
         site.positions.forget()
     site.remember((row[9], row[0], row[21]) for row in rows)
-    return [lease_of(row) for row in rows]
+    if not rows:
+        return Claimed([])
+    site.looked(given["from_at"], until=rows[0][13])
+    *_, has_expired, has_arrived = rows[0]
+    return Claimed([lease_of(row) for row in rows], has_expired, has_arrived)
 
 
 # Reports -------------------------------------------------------------------------------------------------------

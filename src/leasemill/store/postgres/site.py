@@ -21,7 +21,6 @@ Steps: TypeAlias = Generator[tuple[str, Mapping[str, Any]], list[Row], AnswerT]
 RANKS: Final = 10
 NUMBERS_KEPT: Final = 100_000
 LOOK_AGAIN_S: Final = 1.0
-DUE_EVERY_S: Final = 0.02
 EXPIRY_SLACK_US: Final = 120_000_000
 FULL_LOOK_S: Final = 10.0
 
@@ -85,8 +84,6 @@ class Site:
         self.numbers: dict[str, tuple[str, int]] = {}
         self.channel = f"leasemill_{statements.schema}"
         self.admission_key = advisory_key(f"leasemill admission {statements.schema}")
-        self.is_idle = False
-        self._looked_at_s = -1.0
         self._looked_fully_at_s = -FULL_LOOK_S
         self._looked_until = 0
 
@@ -121,26 +118,17 @@ class Site:
             answer: AnswerT = end.value
             return answer
 
-    def must_look(self) -> bool:
-        """Whether to look for expired leases and arrivals before a claim: always when time is a test's, and now and
-        then under load. One that was idle claims first, and looks if that gives nothing."""
-        at_s = time.monotonic()
-        if self.clock is None and (self.is_idle or at_s - self._looked_at_s < DUE_EVERY_S):
-            return False
-        self._looked_at_s = at_s
-        return True
-
     def look_from(self) -> int:
         """From which expiry on to look: what ended long ago was found then, but for a full look now and then."""
-        at_s = time.monotonic()
-        if self.clock is not None or at_s - self._looked_fully_at_s >= FULL_LOOK_S:
-            self._looked_fully_at_s = at_s
+        if self.clock is not None or time.monotonic() - self._looked_fully_at_s >= FULL_LOOK_S:
             return 0
         return max(0, self._looked_until - EXPIRY_SLACK_US)
 
-    def looked(self, until: int) -> None:
+    def looked(self, from_at: int, until: int) -> None:
         """All that had expired by then, on the store's clock, is known."""
         self._looked_until = until
+        if from_at == 0:
+            self._looked_fully_at_s = time.monotonic()
 
 
 def advisory_key(text: str) -> int:
