@@ -81,8 +81,12 @@ bench-worker: $(STAMP) ## Measure a worker on file:, whole path, beside huey
 bench-kernel bench-embedded bench-worker:
 	$(BIN)/python -m benchmarks.$(@:bench-%=%)
 
+.PHONY: bench-postgres
+bench-postgres: $(STAMP) ## Measure a worker on postgresql:// beside six others, 25 minutes (BENCH_ARGS="--only drain" to narrow)
+	$(BIN)/python -m benchmarks.postgres $(BENCH_ARGS)
+
 .PHONY: bench
-bench: bench-kernel bench-embedded bench-worker ## Run every benchmark (one after the other: not with -j)
+bench: bench-kernel bench-embedded bench-worker bench-postgres ## Run every benchmark (one after the other: not with -j)
 
 .PHONY: wheel
 wheel: $(STAMP) ## Build the wheel into dist/

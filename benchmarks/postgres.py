@@ -1,186 +1,522 @@
-"""The PostgreSQL store alone, without worker and handlers: what its statements cost.
+"""How fast is `postgresql://`, whole path, beside the other job systems on PostgreSQL?
 
-    python -m benchmarks.postgres [JOBS] [ROUNDS]
+    python -m benchmarks.postgres [--only drain,pickup] [--peers pgqueuer,awa-pg] [--rounds 5] [--jobs 100000]
 
-One server with fsync on, one process, claim and ack in batches of 200 on two threads. Ratios are of one round, medians
-over the rounds.
+One server with fsync and synchronous_commit on. Each system in a database of its own, made anew before each
+repetition, one worker process, its fastest documented settings (`postgres_peers`). Repetitions take turns, so that
+noise meets all alike; figures are medians over the rounds, and a ratio is of one round. A drain is timed from the
+worker's start until the database has the end of every job.
 """
 
 from __future__ import annotations
 
-import statistics
+import argparse
+import json
+import os
+import select
+import subprocess
 import sys
-import threading
 import time
-from queue import SimpleQueue
-from typing import Any
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from statistics import median, quantiles
+from typing import Any, Final
+from urllib.parse import urlsplit
 
 import psycopg
+from psycopg import sql
 
-from leasemill.kernel import commands as c
-from leasemill.kernel.model import JobSpec
-from leasemill.store.postgres.store import PostgresStore
-from leasemill.store.postgres.url import parse_url
-from leasemill.store.sources import SystemEntropy
+from benchmarks.postgres_peers.systems import LEASEMILL, PEERS, System, has_node, install_node_peers
+from benchmarks.report import Bar, finish, table
 from leasemill.testing.postgres import PostgresServer
 
-BATCH = 200
-ENQUEUE_BATCH = 1_000
-PICKUPS = 100
-ENTROPY = SystemEntropy()
+ROWS: Final = ("enqueue", "drain", "single", "wal", "pickup", "held", "lanes", "blocked", "future")
+OWN_ROWS: Final = {"lanes", "blocked", "future"}
+SETTINGS: Final = {"shared_buffers": "512MB", "max_wal_size": "8GB", "checkpoint_timeout": "30min"}
+"""The same for all, the rest is as PostgreSQL comes; no checkpoint falls into the run of one system only."""
+
+SINGLE: Final = 1_000
+PICKUPS: Final = 100
+FEW_ROUNDS: Final = 3
+"""For what does not vary: bytes."""
+
+LONGEST_S: Final = 600.0
+POLL_S: Final = 0.005
+
+
+@dataclass
+class Drain:
+    """What a worker did: its rate, and the rate over its last jobs."""
+
+    rate: float
+    last_rate: float
+    waits_ms: list[float]
+
+
+class Bench:
+    """The server, and the databases on it."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._admin = psycopg.connect(self.url("postgres"), autocommit=True)
+
+    def close(self) -> None:
+        self._admin.close()
+
+    def url(self, database: str) -> str:
+        return urlsplit(self._url)._replace(path=f"/{database}").geturl()
+
+    def show(self, setting: str) -> str:
+        row = self._admin.execute(sql.SQL("show {}").format(sql.Identifier(setting))).fetchone()
+        assert row is not None
+        return str(row[0])
+
+    def install(self, system: System) -> None:
+        """Its tables, in a template: some take seconds to make them."""
+        self._drop(template_of(system))
+        self._admin.execute(sql.SQL("create database {}").format(sql.Identifier(template_of(system))))
+        asked(system, "install", self.url(template_of(system)))
+
+    @contextmanager
+    def fresh(self, system: System) -> Iterator[Database]:
+        """An empty database with the system's tables."""
+        name = f"bench_{system.name}"
+        self._drop(name)
+        self._admin.execute(
+            sql.SQL("create database {} template {}").format(sql.Identifier(name), sql.Identifier(template_of(system)))
+        )
+        with psycopg.connect(self.url(name), autocommit=True) as connection:
+            connection.execute("checkpoint")
+            yield Database(system, self.url(name), connection)
+        self._drop(name)
+
+    def _drop(self, name: str) -> None:
+        self._admin.execute(sql.SQL("drop database if exists {} with (force)").format(sql.Identifier(name)))
+
+
+@dataclass
+class Database:
+    system: System
+    url: str
+    connection: psycopg.Connection[Any]
+
+    def bulk(self, count: int) -> float:
+        """Jobs per second of its fastest way to enqueue many."""
+        return count / float(asked(self.system, "bulk", self.url, count)["seconds"])
+
+    def settle(self) -> None:
+        self.connection.execute("vacuum analyze")
+        self.connection.execute("checkpoint")
+
+    def wal(self) -> int:
+        return int(self._value("select pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')"))
+
+    def drain(self, count: int, last: int = 0) -> Drain:
+        """Run its worker until the database has the end of `count` jobs."""
+        with worker(self.system, self.url, count) as process:
+            tell(process)
+            answer = heard(self.system, "work", process)
+            while not self._value(self.system.is_finished):
+                time.sleep(POLL_S)
+            ended_ns = time.monotonic_ns()
+        last_from_ns = next((at for left, at in answer["samples"] if left <= last), answer["began_ns"])
+        return Drain(
+            rate=count / (ended_ns - answer["began_ns"]) * 1e9,
+            last_rate=last / (ended_ns - last_from_ns) * 1e9,
+            waits_ms=answer["waits_ms"],
+        )
+
+    def pickups(self, count: int) -> list[float]:
+        """Milliseconds from before each enqueue in one process to its handler in another, idle otherwise."""
+        with worker(self.system, self.url, count) as process:
+            tell(process)
+            time.sleep(2)
+            asked(self.system, "paced", self.url, count)
+            waits: list[float] = heard(self.system, "work", process)["waits_ms"]
+            return waits
+
+    def _value(self, query: str) -> Any:
+        row = self.connection.execute(query.encode()).fetchone()
+        assert row is not None
+        return row[0]
+
+
+def template_of(system: System) -> str:
+    return f"bench_{system.name}_template"
+
+
+# Programs --------------------------------------------------------------------------------------------------------
+
+
+def asked(system: System, part: str, url: str, count: int = 0) -> dict[str, Any]:
+    """The answer of a program that ends by itself."""
+    try:
+        told = subprocess.run(
+            system.command(part, url, count), stdout=subprocess.PIPE, text=True, timeout=LONGEST_S, check=True
+        )
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+        raise SystemExit(f"{system.name} could not {part}: {error}") from None
+    answer: dict[str, Any] = json.loads(told.stdout.splitlines()[-1])
+    return answer
+
+
+@contextmanager
+def worker(system: System, url: str, count: int) -> Iterator[subprocess.Popen[str]]:
+    """Its worker's process, ready and waiting for a line; killed in the end."""
+    process = subprocess.Popen(
+        system.command("work", url, count), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        heard(system, "work", process)
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def tell(process: subprocess.Popen[str]) -> None:
+    assert process.stdin is not None
+    process.stdin.write("go\n")
+    process.stdin.flush()
+
+
+def heard(system: System, part: str, process: subprocess.Popen[str]) -> dict[str, Any]:
+    assert process.stdout is not None
+    is_there, _, _ = select.select([process.stdout], [], [], LONGEST_S)
+    line = process.stdout.readline() if is_there else ""
+    if not line:
+        raise SystemExit(f"{system.name} could not {part}: it {'ended' if is_there else 'was not done in time'}")
+    answer: dict[str, Any] = json.loads(line)
+    return answer
+
+
+# What is measured ------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Run:
+    """One run's choices, and all it found: figures by what they are and whose, one for each round."""
+
+    bench: Bench
+    rows: Sequence[str]
+    systems: Sequence[System]
+    rounds: int
+    jobs: int
+    found: dict[tuple[str, str], list[float]] = field(default_factory=lambda: defaultdict(list))
+
+    def keep(self, figure: str, system: System, value: float) -> None:
+        self.found[figure, system.name].append(value)
+
+    def has(self, figure: str, name: str) -> bool:
+        return bool(self.found.get((figure, name)))
+
+    def median(self, figure: str, name: str) -> float:
+        return median(self.found[figure, name])
+
+    def ratio(self, figure: str, name: str, other: str | None = None, of: str | None = None) -> float:
+        """Median of the rounds' ratios: to another's same figure, or to another figure of its own."""
+        others = self.found[of or figure, other or name]
+        return median(one / against for one, against in zip(self.found[figure, name], others, strict=True))
+
+    def each(self, row: str, rounds: int, measure: Callable[[System], None], systems: Sequence[System] = ()) -> None:
+        """Round after round, in each another goes first."""
+        chosen = systems or self.systems
+        for number in range(rounds):
+            for place in range(len(chosen)):
+                system = chosen[(place + number) % len(chosen)]
+                began = time.monotonic()
+                measure(system)
+                say(f"{row}, round {number + 1} of {rounds}: {system.name}, {time.monotonic() - began:.1f} s")
+
+    # Beside the others -------------------------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        self.each("enqueue and drain", self.rounds, self._drain_once)
+
+    def _drain_once(self, system: System) -> None:
+        count = system.jobs(self.jobs)
+        with self.bench.fresh(system) as database:
+            self.keep("enqueue", system, database.bulk(count))
+            if "drain" in self.rows:
+                database.settle()
+                self.keep("drain", system, database.drain(count).rate)
+
+    def single(self) -> None:
+        self.each("single enqueue", self.rounds, self._single_once)
+
+    def _single_once(self, system: System) -> None:
+        count = min(SINGLE, self.jobs)
+        with self.bench.fresh(system) as database:
+            self.keep("single", system, count / float(asked(system, "single", database.url, count)["seconds"]))
+
+    def wal(self) -> None:
+        self.each("log bytes", min(self.rounds, FEW_ROUNDS), self._wal_once)
+
+    def _wal_once(self, system: System) -> None:
+        """One checkpoint, before the enqueue: what the drain writes is its own records, not the enqueue's pages."""
+        count = system.jobs(self.jobs // 2)
+        with self.bench.fresh(system) as database:
+            before = database.wal()
+            database.bulk(count)
+            enqueued = database.wal()
+            database.connection.execute("vacuum analyze")
+            settled = database.wal()
+            database.drain(count)
+            self.keep("wal", system, (enqueued - before + database.wal() - settled) / count)
+
+    def pickup(self) -> None:
+        self.each("pickup", self.rounds, self._pickup_once)
+
+    def _pickup_once(self, system: System) -> None:
+        with self.bench.fresh(system) as database:
+            for wait_ms in database.pickups(min(PICKUPS, self.jobs)):
+                self.keep("pickup", system, wait_ms)
+
+    def held(self) -> None:
+        self.each("held snapshot", self.rounds, self._held_once, [LEASEMILL])
+        others = [system for system in self.systems if system is not LEASEMILL]
+        if others:
+            self.each("held snapshot", 1, self._held_once, others)
+
+    def _held_once(self, system: System) -> None:
+        """Without a snapshot and with one in turn; which comes first changes from round to round."""
+        count, last = (system.jobs(of) for of in (self.jobs * 13 // 10, self.jobs // 5))
+        holds_first = len(self.found["held", system.name]) % 2 == 1
+        for holds in (holds_first, not holds_first):
+            with self.bench.fresh(system) as database:
+                database.bulk(count)
+                database.settle()
+                with snapshot(database.url) if holds else nullcontext():
+                    self.keep("held" if holds else "not held", system, database.drain(count, last).last_rate)
+
+    # Leasemill alone ---------------------------------------------------------------------------------------------
+
+    def own(self) -> None:
+        self.each("lanes, blocked, future", self.rounds, self._own_once, [LEASEMILL])
+
+    def _own_once(self, system: System) -> None:
+        shapes = {"lanes": 0, "blocked": self.jobs, "future": self.jobs * 5}
+        for shape in ("plain", *(shape for shape in shapes if shape in self.rows)):
+            with self.bench.fresh(system) as database:
+                if shape == "lanes":
+                    asked(system, "lanes", database.url, self.jobs)
+                else:
+                    if shape != "plain":
+                        asked(system, shape, database.url, shapes[shape])
+                    database.bulk(self.jobs)
+                database.settle()
+                self.keep(shape, system, database.drain(self.jobs).rate)
+
+
+@contextmanager
+def snapshot(url: str) -> Iterator[None]:
+    """Somebody who has looked, and does not end their transaction."""
+    with psycopg.connect(url) as other:
+        other.execute("set transaction isolation level repeatable read")
+        other.execute("select count(*) from pg_class")
+        yield
+        other.rollback()
+
+
+# What is said ----------------------------------------------------------------------------------------------------
+
+
+def side_by_side(run: Run) -> None:
+    ours = LEASEMILL.name
+
+    def cell(figure: str, name: str, form: str = ",.0f") -> str:
+        return f"{run.median(figure, name):{form}}" if run.has(figure, name) else "–"
+
+    def times(figure: str, name: str) -> str:
+        return f"{run.ratio(figure, ours, name):.2f}" if name != ours and run.has(figure, name) else ""
+
+    def p99(name: str) -> str:
+        waits = run.found.get(("pickup", name), [])
+        return f"{quantiles(waits, n=100)[98]:.1f}" if len(waits) > 1 else "–"
+
+    def held(name: str) -> str:
+        return f"{run.ratio('held', name, of='not held'):.2f}" if run.has("held", name) else "–"
+
+    table(
+        "side by side: jobs/s, bytes of log for each job (enqueue and drain), milliseconds",
+        (
+            *("", "jobs", "bulk enqueue", "ours/its", "single", "drain", "ours/its", "log bytes"),
+            *("p50", "p99", "held/not held"),
+        ),
+        [
+            (
+                system.name,
+                f"{system.jobs(run.jobs):,}",
+                cell("enqueue", system.name),
+                times("enqueue", system.name),
+                cell("single", system.name),
+                cell("drain", system.name),
+                times("drain", system.name),
+                cell("wal", system.name),
+                cell("pickup", system.name, ",.1f"),
+                p99(system.name),
+                held(system.name),
+            )
+            for system in run.systems
+        ],
+    )
+    table(
+        "what each does for it",
+        ("", "keeps when done", "a finish is fenced by", "one handler call for", "settings"),
+        [(one.name, one.keeps, one.fences, one.calls, one.settings) for one in run.systems],
+    )
+    print(
+        f"jobs: in enqueue and drain; log bytes: half as many, medians of up to {FEW_ROUNDS}; held: the rate over the "
+        f"last {run.jobs // 5:,} of {run.jobs * 13 // 10:,} jobs (of each system's share), of the peers in one round; "
+        "p50, p99: from before the enqueue call to the handler, over all rounds"
+    )
+
+
+def alone(run: Run) -> None:
+    shapes = {
+        "plain": f"{run.jobs:,} jobs",
+        "lanes": f"the same in {max(1, run.jobs // 10):,} lanes",
+        "blocked": f"beside {run.jobs:,} blocked in one lane",
+        "future": f"beside {run.jobs * 5:,} in the future",
+    }
+    table(
+        "leasemill alone: drain, jobs/s",
+        ("", "jobs/s", "of plain"),
+        [
+            (said, f"{run.median(shape, LEASEMILL.name):,.0f}", f"{run.ratio(shape, LEASEMILL.name, of='plain'):.2f}")
+            for shape, said in shapes.items()
+            if run.has(shape, LEASEMILL.name)
+        ],
+    )
+
+
+def judged(run: Run) -> tuple[list[Bar], list[str]]:
+    """The bars that were measured, and the names of those that were not."""
+    ours = LEASEMILL.name
+    bars: list[Bar] = []
+    missing: list[str] = []
+
+    def bar(name: str, bound: float, figure: str, other: str = ours, *, of: str = "", at_least: bool = True) -> None:
+        if run.has(figure, ours) and run.has(of or figure, other):
+            measured = run.ratio(figure, ours, other, of or None)
+            bars.append(Bar(name, measured, bound, at_least))
+        else:
+            missing.append(name)
+
+    bar("drain: times pgqueuer's", 1.2, "drain", "pgqueuer")
+    bar("drain: times awa-pg's", 2, "drain", "awa-pg")
+    bar("drain: times chancy's", 8, "drain", "chancy")
+    bar("drain: times procrastinate's", 25, "drain", "procrastinate")
+    bar("log bytes for each job: times pg-boss's", 1, "wal", "pg-boss", at_least=False)
+    bar("bulk enqueue: times pgqueuer's", 1, "enqueue", "pgqueuer")
+    if run.has("pickup", ours):
+        bars.append(Bar("idle pickup p50, ms", run.median("pickup", ours), 5, at_least=False))
+    else:
+        missing.append("idle pickup p50, ms")
+    bar("last jobs under a held snapshot: of the rate without one", 0.75, "held", of="not held")
+    bar("ten jobs in each lane: of the rate without lanes", 0.4, "lanes", of="plain")
+    bar("beside jobs blocked in one lane: of the plain rate", 0.8, "blocked", of="plain")
+    bar("beside jobs in the future: of the plain rate", 0.8, "future", of="plain")
+    return bars, missing
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+# The command -----------------------------------------------------------------------------------------------------
 
 
 def main() -> None:
-    jobs, rounds = (int(one) for one in [*sys.argv[1:], *["60000", "3"][len(sys.argv) - 1 :]])
-    with PostgresServer() as server:
-        print(f"{server.version}; {jobs:,} jobs, batches of {BATCH}, fsync on, medians of {rounds}")
-        runs = [measured(server.url(), jobs, number) for number in range(rounds)]
-    for name in runs[0]:
-        print(f"{name:<42} {statistics.median(run[name] for run in runs):>12,.2f}")
+    chosen = arguments()
+    systems = [LEASEMILL, *available(chosen.peers)]
+    with server() as url:
+        bench = Bench(url)
+        try:
+            run = Run(bench, chosen.only, systems, chosen.rounds, chosen.jobs)
+            introduce(run)
+            measure(run)
+        finally:
+            bench.close()
+    shared = [row for row in run.rows if row not in OWN_ROWS]
+    if shared:
+        side_by_side(run)
+    if len(shared) < len(run.rows):
+        alone(run)
+    bars, missing = judged(run)
+    if missing:
+        print("not measured: " + "; ".join(missing))
+    finish(bars)
 
 
-def measured(url: str, jobs: int, number: int) -> dict[str, float]:
-    plain = drained(url, jobs, f"plain_{number}")
-    held = drained(url, jobs, f"held_{number}", holds=True)
-    lanes = drained(url, jobs, f"lanes_{number}", lanes=max(1, jobs // 10))
-    one_lane = drained(url, jobs, f"blocked_{number}", blocked=jobs)
-    future = drained(url, jobs, f"future_{number}", future=jobs)
-    return {
-        "bulk enqueue, jobs/s": plain["enqueue"],
-        "bulk enqueue in lanes, jobs/s": lanes["enqueue"],
-        "drain, jobs/s": plain["drain"],
-        "log bytes per job, enqueue and drain": plain["wal"],
-        "held snapshot, last fifth / without one": held["last"] / plain["last"],
-        "10 jobs in each lane / without lanes": lanes["drain"] / plain["drain"],
-        "as many blocked in one lane / without": one_lane["drain"] / plain["drain"],
-        "as many in the future / without": future["drain"] / plain["drain"],
-        "single enqueue, jobs/s": singly(url, f"single_{number}"),
-        "idle pickup, ms": picked_up(url, f"idle_{number}"),
-    }
+def measure(run: Run) -> None:
+    for system in run.systems:
+        run.bench.install(system)
+    if {"enqueue", "drain"} & set(run.rows):
+        run.drain()
+    for row in ("single", "wal", "pickup", "held"):
+        if row in run.rows:
+            getattr(run, row)()
+    if OWN_ROWS & set(run.rows):
+        run.own()
 
 
-def opened(url: str, schema: str) -> PostgresStore:
-    return PostgresStore(f"{url}&schema={schema}&auto_migrate=1")
+def introduce(run: Run) -> None:
+    for setting in ("fsync", "synchronous_commit", "full_page_writes"):
+        if run.bench.show(setting) != "on":
+            raise SystemExit(f"{setting} is off on this server: figures of a server that may lose jobs say nothing")
+    settings = ", ".join(f"{name} {run.bench.show(name)}" for name in ("fsync", "synchronous_commit", *SETTINGS))
+    print(
+        f"PostgreSQL {run.bench.show('server_version')}: {settings}; medians of {run.rounds}, one worker process each"
+    )
 
 
-def drained(
-    url: str,
-    jobs: int,
-    schema: str,
-    *,
-    holds: bool = False,
-    lanes: int = 0,
-    blocked: int = 0,
-    future: int = 0,
-) -> dict[str, float]:
-    with opened(url, schema) as store, psycopg.connect(parse_url(url)[0]) as other:
-        if blocked:
-            enqueue(store, [JobSpec("head", "held", "kind", lane="one")])
-            store.claim("holder", ["held"], 1)
-            store.enqueue([JobSpec("work-head", "work", "kind", lane="one", delay_us=3_600_000_000)])
-            enqueue(store, [JobSpec(ENTROPY.new_id(), "work", "kind", lane="one") for _ in range(blocked)])
-        if future:
-            enqueue(store, [JobSpec(ENTROPY.new_id(), "work", "kind", delay_us=3_600_000_000) for _ in range(future)])
-        other.autocommit = True
-        other.execute("checkpoint")
-        before = wal(other)
-        begun = time.perf_counter()
-        lane = (lambda number: f"lane-{number % lanes}") if lanes else (lambda _: None)
-        payload = b'{"account":"a1","cents":500}'
-        enqueue(
-            store, [JobSpec(ENTROPY.new_id(), "work", "kind", payload, lane=lane(number)) for number in range(jobs)]
-        )
-        enqueued_s = time.perf_counter() - begun
-        other.autocommit = False
-        if holds:
-            other.execute("set transaction isolation level repeatable read")
-            other.execute("select 1")
-        times = drain(store, jobs)
-        other.rollback()
-        other.autocommit = True
-        written = wal(other) - before
-        other.execute(f"drop schema {schema} cascade".encode())
-    fifth = max(1, len(times) // 5)
-    return {
-        "enqueue": jobs / enqueued_s,
-        "drain": jobs / times[-1],
-        "last": 1 / (times[-1] - times[-1 - fifth]),
-        "wal": written / jobs,
-    }
+@contextmanager
+def server() -> Iterator[str]:
+    given = os.environ.get("LEASEMILL_TEST_POSTGRES_URL")
+    if given:
+        yield given
+        return
+    with PostgresServer(settings=SETTINGS) as made:
+        yield made.url(tcp=True)
 
 
-def enqueue(store: PostgresStore, jobs: list[JobSpec]) -> None:
-    for first in range(0, len(jobs), ENQUEUE_BATCH):
-        store.enqueue(jobs[first : first + ENQUEUE_BATCH])
-
-
-def drain(store: PostgresStore, jobs: int) -> list[float]:
-    """When each batch was acknowledged, from the beginning."""
-    claimed: SimpleQueue[list[c.Lease]] = SimpleQueue()
-    times: list[float] = []
-    begun = time.perf_counter()
-
-    def ack() -> None:
-        acked = 0
-        while acked < jobs:
-            leases = claimed.get()
-            outcomes = store.ack([c.AckReport(lease.job.id, lease.token) for lease in leases])
-            acked += sum(isinstance(outcome, c.Acked) for outcome in outcomes)
-            times.append(time.perf_counter() - begun)
-
-    thread = threading.Thread(target=ack)
-    thread.start()
-    got = 0
-    while got < jobs:
-        leases = store.claim("worker", ["work"], BATCH)
-        got += len(leases)
-        if leases:
-            claimed.put(leases)
+def available(names: Sequence[str] | None) -> list[System]:
+    known = {system.name: system for system in PEERS}
+    unknown = set(names or ()) - known.keys()
+    if unknown:
+        raise SystemExit(f"{', '.join(sorted(unknown))}: no such peer; there are {', '.join(known)}")
+    chosen = [system for name, system in known.items() if names is None or name in names]
+    if any(system.is_node for system in chosen):
+        if has_node():
+            install_node_peers()
         else:
-            time.sleep(0.001)
-    thread.join()
-    return times
+            print("there is no node here: graphile-worker and pg-boss are not measured")
+            chosen = [system for system in chosen if not system.is_node]
+    return chosen
 
 
-def singly(url: str, schema: str) -> float:
-    with opened(url, schema) as store:
-        begun = time.perf_counter()
-        for _ in range(1_000):
-            store.enqueue([JobSpec(ENTROPY.new_id(), "work", "kind")])
-        return 1_000 / (time.perf_counter() - begun)
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.postgres", description="PostgreSQL job systems beside ours"
+    )
+    parser.add_argument("--only", type=listed, default=ROWS, help=f"rows, of {','.join(ROWS)}")
+    parser.add_argument("--peers", type=listed, help="peers, by name; an empty list measures none")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--jobs", type=int, default=100_000)
+    chosen = parser.parse_args()
+    unknown = set(chosen.only) - set(ROWS)
+    if unknown:
+        parser.error(f"{', '.join(sorted(unknown))}: no such row; there are {', '.join(ROWS)}")
+    if chosen.rounds < 1 or chosen.jobs < 100:
+        parser.error("at least one round and a hundred jobs")
+    return chosen
 
 
-def picked_up(url: str, schema: str) -> float:
-    """From before the enqueue until another store, asleep on its watch, holds the lease; the median."""
-    found: SimpleQueue[float] = SimpleQueue()
-    with opened(url, schema) as producer, opened(url, schema) as consumer:
-
-        def consume() -> None:
-            watch = consumer.watch(["work"])
-            for _ in range(PICKUPS):
-                while not (leases := consumer.claim("worker", ["work"], 1)):
-                    watch.wait(5)
-                found.put(time.perf_counter())
-                consumer.ack([c.AckReport(leases[0].job.id, leases[0].token)])
-            watch.close()
-
-        thread = threading.Thread(target=consume)
-        thread.start()
-        time.sleep(0.5)
-        waits: list[float] = []
-        for _ in range(PICKUPS):
-            begun = time.perf_counter()
-            producer.enqueue([JobSpec(ENTROPY.new_id(), "work", "kind")])
-            waits.append(found.get() - begun)
-            time.sleep(0.05)
-        thread.join()
-    return statistics.median(waits) * 1_000
-
-
-def wal(connection: psycopg.Connection[Any]) -> int:
-    row = connection.execute("select pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')").fetchone()
-    assert row is not None
-    return int(row[0])
+def listed(text: str) -> list[str]:
+    return [name for name in text.split(",") if name]
 
 
 if __name__ == "__main__":

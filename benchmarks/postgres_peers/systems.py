@@ -1,0 +1,91 @@
+"""Who is measured, how its program is started, when it is done, and what it does for a job."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, LiteralString
+
+HERE: Final = Path(__file__).parent
+NODE_FOLDER: Final = Path("build/bench-node").absolute()
+
+
+@dataclass(frozen=True)
+class System:
+    name: str
+    module: str
+    is_finished: LiteralString
+    """Asked when all handlers were called: true as soon as the database has the end of every job."""
+    keeps: str
+    fences: str
+    calls: str
+    settings: str
+    share: float = 1
+    """Of the jobs: slow systems get fewer, or the benchmark would take hours."""
+
+    @property
+    def is_node(self) -> bool:
+        return self.module.endswith(".mjs")
+
+    def command(self, part: str, url: str, count: int) -> list[str]:
+        program = ["node", str(NODE_FOLDER / self.module)] if self.is_node else [sys.executable, "-m", self.module]
+        return [*program, part, url, str(count)]
+
+    def jobs(self, count: int) -> int:
+        return max(1, round(count * self.share))
+
+
+LEASEMILL: Final = System(
+    "leasemill",
+    "benchmarks.postgres_peers.leasemill",
+    "select not exists (select from leasemill.leases)",
+    keeps="job, execution",
+    fences="token and expiry",
+    calls="each job",
+    settings="as it comes",
+)
+PEERS: Final = (
+    System(
+        "pgqueuer",
+        "benchmarks.postgres_peers.pgqueuer",
+        "select not exists (select from pgqueuer)",
+        keeps="log rows, job deleted",
+        fences="no",
+        calls="each job",
+        settings="asyncpg, uvloop, batch_size 1,000",
+    ),
+    System(
+        "awa-pg",
+        "benchmarks.postgres_peers.awa",
+        "select not exists (select from awa.jobs where state not in ('completed', 'failed', 'cancelled'))",
+        keeps="job",
+        fences="run lease",
+        calls="each job",
+        settings="COPY into queue storage, max_workers 1,024",
+    ),
+)
+
+
+def has_node() -> bool:
+    return shutil.which("node") is not None and shutil.which("npm") is not None
+
+
+def install_node_peers() -> None:
+    """Into build/bench-node, from the exact versions of package.json; node finds packages beside a program only."""
+    NODE_FOLDER.mkdir(parents=True, exist_ok=True)
+    wanted = (HERE / "package.json").read_text()
+    installed = NODE_FOLDER / "installed.json"
+    for program in HERE.glob("*.mjs"):
+        shutil.copy(program, NODE_FOLDER)
+    if installed.exists() and installed.read_text() == wanted:
+        return
+    (NODE_FOLDER / "package.json").write_text(wanted)
+    subprocess.run(
+        ["npm", "install", "--no-package-lock", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"],
+        cwd=NODE_FOLDER,
+        check=True,
+    )
+    installed.write_text(wanted)
