@@ -50,6 +50,10 @@ chaos: $(STAMP) ## Break a store in every way, at full length (STORE=file, SEED=
 chaos-workers: $(STAMP) ## Kill and stop worker processes at full length: zombies, the default lease, the demo (3 minutes)
 	$(BIN)/python -m pytest tests/process/chaos.py
 
+.PHONY: chaos-worklease
+chaos-worklease: $(STAMP) ## Kill the orchestrator of a partitioned stream fifty times, on file: and on PostgreSQL (2 minutes)
+	$(BIN)/python -m pytest -s tests/worklease/chaos.py
+
 .PHONY: check
 check: $(STAMP) ## Format, lint, types and import contracts, changing nothing
 	$(BIN)/ruff format --check .
@@ -74,19 +78,20 @@ lock: ## Resolve pyproject.toml again and write requirements.lock
 	  cat build/lock/requirements.lock; } > requirements.lock
 	rm -rf build/lock
 
-.PHONY: bench-kernel bench-embedded bench-worker
+.PHONY: bench-kernel bench-embedded bench-worker bench-worklease
 bench-kernel: $(STAMP) ## Measure the kernel alone
 bench-embedded: $(STAMP) ## Measure file: beside embedded queues
 bench-worker: $(STAMP) ## Measure a worker on file:, whole path, beside huey
-bench-kernel bench-embedded bench-worker:
-	$(BIN)/python -m benchmarks.$(@:bench-%=%)
+bench-worklease: $(STAMP) ## Measure a stream of offsets through WorkLease on file:, and what ended ones cost (8 minutes)
+bench-kernel bench-embedded bench-worker bench-worklease:
+	$(BIN)/python -m benchmarks.$(@:bench-%=%) $(BENCH_ARGS)
 
 .PHONY: bench-postgres
 bench-postgres: $(STAMP) ## Measure a worker on postgresql:// beside six others, 25 minutes (BENCH_ARGS="--only drain" to narrow)
 	$(BIN)/python -m benchmarks.postgres $(BENCH_ARGS)
 
 .PHONY: bench
-bench: bench-kernel bench-embedded bench-worker bench-postgres ## Run every benchmark (one after the other: not with -j)
+bench: bench-kernel bench-embedded bench-worker bench-worklease bench-postgres ## Run every benchmark (one after the other: not with -j)
 
 .PHONY: wheel
 wheel: $(STAMP) ## Build the wheel into dist/
