@@ -6,24 +6,12 @@ commit boundary both apply the effect. With it one execution commits, and the ot
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack
-from pathlib import Path
-
-import pytest
-
 from leasemill import JobHandle
 from leasemill.kernel.model import AbortReason, ExecutionStatus, LossReason, Verb
 from leasemill.testing.processes import WorkerProcess, wait_until
 from leasemill.testing.rules import rule
 from tests.process import jobs
 from tests.process.support import Scene
-
-
-@pytest.fixture
-def scene(tmp_path: Path) -> Iterator[Scene]:
-    with ExitStack() as cleaning:
-        yield Scene(f"file:{tmp_path / 'jobs'}", tmp_path, cleaning)
 
 
 def run_twice(scene: Scene, handle: JobHandle[None] | JobHandle[str], gate: str) -> tuple[WorkerProcess, WorkerProcess]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,9 @@ class Scene:
         for app in (jobs.app, jobs.patient):
             cleaning.enter_context(app.bound_to(self.store))
 
-    def worker(self, name: str, *options: str, app: str = "app") -> WorkerProcess:
+    def worker(
+        self, name: str, *options: str, app: str = "app", environment: Mapping[str, str] | None = None
+    ) -> WorkerProcess:
         worker = WorkerProcess(
             f"tests.process.jobs:{app}",
             url=self.url,
@@ -40,7 +43,7 @@ class Scene:
             worker_id=name,
             options=options,
             folder=self.folder,
-            environment={TRAIL_VARIABLE: str(self.trail.path), "PYTHONPATH": str(ROOT)},
+            environment={TRAIL_VARIABLE: str(self.trail.path), "PYTHONPATH": str(ROOT), **(environment or {})},
         )
         return self._cleaning.enter_context(worker)
 

@@ -1,0 +1,108 @@
+"""What the catalogue's tests share: taking one check out of the running code, and a machine that loses its power.
+
+"Without the guard" is never another program: it is the shipped code with one check taken out, found by its text, so
+that a check that has moved makes the test fail instead of showing nothing.
+"""
+
+from __future__ import annotations
+import __future__
+
+import ast
+import random
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from leasemill.store.wal.store import FileStore
+from leasemill.testing.clock import ManualClock
+from leasemill.testing.faults import SimulatedDisk, SimulatedMachine
+from tests.crash.lab import open_simulated
+from tests.kernel.mutations import MUTATIONS
+
+
+def without(patch: pytest.MonkeyPatch, name: str) -> None:
+    """Take out what a mutation of tests/kernel/mutations.py takes out, until the test ends."""
+    mutation = next(one for one in MUTATIONS if one.name == name)
+    for file, old, new in mutation.changes:
+        replace(patch, f"leasemill.kernel.{file.removesuffix('.py')}", old, new)
+
+
+def replace(patch: pytest.MonkeyPatch, module_name: str, old: str, new: str) -> None:
+    """In the functions of a module, this text becomes that one; wherever else they were imported to as well."""
+    module = import_module(module_name)
+    source = Path(str(module.__file__)).read_text()
+    assert source.count(old) == 1, f"this is in {module_name} {source.count(old)} times, not once:\n{old}"
+    before, after = (_functions(text) for text in (source, source.replace(old, new)))
+    changed = [name for name, function in after.items() if ast.dump(function) != ast.dump(before[name])]
+    assert changed, f"no function of {module_name} is another without it:\n{old}"
+    for name in changed:
+        _swap(patch, getattr(module, name), _compiled(module, after[name]))
+
+
+def _functions(source: str) -> dict[str, ast.FunctionDef]:
+    return {node.name: node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)}
+
+
+def _compiled(module: ModuleType, function: ast.FunctionDef) -> Callable[..., Any]:
+    tree = ast.Module([function], [])
+    code = compile(tree, f"{module.__name__} without its guard", "exec", __future__.annotations.compiler_flag)
+    made: dict[str, Callable[..., Any]] = {}
+    exec(code, vars(module), made)
+    return made[function.name]
+
+
+def _swap(patch: pytest.MonkeyPatch, guarded: object, unguarded: Callable[..., Any]) -> None:
+    for other in [one for name, one in sys.modules.items() if name.startswith("leasemill.")]:
+        for name, value in list(vars(other).items()):
+            if value is guarded:
+                patch.setattr(other, name, unguarded)
+
+
+class FailingMachine:
+    """A folder of jobs on a simulated machine, with a clock of its own, that can be killed or lose its power.
+
+    It is a `Harness`: the steps of the conformance suite work on it.
+    """
+
+    def __init__(self, folder: Path, seed: int = 0) -> None:
+        self.clock = ManualClock()
+        self.machine = SimulatedMachine()
+        self._folder = folder
+        self._random = random.Random(seed)
+        self._open()
+
+    @property
+    def store(self) -> FileStore:
+        return self._store
+
+    @property
+    def disk(self) -> SimulatedDisk:
+        return self._disk
+
+    def reopen(self) -> None:
+        self._store.close()
+        self._open()
+
+    def kill(self) -> None:
+        """The process is gone in the middle of what it did; another one opens the folder."""
+        self.machine.kill(self._disk)
+        self.machine.forget_faults()
+        self._open()
+
+    def lose_power(self) -> None:
+        """Of what was not synced some is there; the machine starts again."""
+        self.machine.kill(self._disk)
+        self.machine.lose_power(self._random)
+        self._open()
+
+    def _open(self) -> None:
+        self._disk = self.machine.process()
+        self._store = open_simulated(self.machine, self._folder, self.clock, disk=self._disk, segment_bytes=64 * 1024)
+
+    def close(self) -> None:
+        self._store.close()

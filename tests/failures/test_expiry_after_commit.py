@@ -1,0 +1,90 @@
+"""The lease that runs out between commit and ack: the effect is applied, and nobody has said that the job is done.
+
+Guard: after COMMITTED a job can only succeed; expiry finishes it instead of giving it out again (X5).
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from leasemill.kernel.model import ExecutionStatus, JobState, Verb
+from leasemill.testing.conformance import Harness
+from leasemill.testing.conformance.steps import (
+    OTHER,
+    acked,
+    claim,
+    claim_nothing,
+    committed,
+    enqueue_and_claim,
+    expired,
+    job_of,
+    let_expire,
+    started,
+)
+from leasemill.testing.processes import wait_until
+from leasemill.testing.rules import rule
+from tests.failures.support import FailingMachine, without
+from tests.process import jobs
+from tests.process.support import Scene
+
+
+def effects(harness: Harness) -> list[str]:
+    """A commits and dies before its ack; whoever gets the job then commits as well. Who applied the effect?"""
+    lease = enqueue_and_claim(harness)
+    started(harness, lease)
+    committed(harness, lease)
+    applied = [lease.worker]
+    let_expire(harness, lease)
+    for again in claim(harness, worker=OTHER):
+        committed(harness, again)
+        applied.append(again.worker)
+    return applied
+
+
+def test_reproduce_without_it_the_job_runs_again_and_its_effect_is_applied_twice(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without(monkeypatch, "expiry after commit gives the job back")
+    assert effects(harness) == ["worker-1", "worker-2"]
+    assert len([it for it in job_of(harness).executions if it.committed_at is not None]) == 2, "X4 is broken"
+
+
+@rule("X5", "X4")
+def test_prevent_with_it_expiry_finishes_the_job(harness: Harness) -> None:
+    assert effects(harness) == ["worker-1"]
+    job = job_of(harness)
+    assert job.state is JobState.SUCCEEDED
+    assert [(it.status, it.ended_by) for it in job.executions] == [(ExecutionStatus.DONE, Verb.EXPIRE)]
+
+
+@rule("L6")
+def test_prevent_the_ack_that_comes_after_all_is_right(harness: Harness) -> None:
+    lease = enqueue_and_claim(harness)
+    committed(harness, lease)
+    expired(harness, lease)
+    assert acked(harness, lease).is_repeat
+    assert job_of(harness).refusals == ()
+
+
+@rule("X5")
+def test_prevent_with_a_process_that_is_killed_between_the_two(scene: Scene) -> None:
+    handle = jobs.commits_and_waits.enqueue()
+    a = scene.worker("a", "--queue", "hit")
+    wait_until(lambda: scene.trail.marks("committed", job=handle.id), "the commit")
+    a.kill()
+    scene.worker("b")
+    job = scene.check_applied_once(handle, by=a)
+    assert [(it.worker, it.ended_by) for it in job.executions] == [("a", Verb.EXPIRE)]
+    assert len(scene.trail.marks("began", job=handle.id)) == 1
+
+
+@rule("X5", "E1")
+def test_recover_after_a_power_failure_between_the_two_the_job_is_finished_not_run(failing: FailingMachine) -> None:
+    lease = enqueue_and_claim(failing)
+    committed(failing, lease, result=b'"paid"')
+    failing.lose_power()  # nobody of an earlier boot holds anything any more
+    claim_nothing(failing)
+    failing.lose_power()
+    job = job_of(failing)
+    assert (job.state, job.attempt, job.result) == (JobState.SUCCEEDED, 1, b'"paid"')
+    assert job.executions[-1].ended_by is Verb.EXPIRE

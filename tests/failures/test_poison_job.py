@@ -1,0 +1,90 @@
+"""The poison job: whoever runs it dies (out of memory, a crash in a library), so nobody ever reports it.
+
+Guard: expirations of started runs are counted, and the last one allowed sets the job aside (F4).
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from leasemill.kernel.model import JobState, Policy
+from leasemill.testing.conformance import Harness
+from leasemill.testing.conformance.steps import (
+    acked,
+    claim,
+    claim_nothing,
+    enqueue_many,
+    enqueue_one,
+    expired,
+    job_of,
+    only,
+    redrive,
+    started,
+    state_of,
+)
+from leasemill.testing.processes import wait_until
+from leasemill.testing.rules import rule
+from tests.failures.support import FailingMachine, without
+from tests.process import jobs
+from tests.process.support import Scene
+
+WORKERS = 30
+
+
+def deaths(harness: Harness) -> int:
+    """Worker after worker takes the job and dies of it: how many of 30."""
+    enqueue_one(harness, "poison", policy=Policy(max_expirations=5))
+    for count in range(WORKERS):
+        leases = claim(harness, worker=f"worker-{count}")
+        if not leases:
+            return count
+        started(harness, only(leases))
+        expired(harness, only(leases))
+    return WORKERS
+
+
+def test_reproduce_without_the_count_it_kills_every_worker_there_is(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without(monkeypatch, "nobody is quarantined")
+    assert deaths(harness) == WORKERS
+    assert state_of(harness, "poison") is JobState.READY, "and waits for the next one"
+
+
+@rule("F4", "F7")
+def test_prevent_with_it_the_job_is_set_aside_and_others_go_on(harness: Harness) -> None:
+    assert deaths(harness) == 5
+    assert state_of(harness, "poison") is JobState.DEAD
+    enqueue_many(harness, "one", "two")
+    for lease in claim(harness, 10):
+        acked(harness, lease)
+    claim_nothing(harness)
+
+
+@rule("F4")
+def test_prevent_with_processes_that_really_die(scene: Scene) -> None:
+    handle = jobs.dies.enqueue("exit", times=99)
+    for attempt, name in enumerate(("first", "second"), 1):
+        worker = scene.worker(name, "--queue", "hit")
+        scene.await_began(handle, worker)
+        wait_until(lambda: handle.record().executions[-1].started_at, "the start to be on record")
+        scene.open_gate(f"dies-{attempt}")
+        assert worker.wait() == 3
+    third = scene.worker("third")
+    job = scene.await_state(handle, JobState.DEAD)
+    scene.still_works()
+    assert (job.attempt, job.expirations) == (2, 2)
+    assert third.end() == 0
+
+
+@rule("F4", "F7", "O2")
+def test_recover_it_stays_set_aside_until_somebody_has_repaired_the_handler(failing: FailingMachine) -> None:
+    assert deaths(failing) == 5
+    failing.lose_power()
+    assert state_of(failing, "poison") is JobState.DEAD
+    claim_nothing(failing)
+    redrive(failing, "poison")
+    failing.lose_power()
+    acked(failing, only(claim(failing)))
+    job = job_of(failing, "poison")
+    assert (job.state, job.attempt, job.expirations) == (JobState.SUCCEEDED, 6, 0)

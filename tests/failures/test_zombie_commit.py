@@ -1,0 +1,126 @@
+"""The zombie commit: a worker is stopped in the middle of a handler, loses its lease, and commits when it goes on.
+
+Guard: a report counts only with the job's current token and before its lease has ended (L2, L3).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leasemill.kernel import apply, decide
+from leasemill.kernel.commands import Committed
+from leasemill.kernel.model import LossReason, Verb
+from leasemill.testing.conformance import Harness
+from leasemill.testing.conformance.steps import (
+    OTHER,
+    WORKER,
+    acked,
+    claim_one,
+    commit,
+    committed,
+    enqueue_and_claim,
+    job_of,
+    let_expire,
+    refused,
+    started,
+)
+from leasemill.testing.processes import wait_until
+from leasemill.testing.rules import rule
+from tests.failures.support import FailingMachine
+from tests.failures.test_duplicate_retry import run_twice
+from tests.process import jobs
+from tests.process.support import Scene
+
+BROKEN = Path(__file__).resolve().parents[1] / "process" / "broken"
+
+
+def told_committed(harness: Harness) -> list[str]:
+    """A is stopped past its lease, B runs the job and commits, A goes on: who was told that its commit happened?"""
+    a = enqueue_and_claim(harness)
+    started(harness, a)
+    let_expire(harness, a)
+    b = claim_one(harness, worker=OTHER)
+    outcomes = {OTHER: commit(harness, b, result=b'"b"'), WORKER: commit(harness, a, result=b'"a"')}
+    return [worker for worker, outcome in outcomes.items() if isinstance(outcome, Committed)]
+
+
+def take_out_the_fence(patch: pytest.MonkeyPatch) -> None:
+    """As tests/process/broken does in a process of its own: any token will do, at any time."""
+
+    def execution_of(state: Any, event: Any) -> tuple[Any, Any]:
+        job = state.jobs[event.job_id]
+        return job, next(it for it in job.executions if it.token == event.token)
+
+    patch.setattr(decide, "_held", lambda execution, _now: execution is not None)
+    patch.setattr(apply, "_live", execution_of)
+
+
+def test_reproduce_without_the_fence_both_commit_and_the_zombies_result_stays(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take_out_the_fence(monkeypatch)
+    assert told_committed(harness) == [OTHER, WORKER]
+    job = job_of(harness)
+    assert len([it for it in job.executions if it.committed_at is not None]) == 2, "X4 is broken"
+    assert job.result == b'"a"', "the result of a run that had lost the job"
+
+
+def test_reproduce_with_processes_without_the_fence_both_apply_the_effect(scene: Scene) -> None:
+    """Nothing is read from the store at the end: without the fence its log does not even make sense any more."""
+    path = f"{BROKEN}:{Path(__file__).resolve().parents[2]}"
+    handle = jobs.waits_briefly.enqueue("first")
+    a = scene.worker("a", "--queue", "hit", environment={"PYTHONPATH": path})
+    scene.await_began(handle, a)
+    a.stop(lambda: scene.trail.unfinished("a"))
+    scene.worker("b", "--queue", "hit", environment={"PYTHONPATH": path})
+    wait_until(lambda: scene.trail.marks("committed", worker="b", job=handle.id), "b to commit")
+    scene.open_gate("first")
+    a.go_on()
+    wait_until(lambda: not scene.trail.unfinished("a"), "the stopped handler to end")
+    assert [mark.worker for mark in scene.trail.marks("committed", job=handle.id)] == ["b", "a"]
+
+
+@rule("L2", "L4", "L5", "X4")
+def test_prevent_with_it_the_zombie_is_refused_and_the_refusal_is_on_record(harness: Harness) -> None:
+    assert told_committed(harness) == [OTHER]
+    job = job_of(harness)
+    assert job.result == b'"b"'
+    assert [(it.verb, it.worker, it.reason) for it in job.refusals] == [(Verb.COMMIT, WORKER, LossReason.SUPERSEDED)]
+
+
+@rule("L3")
+def test_prevent_a_lease_that_ran_out_is_lost_even_if_nobody_took_the_job(harness: Harness) -> None:
+    a = enqueue_and_claim(harness)
+    let_expire(harness, a)
+    refused(commit(harness, a), LossReason.EXPIRED)
+    acked(harness, claim_one(harness, worker=OTHER))
+
+
+@rule("L2", "X4")
+def test_prevent_with_processes_the_stopped_worker_is_refused(scene: Scene) -> None:
+    handle = jobs.waits_briefly.enqueue("first")
+    a, b = run_twice(scene, handle, "first")
+    scene.check_applied_once(handle, by=b)
+    assert [mark.worker for mark in scene.trail.marks("refused", job=handle.id)] == [a.id]
+
+
+@rule("L2", "L5")
+def test_recover_a_zombie_that_outlived_who_gave_it_the_lease_is_refused_as_well(
+    failing: FailingMachine,
+) -> None:
+    """Tokens, leases and what became of them are on disk, not in the memory of whoever gave them out."""
+    a = enqueue_and_claim(failing)
+    started(failing, a)
+    let_expire(failing, a)
+    b = claim_one(failing, worker=OTHER)
+    committed(failing, b)
+    failing.kill()
+    refused(commit(failing, a), LossReason.SUPERSEDED)
+    acked(failing, b)
+    failing.lose_power()
+    job = job_of(failing)
+    assert [it.worker for it in job.executions if it.committed_at is not None] == [OTHER]
+    assert [it.worker for it in job.refusals] == [WORKER]
