@@ -51,7 +51,7 @@ chaos-workers: $(STAMP) ## Kill and stop worker processes at full length: zombie
 	$(BIN)/python -m pytest tests/process/chaos.py
 
 .PHONY: chaos-worklease
-chaos-worklease: $(STAMP) ## Kill the orchestrator of a partitioned stream fifty times, on file: and on PostgreSQL (2 minutes)
+chaos-worklease: $(STAMP) ## Kill the orchestrator of a partitioned stream fifty times, on file: and on PostgreSQL (3 minutes)
 	$(BIN)/python -m pytest -s tests/worklease/chaos.py
 
 .PHONY: check
