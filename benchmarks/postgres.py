@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -164,15 +165,19 @@ def asked(system: System, part: str, url: str, count: int = 0) -> dict[str, Any]
 
 @contextmanager
 def worker(system: System, url: str, count: int) -> Iterator[subprocess.Popen[str]]:
-    """Its worker's process, ready and waiting for a line; killed in the end."""
+    """Its worker's process, ready and waiting for a line; killed in the end, with whatever it started."""
     process = subprocess.Popen(
-        system.command("work", url, count), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        system.command("work", url, count),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
     try:
         heard(system, "work", process)
         yield process
     finally:
-        process.kill()
+        os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 
@@ -448,7 +453,8 @@ def main() -> None:
     bars, missing = judged(run)
     if missing:
         print("not measured: " + "; ".join(missing))
-    finish(bars)
+    if bars:
+        finish(bars)
 
 
 def measure(run: Run) -> None:
