@@ -1,30 +1,23 @@
 """`Context`: what a running handler knows of its job, and the one place where it takes effect, `commit`.
 
-Everything here is about one execution. What must never happen: a commit sent twice with different content, or a
-handler that is told its commit happened when the store did not say so.
+Everything here is about one execution. What `commit` does is in `commit.py`, effects elsewhere are in `effects.py`.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 import time
 from collections.abc import MutableMapping
 from datetime import UTC, datetime, timedelta
-from types import TracebackType
-from typing import Any, Final, ParamSpec, TypeVar, assert_never
+from typing import Any, Final
 
 from leasemill import effects
-from leasemill.errors import Invalid, JobConflict, LeaseLost, Refused, Unavailable
-from leasemill.job import JobHandle, JobType
+from leasemill.commit import Boundary
+from leasemill.errors import Invalid, LeaseLost
+from leasemill.job import JobType
 from leasemill.kernel import commands as c
-from leasemill.kernel.decide import followup_id
 from leasemill.store.base import FullStore
-from leasemill.worker.pacing import backoff_s
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 NOTE_LENGTH: Final = 200
 
@@ -189,15 +182,16 @@ class Context:
         """Say how far this run is. Shown beside the worker, safe to lose, and cheap: call it as often as you like."""
         self.latest_progress = Progress(float(done), None if total is None else float(total), str(note)[:NOTE_LENGTH])
 
-    def commit(self) -> Transaction:
+    def commit(self) -> Boundary:
         """The commit boundary: `with ctx.commit() as tx` in a thread, `async with ctx.commit() as tx` on the loop.
 
         Leaving the block records, in one fact and once per job, that the job took effect, with its follow-up jobs and
-        its result. Raises LeaseLost if the job is not this handler's any more: then nothing happened; stop.
+        its result; on PostgreSQL with what `tx.execute` wrote. Raises LeaseLost if the job is not this handler's any
+        more: then nothing happened; stop.
         """
         if self._commit is not None:
             raise Invalid(f"job {self.job_id!r} has committed in this run already; one commit holds everything")
-        return Transaction(self, self._lease, self._job, self._store)
+        return Boundary(self, self._lease, self._job, self._store)
 
     def once(self, connection: effects.Connection, effect: str | None = None) -> effects.Once:
         """`with ctx.once(connection) as first`: apply an effect in another database than the store's once per job.
@@ -216,127 +210,3 @@ class Context:
     def _check_held(self) -> None:
         if self.lost.is_set():
             raise LeaseLost(self.job_id, "once", self.lost.reason or "expired", self.attempt, self.attempt)
-
-
-class Transaction:
-    """What takes effect with the commit: follow-up jobs and the result. Sent when its block is left without error."""
-
-    __slots__ = ("_context", "_followups", "_is_open", "_job", "_lease", "_result", "_store")
-
-    def __init__(self, context: Context, lease: c.Lease, job: JobType[..., Any], store: FullStore) -> None:
-        self._context = context
-        self._lease = lease
-        self._job = job
-        self._store = store
-        self._followups: list[c.Followup] = []
-        self._result: bytes | None = None
-        self._is_open = False
-
-    def enqueue(self, job: JobType[P, R], *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
-        """Enqueue a follow-up job with the commit: all of it happens, or none."""
-        self._check_open()
-        followup = job.followup(*args, **kwargs)
-        self._followups.append(followup)
-        job_id = followup_id(self._lease.job.id, len(self._followups) - 1)
-        return JobHandle(self._store, job_id, followup.queue, job.arguments)
-
-    def set_result(self, value: object) -> None:
-        """The job's result. What the handler returns after a commit is not kept, so it is said here."""
-        self._check_open()
-        self._result = self._job.arguments.encode_result(value)
-
-    def _check_open(self) -> None:
-        if not self._is_open:
-            raise Invalid("this commit is not open: use it inside its `with` or `async with` block")
-
-    def _open(self) -> Transaction:
-        if self._context.is_committed or self._is_open:
-            raise Invalid(f"job {self._lease.job.id!r} commits twice in this run; one commit holds everything")
-        self._is_open = True
-        return self
-
-    def _close(self) -> c.Commit:
-        self._is_open = False
-        if self._context.is_committed:
-            raise Invalid(f"job {self._lease.job.id!r} commits twice in this run; one commit holds everything")
-        return c.Commit(self._lease.job.id, self._lease.token, self._result, tuple(self._followups))
-
-    def __enter__(self) -> Transaction:
-        if _is_on_event_loop():
-            raise Invalid("this handler runs on the event loop: write `async with ctx.commit() as tx`")
-        return self._open()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is not None:
-            self._is_open = False
-            return None
-        command = self._context._commit = self._close()
-        failures = 0
-        while True:
-            try:
-                return self._settle(self._store.run(command))
-            except Unavailable:
-                failures += 1
-                if self._context.lost.wait(backoff_s(failures, self._store.entropy.jitter())):
-                    raise self._given_up() from None
-            except Refused:
-                self._forget_if_refused()
-                raise
-
-    async def __aenter__(self) -> Transaction:
-        return self._open()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is not None:
-            self._is_open = False
-            return None
-        command = self._context._commit = self._close()
-        failures = 0
-        while True:
-            try:
-                return self._settle(await self._store.arun(command))
-            except Unavailable:
-                failures += 1
-                if self._context.lost.is_set():
-                    raise self._given_up() from None
-                await asyncio.sleep(backoff_s(failures, self._store.entropy.jitter()))
-            except Refused:
-                self._forget_if_refused()
-                raise
-
-    def _settle(self, outcome: c.CommitOutcome) -> None:
-        match outcome:
-            case c.Committed():
-                return
-            case c.Conflict(job_id=job_id):
-                raise JobConflict(job_id)
-            case c.Lost(reason=reason, current_attempt=current_attempt):
-                self._context.lost.set(reason)
-                raise self._lost(reason, current_attempt)
-            case _:
-                assert_never(outcome)
-
-    def _forget_if_refused(self) -> None:
-        """X6: a commit that is refused whole did not happen, and the lease is as it was: another may be tried."""
-        if not self._context.lost.is_set():
-            self._context._commit = None
-
-    def _given_up(self) -> LeaseLost:
-        """The store was not heard until the lease was over: that is a loss, not a failure of the handler."""
-        self._context.lost.set("it could not be extended in time")
-        return self._lost("expired", self._lease.attempt)
-
-    def _lost(self, reason: str, current_attempt: int) -> LeaseLost:
-        return LeaseLost(self._lease.job.id, "commit", reason, self._lease.attempt, current_attempt)
-
-
-def _is_on_event_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True

@@ -146,7 +146,9 @@ async def test_a_commit_is_used_inside_its_block_and_on_the_loop_with_async_with
     receipt = app.jobs["receipt"]
 
     async def outside(ctx: Context) -> None:
-        ctx.commit().enqueue(receipt, account="a1")
+        async with ctx.commit() as tx:
+            pass
+        tx.enqueue(receipt, account="a1")
 
     async def blocking(ctx: Context) -> None:
         with ctx.commit():

@@ -17,6 +17,7 @@ from leasemill.errors import Invalid
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import Action, Job, JobSpec, Policy
 from leasemill.kernel.validate import BATCH_ITEMS
+from leasemill.store.block import Block
 from leasemill.store.presence import Presence
 from leasemill.store.sources import Entropy, SystemEntropy
 
@@ -125,6 +126,7 @@ class FullStore(Store, Inspector, Operator, Protocol):
     @property
     def presence(self) -> Presence: ...
     def using(self, connection: object) -> FullStore: ...
+    def block(self, lease: c.Lease, seconds_left: float) -> Block: ...
     def __enter__(self) -> Self: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -167,6 +169,10 @@ class Verbs(ABC):
             "using(connection) needs a store on PostgreSQL, in the connection's own database; "
             "on another store enqueue without it, after the transaction has committed"
         )
+
+    def block(self, lease: c.Lease, seconds_left: float) -> Block:
+        """What surrounds a commit of this lease; its handler may run for `seconds_left`."""
+        return Block(self)
 
     # Store
 

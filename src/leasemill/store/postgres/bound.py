@@ -19,6 +19,7 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec
 from leasemill.kernel.validate import check
 from leasemill.store.base import FullStore, Verbs, Watch
+from leasemill.store.block import Block
 from leasemill.store.postgres.cursors import afollow, follow
 from leasemill.store.postgres.hot import inserting
 from leasemill.store.postgres.listen import Teller
@@ -87,6 +88,9 @@ class BoundStore(Verbs):
             return cast(AnswerT, await afollow(self._site, connection, inserting(command.jobs, self._channel())))
         except (Moved, *UNREADY) as error:
             raise self._told(error) from error
+
+    def block(self, lease: c.Lease, seconds_left: float) -> Block:
+        return self._store.block(lease, seconds_left)
 
     def watch(self, queues: Sequence[str]) -> Watch:
         return self._store.watch(queues)

@@ -2,7 +2,7 @@
 
 Whatever was set there (row factory, cursor factory, adapters, search path) must not matter: the cursors are our own,
 rows are plain tuples in binary form, every name in a statement has its schema. Nothing here begins or ends a
-transaction.
+transaction of its own accord.
 """
 
 from __future__ import annotations
@@ -70,6 +70,24 @@ async def afollow(site: Site, connection: psycopg.AsyncConnection[Any], steps: S
         except StopIteration as end:
             answer: AnswerT = end.value
             return answer
+
+
+def say(connection: psycopg.Connection[Any], message: bytes) -> Row | None:
+    """Several statements at once; the first row of the last one's, if it has any."""
+    with PlainCursor(connection, row_factory=tuple_row) as cursor:
+        cursor.execute(message, prepare=False)
+        while cursor.nextset():
+            pass
+        return None if cursor.description is None else cursor.fetchone()
+
+
+async def asay(connection: psycopg.AsyncConnection[Any], message: bytes) -> Row | None:
+    """`say` in async code."""
+    async with AsyncPlainCursor(connection, row_factory=tuple_row) as cursor:
+        await cursor.execute(message, prepare=False)
+        while cursor.nextset():
+            pass
+        return None if cursor.description is None else await cursor.fetchone()
 
 
 def timed(site: Site, given: Mapping[str, Any]) -> dict[str, Any]:

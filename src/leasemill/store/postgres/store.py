@@ -24,14 +24,17 @@ from leasemill.store.base import Verbs, Watch
 from leasemill.store.postgres import hot, reading
 from leasemill.store.postgres.arrays import int8
 from leasemill.store.postgres.bound import BoundStore
+from leasemill.store.postgres.commit_pool import CommitPool
 from leasemill.store.postgres.decided import decide
 from leasemill.store.postgres.listen import Listener, News, PostgresWatch, Teller
+from leasemill.store.postgres.messages import Messages
 from leasemill.store.postgres.migrate import applied, migrate, migrations
-from leasemill.store.postgres.pool import Connection, Pool
+from leasemill.store.postgres.pool import Connection, Moved, Pool
 from leasemill.store.postgres.presence import PostgresPresence
 from leasemill.store.postgres.site import Site
 from leasemill.store.postgres.statements import Statements
 from leasemill.store.postgres.url import PostgresOptions, parse_url
+from leasemill.store.postgres.user_commit import PostgresBlock
 from leasemill.store.signal import Signal
 from leasemill.store.sources import Clock, Entropy
 
@@ -52,6 +55,8 @@ class PostgresStore(Verbs):
         super().__init__(entropy)
         conninfo, self._options = parse_url(url)
         self._pool = Pool(conninfo, self._options)
+        self._commits = CommitPool(conninfo, self._options)
+        self._messages: Messages | None = None
         self._site = Site(Statements(self._options.schema), clock)
         self.presence = PostgresPresence(self._pool, self._site)
         self._signal = Signal()
@@ -82,7 +87,7 @@ class PostgresStore(Verbs):
         check(command)
         if self._is_closed:
             raise Unavailable("this PostgreSQL store is closed; open another")
-        return await asyncio.get_running_loop().run_in_executor(self._executor, self._carry_out, command)
+        return await self.off_loop(self._carry_out, command)
 
     def _carry_out(self, command: c.Command[AnswerT]) -> AnswerT:
         if self._is_closed:
@@ -106,12 +111,20 @@ class PostgresStore(Verbs):
             self._listener.close()
         self._executor.shutdown(wait=True, cancel_futures=True)
         self._pool.close()
+        self._commits.close()
         self._signal.notify()
 
     def using(self, connection: object) -> BoundStore:
-        return BoundStore(self, self._site, self._teller, self._use_queues, connection)
+        return BoundStore(self, self._site, self._teller, self.use_queues, connection)
 
-    def _use_queues(self, jobs: Sequence[JobSpec]) -> None:
+    def block(self, lease: c.Lease, seconds_left: float) -> PostgresBlock:
+        if self._messages is None:
+            self._messages = Messages(self._site)
+        return PostgresBlock(self, self._site, self._commits, self._messages, lease, seconds_left)
+
+    # For transactions of users, on connections of our own
+
+    def use_queues(self, jobs: Sequence[JobSpec]) -> None:
         """I7, on a connection of our own: a caller's transaction, however long, locks no queue."""
         if self._site.claim_queues.issuperset(job.queue for job in jobs):
             return
@@ -122,6 +135,23 @@ class PostgresStore(Verbs):
             return names
 
         self._site.claim_queues.update(self._pool.run(work))
+
+    def settle(self, command: c.Commit) -> c.CommitOutcome | None:
+        """How a commit sent elsewhere ended, waiting for one under way. None: it did not happen, the lease is held."""
+
+        def work(connection: Connection) -> c.CommitOutcome | None:
+            try:
+                return decide(self._site, connection, command, ids=[command.job_id])
+            except Moved:
+                return None
+
+        return self._pool.run(work)
+
+    def wake(self) -> None:
+        self._signal.notify()
+
+    async def off_loop(self, call: Callable[..., AnswerT], *arguments: Any) -> AnswerT:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, call, *arguments)
 
     # Straight path
 

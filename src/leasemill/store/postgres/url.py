@@ -20,6 +20,7 @@ class PostgresOptions(Struct, frozen=True):
 
     schema: str = "leasemill"
     pool_size: int = 10
+    commit_pool_size: int = 10
     pool_timeout_s: float = 10.0
     retry_for_s: float = 5.0
     statement_timeout_s: float = 30.0
@@ -53,8 +54,8 @@ def parse_url(url: str) -> tuple[str, PostgresOptions]:
         raise Invalid(
             f"an option of the store's URL is wrong: {error}; the options are {', '.join(sorted(OWN))}"
         ) from None
-    if options.pool_size < 1:
-        raise Invalid("pool_size must be at least 1")
+    if options.pool_size < 1 or options.commit_pool_size < 1:
+        raise Invalid("pool_size and commit_pool_size must be at least 1")
     check_schema(options.schema)
     others = "&".join(piece for piece in pieces if piece.partition("=")[0] not in OWN)
     conninfo = f"postgresql://{parts.netloc}{parts.path}{'?' if others else ''}{others}"

@@ -1,0 +1,269 @@
+"""The commit boundary: `with ctx.commit() as tx`, `async with ctx.commit() as tx`.
+
+Inside the block `tx` gathers what takes effect with the commit; leaving it sends all of that, once. What must never
+happen: a commit sent twice with different content, or a handler that is told its commit happened when the store did not
+say so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Coroutine
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar, assert_never
+
+from leasemill.errors import Invalid, JobConflict, LeaseLost, Unavailable
+from leasemill.job import JobHandle, JobType
+from leasemill.kernel import commands as c
+from leasemill.kernel.decide import followup_id
+from leasemill.store.base import FullStore
+from leasemill.store.block import Block
+from leasemill.worker.pacing import backoff_s
+
+if TYPE_CHECKING:
+    import psycopg
+    from psycopg.abc import Params
+
+    from leasemill.context import Context
+
+    Query: TypeAlias = str | bytes | psycopg.sql.SQL | psycopg.sql.Composed
+
+P = ParamSpec("P")
+R = TypeVar("R")
+AnswerT = TypeVar("AnswerT")
+
+
+class _Work:
+    """What takes effect with the commit: follow-up jobs and the result."""
+
+    def __init__(self, store: FullStore, lease: c.Lease, job: JobType[..., Any], block: Block) -> None:
+        self._store = store
+        self._lease = lease
+        self._job = job
+        self._block = block
+        self._followups: list[c.Followup] = []
+        self._result: bytes | None = None
+        self._is_open = True
+
+    def enqueue(self, job: JobType[P, R], *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+        """Enqueue a follow-up job with the commit: all of it happens, or none."""
+        self._check_open()
+        followup = job.followup(*args, **kwargs)
+        self._followups.append(followup)
+        job_id = followup_id(self._lease.job.id, len(self._followups) - 1)
+        return JobHandle(self._store, job_id, followup.queue, job.arguments)
+
+    def set_result(self, value: object) -> None:
+        """The job's result. What the handler returns after a commit is not kept, so it is said here."""
+        self._check_open()
+        self._result = self._job.arguments.encode_result(value)
+
+    def _check_open(self) -> None:
+        if not self._is_open:
+            raise Invalid("this commit is not open: use it inside its `with` or `async with` block")
+
+    def _command(self) -> c.Commit:
+        return c.Commit(self._lease.job.id, self._lease.token, self._result, tuple(self._followups))
+
+
+class Transaction(_Work):
+    """`with ctx.commit() as tx`: on PostgreSQL also a transaction for your own tables."""
+
+    @property
+    def connection(self) -> psycopg.Connection[tuple[Any, ...]]:
+        """The connection the commit is made on, for cursors, COPY or an ORM. Its transaction ends with the block."""
+        self._check_open()
+        connection: psycopg.Connection[tuple[Any, ...]] = self._block.connection
+        return connection
+
+    def execute(self, query: Query, params: Params | None = None) -> psycopg.Cursor[tuple[Any, ...]]:
+        """Execute SQL as part of the commit; answers with psycopg's cursor."""
+        return self.connection.execute(query, params)
+
+
+class AsyncTransaction(_Work):
+    """`async with ctx.commit() as tx`: on PostgreSQL also a transaction for your own tables."""
+
+    def __init__(self, store: FullStore, lease: c.Lease, job: JobType[..., Any], block: Block) -> None:
+        super().__init__(store, lease, job, block)
+        self._calls: list[Coroutine[Any, Any, Any]] = []
+
+    @property
+    def connection(self) -> psycopg.AsyncConnection[tuple[Any, ...]]:
+        """The connection the commit is made on, for cursors, COPY or an ORM. Its transaction ends with the block."""
+        self._check_open()
+        connection: psycopg.AsyncConnection[tuple[Any, ...]] = self._block.connection
+        return connection
+
+    def execute(
+        self, query: Query, params: Params | None = None
+    ) -> Coroutine[Any, Any, psycopg.AsyncCursor[tuple[Any, ...]]]:
+        """`await tx.execute(...)`: execute SQL as part of the commit; answers with psycopg's cursor."""
+        call = self.connection.execute(query, params)
+        self._calls.append(call)
+        return call
+
+    def _command(self) -> c.Commit:
+        forgotten = [call for call in self._calls if inspect.getcoroutinestate(call) == inspect.CORO_CREATED]
+        for call in forgotten:
+            call.close()
+        if forgotten:
+            raise Invalid("a tx.execute was not awaited, so nothing is committed: write `await tx.execute(...)`")
+        return super()._command()
+
+
+class Boundary:
+    """What `ctx.commit()` gives: enter it with `with` in a thread, with `async with` on the event loop."""
+
+    __slots__ = ("_block", "_command", "_context", "_job", "_lease", "_store", "_work")
+
+    def __init__(self, context: Context, lease: c.Lease, job: JobType[..., Any], store: FullStore) -> None:
+        self._context = context
+        self._lease = lease
+        self._job = job
+        self._store = store
+        self._block = store.block(lease, context.seconds_left)
+        self._work: Transaction | AsyncTransaction | None = None
+        self._command: c.Commit | None = None
+
+    # In sync handlers
+
+    def __enter__(self) -> Transaction:
+        if _is_on_event_loop():
+            raise Invalid("this handler runs on the event loop: write `async with ctx.commit() as tx`")
+        self._check_first()
+        try:
+            self._refuse(self._persist(self._block.begin))
+        except BaseException:
+            self._block.roll_back()
+            raise
+        self._work = work = Transaction(self._store, self._lease, self._job, self._block)
+        return work
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self._close()
+            self._block.roll_back()
+            return
+        try:
+            command = self._sent()
+            self._settle(self._persist(lambda: self._block.commit(command)))
+        except BaseException:
+            self._forget_unless_lost()
+            self._block.roll_back()
+            raise
+
+    def _persist(self, call: Callable[[], AnswerT]) -> AnswerT:
+        """The store's answer, repeated while it cannot be heard and the lease is held."""
+        failures = 0
+        while True:
+            try:
+                return call()
+            except Unavailable:
+                failures += 1
+                if self._context.lost.wait(backoff_s(failures, self._store.entropy.jitter())):
+                    raise self._given_up() from None
+
+    # In async handlers
+
+    async def __aenter__(self) -> AsyncTransaction:
+        self._check_first()
+        try:
+            self._refuse(await self._apersist(self._block.abegin))
+        except BaseException:
+            await self._block.aroll_back()
+            raise
+        self._work = work = AsyncTransaction(self._store, self._lease, self._job, self._block)
+        return work
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self._close()
+            await self._block.aroll_back()
+            return
+        try:
+            command = self._sent()
+            self._settle(await self._apersist(lambda: self._block.acommit(command)))
+        except BaseException:
+            self._forget_unless_lost()
+            await self._block.aroll_back()
+            raise
+
+    async def _apersist(self, call: Callable[[], Awaitable[AnswerT]]) -> AnswerT:
+        failures = 0
+        while True:
+            try:
+                return await call()
+            except Unavailable:
+                failures += 1
+                if self._context.lost.is_set():
+                    raise self._given_up() from None
+                await asyncio.sleep(backoff_s(failures, self._store.entropy.jitter()))
+
+    # In both
+
+    def _check_first(self) -> None:
+        if self._context.is_committed or self._work is not None:
+            raise Invalid(f"job {self._lease.job.id!r} commits twice in this run; one commit holds everything")
+
+    def _refuse(self, outcome: c.CommitOutcome | None) -> None:
+        """A block whose lease is lost, or whose job has committed, does not run."""
+        if isinstance(outcome, c.Committed):
+            raise Invalid(f"job {self._lease.job.id!r} has committed in this run already; one commit holds everything")
+        if outcome is not None:
+            self._settle(outcome)
+
+    def _close(self) -> None:
+        if self._work is not None:
+            self._work._is_open = False
+
+    def _sent(self) -> c.Commit:
+        """The commit that is about to be sent."""
+        assert self._work is not None
+        self._close()
+        if self._context.is_committed:
+            raise Invalid(f"job {self._lease.job.id!r} commits twice in this run; one commit holds everything")
+        self._command = self._context._commit = self._work._command()
+        return self._command
+
+    def _settle(self, outcome: c.CommitOutcome | None) -> None:
+        match outcome:
+            case c.Committed():
+                return
+            case c.Conflict(job_id=job_id):
+                raise JobConflict(job_id)
+            case c.Lost(reason=reason, current_attempt=current_attempt):
+                self._context.lost.set(reason)
+                raise self._lost(reason, current_attempt)
+            case None:
+                raise Unavailable(
+                    f"the connection was lost before job {self._lease.job.id!r} had committed: the run is repeated"
+                )
+            case _:
+                assert_never(outcome)
+
+    def _forget_unless_lost(self) -> None:
+        """X6: a commit that is refused whole did not happen, and the lease is as it was: another may be tried."""
+        if not self._context.lost.is_set() and self._context._commit is self._command:
+            self._context._commit = None
+
+    def _given_up(self) -> LeaseLost:
+        """The store was not heard until the lease was over: that is a loss, not a failure of the handler."""
+        self._context.lost.set("it could not be extended in time")
+        return self._lost("expired", self._lease.attempt)
+
+    def _lost(self, reason: str, current_attempt: int) -> LeaseLost:
+        return LeaseLost(self._lease.job.id, "commit", reason, self._lease.attempt, current_attempt)
+
+
+def _is_on_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

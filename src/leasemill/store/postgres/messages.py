@@ -1,0 +1,77 @@
+"""The two messages of a user's transaction: how it begins, and how it ends.
+
+Each is several statements sent at once, which saves half of the round trips. Our statements in them are prepared by
+name, or written out where prepared statements do not last. Values are quoted by libpq; what is sent here is never the
+user's SQL.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+import psycopg
+from psycopg.pq import Escaping
+
+from leasemill.kernel import commands as c
+from leasemill.store.postgres.site import Site
+
+PLACE: Final = re.compile(r"%\((\w+)\)b(?:::(\w+))")
+NOT_HELD: Final = "leasemill: not held"
+BEGIN: Final = b"begin isolation level read committed;set local idle_in_transaction_session_timeout=%d;"
+
+UserConnection = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
+
+
+class Statement:
+    """One of ours inside a message."""
+
+    def __init__(self, name: str, text: str) -> None:
+        self._text = text
+        types = dict(PLACE.findall(text))
+        self._names = list(types)
+        numbers = {name: f"${number}" for number, name in enumerate(types, 1)}
+        body = PLACE.sub(lambda place: numbers[place[1]], text)
+        self.preparing = f"prepare leasemill_{name}({','.join(types.values())}) as {body};".encode()
+        self._call = f"execute leasemill_{name}(".encode()
+
+    def called(self, values: Mapping[str, bytes]) -> bytes:
+        """By its name, for a session in which it is prepared."""
+        return self._call + b",".join([values[name] for name in self._names]) + b")"
+
+    def written_out(self, values: Mapping[str, bytes]) -> bytes:
+        return PLACE.sub(lambda place: f"{values[place[1]].decode()}::{place[2]}", self._text).encode()
+
+
+class Messages:
+    """What is said at both ends of a user's transaction."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._look = Statement("look", site.statements["look"].decode())
+        self._last = Statement("commit_last", site.statements["commit_last"].decode())
+        self._preparing = self._look.preparing + self._last.preparing
+
+    def begin(
+        self, connection: UserConnection, lease: c.LeaseRef, idle_ms: int, *, prepares: bool, is_prepared: bool
+    ) -> bytes:
+        values = self._values(connection, {"id": lease.job_id, "token": lease.token})
+        look = self._look.called(values) if is_prepared else self._look.written_out(values)
+        return BEGIN % idle_ms + (self._preparing if prepares else b"") + look
+
+    def end(self, connection: UserConnection, command: c.Commit, *, is_prepared: bool) -> bytes:
+        result = None if command.result is None else command.result.decode()
+        values = self._values(connection, {"id": command.job_id, "token": command.token, "result": result})
+        return (self._last.called(values) if is_prepared else self._last.written_out(values)) + b";commit"
+
+    def _values(self, connection: UserConnection, given: Mapping[str, str | None]) -> dict[str, bytes]:
+        quote = Escaping(connection.pgconn).escape_literal
+        now = self._site.now()
+        values = {name: b"null" if value is None else quote(value.encode()) for name, value in given.items()}
+        return {**values, "now": b"null" if now is None else b"%d" % now}
+
+
+def is_not_held(error: psycopg.Error) -> bool:
+    """Whether it is commit_last.sql that failed, as it is meant to."""
+    return isinstance(error, psycopg.errors.InvalidTextRepresentation) and NOT_HELD in str(error)
