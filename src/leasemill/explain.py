@@ -179,10 +179,10 @@ def _paused(facts: Facts) -> str:
 
 
 def _behind(facts: Facts, head: Job) -> str:
-    return f"It stands in its lane behind {head.spec.id!r}, which {_what_it_does(head, facts.now)}."
+    return f"It stands in its lane behind {head.spec.id!r}, which {what_it_does(head, facts.now)}."
 
 
-def _what_it_does(head: Job, now: int) -> str:
+def what_it_does(head: Job, now: int) -> str:
     last = head.executions[-1] if head.executions else None
     if head.state is JobState.LEASED and last is not None:
         return f"worker {last.worker} has had since {instant(last.leased_at)}"

@@ -6,8 +6,13 @@ import ast
 import re
 from pathlib import Path
 
+import click
 import pytest
 
+from leasemill.cli import main
+from leasemill.cli.wal import FolderType
+from tests.docs.pages import named_commands
+from tests.docs.test_snippets import parse
 from tests.rule_coverage import stated_rules
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,6 +56,18 @@ def test_every_page_names_rules_that_exist_and_its_line_in_the_index_the_same(pa
     assert named <= rules()
     line = next(line for line in INDEX.read_text().splitlines() if f"({page.name})" in line)
     assert set(re.findall(r"\b[A-Z]\d+\b", line)) <= named
+
+
+@pytest.mark.parametrize("page", [INDEX, *PAGES], ids=lambda page: page.stem)
+def test_every_command_a_page_names_is_one(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FolderType, "convert", lambda _self, value, _parameter, _context: Path(value))
+    wrong = []
+    for where, arguments in named_commands(page):
+        try:
+            parse(main, "leasemill", arguments)
+        except click.UsageError as error:
+            wrong.append(f"{where}: {error.format_message()}")
+    assert wrong == []
 
 
 def test_every_test_file_of_a_failure_has_a_page() -> None:

@@ -9,11 +9,13 @@ import click
 from leasemill.cli.lazy import LazyCommand, LazyGroup
 
 COMMANDS = {
+    "actions": LazyCommand("leasemill.cli.actions:actions", "List what operators did, and why."),
     "db": LazyCommand("leasemill.cli.db:db", "Make and check the tables of a postgresql:// store."),
     "demo": LazyCommand("leasemill.cli.demo:demo", "See jobs survive a killed and a stopped worker."),
     "enqueue": LazyCommand("leasemill.cli.enqueue:enqueue", "Enqueue a job."),
     "health": LazyCommand("leasemill.cli.health:health", "Tell whether workers are at work; for probes."),
-    "jobs": LazyCommand("leasemill.cli.jobs:jobs", "List, show, explain, cancel, redrive and purge jobs."),
+    "jobs": LazyCommand("leasemill.cli.jobs:jobs", "Look at jobs, explain them, cancel, redrive and purge them."),
+    "lanes": LazyCommand("leasemill.cli.lanes:lanes", "List and show lanes, and unblock them."),
     "queues": LazyCommand("leasemill.cli.queues:queues", "List, pause, resume and set queues."),
     "stats": LazyCommand("leasemill.cli.stats:stats", "Count jobs by queue and state."),
     "version": LazyCommand("leasemill.cli.version:version", "Print the version."),

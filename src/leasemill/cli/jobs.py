@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
 from typing import Any
 
 import click
 import msgspec
 
+from leasemill.cli.filters import filter_options, wanted
 from leasemill.cli.lazy import EXIT_REFUSED
 from leasemill.cli.opening import by_option, opened, reason_option, url_option
 from leasemill.cli.output import instant, json_option, print_json, print_table, span
+from leasemill.cli.sweep import failures, purge, redrive
 from leasemill.cli.workers import at_work
 from leasemill.errors import NotFound
 from leasemill.explain import explain, gather
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import NEVER, Execution, Job, JobState, Refusal
 from leasemill.kernel.operate import last_error
-from leasemill.store.base import FullStore
 
 PAGE = 1_000
 ERROR_SHOWN = 60
@@ -27,46 +27,7 @@ ERROR_SHOWN = 60
 
 @click.group()
 def jobs() -> None:
-    """List, show, explain, cancel, redrive and purge jobs."""
-
-
-def filter_options(command: Callable[..., None]) -> Callable[..., None]:
-    for option in reversed(
-        [
-            click.option("--id", "job_ids", multiple=True, help="This job; may be given several times."),
-            click.option("--queue", help="Of this queue."),
-            click.option("--kind", help="Of this kind."),
-            click.option("--lane", help="Of this lane."),
-            click.option(
-                "--state",
-                "states",
-                multiple=True,
-                type=click.Choice([state.value for state in JobState]),
-                help="In it.",
-            ),
-            click.option("--error", help="Whose latest error contains this text."),
-        ]
-    ):
-        command = option(command)
-    return command
-
-
-def wanted(
-    job_ids: tuple[str, ...],
-    queue: str | None,
-    kind: str | None,
-    lane: str | None,
-    states: tuple[str, ...],
-    error: str | None,
-) -> c.JobFilter:
-    return c.JobFilter(
-        job_ids=job_ids or None,
-        queue=queue,
-        kind=kind,
-        lane=lane,
-        states=frozenset(map(JobState, states)) or None,
-        error_contains=error,
-    )
+    """Look at jobs, explain them, cancel, redrive and purge them."""
 
 
 @jobs.command("list")
@@ -179,75 +140,8 @@ def _cancelled(outcome: c.CancelOutcome) -> str:
             return "cancelled"
 
 
-@jobs.command()
-@filter_options
-@reason_option
-@by_option
-@click.option("--limit", type=click.IntRange(1), help="At most this many.")
-@click.option("--dry-run", is_flag=True, help="Only tell which.")
-@url_option
-@json_option
-def redrive(url: str, reason: str, by: str, limit: int | None, dry_run: bool, as_json: bool, **filters: Any) -> None:
-    """Make FAILED and DEAD jobs READY again, with retries anew."""
-    with opened(url) as store:
-
-        def act(count: int, after: int) -> c.Operated:
-            return store.redrive(where, by=by, reason=reason, limit=count, after=after)
-
-        where = wanted(**filters)
-        _sweep(store, where, act, {JobState.FAILED, JobState.DEAD}, limit, dry_run, as_json, "redriven")
-
-
-@jobs.command()
-@filter_options
-@reason_option
-@by_option
-@click.option("--limit", type=click.IntRange(1), help="At most this many.")
-@click.option("--dry-run", is_flag=True, help="Only tell which.")
-@url_option
-@json_option
-def purge(url: str, reason: str, by: str, limit: int | None, dry_run: bool, as_json: bool, **filters: Any) -> None:
-    """Forget jobs that have ended (SUCCEEDED, FAILED, DEAD), with their history."""
-    with opened(url) as store:
-
-        def act(count: int, after: int) -> c.Operated:
-            return store.purge(where, by=by, reason=reason, limit=count, after=after)
-
-        where = wanted(**filters)
-        ended = {JobState.SUCCEEDED, JobState.FAILED, JobState.DEAD}
-        _sweep(store, where, act, ended, limit, dry_run, as_json, "purged")
-
-
-def _sweep(
-    store: FullStore,
-    where: c.JobFilter,
-    act: Callable[[int, int], c.Operated],
-    states: set[JobState],
-    limit: int | None,
-    dry_run: bool,
-    as_json: bool,
-    done: str,
-) -> None:
-    """Page through what fits, acting on it or only telling."""
-    narrowed = msgspec.structs.replace(where, states=frozenset(states & (where.states or states)))
-
-    def tell(count: int, after: int) -> c.Operated:
-        page = store.jobs(narrowed, limit=count, after=after)
-        return c.Operated(tuple(job.spec.id for job in page.jobs), page.after)
-
-    found: list[str] = []
-    after: int | None = 0
-    while after is not None and (limit is None or len(found) < limit):
-        count = PAGE if limit is None else min(PAGE, limit - len(found))
-        page = (tell if dry_run else act)(count, after)
-        found += page.job_ids
-        after = page.after
-    if as_json:
-        print_json({"job_ids": found, "is_dry_run": dry_run})
-        return
-    for job_id in found:
-        click.echo(job_id)
-    click.echo(f"{len(found)} jobs {'would be ' if dry_run else ''}{done}", err=True)
+for command in (failures, redrive, purge):
+    jobs.add_command(command)
 
 
 # How a job is shown --------------------------------------------------------------------------------------------

@@ -1,0 +1,204 @@
+"""`leasemill lanes`: which jobs hold up which, and how to let a blocked lane go on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from enum import StrEnum
+from itertools import islice
+from typing import Any, assert_never
+
+import click
+
+from leasemill.cli.opening import by_option, opened, reason_option, url_option
+from leasemill.cli.output import instant, json_option, print_json, print_table
+from leasemill.cli.queues import all_queues
+from leasemill.errors import NotFound, Refused
+from leasemill.explain import what_it_does
+from leasemill.kernel.commands import Cancelled, JobFilter, LaneView
+from leasemill.kernel.model import Job, JobState
+from leasemill.store.base import FullStore
+
+PAGE = 1_000
+RANGES_SHOWN = 10
+WAITING_SHOWN = 20
+
+
+class How(StrEnum):
+    """What becomes of the job that blocks a lane."""
+
+    REDRIVE = "redrive"
+    CANCEL = "cancel"
+    PURGE = "purge"
+
+
+@click.group()
+def lanes() -> None:
+    """List and show lanes, and unblock them."""
+
+
+@lanes.command("list")
+@click.option("--queue", help="Of this queue; of all of them unless told.")
+@click.option("--blocked", is_flag=True, help="Only those that wait for an operator.")
+@click.option("--limit", default=50, show_default=True, type=click.IntRange(1), help="At most this many.")
+@url_option
+@json_option
+def list_lanes(url: str, queue: str | None, blocked: bool, limit: int, as_json: bool) -> None:
+    """List lanes that have work: their head, what it does, and how many jobs wait behind it."""
+    now = _now()
+    found: list[LaneView] = []
+    with opened(url) as store:
+        is_cut = False
+        for view in _views(store, queue, blocked):
+            if len(found) == limit:
+                is_cut = True
+                break
+            found.append(view)
+    if as_json:
+        print_json([_told(view) for view in found])
+        return
+    print_table(
+        ("queue", "lane", "waiting", "head", "which"),
+        [(view.queue, view.lane, f"{view.waiting:,}", _id(view.head), _which(view.head, now)) for view in found],
+    )
+    if is_cut:
+        click.echo("there are more: --limit, --queue")
+
+
+@lanes.command()
+@click.argument("queue")
+@click.argument("lane")
+@url_option
+@json_option
+def show(url: str, queue: str, lane: str, as_json: bool) -> None:
+    """Show a lane: its head, what waits behind it, and which offsets have ended."""
+    with opened(url) as store:
+        view = _found(store, queue, lane)
+        waiting = list(islice(_waiting(store, view), WAITING_SHOWN))
+    if as_json:
+        print_json(_told(view) | {"next": [job.spec.id for job in waiting]})
+        return
+    lines = [
+        ("lane", f"{lane} (queue {queue})"),
+        ("state", "BLOCKED: it waits for an operator" if view.is_blocked else "moves"),
+        ("head", f"{_id(view.head)}, which {_which(view.head, _now())}" if view.head else "-"),
+        ("waiting", f"{view.waiting:,}"),
+    ]
+    for name, ranges in (("finished", view.finished), ("failed", view.failed)):
+        if ranges:
+            lines.append((name, _ranges(ranges)))
+    for name, value in lines:
+        click.echo(f"{name:<10} {value}")
+    for job in waiting:
+        click.echo(f"{'':<10} {job.spec.id}")
+    if view.waiting > len(waiting):
+        click.echo(f"{'':<10} … and {view.waiting - len(waiting):,} more")
+
+
+@lanes.command()
+@click.argument("queue")
+@click.argument("lane")
+@click.option(
+    "--how",
+    required=True,
+    type=click.Choice([how.value for how in How]),
+    help="Run its head again, give it up, or forget it.",
+)
+@reason_option
+@by_option
+@url_option
+@json_option
+def unblock(url: str, queue: str, lane: str, how: str, reason: str, by: str, as_json: bool) -> None:
+    """Let a lane go on whose head has failed: redrive, cancel or purge that job. The act is kept, with the reason."""
+    with opened(url) as store:
+        view = _found(store, queue, lane)
+        if not view.is_blocked or view.head is None:
+            does = "" if view.head is None else f": its head {view.head.spec.id!r} {what_it_does(view.head, _now())}"
+            raise Refused(f"lane {lane!r} of queue {queue!r} does not wait for an operator{does}")
+        head = view.head.spec.id
+        if not _act(store, How(how), head, by, reason):
+            raise Refused(f"somebody else has just acted on {head!r}: look again with leasemill lanes show")
+        after = store.lane(queue, lane)
+    behind = None if after is None or after.head is None else after.head.spec.id
+    if as_json:
+        print_json({"queue": queue, "lane": lane, "job_id": head, "how": how, "head": behind})
+        return
+    click.echo(f"{head}: {_done(How(how))}; {'the lane is empty' if behind is None else f'the head is {behind}'}")
+
+
+def _act(store: FullStore, how: How, job_id: str, by: str, reason: str) -> bool:
+    """Whether it changed something."""
+    this = JobFilter(job_ids=(job_id,))
+    match how:
+        case How.REDRIVE:
+            return bool(store.redrive(this, by=by, reason=reason).job_ids)
+        case How.CANCEL:
+            (outcome,) = store.cancel([job_id], by=by, reason=reason)
+            return isinstance(outcome, Cancelled) and not outcome.is_repeat
+        case How.PURGE:
+            return bool(store.purge(this, by=by, reason=reason).job_ids)
+        case _:
+            assert_never(how)
+
+
+def _done(how: How) -> str:
+    return {How.REDRIVE: "redriven", How.CANCEL: "cancelled", How.PURGE: "purged"}[how]
+
+
+def _found(store: FullStore, queue: str, lane: str) -> LaneView:
+    view = store.lane(queue, lane)
+    if view is None:
+        raise NotFound(f"lane {lane!r} of queue {queue!r} has no work, or never was")
+    return view
+
+
+def _views(store: FullStore, queue: str | None, blocked: bool) -> Iterator[LaneView]:
+    for name in [view.name for view in all_queues(store)] if queue is None else [queue]:
+        after: int | None = 0
+        while after is not None:
+            page = store.lanes(name, blocked_only=blocked, limit=PAGE, after=after)
+            yield from page.lanes
+            after = page.after
+
+
+def _waiting(store: FullStore, view: LaneView) -> Iterator[Job]:
+    """Those behind the head, in order. They came after it, so nothing before it is looked at."""
+    head = view.head
+    where = JobFilter(queue=view.queue, lane=view.lane, states=frozenset({JobState.READY}))
+    after: int | None = 0 if head is None else head.seq
+    while after is not None:
+        page = store.jobs(where, limit=WAITING_SHOWN, after=after)
+        yield from page.jobs
+        after = page.after
+
+
+def _told(view: LaneView) -> dict[str, Any]:
+    head = view.head
+    return {
+        "queue": view.queue,
+        "lane": view.lane,
+        "is_blocked": view.is_blocked,
+        "waiting": view.waiting,
+        "head": None if head is None else head.spec.id,
+        "head_state": None if head is None else head.state,
+        "head_updated_at": None if head is None else instant(head.updated_at),
+        "finished": view.finished,
+        "failed": view.failed,
+    }
+
+
+def _id(job: Job | None) -> str:
+    return "-" if job is None else job.spec.id
+
+
+def _which(job: Job | None, now: int) -> str:
+    return "-" if job is None else what_it_does(job, now)
+
+
+def _ranges(ranges: tuple[tuple[int, int], ...]) -> str:
+    shown = ", ".join(str(first) if first == last else f"{first} to {last}" for first, last in ranges[-RANGES_SHOWN:])
+    return shown if len(ranges) <= RANGES_SHOWN else f"… {shown} ({len(ranges)} ranges)"
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000
