@@ -1,4 +1,4 @@
-// Graphile Worker with its local queue and batched completions. A finished job is deleted, by id and worker.
+// Graphile Worker with its local queue and batched completions. A finished job is deleted, by its id alone.
 
 import { Logger, makeWorkerUtils, run as runWorker } from "graphile-worker";
 import { argumentsOf, now, run } from "./peer.mjs";
