@@ -8,6 +8,7 @@ from __future__ import annotations
 import __future__
 
 import ast
+import os
 import random
 import sys
 from collections.abc import Callable
@@ -22,7 +23,7 @@ from leasemill.store.wal.store import FileStore
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.faults import SimulatedDisk, SimulatedMachine
 from tests.crash.lab import open_simulated
-from tests.kernel.mutations import MUTATIONS
+from tests.kernel.mutations import MUTATIONS, ROOT
 
 
 def without(patch: pytest.MonkeyPatch, name: str) -> None:
@@ -30,6 +31,12 @@ def without(patch: pytest.MonkeyPatch, name: str) -> None:
     mutation = next(one for one in MUTATIONS if one.name == name)
     for file, old, new in mutation.changes:
         replace(patch, f"leasemill.kernel.{file.removesuffix('.py')}", old, new)
+
+
+def environment_without(name: str) -> dict[str, str]:
+    """For a worker process whose code lacks what the mutation takes out."""
+    path = os.pathsep.join(map(str, (Path(__file__).parent / "unguarded", ROOT)))
+    return {"LEASEMILL_TEST_WITHOUT": name, "PYTHONPATH": path}
 
 
 def replace(patch: pytest.MonkeyPatch, module_name: str, old: str, new: str) -> None:

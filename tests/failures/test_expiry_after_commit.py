@@ -23,9 +23,11 @@ from leasemill.testing.conformance.steps import (
 )
 from leasemill.testing.processes import wait_until
 from leasemill.testing.rules import rule
-from tests.failures.support import FailingMachine, without
+from tests.failures.support import FailingMachine, environment_without, without
 from tests.process import jobs
 from tests.process.support import Scene
+
+GUARD = "expiry after commit gives the job back"
 
 
 def effects(harness: Harness) -> list[str]:
@@ -44,9 +46,19 @@ def effects(harness: Harness) -> list[str]:
 def test_reproduce_without_it_the_job_runs_again_and_its_effect_is_applied_twice(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    without(monkeypatch, "expiry after commit gives the job back")
+    without(monkeypatch, GUARD)
     assert effects(harness) == ["worker-1", "worker-2"]
     assert len([it for it in job_of(harness).executions if it.committed_at is not None]) == 2, "X4 is broken"
+
+
+def test_reproduce_with_processes_without_it_a_second_worker_applies_the_effect_again(scene: Scene) -> None:
+    handle = jobs.commits_and_waits.enqueue()
+    a = scene.worker("a", "--queue", "hit", environment=environment_without(GUARD))
+    wait_until(lambda: scene.trail.marks("committed", job=handle.id), "the commit")
+    a.kill()
+    scene.worker("b", "--queue", "hit", environment=environment_without(GUARD))
+    wait_until(lambda: len(scene.trail.marks("committed", job=handle.id)) == 2, "the second commit")
+    assert [mark.worker for mark in scene.trail.marks("committed", job=handle.id)] == ["a", "b"]
 
 
 @rule("X5", "X4")

@@ -5,8 +5,11 @@ Guard: expirations of started runs are counted, and the last one allowed sets th
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import pytest
 
+from leasemill import JobHandle
 from leasemill.kernel.model import JobState, Policy
 from leasemill.testing.conformance import Harness
 from leasemill.testing.conformance.steps import (
@@ -24,11 +27,12 @@ from leasemill.testing.conformance.steps import (
 )
 from leasemill.testing.processes import wait_until
 from leasemill.testing.rules import rule
-from tests.failures.support import FailingMachine, without
+from tests.failures.support import FailingMachine, environment_without, without
 from tests.process import jobs
 from tests.process.support import Scene
 
 WORKERS = 30
+GUARD = "nobody is quarantined"
 
 
 def deaths(harness: Harness) -> int:
@@ -46,7 +50,7 @@ def deaths(harness: Harness) -> int:
 def test_reproduce_without_the_count_it_kills_every_worker_there_is(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    without(monkeypatch, "nobody is quarantined")
+    without(monkeypatch, GUARD)
     assert deaths(harness) == WORKERS
     assert state_of(harness, "poison") is JobState.READY, "and waits for the next one"
 
@@ -61,15 +65,25 @@ def test_prevent_with_it_the_job_is_set_aside_and_others_go_on(harness: Harness)
     claim_nothing(harness)
 
 
-@rule("F4")
-def test_prevent_with_processes_that_really_die(scene: Scene) -> None:
-    handle = jobs.dies.enqueue("exit", times=99)
-    for attempt, name in enumerate(("first", "second"), 1):
-        worker = scene.worker(name, "--queue", "hit")
+def die_of_it(scene: Scene, handle: JobHandle[str], names: Sequence[str], environment: Mapping[str, str]) -> None:
+    """One worker process after the other takes the job, which may have two expirations, and is killed by it."""
+    for attempt, name in enumerate(names, 1):
+        worker = scene.worker(name, "--queue", "hit", environment=environment)
         scene.await_began(handle, worker)
         wait_until(lambda: handle.record().executions[-1].started_at, "the start to be on record")
         scene.open_gate(f"dies-{attempt}")
         assert worker.wait() == 3
+
+
+def test_reproduce_with_processes_without_the_count_one_more_dies_of_it(scene: Scene) -> None:
+    handle = jobs.dies.enqueue("exit", times=99)
+    die_of_it(scene, handle, ("first", "second", "third"), environment_without(GUARD))
+
+
+@rule("F4")
+def test_prevent_with_processes_that_really_die(scene: Scene) -> None:
+    handle = jobs.dies.enqueue("exit", times=99)
+    die_of_it(scene, handle, ("first", "second"), {})
     third = scene.worker("third")
     job = scene.await_state(handle, JobState.DEAD)
     scene.still_works()

@@ -28,10 +28,11 @@ from leasemill.testing.conformance.steps import (
 from leasemill.testing.faults import SimulatedCrash
 from leasemill.testing.processes import wait_until
 from leasemill.testing.rules import rule
-from tests.failures.support import FailingMachine, without
+from tests.failures.support import FailingMachine, environment_without, without
 from tests.process import jobs
 from tests.process.support import Scene
 
+GUARD = "release after commit gives the job back"
 FOLLOWUPS = [Followup("receipts", "receipt"), Followup("receipts", "receipt")]
 
 
@@ -51,9 +52,20 @@ def effects(harness: Harness) -> list[str]:
 def test_reproduce_without_it_a_committed_job_is_given_back_and_runs_again(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    without(monkeypatch, "release after commit gives the job back")
+    without(monkeypatch, GUARD)
     assert effects(harness) == ["worker-1", "worker-2"]
     assert len([it for it in job_of(harness).executions if it.committed_at is not None]) == 2, "X4 is broken"
+
+
+def test_reproduce_with_processes_without_it_a_deployment_applies_the_effect_again(scene: Scene) -> None:
+    handle = jobs.commits_and_waits.enqueue()
+    options = ("--queue", "hit", "--shutdown-timeout", "0.2")
+    a = scene.worker("a", *options, environment=environment_without(GUARD))
+    wait_until(lambda: scene.trail.marks("committed", job=handle.id), "the commit")
+    assert a.end() == 0
+    scene.worker("b", *options, environment=environment_without(GUARD))
+    wait_until(lambda: len(scene.trail.marks("committed", job=handle.id)) == 2, "the second commit")
+    assert [mark.worker for mark in scene.trail.marks("committed", job=handle.id)] == ["a", "b"]
 
 
 @rule("X5", "X4")

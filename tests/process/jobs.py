@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import os
+import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Literal
 
@@ -146,6 +148,27 @@ def applies_directly(ctx: Context) -> None:
     if ctx.attempt == 1:
         wait_for(gate(trail, "first"))
     trail.leave("committed", ctx)
+
+
+@app.job(queue="hit", lease=SHORT_LEASE_S)
+def books_elsewhere(ctx: Context, database: str, is_guarded: bool, waits_first: bool) -> None:
+    """Its effect is a row in a database of somebody else's; the first run waits before or behind it."""
+    trail = Trail.of_process()
+    trail.leave("began", ctx)
+    if waits_first and ctx.attempt == 1:
+        wait_for(gate(trail, "first"))
+    came_to: What = "failed"
+    try:
+        with closing(sqlite3.connect(database)) as books, ctx.once(books) if is_guarded else books:
+            books.execute("insert into booked values (?)", [ctx.worker])
+        came_to = "committed"
+    except LeaseLost:
+        came_to = "refused"
+        raise
+    finally:
+        trail.leave(came_to, ctx)
+    if not waits_first and ctx.attempt == 1:
+        wait_for(gate(trail, "never"))
 
 
 @app.job(queue="hit", lease=SHORT_LEASE_S)
