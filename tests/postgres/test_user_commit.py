@@ -519,6 +519,23 @@ async def test_a_handler_cancelled_in_its_block_leaves_nothing_and_the_connectio
     assert idle_in_transaction(bank) == 0
 
 
+@rule("X3")
+async def test_a_commit_says_when_its_run_began(app: App, bank: Connection) -> None:
+    @app.job
+    async def slow(ctx: Context) -> None:
+        await asyncio.sleep(0.3)
+        async with ctx.commit() as tx:
+            await tx.execute(WRITE, [1])
+
+    handle = slow.enqueue()
+    await drained(app)
+    (execution,) = handle.record().executions
+    assert execution.started_at is not None
+    assert execution.committed_at is not None
+    assert execution.committed_at - execution.started_at >= 300_000
+    assert execution.leased_at <= execution.started_at
+
+
 # Connections that are lost ---------------------------------------------------------------------------------------
 
 

@@ -281,7 +281,10 @@ class Reporter:
 
 
 def _is_worth_telling(execution: Execution) -> bool:
-    """Its end implies its start (X3); told apart only when it was noticeably earlier."""
+    """Its end implies its start (X3), and so has a commit; told apart only when it was noticeably earlier."""
+    context = execution.context
+    if context is not None and context.is_committed:
+        return False
     started_at = execution.started_at
     return started_at > 0 and time.monotonic() - started_at >= START_WORTH_TELLING_S
 

@@ -60,9 +60,10 @@ class Messages:
         look = self._look.called(values) if is_prepared else self._look.written_out(values)
         return BEGIN % idle_ms + (self._preparing if prepares else b"") + look
 
-    def end(self, connection: UserConnection, command: c.Commit, *, is_prepared: bool) -> bytes:
+    def end(self, connection: UserConnection, command: c.Commit, age_us: int, *, is_prepared: bool) -> bytes:
         result = None if command.result is None else command.result.decode()
         values = self._values(connection, {"id": command.job_id, "token": command.token, "result": result})
+        values["age"] = b"%d" % age_us
         return (self._last.called(values) if is_prepared else self._last.written_out(values)) + b";commit"
 
     def _values(self, connection: UserConnection, given: Mapping[str, str | None]) -> dict[str, bytes]:

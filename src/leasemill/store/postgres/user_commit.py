@@ -7,6 +7,7 @@ store is asked what became of it. What must never happen here: a marker without 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
@@ -15,7 +16,7 @@ from psycopg.pq import TransactionStatus
 
 from leasemill.errors import Invalid, Refused, Unavailable
 from leasemill.kernel import commands as c
-from leasemill.kernel.model import JobSpec
+from leasemill.kernel.model import SECOND, JobSpec
 from leasemill.kernel.validate import check
 from leasemill.store.block import Block
 from leasemill.store.postgres import hot
@@ -65,6 +66,7 @@ class PostgresBlock(Block):
         self._lease = c.LeaseRef(lease.job.id, lease.token)
         # Whoever stands still in the block loses the session, and what it locked, when the handler's time is up.
         self._idle_ms = int(min(LONGEST_IDLE_MS, max(SHORTEST_IDLE_MS, seconds_left * 1_000)))
+        self._started_s = time.monotonic() - max(0.0, lease.terms.timeout_us / SECOND - seconds_left)
         self._sync: CommitConnection | None = None
         self._async: AsyncCommitConnection | None = None
         self._must_ask = False
@@ -213,7 +215,8 @@ class PostgresBlock(Block):
         )
 
     def _ending(self, connection: CommitConnection | AsyncCommitConnection, command: c.Commit) -> bytes:
-        return self._messages.end(connection, command, is_prepared=connection.has_prepared)
+        age_us = int((time.monotonic() - self._started_s) * SECOND)
+        return self._messages.end(connection, command, age_us, is_prepared=connection.has_prepared)
 
     def _do_without_prepared(self, connection: CommitConnection | AsyncCommitConnection) -> None:
         LOGGER.info("prepared statements do not last here (a pooler?): going on without")
