@@ -149,6 +149,24 @@ class OperateSuite:
         assert len(slept) == 3
         assert desk.states("a1", "a2", "a3") == [JobState.FAILED] * 3
 
+    def test_an_interrupted_sweep_says_how_far_it_came_and_the_next_takes_the_rest(
+        self, desk: Desk, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        desk.fail("ValueError: no", "a1", "a2", "a3")
+        call = ("jobs", "redrive", "--queue", "mail", "--rate", "9/s", "--reason", "x")
+
+        def interrupt(seconds: float) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr("leasemill.cli.sweep.time.sleep", interrupt)
+            result = desk.run(*call)
+            as_json = desk.run(*call, "--json")
+        assert (result.exit_code, result.stdout) == (1, "a1\n")
+        assert result.stderr == "1 jobs redriven\nError: interrupted: run it again to go on with the rest\n"
+        assert json.loads(as_json.stdout) == {"job_ids": ["a2"], "is_dry_run": False}, "whole, also then"
+        assert desk.said(*call) == ["a3"]
+
     def test_more_than_a_page_is_swept_up_to_a_limit(self, desk: Desk) -> None:
         ids = [f"job-{number:04}" for number in range(1_100)]
         desk.enqueue(*ids)
