@@ -172,8 +172,9 @@ def _sweep(
     pacing = Pacing(None if dry_run else rate)
     try:
         for ids in _batches(_pages(store, where, print_), pacing.batch, limit):
+            pacing.wait()
             telling.tell(ids if dry_run else act(msgspec.structs.replace(where, job_ids=ids)).job_ids)
-            pacing.wait(telling.count)
+            pacing.count(len(ids))
     except KeyboardInterrupt:
         raise Refused("interrupted: run it again to go on with the rest") from None
     finally:
@@ -188,16 +189,20 @@ def _batches(pages: Iterable[list[Job]], size: int, limit: int | None) -> Iterat
 
 
 class Pacing:
-    """Keeps a sweep at its rate: small batches, each waited for from the beginning, so that no error adds up."""
+    """Keeps a sweep at its rate: small batches, and what a slow one left over is not made up for by a burst."""
 
     def __init__(self, rate: float | None) -> None:
         self._rate = rate
-        self._began_at = time.monotonic()
+        self._next_at = 0.0
         self.batch = PAGE if rate is None else max(1, min(PAGE, int(rate * STEP_S)))
 
-    def wait(self, count: int) -> None:
+    def wait(self) -> None:
+        if (left_s := self._next_at - time.monotonic()) > 0:
+            time.sleep(left_s)
+
+    def count(self, jobs: int) -> None:
         if self._rate is not None:
-            time.sleep(max(0.0, self._began_at + count / self._rate - time.monotonic()))
+            self._next_at = max(self._next_at, time.monotonic()) + jobs / self._rate
 
 
 class Telling:
