@@ -147,7 +147,7 @@ class OperateSuite:
         monkeypatch.setattr("leasemill.cli.sweep.time.sleep", fail_at_once)
         assert desk.said("jobs", "redrive", "--queue", "mail", "--rate", "9/s", "--reason", "x") == ["a1", "a2", "a3"]
         assert len(slept) == 2
-        assert desk.states("a1", "a2", "a3") == [JobState.FAILED] * 3
+        assert desk.states("a1", "a2", "a3") == [JobState.FAILED, JobState.FAILED, JobState.READY]
 
     def test_an_interrupted_sweep_says_how_far_it_came_and_the_next_takes_the_rest(
         self, desk: Desk, monkeypatch: pytest.MonkeyPatch
