@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import sqlite3
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from leasemill import App, Context
 from leasemill.effects import Connection, Once, http_headers
@@ -228,6 +232,30 @@ def test_a_crash_between_effect_and_commit_leaves_neither(bank: Callable[..., sq
     with once(again, 2) as first:
         pay(again)
     assert (first, balance(bank())) == (True, 500)
+
+
+@given(st.lists(st.sampled_from(["ends", "fails", "crashes"]), max_size=8), st.randoms(use_true_random=False))
+def test_whatever_becomes_of_its_runs_the_effect_is_there_once_if_one_got_through(
+    hows: list[str], order: random.Random
+) -> None:
+    fences = list(range(len(hows)))
+    order.shuffle(fences)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "bank.db"
+        with closing(sqlite3.connect(path, isolation_level=None)) as look:
+            look.execute("create table balance (cents integer)")
+            look.execute("insert into balance values (0)")
+            for how, fence in zip(hows, fences, strict=True):
+                with closing(sqlite3.connect(path)) as connection:
+                    guard = once(connection, fence)
+                    guard.__enter__()
+                    pay(connection)
+                    if how != "crashes":
+                        error = ConnectionError("in the middle") if how == "fails" else None
+                        guard.__exit__(None if error is None else type(error), error, None)
+            assert balance(look) == (500 if "ends" in hows else 0)
+            if "ends" in hows:
+                assert guards(look) == [("job", "pay", fences[hows.index("ends")])]
 
 
 def test_what_was_written_before_the_block_in_the_same_transaction_belongs_to_it(
