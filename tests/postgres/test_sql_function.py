@@ -1,0 +1,332 @@
+"""`select leasemill.enqueue(…)`: jobs of producers that are not Python, from psql and in their own transactions."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import errors
+
+from leasemill import App, JobState, JobType
+from leasemill.errors import Invalid
+from leasemill.kernel import commands as c
+from leasemill.kernel.model import JobSpec
+from leasemill.kernel.validate import check_job
+from leasemill.store.postgres.check import check
+from leasemill.store.postgres.migrate import migrate, migrations
+from leasemill.store.postgres.store import PostgresStore
+from leasemill.store.postgres.url import parse_url
+from leasemill.testing.postgres import NoServer, find_binaries
+from leasemill.testing.rules import rule
+from tests.worker.support import working
+
+Connection = psycopg.Connection[Any]
+
+
+@pytest.fixture
+def app(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[App]:
+    monkeypatch.setenv("LEASEMILL_URL", postgres_url)
+    with App(postgres_url) as made:
+        yield made
+
+
+@pytest.fixture
+def charge(app: App) -> JobType[[str, int], str]:
+    @app.job(queue="billing", lane="account")
+    async def charge(account: str, cents: int) -> str:
+        return f"{account}: {cents}"
+
+    return charge
+
+
+@pytest.fixture
+def mine(postgres_url: str) -> Iterator[Connection]:
+    with psycopg.connect(parse_url(postgres_url)[0]) as connection:
+        yield connection
+
+
+def find_psql() -> str:
+    try:
+        beside = find_binaries() / "psql"
+    except NoServer:
+        beside = Path("/nowhere")
+    found = str(beside) if beside.exists() else shutil.which("psql")
+    assert found, "there is no psql to test with: install PostgreSQL's client"
+    return found
+
+
+def psql(url: str, script: str) -> subprocess.CompletedProcess[str]:
+    command = [find_psql(), "-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", parse_url(url)[0]]
+    environment = {**os.environ, "PGCLIENTENCODING": "UTF8"}
+    return subprocess.run(
+        command, input=script, capture_output=True, text=True, env=environment, timeout=30, check=False
+    )
+
+
+# From psql -------------------------------------------------------------------------------------------------------
+
+
+async def test_psql_enqueues_in_its_own_transaction_and_a_worker_runs_it(
+    app: App, charge: JobType[[str, int], str], postgres_url: str, schema: str
+) -> None:
+    ann = '{"account": "ann", "cents": 500}'
+    done = psql(
+        postgres_url,
+        f"""
+        begin;
+        select {schema}.enqueue('billing', 'charge', '{ann}', id => 'order-1', lane => 'ann');
+        commit;
+        begin;
+        select {schema}.enqueue('billing', 'charge', '{ann}', id => 'order-2', lane => 'ann');
+        rollback;
+        select {schema}.enqueue('billing', 'charge', jsonb_build_object('account', 'bob', 'cents', 7));
+        """,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    first, second, third = done.stdout.split()
+    assert (first, second) == ("order-1", "order-2")
+    async with working(app):
+        assert await app.handle("order-1").aresult(5) == "ann: 500"
+        assert await app.handle(third).aresult(5) == "bob: 7"
+    assert app.store.job("order-2") is None
+
+
+def test_psql_is_told_what_is_wrong(postgres_url: str, schema: str) -> None:
+    done = psql(postgres_url, f"select {schema}.enqueue('no spaces please', 'charge');")
+    assert done.returncode == 3
+    assert "queue 'no spaces please' is not a name: use 1 to 100 of" in done.stderr
+
+
+async def test_an_idle_worker_starts_it_at_once(
+    app: App, charge: JobType[[str, int], str], mine: Connection, schema: str
+) -> None:
+    async with working(app):
+        await asyncio.sleep(0.3)
+        waits = []
+        for number in range(6):
+            lane = "'ann'" if number % 2 else "null"
+            payload = f'{{"account": "ann", "cents": {number}}}'
+            query = f"select {schema}.enqueue('billing', 'charge', '{payload}', lane => {lane})"
+            row = mine.execute(query.encode()).fetchone()
+            assert row is not None
+            mine.commit()
+            began = time.monotonic()
+            await app.handle(row[0]).aresult(5)
+            waits.append(time.monotonic() - began)
+    assert sorted(waits)[3] < 0.3, waits
+
+
+# As the client does ----------------------------------------------------------------------------------------------
+
+
+def call(connection: Connection, schema: str, **given: Any) -> str:
+    named = ", ".join(f"{name} => %({name})s" for name in given)
+    row = connection.execute(f"select {schema}.enqueue({named})".encode(), given).fetchone()
+    assert row is not None
+    return str(row[0])
+
+
+def rows(connection: Connection, schema: str) -> dict[str, list[tuple[Any, ...]]]:
+    """Every row a job has, but for its id, its number and when it came."""
+    queries = {
+        "jobs": "queue, kind, payload::jsonb, lane, priority, run_at, delay_us, policy, lane_offset from {}.jobs",
+        "ready": "queue, rank, available_at - created_at, seq = ready.no, attempt, retries, expirations "
+        "from {0}.ready join {0}.jobs using (no, queue)",
+        "arrivals": "queue, lane from {}.arrivals",
+        "queues": "name, mode, is_paused, policy from {}.queues",
+    }
+    return {
+        name: connection.execute(f"select {query.format(schema)} order by 1, 2, 3".encode()).fetchall()
+        if name != "arrivals"
+        else connection.execute(f"select {query.format(schema)} order by 1, 2".encode()).fetchall()
+        for name, query in queries.items()
+    }
+
+
+@rule("E3")
+@pytest.mark.parametrize(
+    ("given", "spec"),
+    [
+        ({}, {}),
+        ({"payload": '{"a": [1, "ä"]}'}, {"payload": '{"a": [1, "ä"]}'.encode()}),
+        ({"priority": 9}, {"priority": 9}),
+        ({"delay": "2 minutes"}, {"delay_us": 120_000_000}),
+        ({"run_at": "2100-01-01T00:00:00.123456Z"}, {"run_at": 4_102_444_800_123_456}),
+        ({"run_at": "1999-01-01T00:00:00Z"}, {"run_at": 915_148_800_000_000}),
+        ({"lane": "ann & bob"}, {"lane": "ann & bob"}),
+    ],
+)
+def test_the_function_writes_what_the_client_writes(
+    postgres_url: str, admin: Connection, schema: str, given: dict[str, Any], spec: dict[str, Any]
+) -> None:
+    call(admin, schema, queue="q", kind="k", **given)
+    by_function = rows(admin, schema)
+    for table in ("jobs", "ready", "arrivals", "queues"):
+        admin.execute(f"delete from {schema}.{table}".encode())
+    with PostgresStore(postgres_url) as store, psycopg.connect(parse_url(postgres_url)[0]) as mine:
+        store.using(mine).enqueue([JobSpec("x", "q", "k", spec.pop("payload", b"{}"), **spec)])
+        mine.commit()
+        by_client = rows(admin, schema)
+    if "run_at" in given:  # due at an instant, so how far off it is depends on when it came
+        for side in (by_function, by_client):
+            side["ready"] = [(*row[:2], row[2] > 0, *row[3:]) for row in side["ready"]]
+    assert by_function == by_client
+
+
+def test_a_generated_id_is_a_uuid_of_version_7_in_the_order_of_time(admin: Connection, schema: str) -> None:
+    ids = []
+    for _ in range(5):
+        ids.append(call(admin, schema, queue="q", kind="k"))
+        time.sleep(0.002)
+    assert ids == sorted(ids)
+    assert {(one[14], one[19] in "89ab", len(one)) for one in ids} == {("7", True, 36)}
+
+
+@rule("E2", "E4")
+def test_a_known_id_is_the_same_job_or_a_conflict(app: App, mine: Connection, schema: str) -> None:
+    given = {"queue": "q", "kind": "k", "payload": '{"a": 1, "b": 2}', "id": "one", "priority": 3}
+    assert call(mine, schema, **given) == "one"
+    assert call(mine, schema, **{**given, "payload": '{"b":2, "a":1}'}) == "one"
+    mine.commit()
+    for change in (
+        {"payload": '{"a": 2}'},
+        {"kind": "other"},
+        {"queue": "other"},
+        {"priority": 4},
+        {"lane": "x"},
+        {"delay": "1 s"},
+        {"run_at": "2100-01-01"},
+    ):
+        with pytest.raises(errors.UniqueViolation, match="job 'one' exists with other content"), mine.transaction():
+            call(mine, schema, **{**given, **change})
+    app.store.enqueue([JobSpec("two", "q", "k", b'{"a":1}')])
+    assert call(mine, schema, queue="q", kind="k", payload='{"a": 1}', id="two") == "two"
+
+
+@rule("I4")
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"queue": ""},
+        {"queue": "-a"},
+        {"queue": "a" * 101},
+        {"queue": "ä"},
+        {"queue": None},
+        {"queue": "two\nlines"},
+        {"queue": "line\n"},
+        {"kind": "a b"},
+        {"kind": None},
+        {"id": ""},
+        {"id": "x" * 201},
+        {"id": "bell\u0007"},
+        {"id": "no\u00a0break"},
+        {"id": "zero\u200bwidth"},
+        {"lane": ""},
+        {"lane": "x" * 201},
+        {"lane": "tab\t"},
+        {"lane": "right\u202eto left"},
+        {"priority": -1},
+        {"priority": 10},
+        {"payload": '{"a": "' + "x" * 1_048_576 + '"}'},
+        {"delay": "-1 second"},
+        {"delay": "3661 days"},
+        {"run_at": "1969-12-31T00:00:00Z"},
+        {"delay": "1 second", "run_at": "2100-01-01T00:00:00Z"},
+    ],
+    ids=lambda wrong: ", ".join(f"{name}={str(value)[:12]!a}" for name, value in wrong.items()),
+)
+def test_what_python_refuses_the_function_refuses(mine: Connection, schema: str, wrong: dict[str, Any]) -> None:
+    with pytest.raises(errors.InvalidParameterValue):
+        call(mine, schema, **{"queue": "q", "kind": "k", **wrong})
+    mine.rollback()
+    if wrong.keys() <= {"queue", "kind", "id", "lane", "priority"} and None not in wrong.values():
+        spec = {"id": "x", "queue": "q", "kind": "k", **wrong}
+        with pytest.raises(Invalid):
+            check_job(JobSpec(**spec))
+
+
+@rule("I4")
+@pytest.mark.parametrize("text", ["a", "x" * 200, "größe/日本 🎉", "a'b\"c\\d", "; drop table jobs", "%s %(x)s {}"])
+def test_what_python_takes_the_function_takes(mine: Connection, schema: str, text: str) -> None:
+    check_job(JobSpec(text, "q", "k", lane=text))
+    assert call(mine, schema, queue="a.b:c-d_1", kind="K", id=text, lane=text) == text
+
+
+@pytest.mark.parametrize("payload", ["[1]", "1", "null", None])
+def test_a_payload_is_the_arguments_by_name(mine: Connection, schema: str, payload: str | None) -> None:
+    with pytest.raises(errors.InvalidParameterValue, match="a JSON object"):
+        call(mine, schema, queue="q", kind="k", payload=payload)
+
+
+@rule("I7")
+def test_a_queue_of_acquire_is_refused(app: App, mine: Connection, schema: str) -> None:
+    app.store.acquire([c.AcquireRequest("offsets", "d", 1, "w", "t")])
+    with pytest.raises(errors.ObjectNotInPrerequisiteState, match="queue 'offsets' is used with acquire"):
+        call(mine, schema, queue="offsets", kind="k")
+
+
+def test_its_jobs_keep_the_tables_sound(app: App, admin: Connection, schema: str, postgres_url: str) -> None:
+    for number in range(20):
+        call(admin, schema, queue="q", kind="k", lane=[None, "a", "b"][number % 3], priority=number % 10)
+    assert check(admin, schema) == []
+    ended = 0
+    while claimed := app.store.claim("w", ["q"], 100):
+        app.store.ack([c.AckReport(lease.job.id, lease.token) for lease in claimed])
+        ended += len(claimed)
+    assert ended == 20
+    assert check(admin, schema) == []
+
+
+def test_a_producer_needs_no_right_but_to_call_it(app: App, admin: Connection, schema: str, postgres_url: str) -> None:
+    admin.execute("drop role if exists leasemill_shop")
+    admin.execute("create role leasemill_shop login")
+    try:
+        with psycopg.connect(parse_url(postgres_url)[0], autocommit=True) as mine:
+            mine.execute("set role leasemill_shop")
+            with pytest.raises(errors.InsufficientPrivilege):
+                call(mine, schema, queue="q", kind="k")
+            admin.execute(f"grant usage on schema {schema} to leasemill_shop".encode())
+            with pytest.raises(errors.InsufficientPrivilege, match="function enqueue"):
+                call(mine, schema, queue="q", kind="k")
+            admin.execute(f"grant execute on function {schema}.enqueue to leasemill_shop".encode())
+            assert call(mine, schema, queue="q", kind="k", id="allowed") == "allowed"
+            with pytest.raises(errors.InsufficientPrivilege, match="table jobs"):
+                mine.execute(f"select * from {schema}.jobs".encode())
+        job = app.store.job("allowed")
+        assert job is not None
+        assert job.state is JobState.READY
+    finally:
+        admin.execute("drop owned by leasemill_shop")
+        admin.execute("drop role leasemill_shop")
+
+
+def test_the_version_of_the_contract_can_be_asked_for(admin: Connection, schema: str) -> None:
+    assert admin.execute(f"select {schema}.enqueue_version()".encode()).fetchone() == (1,)
+
+
+def test_a_store_of_version_one_is_brought_up_while_jobs_run(server_url: str, admin: Connection, schema: str) -> None:
+    """The second version creates functions and a view; it waits for no lock that a worker or a producer holds."""
+    admin.execute("drop schema if exists leasemill_old cascade")
+    try:
+        migrate(admin, "leasemill_old")
+        admin.execute(
+            "drop view leasemill_old.outbox; drop function leasemill_old.enqueue; "
+            "drop function leasemill_old.enqueue_version; delete from leasemill_old.migrations where version = 2"
+        )
+        with psycopg.connect(parse_url(server_url)[0]) as busy:
+            busy.execute("insert into leasemill_old.queues (name) values ('q')")
+            busy.execute("lock table leasemill_old.jobs in row exclusive mode")
+            admin.execute("set lock_timeout = '1s'")
+            assert [one.version for one in migrate(admin, "leasemill_old")] == [one.version for one in migrations()][1:]
+            busy.rollback()
+    finally:
+        admin.execute("set lock_timeout = 0")
+        admin.execute("drop schema if exists leasemill_old cascade")
