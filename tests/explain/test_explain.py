@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
+from leasemill.explain import Situation, explain, gather
+from leasemill.kernel import commands as c
+from leasemill.kernel import decide
+from leasemill.kernel.machine import run
+from leasemill.kernel.model import QueueMode
+from leasemill.store.base import Verbs, Watch
 from leasemill.store.memory import MemoryStore
 from leasemill.store.wal.options import FileOptions
 from leasemill.store.wal.store import FileStore
 from leasemill.testing.conformance import DurableHarness, Harness, KeptHarness
 from tests.explain.situations import ExplainSuite
+from tests.kernel.world import World, history
+
+AnswerT = TypeVar("AnswerT")
 
 
 class TestMemory(ExplainSuite):
@@ -29,3 +40,41 @@ class TestFile(ExplainSuite):
         harness = DurableHarness(lambda clock: FileStore(tmp_path / "jobs", options=options, clock=clock))
         yield harness
         harness.close()
+
+
+class Looking(Verbs):
+    """A store that only looks at the state of a history."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._world = world
+
+    def run(self, command: c.Command[AnswerT]) -> AnswerT:
+        events, answer = run(self._world.state, command, self._world.now)
+        assert events == []
+        return answer
+
+    async def arun(self, command: c.Command[AnswerT]) -> AnswerT:
+        return self.run(command)
+
+    def watch(self, queues: Sequence[str]) -> Watch:
+        raise NotImplementedError
+
+    def close(self) -> None: ...
+
+
+def test_in_random_histories_a_job_is_said_to_be_due_if_and_only_if_a_claim_would_get_it() -> None:
+    seen: Counter[Situation] = Counter()
+    for seed, steps in enumerate([40] * 20 + [300] * 8):
+        world = history(seed, steps)
+        queues = [name for name, queue in world.state.queues.items() if queue.mode is not QueueMode.ACQUIRE]
+        claim = c.Claim("somebody", queues, 10_000, ())
+        claimable = {job.spec.id for job in decide._claimable(world.state, claim, world.now)}
+        for job_id, job in world.state.jobs.items():
+            facts = gather(Looking(world), job_id, world.now)
+            assert facts is not None
+            told = explain(facts)
+            seen[told.situation] += 1
+            assert (told.situation is Situation.DUE) == (job_id in claimable), told
+            assert told.state is job.state
+    assert set(seen) >= set(Situation) - {Situation.UNSERVED}, seen
