@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from statistics import median, quantiles
-from typing import Any, Final
+from typing import Any, Final, LiteralString
 from urllib.parse import urlsplit
 
 import psycopg
@@ -43,8 +43,12 @@ PICKUPS: Final = 100
 FEW_ROUNDS: Final = 3
 """For what does not vary: bytes."""
 
-LONGEST_S: Final = 600.0
+LONGEST_S: Final = 300.0
 POLL_S: Final = 0.005
+
+
+class Failed(Exception):
+    """A system did not do its part; the message says which."""
 
 
 @dataclass
@@ -119,7 +123,10 @@ class Database:
         with worker(self.system, self.url, count) as process:
             tell(process)
             answer = heard(self.system, "work", process)
-            while not self._value(self.system.is_finished):
+            deadline = time.monotonic() + LONGEST_S
+            while not self._value(self.system.is_finished, count):
+                if time.monotonic() > deadline:
+                    raise Failed(f"{self.system.name} called {count:,} handlers and did not finish their jobs")
                 time.sleep(POLL_S)
             ended_ns = time.monotonic_ns()
         last_from_ns = next((at for left, at in answer["samples"] if left <= last), answer["began_ns"])
@@ -138,8 +145,8 @@ class Database:
             waits: list[float] = heard(self.system, "work", process)["waits_ms"]
             return waits
 
-    def _value(self, query: str) -> Any:
-        row = self.connection.execute(query.encode()).fetchone()
+    def _value(self, query: LiteralString, count: int = 0) -> Any:
+        row = self.connection.execute(query, {"count": count}).fetchone()
         assert row is not None
         return row[0]
 
@@ -158,7 +165,7 @@ def asked(system: System, part: str, url: str, count: int = 0) -> dict[str, Any]
             system.command(part, url, count), stdout=subprocess.PIPE, text=True, timeout=LONGEST_S, check=True
         )
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
-        raise SystemExit(f"{system.name} could not {part}: {error}") from None
+        raise Failed(f"{system.name} could not {part}: {error}") from None
     answer: dict[str, Any] = json.loads(told.stdout.splitlines()[-1])
     return answer
 
@@ -192,7 +199,7 @@ def heard(system: System, part: str, process: subprocess.Popen[str]) -> dict[str
     is_there, _, _ = select.select([process.stdout], [], [], LONGEST_S)
     line = process.stdout.readline() if is_there else ""
     if not line:
-        raise SystemExit(f"{system.name} could not {part}: it {'ended' if is_there else 'was not done in time'}")
+        raise Failed(f"{system.name} could not {part}: it {'ended' if is_there else 'was not done in time'}")
     answer: dict[str, Any] = json.loads(line)
     return answer
 
@@ -210,6 +217,7 @@ class Run:
     rounds: int
     jobs: int
     found: dict[tuple[str, str], list[float]] = field(default_factory=lambda: defaultdict(list))
+    failures: list[str] = field(default_factory=list)
 
     def keep(self, figure: str, system: System, value: float) -> None:
         self.found[figure, system.name].append(value)
@@ -225,20 +233,32 @@ class Run:
         others = self.found[of or figure, other or name]
         return median(one / against for one, against in zip(self.found[figure, name], others, strict=True))
 
-    def each(self, row: str, rounds: int, measure: Callable[[System], None], systems: Sequence[System] = ()) -> None:
-        """Round after round, in each another goes first."""
-        chosen = systems or self.systems
+    def each(
+        self, figures: Sequence[str], rounds: int, measure: Callable[[System], None], systems: Sequence[System] = ()
+    ) -> None:
+        """Round after round, in each another goes first. Who fails has no such figures, and the others go on."""
+        chosen = list(systems or self.systems)
         for number in range(rounds):
-            for place in range(len(chosen)):
-                system = chosen[(place + number) % len(chosen)]
+            for system in [*chosen[number % len(chosen) :], *chosen[: number % len(chosen)]]:
                 began = time.monotonic()
-                measure(system)
-                say(f"{row}, round {number + 1} of {rounds}: {system.name}, {time.monotonic() - began:.1f} s")
+                try:
+                    measure(system)
+                except (Failed, psycopg.Error) as error:
+                    say(str(error))
+                    self.failures.append(f"{', '.join(figures)}: {error}")
+                    for figure in figures:
+                        self.found.pop((figure, system.name), None)
+                    chosen.remove(system)
+                    continue
+                took_s = time.monotonic() - began
+                say(f"{', '.join(figures)}: round {number + 1} of {rounds}, {system.name}, {took_s:.1f} s")
+            if not chosen:
+                return
 
     # Beside the others -------------------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        self.each("enqueue and drain", self.rounds, self._drain_once)
+        self.each(["enqueue", "drain"], self.rounds, self._drain_once)
 
     def _drain_once(self, system: System) -> None:
         count = system.jobs(self.jobs)
@@ -249,7 +269,7 @@ class Run:
                 self.keep("drain", system, database.drain(count).rate)
 
     def single(self) -> None:
-        self.each("single enqueue", self.rounds, self._single_once)
+        self.each(["single"], self.rounds, self._single_once)
 
     def _single_once(self, system: System) -> None:
         count = min(SINGLE, self.jobs)
@@ -257,7 +277,7 @@ class Run:
             self.keep("single", system, count / float(asked(system, "single", database.url, count)["seconds"]))
 
     def wal(self) -> None:
-        self.each("log bytes", min(self.rounds, FEW_ROUNDS), self._wal_once)
+        self.each(["wal"], min(self.rounds, FEW_ROUNDS), self._wal_once)
 
     def _wal_once(self, system: System) -> None:
         """One checkpoint, before the enqueue: what the drain writes is its own records, not the enqueue's pages."""
@@ -272,7 +292,7 @@ class Run:
             self.keep("wal", system, (enqueued - before + database.wal() - settled) / count)
 
     def pickup(self) -> None:
-        self.each("pickup", self.rounds, self._pickup_once)
+        self.each(["pickup"], self.rounds, self._pickup_once)
 
     def _pickup_once(self, system: System) -> None:
         with self.bench.fresh(system) as database:
@@ -280,10 +300,10 @@ class Run:
                 self.keep("pickup", system, wait_ms)
 
     def held(self) -> None:
-        self.each("held snapshot", self.rounds, self._held_once, [LEASEMILL])
+        self.each(["held", "not held"], self.rounds, self._held_once, [LEASEMILL])
         others = [system for system in self.systems if system is not LEASEMILL]
         if others:
-            self.each("held snapshot", 1, self._held_once, others)
+            self.each(["held", "not held"], 1, self._held_once, others)
 
     def _held_once(self, system: System) -> None:
         """Without a snapshot and with one in turn; which comes first changes from round to round."""
@@ -299,7 +319,7 @@ class Run:
     # Leasemill alone ---------------------------------------------------------------------------------------------
 
     def own(self) -> None:
-        self.each("lanes, blocked, future", self.rounds, self._own_once, [LEASEMILL])
+        self.each(["plain", "lanes", "blocked", "future"], self.rounds, self._own_once, [LEASEMILL])
 
     def _own_once(self, system: System) -> None:
         shapes = {"lanes": 0, "blocked": self.jobs, "future": self.jobs * 5}
@@ -335,7 +355,8 @@ def side_by_side(run: Run) -> None:
         return f"{run.median(figure, name):{form}}" if run.has(figure, name) else "–"
 
     def times(figure: str, name: str) -> str:
-        return f"{run.ratio(figure, ours, name):.2f}" if name != ours and run.has(figure, name) else ""
+        are_both = run.has(figure, ours) and run.has(figure, name)
+        return f"{run.ratio(figure, ours, name):.2f}" if name != ours and are_both else ""
 
     def p99(name: str) -> str:
         waits = run.found.get(("pickup", name), [])
@@ -453,13 +474,16 @@ def main() -> None:
     bars, missing = judged(run)
     if missing:
         print("not measured: " + "; ".join(missing))
+    for failure in run.failures:
+        print(f"failed: {failure}")
     if bars:
         finish(bars)
+    if run.failures:
+        sys.exit("failed: what could not be measured is not met")
 
 
 def measure(run: Run) -> None:
-    for system in run.systems:
-        run.bench.install(system)
+    run.each(["install"], 1, run.bench.install)
     if {"enqueue", "drain"} & set(run.rows):
         run.drain()
     for row in ("single", "wal", "pickup", "held"):

@@ -11,7 +11,7 @@ const preset = (url) => ({
     connectionString: url,
     concurrentJobs: 24,
     maxPoolSize: 10,
-    localQueue: { size: 500 },
+    localQueue: { size: 2000 },
     completeJobBatchDelay: 0,
     failJobBatchDelay: 0,
     logger: silent,

@@ -37,7 +37,7 @@ run({
   async work(url, tally) {
     const boss = await started(url);
     tally.begin();
-    const options = { batchSize: BATCH, burstWhenBatchFull: true, pollingIntervalSeconds: 0.5 };
+    const options = { batchSize: BATCH, localConcurrency: 2, burstWhenBatchFull: true, pollingIntervalSeconds: 0.5 };
     await boss.work("work", options, async (jobs) => {
       if (jobs[0].data.sent_ns) for (const job of jobs) tally.called(job.data.sent_ns);
       else tally.called(0, jobs.length);
