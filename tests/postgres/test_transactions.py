@@ -292,6 +292,29 @@ def test_other_stores_say_that_they_have_no_transaction_to_join(scheme: str, tmp
             anything.using(mine).enqueue()
 
 
+def test_a_producers_role_needs_only_the_rights_the_guide_names(
+    app: App, note: JobType[[int], int], step: JobType[[str, int], None], conninfo: str, admin: Connection, schema: str
+) -> None:
+    admin.execute("drop role if exists leasemill_producer")
+    admin.execute("create role leasemill_producer")
+    try:
+        for right in (
+            f"usage on schema {schema}",
+            f"insert, select on {schema}.jobs",
+            f"insert on {schema}.ready, {schema}.arrivals",
+            f"usage on sequence {schema}.seq",
+        ):
+            admin.execute(f"grant {right} to leasemill_producer".encode())
+        with psycopg.connect(conninfo) as mine:
+            mine.execute("set role leasemill_producer")
+            handles = [note.using(mine).options(job_id="one").enqueue(1), step.using(mine).enqueue("a", 1)]
+            assert note.using(mine).options(job_id="one").enqueue(1).is_duplicate
+        assert [handle.status() for handle in handles] == [JobState.READY] * 2
+    finally:
+        admin.execute("drop owned by leasemill_producer")
+        admin.execute("drop role leasemill_producer")
+
+
 # Waking, lanes, locks --------------------------------------------------------------------------------------------
 
 

@@ -109,7 +109,7 @@ comment on function leasemill.enqueue(text, text, jsonb, text, text, int4, inter
 
 revoke all on function leasemill.enqueue(text, text, jsonb, text, text, int4, interval, timestamptz) from public;
 
--- Jobs by the names and statuses of an outbox. Read-only: a join cannot be written to.
+-- Enqueued jobs by the names and statuses of an outbox. Read-only: a join cannot be written to.
 create view leasemill.outbox as
 select jobs.id,
     case when leases.no is not null then 'PROCESSING'
@@ -117,14 +117,14 @@ select jobs.id,
         when kept.state = 'dead' then 'DEAD_LETTER'
         when ended.no is not null then 'COMPLETED'
         else 'PENDING' end as status,
-    case when leases.expires_at = 9223372036854775807 then 'infinity'::timestamptz
-        else 'epoch'::timestamptz + leases.expires_at * interval '1 microsecond' end as locked_until,
+    'epoch'::timestamptz + leases.expires_at * interval '1 microsecond' as locked_until,
     leases.token as lock_token,
     'epoch'::timestamptz + jobs.created_at * interval '1 microsecond' as created_at,
     jobs.queue, jobs.kind, jobs.lane as aggregate, jobs.payload
 from leasemill.jobs
 left join leasemill.leases on leases.no = jobs.no
 left join leasemill.kept on kept.no = jobs.no
-left join leasemill.executions as ended on ended.no = jobs.no and ended.slot in (0, -1);
+left join leasemill.executions as ended on ended.no = jobs.no and ended.slot = 0
+where jobs.lane_offset is null;
 
 comment on view leasemill.outbox is 'Jobs as the messages of an outbox; docs/guides/outbox.md.';
