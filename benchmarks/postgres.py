@@ -66,8 +66,11 @@ class Bench:
     def __init__(self, url: str) -> None:
         self._url = url
         self._admin = psycopg.connect(self.url("postgres"), autocommit=True)
+        self._made: set[str] = set()
 
     def close(self) -> None:
+        for name in self._made:
+            self._drop(name)
         self._admin.close()
 
     def url(self, database: str) -> str:
@@ -80,22 +83,25 @@ class Bench:
 
     def install(self, system: System) -> None:
         """Its tables, in a template: some take seconds to make them."""
-        self._drop(template_of(system))
-        self._admin.execute(sql.SQL("create database {}").format(sql.Identifier(template_of(system))))
-        asked(system, "install", self.url(template_of(system)))
+        name = f"leasemill_bench_{system.name}_template"
+        self._make(name, "template1")
+        asked(system, "install", self.url(name))
 
     @contextmanager
     def fresh(self, system: System) -> Iterator[Database]:
         """An empty database with the system's tables."""
-        name = f"bench_{system.name}"
-        self._drop(name)
-        self._admin.execute(
-            sql.SQL("create database {} template {}").format(sql.Identifier(name), sql.Identifier(template_of(system)))
-        )
+        name = f"leasemill_bench_{system.name}"
+        self._make(name, f"{name}_template")
         with psycopg.connect(self.url(name), autocommit=True) as connection:
             connection.execute("checkpoint")
             yield Database(system, self.url(name), connection)
+
+    def _make(self, name: str, template: str) -> None:
         self._drop(name)
+        self._made.add(name)
+        self._admin.execute(
+            sql.SQL("create database {} template {}").format(sql.Identifier(name), sql.Identifier(template))
+        )
 
     def _drop(self, name: str) -> None:
         self._admin.execute(sql.SQL("drop database if exists {} with (force)").format(sql.Identifier(name)))
@@ -149,10 +155,6 @@ class Database:
         row = self.connection.execute(query, {"count": count}).fetchone()
         assert row is not None
         return row[0]
-
-
-def template_of(system: System) -> str:
-    return f"bench_{system.name}_template"
 
 
 # Programs --------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from pgqueuer.models import Job
 
 from benchmarks.postgres_peers.peer import Send, Tally, arguments, batches, run
 
-ENQUEUE_BATCH = 1_000
+ENQUEUE_BATCH = 10_000
 BATCH = 1_000
 
 
