@@ -60,6 +60,16 @@ def postgres_url(server_url: str, schema: str, admin: psycopg.Connection[Any]) -
     return with_option(server_url, f"schema={schema}")
 
 
+@pytest.fixture
+def bank(admin: psycopg.Connection[Any], schema: str) -> Iterator[psycopg.Connection[Any]]:
+    """The user's own tables, in the database of the store."""
+    admin.execute("drop table if exists balance")
+    admin.execute("create table balance (account text primary key, cents int8)")
+    admin.execute("insert into balance values ('ann', 0)")
+    yield admin
+    admin.execute("drop table if exists balance")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def told_version(admin: psycopg.Connection[Any], record_testsuite_property: Any) -> None:
     row = admin.execute("show server_version").fetchone()
