@@ -258,6 +258,7 @@ def test_what_a_block_sets_on_its_connection_does_not_disturb_the_next(app: App,
     for _ in range(3):
         context, _ = held(app)
         with context.commit() as tx:
+            assert tx.execute("select 1").fetchone() == (1,)
             tx.connection.row_factory = psycopg.rows.dict_row  # type: ignore[assignment]
             tx.execute("set search_path to nowhere, public")
             tx.execute(WRITE, [1])

@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 
 import psycopg
 from psycopg.abc import PQGen
+from psycopg.rows import tuple_row
 
 from leasemill.errors import Unavailable
 from leasemill.store.postgres.pool import GONE
@@ -106,6 +107,7 @@ class CommitPool:
         elif self._is_closed or connection.info.transaction_status:
             connection.close()
         else:
+            connection.row_factory = tuple_row  # whatever the block has set
             self._idle.append(connection)
         self._places.release()
 
@@ -138,6 +140,7 @@ class CommitPool:
         elif self._is_closed or connection.info.transaction_status:
             connection.pgconn.finish()
         else:
+            connection.row_factory = tuple_row  # whatever the block has set
             self._async_idle.append(connection)
         self._places_here().release()
 
@@ -168,6 +171,7 @@ class CommitPool:
             "autocommit": True,
             "prepare_threshold": PREPARE_AFTER if self.prepares else None,
             "fallback_application_name": "leasemill commit",
+            "client_encoding": "utf8",
         }
 
     def _exhausted(self) -> Unavailable:
