@@ -92,8 +92,8 @@ def database(name: str) -> str:
     return urlunsplit(parts._replace(path=f"/{name}"))
 
 
-def worker(*options: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-c", "from leasemill.cli import main; main()", "worker", "shop:app", *options]
+def worker() -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-c", "from leasemill.cli import main; main()", "worker", "shop:app"]
     return subprocess.Popen([*command, "--log-level", "error", "--concurrency", "4"], cwd=Path(__file__).parent)
 
 
@@ -114,12 +114,19 @@ def sell(orders: int, kills: int, seed: int) -> int:
                     relay.kill()
                     relay.wait()
                     relay = worker()
+            while is_waiting(shop):
+                time.sleep(0.1)
     finally:
         relay.terminate()
         relay.wait()
-    with worker("--drain") as last:
-        last.wait()
     return refused
+
+
+def is_waiting(shop: psycopg.Connection[tuple[int]]) -> bool:
+    """Whether a message is still on its way; one that a killed worker held, until its lease is over."""
+    with shop.transaction():
+        found = shop.execute("select 1 from leasemill.outbox where status in ('PENDING', 'PROCESSING') limit 1")
+        return found.fetchone() is not None
 
 
 def audit(refused: int, kills: int) -> bool:
