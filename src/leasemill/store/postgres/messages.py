@@ -19,7 +19,7 @@ from leasemill.store.postgres.site import Site
 
 PLACE: Final = re.compile(r"%\((\w+)\)b(?:::(\w+))")
 NOT_HELD: Final = "leasemill: not held"
-BEGIN: Final = b"begin isolation level read committed;set local idle_in_transaction_session_timeout=%d;"
+BEGIN: Final = b"begin isolation level read committed;"
 
 UserConnection = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
 
@@ -57,8 +57,9 @@ class Messages:
         self, connection: UserConnection, lease: c.LeaseRef, idle_ms: int, *, prepares: bool, is_prepared: bool
     ) -> bytes:
         values = self._values(connection, {"id": lease.job_id, "token": lease.token})
+        values["idle_ms"] = b"'%d'" % idle_ms
         look = self._look.called(values) if is_prepared else self._look.written_out(values)
-        return BEGIN % idle_ms + (self._preparing if prepares else b"") + look
+        return BEGIN + (self._preparing if prepares else b"") + look
 
     def end(self, connection: UserConnection, command: c.Commit, age_us: int, *, is_prepared: bool) -> bytes:
         result = None if command.result is None else command.result.decode()

@@ -64,7 +64,6 @@ class PostgresBlock(Block):
         self._pool = pool
         self._messages = messages
         self._lease = c.LeaseRef(lease.job.id, lease.token)
-        # Whoever stands still in the block loses the session, and what it locked, when the handler's time is up.
         self._idle_ms = int(min(LONGEST_IDLE_MS, max(SHORTEST_IDLE_MS, seconds_left * 1_000)))
         self._started_s = time.monotonic() - max(0.0, lease.terms.timeout_us / SECOND - seconds_left)
         self._sync: CommitConnection | None = None
