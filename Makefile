@@ -43,7 +43,7 @@ demo: $(STAMP) ## Kill one worker and stop another in the middle of 1,000 jobs, 
 
 .PHONY: chaos
 STORE ?= file
-chaos: $(STAMP) ## Break a store in every way, at full length (STORE=file, SEED=… to repeat)
+chaos: $(STAMP) ## Break a store in every way, at full length (STORE=file or postgresql, SEED=… to repeat)
 	$(BIN)/python -m tests.crash.chaos --store $(STORE) $(if $(SEED),--seed $(SEED))
 
 .PHONY: chaos-workers

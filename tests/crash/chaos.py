@@ -1,6 +1,7 @@
-"""`make chaos`: everything that is done to a `file:` store, at full length. Prints what was done and what came of it.
+"""`make chaos`: everything that is done to a store, at full length. Prints what was done and what came of it.
 
-Every run follows from the seed, which is printed; SEED=… repeats it. Needs strace, and root for the real full disk.
+Every run follows from the seed, which is printed; SEED=… repeats it. `file:` needs strace, and root for the real full
+disk; what is done to PostgreSQL is in `tests/fire`.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from leasemill.testing.faults import Sync
 from tests.crash import full, killed, simulations
 from tests.crash.damage import Behind, DamagedFolder, TornLog
 from tests.crash.hammer import Killing
+from tests.fire import chaos as fire
+from tests.fire.chaos import settled_seed
 
 DAMAGES = 24_000
 LOSSES = 2_400
@@ -168,17 +171,22 @@ def _fill_a_real_one() -> str:
 
 @click.command()
 @click.option("--seed", type=int, default=None, help="Repeats the runs of this seed.")
-@click.option("--store", type=click.Choice(["file"]), default="file", show_default=True)
+@click.option("--store", type=click.Choice(["file", "postgresql"]), default="file", show_default=True)
 @click.option("--only", default="", help="Only the rows whose name contains this.")
 def main(seed: int | None, store: str, only: str) -> None:
-    seed = seed if seed is not None else int.from_bytes(os.urandom(3)) + 1
+    seed = settled_seed(seed)
+    click.echo(f"{store}: seed {seed}; again: make chaos STORE={store} SEED={seed}")
+    if store == "postgresql":
+        wrong = fire.chaos(seed, only)
+        if wrong:
+            raise SystemExit(f"{len(wrong)} failures; again: make chaos STORE=postgresql SEED={seed}")
+        return
     with tempfile.TemporaryDirectory(prefix="leasemill-chaos-") as work:
         os.environ[WORK_VARIABLE] = work
-        _chaos(seed, store, only)
+        _chaos(seed, only)
 
 
-def _chaos(seed: int, store: str, only: str) -> None:
-    click.echo(f"{store}: seed {seed}; again: make chaos SEED={seed}")
+def _chaos(seed: int, only: str) -> None:
     report = Report()
     wanted = partial(_run_if_wanted, report, only)
     wanted("torn at every offset of 400 events (simulated)", lambda: _torn_tasks(seed))

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import itertools
+import logging
+import random
+import time
+from typing import TYPE_CHECKING, Literal
 
 import click
+
+from leasemill.errors import Unavailable
+
+if TYPE_CHECKING:
+    from leasemill.app import App
+
+log = logging.getLogger("leasemill.worker")
 
 
 @click.command()
@@ -46,6 +57,8 @@ def worker(
 
     logs.configure(log_format, log_level.upper())
     loaded = load_app(app)
+    if not drain:
+        await_store(loaded)
     running = Worker(
         loaded,
         dict(map(weighted, queues)) or None,
@@ -59,6 +72,20 @@ def worker(
     )
     running.run_sync()
     loaded.close()
+
+
+def await_store(app: App) -> None:
+    """A worker that starts while its store is away waits for it, as a running one would."""
+    from leasemill.worker.pacing import backoff_s  # noqa: PLC0415  (--help must answer before this is imported)
+
+    for failures in itertools.count(1):
+        try:
+            app.store  # noqa: B018  (opens it)
+        except Unavailable as error:
+            log.warning("the store is unavailable, trying again: %s", error)
+            time.sleep(backoff_s(failures, random.random()))
+        else:
+            return
 
 
 def weighted(text: str) -> tuple[str, int]:

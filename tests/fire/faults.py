@@ -1,0 +1,285 @@
+"""What is done to PostgreSQL and to those who use it, while a bank is at work. Each fault gives a verdict.
+
+Everything random follows from the seed. Numbers are how often; `make test` takes small ones, `make chaos` the full.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from leasemill.store.postgres.migrate import migrate
+from leasemill.store.postgres.url import parse_url
+from leasemill.testing.postgres import PostgresServer, StopMode
+from leasemill.testing.processes import TookTooLong, WorkerProcess, wait_until
+from leasemill.testing.zombie import Variant, play_all, staged
+from tests.fire.load import ROOT, Load, Verdict
+
+SKEW = Path(__file__).parent / "skewed"
+TWO_HOURS_S = 7_200
+CONNECTIONS = 60
+ORDERS_A_KILL = 30
+
+
+class Ground:
+    """One server, and a schema of its own for each fault."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.folder = folder
+        self.source = random.Random(seed)
+        self.server = PostgresServer(settings={"max_connections": str(CONNECTIONS)})
+        self._schemas = 0
+
+    def url(self) -> str:
+        """An empty store."""
+        self._schemas += 1
+        schema = f"fire_{self._schemas}"
+        with self.connected() as connection:
+            migrate(connection, schema)
+        return f"{self.server.url(tcp=True)}?sslmode=disable&schema={schema}"
+
+    @contextmanager
+    def load(
+        self, name: str, *, options: str = "", environments: Sequence[Mapping[str, str]] = ({}, {})
+    ) -> Iterator[Load]:
+        folder = self.folder / name
+        folder.mkdir()
+        url = self.url()
+        with Load(url, folder, url=url + options, environments=environments) as load:
+            yield load
+
+    @contextmanager
+    def connected(self) -> Iterator[psycopg.Connection[Any]]:
+        with psycopg.connect(parse_url(self.server.url(tcp=True))[0], autocommit=True) as connection:
+            yield connection
+
+    def pause(self, longest_s: float = 0.6) -> None:
+        time.sleep(self.source.uniform(0.05, longest_s))
+
+
+def workers_killed(ground: Ground, kills: int) -> Verdict:
+    with ground.load("killed") as load:
+        for _ in range(kills):
+            ground.pause()
+            load.kill_worker(ground.source.randrange(2))
+            load.await_effect(time.monotonic())
+            load.verdict.runs += 1
+        return load.finish()
+
+
+def zombies(ground: Ground, runs: int) -> Verdict:
+    """The effect is counted by the zombie command itself, from the store's records and its handlers' marks."""
+    verdict = Verdict()
+    with staged(ground.url()) as stage:
+        for run in play_all(stage, Variant, runs, parallel=4):
+            verdict.runs += 1
+            verdict.jobs += 1
+            verdict.lost += run.effects == 0
+            verdict.doubled += run.effects > 1
+            verdict.refused += len(run.refused)
+            verdict.wrong += [f"{run.job}: {sentence}" for sentence in run.wrong]
+    return verdict
+
+
+def server_stopped(ground: Ground, mode: StopMode, times: int) -> Verdict:
+    with ground.load(f"stopped-{mode}") as load:
+        for _ in range(times):
+            ground.pause(1.0)
+            ground.server.stop(mode)
+            ground.pause(0.5)
+            ground.server.start()
+            load.await_effect(time.monotonic())
+            load.verdict.runs += 1
+        return load.finish()
+
+
+def server_killed(ground: Ground, times: int) -> Verdict:
+    with ground.load("server-killed") as load:
+        for _ in range(times):
+            ground.pause(1.0)
+            ground.server.kill()
+            ground.server.start()
+            load.await_effect(time.monotonic())
+            load.verdict.runs += 1
+        return load.finish()
+
+
+def server_down(ground: Ground, seconds: float) -> Verdict:
+    with ground.load("down") as load:
+        ground.server.stop("fast")
+        time.sleep(seconds)
+        ground.server.start()
+        load.await_effect(time.monotonic())
+        load.verdict.runs += 1
+        return load.finish()
+
+
+def backends_terminated(ground: Ground, times: int) -> Verdict:
+    with ground.load("terminated") as load:
+        for _ in range(times):
+            ground.pause()
+            with ground.connected() as connection:
+                connection.execute(
+                    "select pg_terminate_backend(pid) from pg_stat_activity "
+                    "where pid <> pg_backend_pid() and backend_type = 'client backend'"
+                )
+            load.await_effect(time.monotonic())
+            load.verdict.runs += 1
+        return load.finish()
+
+
+def connections_exhausted(ground: Ground, times: int, seconds: float) -> Verdict:
+    """Others take every connection there is, and those of the workers are ended: they cannot get new ones."""
+    with ground.load("exhausted") as load:
+        for _ in range(times):
+            taken: list[psycopg.Connection[Any]] = []
+            until = time.monotonic() + seconds
+            while time.monotonic() < until:
+                with suppress(psycopg.OperationalError):
+                    while len(taken) < CONNECTIONS:
+                        taken.append(psycopg.connect(parse_url(ground.server.url(tcp=True))[0], autocommit=True))
+                mine = [one.info.backend_pid for one in taken]
+                with suppress(psycopg.Error, IndexError):
+                    taken[0].execute(
+                        "select pg_terminate_backend(pid) from pg_stat_activity "
+                        "where pid <> all (%s) and backend_type = 'client backend'",
+                        [mine],
+                    )
+                time.sleep(0.05)
+            for one in taken:
+                one.close()
+            load.await_effect(time.monotonic())
+            load.verdict.runs += 1
+        return load.finish()
+
+
+def pool_exhausted(ground: Ground, seconds: float) -> Verdict:
+    """One connection of the pool for ten handlers, claims, reports and the heartbeat."""
+    with ground.load("small-pool", options="&pool_size=1") as load:
+        time.sleep(seconds)
+        load.await_effect(time.monotonic())
+        load.verdict.runs += 1
+        return load.finish()
+
+
+def locks_held(ground: Ground, seconds: float) -> Verdict:
+    """A user's session locks an account, so that commits wait in their blocks: the others go on, no lease is lost."""
+
+    def hold(connection: psycopg.Connection[Any]) -> None:
+        connection.execute("select from bank.accounts where name in ('a0', 'b0') for update")
+
+    return _held(ground, "locks", seconds, hold)
+
+
+def tables_locked(ground: Ground, seconds: float) -> Verdict:
+    """Somebody locks the store's own tables, as a careless migration might."""
+    with ground.load("tables") as load:
+        schema = parse_url(load.direct)[1].schema
+        with ground.connected() as connection, connection.transaction():
+            connection.execute(f"lock table {schema}.ready, {schema}.leases in access exclusive mode".encode())
+            time.sleep(seconds)
+        load.await_effect(time.monotonic())
+        load.verdict.runs += 1
+        return load.finish()
+
+
+def snapshot_held(ground: Ground, seconds: float) -> Verdict:
+    def hold(connection: psycopg.Connection[Any]) -> None:
+        connection.execute("set transaction isolation level repeatable read")
+        connection.execute("select count(*) from bank.entries")
+
+    return _held(ground, "snapshot", seconds, hold)
+
+
+def _held(ground: Ground, name: str, seconds: float, hold: Callable[[psycopg.Connection[Any]], None]) -> Verdict:
+    with ground.load(name) as load:
+        with ground.connected() as connection, connection.transaction():
+            hold(connection)
+            until = time.monotonic() + seconds
+            while time.monotonic() < until:
+                load.await_effect(time.monotonic())
+                ground.pause()
+        load.await_effect(time.monotonic())
+        load.verdict.runs += 1
+        return load.finish()
+
+
+def clocks_skewed(ground: Ground, seconds: float) -> Verdict:
+    """The wall clock of one worker is two hours late, of another two hours early: it decides nothing."""
+    skews = [
+        {"PYTHONPATH": f"{SKEW}:{ROOT}:{ROOT / 'src'}", "LEASEMILL_TEST_SKEW_S": str(skew_s)}
+        for skew_s in (-TWO_HOURS_S, TWO_HOURS_S)
+    ]
+    with ground.load("skewed", environments=skews) as load:
+        time.sleep(seconds)
+        load.await_effect(time.monotonic())
+        load.verdict.runs += 1
+        verdict = load.finish()
+        if verdict.refused:
+            verdict.wrong.append(f"{verdict.refused} reports were refused")
+        return verdict
+
+
+def example_killed(ground: Ground, kills: int) -> Verdict:
+    """The bank of examples/exactly_once: its worker is killed again and again, its balances are right to the cent."""
+    verdict = Verdict()
+    folder = ground.folder / "example"
+    folder.mkdir()
+    with ground.connected() as connection:
+        connection.execute("create database bank")
+    url = f"{ground.server.url('bank', tcp=True)}?sslmode=disable"
+    example = ROOT / "examples" / "exactly_once"
+
+    def run(*arguments: str) -> str:
+        command = [sys.executable, str(example / "bank.py"), *arguments]
+        done = subprocess.run(
+            command, env={**os.environ, "LEASEMILL_URL": url}, capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            verdict.wrong.append(f"bank.py {' '.join(arguments)}: {done.stdout}{done.stderr}")
+        return done.stdout
+
+    with psycopg.connect(url, autocommit=True) as connection:
+        migrate(connection, "leasemill")
+        run("open")
+        for kill in range(kills):
+            run("order", str(ORDERS_A_KILL))
+            wanted = _succeeded(connection) + 1
+            with WorkerProcess(
+                "bank:app", url=url, log=folder / "worker.log", worker_id=f"worker-{kill}", folder=example
+            ) as worker:
+                with suppress(TookTooLong):  # its lanes may wait for leases of the one before
+                    wait_until(partial(_has_succeeded, connection, wanted), "a transfer", 3)
+                time.sleep(ground.source.uniform(0, 0.05))
+                worker.kill()
+            verdict.runs += 1
+        with WorkerProcess("bank:app", url=url, log=folder / "worker.log", worker_id="last", folder=example) as worker:
+            total = kills * ORDERS_A_KILL
+            begun = time.monotonic()
+            wait_until(partial(_has_succeeded, connection, total), "every transfer", 60)
+            verdict.slowest_s = time.monotonic() - begun
+            worker.end()
+        verdict.jobs = _succeeded(connection)
+        verdict.refused = connection.execute("select from leasemill.refusals").rowcount
+    run("check")
+    return verdict
+
+
+def _has_succeeded(connection: psycopg.Connection[Any], jobs: int) -> bool:
+    return _succeeded(connection) >= jobs
+
+
+def _succeeded(connection: psycopg.Connection[Any]) -> int:
+    row = connection.execute("select count(*) from leasemill.executions where slot = 0").fetchone()
+    assert row is not None
+    return int(row[0])
