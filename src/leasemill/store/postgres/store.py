@@ -72,6 +72,7 @@ class PostgresStore(Verbs):
         self._is_closed = False
         try:
             self._pool.run(self._check_schema)
+            self._commits.prepares = self._pool.prepares
         except BaseException:
             self.close()
             raise
