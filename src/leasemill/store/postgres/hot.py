@@ -188,7 +188,7 @@ def _claimed(site: Site, connection: Connection, command: c.Claim, given: dict[s
         places, _ = site.positions.places(queues, site.now())
         rows = site.all(connection, "claim", {**given, **places})
     if len(rows) == command.limit:
-        site.positions.advance((row[1], 9 - row[5], row[19], row[20]) for row in rows)
+        site.positions.advance((row[1], 9 - row[5], row[19], row[20] or row[21]) for row in rows)
     else:
         site.positions.forget()
     site.remember((row[9], row[0], row[21]) for row in rows)

@@ -73,7 +73,6 @@ class LeaseRow(Struct, frozen=True):
     updated_at: int
     expires_at: int
     terms: str | None
-    status: str
     started_at: int | None
     committed_at: int | None
     result: str | None
@@ -313,7 +312,6 @@ def _lease_row(job: Job, no: int) -> LeaseRow:
         job.updated_at,
         execution.expires_at,
         terms_text(execution.terms),
-        execution.status,
         execution.started_at,
         execution.committed_at,
         None if job.result is None else job.result.decode(),

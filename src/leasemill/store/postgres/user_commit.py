@@ -237,7 +237,7 @@ class PostgresBlock(Block):
 
 
 def _is_held(row: Row | None) -> bool:
-    return row is not None and row[0] != "committed"
+    return row is not None and bool(row[0])
 
 
 def _checked(

@@ -23,6 +23,11 @@ with standing as materialized (
     ) as last on true
 ), awaiting as materialized (
     select * from standing where not (is_done or is_leased or is_kept)
+), claimable as materialized (
+    select ready.queue, ready.rank, ready.available_at, ready.seq, coalesce(ready.no, ready.seq) as no,
+        coalesce(ready.attempt, 0) as attempt, coalesce(ready.retries, 0) as retries,
+        coalesce(ready.expirations, 0) as expirations
+    from leasemill.ready
 ), heads as materialized (
     select lanes.queue, lanes.lane, lanes.head from leasemill.lanes where lanes.head is not null
 ), wrong as (
@@ -30,22 +35,22 @@ with standing as materialized (
     where not exists (select from leasemill.arrivals where arrivals.no = awaiting.no)
         and not exists (select from leasemill.waiting where waiting.no = awaiting.no)
         and not exists (
-            select from leasemill.ready
-            where ready.queue = awaiting.queue and ready.rank = awaiting.rank and ready.seq = awaiting.seq
-                and ready.available_at = awaiting.available_at and ready.no = awaiting.no
-                and ready.attempt = awaiting.attempt and ready.retries = awaiting.retries
-                and ready.expirations = awaiting.expirations
+            select from claimable
+            where claimable.queue = awaiting.queue and claimable.rank = awaiting.rank and claimable.seq = awaiting.seq
+                and claimable.available_at = awaiting.available_at and claimable.no = awaiting.no
+                and claimable.attempt = awaiting.attempt and claimable.retries = awaiting.retries
+                and claimable.expirations = awaiting.expirations
         )
     union all
     select 'claimable, but not READY', standing.id
-    from leasemill.ready left join standing on standing.no = ready.no
+    from claimable left join standing on standing.no = claimable.no
     where standing.no is null or standing.is_done or standing.is_leased or standing.is_kept
     union all
     select 'claimable twice', min(standing.id)
-    from leasemill.ready join standing on standing.no = ready.no group by ready.no having count(*) > 1
+    from claimable join standing on standing.no = claimable.no group by claimable.no having count(*) > 1
     union all
     select 'claimable, but not the head of its lane', standing.id
-    from leasemill.ready join standing on standing.no = ready.no
+    from claimable join standing on standing.no = claimable.no
     where standing.lane is not null and not exists (
         select from heads where heads.queue = standing.queue and heads.lane = standing.lane and heads.head = standing.no)
     union all

@@ -21,7 +21,7 @@ with gate as materialized (
 ), claimable as materialized (
     select place.turn, place.policy, place.now, first.*
     from gate cross join place cross join lateral (
-        select r.ctid as at_ctid, r.rank, available_at, seq, no, attempt, retries, expirations
+        select r.ctid as at_ctid, r.rank, available_at, seq, coalesce(no, seq) as no, attempt, retries, expirations
         from leasemill.ready as r
         where r.queue = place.queue and r.rank = place.rank and available_at <= place.now
             and (available_at, seq) >= (from_at, from_seq)
@@ -48,7 +48,7 @@ with gate as materialized (
     select kind, policy::int8[] as policy
     from unnest(%(kinds)b::text[], %(kind_policies)b::text[]) as kinds (kind, policy)
 ), settled as materialized (
-    select j.*, p.rank, p.seq, p.available_at, p.attempt + 1 as attempt, p.retries,
+    select j.*, p.rank, p.seq, p.available_at, coalesce(p.attempt, 0) + 1 as attempt, p.retries,
         p.expirations, nextval('leasemill.fence') as fence, (%(tokens)b::text[])[p.number] as token, p.now,
         p.now + term.lease_us as expires_at,
         case when j.policy is not null or p.policy is not null or k.policy is not null then array[
@@ -66,9 +66,9 @@ with gate as materialized (
     cross join lateral (select coalesce(j.policy[2], p.policy[2], k.policy[2], 30000000) as lease_us) as term
 ), granted as (
     insert into leasemill.leases (no, queue, lane, rank, seq, available_at, attempt, retries, expirations, fence, token,
-        worker, request_id, leased_at, updated_at, expires_at, terms)
-    select no, queue, lane, rank, seq, available_at, attempt, retries, expirations, fence, token, %(worker)b::text,
-        %(request_id)b::text, now, now, expires_at, terms
+        worker, request_id, leased_at, expires_at, terms)
+    select no, queue, lane, rank, nullif(seq, no), available_at, attempt, retries, expirations, fence, token, %(worker)b::text,
+        %(request_id)b::text, now, expires_at, terms
     from settled
 ), due as materialized (
     select

@@ -16,8 +16,8 @@ with given as (
     returning no, id, queue, lane, priority, created_at,
         case when run_at is null then created_at + coalesce(delay_us, 0) else greatest(created_at, run_at) end as due_at
 ), made_ready as (
-    insert into leasemill.ready (queue, rank, available_at, seq, no, attempt, retries, expirations)
-    select queue, 9 - priority, due_at, no, no, 0, 0, 0 from inserted where lane is null
+    insert into leasemill.ready (queue, rank, available_at, seq)
+    select queue, 9 - priority, due_at, no from inserted where lane is null
 ), arrived as (
     insert into leasemill.arrivals (no, queue, lane)
     select no, queue, lane from inserted where lane is not null

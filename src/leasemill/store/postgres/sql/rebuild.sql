@@ -50,8 +50,8 @@ where lanes.head <> standing.no
 order by standing.queue, standing.lane, standing.turn nulls last, standing.seq;
 
 insert into leasemill.ready (queue, rank, available_at, seq, no, attempt, retries, expirations)
-select standing.queue, standing.rank, standing.available_at, standing.seq, standing.no, standing.attempt,
-    standing.retries, standing.expirations
+select standing.queue, standing.rank, standing.available_at, standing.seq, nullif(standing.no, standing.seq),
+    nullif(standing.attempt, 0), nullif(standing.retries, 0), nullif(standing.expirations, 0)
 from standing
 left join leasemill.lanes on lanes.queue = standing.queue and lanes.lane = standing.lane
 where not standing.is_leased and not standing.is_blocked and (standing.lane is null or lanes.head = standing.no);

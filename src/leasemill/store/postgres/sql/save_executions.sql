@@ -5,7 +5,7 @@ insert into leasemill.executions (
     result, error, kept_report_id, kept_retries
 )
 select
-    no, slot, attempt, seq, available_at, retries, expirations, fence, token, worker, request_id, leased_at,
+    no, slot, attempt, seq, available_at, nullif(retries, 0), nullif(expirations, 0), fence, token, worker, request_id, leased_at,
     expires_at, terms::int8[], started_at, committed_at, finished_at, ended_by, committed_by, reason,
     is_final::bool, retry_at, result, error, kept_report_id, kept_retries
 from unnest(
