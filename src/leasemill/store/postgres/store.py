@@ -157,7 +157,14 @@ class PostgresStore(Verbs):
 
     def _do_enqueue(self, command: c.Enqueue) -> list[c.EnqueueOutcome]:
         channel = self._teller.channel()
-        answer = self._pool.run(lambda connection: hot.enqueue(self._site, connection, command, channel=channel))
+        tries = 0
+
+        def work(connection: Connection) -> list[c.EnqueueOutcome]:
+            nonlocal tries
+            tries += 1
+            return hot.enqueue(self._site, connection, command, channel=channel, is_repeat=tries > 1)
+
+        answer = self._pool.run(work)
         self._signal.notify()
         return answer
 
