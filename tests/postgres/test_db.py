@@ -120,3 +120,4 @@ def test_the_statement_for_new_ids_is_enqueue_without_its_conflict_clause() -> N
 
 def test_only_needless_spaces_are_left_out_of_a_statement() -> None:
     assert tight("select ( 1 , 'a ( b , c )' )\n  from t") == "select(1,'a ( b , c )')from t"
+    assert tight("where a >= %(b)b + 1 and c = 'd = e'") == "where a>=%(b)b+1 and c='d = e'"

@@ -187,7 +187,7 @@ def claim(site: Site, connection: Connection, command: c.Claim, *, is_repeat: bo
         "from_at": int8(site.look_from()),
         "tokens": texts(command.tokens),
         "kinds": texts(list(kinds)),
-        "kind_policies": texts([policy_text(policy) for policy in kinds.values()]),
+        "policies": texts([policy_text(policy) for policy in kinds.values()]),
     }
     if is_repeat and command.request_id is not None:
         with connection.transaction():

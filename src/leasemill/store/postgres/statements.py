@@ -9,7 +9,7 @@ from typing import Final
 from leasemill.errors import Invalid
 
 FOLDER: Final = Path(__file__).parent / "sql"
-NEEDLESS: Final = re.compile(r" ?([(),]) ?")
+NEEDLESS: Final = re.compile(r" ?([(),=<>+]) ?")
 WITHOUT: Final = {"enqueue_new": ("enqueue", "on conflict on constraint job_id do nothing")}
 """Statements that are another one's file without a clause."""
 SCHEMA_NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}", re.ASCII)

@@ -374,6 +374,12 @@ class PostgresStore(Verbs):
         (now,) = self._pool.run(lambda connection: self._site.one(connection, "clock", {}))
         before = now - int(self._options.retain_for_s * 1_000_000)
         self._do_prune(c.Prune(before, self._options.retain_count, RETENTION_BATCH))
+        while self._pool.run(self._forget_requests) == RETENTION_BATCH:
+            pass
+
+    def _forget_requests(self, connection: Connection) -> int:
+        (count,) = self._site.one(connection, "forget_requests", {"limit": int8(RETENTION_BATCH)})
+        return int(count)
 
     # Reading
 

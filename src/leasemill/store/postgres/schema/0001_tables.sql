@@ -86,7 +86,15 @@ create table leasemill.leases (
 ) with (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 5000);
 create unique index lease_lane on leasemill.leases (queue, lane) where lane is not null;
 create index lease_expiry on leasemill.leases (expires_at) where expires_at < 9223372036854775807;
-create index lease_request on leasemill.leases (request_id) where request_id is not null;
+
+-- Which jobs a claim gave, for one that comes again: those of them that are leased under this request are the answer.
+-- Derived from leases; forgotten when none of them is, looked at from forget_at on.
+create table leasemill.requests (
+    id text collate "C" primary key,
+    forget_at int8 not null,
+    nos int8[] not null
+) with (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 1000);
+create index request_forget on leasemill.requests (forget_at);
 
 -- Executions that have ended: written once. slot is the attempt, but 0 (jobs that were claimed) or -1 (acquired) for the
 -- one that committed, so that the primary key says: one commit per job. retries, expirations and available_at are the

@@ -77,6 +77,11 @@ with standing as materialized (
     select 'ended for good, but not kept', standing.id from standing
     where standing.is_final and not (standing.is_kept or standing.is_leased or standing.is_redriven)
     union all
+    select 'leased by a request that does not know it', jobs.id
+    from leasemill.leases join leasemill.jobs on jobs.no = leases.no
+    where leases.request_id is not null and not exists (
+        select from leasemill.requests where requests.id = leases.request_id and leases.no = any (requests.nos))
+    union all
     select 'the tallies count ' || tallied.count || ' succeeded in queue ' || tallied.queue || ', there are ' || there.count,
         null
     from (select queue, sum(succeeded) as count from leasemill.tallies group by queue) as tallied

@@ -1,7 +1,7 @@
 -- db check --rebuild: the claimable set and the lines of lanes, made anew from jobs, leases, executions, kept and marks.
 -- Locks every table it reads against writers: workers wait, and go on.
 lock table leasemill.jobs, leasemill.ready, leasemill.leases, leasemill.executions, leasemill.kept, leasemill.marks,
-    leasemill.arrivals, leasemill.waiting, leasemill.lanes, leasemill.tallies in share row exclusive mode;
+    leasemill.arrivals, leasemill.waiting, leasemill.lanes, leasemill.requests, leasemill.tallies in share row exclusive mode;
 
 create temporary table standing on commit drop as
 select jobs.no, jobs.queue, jobs.lane, 9 - jobs.priority as rank, coalesce(marks.seq, jobs.no) as seq,
@@ -55,6 +55,12 @@ select standing.queue, standing.rank, standing.available_at, standing.seq, nulli
 from standing
 left join leasemill.lanes on lanes.queue = standing.queue and lanes.lane = standing.lane
 where not standing.is_leased and not standing.is_blocked and (standing.lane is null or lanes.head = standing.no);
+
+delete from leasemill.requests;
+insert into leasemill.requests (id, forget_at, nos)
+select request_id, leasemill.clock(null) + 60000000, array_agg(no) from leasemill.leases
+where request_id is not null
+group by request_id;
 
 delete from leasemill.tallies;
 insert into leasemill.tallies (queue, succeeded)
