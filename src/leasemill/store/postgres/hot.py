@@ -371,6 +371,11 @@ def once_each(reports: Sequence[ReportT]) -> list[ReportT]:
     return list(first.values())
 
 
+def lock_retention(site: Site, connection: Connection) -> None:
+    """Who forgets jobs that succeeded is alone with it, so that none is counted twice."""
+    connection.execute("select pg_advisory_xact_lock(%s)", [int8(site.retention_key)])
+
+
 def trim(site: Site, connection: Connection, ids: list[str], attempts: Mapping[str, int]) -> None:
     """I8: executions beyond those that are kept go."""
     numbers = {job_id: no for no, job_id, *_ in site.all(connection, "members", {"ids": texts(ids)})}

@@ -85,7 +85,6 @@ class ExecutionRow(Struct, frozen=True):
     no: int
     slot: int
     attempt: int
-    seq: int
     available_at: int
     retries: int
     expirations: int
@@ -330,7 +329,6 @@ def _execution_row(job: Job, execution: Execution, no: int) -> ExecutionRow:
         no,
         slot,
         execution.attempt,
-        job.seq,
         job.available_at,
         job.retries,
         job.expirations,

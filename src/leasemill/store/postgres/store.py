@@ -360,7 +360,9 @@ class PostgresStore(Verbs):
         given = {"before": int8(command.before), "keep": int8(command.keep), "limit": int8(command.limit)}
 
         def work(connection: Connection) -> int:
-            (count,) = self._site.one(connection, "prune", given)
+            with connection.transaction():
+                hot.lock_retention(self._site, connection)
+                (count,) = self._site.one(connection, "prune", given)
             self._site.all(connection, "tally", {})
             return int(count)
 

@@ -101,7 +101,6 @@ create index request_forget on leasemill.requests (forget_at);
 -- job's as this execution left them.
 create table leasemill.executions (
     no int8 not null,
-    seq int8 not null,
     available_at int8 not null,
     fence int8 not null,
     leased_at int8 not null,
@@ -136,7 +135,16 @@ create table leasemill.executions (
     constraint execution_reason check (reason in ('expired', 'failed', 'released', 'cancelled')),
     constraint execution_ended_by check (ended_by in ('ack', 'nack', 'release', 'expire', 'cancel'))
 );
-create index execution_finished on leasemill.executions (finished_at, seq) where slot = 0;
+
+-- Which enqueued jobs succeeded when, a row for each batch: the order in which retention forgets them. Derived from
+-- executions (slot 0); changed and deleted under the retention lock alone.
+create table leasemill.finished (
+    at int8 not null,
+    count int4 not null,
+    nos int8[] not null,
+    constraint finished_count check (count > 0 and count = cardinality(nos))
+);
+create index finished_at on leasemill.finished (at);
 
 -- FAILED and DEAD jobs.
 create table leasemill.kept (

@@ -30,6 +30,8 @@ with standing as materialized (
     from leasemill.ready
 ), heads as materialized (
     select lanes.queue, lanes.lane, lanes.head from leasemill.lanes where lanes.head is not null
+), retained as materialized (
+    select finished.at, job.no from leasemill.finished cross join lateral unnest(finished.nos) as job (no)
 ), wrong as (
     select 'READY, but can never be claimed' as what, awaiting.id from awaiting
     where not exists (select from leasemill.arrivals where arrivals.no = awaiting.no)
@@ -76,6 +78,20 @@ with standing as materialized (
     union all
     select 'ended for good, but not kept', standing.id from standing
     where standing.is_final and not (standing.is_kept or standing.is_leased or standing.is_redriven)
+    union all
+    select 'succeeded, but retention does not know when', standing.id
+    from leasemill.executions join standing on standing.no = executions.no
+    where executions.slot = 0 and not exists (
+        select from retained where retained.no = executions.no and retained.at = executions.finished_at)
+    union all
+    select 'known to retention, but it has not succeeded then', standing.id
+    from retained left join standing on standing.no = retained.no
+    where not exists (
+        select from leasemill.executions
+        where executions.no = retained.no and executions.slot = 0 and executions.finished_at = retained.at)
+    union all
+    select 'known to retention twice', min(standing.id)
+    from retained join standing on standing.no = retained.no group by retained.no having count(*) > 1
     union all
     select 'leased by a request that does not know it', jobs.id
     from leasemill.leases join leasemill.jobs on jobs.no = leases.no

@@ -14,10 +14,10 @@ with held as (
     ))::int8) as due_at
     from held
 ), kept as (
-    insert into leasemill.executions (no, slot, attempt, seq, available_at, retries, expirations, fence, token, worker,
+    insert into leasemill.executions (no, slot, attempt, available_at, retries, expirations, fence, token, worker,
         request_id, leased_at, expires_at, terms, started_at, finished_at, ended_by, reason, retry_at, error,
         kept_report_id, kept_retries)
-    select no, attempt, attempt, place, due_at, failures, expirations, fence, token, worker, request_id, leased_at,
+    select no, attempt, attempt, due_at, failures, expirations, fence, token, worker, request_id, leased_at,
         expires_at, terms, coalesce(started_at, now), now, 'nack', 'failed', due_at, (%(errors)b::text[])[number],
         kept_report_id, kept_retries
     from failed

@@ -11,10 +11,10 @@ with held as (
 ), released as (
     select *, coalesce(now + (%(delays)b::int8[])[number], available_at) as due_at, coalesce(seq, no) as place from held
 ), kept as (
-    insert into leasemill.executions (no, slot, attempt, seq, available_at, retries, expirations, fence, token, worker,
+    insert into leasemill.executions (no, slot, attempt, available_at, retries, expirations, fence, token, worker,
         request_id, leased_at, expires_at, terms, started_at, finished_at, ended_by, reason, error,
         kept_report_id, kept_retries)
-    select no, attempt, attempt, place, due_at, retries, expirations, fence, token, worker, request_id, leased_at,
+    select no, attempt, attempt, due_at, retries, expirations, fence, token, worker, request_id, leased_at,
         expires_at, terms, started_at, now, 'release', 'released', error, kept_report_id, kept_retries
     from released
 ), made_ready as (
