@@ -236,6 +236,17 @@ def test_what_is_derived_is_found_wrong_and_made_anew(
         assert again == line
 
 
+@rule("C2", "C5")
+def test_a_repeated_claim_hides_no_job_that_has_come_back_before_its_own(postgres_url: str) -> None:
+    with PostgresStore(postgres_url, clock=ManualClock()) as store:
+        store.enqueue([JobSpec(one, "q", "k") for one in "abc"])
+        (first,) = store.claim("w", ["q"], 1)
+        second = store.claim("w", ["q"], 1, request_id="second")
+        store.release([c.ReleaseReport(first.job.id, first.token)])
+        assert store.claim("w", ["q"], 1, request_id="second") == second
+        assert [lease.job.id for lease in store.claim("w", ["q"], 1)] == ["a"]
+
+
 @rule("C5")
 def test_requests_are_kept_while_they_have_leases_and_can_be_made_anew(
     postgres_url: str, schema: str, admin: psycopg.Connection[Any]

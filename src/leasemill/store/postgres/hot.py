@@ -204,16 +204,20 @@ def _claimed(site: Site, connection: Connection, command: c.Claim, given: dict[s
         site.positions.forget()
         places, _ = site.positions.places(queues, site.now())
         rows = site.all(connection, "claim", {**given, **places})
+    if not rows:
+        site.positions.forget()
+        return Claimed([])
+    site.remember((row[9], row[0], row[21]) for row in rows)
+    leases = [lease_of(row) for row in rows]
+    *_, has_expired, has_arrived = rows[0]
+    if has_expired is None:  # a repeat: it says nothing of where the first claimable jobs are, and has not looked
+        return Claimed(leases)
     if len(rows) == command.limit:
         site.positions.advance((row[1], 9 - row[5], row[19], row[20] or row[21]) for row in rows)
     else:
         site.positions.forget()
-    site.remember((row[9], row[0], row[21]) for row in rows)
-    if not rows:
-        return Claimed([])
     site.looked(given["from_at"], until=rows[0][13])
-    *_, has_expired, has_arrived = rows[0]
-    return Claimed([lease_of(row) for row in rows], has_expired, has_arrived)
+    return Claimed(leases, has_expired, has_arrived)
 
 
 # Reports -------------------------------------------------------------------------------------------------------
