@@ -96,6 +96,7 @@ def test_the_statements_of_every_job_are_short_enough_for_psycopg_to_remember() 
     statements = Statements("leasemill")
     for name in (
         "enqueue",
+        "enqueue_new",
         "claim",
         "start",
         "extend",
@@ -110,5 +111,13 @@ def test_the_statements_of_every_job_are_short_enough_for_psycopg_to_remember() 
         assert len(statements[name]) <= MAX_CACHED_STATEMENT_LENGTH, name
 
 
+def test_the_statement_for_new_ids_is_enqueue_without_its_conflict_clause() -> None:
+    statements = Statements("leasemill")
+    clause = b"on conflict on constraint job_id do nothing "
+    assert clause in statements["enqueue"]
+    assert statements["enqueue_new"] == statements["enqueue"].replace(clause, b"")
+
+
 def test_only_needless_spaces_are_left_out_of_a_statement() -> None:
     assert tight("select ( 1 , 'a ( b , c )' )\n  from t") == "select(1,'a ( b , c )')from t"
+    assert tight("where a >= %(b)b + 1 and c = 'd = e'") == "where a>=%(b)b+1 and c='d = e'"

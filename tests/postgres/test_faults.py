@@ -143,3 +143,38 @@ def test_behind_a_pooler_nothing_is_prepared(
         prepared = store._pool.run(lambda own: own.execute("select count(*) from pg_prepared_statements").fetchone())
         assert prepared == (0,)
         assert not store._commits.prepares
+
+
+@rule("E2", "E4", "E5")
+@pytest.mark.parametrize("lane", [None, "lane"])
+def test_ids_said_to_be_new_that_are_known_are_answered_as_any_others(postgres_url: str, lane: str | None) -> None:
+    known, other, new = (JobSpec(one, "q", "k", lane=lane) for one in ("known", "other", "new"))
+    with PostgresStore(postgres_url) as store:
+        assert store.run(c.Enqueue([known, other], are_new=True)) == [c.Enqueued("known"), c.Enqueued("other")]
+        again = [known, JobSpec("other", "q", "another", lane=lane), new]
+        expected = [c.Duplicate("known"), c.Conflict("other"), c.Enqueued("new")]
+        assert store.run(c.Enqueue(again, are_new=True)) == expected
+        assert store.totals().counts[JobState.READY] == 3
+
+
+@rule("E5")
+def test_new_jobs_whose_answer_was_lost_are_enqueued_once(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch, admin: psycopg.Connection[Any]
+) -> None:
+    insert = hot.insert
+    lost: list[int] = []
+
+    def insert_and_lose(site: Any, connection: psycopg.Connection[Any], *given: Any, **options: Any) -> Any:
+        answer = insert(site, connection, *given, **options)
+        if not lost:
+            lost.append(connection.info.backend_pid)
+            admin.execute("select pg_terminate_backend(%s)", lost)
+            connection.execute("select 1")
+        return answer
+
+    with PostgresStore(postgres_url) as store:
+        store.enqueue([JobSpec("first", "q", "k")])  # so that the queue is known, and the insert commits by itself
+        monkeypatch.setattr(hot, "insert", insert_and_lose)
+        assert store.run(c.Enqueue([JobSpec("job", "q", "k")], are_new=True)) == [c.Duplicate("job")]
+        assert lost
+        assert store.totals().counts[JobState.READY] == 2

@@ -338,7 +338,7 @@ def test_rule_020_040_claims_skip_what_is_locked(app: App, shop: Connection, sch
     async def free() -> None: ...
 
     locked, other = free.enqueue(), free.enqueue()
-    query = f"select no from {schema}.ready order by available_at, seq limit 1 for update"
+    query = f"select seq from {schema}.ready order by available_at, seq limit 1 for update"
     assert len(shop.execute(query.encode()).fetchall()) == 1
     began = time.monotonic()
     assert [lease.job.id for lease in claimed(app.store)] == [other.id]

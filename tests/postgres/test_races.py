@@ -25,6 +25,7 @@ from leasemill.store.postgres.check import check, rebuild
 from leasemill.store.postgres.site import Site
 from leasemill.store.postgres.statements import Statements
 from leasemill.store.postgres.store import PostgresStore
+from leasemill.testing.clock import ManualClock
 from leasemill.testing.rules import rule
 
 SHORT = Policy(lease_ttl_us=300_000, max_retries=1_000, max_expirations=1_000, backoff_base_us=1_000)
@@ -233,3 +234,46 @@ def test_what_is_derived_is_found_wrong_and_made_anew(
         assert admin.execute(f"select * from {schema}.ready order by seq".encode()).fetchall() == before
         again = admin.execute(f"select no from {schema}.waiting order by queue, lane, turn".encode()).fetchall()
         assert again == line
+
+
+@rule("C2", "C5")
+def test_a_repeated_claim_hides_no_job_that_has_come_back_before_its_own(postgres_url: str) -> None:
+    with PostgresStore(postgres_url, clock=ManualClock()) as store:
+        store.enqueue([JobSpec(one, "q", "k") for one in "abc"])
+        (first,) = store.claim("w", ["q"], 1)
+        second = store.claim("w", ["q"], 1, request_id="second")
+        store.release([c.ReleaseReport(first.job.id, first.token)])
+        assert store.claim("w", ["q"], 1, request_id="second") == second
+        assert [lease.job.id for lease in store.claim("w", ["q"], 1)] == ["a"]
+
+
+@rule("C5")
+def test_requests_are_kept_while_they_have_leases_and_can_be_made_anew(
+    postgres_url: str, schema: str, admin: psycopg.Connection[Any]
+) -> None:
+    clock = ManualClock()
+    with PostgresStore(postgres_url, clock=clock) as store:
+
+        def forget() -> int:
+            return store._pool.run(store._forget_requests)
+
+        store.enqueue([JobSpec(f"j{n}", "q", "k") for n in range(5)])
+        first = store.claim("w", ["q"], 2, request_id="first")
+        second = store.claim("w", ["q"], 1, request_id="second")
+        admin.execute(f"delete from {schema}.requests".encode())
+        assert check(admin, schema) == [
+            f"leased by a request that does not know it: job {lease.job.id}" for lease in (*first, *second)
+        ]
+        rebuild(admin, schema)
+        assert check(admin, schema) == []
+        assert store.claim("w", ["q"], 2, request_id="first") == first
+        admin.execute(f"update {schema}.requests set forget_at = %s".encode(), [clock.now() + 1])
+        store.ack([c.AckReport(lease.job.id, lease.token) for lease in (first[0], *second)])
+        assert forget() == 0
+        clock.advance(us=1)
+        assert forget() == 2
+        assert admin.execute(f"select id from {schema}.requests".encode()).fetchall() == [("first",)]
+        assert forget() == 0
+        assert store.claim("w", ["q"], 2, request_id="first") == first[1:]
+        assert [lease.job.id for lease in store.claim("w", ["q"], 2, request_id="second")] == ["j3", "j4"]
+        assert check(admin, schema) == []

@@ -138,8 +138,8 @@ def rows(connection: Connection, schema: str) -> dict[str, list[tuple[Any, ...]]
     """Every row a job has, but for its id, its number and when it came."""
     queries = {
         "jobs": "queue, kind, payload::jsonb, lane, priority, run_at, delay_us, policy, lane_offset from {}.jobs",
-        "ready": "queue, rank, available_at - created_at, seq = ready.no, attempt, retries, expirations "
-        "from {0}.ready join {0}.jobs using (no, queue)",
+        "ready": "queue, rank, available_at - created_at, ready.no, attempt, retries, expirations "
+        "from {0}.ready join {0}.jobs using (queue) where seq = jobs.no",
         "arrivals": "queue, lane from {}.arrivals",
         "queues": "name, mode, is_paused, policy from {}.queues",
     }

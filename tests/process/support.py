@@ -43,7 +43,11 @@ class Scene:
             worker_id=name,
             options=options,
             folder=self.folder,
-            environment={TRAIL_VARIABLE: str(self.trail.path), "PYTHONPATH": str(ROOT), **(environment or {})},
+            environment={
+                TRAIL_VARIABLE: str(self.trail.path),
+                "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}",
+                **(environment or {}),
+            },
         )
         return self._cleaning.enter_context(worker)
 

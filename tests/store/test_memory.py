@@ -56,7 +56,7 @@ def test_drawn_ids_are_uuids_of_version_7_and_rise() -> None:
 def test_drawn_tokens_are_all_different() -> None:
     tokens = SystemEntropy().tokens(1_000)
     assert len(set(tokens)) == 1_000
-    assert {len(token) for token in tokens} == {32}
+    assert {len(token) for token in tokens} == {20}
     assert SystemEntropy().tokens(0) == []
     assert 0 <= SystemEntropy().jitter() < 1
 

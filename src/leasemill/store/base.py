@@ -212,8 +212,8 @@ class Verbs(ABC):
         kinds: Mapping[str, Policy] | None,
         request_id: str | None,
     ) -> c.Claim:
-        tokens = self.entropy.tokens(max(0, min(limit, BATCH_ITEMS)))
-        return c.Claim(worker, queues, limit, tokens, request_id or self.entropy.new_id(), kinds or {})
+        *tokens, request = self.entropy.tokens(max(0, min(limit, BATCH_ITEMS)) + 1)
+        return c.Claim(worker, queues, limit, tokens, request_id or request, kinds or {})
 
     def start(self, reports: Sequence[c.StartReport]) -> list[c.StartOutcome]:
         return self.run(c.Start(reports))

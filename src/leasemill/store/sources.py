@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import random
 import time
+from base64 import urlsafe_b64encode
 from typing import Final, Protocol
 
 import uuid_utils
 
 NANOSECONDS_PER_MICROSECOND: Final = 1_000
-TOKEN_BYTES: Final = 16
+TOKEN_BYTES: Final = 15  # 120 bits; a multiple of three, so that base64 fills whole characters
+TOKEN_CHARACTERS: Final = 20
 
 
 class Clock(Protocol):
@@ -46,8 +48,8 @@ class SystemEntropy:
         return str(uuid_utils.uuid7())
 
     def tokens(self, count: int) -> list[str]:
-        drawn = os.urandom(TOKEN_BYTES * count).hex()
-        return [drawn[start : start + 2 * TOKEN_BYTES] for start in range(0, len(drawn), 2 * TOKEN_BYTES)]
+        drawn = urlsafe_b64encode(os.urandom(TOKEN_BYTES * count)).decode()
+        return [drawn[start : start + TOKEN_CHARACTERS] for start in range(0, len(drawn), TOKEN_CHARACTERS)]
 
     def jitter(self) -> float:
         return random.random()

@@ -144,8 +144,8 @@ class Fetcher:
             order, self._credit = pacing.queue_order(self._queues, self._credit)
         else:
             order = self._names
-        entropy = self._store.entropy
-        return c.Claim(self._worker_id, order, size, entropy.tokens(size), entropy.new_id(), self._kinds)
+        *tokens, request = self._store.entropy.tokens(size + 1)
+        return c.Claim(self._worker_id, order, size, tokens, request, self._kinds)
 
     async def _wait_for_room(self) -> None:
         self._waits_for_room = asyncio.get_running_loop().create_future()

@@ -1,7 +1,7 @@
 """`leasemill db check`: whether the derived tables follow from the others, and making them anew.
 
-What must be so is written as queries that find what is not; `--rebuild` makes the claimable set and the lines of lanes
-anew from jobs, leases, executions and marks, while nothing else runs.
+What must be so is written as queries that find what is not; `--rebuild` makes the claimable set, the lines of lanes,
+requests, what retention goes by and the tallies anew from jobs, leases, executions and marks, while nothing else runs.
 """
 
 from __future__ import annotations

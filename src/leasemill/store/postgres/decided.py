@@ -199,10 +199,12 @@ def _with_fence(outcome: Any, fences: dict[int, int]) -> Any:
 
 def _save(site: Site, connection: Connection, loaded: Loaded, before: image.Image, after: image.Image) -> None:
     change = image.difference(before, after)
+    if any(job.lane_offset is None for job in change.gone["jobs"]):
+        hot.lock_retention(site, connection)
     for table, rows in change.gone.items():
         if rows:
             (count,) = site.one(connection, f"drop_{table}", image.columns(rows))
-            if table in {"ready", "waiting"} and count != len(rows):
+            if table in {"jobs", "ready", "waiting"} and count != len(rows):
                 raise Moved(f"a job left {table} before it was locked")
     for table, rows in change.come.items():
         if rows:

@@ -10,13 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
+from psycopg.errors import UniqueViolation
+
 from leasemill.errors import QueueRefused
 from leasemill.kernel import commands as c
 from leasemill.kernel.decide import followup_id
 from leasemill.kernel.model import JobSpec, JobState, QueueMode
 from leasemill.kernel.retry import NO_POLICY
 from leasemill.store.postgres.arrays import encoded, int8, int8s, texts
-from leasemill.store.postgres.pool import Connection, Moved
+from leasemill.store.postgres.pool import LOGGER, Connection, Moved
 from leasemill.store.postgres.rows import Row, lease_of, policy_of, policy_text
 from leasemill.store.postgres.site import Site, Steps, advisory_key
 
@@ -28,16 +30,29 @@ OutcomeT = TypeVar("OutcomeT")
 # Enqueue -------------------------------------------------------------------------------------------------------
 
 
-def enqueue(site: Site, connection: Connection, command: c.Enqueue, *, channel: str | None) -> list[c.EnqueueOutcome]:
+def enqueue(
+    site: Site, connection: Connection, command: c.Enqueue, *, channel: str | None, is_repeat: bool
+) -> list[c.EnqueueOutcome]:
     """On a connection of the store's own: durable, and admitted to their lanes, when it returns."""
     if not command.jobs:
         return []
+    if command.are_new and not is_repeat:
+        try:
+            return _enqueue(site, connection, command, channel, are_new=True)
+        except UniqueViolation:
+            LOGGER.warning("an id that was drawn for a new job is known: enqueueing as if it came again")
+    return _enqueue(site, connection, command, channel, are_new=False)
+
+
+def _enqueue(
+    site: Site, connection: Connection, command: c.Enqueue, channel: str | None, *, are_new: bool
+) -> list[c.EnqueueOutcome]:
     has_lanes = any(job.lane is not None for job in command.jobs)
     if not has_lanes and site.claim_queues.issuperset(job.queue for job in command.jobs):
-        return insert(site, connection, command.jobs, channel)
+        return insert(site, connection, command.jobs, channel, are_new=are_new)
     with connection.transaction():
         names = check_enqueue_queues(site, connection, command.jobs)
-        outcomes = insert(site, connection, command.jobs, channel)
+        outcomes = insert(site, connection, command.jobs, channel, are_new=are_new)
         use_queues(site, connection, names, command.jobs, outcomes)
         if has_lanes:
             admit(site, connection)
@@ -80,17 +95,19 @@ def fix_queues(site: Site, connection: Connection, names: set[str]) -> None:
             raise QueueRefused(f"queue {name!r} is used with acquire; enqueue into another queue")
 
 
-def insert(site: Site, connection: Connection, jobs: Sequence[JobSpec], channel: str | None) -> list[c.EnqueueOutcome]:
+def insert(
+    site: Site, connection: Connection, jobs: Sequence[JobSpec], channel: str | None, *, are_new: bool = False
+) -> list[c.EnqueueOutcome]:
     """The insert alone, on a connection of the store's own and in whatever transaction it is in."""
-    return site.follow(connection, inserting(jobs, channel))
+    return site.follow(connection, inserting(jobs, channel, are_new=are_new))
 
 
-def inserting(jobs: Sequence[JobSpec], channel: str | None) -> Steps[list[c.EnqueueOutcome]]:
-    """The insert, statement by statement, for any kind of connection."""
+def inserting(jobs: Sequence[JobSpec], channel: str | None, *, are_new: bool = False) -> Steps[list[c.EnqueueOutcome]]:
+    """The insert, statement by statement, for any kind of connection. `are_new`: a known id fails, and all with it."""
     first: dict[str, JobSpec] = {}
     for job in jobs:
         first.setdefault(job.id, job)
-    ((count, ids, _),) = yield "enqueue", _columns(list(first.values()), channel)
+    ((count, ids, _),) = yield "enqueue_new" if are_new else "enqueue", _columns(list(first.values()), channel)
     if count == len(jobs):
         return [c.Enqueued(job.id) for job in jobs]
     inserted = set(first) if count == len(first) else set(ids or ())
@@ -170,7 +187,7 @@ def claim(site: Site, connection: Connection, command: c.Claim, *, is_repeat: bo
         "from_at": int8(site.look_from()),
         "tokens": texts(command.tokens),
         "kinds": texts(list(kinds)),
-        "kind_policies": texts([policy_text(policy) for policy in kinds.values()]),
+        "policies": texts([policy_text(policy) for policy in kinds.values()]),
     }
     if is_repeat and command.request_id is not None:
         with connection.transaction():
@@ -187,16 +204,20 @@ def _claimed(site: Site, connection: Connection, command: c.Claim, given: dict[s
         site.positions.forget()
         places, _ = site.positions.places(queues, site.now())
         rows = site.all(connection, "claim", {**given, **places})
+    if not rows:
+        site.positions.forget()
+        return Claimed([])
+    site.remember((row[9], row[0], row[21]) for row in rows)
+    leases = [lease_of(row) for row in rows]
+    *_, has_expired, has_arrived = rows[0]
+    if has_expired is None:  # a repeat: it says nothing of where the first claimable jobs are, and has not looked
+        return Claimed(leases)
     if len(rows) == command.limit:
-        site.positions.advance((row[1], 9 - row[5], row[19], row[20]) for row in rows)
+        site.positions.advance((row[1], 9 - row[5], row[19], row[20] or row[21]) for row in rows)
     else:
         site.positions.forget()
-    site.remember((row[9], row[0], row[21]) for row in rows)
-    if not rows:
-        return Claimed([])
     site.looked(given["from_at"], until=rows[0][13])
-    *_, has_expired, has_arrived = rows[0]
-    return Claimed([lease_of(row) for row in rows], has_expired, has_arrived)
+    return Claimed(leases, has_expired, has_arrived)
 
 
 # Reports -------------------------------------------------------------------------------------------------------
@@ -352,6 +373,11 @@ def once_each(reports: Sequence[ReportT]) -> list[ReportT]:
     for report in reports:
         first.setdefault(report.job_id, report)
     return list(first.values())
+
+
+def lock_retention(site: Site, connection: Connection) -> None:
+    """Who forgets jobs that succeeded is alone with it, so that none is counted twice."""
+    connection.execute("select pg_advisory_xact_lock(%s)", [int8(site.retention_key)])
 
 
 def trim(site: Site, connection: Connection, ids: list[str], attempts: Mapping[str, int]) -> None:

@@ -73,7 +73,6 @@ class LeaseRow(Struct, frozen=True):
     updated_at: int
     expires_at: int
     terms: str | None
-    status: str
     started_at: int | None
     committed_at: int | None
     result: str | None
@@ -86,7 +85,6 @@ class ExecutionRow(Struct, frozen=True):
     no: int
     slot: int
     attempt: int
-    seq: int
     available_at: int
     retries: int
     expirations: int
@@ -313,7 +311,6 @@ def _lease_row(job: Job, no: int) -> LeaseRow:
         job.updated_at,
         execution.expires_at,
         terms_text(execution.terms),
-        execution.status,
         execution.started_at,
         execution.committed_at,
         None if job.result is None else job.result.decode(),
@@ -332,7 +329,6 @@ def _execution_row(job: Job, execution: Execution, no: int) -> ExecutionRow:
         no,
         slot,
         execution.attempt,
-        job.seq,
         job.available_at,
         job.retries,
         job.expirations,

@@ -99,8 +99,8 @@ def lease_of(row: Row) -> Lease:
         row[13],
         row[14],
         terms_of(row[15]),
-        row[16],
-        row[17],
+        row[16] or 0,
+        row[17] or 0,
         row[18],
     )
 
@@ -124,7 +124,6 @@ class LeaseRow(Struct, array_like=True):
     updated_at: int
     expires_at: int
     terms: list[int] | None
-    status: ExecutionStatus
     started_at: int | None
     committed_at: int | None
     result: str | None
@@ -260,13 +259,19 @@ def _live(job_id: str, row: LeaseRow) -> Execution:
         row.leased_at,
         row.expires_at,
         terms_of(row.terms),
-        row.status,
+        _live_status(row),
         row.started_at,
         row.committed_at,
         error=row.error,
         committed_by=None if row.committed_at is None else Verb.COMMIT,
         kept_failure=_kept_failure(row.kept_report_id, row.kept_retries),
     )
+
+
+def _live_status(row: LeaseRow) -> ExecutionStatus:
+    if row.committed_at is not None:
+        return ExecutionStatus.COMMITTED
+    return ExecutionStatus.LEASED if row.started_at is None else ExecutionStatus.STARTED
 
 
 def _kept_failure(report_id: str | None, retries: int | None) -> KeptFailure | None:

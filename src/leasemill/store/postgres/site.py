@@ -84,6 +84,7 @@ class Site:
         self.numbers: dict[str, tuple[str, int]] = {}
         self.channel = f"leasemill_{statements.schema}"
         self.admission_key = advisory_key(f"leasemill admission {statements.schema}")
+        self.retention_key = advisory_key(f"leasemill retention {statements.schema}")
         self._looked_fully_at_s = -FULL_LOOK_S
         self._looked_until = 0
 

@@ -9,7 +9,9 @@ from typing import Final
 from leasemill.errors import Invalid
 
 FOLDER: Final = Path(__file__).parent / "sql"
-NEEDLESS: Final = re.compile(r" ?([(),]) ?")
+NEEDLESS: Final = re.compile(r" ?([(),=<>+]) ?")
+WITHOUT: Final = {"enqueue_new": ("enqueue", "on conflict on constraint job_id do nothing")}
+"""Statements that are another one's file without a clause."""
 SCHEMA_NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}", re.ASCII)
 
 
@@ -40,6 +42,7 @@ class Statements:
     def __getitem__(self, name: str) -> bytes:
         statement = self._read.get(name)
         if statement is None:
-            text = re.sub(r"--[^\n]*", "", (FOLDER / f"{name}.sql").read_text())
+            file, clause = WITHOUT.get(name, (name, ""))
+            text = re.sub(r"--[^\n]*", "", (FOLDER / f"{file}.sql").read_text()).replace(clause, "")
             statement = self._read[name] = in_schema(tight(text), self.schema).encode()
         return statement

@@ -47,6 +47,7 @@ REPORTS_AT_ONCE: Final = 1_000
 LANE_TOKENS_KEPT: Final = 100_000
 RETENTION_EVERY_S: Final = 30.0
 RETENTION_BATCH: Final = 2_000
+LONGEST_RETENTION_S: Final = 5.0
 EACH_ONCE: Final = 2
 """The tries of a report when no connection was lost: on the straight path, and by the kernel."""
 
@@ -161,7 +162,14 @@ class PostgresStore(Verbs):
 
     def _do_enqueue(self, command: c.Enqueue) -> list[c.EnqueueOutcome]:
         channel = self._teller.channel()
-        answer = self._pool.run(lambda connection: hot.enqueue(self._site, connection, command, channel=channel))
+        tries = 0
+
+        def work(connection: Connection) -> list[c.EnqueueOutcome]:
+            nonlocal tries
+            tries += 1
+            return hot.enqueue(self._site, connection, command, channel=channel, is_repeat=tries > 1)
+
+        answer = self._pool.run(work)
         self._signal.notify()
         return answer
 
@@ -368,7 +376,9 @@ class PostgresStore(Verbs):
         given = {"before": int8(command.before), "keep": int8(command.keep), "limit": int8(command.limit)}
 
         def work(connection: Connection) -> int:
-            (count,) = self._site.one(connection, "prune", given)
+            with connection.transaction():
+                hot.lock_retention(self._site, connection)
+                (count,) = self._site.one(connection, "prune", given)
             self._site.all(connection, "tally", {})
             return int(count)
 
@@ -381,7 +391,16 @@ class PostgresStore(Verbs):
         self._retained_at_s = time.monotonic()
         (now,) = self._pool.run(lambda connection: self._site.one(connection, "clock", {}))
         before = now - int(self._options.retain_for_s * 1_000_000)
-        self._do_prune(c.Prune(before, self._options.retain_count, RETENTION_BATCH))
+        prune = c.Prune(before, self._options.retain_count, RETENTION_BATCH)
+        until_s = self._retained_at_s + LONGEST_RETENTION_S
+        while self._do_prune(prune) == RETENTION_BATCH and time.monotonic() < until_s:
+            pass
+        while self._pool.run(self._forget_requests) == RETENTION_BATCH and time.monotonic() < until_s:
+            pass
+
+    def _forget_requests(self, connection: Connection) -> int:
+        (count,) = self._site.one(connection, "forget_requests", {"limit": int8(RETENTION_BATCH)})
+        return int(count)
 
     # Reading
 

@@ -1,5 +1,7 @@
 -- The tables of one Leasemill store. `leasemill.` stands for the store's schema, whatever its name.
 -- Instants are microseconds since the Unix epoch, durations microseconds. docs/postgres.md explains each table.
+-- For the log's sake, in jobs, ready, leases and executions: columns of a fixed width come first, so that nothing is padded,
+-- and what is nearly always so is NULL: counts that are 0, and what a comment says.
 
 create sequence leasemill.seq;
 create sequence leasemill.fence;
@@ -21,17 +23,17 @@ create table leasemill.queues (
 -- Written once, never updated.
 create table leasemill.jobs (
     no int8 primary key default nextval('leasemill.seq'),
+    created_at int8 not null,
+    priority int2 not null,
     id text collate "C" not null,
     queue text collate "C" not null,
     kind text collate "C" not null,
     payload text not null,
     lane text collate "C",
-    priority int2 not null,
+    lane_offset int8,
     run_at int8,
     delay_us int8,
     policy int8[],
-    lane_offset int8,
-    created_at int8 not null,
     constraint job_id unique (id),
     constraint job_priority check (priority between 0 and 9),
     constraint job_policy check (cardinality(policy) = 7),
@@ -40,82 +42,85 @@ create table leasemill.jobs (
 
 -- The claimable set: derived, rebuilt by `leasemill db check --rebuild`.
 create table leasemill.ready (
-    queue text collate "C" not null,
-    rank int2 not null,
     available_at int8 not null,
     seq int8 not null,
-    no int8 not null,
-    attempt int4 not null,
-    retries int4 not null,
-    expirations int4 not null,
+    rank int2 not null,
+    queue text collate "C" not null,
+    no int8,  -- NULL: seq
+    attempt int4,
+    retries int4,
+    expirations int4,
     primary key (queue, rank, available_at, seq)
 ) with (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 5000);
 
--- One live execution for each leased job (the primary key) and each lane (lease_lane).
+-- One live execution for each leased job (the primary key) and each lane (lease_lane): COMMITTED if committed_at is there,
+-- else STARTED if started_at is, else LEASED.
 create table leasemill.leases (
     no int8 primary key,
-    queue text collate "C" not null,
-    lane text collate "C",
-    lane_offset int8,
-    rank int2 not null,
-    seq int8 not null,
     available_at int8 not null,
-    attempt int4 not null,
-    retries int4 not null,
-    expirations int4 not null,
     fence int8 not null,
+    leased_at int8 not null,
+    expires_at int8 not null,
+    attempt int4 not null,
+    rank int2 not null,
+    queue text collate "C" not null,
     token text collate "C" not null,
     worker text not null,
     request_id text collate "C",
-    leased_at int8 not null,
-    updated_at int8 not null,
-    expires_at int8 not null,
+    lane text collate "C",
+    lane_offset int8,
+    seq int8,  -- NULL: no
+    retries int4,
+    expirations int4,
+    updated_at int8,  -- NULL: leased_at
     terms int8[],
-    status text not null default 'leased',
     started_at int8,
     committed_at int8,
     result text,
     error text,
     kept_report_id text,
     kept_retries int4,
-    constraint lease_status check (
-        (status = 'leased' and started_at is null and committed_at is null)
-        or (status = 'started' and started_at is not null and committed_at is null)
-        or (status = 'committed' and started_at is not null and committed_at is not null)
-    ),
+    constraint lease_committed check (committed_at is null or started_at is not null),
     constraint lease_terms check (cardinality(terms) = 7),
     constraint lease_kept check ((kept_report_id is null) = (kept_retries is null))
 ) with (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 5000);
 create unique index lease_lane on leasemill.leases (queue, lane) where lane is not null;
-create index lease_expiry on leasemill.leases (expires_at, fence) where expires_at < 9223372036854775807;
-create index lease_request on leasemill.leases (request_id) where request_id is not null;
+create index lease_expiry on leasemill.leases (expires_at) where expires_at < 9223372036854775807;
+
+-- Which jobs a claim gave, for one that comes again: those of them that are leased under this request are the answer.
+-- Derived from leases; forgotten when none of them is, looked at from forget_at on.
+create table leasemill.requests (
+    id text collate "C" primary key,
+    forget_at int8 not null,
+    nos int8[] not null
+) with (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 1000);
+create index request_forget on leasemill.requests (forget_at);
 
 -- Executions that have ended: written once. slot is the attempt, but 0 (jobs that were claimed) or -1 (acquired) for the
 -- one that committed, so that the primary key says: one commit per job. retries, expirations and available_at are the
 -- job's as this execution left them.
 create table leasemill.executions (
     no int8 not null,
+    available_at int8 not null,
+    fence int8 not null,
+    leased_at int8 not null,
+    expires_at int8 not null,
+    finished_at int8 not null,
+    started_at int8,
+    committed_at int8,
     slot int4 not null,
     attempt int4 not null,
-    seq int8 not null,
-    available_at int8 not null,
-    retries int4 not null,
-    expirations int4 not null,
-    fence int8 not null,
     token text collate "C" not null,
     worker text not null,
     request_id text collate "C",
-    leased_at int8 not null,
-    expires_at int8 not null,
-    terms int8[],
-    started_at int8,
-    committed_at int8,
-    finished_at int8 not null,
     ended_by text not null,
     committed_by text,
-    reason text,
     is_final boolean not null default false,
+    retries int4,
+    expirations int4,
     retry_at int8,
+    reason text,
+    terms int8[],
     result text,
     error text,
     kept_report_id text,
@@ -130,7 +135,16 @@ create table leasemill.executions (
     constraint execution_reason check (reason in ('expired', 'failed', 'released', 'cancelled')),
     constraint execution_ended_by check (ended_by in ('ack', 'nack', 'release', 'expire', 'cancel'))
 );
-create index execution_finished on leasemill.executions (finished_at, seq) where slot = 0;
+
+-- Which enqueued jobs succeeded when, a row for each batch: the order in which retention forgets them. Derived from
+-- executions (slot 0); changed and deleted under the retention lock alone.
+create table leasemill.finished (
+    at int8 not null,
+    count int4 not null,
+    nos int8[] not null,
+    constraint finished_count check (count > 0 and count = cardinality(nos))
+);
+create index finished_at on leasemill.finished (at);
 
 -- FAILED and DEAD jobs.
 create table leasemill.kept (

@@ -93,8 +93,8 @@ begin
 
     due_at := case when due_us is null then created + coalesce(wait_us, 0) else greatest(created, due_us) end;
     if enqueue.lane is null then
-        insert into leasemill.ready (queue, rank, available_at, seq, no, attempt, retries, expirations)
-        values (enqueue.queue, 9 - enqueue.priority, due_at, job_no, job_no, 0, 0, 0);
+        insert into leasemill.ready (queue, rank, available_at, seq)
+        values (enqueue.queue, 9 - enqueue.priority, due_at, job_no);
     else
         insert into leasemill.arrivals (no, queue, lane) values (job_no, enqueue.queue, enqueue.lane);
     end if;

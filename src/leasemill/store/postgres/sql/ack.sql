@@ -4,18 +4,20 @@ with ended as (
     delete from leasemill.leases
     where no = any (%(nos)b::int8[])
         and token = (%(tokens)b::text[])[width_bucket(no, %(nos)b::int8[])] and lane is null
-        and (status = 'committed' or expires_at > leasemill.clock(%(now)b::int8))
+        and (committed_at is not null or expires_at > leasemill.clock(%(now)b::int8))
     returning leases.*, (select leasemill.clock(%(now)b::int8)) as now,
         (%(results)b::text[])[width_bucket(no, %(nos)b::int8[])] as given_result
 ), kept as (
-    insert into leasemill.executions (no, slot, attempt, seq, available_at, retries, expirations, fence, token, worker,
+    insert into leasemill.executions (no, slot, attempt, available_at, retries, expirations, fence, token, worker,
         request_id, leased_at, expires_at, terms, started_at, committed_at, finished_at, ended_by, committed_by, result,
         kept_report_id, kept_retries)
-    select no, 0, attempt, seq, available_at, retries, expirations, fence, token, worker, request_id, leased_at, expires_at,
+    select no, 0, attempt, available_at, retries, expirations, fence, token, worker, request_id, leased_at, expires_at,
         terms, coalesce(started_at, now), coalesce(committed_at, now), now, 'ack',
         case when committed_at is null then 'ack' else 'commit' end,
         case when committed_at is null then given_result else result end, kept_report_id, kept_retries
     from ended
+), finished as (
+    insert into leasemill.finished (at, count, nos) select now, count(*), array_agg(no) from ended group by now
 ), counted as (
     insert into leasemill.tallies (queue, succeeded) select queue, count(*) from ended group by queue
 )

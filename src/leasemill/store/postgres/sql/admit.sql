@@ -31,8 +31,8 @@ with come as materialized (
     select queue, lane, nextval('leasemill.turn'), no, no, rank, available_at, 0, 0, 0
     from placed where not is_head order by no
 ), made_ready as (
-    insert into leasemill.ready (queue, rank, available_at, seq, no, attempt, retries, expirations)
-    select queue, rank, available_at, no, no, 0, 0, 0 from placed where is_head
+    insert into leasemill.ready (queue, rank, available_at, seq)
+    select queue, rank, available_at, no from placed where is_head
     returning queue, rank, available_at, seq
 )
 select queue, rank, available_at, seq from made_ready

@@ -27,7 +27,8 @@ with given as materialized (
     delete from leasemill.lanes where ctid = any (array(select lane_ctid from given where no is null))
 ), made_ready as (
     insert into leasemill.ready (queue, rank, available_at, seq, no, attempt, retries, expirations)
-    select queue, rank, available_at, seq, no, attempt, retries, expirations from next
+    select queue, rank, available_at, seq, nullif(no, seq), nullif(attempt, 0), nullif(retries, 0), nullif(expirations, 0)
+    from next
 )
 select next.queue, next.lane, job.id, next.rank, next.available_at, next.seq
 from next cross join lateral (select jobs.id from leasemill.jobs where jobs.no = next.no offset 0) as job

@@ -23,29 +23,36 @@ with standing as materialized (
     ) as last on true
 ), awaiting as materialized (
     select * from standing where not (is_done or is_leased or is_kept)
+), claimable as materialized (
+    select ready.queue, ready.rank, ready.available_at, ready.seq, coalesce(ready.no, ready.seq) as no,
+        coalesce(ready.attempt, 0) as attempt, coalesce(ready.retries, 0) as retries,
+        coalesce(ready.expirations, 0) as expirations
+    from leasemill.ready
 ), heads as materialized (
     select lanes.queue, lanes.lane, lanes.head from leasemill.lanes where lanes.head is not null
+), retained as materialized (
+    select finished.at, job.no from leasemill.finished cross join lateral unnest(finished.nos) as job (no)
 ), wrong as (
     select 'READY, but can never be claimed' as what, awaiting.id from awaiting
     where not exists (select from leasemill.arrivals where arrivals.no = awaiting.no)
         and not exists (select from leasemill.waiting where waiting.no = awaiting.no)
         and not exists (
-            select from leasemill.ready
-            where ready.queue = awaiting.queue and ready.rank = awaiting.rank and ready.seq = awaiting.seq
-                and ready.available_at = awaiting.available_at and ready.no = awaiting.no
-                and ready.attempt = awaiting.attempt and ready.retries = awaiting.retries
-                and ready.expirations = awaiting.expirations
+            select from claimable
+            where claimable.queue = awaiting.queue and claimable.rank = awaiting.rank and claimable.seq = awaiting.seq
+                and claimable.available_at = awaiting.available_at and claimable.no = awaiting.no
+                and claimable.attempt = awaiting.attempt and claimable.retries = awaiting.retries
+                and claimable.expirations = awaiting.expirations
         )
     union all
     select 'claimable, but not READY', standing.id
-    from leasemill.ready left join standing on standing.no = ready.no
+    from claimable left join standing on standing.no = claimable.no
     where standing.no is null or standing.is_done or standing.is_leased or standing.is_kept
     union all
     select 'claimable twice', min(standing.id)
-    from leasemill.ready join standing on standing.no = ready.no group by ready.no having count(*) > 1
+    from claimable join standing on standing.no = claimable.no group by claimable.no having count(*) > 1
     union all
     select 'claimable, but not the head of its lane', standing.id
-    from leasemill.ready join standing on standing.no = ready.no
+    from claimable join standing on standing.no = claimable.no
     where standing.lane is not null and not exists (
         select from heads where heads.queue = standing.queue and heads.lane = standing.lane and heads.head = standing.no)
     union all
@@ -71,6 +78,25 @@ with standing as materialized (
     union all
     select 'ended for good, but not kept', standing.id from standing
     where standing.is_final and not (standing.is_kept or standing.is_leased or standing.is_redriven)
+    union all
+    select 'succeeded, but retention does not know when', standing.id
+    from leasemill.executions join standing on standing.no = executions.no
+    where executions.slot = 0 and not exists (
+        select from retained where retained.no = executions.no and retained.at = executions.finished_at)
+    union all
+    select 'known to retention, but it has not succeeded then', standing.id
+    from retained left join standing on standing.no = retained.no
+    where not exists (
+        select from leasemill.executions
+        where executions.no = retained.no and executions.slot = 0 and executions.finished_at = retained.at)
+    union all
+    select 'known to retention twice', min(standing.id)
+    from retained join standing on standing.no = retained.no group by retained.no having count(*) > 1
+    union all
+    select 'leased by a request that does not know it', jobs.id
+    from leasemill.leases join leasemill.jobs on jobs.no = leases.no
+    where leases.request_id is not null and not exists (
+        select from leasemill.requests where requests.id = leases.request_id and leases.no = any (requests.nos))
     union all
     select 'the tallies count ' || tallied.count || ' succeeded in queue ' || tallied.queue || ', there are ' || there.count,
         null

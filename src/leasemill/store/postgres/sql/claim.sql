@@ -1,29 +1,31 @@
 -- claim: leases on the first claimable jobs, queue by queue in the caller's order, priority by priority.
--- C1, C2: due, not paused; by priority, available_at, sequence. C5: a repeated request gets its held leases and no others.
--- I2: stops before a job that has had the token meant for it. I5: the terms are settled here.
+-- C1, C2: due, not paused; by priority, available_at, sequence. C5: a repeated request gets its held leases and no others,
+-- found by its row in requests. I2: stops before a job that has had the token meant for it. I5: the terms are settled here.
 -- Returns the leases with their jobs, by fence: drawn in the order of number, which no join here may change; with each,
--- whether there are leases to expire (L7) or arrivals to admit before the next claim.
+-- whether there are leases to expire (L7) or arrivals to admit before the next claim; NULL with those of a repeat.
 -- Locks the ready rows it takes; skips those others hold.
 with gate as materialized (
-    select pg_try_advisory_xact_lock_shared(%(request_key)b::int8) as is_open
+    select pg_try_advisory_xact_lock_shared(%(request_key)b::int8), leasemill.clock(%(now)b::int8) as now
 ), repeated as materialized (
-    select * from leasemill.leases
-    where request_id = %(request_id)b::text and expires_at > leasemill.clock(%(now)b::int8)
+    select l.* from gate cross join leasemill.requests as r cross join lateral (
+        select * from leasemill.leases where no = any (r.nos) and request_id = r.id offset 0
+    ) as l
+    where r.id = %(request_id)b::text and expires_at > now
 ), place as materialized (
-    select place.*, queues.policy, leasemill.clock(%(now)b::int8) as now
-    from unnest(%(queues)b::text[], %(ranks)b::int8[], %(from_ats)b::int8[], %(from_seqs)b::int8[])
+    select place.*, policy, now
+    from gate cross join unnest(%(queues)b::text[], %(ranks)b::int8[], %(from_ats)b::int8[], %(from_seqs)b::int8[])
         with ordinality as place (queue, rank, from_at, from_seq, turn)
     cross join lateral (
         select policy from leasemill.queues where name = place.queue and mode = 'claim' and not is_paused offset 0
-    ) as queues
+    ) as q
     where not exists (select from repeated)
     order by turn
 ), claimable as materialized (
-    select place.turn, place.policy, place.now, first.*
-    from gate cross join place cross join lateral (
-        select r.ctid as at_ctid, r.rank, available_at, seq, no, attempt, retries, expirations
+    select turn, policy, now, first.*
+    from place cross join lateral (
+        select r.ctid as at_ctid, r.rank, available_at, seq, coalesce(no, seq) as no, attempt, retries, expirations
         from leasemill.ready as r
-        where r.queue = place.queue and r.rank = place.rank and available_at <= place.now
+        where r.queue = place.queue and r.rank = place.rank and available_at <= now
             and (available_at, seq) >= (from_at, from_seq)
         order by available_at, seq
         limit %(limit)b::int8
@@ -33,59 +35,63 @@ with gate as materialized (
 ), numbered as (
     select *, row_number() over (order by turn, available_at, seq) as number from claimable
 ), stop as (
-    select min(numbered.number) as number
-    from numbered cross join lateral (
-        select from leasemill.executions
-        where executions.no = numbered.no and executions.token = (%(tokens)b::text[])[numbered.number]
+    select min(number) as number
+    from numbered as n cross join lateral (
+        select from leasemill.executions as e
+        where e.no = n.no and e.token = (%(tokens)b::text[])[number]
         offset 0
     ) as spent
-    where numbered.attempt > 0
+    where attempt > 0
 ), picked as materialized (
     select * from numbered where number < coalesce((select number from stop), number + 1)
 ), taken as (
     delete from leasemill.ready where ctid = any (array(select at_ctid from picked))
 ), kinds as materialized (
     select kind, policy::int8[] as policy
-    from unnest(%(kinds)b::text[], %(kind_policies)b::text[]) as kinds (kind, policy)
+    from unnest(%(kinds)b::text[], %(policies)b::text[]) as kinds (kind, policy)
 ), settled as materialized (
-    select j.*, p.rank, p.seq, p.available_at, p.attempt + 1 as attempt, p.retries,
-        p.expirations, nextval('leasemill.fence') as fence, (%(tokens)b::text[])[p.number] as token, p.now,
-        p.now + term.lease_us as expires_at,
-        case when j.policy is not null or p.policy is not null or k.policy is not null then array[
+    select j.*, rank, seq, available_at, coalesce(attempt, 0) + 1 as attempt, retries, expirations,
+        nextval('leasemill.fence') as fence, (%(tokens)b::text[])[number] as token, now, now + lease_us as expires_at,
+        case when coalesce(j.policy, p.policy, k.policy) is not null then array[
             coalesce(j.policy[1], p.policy[1], k.policy[1], 3),
-            term.lease_us,
-            coalesce(j.policy[3], p.policy[3], k.policy[3], 3 * term.lease_us),
+            lease_us,
+            coalesce(j.policy[3], p.policy[3], k.policy[3], 3 * lease_us),
             coalesce(j.policy[4], p.policy[4], k.policy[4], 5),
             coalesce(j.policy[5], p.policy[5], k.policy[5], 500000),
             coalesce(j.policy[6], p.policy[6], k.policy[6], 30000000),
             coalesce(j.policy[7], p.policy[7], k.policy[7], 0)
         ] end as terms
     from (select * from picked order by number) as p
-    cross join lateral (select * from leasemill.jobs where jobs.no = p.no offset 0) as j
+    cross join lateral (select * from leasemill.jobs where no = p.no offset 0) as j
     left join lateral (select policy from kinds where kind = j.kind offset 0) as k on true
     cross join lateral (select coalesce(j.policy[2], p.policy[2], k.policy[2], 30000000) as lease_us) as term
 ), granted as (
     insert into leasemill.leases (no, queue, lane, rank, seq, available_at, attempt, retries, expirations, fence, token,
-        worker, request_id, leased_at, updated_at, expires_at, terms)
-    select no, queue, lane, rank, seq, available_at, attempt, retries, expirations, fence, token, %(worker)b::text,
-        %(request_id)b::text, now, now, expires_at, terms
+        worker, request_id, leased_at, expires_at, terms)
+    select no, queue, lane, rank, nullif(seq, no), available_at, attempt, retries, expirations, fence, token,
+        %(worker)b::text, %(request_id)b::text, now, expires_at, terms
     from settled
+), asked as (
+    insert into leasemill.requests as r (id, forget_at, nos)
+    select %(request_id)b::text, min(now) + 60000000, array_agg(no) from settled
+    having count(*) > 0 and %(request_id)b::text is not null
+    on conflict (id) do update set forget_at = excluded.forget_at, nos = (excluded.nos || r.nos)[:20000]
 ), due as materialized (
     select
         exists (
             select from leasemill.leases
-            where expires_at <= leasemill.clock(%(now)b::int8) and expires_at >= %(from_at)b::int8
-                and expires_at < 9223372036854775807
+            where expires_at between %(from_at)b::int8 and now and expires_at < 9223372036854775807
         ) as has_expired,
         exists (select from leasemill.arrivals) as has_arrived
+    from gate
 )
 select id, queue, kind, payload, lane, priority, run_at, delay_us, policy, token, attempt, fence,
     %(worker)b::text, now, expires_at, terms, retries, expirations, created_at, available_at, seq, no,
-    (select has_expired from due), (select has_arrived from due)
-from settled
+    due.*
+from settled cross join due
 union all
 select id, j.queue, kind, payload, j.lane, priority, run_at, delay_us, policy, token, attempt, fence, worker, leased_at,
-    expires_at, terms, retries, expirations, created_at, available_at, seq, j.no, false, false
-from repeated
-cross join lateral (select * from leasemill.jobs where jobs.no = repeated.no offset 0) as j
+    expires_at, terms, retries, expirations, created_at, available_at, seq, j.no, null, null
+from repeated as l
+cross join lateral (select * from leasemill.jobs where no = l.no offset 0) as j
 order by fence

@@ -2,11 +2,11 @@
 -- fails, so that COMMIT is not carried out. Locks the lease's row.
 with marked as (
     update leasemill.leases
-    set status = 'committed', started_at = coalesce(started_at,
-            greatest(leased_at, leasemill.clock(%(now)b::int8) - %(age)b::int8)), committed_at = leasemill.clock(%(now)b::int8), updated_at = leasemill.clock(%(now)b::int8),
+    set started_at = coalesce(started_at, greatest(leased_at, leasemill.clock(%(now)b::int8) - %(age)b::int8)),
+        committed_at = leasemill.clock(%(now)b::int8), updated_at = leasemill.clock(%(now)b::int8),
         result = %(result)b::text
     where no = (select jobs.no from leasemill.jobs where jobs.id = %(id)b::text)
-        and token = %(token)b::text and status <> 'committed' and expires_at > leasemill.clock(%(now)b::int8)
+        and token = %(token)b::text and committed_at is null and expires_at > leasemill.clock(%(now)b::int8)
     returning no
 )
 select case count(*) when 1 then 1 else ('leasemill: not held, ' || count(*))::int8 end from marked

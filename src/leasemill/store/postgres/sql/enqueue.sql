@@ -1,6 +1,7 @@
 -- enqueue: new jobs, durable with the transaction this runs in, which may be the caller's own.
 -- E2, E4, E5: a known id is left alone; the caller compares contents. E3: due at once, after a delay, or at a time.
--- Returns how many are new and, if not all are, which. Only inserts: waits for nobody but an open insert of the same id.
+-- Without the conflict clause (`statements.py`) it is for ids drawn for this call alone: the clause costs a record in the
+-- log for each job. Returns how many are new and, if not all are, which. Only inserts: waits for nobody but an open insert of the same id.
 with given as (
     select turn, id, queue, kind, payload, lane, priority, run_at, delay_us, policy::int8[] as policy
     from unnest(
@@ -16,8 +17,8 @@ with given as (
     returning no, id, queue, lane, priority, created_at,
         case when run_at is null then created_at + coalesce(delay_us, 0) else greatest(created_at, run_at) end as due_at
 ), made_ready as (
-    insert into leasemill.ready (queue, rank, available_at, seq, no, attempt, retries, expirations)
-    select queue, 9 - priority, due_at, no, no, 0, 0, 0 from inserted where lane is null
+    insert into leasemill.ready (queue, rank, available_at, seq)
+    select queue, 9 - priority, due_at, no from inserted where lane is null
 ), arrived as (
     insert into leasemill.arrivals (no, queue, lane)
     select no, queue, lane from inserted where lane is not null

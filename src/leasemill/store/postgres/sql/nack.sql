@@ -5,24 +5,24 @@ with held as (
     delete from leasemill.leases
     where no = any (%(nos)b::int8[])
         and token = (%(tokens)b::text[])[width_bucket(no, %(nos)b::int8[])]
-        and lane_offset is null and status <> 'committed' and retries < coalesce(terms[1], 3)
+        and lane_offset is null and committed_at is null and coalesce(retries, 0) < coalesce(terms[1], 3)
         and expires_at > leasemill.clock(%(now)b::int8)
-    returning leases.*, (select leasemill.clock(%(now)b::int8)) as now, width_bucket(no, %(nos)b::int8[]) as number
+    returning leases.*, coalesce(seq, no) as place, coalesce(retries, 0) + 1 as failures, (select leasemill.clock(%(now)b::int8)) as now, width_bucket(no, %(nos)b::int8[]) as number
 ), failed as (
     select *, now + coalesce((%(delays)b::int8[])[number], trunc((%(jitters)b::text[])[number]::float8 * least(
-        coalesce(terms[5], 500000)::float8 * 2::float8 ^ least(retries, 40), coalesce(terms[6], 30000000)::float8
+        coalesce(terms[5], 500000)::float8 * 2::float8 ^ least(failures - 1, 40), coalesce(terms[6], 30000000)::float8
     ))::int8) as due_at
     from held
 ), kept as (
-    insert into leasemill.executions (no, slot, attempt, seq, available_at, retries, expirations, fence, token, worker,
+    insert into leasemill.executions (no, slot, attempt, available_at, retries, expirations, fence, token, worker,
         request_id, leased_at, expires_at, terms, started_at, finished_at, ended_by, reason, retry_at, error,
         kept_report_id, kept_retries)
-    select no, attempt, attempt, seq, due_at, retries + 1, expirations, fence, token, worker, request_id, leased_at,
+    select no, attempt, attempt, due_at, failures, expirations, fence, token, worker, request_id, leased_at,
         expires_at, terms, coalesce(started_at, now), now, 'nack', 'failed', due_at, (%(errors)b::text[])[number],
         kept_report_id, kept_retries
     from failed
 ), made_ready as (
     insert into leasemill.ready (queue, rank, available_at, seq, no, attempt, retries, expirations)
-    select queue, rank, due_at, seq, no, attempt, retries + 1, expirations from failed
+    select queue, rank, due_at, place, nullif(no, place), attempt, failures, expirations from failed
 )
-select no, retries + 1 as retries, due_at as available_at, queue, rank, seq from failed
+select no, failures as retries, due_at as available_at, queue, rank, place as seq from failed

@@ -12,8 +12,9 @@ select job.id, job.queue, job.kind, job.payload, job.lane, job.priority, job.run
 from given
 cross join lateral (select * from leasemill.jobs where jobs.no = given.no offset 0) as job
 left join lateral (
-    select json_build_array(seq, available_at, attempt, retries, expirations, fence, token, worker, request_id, leased_at,
-        updated_at, expires_at, terms, status, started_at, committed_at, result, error, kept_report_id, kept_retries
+    select json_build_array(coalesce(seq, no), available_at, attempt, coalesce(retries, 0), coalesce(expirations, 0), fence,
+        token, worker, request_id, leased_at, coalesce(updated_at, leased_at), expires_at, terms, started_at, committed_at,
+        result, error, kept_report_id, kept_retries
     )::text as content
     from leasemill.leases where leases.no = given.no offset 0
 ) as lease on true
@@ -27,8 +28,8 @@ left join lateral (
     from leasemill.marks where marks.no = given.no offset 0
 ) as mark on true
 left join lateral (
-    select json_agg(json_build_array(slot, attempt, available_at, retries, expirations, fence, token, worker, request_id,
-        leased_at, expires_at, terms, started_at, committed_at, finished_at, ended_by, committed_by, reason, is_final,
+    select json_agg(json_build_array(slot, attempt, available_at, coalesce(retries, 0), coalesce(expirations, 0), fence,
+        token, worker, request_id, leased_at, expires_at, terms, started_at, committed_at, finished_at, ended_by, committed_by, reason, is_final,
         retry_at, result, error, kept_report_id, kept_retries) order by attempt)::text as content
     from leasemill.executions where executions.no = given.no
 ) as executions on true

@@ -1,7 +1,8 @@
 -- db check --rebuild: the claimable set and the lines of lanes, made anew from jobs, leases, executions, kept and marks.
 -- Locks every table it reads against writers: workers wait, and go on.
 lock table leasemill.jobs, leasemill.ready, leasemill.leases, leasemill.executions, leasemill.kept, leasemill.marks,
-    leasemill.arrivals, leasemill.waiting, leasemill.lanes, leasemill.tallies in share row exclusive mode;
+    leasemill.arrivals, leasemill.waiting, leasemill.lanes, leasemill.requests, leasemill.finished,
+    leasemill.tallies in share row exclusive mode;
 
 create temporary table standing on commit drop as
 select jobs.no, jobs.queue, jobs.lane, 9 - jobs.priority as rank, coalesce(marks.seq, jobs.no) as seq,
@@ -50,11 +51,21 @@ where lanes.head <> standing.no
 order by standing.queue, standing.lane, standing.turn nulls last, standing.seq;
 
 insert into leasemill.ready (queue, rank, available_at, seq, no, attempt, retries, expirations)
-select standing.queue, standing.rank, standing.available_at, standing.seq, standing.no, standing.attempt,
-    standing.retries, standing.expirations
+select standing.queue, standing.rank, standing.available_at, standing.seq, nullif(standing.no, standing.seq),
+    nullif(standing.attempt, 0), nullif(standing.retries, 0), nullif(standing.expirations, 0)
 from standing
 left join leasemill.lanes on lanes.queue = standing.queue and lanes.lane = standing.lane
 where not standing.is_leased and not standing.is_blocked and (standing.lane is null or lanes.head = standing.no);
+
+delete from leasemill.requests;
+insert into leasemill.requests (id, forget_at, nos)
+select request_id, leasemill.clock(null) + 60000000, array_agg(no) from leasemill.leases
+where request_id is not null
+group by request_id;
+
+delete from leasemill.finished;
+insert into leasemill.finished (at, count, nos)
+select finished_at, count(*), array_agg(no) from leasemill.executions where slot = 0 group by finished_at;
 
 delete from leasemill.tallies;
 insert into leasemill.tallies (queue, succeeded)

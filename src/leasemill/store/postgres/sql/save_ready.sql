@@ -3,7 +3,7 @@ insert into leasemill.ready (
     queue, rank, available_at, seq, no, attempt, retries, expirations
 )
 select
-    queue, rank, available_at, seq, no, attempt, retries, expirations
+    queue, rank, available_at, seq, nullif(no, seq), nullif(attempt, 0), nullif(retries, 0), nullif(expirations, 0)
 from unnest(
     %(queue)b::text[], %(rank)b::int8[], %(available_at)b::int8[], %(seq)b::int8[], %(no)b::int8[],
     %(attempt)b::int8[], %(retries)b::int8[], %(expirations)b::int8[]

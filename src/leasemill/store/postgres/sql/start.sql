@@ -2,10 +2,9 @@
 -- Returns how many are held and, if not all, which. Locks the leases' rows, in order.
 with held as (
     update leasemill.leases
-    set status = case when status = 'leased' then 'started' else status end,
-        updated_at = case when status = 'leased' then leasemill.clock(%(now)b::int8) else updated_at end,
-        started_at = case when status = 'leased' then greatest(leased_at, leasemill.clock(%(now)b::int8)
-            - (%(ages)b::int8[])[width_bucket(no, %(nos)b::int8[])]) else started_at end
+    set updated_at = case when started_at is null then leasemill.clock(%(now)b::int8) else updated_at end,
+        started_at = coalesce(started_at, greatest(leased_at, leasemill.clock(%(now)b::int8)
+            - (%(ages)b::int8[])[width_bucket(no, %(nos)b::int8[])]))
     where no = any (%(nos)b::int8[])
         and token = (%(tokens)b::text[])[width_bucket(no, %(nos)b::int8[])]
         and expires_at > leasemill.clock(%(now)b::int8)
