@@ -31,7 +31,7 @@ FAULTS: dict[str, Fault] = {
     "a session locks the store's tables for 15 s": lambda ground: faults.tables_locked(ground, 15),
     "a session holds a snapshot for 60 s": lambda ground: faults.snapshot_held(ground, 60),
     "connections cut before, during, after a request": lambda ground: connections_cut(ground, 300),
-    "the exactly-once example, its worker killed": lambda ground: faults.example_killed(ground, 100),
+    "the outbox example, its worker killed with -9": lambda ground: faults.example_killed(ground, 100),
     "clocks of the workers 2 h late and early": lambda ground: faults.clocks_skewed(ground, 10),
 }
 

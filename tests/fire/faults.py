@@ -5,14 +5,12 @@ Everything random follows from the seed. Numbers are how often; `make test` take
 
 from __future__ import annotations
 
-import os
 import random
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +19,13 @@ import psycopg
 from leasemill.store.postgres.migrate import migrate
 from leasemill.store.postgres.url import parse_url
 from leasemill.testing.postgres import PostgresServer, StopMode
-from leasemill.testing.processes import TookTooLong, WorkerProcess, wait_until
 from leasemill.testing.zombie import Variant, play_all, staged
 from tests.fire.load import ROOT, Load, Verdict
 
 SKEW = Path(__file__).parent / "skewed"
 TWO_HOURS_S = 7_200
 CONNECTIONS = 60
-ORDERS_A_KILL = 30
+ORDERS_A_KILL = 8
 
 
 class Ground:
@@ -231,55 +228,15 @@ def clocks_skewed(ground: Ground, seconds: float) -> Verdict:
 
 
 def example_killed(ground: Ground, kills: int) -> Verdict:
-    """The bank of examples/exactly_once: its worker is killed again and again, its balances are right to the cent."""
-    verdict = Verdict()
-    folder = ground.folder / "example"
-    folder.mkdir()
-    with ground.connected() as connection:
-        connection.execute("create database bank")
-    url = f"{ground.server.url('bank', tcp=True)}?sslmode=disable"
-    example = ROOT / "examples" / "exactly_once"
-
-    def run(*arguments: str) -> str:
-        command = [sys.executable, str(example / "bank.py"), *arguments]
-        done = subprocess.run(
-            command, env={**os.environ, "LEASEMILL_URL": url}, capture_output=True, text=True, check=False
-        )
-        if done.returncode:
-            verdict.wrong.append(f"bank.py {' '.join(arguments)}: {done.stdout}{done.stderr}")
-        return done.stdout
-
-    with psycopg.connect(url, autocommit=True) as connection:
-        migrate(connection, "leasemill")
-        run("open")
-        for kill in range(kills):
-            run("order", str(ORDERS_A_KILL))
-            wanted = _succeeded(connection) + 1
-            with WorkerProcess(
-                "bank:app", url=url, log=folder / "worker.log", worker_id=f"worker-{kill}", folder=example
-            ) as worker:
-                with suppress(TookTooLong):  # its lanes may wait for leases of the one before
-                    wait_until(partial(_has_succeeded, connection, wanted), "a transfer", 3)
-                time.sleep(ground.source.uniform(0, 0.05))
-                worker.kill()
-            verdict.runs += 1
-        with WorkerProcess("bank:app", url=url, log=folder / "worker.log", worker_id="last", folder=example) as worker:
-            total = kills * ORDERS_A_KILL
-            begun = time.monotonic()
-            wait_until(partial(_has_succeeded, connection, total), "every transfer", 60)
-            verdict.slowest_s = time.monotonic() - begun
-            worker.end()
-        verdict.jobs = _succeeded(connection)
-        verdict.refused = connection.execute("select from leasemill.refusals").rowcount
-    run("check")
-    return verdict
-
-
-def _has_succeeded(connection: psycopg.Connection[Any], jobs: int) -> bool:
-    return _succeeded(connection) >= jobs
-
-
-def _succeeded(connection: psycopg.Connection[Any]) -> int:
-    row = connection.execute("select count(*) from leasemill.executions where slot = 0").fetchone()
-    assert row is not None
-    return int(row[0])
+    """examples/outbox: its worker is killed again and again, and the balances are right to the cent."""
+    orders = kills * ORDERS_A_KILL
+    numbers = ["--orders", str(orders), "--kills", str(kills), "--seed", str(ground.source.randrange(1_000))]
+    program = str(ROOT / "examples" / "outbox" / "shop.py")
+    done = subprocess.run(
+        [sys.executable, program, "--url", ground.server.url(tcp=True), *numbers],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    told = [] if done.returncode == 0 else [f"{done.stdout}{done.stderr[-500:]}"]
+    return Verdict(runs=kills, jobs=orders, wrong=told)
