@@ -33,8 +33,9 @@ from benchmarks.postgres_peers.systems import LEASEMILL, PEERS, System, has_node
 from benchmarks.report import Bar, finish, table
 from leasemill.testing.postgres import PostgresServer
 
-ROWS: Final = ("enqueue", "drain", "single", "wal", "pickup", "held", "lanes", "blocked", "future")
+ROWS: Final = ("enqueue", "drain", "single", "wal", "pickup", "held", "lanes", "blocked", "future", "commit")
 OWN_ROWS: Final = {"lanes", "blocked", "future"}
+COMMITS: Final = 8_000
 SETTINGS: Final = {"shared_buffers": "512MB", "max_wal_size": "8GB", "checkpoint_timeout": "30min"}
 """The same for all, the rest is as PostgreSQL comes; no checkpoint falls into the run of one system only."""
 
@@ -161,14 +162,16 @@ class Database:
 
 
 def asked(system: System, part: str, url: str, count: int = 0) -> dict[str, Any]:
+    return told(system.command(part, url, count), f"{system.name}: {part}")
+
+
+def told(command: Sequence[str], what: str) -> dict[str, Any]:
     """The answer of a program that ends by itself."""
     try:
-        told = subprocess.run(
-            system.command(part, url, count), stdout=subprocess.PIPE, text=True, timeout=LONGEST_S, check=True
-        )
+        run = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=LONGEST_S, check=True)
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
-        raise Failed(f"{system.name} could not {part}: {error}") from None
-    answer: dict[str, Any] = json.loads(told.stdout.splitlines()[-1])
+        raise Failed(f"{what} failed: {error}") from None
+    answer: dict[str, Any] = json.loads(run.stdout.splitlines()[-1])
     return answer
 
 
@@ -336,6 +339,19 @@ class Run:
                 database.settle()
                 self.keep(shape, system, database.drain(self.jobs).rate)
 
+    def commit(self) -> None:
+        self.each(["commit", "bare commit"], self.rounds, self._commit_once, [LEASEMILL])
+
+    def _commit_once(self, system: System) -> None:
+        """A user's row written in each job's commit, and the same two writes by psycopg alone, in turn."""
+        count = min(COMMITS, self.jobs)
+        parts = {"commit": "worker", "bare commit": "bare"}
+        order = list(parts) if len(self.found["commit", system.name]) % 2 == 0 else list(reversed(parts))
+        for figure in order:
+            with self.bench.fresh(system) as database:
+                command = [sys.executable, "-m", "benchmarks.postgres_peers.commits", parts[figure]]
+                self.keep(figure, system, count / float(told([*command, database.url, str(count)], figure)["seconds"]))
+
 
 @contextmanager
 def snapshot(url: str) -> Iterator[None]:
@@ -420,6 +436,22 @@ def alone(run: Run) -> None:
     )
 
 
+def commits(run: Run) -> None:
+    ours = LEASEMILL.name
+    table(
+        "a user's row in each commit, ten at a time: transactions/s",
+        ("", "1/s", "of bare"),
+        [
+            (
+                "async with ctx.commit() as tx",
+                f"{run.median('commit', ours):,.0f}",
+                f"{run.ratio('commit', ours, of='bare commit'):.2f}",
+            ),
+            ("the same two writes by psycopg alone", f"{run.median('bare commit', ours):,.0f}", ""),
+        ],
+    )
+
+
 def judged(run: Run) -> tuple[list[Bar], list[str]]:
     """The bars that were measured, and the names of those that were not."""
     ours = LEASEMILL.name
@@ -447,6 +479,7 @@ def judged(run: Run) -> tuple[list[Bar], list[str]]:
     bar("ten jobs in each lane: of the rate without lanes", 0.4, "lanes", of="plain")
     bar("beside jobs blocked in one lane: of the plain rate", 0.8, "blocked", of="plain")
     bar("beside jobs in the future: of the plain rate", 0.8, "future", of="plain")
+    bar("a user's row in each commit: of psycopg alone", 0.5, "commit", of="bare commit")
     return bars, missing
 
 
@@ -468,11 +501,12 @@ def main() -> None:
             measure(run)
         finally:
             bench.close()
-    shared = [row for row in run.rows if row not in OWN_ROWS]
-    if shared:
+    if set(run.rows) - OWN_ROWS - {"commit"}:
         side_by_side(run)
-    if len(shared) < len(run.rows):
+    if OWN_ROWS & set(run.rows):
         alone(run)
+    if run.has("commit", LEASEMILL.name):
+        commits(run)
     bars, missing = judged(run)
     if missing:
         print("not measured: " + "; ".join(missing))
@@ -493,6 +527,8 @@ def measure(run: Run) -> None:
             getattr(run, row)()
     if OWN_ROWS & set(run.rows):
         run.own()
+    if "commit" in run.rows:
+        run.commit()
 
 
 def introduce(run: Run) -> None:

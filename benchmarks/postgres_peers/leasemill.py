@@ -53,6 +53,7 @@ class Leasemill:
     async def producer(self, url: str) -> AsyncIterator[Send]:
         app, noop, _ = declared(url)
         with app:
+            app.store.totals()  # connected
             yield lambda given: noop.aenqueue(**given)
 
     async def work(self, url: str, tally: Tally) -> None:

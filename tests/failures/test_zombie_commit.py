@@ -5,8 +5,9 @@ Guard: a report counts only with the job's current token and before its lease ha
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -34,6 +35,7 @@ from tests.failures.test_duplicate_retry import run_twice
 from tests.process import jobs
 from tests.process.support import Scene
 
+TRIES: Final = 5
 BROKEN = Path(__file__).resolve().parents[1] / "process" / "broken"
 
 
@@ -68,7 +70,18 @@ def test_reproduce_without_the_fence_both_commit_and_the_zombies_result_stays(
     assert job.result == b'"a"', "the result of a run that had lost the job"
 
 
-def test_reproduce_with_processes_without_the_fence_both_apply_the_effect(scene: Scene) -> None:
+def test_reproduce_with_processes_without_the_fence_both_apply_the_effect(tmp_path: Path) -> None:
+    """A worker also stops a handler whose lease it knows to be over; it may come in time. So: in one of a few tries."""
+    for number in range(TRIES):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        with ExitStack() as cleaning:
+            if who_committed(Scene(f"file:{folder / 'jobs'}", folder, cleaning)) == ["b", "a"]:
+                return
+    pytest.fail(f"in {TRIES} tries the zombie was stopped before it committed")
+
+
+def who_committed(scene: Scene) -> list[str]:
     """Nothing is read from the store at the end: without the fence its log does not even make sense any more."""
     path = f"{BROKEN}:{Path(__file__).resolve().parents[2]}"
     handle = jobs.waits_briefly.enqueue("first")
@@ -80,7 +93,7 @@ def test_reproduce_with_processes_without_the_fence_both_apply_the_effect(scene:
     scene.open_gate("first")
     a.go_on()
     wait_until(lambda: not scene.trail.unfinished("a"), "the stopped handler to end")
-    assert [mark.worker for mark in scene.trail.marks("committed", job=handle.id)] == ["b", "a"]
+    return [mark.worker for mark in scene.trail.marks("committed", job=handle.id)]
 
 
 @rule("L2", "L4", "L5", "X4")

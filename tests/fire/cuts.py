@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import psycopg
 
-from leasemill import Worker
+from leasemill import AcquireStatus, SucceedStatus, Worker, WorkLease
 from leasemill.errors import Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import Job, JobSpec, JobState, Policy
@@ -241,6 +241,20 @@ def late_ack(stage: Stage) -> Act:
     return act
 
 
+def succeed(stage: Stage) -> Act:
+    """Of a work lease, which takes a second report for a mistake: a lost reply is not the caller's."""
+    work = WorkLease(stage.store, f"offsets-{stage.queue}")
+    lease = WorkLease(stage.direct, work.queue).try_acquire("domain", 7).lease
+    assert lease is not None
+
+    def act() -> None:
+        assert stage.told(lambda: work.succeed("domain", lease.token)).status is SucceedStatus.NO_BACKLOG
+        again = WorkLease(stage.direct, work.queue).try_acquire("domain", 7)
+        assert again.status is AcquireStatus.ALREADY_PROCESSED
+
+    return act
+
+
 def acquire(stage: Stage) -> Act:
     request = c.AcquireRequest(f"offsets-{stage.queue}", "domain", 7, "w", stage.name)
 
@@ -304,7 +318,7 @@ def user_enqueue(stage: Stage) -> Act:
 
 SCENES: tuple[Scene, ...] = (
     *(enqueue, enqueue_in_lane, claim, start, extend, commit, ack, ack_in_lane, nack, nack_for_good, release, expire),
-    *(late_ack, acquire, user_commit, user_enqueue),
+    *(late_ack, acquire, succeed, user_commit, user_enqueue),
 )
 
 

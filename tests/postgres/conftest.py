@@ -40,7 +40,7 @@ def server_url() -> Iterator[str]:
 @pytest.fixture(scope="session")
 def admin(server_url: str) -> Iterator[psycopg.Connection[Any]]:
     conninfo, _ = parse_url(server_url)
-    with psycopg.connect(conninfo, autocommit=True) as connection:
+    with psycopg.connect(conninfo, autocommit=True, prepare_threshold=None) as connection:  # there may be a pooler
         yield connection
 
 

@@ -40,8 +40,8 @@ def test_leases_are_extended_together_unless_they_are_new() -> None:
         (10, 0.001, 0),  # slow handlers: others may have the jobs
         (1_000, 0.000_1, 5),
         (20_000, 0.000_1, 100),
-        (1_000, 0.003, 24),  # a store that takes longer
-        (10_000, 0.003, 240),
+        (1_000, 0.003, 48),  # a store that takes longer
+        (10_000, 0.003, 480),
         (1_000, 60, 100),  # a store that takes very long
         (1_000_000, 0.003, 1_000),
     ],

@@ -7,7 +7,7 @@ What must never happen here: a decision.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, NoReturn
 
 from leasemill.errors import Broken
@@ -70,6 +70,13 @@ from leasemill.kernel.state import (
 def apply(state: State, event: AnyEvent) -> None:
     """Carry out one event."""
     _APPLIERS[type(event)](state, event)
+
+
+def apply_all(state: State, events: Iterable[AnyEvent]) -> None:
+    """Carry out events, in order."""
+    appliers = _APPLIERS
+    for event in events:
+        appliers[type(event)](state, event)
 
 
 # Enqueue and claim ---------------------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ class TimeOrder(Generic[T]):
     def __len__(self) -> int:
         return len(self._queue) + len(self._heap) - self._dead
 
-    def push(self, at: int, number: int, item: T, *, in_order: bool = True) -> None:
+    def push(self, at: int, number: int, item: T, in_order: bool = True) -> None:
         """Add an item; `in_order` is False for one that would make later ones wait (a far future)."""
         queue = self._queue
         if in_order and queue:

@@ -128,20 +128,21 @@ def _is_finished(entry: tuple[int, int, Job]) -> bool:
 
 
 def add(state: State, spec: JobSpec, at: int) -> None:
-    if spec.id in state.jobs:
+    jobs, job_id = state.jobs, spec.id
+    if job_id in jobs:
         return  # E5: a known id is left as it is
-    state.seq += 1
-    job = Job(spec, state.seq, at, due_at(spec, at), at)
-    queue = state.queue(spec.queue)
+    seq = state.seq = state.seq + 1
+    available_at = due_at(spec, at) if spec.run_at is not None or spec.delay_us else at
+    jobs[job_id] = job = Job(spec, seq, at, available_at, at)
+    queue = state.queues.get(spec.queue) or state.queue(spec.queue)
     if queue.mode is None:
         queue.mode = QueueMode.CLAIM if spec.offset is None else QueueMode.ACQUIRE
     queue.counts[READY] += 1
-    state.jobs[spec.id] = job
     state.listing.add(job)
-    if spec.lane is None:
-        make_ready(state, job, at)
-    else:
+    if spec.lane is not None:
         join_lane(state, job, at)
+    elif spec.offset is None:
+        _line_up(queue, job, at)
 
 
 def move(state: State, job: Job, to: JobState, at: int) -> None:
@@ -180,14 +181,15 @@ def renumber(state: State, job: Job) -> None:
 
 
 def make_ready(state: State, job: Job, at: int) -> None:
-    spec = job.spec
-    if spec.offset is not None:
-        return  # N8: taken by acquire only
-    queue = state.queues[spec.queue]
-    order = queue.ready[spec.priority]
+    if job.spec.offset is None:  # N8: others are taken by acquire only
+        _line_up(state.queues[job.spec.queue], job, at)
+
+
+def _line_up(queue: Queue, job: Job, at: int) -> None:
+    order = queue.ready[job.spec.priority]
     if order is None:
-        order = queue.ready[spec.priority] = TimeOrder(_is_claimable)
-    order.push(job.available_at, job.seq, job, in_order=job.available_at <= at)
+        order = queue.ready[job.spec.priority] = TimeOrder(_is_claimable)
+    order.push(job.available_at, job.seq, job, job.available_at <= at)
 
 
 def leave_ready(state: State, job: Job) -> None:

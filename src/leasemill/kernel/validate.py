@@ -102,19 +102,22 @@ def check_job(job: JobSpec) -> None:
     if job.lane is not None:
         check_text("lane", job.lane)
     if job.priority or type(job.priority) is not int:
-        _check_range("priority", job.priority, 0, 9)
+        _check_number("priority", job.priority, 0, 9)
     if job.run_at is not None:
         _check_range("run_at", job.run_at, 0, LATEST)
         if job.delay_us:
             raise Invalid("run_at and delay exclude each other: give one of them")
     if job.delay_us or type(job.delay_us) is not int:
-        _check_range("delay_us", job.delay_us, 0, LONGEST_US)
+        _check_number("delay_us", job.delay_us, 0, LONGEST_US)
     check_policy(job.policy)
 
 
 def _check_range(what: str, value: int | None, least: int, most: int) -> None:
-    if value is None:
-        return
+    if value is not None:
+        _check_number(what, value, least, most)
+
+
+def _check_number(what: str, value: int, least: int, most: int) -> None:
     if type(value) is not int or not least <= value <= most:
         raise Invalid(f"{what} is {value!r}; it must be a whole number from {least} to {most}")
 

@@ -21,7 +21,7 @@ BEAT_TOGETHER_FRACTION: Final = 0.15
 MARGIN_FRACTION: Final = 0.1
 """Of a lease: with less than this left a handler is stopped."""
 
-PREFETCH_ROUND_TRIPS: Final = 8
+PREFETCH_ROUND_TRIPS: Final = 16
 """Jobs are claimed ahead of their slots to cover the time the store takes to answer, with room to spare."""
 
 PREFETCH_SHORTEST_S: Final = 0.005

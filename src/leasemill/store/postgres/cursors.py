@@ -7,12 +7,16 @@ transaction of its own accord.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import psycopg
 from psycopg import adapters
 from psycopg.adapt import AdaptersMap
+from psycopg.errors import error_from_result
+from psycopg.generators import execute
+from psycopg.pq import ExecStatus
+from psycopg.pq.abc import PGresult
 from psycopg.rows import tuple_row
 
 from leasemill.store.postgres.arrays import int8, register
@@ -72,22 +76,32 @@ async def afollow(site: Site, connection: psycopg.AsyncConnection[Any], steps: S
             return answer
 
 
-def say(connection: psycopg.Connection[Any], message: bytes) -> Row | None:
-    """Several statements at once; the first row of the last one's, if it has any."""
-    with PlainCursor(connection, row_factory=tuple_row) as cursor:
-        cursor.execute(message, prepare=False)
-        while cursor.nextset():
-            pass
-        return None if cursor.description is None else cursor.fetchone()
+def say(connection: psycopg.Connection[Any], message: bytes) -> str | None:
+    """Several statements at once, in half the time a cursor takes; the first value of the one that gives rows, if any.
+
+    None of them is the user's: they need no parameters, types or rows of psycopg's.
+    """
+    with connection.lock:
+        connection.pgconn.send_query(message)
+        return _first_value(connection.wait(execute(connection.pgconn)))
 
 
-async def asay(connection: psycopg.AsyncConnection[Any], message: bytes) -> Row | None:
+async def asay(connection: psycopg.AsyncConnection[Any], message: bytes) -> str | None:
     """`say` in async code."""
-    async with AsyncPlainCursor(connection, row_factory=tuple_row) as cursor:
-        await cursor.execute(message, prepare=False)
-        while cursor.nextset():
-            pass
-        return None if cursor.description is None else await cursor.fetchone()
+    async with connection.lock:
+        connection.pgconn.send_query(message)
+        return _first_value(await connection.wait(execute(connection.pgconn)))
+
+
+def _first_value(results: Sequence[PGresult]) -> str | None:
+    for result in results:
+        if result.status == ExecStatus.FATAL_ERROR:
+            raise error_from_result(result)
+    for result in results:
+        if result.status == ExecStatus.TUPLES_OK and result.ntuples:
+            value = result.get_value(0, 0)
+            return None if value is None else value.decode()
+    return None
 
 
 def timed(site: Site, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,19 +25,22 @@ from leasemill.store.signal import Signal
 
 LOGGER: Final = logging.getLogger("leasemill.postgres")
 QUIET_S: Final = 0.02
+BURST: Final = 5
 LOOK_EVERY_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 5.0
 QUEUES_KEPT: Final = 10_000
 
 
 class Teller:
-    """Tells other processes that jobs came: with the first statement, then at most once in a while."""
+    """Tells other processes that jobs came: with the statement that brings them, unless there were many of late. Then
+    at most once in a while."""
 
     def __init__(self, channel: str, tell: Callable[[], None]) -> None:
         self._channel = channel
         self._tell = tell
         self._changed = threading.Condition()
-        self._told_at_s = -QUIET_S
+        self._left = float(BURST)
+        self._counted_at_s = time.monotonic()
         self._is_pending = False
         self._is_closed = False
         self._thread: threading.Thread | None = None
@@ -45,8 +48,11 @@ class Teller:
     def channel(self) -> str | None:
         """The channel for a statement to notify; None: it will be told shortly after, with what follows."""
         with self._changed:
-            if time.monotonic() - self._told_at_s >= QUIET_S:
-                self._told_at_s = time.monotonic()
+            now_s = time.monotonic()
+            self._left = min(BURST, self._left + (now_s - self._counted_at_s) / QUIET_S)
+            self._counted_at_s = now_s
+            if self._left >= 1 and not self._is_pending:
+                self._left -= 1
                 return self._channel
             self._is_pending = True
             if self._thread is None or not self._thread.is_alive():
@@ -70,7 +76,8 @@ class Teller:
                     return
                 self._changed.wait_for(lambda: self._is_closed, QUIET_S)
                 self._is_pending = False
-                self._told_at_s = time.monotonic()
+                self._left = 0.0
+                self._counted_at_s = time.monotonic()
             with suppress(LeasemillError):
                 self._tell()
 

@@ -55,7 +55,8 @@ class Pool:
         self._conninfo = conninfo
         self._own_settings = conninfo_to_dict(conninfo).get("options") or ""
         self._options = options
-        self._prepares = options.prepare
+        self.prepares = options.prepare
+        """Whether prepared statements last on this server, as far as is known."""
         self._has_settings = options.session_settings
         self._changed = threading.Condition()
         self._idle: list[Connection] = []
@@ -86,7 +87,7 @@ class Pool:
                 time.sleep(random.uniform(0, 0.005 * conflicts))
             except NOT_PREPARED:
                 LOGGER.info("prepared statements do not last here (a pooler?): going on without")
-                self._prepares = False
+                self.prepares = False
                 self._discard(connection)
                 connection = None
             except psycopg.Error as error:
@@ -178,11 +179,21 @@ class Pool:
         given: dict[str, Any] = {"fallback_application_name": "leasemill"}
         if has_settings:
             given["options"] = f"{_settings(self._options)} {self._own_settings}".rstrip()
-        connection: Connection = psycopg.connect(
-            self._conninfo, autocommit=True, prepare_threshold=0 if self._prepares else None, **given
-        )
+        connection: Connection = psycopg.connect(self._conninfo, autocommit=True, prepare_threshold=None, **given)
         register(connection)
+        if self.prepares and _is_pooled(connection):
+            LOGGER.info("a pooler stands before the server: going on without prepared statements")
+            self.prepares = False
+        if self.prepares:
+            connection.prepare_threshold = 0
         return connection
+
+
+def _is_pooled(connection: Connection) -> bool:
+    """Whether statements reach a session that is not the one we were told of: then another's prepared statement may
+    stand there under the name of ours."""
+    row = connection.execute("select pg_backend_pid()").fetchone()
+    return row is None or row[0] != connection.info.backend_pid
 
 
 def _settings(options: PostgresOptions) -> str:

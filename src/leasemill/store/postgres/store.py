@@ -7,6 +7,7 @@ decided by the kernel under locks (`decided`). Answers come after COMMIT. Adds n
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -46,6 +47,8 @@ REPORTS_AT_ONCE: Final = 1_000
 LANE_TOKENS_KEPT: Final = 100_000
 RETENTION_EVERY_S: Final = 30.0
 RETENTION_BATCH: Final = 2_000
+EACH_ONCE: Final = 2
+"""The tries of a report when no connection was lost: on the straight path, and by the kernel."""
 
 
 class PostgresStore(Verbs):
@@ -69,6 +72,7 @@ class PostgresStore(Verbs):
         self._is_closed = False
         try:
             self._pool.run(self._check_schema)
+            self._commits.prepares = self._pool.prepares
         except BaseException:
             self.close()
             raise
@@ -276,14 +280,25 @@ class PostgresStore(Verbs):
     ) -> list[Any]:
         site = self._site
         once = hot.once_each(reports)
-        done = self._pool.run(lambda connection: straight(site, connection, once))
+        rest: list[ReportT] = []
+        tries = itertools.count()
+
+        def first(connection: Connection) -> Any:
+            next(tries)
+            return straight(site, connection, once)
+
+        def then(connection: Connection) -> Any:
+            next(tries)
+            return decide(site, connection, make(rest), ids=[report.job_id for report in rest])
+
+        done = self._pool.run(first)
         if len(done) == len(reports):
             return [done[report.job_id] for report in reports]
         answered: dict[int, Any] = {id(report): done[report.job_id] for report in once if report.job_id in done}
-        rest = [report for report in reports if id(report) not in answered]
-        ids = [report.job_id for report in rest]
-        decided = self._pool.run(lambda connection: decide(site, connection, make(rest), ids=ids))
-        following = iter(decided)
+        rest += [report for report in reports if id(report) not in answered]
+        decided = self._pool.run(then)
+        has_tried_again = next(tries) > EACH_ONCE
+        following = iter(_as_first_told(decided) if has_tried_again else decided)
         self._wake()
         return [answered[id(report)] if id(report) in answered else next(following) for report in reports]
 
@@ -441,3 +456,8 @@ _HANDLERS: Final[dict[type, Callable[[PostgresStore, Any], Any]]] = {
     c.DueIn: lambda store, it: store._read(reading.due_in, it),
     c.GetTotals: lambda store, _it: store._read(reading.totals),
 }
+
+
+def _as_first_told(outcomes: Sequence[Any]) -> list[Any]:
+    """A reply was lost, and the report was sent again: what looks like the caller's repeat is our own."""
+    return [replace(it, is_repeat=False) if getattr(it, "is_repeat", False) else it for it in outcomes]

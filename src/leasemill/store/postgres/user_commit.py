@@ -30,7 +30,6 @@ from leasemill.store.postgres.commit_pool import (
 from leasemill.store.postgres.cursors import afollow, asay, follow, say
 from leasemill.store.postgres.messages import Messages, is_not_held
 from leasemill.store.postgres.pool import LOGGER, NOT_PREPARED, Moved
-from leasemill.store.postgres.rows import Row
 from leasemill.store.postgres.site import Site, Steps
 
 LONGEST_IDLE_MS: Final = 2_000_000_000
@@ -82,7 +81,7 @@ class PostgresBlock(Block):
     def begin(self) -> c.CommitOutcome | None:
         connection = self._sync = self._pool.take()
         try:
-            row = self._looked(connection)
+            status = self._looked(connection)
         except psycopg.Error as error:
             was_lost = is_lost(error, connection)
             connection.pgconn.finish()  # whatever of the message was carried out is gone with its session
@@ -90,12 +89,12 @@ class PostgresBlock(Block):
             if was_lost:
                 raise unreachable(error) from error
             raise
-        if _is_held(row):
+        if _is_held(status):
             return None
         self.roll_back()
         return self._own.settle(self._nothing()) or _held_after_all()
 
-    def _looked(self, connection: CommitConnection) -> Row | None:
+    def _looked(self, connection: CommitConnection) -> str | None:
         try:
             return say(connection, self._beginning(connection))
         except NOT_PREPARED:
@@ -145,7 +144,7 @@ class PostgresBlock(Block):
     async def abegin(self) -> c.CommitOutcome | None:
         connection = self._async = await self._pool.atake()
         try:
-            row = await self._alooked(connection)
+            status = await self._alooked(connection)
         except psycopg.Error as error:
             was_lost = is_lost(error, connection)
             connection.pgconn.finish()  # whatever of the message was carried out is gone with its session
@@ -153,12 +152,12 @@ class PostgresBlock(Block):
             if was_lost:
                 raise unreachable(error) from error
             raise
-        if _is_held(row):
+        if _is_held(status):
             return None
         await self.aroll_back()
         return await self._own.off_loop(self._own.settle, self._nothing()) or _held_after_all()
 
-    async def _alooked(self, connection: AsyncCommitConnection) -> Row | None:
+    async def _alooked(self, connection: AsyncCommitConnection) -> str | None:
         try:
             return await asay(connection, self._beginning(connection))
         except NOT_PREPARED:
@@ -236,8 +235,8 @@ class PostgresBlock(Block):
         return next((outcome for outcome in outcomes if isinstance(outcome, c.Conflict)), None)
 
 
-def _is_held(row: Row | None) -> bool:
-    return row is not None and bool(row[0])
+def _is_held(status: str | None) -> bool:
+    return status == "held"
 
 
 def _checked(

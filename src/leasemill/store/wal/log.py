@@ -245,10 +245,12 @@ class Log:
                 return
 
     def _is_at_tail(self) -> bool:
-        """Nothing can follow. Under the lock that takes more than the page's word: whoever held it last may have died
-        before telling how far it wrote, unless that was this process."""
+        """Under the lock, when nobody else has had it since this process told how far it wrote: nothing follows.
+
+        Without the lock the page's word is not enough: a frame is written before it is told, and whoever was woken by
+        the writing would not look again."""
         is_told = self.position == self._control.tail and self._segment.end is None and self._control.is_current
-        return is_told and (self._was_last or not self._is_locked)
+        return is_told and self._is_locked and self._was_last
 
     def _expect_tail(self, rest: bytes, found: Cut) -> None:
         """No whole frame follows here: this must be where the log ends."""

@@ -22,7 +22,7 @@ from typing import Final, TypeVar, cast
 
 from leasemill.errors import Broken, LeasemillError, Unavailable
 from leasemill.kernel import commands as c
-from leasemill.kernel.apply import apply
+from leasemill.kernel.apply import apply_all
 from leasemill.kernel.decide import expire_regardless
 from leasemill.kernel.events import AnyEvent, JobEnqueued
 from leasemill.kernel.machine import run
@@ -227,8 +227,7 @@ class FileStore(Verbs):
         before = log.position
         for frame in log.read_new():
             events = frame.events()
-            for event in events:
-                apply(state, event)
+            apply_all(state, events)
             if events:
                 self._latest_at = events[-1].at
         return log.position > before
@@ -242,8 +241,7 @@ class FileStore(Verbs):
             events = expire_regardless(self._state, EXPIRE_BATCH, self._latest_at)
             if not events:
                 break
-            for event in events:
-                apply(self._state, event)
+            apply_all(self._state, events)
             log.sync(log.append(events))
         log.anchor(self._latest_at)
 
