@@ -128,23 +128,6 @@ def test_a_claim_repeated_while_the_first_is_at_work_waits_for_it(postgres_url: 
         assert repeated.result(5) == leases
 
 
-def test_behind_a_pooler_nothing_is_prepared(
-    postgres_url: str, admin: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """There another client's statement may stand under the name of ours, and would be carried out instead."""
-    told = admin.info.backend_pid
-    assert not pool._is_pooled(admin)
-    monkeypatch.setattr(type(admin.info), "backend_pid", told + 1)
-    assert pool._is_pooled(admin)
-    with PostgresStore(postgres_url) as store:
-        store.enqueue([JobSpec("job", "q", "k")])
-        (lease,) = store.claim("w", ["q"], 1)
-        assert store.ack([c.AckReport("job", lease.token)]) == [c.Acked("job")]
-        prepared = store._pool.run(lambda own: own.execute("select count(*) from pg_prepared_statements").fetchone())
-        assert prepared == (0,)
-        assert not store._commits.prepares
-
-
 @rule("E2", "E4", "E5")
 @pytest.mark.parametrize("lane", [None, "lane"])
 def test_ids_said_to_be_new_that_are_known_are_answered_as_any_others(postgres_url: str, lane: str | None) -> None:
@@ -178,3 +161,20 @@ def test_new_jobs_whose_answer_was_lost_are_enqueued_once(
         assert store.run(c.Enqueue([JobSpec("job", "q", "k")], are_new=True)) == [c.Duplicate("job")]
         assert lost
         assert store.totals().counts[JobState.READY] == 2
+
+
+def test_behind_a_pooler_nothing_is_prepared(
+    postgres_url: str, admin: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There another client's statement may stand under the name of ours, and would be carried out instead."""
+    told = admin.info.backend_pid
+    assert not pool._is_pooled(admin)
+    monkeypatch.setattr(type(admin.info), "backend_pid", told + 1)
+    assert pool._is_pooled(admin)
+    with PostgresStore(postgres_url) as store:
+        store.enqueue([JobSpec("job", "q", "k")])
+        (lease,) = store.claim("w", ["q"], 1)
+        assert store.ack([c.AckReport("job", lease.token)]) == [c.Acked("job")]
+        prepared = store._pool.run(lambda own: own.execute("select count(*) from pg_prepared_statements").fetchone())
+        assert prepared == (0,)
+        assert not store._commits.prepares

@@ -14,9 +14,10 @@ from leasemill.kernel.model import JobSpec, JobState, Policy
 from leasemill.store.base import Verbs
 from leasemill.store.memory import MemoryStore
 from leasemill.store.postgres.check import check, rebuild
-from leasemill.store.postgres.store import PostgresStore
+from leasemill.store.postgres.store import RETENTION_EVERY_S, PostgresStore
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.rules import rule
+from tests.postgres.conftest import with_option
 
 JOBS = 60
 ONCE = Policy(max_retries=0)
@@ -102,3 +103,22 @@ def test_what_retention_goes_by_is_found_wrong_and_made_anew(
         rebuild(admin, schema)
         assert check(admin, schema) == []
         assert store.prune(0, keep=0) == 2
+
+
+@rule("O7")
+def test_whoever_expires_forgets_old_jobs_and_old_requests_now_and_then(
+    postgres_url: str, schema: str, admin: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("leasemill.store.postgres.store.RETENTION_BATCH", 2)
+    with PostgresStore(with_option(postgres_url, "retain_count=3")) as store:
+        store.enqueue([JobSpec(f"j{n}", "q", "k") for n in range(6)])
+        for _ in range(5):
+            store.ack([c.AckReport(lease.job.id, lease.token) for lease in store.claim("w", ["q"], 1)])
+        store.claim("w", ["q"], 1, request_id="held")
+        admin.execute(f"update {schema}.requests set forget_at = 0".encode())
+        store.expire()
+        assert len(left(store)) == 6
+        store._retained_at_s = -RETENTION_EVERY_S
+        store.expire()
+        assert left(store) == ["j2", "j3", "j4", "j5"]
+        assert admin.execute(f"select id from {schema}.requests".encode()).fetchall() == [("held",)]

@@ -81,7 +81,7 @@ class PostgresBlock(Block):
     def begin(self) -> c.CommitOutcome | None:
         connection = self._sync = self._pool.take()
         try:
-            told = self._looked(connection)
+            status = self._looked(connection)
         except psycopg.Error as error:
             was_lost = is_lost(error, connection)
             connection.pgconn.finish()  # whatever of the message was carried out is gone with its session
@@ -89,7 +89,7 @@ class PostgresBlock(Block):
             if was_lost:
                 raise unreachable(error) from error
             raise
-        if _is_held(told):
+        if _is_held(status):
             return None
         self.roll_back()
         return self._own.settle(self._nothing()) or _held_after_all()
@@ -144,7 +144,7 @@ class PostgresBlock(Block):
     async def abegin(self) -> c.CommitOutcome | None:
         connection = self._async = await self._pool.atake()
         try:
-            told = await self._alooked(connection)
+            status = await self._alooked(connection)
         except psycopg.Error as error:
             was_lost = is_lost(error, connection)
             connection.pgconn.finish()  # whatever of the message was carried out is gone with its session
@@ -152,7 +152,7 @@ class PostgresBlock(Block):
             if was_lost:
                 raise unreachable(error) from error
             raise
-        if _is_held(told):
+        if _is_held(status):
             return None
         await self.aroll_back()
         return await self._own.off_loop(self._own.settle, self._nothing()) or _held_after_all()
@@ -235,9 +235,8 @@ class PostgresBlock(Block):
         return next((outcome for outcome in outcomes if isinstance(outcome, c.Conflict)), None)
 
 
-def _is_held(told: str | None) -> bool:
-    """What look.sql says: nothing of a lease that is lost, `f` of one that has committed."""
-    return told == "t"
+def _is_held(status: str | None) -> bool:
+    return status == "held"
 
 
 def _checked(

@@ -143,7 +143,7 @@ create table leasemill.finished (
     count int4 not null,
     nos int8[] not null,
     constraint finished_count check (count > 0 and count = cardinality(nos))
-);
+) with (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 1000);
 create index finished_at on leasemill.finished (at);
 
 -- FAILED and DEAD jobs.
