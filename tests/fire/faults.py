@@ -69,8 +69,7 @@ def workers_killed(ground: Ground, kills: int) -> Verdict:
         for _ in range(kills):
             ground.pause()
             load.kill_worker(ground.source.randrange(2))
-            load.await_effect(time.monotonic())
-            load.verdict.runs += 1
+            load.has_recovered()
         return load.finish()
 
 
@@ -95,8 +94,7 @@ def server_stopped(ground: Ground, mode: StopMode, times: int) -> Verdict:
             ground.server.stop(mode)
             ground.pause(0.5)
             ground.server.start()
-            load.await_effect(time.monotonic())
-            load.verdict.runs += 1
+            load.has_recovered()
         return load.finish()
 
 
@@ -106,8 +104,7 @@ def server_killed(ground: Ground, times: int) -> Verdict:
             ground.pause(1.0)
             ground.server.kill()
             ground.server.start()
-            load.await_effect(time.monotonic())
-            load.verdict.runs += 1
+            load.has_recovered()
         return load.finish()
 
 
@@ -116,8 +113,7 @@ def server_down(ground: Ground, seconds: float) -> Verdict:
         ground.server.stop("fast")
         time.sleep(seconds)
         ground.server.start()
-        load.await_effect(time.monotonic())
-        load.verdict.runs += 1
+        load.has_recovered()
         return load.finish()
 
 
@@ -130,8 +126,7 @@ def backends_terminated(ground: Ground, times: int) -> Verdict:
                     "select pg_terminate_backend(pid) from pg_stat_activity "
                     "where pid <> pg_backend_pid() and backend_type = 'client backend'"
                 )
-            load.await_effect(time.monotonic())
-            load.verdict.runs += 1
+            load.has_recovered()
         return load.finish()
 
 
@@ -155,8 +150,7 @@ def connections_exhausted(ground: Ground, times: int, seconds: float) -> Verdict
                 time.sleep(0.05)
             for one in taken:
                 one.close()
-            load.await_effect(time.monotonic())
-            load.verdict.runs += 1
+            load.has_recovered()
         return load.finish()
 
 
@@ -164,8 +158,7 @@ def pool_exhausted(ground: Ground, seconds: float) -> Verdict:
     """One connection of the pool for ten handlers, claims, reports and the heartbeat."""
     with ground.load("small-pool", options="&pool_size=1") as load:
         time.sleep(seconds)
-        load.await_effect(time.monotonic())
-        load.verdict.runs += 1
+        load.has_recovered()
         return load.finish()
 
 
@@ -185,8 +178,7 @@ def tables_locked(ground: Ground, seconds: float) -> Verdict:
         with ground.connected() as connection, connection.transaction():
             connection.execute(f"lock table {schema}.ready, {schema}.leases in access exclusive mode".encode())
             time.sleep(seconds)
-        load.await_effect(time.monotonic())
-        load.verdict.runs += 1
+        load.has_recovered()
         return load.finish()
 
 
@@ -206,8 +198,7 @@ def _held(ground: Ground, name: str, seconds: float, hold: Callable[[psycopg.Con
             while time.monotonic() < until:
                 load.await_effect(time.monotonic())
                 ground.pause()
-        load.await_effect(time.monotonic())
-        load.verdict.runs += 1
+        load.has_recovered()
         return load.finish()
 
 
@@ -219,8 +210,7 @@ def clocks_skewed(ground: Ground, seconds: float) -> Verdict:
     ]
     with ground.load("skewed", environments=skews) as load:
         time.sleep(seconds)
-        load.await_effect(time.monotonic())
-        load.verdict.runs += 1
+        load.has_recovered()
         verdict = load.finish()
         if verdict.refused:
             verdict.wrong.append(f"{verdict.refused} reports were refused")

@@ -134,6 +134,11 @@ class Load:
             raise TookTooLong(f"{error}; producers: {self._troubles}{logs}") from None
         self.verdict.recovered_after(time.monotonic() - since)
 
+    def has_recovered(self) -> None:
+        """One more fault is over, as of now, and work goes on."""
+        self.await_effect(time.monotonic())
+        self.verdict.runs += 1
+
     def finish(self) -> Verdict:
         """No more is enqueued; everything ends; every worker is there and ends when it is told to; then the verdict."""
         self._stops.set()
