@@ -2,8 +2,9 @@
 
 A stream: 1,000 domains, each offset acquired and succeeded by a call of its own, every call durable before its answer.
 The domains are coroutines of one process, so their calls share syncs; beside it one domain alone, a sync for each call.
-Memory must not grow after the first 100,000 offsets. Ended offsets: one domain in order, through the kernel's own
-commands; what they cost is measured: the bytes of a snapshot, the state a process reads back from it, the process.
+Memory must not grow after the first 100,000 offsets. On PostgreSQL the same calls, a shorter stream. Ended offsets: one
+domain in order, through the kernel's own commands; what they cost is measured: the bytes of a snapshot, the state a
+process reads back from it, the process.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ from leasemill.kernel.image import Image, digest, image, jobs_in_order, restore
 from leasemill.kernel.machine import run
 from leasemill.kernel.model import SECOND, Job
 from leasemill.kernel.state import State
+from leasemill.store.base import FullStore
+from leasemill.store.postgres.store import PostgresStore
 from leasemill.store.wal.store import FileStore
+from leasemill.testing.postgres import PostgresServer
 from leasemill.worklease import WorkLease
 
 DOMAINS = 1_000
@@ -105,13 +109,31 @@ def many_domains() -> tuple[list[Point], int, float]:
 
 def one_domain(offsets: int = 2_000) -> float:
     with folder() as path, FileStore(path) as store:
-        work = WorkLease(store, QUEUE)
+        return alone_on(store, offsets)
+
+
+def alone_on(store: FullStore, offsets: int) -> float:
+    work = WorkLease(store, QUEUE)
+    began = time.perf_counter()
+    for offset in range(offsets):
+        lease = work.try_acquire("domain", offset).lease
+        assert lease is not None
+        work.succeed("domain", lease.token)
+    return offsets / (time.perf_counter() - began)
+
+
+def on_postgres(offsets: int = 2_000, domains: int = 100) -> tuple[float, float]:
+    """Offsets a second for one domain alone, and for several as coroutines."""
+    with PostgresServer() as server, PostgresStore(f"{server.url()}&auto_migrate=1") as store:
+        alone = alone_on(store, offsets)
+
+        async def together() -> None:
+            work, each = WorkLease(store, QUEUE), range(offsets // domains)
+            await asyncio.gather(*(consume(work, f"domain-{number}", each) for number in range(domains)))
+
         began = time.perf_counter()
-        for offset in range(offsets):
-            lease = work.try_acquire("domain", offset).lease
-            assert lease is not None
-            work.succeed("domain", lease.token)
-        return offsets / (time.perf_counter() - began)
+        asyncio.run(together())
+        return alone, offsets / (time.perf_counter() - began)
 
 
 class Cost(NamedTuple):
@@ -155,6 +177,7 @@ def main() -> None:
     few, many = ended_in_order()  # first: what the stream leaves to the process would hide what this takes
     alone = one_domain()
     points, kept, opening_s = many_domains()
+    alone_there, together_there = on_postgres()
     table(
         f"{OFFSETS:,} offsets over {DOMAINS:,} domains on file:, two durable calls for each",
         ("", "offsets/s", "process MB", "folder MB"),
@@ -169,6 +192,8 @@ def main() -> None:
                 )
                 for point in points
             ),
+            ("on PostgreSQL, one domain alone", f"{alone_there:,.0f}", "", ""),
+            ("on PostgreSQL, 100 domains as coroutines", f"{together_there:,.0f}", "", ""),
         ],
     )
     print(f"jobs left in the store: {kept:,}; opening the folder again took {opening_s:.2f} s")

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
+from typing import Any
 
+import pytest
 from hypothesis import settings
 
+from leasemill.store.postgres.pool import Connection
+from leasemill.store.postgres.site import Site
 from leasemill.store.postgres.store import PostgresStore
 from leasemill.testing.conformance import DurableHarness
 from leasemill.testing.rules import rule
+from leasemill.worklease import AcquireStatus, SucceedResult, SucceedStatus, WorkLease
 from tests.worklease.machine import compare
 from tests.worklease.racing import race
 
@@ -26,3 +33,50 @@ def test_on_postgresql_it_does_as_the_document_says(postgres_url: str) -> None:
 @rule("N12", "N1")
 def test_on_postgresql_every_offset_is_acquired_and_succeeded_once_whoever_races(postgres_url: str) -> None:
     race(lambda: PostgresStore(postgres_url), callers=4)
+
+
+@rule("N10", "N11")
+def test_an_offset_that_lines_up_as_the_one_before_it_ends_is_never_stranded(postgres_url: str) -> None:
+    with PostgresStore(postgres_url) as one, PostgresStore(postgres_url) as other, ThreadPoolExecutor(2) as pool:
+        work, late = WorkLease(one, "offsets"), WorkLease(other, "offsets")
+        lease = work.try_acquire("A", 0).lease
+        for offset in range(1, 150):
+            assert lease is not None
+            ending = pool.submit(work.succeed, "A", lease.token)
+            coming = pool.submit(late.try_acquire, "A", offset)
+            ended, came = ending.result(), coming.result()
+            assert came.status in (AcquireStatus.ACQUIRED, AcquireStatus.ENQUEUED)
+            if ended.status is SucceedStatus.NEXT_HINT:
+                assert (came.status, ended.next_offset) == (AcquireStatus.ENQUEUED, offset)
+            else:
+                assert came.status is AcquireStatus.ACQUIRED, "it came after all"
+            lease = came.lease or work.try_acquire("A", offset).lease
+        view = one.lane("offsets", "A")
+        assert view is not None
+        assert view.finished == ((0, 148),)
+
+
+def test_the_offsets_of_a_domain_take_the_straight_path(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    ask = Site.all
+
+    def noted(self: Site, connection: Connection, name: str, given: Mapping[str, Any]) -> list[Any]:
+        asked.append(name)
+        return ask(self, connection, name, given)
+
+    with PostgresStore(postgres_url) as store:
+        work = WorkLease(store, "offsets")
+        for offset in range(3):
+            if offset == 1:
+                monkeypatch.setattr(Site, "all", noted)
+            lease = work.try_acquire("A", offset).lease
+            assert lease is not None
+            work.succeed("A", lease.token)
+        assert asked == 2 * ["acquire", "lock_lanes", "ack_offset"]
+        asked.clear()
+        first, second = work.try_acquire("A", 3), work.try_acquire("A", 4)
+        assert (second.status, second.lease) == (AcquireStatus.ENQUEUED, None)
+        assert first.lease is not None
+        assert work.succeed("A", first.lease.token) == SucceedResult(SucceedStatus.NEXT_HINT, 4)
+        assert work.try_acquire("A", 4).status is AcquireStatus.ACQUIRED
+        assert asked == ["acquire", "acquire", "lock_lanes", "ack_offset", "acquire"]

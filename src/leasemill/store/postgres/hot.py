@@ -1,8 +1,8 @@
 """The verbs on their straight path: one statement each, guarded in SQL, for as many items as there are.
 
 Each function answers what it could and names the items it could not: reports that are refused or repeated, ends that
-are final, offsets. Those are decided by the kernel, under locks (`decided.py`). What must never happen here: a rule
-that the kernel does not have.
+are final, offsets that come again. Those are decided by the kernel, under locks (`decided.py`). What must never happen
+here: a rule that the kernel does not have.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from psycopg.errors import UniqueViolation
 
 from leasemill.errors import QueueRefused
 from leasemill.kernel import commands as c
-from leasemill.kernel.decide import followup_id
+from leasemill.kernel.decide import followup_id, offset_id
 from leasemill.kernel.model import JobSpec, JobState, QueueMode
 from leasemill.kernel.retry import NO_POLICY
 from leasemill.store.postgres.arrays import encoded, int8, int8s, texts
 from leasemill.store.postgres.pool import LOGGER, Connection, Moved
-from leasemill.store.postgres.rows import Row, lease_of, policy_of, policy_text
+from leasemill.store.postgres.rows import Row, lease_of, policy_of, policy_text, terms_of
 from leasemill.store.postgres.site import Site, Steps, advisory_key
 
 ADMITTED_AT_ONCE: Final = 2_000
@@ -220,6 +220,45 @@ def _claimed(site: Site, connection: Connection, command: c.Claim, given: dict[s
     return Claimed(leases, has_expired, has_arrived)
 
 
+def acquire(site: Site, connection: Connection, request: c.AcquireRequest) -> c.Acquired | c.Backlogged | None:
+    """None: the lane is new, the offset is known, or its turn is not now."""
+    given = {
+        "id": offset_id(request.queue, request.lane, request.offset),
+        "queue": request.queue,
+        "lane": request.lane,
+        "offset": int8(request.offset),
+        "kind": request.kind,
+        "payload": request.payload.decode(),
+        "policy": policy_text(request.policy),
+        "token": request.token,
+        "worker": request.worker,
+    }
+    rows = site.all(connection, "acquire", given)
+    if not rows:
+        return None
+    (row,) = rows
+    spec = spec_of(row)
+    created_at, no, fence, leased_at, expires_at, terms = row[10:]
+    if fence is None:
+        return c.Backlogged(spec.id)
+    site.remember([(request.token, spec.id, no)])
+    return c.Acquired(
+        c.Lease(
+            spec,
+            request.token,
+            1,
+            fence,
+            request.worker,
+            leased_at,
+            expires_at,
+            terms_of(terms),
+            retries=0,
+            expirations=0,
+            created_at=created_at,
+        )
+    )
+
+
 # Reports -------------------------------------------------------------------------------------------------------
 
 
@@ -250,6 +289,29 @@ def ack_in_lane(site: Site, connection: Connection, reports: Sequence[c.AckRepor
             return {}
         heads = advance(site, connection, [(queue, lane) for _, queue, lane in ended])
     return {(job_id := found[no].job_id): c.Acked(job_id, heads.get((queue, lane))) for no, queue, lane in ended}
+
+
+def ack_offset(
+    site: Site, connection: Connection, report: c.AckReport, queue: str, lane: str
+) -> dict[str, c.AckOutcome]:
+    (no,) = numbered(site, connection, [report]) or [None]
+    if no is None:
+        return {}
+    given = {
+        "no": int8(no),
+        "token": report.token,
+        "queue": queue,
+        "lane": lane,
+        "result": None if report.result is None else report.result.decode(),
+    }
+    with connection.transaction():
+        site.all(connection, "lock_lanes", {"queues": texts([queue]), "lanes": texts([lane])})
+        rows = site.all(connection, "ack_offset", given)
+    if not rows:
+        return {}
+    ((next_id, next_offset),) = rows
+    hint = None if next_id is None else c.LaneHint(next_id, next_offset)
+    return {report.job_id: c.Acked(report.job_id, hint)}
 
 
 def advance(site: Site, connection: Connection, lanes: Sequence[tuple[str, str]]) -> dict[tuple[str, str], c.LaneHint]:

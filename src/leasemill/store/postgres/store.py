@@ -69,6 +69,7 @@ class PostgresStore(Verbs):
         self._listener: Listener | None = None
         self._executor = ThreadPoolExecutor(self._options.pool_size, "leasemill postgres")
         self._lane_tokens: set[str] = set()
+        self._offset_lanes: dict[str, tuple[str, str]] = {}
         self._retained_at_s = time.monotonic()
         self._is_closed = False
         try:
@@ -239,6 +240,8 @@ class PostgresStore(Verbs):
     def _ack_straight(
         self, site: Site, connection: Connection, reports: Sequence[c.AckReport]
     ) -> dict[str, c.AckOutcome]:
+        if len(reports) == 1 and (place := self._offset_lanes.pop(reports[0].token, None)) is not None:
+            return hot.ack_offset(site, connection, reports[0], *place)
         in_lanes = [report for report in reports if report.token in self._lane_tokens]
         plain = [report for report in reports if report.token not in self._lane_tokens] if in_lanes else reports
         outcomes = hot.ack(site, connection, plain) if plain else {}
@@ -333,10 +336,26 @@ class PostgresStore(Verbs):
 
     def _do_acquire(self, command: c.Acquire) -> list[c.AcquireOutcome]:
         requests = command.requests
+        if len(requests) == 1:
+            (request,) = requests
+            acquired = self._pool.run(lambda connection: hot.acquire(self._site, connection, request))
+            if acquired is not None:
+                self._remember_offset(request, acquired)
+                return [acquired]
         ids = [offset_id(request.queue, request.lane, request.offset) for request in requests]
         lanes = {(request.queue, request.lane) for request in requests}
         queues = {request.queue for request in requests}
-        return self._decided(command, ids=ids, lanes=lanes, queues=queues, makes_lanes=True)
+        outcomes = self._decided(command, ids=ids, lanes=lanes, queues=queues, makes_lanes=True)
+        for request, outcome in zip(requests, outcomes, strict=True):
+            self._remember_offset(request, outcome)
+        return outcomes
+
+    def _remember_offset(self, request: c.AcquireRequest, outcome: c.AcquireOutcome) -> None:
+        """Which leases are of offsets, so that their ack needs no second try."""
+        if len(self._offset_lanes) > LANE_TOKENS_KEPT:
+            self._offset_lanes = {}
+        if isinstance(outcome, c.Acquired | c.AlreadyAcquired):
+            self._offset_lanes[outcome.lease.token] = request.queue, request.lane
 
     def _do_cancel(self, command: c.Cancel) -> list[c.CancelOutcome]:
         return self._decided(command, ids=command.job_ids)
