@@ -268,6 +268,32 @@ def acquire(stage: Stage) -> Act:
     return act
 
 
+def stream(stage: Stage) -> Act:
+    """Offsets of a domain that is known: taken, lined up, taken from the line, and their ends."""
+    before, work = (WorkLease(store, f"offsets-{stage.queue}") for store in (stage.direct, stage.store))
+    lease = before.try_acquire("domain", 6).lease
+    assert lease is not None
+    before.succeed("domain", lease.token)
+
+    def taken(offset: int) -> str:
+        answer = stage.told(lambda: work.try_acquire("domain", offset))
+        assert answer.status in (AcquireStatus.ACQUIRED, AcquireStatus.ALREADY_ACQUIRED)
+        assert answer.lease is not None
+        return answer.lease.token
+
+    def act() -> None:
+        first = taken(7)
+        assert stage.told(lambda: work.try_acquire("domain", 8)).status is AcquireStatus.ENQUEUED
+        assert stage.told(lambda: work.succeed("domain", first)).next_offset == 8
+        second = taken(8)
+        assert stage.told(lambda: work.succeed("domain", second)).status is SucceedStatus.NO_BACKLOG
+        view = stage.direct.lane(work.queue, "domain")
+        assert view is not None
+        assert (view.head, view.finished) == (None, ((6, 8),))
+
+    return act
+
+
 def user_commit(stage: Stage) -> Act:
     """The whole path: claim, handler, the user's writes, the marker and COMMIT, ack; at every request of it."""
     job_id = bank.job_id(stage.name, 1)
@@ -318,7 +344,7 @@ def user_enqueue(stage: Stage) -> Act:
 
 SCENES: tuple[Scene, ...] = (
     *(enqueue, enqueue_in_lane, claim, start, extend, commit, ack, ack_in_lane, nack, nack_for_good, release, expire),
-    *(late_ack, acquire, succeed, user_commit, user_enqueue),
+    *(late_ack, acquire, succeed, stream, user_commit, user_enqueue),
 )
 
 

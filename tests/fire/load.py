@@ -187,7 +187,8 @@ class Load:
                 try:
                     bank.deposit.enqueue_many([call])
                 except Unavailable:
-                    time.sleep(0.05)
+                    if self._stops.wait(0.05):
+                        return  # there may be no server any more
                 else:
                     break
             self._acknowledged.add(job_id)
@@ -211,7 +212,8 @@ class Load:
                 except (psycopg.Error, Unavailable):
                     if connection is not None:
                         connection.close()
-                    time.sleep(0.05)
+                    if self._stops.wait(0.05):
+                        return
                 else:
                     break
             self._acknowledged.add(job_id)

@@ -29,6 +29,8 @@ from typing import Any, Final, Literal, Self
 SUPERUSER: Final = "leasemill"
 START_TIMEOUT_S: Final = 30.0
 STOP_TIMEOUT_S: Final = 30.0
+STOPPED: Final = frozenset("TZ") | {""}
+ENDED: Final = frozenset("ZX") | {""}
 PR_SET_PDEATHSIG: Final = 1
 SYSTEM_PLACES: Final = ("/usr/lib/postgresql", "/usr/local/pgsql", "/opt/homebrew/opt")
 
@@ -149,13 +151,17 @@ class PostgresServer:
 
     def kill(self) -> None:
         """The whole server at once, as if its machine had lost power (but for the page cache)."""
+        children: list[int] = []
         if self._process is not None and self.is_running:
-            children = _children(self._process.pid)
-            self._process.kill()
-            for child in children:
+            pid = self._process.pid
+            self._signal(signal.SIGSTOP)  # so that it makes no child that is not listed
+            _await(lambda: _status(pid) in STOPPED)
+            children = _children(pid)
+            for one in (pid, *children):
                 with suppress(ProcessLookupError):
-                    os.kill(child, signal.SIGKILL)
+                    os.kill(one, signal.SIGKILL)
         self._await_end()
+        _await(lambda: all(_status(child) in ENDED for child in children))  # or the next start finds its memory in use
 
     def close(self) -> None:
         """Stop it if it runs, and remove its folder. Any number of times."""
@@ -232,6 +238,20 @@ def _unprivileged_account() -> pwd.struct_passwd | None:
         if name in known:
             return known[name]
     raise NoServer("PostgreSQL refuses to run as root: name another user in LEASEMILL_TEST_POSTGRES_USER")
+
+
+def _await(has_come: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + STOP_TIMEOUT_S
+    while not has_come() and time.monotonic() < deadline:
+        time.sleep(0.001)
+
+
+def _status(pid: int) -> str:
+    """A process's state in one letter (Linux); nothing when it is gone, or the system does not tell."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
 
 
 def _children(pid: int) -> list[int]:
