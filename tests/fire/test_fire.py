@@ -13,16 +13,7 @@ from tests.fire.chaos import settled_seed
 from tests.fire.faults import Ground
 from tests.fire.load import Verdict
 
-SCENES = (
-    cuts.enqueue,
-    cuts.claim,
-    cuts.ack,
-    cuts.ack_in_lane,
-    cuts.nack,
-    cuts.stream,
-    cuts.user_commit,
-    cuts.user_enqueue,
-)
+SCENES = (cuts.enqueue, cuts.claim, cuts.ack, cuts.ack_in_lane, cuts.nack, cuts.user_commit, cuts.user_enqueue)
 
 
 @pytest.fixture(scope="module")
