@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+from psycopg.errors import DeadlockDetected
 
 from leasemill.store.postgres.migrate import migrate
 from leasemill.store.postgres.url import parse_url
@@ -175,9 +176,14 @@ def tables_locked(ground: Ground, seconds: float) -> Verdict:
     """Somebody locks the store's own tables, as a careless migration might."""
     with ground.load("tables") as load:
         schema = parse_url(load.direct)[1].schema
-        with ground.connected() as connection, connection.transaction():
-            connection.execute(f"lock table {schema}.ready, {schema}.leases in access exclusive mode".encode())
-            time.sleep(seconds)
+        lock = f"lock table {schema}.ready, {schema}.leases in access exclusive mode".encode()
+        has_held = False
+        while not has_held:
+            # The store takes the two in either order: now and then it is this session that a deadlock ends.
+            with suppress(DeadlockDetected), ground.connected() as connection, connection.transaction():
+                connection.execute(lock)
+                time.sleep(seconds)
+                has_held = True
         load.has_recovered()
         return load.finish()
 
