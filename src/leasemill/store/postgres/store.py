@@ -241,7 +241,9 @@ class PostgresStore(Verbs):
         self, site: Site, connection: Connection, reports: Sequence[c.AckReport]
     ) -> dict[str, c.AckOutcome]:
         if len(reports) == 1 and (place := self._offset_lanes.pop(reports[0].token, None)) is not None:
-            return hot.ack_offset(site, connection, reports[0], *place)
+            outcomes = hot.ack_offset(site, connection, reports[0], *place)
+            site.numbers.pop(reports[0].token, None)
+            return outcomes
         in_lanes = [report for report in reports if report.token in self._lane_tokens]
         plain = [report for report in reports if report.token not in self._lane_tokens] if in_lanes else reports
         outcomes = hot.ack(site, connection, plain) if plain else {}
