@@ -9,12 +9,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import multiprocessing
-import shutil
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median, quantiles
@@ -23,6 +20,7 @@ from typing import Any
 import msgspec
 import psutil
 
+from benchmarks.disk import folder
 from benchmarks.report import Bar, finish, medians, table
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import Job, JobSpec, Policy
@@ -38,16 +36,6 @@ PAYLOAD = b'{"text":"' + b"x" * 89 + b'"}'
 MANY = 1_000_000
 AS_IT_IS = FileOptions(does_maintenance=False)
 SPAWN = multiprocessing.get_context("spawn")
-
-
-@contextmanager
-def folder() -> Iterator[Path]:
-    Path("build").mkdir(exist_ok=True)
-    path = Path(tempfile.mkdtemp(prefix="bench-", dir="build"))
-    try:
-        yield path
-    finally:
-        shutil.rmtree(path)
 
 
 def rate(count: int, action: Callable[[], object]) -> float:

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from benchmarks.embedded import folder
+from benchmarks.disk import folder
 from benchmarks.report import Bar, finish, table
 from leasemill import App, Worker
 

@@ -11,18 +11,15 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import shutil
-import tempfile
 import time
 import tracemalloc
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 import psutil
 
+from benchmarks.disk import folder
 from benchmarks.report import Bar, finish, table
 from leasemill.kernel import commands as c
 from leasemill.kernel.decide import offset_id
@@ -43,16 +40,6 @@ ENDED = 10_000_000
 FEW = 1_000
 NOW = 1_700_000_000 * SECOND
 QUEUE = "stream"
-
-
-@contextmanager
-def folder() -> Iterator[Path]:
-    Path("build").mkdir(exist_ok=True)
-    path = Path(tempfile.mkdtemp(prefix="bench-", dir="build"))
-    try:
-        yield path
-    finally:
-        shutil.rmtree(path)
 
 
 def rss_mb() -> float:

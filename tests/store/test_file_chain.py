@@ -76,9 +76,9 @@ def echo(monkeypatch: pytest.MonkeyPatch) -> Iterator[Echo]:
     echo.finish()
 
 
-def held_crowd(echo: Echo, first: tuple[int, ...] = (0,), others: int = CROWD - 1) -> None:
+def held_crowd(echo: Echo, others: int = CROWD - 1) -> None:
     """One caller in its batch, the others waiting behind it."""
-    echo.in_thread(*first)
+    echo.in_thread(0)
     assert echo.held.wait(LONG_S)
     for number in range(1, others + 1):
         echo.in_thread(number)
