@@ -16,6 +16,9 @@ from click.testing import CliRunner, Result
 from leasemill import App, Context, Fail, JobState, Retry, Worker
 from leasemill.cli import main
 from leasemill.kernel.decide import followup_id
+from leasemill.store.postgres.store import PostgresStore
+from leasemill.testing.clock import ManualClock
+from leasemill.testing.rules import rule
 from tests.worker.support import until, working
 
 SOON = Retry(max=3, base=0.001, cap=0.001)
@@ -44,6 +47,19 @@ def app(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[App]:
 
 async def drained(app: App) -> None:
     await asyncio.wait_for(Worker(app, drain=True, handle_signals=False).run(), 20)
+
+
+@rule("L8")
+def test_a_workers_record_ages_by_the_servers_clock(postgres_url: str) -> None:
+    clock = ManualClock()
+    with PostgresStore(postgres_url, clock=clock) as store:
+        store.presence.publish("a", b"1")
+        clock.advance(s=5)
+        store.presence.publish("b", b"2")
+        clock.advance(s=2)
+        assert store.presence.records() == [("a", b"1", 7.0), ("b", b"2", 2.0)]
+        clock.advance(s=-60)
+        assert store.presence.records() == [("a", b"1", 0.0), ("b", b"2", 0.0)], "set back: not younger than new"
 
 
 # The worker ------------------------------------------------------------------------------------------------------
@@ -105,7 +121,7 @@ async def test_a_worker_shows_itself_while_it_runs_and_wakes_for_a_job(app: App)
     async with working(app, worker_id="here"):
         handle = await waits.aenqueue()
         await until(lambda: handle.status() is JobState.LEASED)
-        await until(lambda: [name for name, _ in app.store.presence.records()] == ["here"])
+        await until(lambda: [name for name, _, _ in app.store.presence.records()] == ["here"])
         gate.set()
         await until(lambda: handle.status() is JobState.SUCCEEDED)
     assert app.store.presence.records() == []

@@ -90,7 +90,7 @@ async def test_a_workers_record_and_log_do_not_have_it(
             await until(lambda: app.store.presence.records() != [])
             records = app.store.presence.records()
             shown = await asyncio.to_thread(CliRunner().invoke, main, ["workers", "--json", "--url", url])
-    assert SECRET.encode() not in b"".join(record for _, record in records)
+    assert SECRET.encode() not in b"".join(record for _, record, _ in records)
     assert json.loads(shown.output)
     assert SECRET not in shown.output + caplog.text
 

@@ -7,11 +7,30 @@ from pathlib import Path
 import pytest
 
 from leasemill.store.presence import FolderPresence, MemoryPresence, Presence
+from leasemill.testing.rules import rule
+
+
+class StillTime:
+    """Time since boot that passes when it is set."""
+
+    def __init__(self) -> None:
+        self.now_s = 1_000.0
+
+    def seconds(self) -> float:
+        return self.now_s
+
+    def microseconds(self) -> int:
+        return int(self.now_s * 1_000_000)
+
+
+@pytest.fixture
+def time() -> StillTime:
+    return StillTime()
 
 
 @pytest.fixture(params=["memory", "folder"])
-def presence(request: pytest.FixtureRequest, tmp_path: Path) -> Presence:
-    return MemoryPresence() if request.param == "memory" else FolderPresence(tmp_path)
+def presence(request: pytest.FixtureRequest, tmp_path: Path, time: StillTime) -> Presence:
+    return MemoryPresence(time.seconds) if request.param == "memory" else FolderPresence(tmp_path, time.microseconds)
 
 
 def test_nobody_is_there_at_first(presence: Presence) -> None:
@@ -21,13 +40,13 @@ def test_nobody_is_there_at_first(presence: Presence) -> None:
 def test_a_record_is_replaced_by_the_next(presence: Presence) -> None:
     presence.publish("host-1", b"one")
     presence.publish("host-1", b"two")
-    assert presence.records() == [("host-1", b"two")]
+    assert presence.records() == [("host-1", b"two", 0.0)]
 
 
 def test_records_come_by_worker_id(presence: Presence) -> None:
     presence.publish("b", b"2")
     presence.publish("a", b"1")
-    assert presence.records() == [("a", b"1"), ("b", b"2")]
+    assert presence.records() == [("a", b"1", 0.0), ("b", b"2", 0.0)]
 
 
 def test_removing_tells_whether_there_was_one(presence: Presence) -> None:
@@ -40,12 +59,35 @@ def test_removing_tells_whether_there_was_one(presence: Presence) -> None:
 @pytest.mark.parametrize("worker_id", ["../../etc/passwd", "a/b", ".", "..", "ä ö", "x" * 60, "a.worker"])
 def test_any_worker_id_is_only_a_name(presence: Presence, worker_id: str) -> None:
     presence.publish(worker_id, b"1")
-    assert presence.records() == [(worker_id, b"1")]
+    assert presence.records() == [(worker_id, b"1", 0.0)]
     assert presence.remove(worker_id)
 
 
-def test_a_record_being_written_is_not_seen(tmp_path: Path) -> None:
-    presence = FolderPresence(tmp_path)
+@rule("L8")
+def test_a_record_ages_by_the_clock_of_the_store(presence: Presence, time: StillTime) -> None:
+    presence.publish("a", b"1")
+    time.now_s += 5
+    presence.publish("b", b"2")
+    time.now_s += 2
+    assert presence.records() == [("a", b"1", 7.0), ("b", b"2", 2.0)]
+
+
+def test_a_record_of_an_earlier_boot_is_at_least_as_old_as_this_one(tmp_path: Path, time: StillTime) -> None:
+    presence = FolderPresence(tmp_path, time.microseconds)
+    presence.publish("a", b"1")
+    time.now_s = 60.0
+    assert presence.records() == [("a", b"1", 60.0)]
+
+
+def test_a_file_of_another_version_is_not_read(tmp_path: Path, time: StillTime) -> None:
+    presence = FolderPresence(tmp_path, time.microseconds)
+    presence.publish("a", b"1")
+    (tmp_path / "workers" / "b.worker").write_bytes(b'{"worker":"b"}')
+    assert presence.records() == [("a", b"1", 0.0)]
+
+
+def test_a_record_being_written_is_not_seen(tmp_path: Path, time: StillTime) -> None:
+    presence = FolderPresence(tmp_path, time.microseconds)
     presence.publish("a", b"1")
     (tmp_path / "workers" / "a.worker-7").write_bytes(b"hal")
-    assert presence.records() == [("a", b"1")]
+    assert presence.records() == [("a", b"1", 0.0)]

@@ -52,7 +52,7 @@ def gathered(store: FullStore) -> dict[str, Any]:
         "jobs": dict(totals.counts),
         "leases": totals.timed_leases,
         "claims_ever": totals.fence,
-        "workers": sum(not record.is_stale(now) for record in records(store.presence)),
+        "workers": sum(not record.is_stale(age_s) for record, age_s in records(store.presence)),
         "queues": {
             queue.name: {
                 "jobs": dict(queue.counts),

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -24,58 +23,56 @@ def workers(url: str, as_json: bool) -> None:
     """List workers: what they say of themselves, every few seconds. Soft state: it may be a little old."""
     with opened(url) as store:
         found = records(store.presence)
-    now = time.time()
     if as_json:
-        print_json([_told(record, now) for record in found])
+        print_json([_as_json(record, age_s) for record, age_s in found])
         return
     print_table(
         ("worker", "seen", "up", "queues", "running", "done", "state"),
         [
             (
                 record.worker,
-                f"{_span(now - record.published_at)} ago",
-                _span(now - record.started_at),
+                f"{_span(age_s)} ago",
+                _span(age_s + record.published_at - record.started_at),
                 ",".join(record.queues),
                 f"{len(record.running)}/{record.concurrency}",
                 f"{record.counters.get('succeeded', 0):,.0f}",
-                _state(record, now),
+                _state(record, age_s),
             )
-            for record in found
+            for record, age_s in found
         ],
     )
-    for record in found:
+    for record, _ in found:
         for job in record.running:
             click.echo(f"  {record.worker} runs {job.kind} {job.job} for {job.seconds:.1f} s{_progress(job)}")
 
 
-def records(presence: Presence) -> list[WorkerRecord]:
-    """What workers published, as far as it can be read."""
-    return list(_readable(content for _, content in presence.records()))
+def records(presence: Presence) -> list[tuple[WorkerRecord, float]]:
+    """What workers published, as far as it can be read, and how many seconds ago."""
+    return list(_readable(presence))
 
 
 def at_work(presence: Presence) -> list[AtWork]:
     """The workers that were heard of lately."""
-    now = time.time()
-    return [AtWork(one.worker, frozenset(one.queues)) for one in records(presence) if not one.is_stale(now)]
+    return [AtWork(one.worker, frozenset(one.queues)) for one, age_s in records(presence) if not one.is_stale(age_s)]
 
 
-def _readable(contents: Iterable[bytes]) -> Iterable[WorkerRecord]:
-    for content in contents:
+def _readable(presence: Presence) -> Iterator[tuple[WorkerRecord, float]]:
+    for _, content, age_s in presence.records():
         try:
-            yield decode_record(content)
+            yield decode_record(content), age_s
         except msgspec.MsgspecError:
             continue  # of another version
 
 
-def _state(record: WorkerRecord, now: float) -> str:
-    if record.is_stale(now):
+def _state(record: WorkerRecord, age_s: float) -> str:
+    if record.is_stale(age_s):
         return "gone?"
     return "stopping" if record.is_stopping else "at work"
 
 
-def _told(record: WorkerRecord, now: float) -> dict[str, Any]:
+def _as_json(record: WorkerRecord, age_s: float) -> dict[str, Any]:
     fields: dict[str, Any] = msgspec.to_builtins(record)
-    return fields | {"seen_s_ago": round(now - record.published_at, 3), "is_stale": record.is_stale(now)}
+    return fields | {"seen_s_ago": round(age_s, 3), "is_stale": record.is_stale(age_s)}
 
 
 def _span(seconds: float) -> str:

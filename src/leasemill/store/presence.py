@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import os
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 from urllib.parse import quote, unquote
 
 WORKERS: Final = "workers"
 RECORD: Final = ".worker"
+
+
+class Present(NamedTuple):
+    """A worker's record, and how long ago it was published: by the store's clock, for a worker's decides nothing."""
+
+    worker_id: str
+    content: bytes
+    age_s: float
 
 
 class Presence(Protocol):
@@ -18,7 +28,7 @@ class Presence(Protocol):
     def publish(self, worker_id: str, record: bytes) -> None:
         """Replace this worker's record."""
 
-    def records(self) -> list[tuple[str, bytes]]:
+    def records(self) -> list[Present]:
         """Every record, by worker id; whole ones only."""
 
     def remove(self, worker_id: str) -> bool:
@@ -28,17 +38,19 @@ class Presence(Protocol):
 class MemoryPresence:
     """Records of the workers of this process."""
 
-    def __init__(self) -> None:
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
         self._lock = threading.Lock()
-        self._records: dict[str, bytes] = {}
+        self._records: dict[str, tuple[bytes, float]] = {}
 
     def publish(self, worker_id: str, record: bytes) -> None:
         with self._lock:
-            self._records[worker_id] = record
+            self._records[worker_id] = record, self._monotonic()
 
-    def records(self) -> list[tuple[str, bytes]]:
+    def records(self) -> list[Present]:
         with self._lock:
-            return sorted(self._records.items())
+            now = self._monotonic()
+            return [Present(worker_id, record, now - at) for worker_id, (record, at) in sorted(self._records.items())]
 
     def remove(self, worker_id: str) -> bool:
         with self._lock:
@@ -46,32 +58,39 @@ class MemoryPresence:
 
 
 class FolderPresence:
-    """A file for each worker, in a folder of its own; written beside and renamed, never synced."""
+    """A file for each worker, in a folder of its own; written beside and renamed, never synced.
 
-    def __init__(self, path: Path) -> None:
+    A file is the time since the machine's boot, in microseconds, a newline, and the record.
+    """
+
+    def __init__(self, path: Path, since_boot_us: Callable[[], int]) -> None:
         self._path = path / WORKERS
+        self._since_boot_us = since_boot_us
 
     def publish(self, worker_id: str, record: bytes) -> None:
         path = self._file(worker_id)
         beside = path.with_name(f"{path.name}-{os.getpid()}")
+        content = b"%d\n%b" % (self._since_boot_us(), record)
         try:
-            beside.write_bytes(record)
+            beside.write_bytes(content)
         except FileNotFoundError:
             self._path.mkdir(mode=0o700, exist_ok=True)
-            beside.write_bytes(record)
+            beside.write_bytes(content)
         beside.replace(path)
 
-    def records(self) -> list[tuple[str, bytes]]:
-        found: list[tuple[str, bytes]] = []
+    def records(self) -> list[Present]:
+        found: list[Present] = []
         try:
-            paths = sorted(path for path in self._path.iterdir() if path.suffix == RECORD)
+            paths = sorted(path for path in self._path.iterdir() if path.name.endswith(RECORD))
         except FileNotFoundError:
             return []
         for path in paths:
             try:
-                found.append((unquote(path.name.removesuffix(RECORD)), path.read_bytes()))
+                published, _, record = path.read_bytes().partition(b"\n")
             except FileNotFoundError:
                 continue  # removed meanwhile
+            if published.isdigit():  # else of another version
+                found.append(Present(unquote(path.name.removesuffix(RECORD)), record, self._age_s(int(published))))
         return found
 
     def remove(self, worker_id: str) -> bool:
@@ -80,6 +99,11 @@ class FolderPresence:
         except FileNotFoundError:
             return False
         return True
+
+    def _age_s(self, published_us: int) -> float:
+        now_us = self._since_boot_us()
+        is_of_an_earlier_boot = published_us > now_us
+        return (now_us if is_of_an_earlier_boot else now_us - published_us) / 1_000_000
 
     def _file(self, worker_id: str) -> Path:
         return self._path / (quote(worker_id, safe="") + RECORD)

@@ -46,9 +46,9 @@ class WorkerRecord(Struct, frozen=True):
     running: list[RunningJob]
     counters: dict[str, float]
 
-    def is_stale(self, now: float) -> bool:
-        """Not heard of for several intervals: stopped, cut off or dead."""
-        return now - self.published_at > 4 * self.interval_s + 1
+    def is_stale(self, age_s: float) -> bool:
+        """Not published for several intervals, by the store's clock: stopped, cut off or dead."""
+        return age_s > 4 * self.interval_s + 1
 
 
 def running_job(execution: Execution, now: float) -> RunningJob:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable
 from typing import Final
 
 from msgspec import MsgspecError
@@ -24,14 +23,11 @@ BATCH: Final = 1_000
 class Reaper:
     """`expire`, with its counters."""
 
-    def __init__(
-        self, worker_id: str, store: Store, presence: Presence, metrics: Metrics, now: Callable[[], float]
-    ) -> None:
+    def __init__(self, worker_id: str, store: Store, presence: Presence, metrics: Metrics) -> None:
         self._worker_id = worker_id
         self._store = store
         self._presence = presence
         self._metrics = metrics
-        self._now = now
 
     def run(self) -> None:
         """Record every expiry there is."""
@@ -63,23 +59,22 @@ class Reaper:
             )
 
     def _notice_dead(self, expired: Counter[str]) -> None:
-        """A worker not heard of for several intervals; the first to remove its record counts it."""
-        now = self._now()
-        for worker_id, content in self._presence.records():
+        """A worker whose record was not replaced for several intervals; the first to remove it counts it."""
+        for worker_id, content, age_s in self._presence.records():
             if worker_id == self._worker_id:
                 continue
             try:
                 record = decode_record(content)
             except MsgspecError:
                 continue  # of another version: not ours to judge
-            if record.is_stale(now) and self._presence.remove(worker_id):
+            if record.is_stale(age_s) and self._presence.remove(worker_id):
                 self._metrics.dead_workers += 1
                 log.error(
                     "worker %s (host %s, pid %d) is dead or stopped: last seen %.0f s ago, %d of its leases expired",
                     worker_id,
                     record.host,
                     record.pid,
-                    now - record.published_at,
+                    age_s,
                     expired[worker_id],
                     extra={"worker": self._worker_id, "dead_worker": worker_id},
                 )

@@ -188,7 +188,7 @@ class Worker:
             times=self._times,
         )
         self._presence = self._store.presence
-        reaper = Reaper(self.id, self._store, self._presence, self.metrics, time.time)
+        reaper = Reaper(self.id, self._store, self._presence, self.metrics)
         self._housekeeping = Housekeeping(
             [
                 Chore("presence", lambda: PRESENCE_S, self._publish),

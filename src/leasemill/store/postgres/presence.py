@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from leasemill.kernel.model import SECOND
 from leasemill.store.postgres.pool import Pool
 from leasemill.store.postgres.site import Site
+from leasemill.store.presence import Present
 
 
 class PostgresPresence:
@@ -17,9 +19,9 @@ class PostgresPresence:
         given = {"id": worker_id, "record": record}
         self._pool.run(lambda connection: self._site.do(connection, "worker_publish", given))
 
-    def records(self) -> list[tuple[str, bytes]]:
+    def records(self) -> list[Present]:
         rows = self._pool.run(lambda connection: self._site.all(connection, "worker_records", {}))
-        return [(worker_id, bytes(record)) for worker_id, record in rows]
+        return [Present(worker_id, bytes(record), age_us / SECOND) for worker_id, record, age_us in rows]
 
     def remove(self, worker_id: str) -> bool:
         return bool(self._pool.run(lambda connection: self._site.all(connection, "worker_remove", {"id": worker_id})))

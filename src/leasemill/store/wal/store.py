@@ -66,9 +66,9 @@ class FileStore(Verbs):
     ) -> None:
         super().__init__(entropy)
         self._path = Path(path)
-        self.presence = FolderPresence(self._path)
-        self._options = options or FileOptions()
         self._machine = machine or RealMachine()
+        self.presence = FolderPresence(self._path, self._machine.since_boot_us)
+        self._options = options or FileOptions()
         self._given_clock = clock
         self._given_disk = disk
         self._log: Log | None = None
