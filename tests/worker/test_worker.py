@@ -329,6 +329,49 @@ async def test_a_long_error_is_cut_and_an_odd_one_is_made_fit(app: App) -> None:
     assert "Odd" in errors["odd"]
 
 
+class WordlessFailure(Fail):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+class WordlessError(Exception):
+    def __str__(self) -> str:
+        raise SystemExit
+
+    __repr__ = __str__
+
+
+class UnfinishedRelease(Release):
+    def __init__(self) -> None:  # without the base's: it has no delay
+        pass
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (WordlessFailure("x"), "WordlessFailure: <its __str__ raised RuntimeError>"),
+        (WordlessError(), "WordlessError"),
+        (UnfinishedRelease(), "UnfinishedRelease"),
+    ],
+)
+async def test_an_exception_that_cannot_be_formatted_is_reported_and_its_slot_is_free_again(
+    app: App, is_async: bool, error: Exception, text: str
+) -> None:
+    @app.job(name="raises_async", retry=0)
+    async def raises_async() -> None:
+        raise error
+
+    @app.job(name="raises_sync", retry=0)
+    def raises_sync() -> None:
+        raise error
+
+    handle = (raises_async if is_async else raises_sync).enqueue()
+    worker = await asyncio.wait_for(drained(app, concurrency=1), 20)
+    assert worker.metrics.failed == 1
+    assert text in (handle.record().executions[0].error or "")
+
+
 @pytest.mark.parametrize("is_async", [True, False])
 async def test_arguments_or_results_that_do_not_fit_are_the_jobs_failure(app: App, is_async: bool) -> None:
     def lies(value: int) -> int:

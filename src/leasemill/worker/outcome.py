@@ -56,6 +56,15 @@ def success(execution: Execution, value: object) -> c.AckReport:
 
 
 def failure(execution: Execution, error: BaseException, jitter: float) -> Report:
+    """The report of what a handler raised. It never raises itself: a run without a report would keep its slot."""
+    try:
+        return _failure(execution, error, jitter)
+    except BaseException as broken:  # noqa: BLE001 (the user's exception class, for example without `delay_us`)
+        text = f"{type(error).__name__}, of which no report can be made ({type(broken).__name__})"
+        return c.NackReport(execution.lease.job.id, execution.lease.token, _fitting(text), jitter)
+
+
+def _failure(execution: Execution, error: BaseException, jitter: float) -> Report:
     lease = execution.lease
     match error:
         case Release():
@@ -88,11 +97,18 @@ def given_back(execution: Execution, delay_us: int | None = None) -> c.ReleaseRe
 def error_text(error: BaseException) -> str:
     """Type and message first, then where it happened; at most 8 KiB, and always encodable."""
     if isinstance(error, Outcome):
-        return _fitting(f"{type(error).__name__}: {error}")
+        return _fitting(f"{type(error).__name__}: {_message(error)}")
     lines = traceback.format_exception_only(error)
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if frame.filename != __file__][-TRACEBACK_FRAMES:]
     return _fitting("".join([*lines, *traceback.format_list(own)]).strip())
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)
+    except BaseException as broken:  # noqa: BLE001 (the user's `__str__`)
+        return f"<its __str__ raised {type(broken).__name__}>"
 
 
 def _fitting(text: str) -> str:
