@@ -116,11 +116,30 @@ class Arguments:
 
     @cached_property
     def _codec(self) -> _Codec:
+        return _Codec(self.name, self._signature, self._hints(), self._context_type)
+
+    def check(self) -> None:
+        """Raise Invalid if the annotations cannot be resolved, now that everything they may name is defined."""
+        _ = self._codec
+
+    def _hints(self) -> dict[str, Any]:
         try:
-            hints = typing.get_type_hints(self._function, localns=self._namespace, include_extras=True)
-        except NameError as error:
-            raise _Unresolved(f"an annotation of {self.name} cannot be resolved: {error}") from None
-        return _Codec(self.name, self._signature, hints, self._context_type)
+            return typing.get_type_hints(self._function, localns=self._namespace, include_extras=True)
+        except (NameError, AttributeError) as error:
+            missing = error.name or "what it names"
+            raise _Unresolved(
+                f"{self._culprit(missing)} cannot be resolved: {error}; define {missing} in the handler's module, or "
+                "import it there outside `if TYPE_CHECKING:`"
+            ) from None
+        except (SyntaxError, TypeError, ValueError) as error:
+            raise Invalid(f"an annotation of {self.name} is not a type: {error}") from None
+
+    def _culprit(self, missing: str) -> str:
+        names = [name for name, it in inspect.get_annotations(self._function).items() if missing in str(it)]
+        if not names:
+            return f"an annotation of {self.name}"
+        what = "the result" if names[0] == "return" else f"parameter {names[0]!r}"
+        return f"the annotation of {what} of {self.name}"
 
 
 class _Codec:
@@ -228,6 +247,8 @@ def _fits_none(decoder: msgspec.json.Decoder[Any]) -> bool:
 def _refuse_unknown_types(name: str, what: str, annotation: Any) -> None:
     try:
         info = msgspec.inspect.type_info(annotation)
+    except (NameError, AttributeError) as error:
+        raise _Unresolved(f"{what} of {name} has a field whose annotation cannot be resolved: {error}") from None
     except (TypeError, ValueError) as error:
         raise Invalid(f"{what} of {name} cannot be carried as JSON: {error}") from None
     unknown = _custom_types(info, set())

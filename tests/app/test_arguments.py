@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import decimal
 import json
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -200,6 +201,52 @@ def test_an_annotation_may_name_what_is_defined_later() -> None:
     arguments = arguments_of(namespace["early"])
     namespace["Later"] = Line
     assert arguments.encode((), {"line": Line("a")})[0] == b'{"line":{"sku":"a","count":1}}'
+
+
+@pytest.mark.parametrize("annotation", ["int |", "int[3]", "int | 3"])
+def test_an_annotation_that_can_never_be_a_type_is_refused_when_it_is_declared(annotation: str) -> None:
+    namespace: dict[str, Any] = {}
+    exec(f"def bad(thing: {annotation!r}) -> None: ...", namespace)
+    with pytest.raises(Invalid, match="an annotation of bad is not a type"):
+        arguments_of(namespace["bad"])
+
+
+@dataclass
+class Unfinished:
+    money: Money  # type: ignore[name-defined]  # noqa: F821
+
+
+UNDEFINED = "cannot be resolved: name 'Money' is not defined"
+REMEDY = "; define Money in the handler's module, or import it there outside `if TYPE_CHECKING:`"
+NO_ATTRIBUTE = "cannot be resolved: module 'decimal' has no attribute 'Money'"
+
+
+@pytest.mark.parametrize(
+    ("source", "sentence"),
+    [
+        (
+            "def bad(money: 'list[Money]'): ...",
+            f"the annotation of parameter 'money' of bad {UNDEFINED}{REMEDY}",
+        ),
+        (
+            "def bad() -> 'decimal.Money': ...",
+            f"the annotation of the result of bad {NO_ATTRIBUTE}{REMEDY}",
+        ),
+        (
+            "def bad(line: Unfinished): ...",
+            f"parameter 'line' of bad has a field whose annotation {UNDEFINED}",
+        ),
+    ],
+)
+def test_an_annotation_that_stays_undefined_is_refused_at_its_first_use_with_its_name(
+    source: str, sentence: str
+) -> None:
+    namespace: dict[str, Any] = {"decimal": decimal, "Unfinished": Unfinished}
+    exec(source, namespace)
+    arguments = arguments_of(namespace["bad"])
+    with pytest.raises(Invalid) as refused:
+        arguments.check()
+    assert str(refused.value) == sentence
 
 
 def test_results_are_checked_by_the_return_annotation_and_come_back_as_it() -> None:

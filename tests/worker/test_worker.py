@@ -390,6 +390,27 @@ async def test_arguments_or_results_that_do_not_fit_are_the_jobs_failure(app: Ap
     assert "argument 'value': Expected `int`, got `str`" in (app.handle("payload").record().executions[0].error or "")
 
 
+async def test_a_handler_whose_annotation_cannot_be_resolved_fails_its_own_jobs_alone(
+    app: App, store: FaultyStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    namespace: dict[str, Any] = {}
+    exec("def bad(money: 'Money') -> None: ...", namespace)
+    app.job(retry=0)(namespace["bad"])
+
+    @app.job
+    def good() -> int:
+        return 1
+
+    store.enqueue([JobSpec("bad", "default", "bad", b'{"money":"1"}')])
+    handle = good.enqueue()
+    await drained(app)
+    assert handle.result(0) == 1
+    job = app.handle("bad").record()
+    assert (job.state, job.attempt) == (JobState.FAILED, 1)
+    assert "parameter 'money' of bad cannot be resolved: name 'Money' is not defined" in (job.executions[0].error or "")
+    assert "jobs of kind 'bad' will fail" in caplog.text
+
+
 async def test_a_plain_function_that_returns_a_coroutine_fails_with_a_hint(app: App) -> None:
     async def inner() -> int:
         return 1

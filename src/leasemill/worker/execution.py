@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from contextlib import suppress
 from enum import Enum, auto
 from typing import Any
 
 from leasemill.context import Context, LossSignal
+from leasemill.errors import Invalid
 from leasemill.job import JobType
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND
@@ -87,8 +89,9 @@ class Execution:
         self.phase = Phase.RUNNING
         self.started_at = now
         self.timeout_at = now + self.lease.terms.timeout_us / SECOND
-        if self.job.arguments.takes_context:
-            self.context = Context(self.lease, self.job, store, self.loss, self.timeout_at)
+        with suppress(Invalid):  # annotations that cannot be resolved: `arguments` raises where the job fails for it
+            if self.job.arguments.takes_context:
+                self.context = Context(self.lease, self.job, store, self.loss, self.timeout_at)
 
     def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """What the handler is called with. A payload that does not fit is the job's failure."""

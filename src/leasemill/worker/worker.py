@@ -206,6 +206,7 @@ class Worker:
         self._housekeeping.start()
         names = ", ".join(self.queues)
         log.info("worker started: queues %s, %d slots", names, self.concurrency, extra={"worker": self.id})
+        self._name_unfit_handlers()
         fetching = asyncio.create_task(self._fetcher.run())
         stopping = asyncio.create_task(self._stop_wanted.wait())
         try:
@@ -220,6 +221,14 @@ class Worker:
             self._runner.close()
             await self._until(asyncio.ensure_future(self._background_gone.wait()), time.monotonic() + STOP_GRACE_S)
             log.info("worker stopped", extra={"worker": self.id})
+
+    def _name_unfit_handlers(self) -> None:
+        """An annotation may name what is defined later; by now it must be. Only jobs of that kind fail."""
+        for job in self.app.jobs.values():
+            try:
+                job.arguments.check()
+            except Invalid as error:
+                log.error("jobs of kind %r will fail: %s", job.kind, error, extra={"worker": self.id, "kind": job.kind})
 
     # Shutdown ----------------------------------------------------------------------------------------------------
 
