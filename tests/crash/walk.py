@@ -144,7 +144,13 @@ class Walk:
         )
 
     def _release(self, state: State) -> c.Command[Any]:
-        return c.Release([c.ReleaseReport(*self._token(state), self._random.choice((None, 1_000)))])
+        return c.Release(
+            [
+                c.ReleaseReport(
+                    *self._token(state), self._random.choice((None, 1_000)), self._random.choice((None, "why"))
+                )
+            ]
+        )
 
     def _expire(self, _state: State) -> c.Command[Any]:
         return c.Expire(self._random.choice((1, 100)))

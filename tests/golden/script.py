@@ -1,5 +1,7 @@
-"""`python -m tests.golden.script`: writes tests/golden/format-1, a folder as format 1 has it. Never run it to make a
+"""`python -m tests.golden.script`: writes tests/golden/format-1b, a folder as format 1 has it. Never run it to make a
 test pass: files that differ mean that folders of users cannot be read any more.
+
+`format-1` is such a folder from before LeaseReleased had its field `error`; it is read and never written again.
 
 A scripted run with fixed time, ids and tokens, in which everything that can happen does, over a snapshot, a sealed
 segment and one in use.
@@ -24,8 +26,8 @@ from leasemill.testing.clock import ManualClock
 from leasemill.testing.faults import SimulatedMachine
 from tests.crash.lab import open_simulated, snapshot, state_of
 
-FOLDER: Final = Path(__file__).parent / "format-1"
-EXPECTED: Final = FOLDER.with_suffix(".json")
+FOLDER: Final = Path(__file__).parent / "format-1b"
+OLDER: Final = Path(__file__).parent / "format-1"
 SEGMENT_BYTES: Final = 4096
 
 
@@ -65,7 +67,7 @@ class Script:
 
     def behind_it(self) -> None:
         self.everything()
-        self.enqueue(*(f"last-{number}" for number in range(60)), run_at=2**52)
+        self.enqueue(*(f"last-{number}" for number in range(50)), run_at=2**52)
 
     def everything(self) -> None:
         """Every event there is."""
@@ -92,7 +94,8 @@ class Script:
         self.ask(c.Redrive(c.JobFilter(job_ids=("more-1",)), "ada", "after all", 10))
         self.ask(c.Purge(c.JobFilter(job_ids=("dead",)), "ada", "tidy up", 10))
         self.ask(c.Prune(0, 1, 10))
-        self.claim(2)
+        first, _ = self.claim(2)
+        self.ask(c.Release([c.ReleaseReport(*first, 2_000, "no handler for kind 'send'")]))
         self._clock.advance(us=3 * MILLISECOND)
 
 
@@ -125,6 +128,11 @@ def dumped(state: State, files: dict[str, bytes]) -> dict[str, Any]:
     return loaded
 
 
+def expected(folder: Path) -> Path:
+    """What is in a folder, as JSON."""
+    return folder.with_suffix(".json")
+
+
 def _events(content: bytes, first: int) -> list[Any]:
     events: list[Any] = []
     position = first
@@ -150,7 +158,7 @@ def main() -> None:
         path.unlink()
     for name, content in machine.files().items():
         (FOLDER / name).write_bytes(content)
-    EXPECTED.write_text(_lines(dumped(state, machine.files())))
+    expected(FOLDER).write_text(_lines(dumped(state, machine.files())))
 
 
 if __name__ == "__main__":

@@ -18,14 +18,17 @@ from leasemill.testing.clock import ManualClock
 from leasemill.testing.faults import SimulatedMachine
 from leasemill.testing.rules import rule
 from tests.crash.lab import state_of
-from tests.golden.script import EXPECTED, FOLDER, dumped, written
+from tests.golden.script import FOLDER, OLDER, dumped, expected, written
 
-FILES = {path.name: path.read_bytes() for path in sorted(FOLDER.iterdir())}
+of_both = pytest.mark.parametrize("folder", [OLDER, FOLDER], ids=lambda folder: folder.name)
 
 
-@pytest.fixture
-def expected() -> dict[str, Any]:
-    document: dict[str, Any] = json.loads(EXPECTED.read_text())
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def document_of(folder: Path) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(expected(folder).read_text())
     return document
 
 
@@ -35,33 +38,38 @@ def opened(folder: Path) -> FileStore:
     return FileStore(folder, options=options, clock=ManualClock(), machine=SimulatedMachine())
 
 
+@of_both
 @rule("W8", "W13")
-def test_a_folder_of_format_1_is_read_as_it_was_written(tmp_path: Path, expected: dict[str, Any]) -> None:
+def test_a_folder_of_format_1_is_read_as_it_was_written(tmp_path: Path, folder: Path) -> None:
     copy = tmp_path / "jobs"
-    shutil.copytree(FOLDER, copy)
+    shutil.copytree(folder, copy)
     with opened(copy) as store:
         state = state_of(store)
         assert violations(state) == []
-        assert dumped(state, FILES) == expected
+        assert dumped(state, files_of(folder)) == document_of(folder)
         store.enqueue([JobSpec("one more", "mail", "send")])
     with opened(copy) as store:
         assert store.job("one more") is not None
 
 
 @rule("W13")
-def test_the_same_run_still_writes_the_same_bytes(expected: dict[str, Any]) -> None:
+def test_the_same_run_still_writes_the_same_bytes() -> None:
     machine, state = written()
-    assert {name: content == FILES.get(name) for name, content in machine.files().items()} == dict.fromkeys(FILES, True)
-    assert dumped(state, machine.files()) == expected
+    files = files_of(FOLDER)
+    assert {name: content == files.get(name) for name, content in machine.files().items()} == dict.fromkeys(files, True)
+    assert dumped(state, machine.files()) == document_of(FOLDER)
 
 
-def test_every_event_is_among_those_of_the_golden_files(expected: dict[str, Any]) -> None:
-    assert {event[0] for event in expected["events"]} == {kind.__name__ for kind in get_args(AnyEvent)}
+def test_every_event_is_among_those_of_the_golden_files() -> None:
+    events = document_of(FOLDER)["events"]
+    assert {event[0] for event in events} == {kind.__name__ for kind in get_args(AnyEvent)}
 
 
-def test_the_golden_files_have_a_snapshot_a_sealed_segment_and_one_in_use() -> None:
-    listed = json.loads(FILES["manifest"].partition(b"\n")[2])
+@of_both
+def test_the_golden_files_have_a_snapshot_a_sealed_segment_and_one_in_use(folder: Path) -> None:
+    files = files_of(folder)
+    listed = json.loads(files["manifest"].partition(b"\n")[2])
     assert listed["format"] == 1
-    assert listed["snapshot"]["name"] in FILES
+    assert listed["snapshot"]["name"] in files
     assert len(listed["segments"]) == 2
-    assert sum(map(len, FILES.values())) < 40_000
+    assert sum(map(len, files.values())) < 40_000

@@ -27,7 +27,7 @@ FULL: list[tuple[int, AnyEvent]] = [
     (6, e.ExecutionDone("job", "token", 5, Verb.EXPIRE, None, "note")),
     (7, e.ExecutionFailed("job", "token", 5, "error ✓", True, True, None)),
     (8, e.FailureKept("job", "token", 5, "error", "report")),
-    (9, e.LeaseReleased("job", "token", 5, 6)),
+    (9, e.LeaseReleased("job", "token", 5, 6, "why")),
     (10, e.LeaseExpired("job", "token", 5, True, False)),
     (11, e.ReportRefused("job", "token", Verb.ACK, None, None, 3, LossReason.UNKNOWN, 5)),
     (12, e.JobCancelled("job", 5, "ada", "why")),

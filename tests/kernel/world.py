@@ -225,7 +225,9 @@ class World:
                 )
                 return c.Nack([c.NackReport(job_id, token, "broke", **how)])
             case _:
-                return c.Release([c.ReleaseReport(job_id, token, choose.one_of((None, None, SECOND)))])
+                return c.Release(
+                    [c.ReleaseReport(job_id, token, choose.one_of((None, None, SECOND)), choose.one_of((None, "why")))]
+                )
 
     def expire(self) -> None:
         self.run(c.Expire(self.choose.number(1, 3)))

@@ -49,6 +49,7 @@ CALLS: Final[dict[str, Call]] = {
     "report id": lambda store, token, odd: store.nack(
         [c.NackReport("a", token, "it broke", keep_lease=True, report_id=odd)]
     ),
+    "release's error": lambda store, token, odd: store.release([c.ReleaseReport("a", token, None, odd)]),
     "release's delay": lambda store, token, odd: store.release([c.ReleaseReport("a", token, odd)]),
     "acquire's token": lambda store, _, odd: store.acquire([c.AcquireRequest("o", "l", 1, "w", odd)]),
     "acquire's offset": lambda store, _, odd: store.acquire([c.AcquireRequest("o", "l", odd, "w", "t")]),

@@ -177,6 +177,8 @@ def _failure_kept(state: State, event: FailureKept) -> None:
 def _released(state: State, event: LeaseReleased) -> None:
     job, execution = _live(state, event)
     execution.reason = AbortReason.RELEASED
+    if event.error is not None:
+        execution.error = event.error
     _end(state, execution, ExecutionStatus.ABORTED, Verb.RELEASE, event.at)
     job.available_at = event.available_at
     _return(state, job, event.at)

@@ -328,11 +328,12 @@ class Nack(Command[list[NackOutcome]], frozen=True):
 
 
 class ReleaseReport(Struct, frozen=True):
-    """Without a delay the job keeps its place in the order."""
+    """Without a delay the job keeps its place in the order. `error` says why it could not be run, if it could not."""
 
     job_id: str
     token: str
     delay_us: int | None = None
+    error: str | None = None
 
 
 class Release(Command[list[ReleaseOutcome]], frozen=True):

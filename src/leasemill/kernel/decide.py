@@ -436,10 +436,10 @@ def release(state: State, report: ReleaseReport, now: int) -> Decision[ReleaseOu
     if job is None or execution is None or not _held_or_committed(execution, now):
         return _refuse(job, report.job_id, execution, report.token, Verb.RELEASE, now)
     if execution.status is ExecutionStatus.COMMITTED:
-        event = _done_after_commit(execution, Verb.RELEASE, now, None)
+        event = _done_after_commit(execution, Verb.RELEASE, now, report.error)
         return (event,), Released(report.job_id, JobState.SUCCEEDED)
     available_at = job.available_at if report.delay_us is None else now + report.delay_us
-    event_released = LeaseReleased(report.job_id, report.token, now, available_at)
+    event_released = LeaseReleased(report.job_id, report.token, now, available_at, report.error)
     return (event_released,), Released(report.job_id, JobState.READY)
 
 

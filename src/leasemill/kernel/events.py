@@ -92,10 +92,13 @@ class FailureKept(Event, frozen=True, tag=8):
 
 
 class LeaseReleased(Event, frozen=True, tag=9):
+    """The holder gave the job back; `error` says why it could not be run. Older logs lack the field."""
+
     job_id: str
     token: str
     at: int
     available_at: int
+    error: str | None = None
 
 
 class LeaseExpired(Event, frozen=True, tag=10):

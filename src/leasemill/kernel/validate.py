@@ -243,6 +243,8 @@ def _check_release(command: c.Release) -> None:
     for report in command.reports:
         _check_lease(report)
         _check_range("delay_us", report.delay_us, 0, LONGEST_US)
+        if report.error is not None:
+            check_string("error", report.error)
 
 
 def _check_acquire(command: c.Acquire) -> None:

@@ -340,7 +340,11 @@ def nack(site: Site, connection: Connection, reports: Sequence[c.NackReport]) ->
 
 def release(site: Site, connection: Connection, reports: Sequence[c.ReleaseReport]) -> dict[str, c.ReleaseOutcome]:
     found = numbered(site, connection, reports)
-    given = {**_references(found), "delays": int8s([report.delay_us for report in found.values()])}
+    given = {
+        **_references(found),
+        "delays": int8s([report.delay_us for report in found.values()]),
+        "errors": texts([report.error for report in found.values()]),
+    }
     rows = site.all(connection, "release", given)
     site.positions.lower((queue, rank, at, seq) for _, queue, rank, at, seq in rows)
     return {(job_id := found[no].job_id): c.Released(job_id, JobState.READY) for no, *_ in rows}

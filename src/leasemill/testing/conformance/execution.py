@@ -313,11 +313,11 @@ class Executing:
         assert (job_of(harness).retries, job_of(harness).result) == (0, b"1")
 
     @rule("X5")
-    def test_release_finishes_a_committed_job(self, harness: Harness) -> None:
+    def test_release_finishes_a_committed_job_and_its_reason_is_a_note(self, harness: Harness) -> None:
         lease = enqueue_and_claim(harness)
         committed(harness, lease)
-        assert released(harness, lease).state is SUCCEEDED
-        assert last_execution(harness).ended_by is Verb.RELEASE
+        assert released(harness, lease, error="too late").state is SUCCEEDED
+        assert (last_execution(harness).ended_by, last_execution(harness).error) == (Verb.RELEASE, "too late")
 
     @rule("X5", "O1", "O8")
     def test_cancel_finishes_a_committed_job_and_says_who_and_why(self, harness: Harness) -> None:

@@ -139,6 +139,21 @@ class Failing:
         assert nacked(harness, claim_one(harness)).state is JobState.READY
         assert nacked(harness, claim_one(harness)).state is JobState.FAILED
 
+    @rule("F3", "I8")
+    def test_the_reason_of_a_release_is_kept_with_its_execution(self, harness: Harness) -> None:
+        enqueue_one(harness)
+        released(harness, claim_one(harness), error="no handler for kind 'kind'")
+        released(harness, claim_one(harness), delay_us=SECOND, error="another ✓")
+        harness.clock.advance(s=1)
+        released(harness, claim_one(harness))
+        ends = [(one.reason, one.error, one.started_at) for one in job_of(harness).executions]
+        assert ends == [
+            (AbortReason.RELEASED, "no handler for kind 'kind'", None),
+            (AbortReason.RELEASED, "another ✓", None),
+            (AbortReason.RELEASED, None, None),
+        ]
+        assert (job_of(harness).state, job_of(harness).retries) == (JobState.READY, 0)
+
     @rule("F4")
     def test_a_job_that_kills_its_workers_is_quarantined(self, harness: Harness) -> None:
         enqueue_one(harness)

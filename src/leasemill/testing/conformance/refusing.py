@@ -195,6 +195,7 @@ OF_A_HOLDER: Final[dict[str, Callable[[Pair, Pair], Command[Any]]]] = {
     "nack: delay above": lambda a, _: Nack([NackReport(*a, "broke", delay_us=LONGEST_US + 1)]),
     "nack: a lease kept without a report id": lambda a, _: Nack([NackReport(*a, "broke", keep_lease=True)]),
     "release: delay below": lambda a, b: Release([ReleaseReport(*a), ReleaseReport(*b, -1)]),
+    "release: error too long": lambda a, b: Release([ReleaseReport(*a), ReleaseReport(*b, None, "x" * 1_000_001)]),
     "release: too many": lambda a, _: Release([ReleaseReport(*a)] * 10_001),
 }
 

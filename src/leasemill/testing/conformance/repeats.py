@@ -176,7 +176,9 @@ REPEATS: Final[dict[str, Repeat]] = {
         _report(lambda job, token: Nack([NackReport(job, token, "broke")]), after_commit=True), _marked, 2 * LEASE_US
     ),
     "nack that keeps the lease": Repeat(_report(_keep_lease), _marked, LEASE_US),
-    "release": Repeat(_report(lambda job, token: Release([ReleaseReport(job, token, 5)])), _marked, 2 * LEASE_US),
+    "release": Repeat(
+        _report(lambda job, token: Release([ReleaseReport(job, token, 5, "why")])), _marked, 2 * LEASE_US
+    ),
     "release after commit": Repeat(
         _report(lambda job, token: Release([ReleaseReport(job, token)]), after_commit=True), _marked, 2 * LEASE_US
     ),

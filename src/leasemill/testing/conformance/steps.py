@@ -181,8 +181,8 @@ def keep(harness: Harness, lease: Lease, report_id: str, error: str = "it broke"
     return nack(harness, lease, error, keep_lease=True, report_id=report_id)
 
 
-def release(harness: Harness, lease: Lease, delay_us: int | None = None) -> ReleaseOutcome:
-    return only(harness.store.release([ReleaseReport(lease.job.id, lease.token, delay_us)]))
+def release(harness: Harness, lease: Lease, delay_us: int | None = None, error: str | None = None) -> ReleaseOutcome:
+    return only(harness.store.release([ReleaseReport(lease.job.id, lease.token, delay_us, error)]))
 
 
 def expire(harness: Harness, limit: int = 100) -> list[Expiration]:
@@ -210,8 +210,8 @@ def nacked(harness: Harness, lease: Lease, error: str = "it broke", **fields: An
     return expect(Nacked, nack(harness, lease, error, **fields))
 
 
-def released(harness: Harness, lease: Lease, delay_us: int | None = None) -> Released:
-    return expect(Released, release(harness, lease, delay_us))
+def released(harness: Harness, lease: Lease, delay_us: int | None = None, error: str | None = None) -> Released:
+    return expect(Released, release(harness, lease, delay_us, error))
 
 
 def failed_for_good(harness: Harness, lease: Lease, error: str = "it broke") -> Nacked:

@@ -1,4 +1,5 @@
 -- release: the job is READY again without a penalty, in its place or after a delay (C3, F3); it stays its lane's head.
+-- The reason, if there is one, is kept with the execution.
 -- Returns the jobs and their places. What is committed or not held is left to `decided.py`.
 -- Locks the leases' rows, in order.
 with held as (
@@ -15,7 +16,8 @@ with held as (
         request_id, leased_at, expires_at, terms, started_at, finished_at, ended_by, reason, error,
         kept_report_id, kept_retries)
     select no, attempt, attempt, due_at, retries, expirations, fence, token, worker, request_id, leased_at,
-        expires_at, terms, started_at, now, 'release', 'released', error, kept_report_id, kept_retries
+        expires_at, terms, started_at, now, 'release', 'released',
+        coalesce((%(errors)b::text[])[number], error), kept_report_id, kept_retries
     from released
 ), made_ready as (
     insert into leasemill.ready (queue, rank, available_at, seq, no, attempt, retries, expirations)
