@@ -132,6 +132,46 @@ def test_a_lease_that_cannot_be_extended_is_given_up_before_it_ends(bench: Bench
     assert 26.9 < bench.now() < 30
 
 
+@rule("L1")
+def test_a_lease_that_the_store_answers_for_without_extending_it_is_given_up_before_it_ends(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    stuck, other = bench.run("stuck"), bench.run("other")
+    extend = bench.store.extend
+
+    def skips_locked(leases: list[c.LeaseRef]) -> list[c.ExtendOutcome]:
+        done = {it.job_id: it for it in extend([lease for lease in leases if lease.job_id != "stuck"])}
+        return [done.get(lease.job_id, c.Extended("stuck", stuck.lease.expires_at)) for lease in leases]
+
+    monkeypatch.setattr(bench.store, "extend", skips_locked)
+    at = 9.0
+    while not bench.lost:
+        next_at = bench.beat_at(at)
+        assert next_at > at, "it is not asked for without a pause"
+        at = next_at
+        assert at < 100 or bench.lost
+    assert bench.lost == [("stuck", None)]
+    assert bench.now() == pytest.approx(27)
+    assert other.loss.held_until > 27
+    assert bench.metrics.not_extended > 1
+    assert caplog.text.count("lease not extended by the store") == 1
+
+
+def test_an_extension_whose_reply_was_lost_counts_from_when_it_was_asked_for(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The repeat finds the row locked and reads the end that the first call had set."""
+    execution = bench.run("a")
+    bench.store.fail(c.Extend, "after")
+    again_at = bench.beat_at(9)
+    until = bench.store.job("a").executions[0].expires_at  # type: ignore[union-attr]
+    assert until == 39_000_000
+    monkeypatch.setattr(bench.store, "extend", lambda leases: [c.Extended("a", until)])
+    bench.clock.advance(s=2)
+    bench.beat_at(max(again_at, 11))
+    assert execution.loss.held_until == pytest.approx(9 + 27)
+
+
 def test_a_lost_lease_is_told_with_the_stores_reason(bench: Bench) -> None:
     bench.run("a")
     bench.run("b")
@@ -323,5 +363,7 @@ def test_an_execution_counts_its_lease_from_before_the_claim_was_sent() -> None:
     lease = c.Lease(JobSpec("j", "q", "k"), "t", 1, 1, "w", 0, 30_000_000, Terms(), 0, 0, 0)
     execution = Execution(lease, None, 100.0)  # type: ignore[arg-type]
     assert execution.loss.held_until == pytest.approx(127)
-    execution.extended(109.0)
+    assert execution.extended(109.0, 39_500_000, is_repeat=False)
+    assert execution.loss.held_until == pytest.approx(136)
+    assert not execution.extended(112.0, 39_500_000, is_repeat=False)
     assert execution.loss.held_until == pytest.approx(136)

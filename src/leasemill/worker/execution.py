@@ -40,8 +40,10 @@ class Execution:
 
     __slots__ = (
         "abandon_at",
+        "beat_after",
         "claimed_at",
         "context",
+        "expires_at",
         "is_start_told",
         "job",
         "lease",
@@ -61,7 +63,11 @@ class Execution:
         self.lease_s = lease.terms.lease_ttl_us / SECOND
         self.claimed_at = sent_at
         self.sent_at = sent_at
-        """Monotonic time before the call that granted or last extended the lease was sent."""
+        """Monotonic time from which the lease counts: before the call that granted or last extended it was sent."""
+        self.expires_at = lease.expires_at
+        """By the store's clock, as the store last said."""
+        self.beat_after = 0.0
+        """Monotonic time before which the store is not asked again for an extension it did not give."""
         self.loss = LossSignal(held_until(sent_at, self.lease_s))
         self.phase = Phase.QUEUED
         self.stop: Stop | None = None
@@ -98,9 +104,19 @@ class Execution:
         args, kwargs = self.job.arguments.decode(self.lease.job.payload)
         return (args if self.context is None else (self.context, *args)), kwargs
 
-    def extended(self, sent_at: float) -> None:
-        self.sent_at = sent_at
-        self.loss.held_until = held_until(sent_at, self.lease_s)
+    def extended(self, sent_at: float, expires_at: int, *, is_repeat: bool) -> bool:
+        """Take over the end of the lease that the store returned; False if that is not later than before (L9).
+
+        A later end counts from before the call was sent. A call that repeats one whose reply was lost may only have
+        read what that one did: then the lease has gained the difference between the two ends, and no more.
+        """
+        gained_s = (expires_at - self.expires_at) / SECOND
+        if gained_s <= 0:
+            return False
+        self.expires_at = expires_at
+        self.sent_at = min(sent_at, self.sent_at + gained_s) if is_repeat else sent_at
+        self.loss.held_until = held_until(self.sent_at, self.lease_s)
+        return True
 
     @property
     def is_held(self) -> bool:

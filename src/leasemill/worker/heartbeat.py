@@ -18,7 +18,7 @@ from leasemill.store.base import Store
 from leasemill.worker.background import Background
 from leasemill.worker.execution import Execution, Phase
 from leasemill.worker.metrics import Metrics
-from leasemill.worker.pacing import backoff_s, beat_at, worth_extending
+from leasemill.worker.pacing import backoff_s, beat_at, retry_beat_s, worth_extending
 from leasemill.worker.reporter import Ended
 
 log = logging.getLogger("leasemill.worker")
@@ -96,7 +96,7 @@ class Heartbeat:
     def _take_due(self, now: float) -> list[Execution]:
         with self._lock:
             running = [it for it in self._running() if _is_extended(it, now)]
-            if not any(beat_at(it.sent_at, it.lease_s, self._interval_s) <= now for it in running):
+            if not any(self._due_at(it) <= now for it in running):
                 return []
             due = [it for it in running if worth_extending(now, it.sent_at, it.lease_s)]
             self._extending = frozenset(it.lease.token for it in due)
@@ -114,20 +114,31 @@ class Heartbeat:
             with self._lock:
                 self._extending = frozenset()
             self._on_answered()
-        self._failures = 0
+        is_repeat, self._failures = self._failures > 0, 0
         self._metrics.beats += 1
         for execution, outcome in zip(due, outcomes, strict=True):
             if isinstance(outcome, c.Lost):
                 self._on_lost(execution, outcome.reason)
-            else:
-                execution.extended(sent_at)
+            elif execution.extended(sent_at, outcome.expires_at, is_repeat=is_repeat):
+                execution.beat_after = 0.0
                 self._metrics.extended += 1
+            else:
+                self._not_extended(execution)
+
+    def _not_extended(self, execution: Execution) -> None:
+        """The store answered, and the lease ends when it did before (its row is locked, its clock stood still)."""
+        self._metrics.not_extended += 1
+        if execution.beat_after == 0.0:
+            log.warning(
+                "lease not extended by the store: repeated until the lease runs out", extra=execution.log_fields
+            )
+        execution.beat_after = self._monotonic() + retry_beat_s(execution.lease_s)
 
     def _failed(self, error: Unavailable, due: list[Execution]) -> None:
         self._failures += 1
         self._metrics.beats_failed += 1
         self._metrics.unavailable += 1
-        wait_s = min(backoff_s(self._failures, self._store.entropy.jitter()), *(it.lease_s / 10 for it in due))
+        wait_s = min(backoff_s(self._failures, self._store.entropy.jitter()), *(retry_beat_s(it.lease_s) for it in due))
         self._not_before = self._monotonic() + wait_s
         if self._failures == 1:
             log.warning("heartbeat failed, it is repeated until the leases run out: %s", error)
@@ -142,9 +153,12 @@ class Heartbeat:
             if now >= lost_at:
                 self._on_lost(execution, None)
                 continue
-            due_at = beat_at(execution.sent_at, execution.lease_s, self._interval_s)
-            next_at = min(next_at, lost_at, max(due_at, self._not_before))
+            next_at = min(next_at, lost_at, max(self._due_at(execution), self._not_before))
         return next_at
+
+    def _due_at(self, execution: Execution) -> float:
+        due_at = beat_at(execution.sent_at, execution.lease_s, self._interval_s)
+        return max(due_at, execution.beat_after)
 
     def _run(self) -> None:
         while self._wait():

@@ -30,6 +30,8 @@ class Metrics:
     beats: int = 0
     beats_failed: int = 0
     extended: int = 0
+    not_extended: int = 0
+    """Leases in an answered heartbeat whose end the store did not move."""
     unavailable: int = 0
     """Calls the store could not answer; each was repeated."""
 

@@ -67,6 +67,11 @@ def beat_at(sent_at: float, lease_s: float, longest_s: float | None) -> float:
     return sent_at + (interval_s if longest_s is None else min(interval_s, longest_s))
 
 
+def retry_beat_s(lease_s: float) -> float:
+    """How long to wait, at most, before an extension that did not come through is asked for again."""
+    return lease_s / 10
+
+
 def worth_extending(now: float, sent_at: float, lease_s: float) -> bool:
     """Old enough to be extended together with another lease that is due."""
     return now - sent_at >= lease_s * BEAT_TOGETHER_FRACTION
