@@ -40,6 +40,7 @@ def migrate(connection: psycopg.Connection[Any], schema: str) -> list[Migration]
     """Bring a schema up to date; answers with what was missing."""
     check_schema(schema)
     with connection.transaction():
+        connection.execute("set transaction isolation level read committed")  # to see what another has just made
         connection.execute("set local lock_timeout = '10s'")
         connection.execute("select pg_advisory_xact_lock(hashtextextended(%s, 0))", [f"leasemill migrate {schema}"])
         connection.execute(sql.SQL("create schema if not exists {}").format(sql.Identifier(schema)))

@@ -2,7 +2,8 @@
 
 A command is tried again only if repeating it is safe; the caller says so. Deadlocks and serialization failures are
 tried again inside, a lost connection with back-off and jitter until `retry_for_s` is over. Nothing here knows a verb,
-and no connection keeps any state between two uses.
+and no connection keeps any state between two uses. Every transaction is READ COMMITTED, whatever the server's,
+database's or role's default is: a statement after a lock must see what was committed while it waited.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ LONGEST_PAUSE_S: Final = 1.0
 CONFLICT_TRIES: Final = 10
 IDLE_S: Final = 3.0
 """Between two statements of a transaction nothing is waited for: a process that stands still there loses its locks."""
+ISOLATION: Final = r"-c default_transaction_isolation=read\ committed"
 CONFLICTS: Final = (errors.DeadlockDetected, errors.SerializationFailure, errors.LockNotAvailable)
 NOT_PREPARED: Final = (errors.InvalidSqlStatementName, errors.DuplicatePreparedStatement)
 GONE: Final = (
@@ -178,8 +180,9 @@ class Pool:
     def _connected(self, has_settings: bool) -> Connection:
         given: dict[str, Any] = {"fallback_application_name": "leasemill"}
         if has_settings:
-            given["options"] = f"{_settings(self._options)} {self._own_settings}".rstrip()
+            given["options"] = f"{_settings(self._options)} {self._own_settings} {ISOLATION}"
         connection: Connection = psycopg.connect(self._conninfo, autocommit=True, prepare_threshold=None, **given)
+        connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED  # of BEGIN, where options are not taken
         register(connection)
         if self.prepares and _is_pooled(connection):
             LOGGER.info("a pooler stands before the server: going on without prepared statements")
