@@ -7,7 +7,6 @@ imported from a payload.
 from __future__ import annotations
 
 import inspect
-import os
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
@@ -22,7 +21,7 @@ from leasemill.job import Call, FixedLane, JobHandle, JobType, LaneRule, aenqueu
 from leasemill.kernel.model import OnFailure
 from leasemill.kernel.validate import check_name
 from leasemill.policy import Duration, LeasePreset, OnFailureChoice, Retry, kind_policy
-from leasemill.store.base import DEFAULT_URL, URL_VARIABLE, FullStore, hidden_password, open_store
+from leasemill.store.base import FullStore, choose_url, hidden_password, open_store
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -46,12 +45,12 @@ class Declares(Protocol):
 class App:
     """The jobs of a program and the store they go to.
 
-    The store is the one the environment names (LEASEMILL_URL), else `url`, else a folder `.leasemill` here. An
-    explicit `memory:` or `store` is never overridden: a test must not reach a real store because of a variable.
+    The store is the one that `url` or `store` names, else the one the environment names (LEASEMILL_URL), else a folder
+    `.leasemill` in the working directory.
     """
 
     def __init__(self, url: str | None = None, *, store: FullStore | None = None) -> None:
-        self.url = _chosen_url(url)
+        self.url = choose_url(url)
         self._store = store
         self._opening = threading.Lock()
         self._jobs: dict[str, JobType[..., Any]] = {}
@@ -191,12 +190,6 @@ class App:
     def handle(self, job_id: str) -> JobHandle[Any]:
         """The handle of a job enqueued earlier, or elsewhere; its result comes as plain JSON values."""
         return JobHandle(self.store, job_id, DEFAULT_QUEUE, None)
-
-
-def _chosen_url(url: str | None) -> str:
-    if url is not None and url.startswith("memory:"):
-        return url
-    return os.environ.get(URL_VARIABLE) or url or DEFAULT_URL
 
 
 def _identity(function: Callable[..., Any]) -> str:

@@ -32,18 +32,29 @@ def app(clock: ManualClock) -> App:
 # Which store ----------------------------------------------------------------------------------------------------
 
 
-def test_the_store_is_the_environments_else_the_given_else_a_folder_here(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("url", "variable", "chosen"),
+    [
+        (None, None, "file:./.leasemill"),
+        (None, "", "file:./.leasemill"),
+        (None, "postgresql://db/jobs", "postgresql://db/jobs"),
+        ("file:./jobs", None, "file:./jobs"),
+        ("file:./jobs", "postgresql://db/jobs", "file:./jobs"),
+        ("memory:", "postgresql://db/jobs", "memory:"),
+    ],
+)
+def test_an_explicit_url_wins_over_the_environment_and_the_environment_over_the_default(
+    url: str | None, variable: str | None, chosen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("LEASEMILL_URL", raising=False)
-    assert App().url == "file:./.leasemill"
-    assert App("file:./jobs").url == "file:./jobs"
-    monkeypatch.setenv("LEASEMILL_URL", "postgresql://db/jobs")
-    assert App().url == "postgresql://db/jobs"
-    assert App("file:./jobs").url == "postgresql://db/jobs"
+    if variable is not None:
+        monkeypatch.setenv("LEASEMILL_URL", variable)
+    assert App(url).url == chosen
 
 
-def test_the_environment_never_turns_a_store_in_memory_into_a_real_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LEASEMILL_URL", "postgresql://db/jobs")
-    assert App("memory:").url == "memory:"
+def test_an_explicit_url_that_is_empty_is_refused_instead_of_ignored() -> None:
+    with pytest.raises(Invalid, match="names no store"), App("") as app:
+        app.handle("job").status()
 
 
 def test_declaring_jobs_opens_no_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

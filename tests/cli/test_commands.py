@@ -71,7 +71,7 @@ def test_every_command_explains_itself(command: str) -> None:
 
 
 def test_a_job_goes_from_the_shell_through_a_worker_to_its_record() -> None:
-    job_id = enqueue("send", "--json", '{"to": "ann", "copies": 3}')
+    job_id = enqueue("send", "--args", '{"to": "ann", "copies": 3}')
     drain()
     shown = told("jobs", "show", job_id, "--json")
     assert isinstance(shown, dict)
@@ -84,10 +84,10 @@ def test_a_job_goes_from_the_shell_through_a_worker_to_its_record() -> None:
 
 
 def test_the_same_id_and_content_again_is_a_duplicate_and_other_content_a_conflict() -> None:
-    enqueue("send", "--json", '{"to": "ann"}', "--id", "one")
-    again = told("enqueue", "cli_tasks:app", "send", "--json", '{"to": "ann"}', "--id", "one", "--output", "json")
+    enqueue("send", "--args", '{"to": "ann"}', "--id", "one")
+    again = told("enqueue", "cli_tasks:app", "send", "--args", '{"to": "ann"}', "--id", "one", "--json")
     assert again == {"id": "one", "kind": "send", "queue": "mail", "is_duplicate": True}
-    conflict = leasemill("enqueue", "cli_tasks:app", "send", "--json", '{"to": "bob"}', "--id", "one")
+    conflict = leasemill("enqueue", "cli_tasks:app", "send", "--args", '{"to": "bob"}', "--id", "one")
     assert conflict.exit_code == 1
     assert "exists with other content" in conflict.output
 
@@ -95,15 +95,28 @@ def test_the_same_id_and_content_again_is_a_duplicate_and_other_content_a_confli
 @pytest.mark.parametrize(
     ("arguments", "exit_code", "sentence"),
     [
-        (("enqueue", "cli_tasks:app", "send", "--json", '{"to": 7}'), 2, "argument 'to'"),
-        (("enqueue", "cli_tasks:app", "send", "--json", "[1]"), 2, "must be an object"),
-        (("enqueue", "cli_tasks:app", "send", "--json", "{"), 2, "is not JSON"),
-        (("enqueue", "cli_tasks:app", "sned"), 1, "it declares: crunch, send"),
-        (("enqueue", "cli_tasks:app", "send", "--json", '{"to":"a"}', "--run-at", "soon"), 2, "is no time"),
-        (("enqueue", "cli_tasks:other", "send"), 2, "no leasemill.App"),
+        (("enqueue", "cli_tasks:app", "send", "--args", '{"to": 7}'), 2, "argument 'to'"),
+        (("enqueue", "cli_tasks:app", "send", "--args", "[1]"), 2, "must be a JSON object"),
+        (("enqueue", "cli_tasks:app", "send", "--args", "{"), 2, "is not JSON"),
+        (("enqueue", "cli_tasks:app", "sned"), 1, "did you mean 'send'? (declared: crunch, send)"),
+        (("enqueue", "cli_tasks:app", "send", "--args", '{"to":"a"}', "--run-at", "soon"), 2, "is not a time"),
+        (("enqueue", "cli_tasks:other", "send"), 2, "is not a leasemill.App: write cli_tasks:app"),
         (("enqueue", "cli_tasks", "send"), 2, "write MODULE:APP"),
+        (("enqueue", "cli_tasks:ap", "send"), 2, "cli_tasks has no 'ap': write cli_tasks:app"),
+        (("enqueue", "cli_tasks:app", "crunch", "--url", "memory:"), 1, "gone when this command ends"),
+        (("jobs", "list", "--url", "memory:"), 1, "gone when this command ends"),
+        (("stats", "--url", ""), 2, "names no store"),
+        (("db", "status"), 2, "is not a PostgreSQL store: name one with --url"),
+        (
+            ("worker", "./jobs/cli_tasks.py:app"),
+            2,
+            "is a path: name the module instead, for example jobs.cli_tasks:app",
+        ),
+        (("worker", "/cli_tasks:app"), 2, "for example cli_tasks:app"),
+        (("worker", ".cli_tasks:app"), 2, "is not a module's name"),
+        (("worker", "cli_tasks.app:app"), 2, "there is no module 'cli_tasks.app'"),
         (("worker", "no_such_module:app"), 2, "there is no module"),
-        (("worker", "cli_tasks:app", "--queue", "mail=many"), 2, "the weight is a whole number"),
+        (("worker", "cli_tasks:app", "--queue", "mail=many"), 2, "the weight must be a whole number"),
         (("worker", "cli_tasks:app", "--heartbeat", "20"), 2, "heartbeat"),
         (("jobs", "list"), 1, "there are no jobs in .leasemill yet"),
         (("stats", "--url", "ftp://example"), 2, "names no store"),
@@ -123,8 +136,8 @@ def test_looking_makes_no_store(project: Path) -> None:
 
 
 def test_jobs_are_listed_by_what_is_asked_for_page_by_page() -> None:
-    ids = [enqueue("send", "--json", json.dumps({"to": name})) for name in ("ann", "bob", "nobody")]
-    other = enqueue("crunch", "--json", '{"number": 1}')
+    ids = [enqueue("send", "--args", json.dumps({"to": name})) for name in ("ann", "bob", "nobody")]
+    other = enqueue("crunch", "--args", '{"number": 1}')
     drain()
     failed = told("jobs", "list", "--state", "failed", "--json")
     assert isinstance(failed, dict)
@@ -134,14 +147,14 @@ def test_jobs_are_listed_by_what_is_asked_for_page_by_page() -> None:
     assert [job["id"] for job in slow["jobs"]] == [other]
     first = told("jobs", "list", "--limit", "3", "--json")
     assert isinstance(first, dict)
-    rest = told("jobs", "list", "--after", str(first["after"]), "--json")
+    rest = told("jobs", "list", "--cursor", str(first["cursor"]), "--json")
     assert isinstance(rest, dict)
     assert [job["id"] for job in first["jobs"] + rest["jobs"]] == [*ids, other]
     assert "no such mailbox" in leasemill("jobs", "list").output
 
 
 def test_a_failed_job_is_redriven_and_runs_again() -> None:
-    job_id = enqueue("send", "--json", '{"to": "nobody"}')
+    job_id = enqueue("send", "--args", '{"to": "nobody"}')
     drain()
     dry = told("jobs", "redrive", "--state", "failed", "--reason", "mailbox made", "--dry-run", "--json")
     assert dry == {"job_ids": [job_id], "is_dry_run": True}
@@ -154,7 +167,7 @@ def test_a_failed_job_is_redriven_and_runs_again() -> None:
 
 
 def test_a_job_is_explained_to_people_and_to_scripts() -> None:
-    job_id = enqueue("send", "--json", '{"to": "nobody"}')
+    job_id = enqueue("send", "--args", '{"to": "nobody"}')
     waiting = leasemill("jobs", "explain", job_id)
     assert waiting.output.splitlines()[0] == f"Job '{job_id}' (send, queue 'mail', lane 'nobody') is READY."
     assert "no worker is at work that serves queue 'mail'" in waiting.output
@@ -169,7 +182,7 @@ def test_a_job_is_explained_to_people_and_to_scripts() -> None:
 
 
 def test_a_job_is_cancelled_and_purged_and_the_acts_are_kept(project: Path) -> None:
-    job_id = enqueue("send", "--json", '{"to": "ann"}')
+    job_id = enqueue("send", "--args", '{"to": "ann"}')
     assert (
         leasemill("jobs", "cancel", job_id, "--reason", "a mistake", "--by", "ann").output == f"{job_id}: cancelled\n"
     )
@@ -189,12 +202,12 @@ def test_a_job_is_cancelled_and_purged_and_the_acts_are_kept(project: Path) -> N
 
 
 def test_an_act_needs_a_reason() -> None:
-    job_id = enqueue("send", "--json", '{"to": "ann"}')
+    job_id = enqueue("send", "--args", '{"to": "ann"}')
     assert leasemill("jobs", "cancel", job_id).exit_code == 2
 
 
 def test_a_paused_queue_gives_no_job_until_it_is_resumed() -> None:
-    job_id = enqueue("send", "--json", '{"to": "ann"}')
+    job_id = enqueue("send", "--args", '{"to": "ann"}')
     assert leasemill("queues", "pause", "mail", "--reason", "maintenance").exit_code == 0
     drain()
     assert "paused" in leasemill("queues", "list").output
@@ -206,7 +219,7 @@ def test_a_paused_queue_gives_no_job_until_it_is_resumed() -> None:
 
 
 def test_a_queues_policy_is_set_option_by_option() -> None:
-    enqueue("send", "--json", '{"to": "ann"}')
+    enqueue("send", "--args", '{"to": "ann"}')
     told("queues", "set", "mail", "--lease", "60", "--reason", "slow host", "--json")
     after = told("queues", "set", "mail", "--max-retries", "7", "--reason", "flaky host", "--json")
     assert after == {"queue": "mail", "policy": {"max_retries": 7, "lease_ttl_s": 60.0}}
@@ -219,7 +232,7 @@ def test_a_queues_policy_is_set_option_by_option() -> None:
 
 
 def test_stats_count_and_health_tells_whether_workers_are_there() -> None:
-    enqueue("send", "--json", '{"to": "ann"}')
+    enqueue("send", "--args", '{"to": "ann"}')
     found = told("stats", "--json")
     assert isinstance(found, dict)
     assert found["queues"]["mail"]["jobs"]["ready"] == 1
@@ -231,6 +244,84 @@ def test_stats_count_and_health_tells_whether_workers_are_there() -> None:
 
 
 def test_every_state_has_a_column() -> None:
-    enqueue("send", "--json", '{"to": "ann"}')
+    enqueue("send", "--args", '{"to": "ann"}')
     header = leasemill("stats").output.splitlines()[0].split()
     assert header == ["queue", *(state.value for state in JobState), "next"]
+
+
+# Which store ----------------------------------------------------------------------------------------------------
+
+EXPLICIT = """
+from leasemill import App
+
+app = App("file:./code")
+
+@app.job
+def work() -> None: ...
+"""
+
+
+@pytest.mark.parametrize(
+    ("target", "options", "variable", "folder"),
+    [
+        ("cli_tasks:app", (), None, ".leasemill"),
+        ("cli_tasks:app", (), "file:./variable", "variable"),
+        ("cli_tasks:app", ("--url", "file:./option"), "file:./variable", "option"),
+        ("cli_explicit:app", (), None, "code"),
+        ("cli_explicit:app", (), "file:./variable", "code"),
+        ("cli_explicit:app", ("--url", "file:./option"), "file:./variable", "option"),
+    ],
+)
+def test_the_url_option_wins_over_the_apps_url_and_that_over_the_environment(
+    project: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    target: str,
+    options: tuple[str, ...],
+    variable: str | None,
+    folder: str,
+) -> None:
+    (project / "cli_explicit.py").write_text(EXPLICIT)
+    monkeypatch.setitem(sys.modules, "cli_explicit", None)
+    monkeypatch.delitem(sys.modules, "cli_explicit")
+    if variable is not None:
+        monkeypatch.setenv("LEASEMILL_URL", variable)
+    kind = ("crunch", "--args", '{"number": 1}') if target == "cli_tasks:app" else ("work",)
+    enqueued = leasemill("enqueue", target, *kind, *options)
+    assert enqueued.exit_code == 0, enqueued.output
+    drained = leasemill("worker", target, "--drain", "--log-level", "error", *options)
+    assert drained.exit_code == 0, drained.output
+    shown = told("jobs", "show", enqueued.output.strip(), "--url", f"file:./{folder}", "--json")
+    assert isinstance(shown, dict)
+    assert shown["state"] == "succeeded"
+    assert [path.name for path in project.iterdir() if (path / "manifest").exists()] == [folder]
+
+
+def test_reading_commands_take_the_url_option_then_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEASEMILL_URL", "file:./variable")
+    assert "in variable yet" in leasemill("stats").output
+    assert "in option yet" in leasemill("stats", "--url", "file:./option").output
+
+
+# The user's module ----------------------------------------------------------------------------------------------
+
+
+def test_a_module_that_cannot_be_imported_shows_its_own_traceback_and_none_of_ours(project: Path) -> None:
+    (project / "cli_broken.py").write_text("def begin():\n    import no_such_library\n\nbegin()\n")
+    result = leasemill("worker", "cli_broken:app")
+    assert result.exit_code == 1
+    lines = result.output.splitlines()
+    assert lines[0] == "Traceback (most recent call last):"
+    assert [line.strip() for line in lines if line.startswith("  File")] == [
+        f'File "{project}/cli_broken.py", line 4, in <module>',
+        f'File "{project}/cli_broken.py", line 2, in begin',
+    ]
+    error = "ModuleNotFoundError: No module named 'no_such_library'"
+    assert lines[-1] == f"Error: cli_broken cannot be imported: {error}"
+
+
+def test_a_queue_that_no_declared_job_uses_is_warned_of() -> None:
+    result = leasemill("worker", "cli_tasks:app", "--queue", "mial", "--drain")
+    assert result.exit_code == 0
+    assert (
+        "no declared job uses queue 'mial'; did you mean 'mail'? (queues of declared jobs: mail, slow)" in result.output
+    )

@@ -115,10 +115,10 @@ class OperateSuite:
 
     def test_a_filter_may_be_a_time(self, desk: Desk) -> None:
         desk.fail("ValueError: no", "a1")
-        assert desk.told("jobs", "list", "--after-time", "2100-01-01T00:00:00Z")["jobs"] == []
-        assert desk.said("jobs", "redrive", "--before-time", "2100-01-01T00:00:00Z", "--reason", "old") == ["a1"]
+        assert desk.told("jobs", "list", "--after", "2100-01-01T00:00:00Z")["jobs"] == []
+        assert desk.said("jobs", "redrive", "--before", "2100-01-01T00:00:00Z", "--reason", "old") == ["a1"]
         for wrong in ("soon", "2100-01-01T00:00:00"):
-            assert desk.refused("jobs", "list", "--after-time", wrong)[0] == 2
+            assert desk.refused("jobs", "list", "--after", wrong)[0] == 2
 
     def test_a_rate_is_kept(self, desk: Desk) -> None:
         ids = [f"job-{number:02}" for number in range(12)]

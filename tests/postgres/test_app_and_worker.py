@@ -156,7 +156,7 @@ def told(*arguments: str, code: int = 0) -> Any:
 
 
 def enqueue(arguments: str) -> str:
-    result = leasemill("enqueue", "postgres_tasks:app", "send", "--json", arguments)
+    result = leasemill("enqueue", "postgres_tasks:app", "send", "--args", arguments)
     assert result.exit_code == 0, result.output
     return result.output.strip()
 

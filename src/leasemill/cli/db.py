@@ -1,17 +1,18 @@
-"""`leasemill db`: the tables of a postgresql:// store: make them, tell their version, prove them sound."""
+"""`leasemill db`: the tables of a postgresql:// store: create them, show their version, check them."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from leasemill.cli.opening import url_option
 from leasemill.cli.output import json_option, print_json
 from leasemill.errors import Invalid, Unavailable
-from leasemill.store.base import URL_VARIABLE
+from leasemill.store.base import URL_VARIABLE, hidden_password
+from leasemill.wording import counted
 
 if TYPE_CHECKING:
     import psycopg
@@ -19,19 +20,13 @@ if TYPE_CHECKING:
 EXIT_BEHIND = 1
 EXIT_UNSOUND = 1
 
-url_option = click.option(
-    "--url",
-    default=lambda: os.environ.get(URL_VARIABLE, ""),
-    help=f"postgresql://user@host/database?schema=leasemill; also {URL_VARIABLE}.",
-)
-
 
 @click.group()
 def db() -> None:
-    """Look after the tables of a postgresql:// store.
+    """Create, migrate and check the tables of a postgresql:// store.
 
-    They live in a schema of their own: `leasemill`, unless the URL says ?schema=…. All can be used while workers run.
-    Exit codes: 0 up to date and sound, 1 not, 2 wrong call, 3 not reached.
+    The tables live in a schema of their own, by default `leasemill`; ?schema=… in the URL names another. All of these
+    can be used while workers run. Exit codes: 0 up to date and sound, 1 not, 2 wrong call, 3 unreachable.
     """
 
 
@@ -39,7 +34,7 @@ def db() -> None:
 @url_option
 @json_option
 def migrate(url: str, as_json: bool) -> None:
-    """Make the tables, or bring them up to date. Any number of times."""
+    """Create the tables, or bring them up to date. It is safe to run it again."""
     from leasemill.store.postgres.migrate import migrate as bring_up_to_date  # noqa: PLC0415  (psycopg is an extra)
 
     with _connected(url) as (connection, schema):
@@ -56,7 +51,7 @@ def migrate(url: str, as_json: bool) -> None:
 @url_option
 @json_option
 def status(url: str, as_json: bool) -> None:
-    """Tell which version the tables have, and which this Leasemill needs."""
+    """Show which version the tables have, and which migrations are missing."""
     from leasemill.store.postgres.migrate import applied, migrations  # noqa: PLC0415  (psycopg is an extra)
 
     with _connected(url) as (connection, schema):
@@ -74,11 +69,11 @@ def status(url: str, as_json: bool) -> None:
 
 
 @db.command()
-@click.option("--rebuild", is_flag=True, help="Make the claimable set and the lanes' lines anew; writers wait.")
+@click.option("--rebuild", is_flag=True, help="Rebuild what is derived from jobs and executions; writers wait.")
 @url_option
 @json_option
 def check(url: str, rebuild: bool, as_json: bool) -> None:
-    """Prove that what is derived follows from jobs and executions. Reads everything."""
+    """Check that what is derived agrees with jobs and executions. Reads everything."""
     from leasemill.store.postgres import check as checking  # noqa: PLC0415  (psycopg is an extra)
 
     with _connected(url) as (connection, schema):
@@ -89,7 +84,7 @@ def check(url: str, rebuild: bool, as_json: bool) -> None:
             if not as_json:
                 for sentence in found:
                     click.echo(f"was wrong: {sentence}")
-                click.echo(f"schema {schema}: rebuilt, {claimable:,} jobs can be claimed")
+                click.echo(f"schema {schema}: rebuilt, {counted(claimable, 'job')} can be claimed")
     if as_json:
         print_json({"schema": schema, "is_sound": not wrong, "wrong": wrong})
     else:
@@ -102,8 +97,11 @@ def check(url: str, rebuild: bool, as_json: bool) -> None:
 
 @contextmanager
 def _connected(url: str) -> Iterator[tuple[psycopg.Connection[Any], str]]:
-    if not url:
-        raise Invalid(f"name the store with --url postgresql://user@host/database, or in {URL_VARIABLE}")
+    if not url.startswith(("postgresql:", "postgres:")):
+        raise Invalid(
+            f"{hidden_password(url)} is not a PostgreSQL store: "
+            f"name one with --url postgresql://user@host/database, or in {URL_VARIABLE}"
+        )
     try:
         import psycopg  # noqa: PLC0415  (an extra)
     except ImportError:

@@ -8,43 +8,49 @@ from typing import Any
 
 import click
 
-from leasemill.cli.output import print_json
+from leasemill.cli.filters import time_option
+from leasemill.cli.opening import app_url_option, refuse_memory
+from leasemill.cli.output import json_option, print_json
 from leasemill.errors import NotFound
+from leasemill.wording import did_you_mean
 
 
 @click.command()
 @click.argument("app", metavar="MODULE:APP")
 @click.argument("kind")
-@click.option("--json", "arguments", default="{}", metavar="OBJECT", help="The arguments, as a JSON object.")
-@click.option("--delay", type=float, metavar="SECONDS", help="Not before this much later.")
-@click.option("--run-at", metavar="TIME", help="Not before this time, as 2030-01-31T12:00:00+01:00.")
-@click.option("--priority", type=click.IntRange(0, 9), help="Higher first.")
-@click.option("--id", "job_id", help="The job's id; the same id and content again changes nothing.")
+@click.option("--args", "arguments", default="{}", metavar="OBJECT", help="The job's arguments, as a JSON object.")
+@click.option("--delay", type=float, metavar="SECONDS", help="Do not run it before this many seconds have passed.")
+@time_option("--run-at", help="Do not run it before this time, for example 2030-01-31T12:00:00+01:00.")
+@click.option("--priority", type=click.IntRange(0, 9), help="From 0 to 9; higher runs first.")
+@click.option("--id", "job_id", help="The job's id; the same id with the same content again changes nothing.")
 @click.option("--lane", help="The lane it runs in.")
-@click.option("--output", type=click.Choice(["id", "json"]), default="id", show_default=True)
+@app_url_option
+@json_option
 def enqueue(
     app: str,
     kind: str,
     arguments: str,
     delay: float | None,
-    run_at: str | None,
+    run_at: datetime | None,
     priority: int | None,
     job_id: str | None,
     lane: str | None,
-    output: str,
+    url: str | None,
+    as_json: bool,
 ) -> None:
     """Enqueue a job of KIND and print its id."""
     from leasemill.cli.loading import load_app  # noqa: PLC0415  (--help must answer before it is imported)
 
-    loaded = load_app(app)
+    loaded = load_app(app, url)
+    refuse_memory(loaded.url)
     job = loaded.jobs.get(kind)
     if job is None:
         known = ", ".join(sorted(loaded.jobs)) or "none"
-        raise NotFound(f"{app} declares no job {kind!r}; it declares: {known}")
-    handle = job.options(delay=delay, run_at=_time(run_at), priority=priority, job_id=job_id, lane=lane).enqueue(
+        raise NotFound(f"{app} declares no job {kind!r}{did_you_mean(kind, loaded.jobs)} (declared: {known})")
+    handle = job.options(delay=delay, run_at=run_at, priority=priority, job_id=job_id, lane=lane).enqueue(
         **_object(arguments)
     )
-    if output == "json":
+    if as_json:
         print_json({"id": handle.id, "kind": kind, "queue": job.queue, "is_duplicate": handle.is_duplicate})
     else:
         click.echo(handle.id)
@@ -55,16 +61,7 @@ def _object(text: str) -> dict[str, Any]:
     try:
         found = json.loads(text)
     except json.JSONDecodeError as error:
-        raise click.UsageError(f"--json is not JSON: {error}") from None
+        raise click.UsageError(f"--args is not JSON: {error}") from None
     if not isinstance(found, dict):
-        raise click.UsageError('--json must be an object, as in --json \'{"account": "a1"}\'')
+        raise click.UsageError('--args must be a JSON object, for example --args \'{"account": "a1"}\'')
     return found
-
-
-def _time(text: str | None) -> datetime | None:
-    if text is None:
-        return None
-    try:
-        return datetime.fromisoformat(text)
-    except ValueError:
-        raise click.UsageError(f"--run-at {text} is no time: write it as 2030-01-31T12:00:00+01:00") from None

@@ -1,10 +1,10 @@
-"""Which jobs a command is about: the same options wherever jobs are chosen."""
+"""Which jobs a command is about: the same options, under the same names, wherever jobs are chosen."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeAlias
 
 import click
 
@@ -12,26 +12,32 @@ from leasemill.errors import Invalid
 from leasemill.kernel.commands import JobFilter
 from leasemill.kernel.model import SECOND, JobState
 
+Decorator: TypeAlias = Callable[[Callable[..., None]], Callable[..., None]]
+
+
+def time_option(name: str, *, help: str) -> Decorator:  # noqa: A002  (click's word)
+    """An option that takes a time with its zone."""
+    return click.option(name, metavar="TIME", callback=_as_time, help=help)
+
 
 def filter_options(command: Callable[..., None]) -> Callable[..., None]:
-    for option in reversed(
-        [
-            click.option("--id", "job_ids", multiple=True, help="This job; may be given several times."),
-            click.option("--queue", help="Of this queue."),
-            click.option("--kind", help="Of this kind."),
-            click.option("--lane", help="Of this lane."),
-            click.option(
-                "--state",
-                "states",
-                multiple=True,
-                type=click.Choice([state.value for state in JobState]),
-                help="In it.",
-            ),
-            click.option("--error", help="Whose latest error contains this text."),
-            click.option("--after-time", metavar="TIME", help="Changed then or later, as 2030-01-31T12:00:00+01:00."),
-            click.option("--before-time", metavar="TIME", help="Changed before."),
-        ]
-    ):
+    options: list[Decorator] = [
+        click.option("--id", "job_ids", multiple=True, help="Jobs with this id; may be repeated."),
+        click.option("--queue", help="Jobs of this queue."),
+        click.option("--kind", help="Jobs of this kind."),
+        click.option("--lane", help="Jobs of this lane."),
+        click.option(
+            "--state",
+            "states",
+            multiple=True,
+            type=click.Choice([state.value for state in JobState]),
+            help="Jobs in this state; may be repeated.",
+        ),
+        click.option("--error", help="Jobs whose latest error contains this text."),
+        time_option("--after", help="Jobs that last changed at or after this time: 2030-01-31T12:00:00+01:00."),
+        time_option("--before", help="Jobs that last changed before this time."),
+    ]
+    for option in reversed(options):
         command = option(command)
     return command
 
@@ -43,8 +49,8 @@ def wanted(
     lane: str | None,
     states: tuple[str, ...],
     error: str | None,
-    after_time: str | None,
-    before_time: str | None,
+    after: datetime | None,
+    before: datetime | None,
 ) -> JobFilter:
     return JobFilter(
         job_ids=job_ids or None,
@@ -52,8 +58,8 @@ def wanted(
         kind=kind,
         lane=lane,
         states=frozenset(map(JobState, states)) or None,
-        updated_after=_instant("--after-time", after_time),
-        updated_before=_instant("--before-time", before_time),
+        updated_after=_instant(after),
+        updated_before=_instant(before),
         error_contains=error,
     )
 
@@ -62,13 +68,18 @@ def names_something(filters: dict[str, Any]) -> bool:
     return any(filters.values())
 
 
-def _instant(option: str, text: str | None) -> int | None:
+def _as_time(_context: click.Context, parameter: click.Parameter, text: str | None) -> datetime | None:
     if text is None:
         return None
+    option = parameter.opts[0]
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
-        raise Invalid(f"{option} {text} is no time: write it as 2030-01-31T12:00:00+01:00") from None
+        raise Invalid(f"{option} {text} is not a time: write it as 2030-01-31T12:00:00+01:00") from None
     if found.tzinfo is None:
         raise Invalid(f"{option} {text} has no time zone: write it as 2030-01-31T12:00:00+01:00, or with Z")
-    return round(found.timestamp() * SECOND)
+    return found
+
+
+def _instant(time: datetime | None) -> int | None:
+    return None if time is None else round(time.timestamp() * SECOND)

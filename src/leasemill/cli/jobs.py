@@ -33,20 +33,20 @@ def jobs() -> None:
 @jobs.command("list")
 @filter_options
 @click.option("--limit", default=50, show_default=True, type=click.IntRange(1), help="At most this many.")
-@click.option("--after", default=0, help="Go on behind this job, as the last line of a full page says.")
+@click.option("--cursor", default=0, help="Continue after this position, as the last line of a full page says.")
 @url_option
 @json_option
-def list_jobs(url: str, limit: int, after: int, as_json: bool, **filters: Any) -> None:
+def list_jobs(url: str, limit: int, cursor: int, as_json: bool, **filters: Any) -> None:
     """List jobs in the order they were enqueued."""
     found: list[Job] = []
-    goes_on: int | None = after
+    goes_on: int | None = cursor
     with opened(url) as store:
         while goes_on is not None and len(found) < limit:
             page = store.jobs(wanted(**filters), limit=min(PAGE, limit - len(found)), after=goes_on)
             found += page.jobs
             goes_on = page.after
     if as_json:
-        print_json({"jobs": [summary(job) for job in found], "after": goes_on})
+        print_json({"jobs": [summary(job) for job in found], "cursor": goes_on})
         return
     rows = [
         (
@@ -63,7 +63,7 @@ def list_jobs(url: str, limit: int, after: int, as_json: bool, **filters: Any) -
     ]
     print_table(("id", "state", "queue", "kind", "lane", "attempts", "updated", "error"), rows)
     if goes_on is not None:
-        click.echo(f"there may be more: --after {goes_on}")
+        click.echo(f"there may be more: --cursor {goes_on}")
 
 
 @jobs.command()

@@ -6,11 +6,14 @@ import itertools
 import logging
 import random
 import time
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Literal
 
 import click
 
+from leasemill.cli.opening import app_url_option
 from leasemill.errors import Unavailable
+from leasemill.wording import did_you_mean
 
 if TYPE_CHECKING:
     from leasemill.app import App
@@ -21,15 +24,22 @@ log = logging.getLogger("leasemill.worker")
 @click.command()
 @click.argument("app", metavar="MODULE:APP")
 @click.option(
-    "--queue", "queues", multiple=True, metavar="QUEUE[=WEIGHT]", help="Serve this queue; all of the app's unless told."
+    "--queue",
+    "queues",
+    multiple=True,
+    metavar="QUEUE[=WEIGHT]",
+    help="Serve this queue; may be repeated. Default: all queues of the app's jobs.",
 )
-@click.option("--concurrency", default=10, show_default=True, type=click.IntRange(1), help="Jobs at the same time.")
-@click.option("--prefetch", type=click.IntRange(0), help="Jobs claimed ahead of a free slot, at most.")
+@click.option("--concurrency", default=10, show_default=True, type=click.IntRange(1), help="Jobs run at the same time.")
+@click.option("--prefetch", type=click.IntRange(0), help="How many jobs at most are claimed ahead of a free slot.")
 @click.option("--drain", is_flag=True, help="Stop when nothing is left to do.")
-@click.option("--heartbeat", type=float, metavar="SECONDS", help="Between heartbeats; 0.3 of the lease unless told.")
-@click.option("--reaper-interval", type=float, metavar="SECONDS", help="Between looks for expired leases.")
-@click.option("--shutdown-timeout", type=float, metavar="SECONDS", help="How long running jobs may take to end.")
-@click.option("--worker-id", help="A name of its own; host, process and a random part unless told.")
+@click.option("--heartbeat", type=float, metavar="SECONDS", help="Time between heartbeats. Default: 0.3 of the lease.")
+@click.option("--reaper-interval", type=float, metavar="SECONDS", help="Time between searches for expired leases.")
+@click.option(
+    "--shutdown-timeout", type=float, metavar="SECONDS", help="How long running jobs may take to end after a stop."
+)
+@click.option("--worker-id", help="A unique name. Default: host, process id and a random part.")
+@app_url_option
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option(
     "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
@@ -44,24 +54,28 @@ def worker(
     reaper_interval: float | None,
     shutdown_timeout: float | None,
     worker_id: str | None,
+    url: str | None,
     log_format: Literal["text", "json"],
     log_level: str,
 ) -> None:
-    """Run the handlers of MODULE:APP until told to stop.
+    """Run the handlers of MODULE:APP until a signal stops it.
 
-    SIGTERM or SIGINT: claims stop, running jobs may end, the rest is given back. A second one: at once.
+    After SIGTERM or SIGINT it claims no more jobs, waits for the running ones, and gives back the rest. After a second
+    signal it does not wait.
     """
     from leasemill import logs  # noqa: PLC0415  (--help must answer before these are imported)
     from leasemill.cli.loading import load_app  # noqa: PLC0415
     from leasemill.worker.worker import Worker  # noqa: PLC0415
 
     logs.configure(log_format, log_level.upper())
-    loaded = load_app(app)
+    loaded = load_app(app, url)
+    weights = dict(map(weighted, queues))
+    warn_of_unknown(weights, loaded)
     if not drain:
         await_store(loaded)
     running = Worker(
         loaded,
-        dict(map(weighted, queues)) or None,
+        weights or None,
         concurrency=concurrency,
         prefetch=prefetch,
         drain=drain,
@@ -75,22 +89,35 @@ def worker(
 
 
 def await_store(app: App) -> None:
-    """A worker that starts while its store is away waits for it, as a running one would."""
+    """A worker that starts while its store is unavailable waits for it, as a running one would."""
     from leasemill.worker.pacing import backoff_s  # noqa: PLC0415  (--help must answer before this is imported)
 
     for failures in itertools.count(1):
         try:
             app.store  # noqa: B018  (opens it)
         except Unavailable as error:
-            log.warning("the store is unavailable, trying again: %s", error)
+            log.warning("the store is unavailable, will retry: %s", error)
             time.sleep(backoff_s(failures, random.random()))
         else:
             return
+
+
+def warn_of_unknown(queues: Iterable[str], app: App) -> None:
+    """Jobs can be put into any queue from SQL, so a queue that no declaration names is not refused."""
+    known = sorted({job.queue for job in app.jobs.values()})
+    for queue in queues:
+        if queue not in known:
+            log.warning(
+                "no declared job uses queue %r%s (queues of declared jobs: %s)",
+                queue,
+                did_you_mean(queue, known),
+                ", ".join(known) or "none",
+            )
 
 
 def weighted(text: str) -> tuple[str, int]:
     """`billing=3` as a queue and its weight."""
     name, separator, weight = text.partition("=")
     if separator and not weight.isdecimal():
-        raise click.UsageError(f"--queue {text}: the weight is a whole number, as in --queue {name}=3")
+        raise click.UsageError(f"--queue {text}: the weight must be a whole number, for example --queue {name}=3")
     return name, int(weight) if separator else 1

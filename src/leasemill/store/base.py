@@ -7,6 +7,7 @@ derives from `Verbs` and supplies those two, `watch` and `close`.
 
 from __future__ import annotations
 
+import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -325,6 +326,11 @@ def hidden_password(url: str) -> str:
     if url.startswith("file:"):
         return url
     return SECRET_OPTION.sub(r"\1=***", ACCOUNT.sub(r"\1:***@", url))
+
+
+def choose_url(url: str | None = None) -> str:
+    """The store to use: the one named explicitly, else the environment's, else a folder in the working directory."""
+    return url if url is not None else os.environ.get(URL_VARIABLE) or DEFAULT_URL
 
 
 def open_store(url: str) -> FullStore:

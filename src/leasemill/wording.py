@@ -1,0 +1,26 @@
+"""Words that depend on what they are about: plurals, lists that are cut off, names that were misspelt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+
+
+def counted(count: int, one: str, many: str | None = None) -> str:
+    """`1 job`, `2 jobs`, `1,000 jobs`."""
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def times(count: int) -> str:
+    return {1: "once", 2: "twice"}.get(count, f"{count:,} times")
+
+
+def listed(names: Sequence[str], most: int = 5) -> str:
+    shown = ", ".join(names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most:,} more"
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A question to put behind a sentence about an unknown name, or nothing if no known name is like it."""
+    near = get_close_matches(name, list(known), n=3)
+    return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
