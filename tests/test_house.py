@@ -31,24 +31,36 @@ def canonical(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def declared_names() -> set[str]:
+LOCKS = ("requirements.lock", "requirements-dev.lock", "requirements-bench.lock")
+"""Each holds what the one before it does."""
+
+
+def names(requirements: list[Any]) -> set[str]:
+    """Of the packages that are asked for; a group that includes another names it as a table."""
+    found = [re.match(r"[A-Za-z0-9][A-Za-z0-9._-]*", text) for text in requirements if isinstance(text, str)]
+    assert all(found), requirements
+    return {canonical(match[0]) for match in found if match}
+
+
+def declared_names() -> dict[str, set[str]]:
+    """What each lock file must name."""
     document = pyproject()
-    groups = [
-        document["project"]["dependencies"],
-        *document["project"]["optional-dependencies"].values(),
-        *document["dependency-groups"].values(),
-        document["build-system"]["requires"],
-    ]
-    names = set()
-    for requirement in (requirement for group in groups for requirement in group):
-        match = re.match(r"[A-Za-z0-9][A-Za-z0-9._-]*", requirement)
-        assert match, f"not a requirement: {requirement}"
-        names.add(canonical(match[0]))
-    return names
+    groups = document["dependency-groups"]
+    run = names(
+        [*document["project"]["dependencies"], *groups["build"], *document["build-system"]["requires"]],
+    )
+    extras = [one for extra in document["project"]["optional-dependencies"].values() for one in extra]
+    dev = run | names([*groups["dev"], *extras])
+    return dict(zip(LOCKS, (run, dev, dev | names(groups["bench"])), strict=True))
 
 
-def lock_lines() -> list[str]:
-    return (ROOT / "requirements.lock").read_text().splitlines()
+def lock_lines(lock: str) -> list[str]:
+    return (ROOT / lock).read_text().splitlines()
+
+
+def pins(lock: str) -> set[str]:
+    """`name==version` of every package, whatever platform it is for."""
+    return {line.split()[0] for line in lock_lines(lock) if re.match(r"[a-z0-9].*==", line)}
 
 
 def links(page: Path) -> Iterator[str]:
@@ -64,20 +76,43 @@ def test_the_package_and_the_project_have_one_version() -> None:
     assert leasemill.__version__ == pyproject()["project"]["version"]
 
 
-def test_the_lock_names_every_declared_dependency() -> None:
-    locked = {canonical(line.partition("==")[0]) for line in lock_lines() if "==" in line}
-    assert declared_names() - locked == set()
+@pytest.mark.parametrize("lock", LOCKS)
+def test_a_lock_names_every_dependency_that_is_declared_for_it(lock: str) -> None:
+    locked = {canonical(pin.partition("==")[0]) for pin in pins(lock)}
+    assert declared_names()[lock] - locked == set()
 
 
-def test_every_locked_package_has_a_hash() -> None:
-    requirements = re.split(r"\n(?=\S)", "\n".join(lock_lines()))
+def test_every_lock_agrees_with_the_larger_ones() -> None:
+    run, dev, bench = map(pins, LOCKS)
+    assert run < dev < bench
+
+
+def test_what_is_only_measured_is_locked_for_the_benchmarks_alone() -> None:
+    measured = names(pyproject()["dependency-groups"]["bench"])
+    locked = {canonical(pin.partition("==")[0]) for pin in pins("requirements-dev.lock")}
+    assert measured & locked == set()
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_every_locked_package_has_a_hash(lock: str) -> None:
+    requirements = re.split(r"\n(?=\S)", "\n".join(lock_lines(lock)))
     without_hash = [text for text in requirements if "==" in text and "--hash=sha256:" not in text]
     assert without_hash == []
 
 
-def test_the_lock_names_no_index_and_no_place() -> None:
+@pytest.mark.parametrize("lock", LOCKS)
+def test_a_lock_names_no_index_and_no_place(lock: str) -> None:
     places = re.compile(r"://|--(extra-)?index|--find-links|^-[ief]\s|\s@\s|^[./]")
-    assert [line for line in lock_lines() if places.search(line)] == []
+    assert [line for line in lock_lines(lock) if places.search(line)] == []
+
+
+def test_the_readme_of_the_package_has_no_link_that_a_package_index_cannot_follow() -> None:
+    hook = pyproject()["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]
+    text = "".join((ROOT / fragment["path"]).read_text() for fragment in hook["fragments"])
+    for change in hook["substitutions"]:
+        text = re.sub(change["pattern"], change["replacement"], text)
+    assert "Handlers" in text
+    assert re.findall(r"\]\((?!https?:)[^)]*\)", text) == []
 
 
 def test_help_lists_every_command() -> None:

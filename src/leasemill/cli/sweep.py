@@ -34,19 +34,13 @@ UNHAPPY: Final = frozenset({JobState.FAILED, JobState.DEAD})
 ENDED: Final = UNHAPPY | {JobState.SUCCEEDED}
 
 
-class Rate(click.ParamType[float]):
-    """`5/s`, `100/min`, `1000/h`: jobs in a time; a bare number is per second."""
-
-    name = "N/s"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        if isinstance(value, float):
-            return value
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)(?:/(s|min|h))?", str(value))
-        rate = float(match[1]) / UNITS[match[2] or "s"] if match else 0.0
-        if rate <= 0:
-            self.fail(f"{value!r} is no rate: write it as 5/s, 100/min or 1000/h", param, ctx)
-        return rate
+def as_rate(value: str) -> float:
+    """`5/s`, `100/min`, `1000/h` as jobs per second; a bare number is per second."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(?:/(s|min|h))?", value)
+    rate = float(match[1]) / UNITS[match[2] or "s"] if match else 0.0
+    if rate <= 0:
+        raise click.BadParameter(f"{value!r} is no rate: write it as 5/s, 100/min or 1000/h")
+    return rate
 
 
 def sweep_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -57,7 +51,9 @@ def sweep_options(command: Callable[..., None]) -> Callable[..., None]:
         reason_option,
         by_option,
         click.option("--limit", type=click.IntRange(1), help="At most this many."),
-        click.option("--rate", type=Rate(), help="At most so many in a time, as 5/s, 100/min or 1000/h."),
+        click.option(
+            "--rate", type=as_rate, metavar="N/s", help="At most so many in a time, as 5/s, 100/min or 1000/h."
+        ),
         click.option("--dry-run", is_flag=True, help="Only tell which."),
         url_option,
         json_option,

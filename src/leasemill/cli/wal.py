@@ -24,19 +24,21 @@ EXIT_DAMAGED = 1
 TIMES = ("_at", "at")
 
 
-class FolderType(click.ParamType[Path]):
-    name = "folder"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        if "://" in str(value) and not str(value).startswith("file:"):
-            self.fail(f"{hidden_password(value)} is no folder: name that of a file: store", param, ctx)
-        path = parse_folder_url(value)[0] if str(value).startswith("file:") else Path(value)
-        if not (path / "manifest").is_file():
-            self.fail(f"{path} holds no Leasemill log: name the folder of a file: store", param, ctx)
-        return path
+def as_folder(value: str) -> Path:
+    """The folder of a `file:` store, named by its path or its URL."""
+    if "://" in value and not value.startswith("file:"):
+        raise click.BadParameter(f"{hidden_password(value)} is no folder: name that of a file: store")
+    path = parse_folder_url(value)[0] if value.startswith("file:") else Path(value)
+    if not holds_log(path):
+        raise click.BadParameter(f"{path} holds no Leasemill log: name the folder of a file: store")
+    return path
 
 
-folder_argument = click.argument("folder", type=FolderType())
+def holds_log(path: Path) -> bool:
+    return (path / "manifest").is_file()
+
+
+folder_argument = click.argument("folder", type=as_folder)
 
 
 @click.group()
