@@ -48,6 +48,7 @@ class Situation(StrEnum):
     UNSERVED = "no worker serves its queue"
     NO_HANDLER = "no worker knows its kind"
     WAITS_FOR_OWNER = "waits for its owner"
+    UNCLAIMABLE = "can never be claimed"
     LEASED = "leased"
     RUNNING = "running"
     EXPIRED = "lease ran out"
@@ -149,6 +150,10 @@ def _present(facts: Facts) -> _Present:
 
 def _ready(facts: Facts) -> _Present:
     job = facts.job
+    if facts.queue is not None and facts.queue.mode is QueueMode.ACQUIRE and job.spec.offset is None:
+        said = f"Queue {job.spec.queue!r} is used with acquire and this job has no offset: nothing can ever claim it."
+        advice = [f"leasemill jobs cancel {job.spec.id} --reason …", "Enqueue it into a queue that workers claim from."]
+        return Situation.UNCLAIMABLE, [said], advice
     if facts.queue is not None and facts.queue.mode is QueueMode.ACQUIRE:
         said = f"Queue {job.spec.queue!r} is used with acquire: no worker claims from it, the job waits for its owner."
         advice = ["Look at the program that acquires the offsets of this queue: it has not asked for this one again."]

@@ -14,12 +14,25 @@ from leasemill.kernel.apply import apply
 from leasemill.kernel.decide import expire_regardless
 from leasemill.kernel.image import digest, image, jobs_in_order, restore
 from leasemill.kernel.machine import run
-from leasemill.kernel.model import LIVE, MILLISECOND, SECOND, Execution, Job, JobSpec, JobState, OnFailure, Policy
+from leasemill.kernel.model import (
+    LIVE,
+    MILLISECOND,
+    SECOND,
+    Execution,
+    Job,
+    JobSpec,
+    JobState,
+    OnFailure,
+    Policy,
+    QueueMode,
+)
 from leasemill.kernel.state import State
 from leasemill.kernel.validate import check
 from leasemill.store.base import FullStore
 
 QUEUES = ("q", "r")
+OFFSETS = "offsets"
+EITHER = "either"  # used as its first job was, which may be either
 LANES = (None, None, "a", "b")
 POLICIES = (
     None,
@@ -64,8 +77,17 @@ class Walk:
         return drawn[1](state)
 
     def next_enqueue(self) -> c.Enqueue:
-        """Jobs nobody has heard of, to be appended unread (W9)."""
-        return c.Enqueue([self._new_job() for _ in range(self._random.randint(1, 3))], are_new=True)
+        """Jobs nobody has heard of, to be appended unread (W9); at times into a queue that may be used with acquire."""
+        return c.Enqueue(
+            [*self._strays(0.3), *(self._new_job() for _ in range(self._random.randint(1, 3)))], are_new=True
+        )
+
+    def _strays(self, chance: float) -> list[JobSpec]:
+        """A job for a queue that refuses it, if it is used with acquire (I7)."""
+        if not self._chance(chance):
+            return []
+        lane = self._random.choice((None, "x", "y"))
+        return [JobSpec(f"j{self._number()}", self._random.choice((OFFSETS, EITHER)), "k", lane=lane)]
 
     def _number(self) -> int:
         self._count += 1
@@ -88,7 +110,7 @@ class Walk:
         )
 
     def _enqueue(self, state: State) -> c.Command[Any]:
-        jobs = [self._new_job() for _ in range(self._random.randint(1, 4))]
+        jobs = [*self._strays(0.1), *(self._new_job() for _ in range(self._random.randint(1, 4)))]
         known = [job.spec for job in jobs_in_order(state) if job.spec.offset is None]
         if known and self._chance(0.3):
             jobs.append(self._random.choice(known))
@@ -101,7 +123,8 @@ class Walk:
         tokens = [f"t{self._number()}" for _ in range(limit)]
         request = f"c{self._number() - self._random.choice((0, 0, 0, 9))}"
         kinds = {"k": Policy(lease_ttl_us=5 * SECOND)} if self._chance(0.3) else {}
-        return c.Claim(self._random.choice(("w1", "w2")), QUEUES, limit, tokens, request, kinds)
+        queues = (*QUEUES, EITHER) if self._chance(0.1) else QUEUES
+        return c.Claim(self._random.choice(("w1", "w2")), queues, limit, tokens, request, kinds)
 
     def _token(self, state: State) -> tuple[str, str]:
         """Mostly of a live lease, at times of one that ended, or of none."""
@@ -121,7 +144,8 @@ class Walk:
         return c.Extend([c.LeaseRef(*self._token(state)) for _ in range(2)])
 
     def _commit(self, state: State) -> c.Command[Any]:
-        followups = [c.Followup("q", "k", lane=self._random.choice(LANES)) for _ in range(self._random.randint(0, 2))]
+        queue = EITHER if self._chance(0.05) else "q"
+        followups = [c.Followup(queue, "k", lane=self._random.choice(LANES)) for _ in range(self._random.randint(0, 2))]
         return c.Commit(*self._token(state), self._random.choice((None, b"1")), followups)
 
     def _ack(self, state: State) -> c.Command[Any]:
@@ -155,12 +179,16 @@ class Walk:
     def _expire(self, _state: State) -> c.Command[Any]:
         return c.Expire(self._random.choice((1, 100)))
 
-    def _acquire(self, _state: State) -> c.Command[Any]:
+    def _acquire(self, state: State) -> c.Command[Any]:
         policy = Policy(lease_ttl_us=SECOND) if self._chance(0.3) else None
+        queue = self._random.choice((OFFSETS, OFFSETS, OFFSETS, EITHER))
+        claimed = [one.name for one in state.queues.values() if one.mode is QueueMode.CLAIM]
+        if claimed and self._chance(0.1):
+            queue = self._random.choice(claimed)
         return c.Acquire(
             [
                 c.AcquireRequest(
-                    "offsets",
+                    queue,
                     self._random.choice(("x", "y")),
                     self._random.randint(0, 12),
                     "w3",
@@ -201,7 +229,7 @@ class Walk:
                 c.ListJobs(c.JobFilter(queue="q"), 10),
                 c.ListQueues(10),
                 c.GetLane("q", "a"),
-                c.ListLanes("offsets", 10),
+                c.ListLanes(OFFSETS, 10),
                 c.ListActions(10),
                 c.GetTotals(),
                 c.DueIn(QUEUES),

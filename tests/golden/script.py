@@ -1,7 +1,8 @@
 """`python -m tests.golden.script`: writes tests/golden/format-1b, a folder as format 1 has it. Never run it to make a
 test pass: files that differ mean that folders of users cannot be read any more.
 
-`format-1` is such a folder from before LeaseReleased had its field `error`; it is read and never written again.
+`format-1` is such a folder from before LeaseReleased had its field `error` and the manifest its list of acquire queues;
+it is read and never written again.
 
 A scripted run with fixed time, ids and tokens, in which everything that can happen does, over a snapshot, a sealed
 segment and one in use.

@@ -9,6 +9,8 @@ from typing import Any, get_args
 
 import pytest
 
+from leasemill.errors import QueueRefused
+from leasemill.kernel import commands as c
 from leasemill.kernel.events import AnyEvent
 from leasemill.kernel.invariants import violations
 from leasemill.kernel.model import JobSpec
@@ -24,7 +26,7 @@ of_both = pytest.mark.parametrize("folder", [OLDER, FOLDER], ids=lambda folder: 
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
 
 
 def document_of(folder: Path) -> dict[str, Any]:
@@ -50,6 +52,17 @@ def test_a_folder_of_format_1_is_read_as_it_was_written(tmp_path: Path, folder: 
         store.enqueue([JobSpec("one more", "mail", "send")])
     with opened(copy) as store:
         assert store.job("one more") is not None
+
+
+@of_both
+@rule("W9", "I7")
+def test_a_process_that_has_read_nothing_enqueues_nothing_where_acquire_is_used(tmp_path: Path, folder: Path) -> None:
+    copy = tmp_path / "jobs"
+    shutil.copytree(folder, copy)
+    assert (b"acquire_queues" in files_of(copy)["manifest"]) == (folder == FOLDER)
+    with opened(copy) as store, pytest.raises(QueueRefused):
+        store.run(c.Enqueue([JobSpec("stray", "offsets", "send")], are_new=True))
+    assert b"acquire_queues" in files_of(copy)["manifest"]
 
 
 @rule("W13")

@@ -8,6 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from leasemill.kernel import commands as c
+from leasemill.kernel.apply import apply
+from leasemill.kernel.events import JobEnqueued
 from leasemill.kernel.invariants import violations
 from leasemill.kernel.machine import run
 from leasemill.kernel.model import AbortReason, ExecutionStatus, Job, JobSpec, JobState, LossReason, Refusal, Verb
@@ -167,6 +169,14 @@ def _lose_a_success(state: State) -> None:
     job(state, "committed").executions[0].finished_at = NOW + 2
 
 
+def _enqueue_where_acquire_is_used(state: State) -> None:
+    apply(state, JobEnqueued(JobSpec("stray", "offsets", "kind"), NOW))
+
+
+def _acquire_where_enqueue_is_used(state: State) -> None:
+    apply(state, JobEnqueued(JobSpec("queue/lane/1", "queue", "kind", lane="offsets", offset=1), NOW))
+
+
 BREAKS: list[tuple[Callable[[State], None], str]] = [
     (_misplace, "not where its id"),
     (_lose_from_listing, "not where its id"),
@@ -195,10 +205,12 @@ BREAKS: list[tuple[Callable[[State], None], str]] = [
     (_lose_a_request, "claims known by request"),
     (_lose_the_kept, "failed and dead jobs listed"),
     (_lose_a_success, "retention would forget"),
+    (_enqueue_where_acquire_is_used, "came by enqueue into queue offsets, which is used with acquire"),
+    (_acquire_where_enqueue_is_used, "came by acquire into queue queue, which is used with claim"),
 ]
 
 
-@rule("X2", "X4", "N1", "I3")
+@rule("X2", "X4", "N1", "I3", "I7")
 @pytest.mark.parametrize(("break_it", "sentence"), BREAKS, ids=lambda value: getattr(value, "__name__", "").strip("_"))
 def test_a_broken_state_is_told_from_a_sound_one(break_it: Callable[[State], None], sentence: str) -> None:
     state = sound_state()

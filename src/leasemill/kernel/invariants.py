@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 
-from leasemill.kernel.model import LIVE, NEVER, ExecutionStatus, Job, JobState, derived_state
+from leasemill.kernel.model import LIVE, NEVER, ExecutionStatus, Job, JobState, QueueMode, derived_state
 from leasemill.kernel.state import Lane, LaneKey, State
 
 
@@ -14,6 +14,7 @@ def violations(state: State) -> list[str]:
     """Every broken invariant, as a sentence; none for a sound state."""
     return [
         *_of_jobs(state),
+        *_of_uses(state),
         *_of_fences(state),
         *_of_lanes(state),
         *_of_counts(state),
@@ -47,6 +48,15 @@ def _of_jobs(state: State) -> Iterator[str]:
         reports = [(refusal.token, refusal.verb) for refusal in job.refusals]
         if len(reports) != len(set(reports)):
             yield f"job {job_id} has a refusal recorded twice"
+
+
+def _of_uses(state: State) -> Iterator[str]:
+    """I7: a job of the other use could never be claimed nor acquired."""
+    for job_id, job in state.jobs.items():
+        mode = state.queues[job.spec.queue].mode
+        if mode is not (QueueMode.CLAIM if job.spec.offset is None else QueueMode.ACQUIRE):
+            came_by = "enqueue" if job.spec.offset is None else "acquire"
+            yield f"job {job_id} came by {came_by} into queue {job.spec.queue}, which is used with {mode}"
 
 
 def _of_fences(state: State) -> Iterator[str]:

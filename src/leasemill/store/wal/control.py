@@ -20,6 +20,7 @@ SEGMENT: Final = 6
 FOLDER: Final = 7
 FULL: Final = 8
 LAST: Final = 9
+ACQUIRE: Final = 10
 
 
 class Control:
@@ -102,6 +103,15 @@ class Control:
     @is_full.setter
     def is_full(self, value: bool) -> None:
         self._numbers[FULL] = int(value)
+
+    @property
+    def acquire_digest(self) -> int:
+        """Of the list of acquire queues in the manifest: a process that read another list reads it again."""
+        return self._numbers[ACQUIRE]
+
+    @acquire_digest.setter
+    def acquire_digest(self, value: int) -> None:
+        self._numbers[ACQUIRE] = value
 
     @property
     def holder(self) -> int:

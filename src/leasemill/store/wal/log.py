@@ -12,9 +12,11 @@ import itertools
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final
+
+from msgspec.structs import replace
 
 from leasemill.errors import Broken, Invalid, Unavailable
 from leasemill.kernel.events import AnyEvent
@@ -382,7 +384,7 @@ class Log:
         if not self._may_found:
             raise Unavailable(f"the log in {self._disk.where} is gone; put it back, or start its processes anew")
         segment = Segment(_segment_name(0, 1), 0)
-        manifest = Manifest(FORMAT, 1, anchored(self._machine, 0), (segment,))
+        manifest = Manifest(FORMAT, 1, anchored(self._machine, 0), (segment,), acquire_queues=())
         write_manifest(self._disk, manifest)
         self._write_segment(segment)
         self._name_segment(manifest)
@@ -437,15 +439,51 @@ class Log:
         assert self._is_locked
         clock = anchored(self._machine, latest_at)
         manifest = self._read_manifest()
-        self._replace(Manifest(FORMAT, manifest.generation, clock, manifest.segments, manifest.snapshot))
+        self._replace(replace(manifest, clock=clock))
 
     def _replace(self, manifest: Manifest) -> None:
         """W6: should this process die in between, the next one syncs the folder before it writes anything."""
         write_manifest(self._disk, manifest)
+        self._control.acquire_digest = manifest.acquire_digest
         self._control.is_folder_unsynced = True
         adopt_manifest(self._disk)
         self._control.is_folder_unsynced = False
         self._manifest = manifest
+
+    # How queues are used
+
+    def knows_acquire_queues(self) -> bool:
+        """False in a folder of a version that did not list them."""
+        return self._manifest.acquire_queues is not None
+
+    def may_be_acquired(self, queues: Collection[str]) -> bool:
+        """W9: under the lock, whether one of these queues may be used with acquire; a list that others have extended
+        is read again. The digest is of the list that is about to count when a process dies in between: then this
+        one reads the list again once too often."""
+        assert self._is_locked
+        if self._control.acquire_digest != self._manifest.acquire_digest:
+            self.refresh()
+            self._control.acquire_digest = self._manifest.acquire_digest
+        listed = self._manifest.acquire_queues
+        return listed is None or not set(listed).isdisjoint(queues)
+
+    def list_acquired(self, queues: Collection[str]) -> None:
+        """W9: under the lock, before an acquire in one of these queues is appended: their names are in the manifest,
+        on disk."""
+        assert self._is_locked
+        if set(queues) <= set(self._manifest.acquire_queues or ()) and self.knows_acquire_queues():
+            return
+        manifest = self._read_manifest()
+        listed = tuple(sorted({*(manifest.acquire_queues or ()), *queues}))
+        if listed == manifest.acquire_queues:
+            self._manifest = manifest
+            return
+        try:
+            self._replace(replace(manifest, acquire_queues=listed))
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+            raise self._no_space() from error
 
     # Segments
 
@@ -474,7 +512,7 @@ class Log:
         last = manifest.last
         segment = Segment(_segment_name(first, manifest.generation), first)
         segments = (*manifest.segments[:-1], Segment(last.name, last.first, first), segment)
-        following = Manifest(FORMAT, manifest.generation, manifest.clock, segments, manifest.snapshot)
+        following = replace(manifest, segments=segments)
         try:
             write_manifest(self._disk, following)
             self._write_segment(segment, frame_bytes)
@@ -587,7 +625,7 @@ class Log:
         kept = manifest.segments[:-1]
         if synced_to > last.first:
             kept = (*kept, Segment(last.name, last.first, synced_to))
-        self._replace(Manifest(FORMAT, generation, manifest.clock, (*kept, segment), manifest.snapshot))
+        self._replace(replace(manifest, generation=generation, segments=(*kept, segment)))
         self._control.segment = synced_to
         self._control.tail = synced_to + whole
         self._control.generation = generation
@@ -620,7 +658,7 @@ class Log:
             segment for segment in manifest.segments if segment.end is not None and segment.end <= snapshot.position
         ]
         kept = tuple(segment for segment in manifest.segments if segment not in gone)
-        self._replace(Manifest(FORMAT, manifest.generation, manifest.clock, kept, snapshot))
+        self._replace(replace(manifest, segments=kept, snapshot=snapshot))
         return [segment.name for segment in gone] + ([] if manifest.snapshot is None else [manifest.snapshot.name])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from typing import Final
 
 import msgspec
@@ -37,17 +38,27 @@ class BootClock(Struct, frozen=True):
 
 
 class Manifest(Struct, frozen=True):
-    """`generation` rises when anything already read may have changed: whoever read it begins anew."""
+    """`generation` rises when anything already read may have changed: whoever read it begins again.
+
+    `acquire_queues` names every queue that may be used with acquire; None: no version listed them yet.
+    """
 
     format: int
     generation: int
     clock: BootClock
     segments: tuple[Segment, ...]
     snapshot: Snapshot | None = None
+    acquire_queues: tuple[str, ...] | None = None
 
     @property
     def last(self) -> Segment:
         return self.segments[-1]
+
+    @property
+    def acquire_digest(self) -> int:
+        """Tells one list of acquire queues from another."""
+        listed = msgspec.json.encode(self.acquire_queues)
+        return int.from_bytes(blake2b(listed, digest_size=8).digest(), "little")
 
 
 def read_manifest(disk: Disk) -> Manifest | None:

@@ -26,7 +26,7 @@ from leasemill.kernel.apply import apply_all
 from leasemill.kernel.decide import expire_regardless
 from leasemill.kernel.events import AnyEvent, JobEnqueued
 from leasemill.kernel.machine import run
-from leasemill.kernel.model import SECOND
+from leasemill.kernel.model import SECOND, QueueMode
 from leasemill.kernel.state import State
 from leasemill.kernel.validate import check
 from leasemill.store.base import Verbs, Watch
@@ -146,7 +146,9 @@ class FileStore(Verbs):
 
     def _decided_once(self, log: Log, tickets: list[Ticket]) -> int:
         if self._state is None and _are_new_jobs(tickets) and not log.is_new_boot:
-            return self._enqueued_blind(log, tickets)
+            position = self._enqueued_blind(log, tickets)
+            if position is not None:
+                return position
         if self._state is None:
             self._load(log)
         log.check_generation()
@@ -161,6 +163,7 @@ class FileStore(Verbs):
         log.check()
         self._catch_up(log)
         self._end_other_boots(log)
+        self._list_acquire_queues(log)
         events = self._run_all(tickets)
         events += self._pruned()
         return log.append(events) if events else log.position
@@ -171,10 +174,7 @@ class FileStore(Verbs):
         events: list[AnyEvent] = []
         for ticket in tickets:
             try:
-                if isinstance(ticket.command, c.Enqueue | c.Acquire):
-                    self._opened_log().require_room_to_grow()
-                elif isinstance(ticket.command, c.Claim):
-                    self._opened_log().require_room_to_finish(len(self._state.leases) + ticket.command.limit)
+                self._prepare(self._opened_log(), ticket.command)
                 made, ticket.answer = run(self._state, ticket.command, now)
             except LeasemillError as error:
                 ticket.error = error  # refused before anything was applied
@@ -182,14 +182,40 @@ class FileStore(Verbs):
                 events += made
         return events
 
-    def _enqueued_blind(self, log: Log, tickets: list[Ticket]) -> int:
-        """W9: jobs with new ids need no replica: they are appended as they are."""
+    def _prepare(self, log: Log, command: c.Command[object]) -> None:
+        """What a command needs of the folder before it is decided; refuses it where that is not to be had."""
+        assert self._state is not None
+        match command:
+            case c.Enqueue():
+                log.require_room_to_grow()
+            case c.Acquire():
+                log.require_room_to_grow()
+                names = {request.queue for request in command.requests}
+                log.list_acquired([name for name in names if _mode(self._state, name) is not QueueMode.CLAIM])
+            case c.Claim():
+                log.require_room_to_finish(len(self._state.leases) + command.limit)
+            case _:
+                pass
+
+    def _list_acquire_queues(self, log: Log) -> None:
+        """W9: a folder of a version that did not list them, listed by the first process that has read it."""
+        if log.knows_acquire_queues():
+            return
+        assert self._state is not None
+        with suppress(Unavailable):  # no space: they stay unlisted, and nothing is appended unread
+            log.list_acquired([queue.name for queue in self._state.queues.values() if queue.mode is QueueMode.ACQUIRE])
+
+    def _enqueued_blind(self, log: Log, tickets: list[Ticket]) -> int | None:
+        """W9: jobs with new ids need no replica: they are appended as they are. None: one of their queues may be
+        used with acquire (I7), which takes a replica to decide."""
         log.require_room_to_grow()
         with log.locked():
             log.check()
             log.skip_to_tail()
             for _ in log.read_new():
                 pass  # of a process that died before it told how far it wrote
+            if log.may_be_acquired({job.queue for ticket in tickets for job in ticket.command.jobs}):
+                return None
             now = self._now()
             events: list[AnyEvent] = []
             for ticket in tickets:
@@ -334,6 +360,11 @@ def open_folder(url: str) -> FileStore:
 
 def _payload_bytes(command: c.Command[object]) -> int:
     return sum(len(job.payload) for job in command.jobs) if isinstance(command, c.Enqueue) else 0
+
+
+def _mode(state: State, name: str) -> QueueMode | None:
+    queue = state.queues.get(name)
+    return None if queue is None else queue.mode
 
 
 def _are_new_jobs(tickets: list[Ticket]) -> bool:

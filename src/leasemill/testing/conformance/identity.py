@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from leasemill.errors import JobConflict, QueueRefused
-from leasemill.kernel.commands import AcquireRequest, Enqueued, Followup
+from leasemill.kernel.commands import AcquireRequest, Enqueue, Enqueued, Followup
 from leasemill.kernel.model import (
     EXECUTIONS_KEPT,
     NEVER,
@@ -22,6 +22,7 @@ from leasemill.kernel.model import (
 )
 from leasemill.testing.conformance.harness import Harness
 from leasemill.testing.conformance.steps import (
+    LANE,
     OFFSETS,
     OTHER,
     QUEUE,
@@ -241,6 +242,21 @@ class Identity:
         with pytest.raises(QueueRefused):
             commit(harness, lease, followups=[Followup(QUEUE, "kind"), Followup(OFFSETS, "kind")])
         assert everything(harness) == before
+
+    @rule("I7", "N8")
+    @pytest.mark.parametrize("lane", [None, LANE])
+    def test_the_first_call_after_an_opening_cannot_enqueue_where_acquire_is_used(
+        self, harness: Harness, lane: str | None
+    ) -> None:
+        lease = acquire_one(harness, 1)
+        before = everything(harness)
+        harness.reopen()
+        new = [spec("a"), spec("b", queue=OFFSETS, lane=lane)]
+        with pytest.raises(QueueRefused):
+            harness.store.run(Enqueue(new, are_new=True))
+        assert everything(harness) == before
+        acked(harness, lease)
+        acquire_one(harness, 2)
 
     @rule("I7")
     def test_a_queue_is_what_its_first_job_made_it(self, harness: Harness) -> None:
