@@ -135,7 +135,7 @@ def test_looking_makes_no_store(project: Path) -> None:
     assert not (project / ".leasemill").exists()
 
 
-def test_jobs_are_listed_by_what_is_asked_for_page_by_page() -> None:
+def test_jobs_are_listed_by_what_is_asked_for() -> None:
     ids = [enqueue("send", "--args", json.dumps({"to": name})) for name in ("ann", "bob", "nobody")]
     other = enqueue("crunch", "--args", '{"number": 1}')
     drain()
@@ -145,12 +145,31 @@ def test_jobs_are_listed_by_what_is_asked_for_page_by_page() -> None:
     slow = told("jobs", "list", "--queue", "slow", "--json")
     assert isinstance(slow, dict)
     assert [job["id"] for job in slow["jobs"]] == [other]
-    first = told("jobs", "list", "--limit", "3", "--json")
-    assert isinstance(first, dict)
-    rest = told("jobs", "list", "--cursor", str(first["cursor"]), "--json")
-    assert isinstance(rest, dict)
-    assert [job["id"] for job in first["jobs"] + rest["jobs"]] == [*ids, other]
     assert "no such mailbox" in leasemill("jobs", "list").output
+
+
+@pytest.mark.parametrize(("order", "step"), [((), -1), (("--oldest-first",), 1)])
+def test_jobs_are_listed_newest_first_or_oldest_first_page_by_page(order: tuple[str, ...], step: int) -> None:
+    ids = [enqueue("send", "--args", json.dumps({"to": name})) for name in ("ann", "bob", "cy", "dan")]
+    first = told("jobs", "list", *order, "--limit", "3", "--json")
+    assert isinstance(first, dict)
+    rest = told("jobs", "list", *order, "--cursor", str(first["cursor"]), "--json")
+    assert isinstance(rest, dict)
+    assert [job["id"] for job in first["jobs"] + rest["jobs"]] == ids[::step]
+    assert rest["cursor"] is None
+    page = leasemill("jobs", "list", *order, "--limit", "3")
+    assert page.stderr == f"there may be more: {' '.join((*order, '--cursor'))} {first['cursor']}\n"
+
+
+def test_a_job_that_is_not_due_is_shown_as_scheduled() -> None:
+    now = enqueue("send", "--args", '{"to": "ann"}')
+    later = enqueue("send", "--args", '{"to": "bob"}', "--delay", "7200")
+    rows = [line.split() for line in leasemill("jobs", "list").stdout.splitlines()[1:]]
+    assert [row[:3] for row in rows] == [[later, "scheduled", "in"], [now, "ready", "now"]]
+    assert "SCHEDULED" in leasemill("jobs", "show", later).output
+    shown = told("jobs", "show", later, "--json")
+    assert isinstance(shown, dict)
+    assert shown["state"] == "ready"
 
 
 def test_a_failed_job_is_redriven_and_runs_again() -> None:

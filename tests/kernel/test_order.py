@@ -127,6 +127,7 @@ def test_a_sequence_order_is_a_sorted_dict(changes: list[tuple[bool, int]], posi
             order.discard(seq)
     for position in (0, *positions):
         assert list(order.after(position)) == [model[seq] for seq in sorted(model) if seq > position]
+        assert list(order.before(position)) == [model[seq] for seq in sorted(model, reverse=True) if seq < position]
         assert order.get(position) is model.get(position)
         assert (position in order) == (position in model)
 

@@ -257,6 +257,7 @@ class World:
         before = digest(self.state)
         questions: tuple[c.Command[Any], ...] = (
             c.ListJobs(self._some_filter(), self.choose.number(1, 4)),
+            c.ListJobs(self._some_filter(), self.choose.number(1, 4), newest_first=True),
             c.ListQueues(10),
             c.GetLane(QUEUES[0], "x"),
             c.GetLane(OFFSET_QUEUE, "x"),

@@ -20,6 +20,7 @@ from leasemill.explain import explain, gather
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import NEVER, Execution, Job, JobState, Refusal
 from leasemill.kernel.operate import last_error
+from leasemill.wording import counted
 
 PAGE = 1_000
 ERROR_SHOWN = 60
@@ -32,26 +33,34 @@ def jobs() -> None:
 
 @jobs.command("list")
 @filter_options
-@click.option("--limit", default=50, show_default=True, type=click.IntRange(1), help="At most this many.")
+@click.option("--oldest-first", is_flag=True, help="In the order they were enqueued. Default: newest first.")
+@click.option("--limit", default=50, show_default=True, type=click.IntRange(1), help="List at most this many.")
 @click.option("--cursor", default=0, help="Continue after this position, as the last line of a full page says.")
 @url_option
 @json_option
-def list_jobs(url: str, limit: int, cursor: int, as_json: bool, **filters: Any) -> None:
-    """List jobs in the order they were enqueued."""
+def list_jobs(url: str, oldest_first: bool, limit: int, cursor: int, as_json: bool, **filters: Any) -> None:
+    """List jobs, newest first.
+
+    A READY job that is not due yet is shown as `scheduled`, with the time that is left.
+    """
     found: list[Job] = []
     goes_on: int | None = cursor
     with opened(url) as store:
         while goes_on is not None and len(found) < limit:
-            page = store.jobs(wanted(**filters), limit=min(PAGE, limit - len(found)), after=goes_on)
+            page = store.jobs(
+                wanted(**filters), limit=min(PAGE, limit - len(found)), after=goes_on, newest_first=not oldest_first
+            )
             found += page.jobs
             goes_on = page.after
     if as_json:
         print_json({"jobs": [summary(job) for job in found], "cursor": goes_on})
         return
+    now = _now()
     rows = [
         (
             job.spec.id,
-            job.state.value,
+            shown_state(job, now),
+            _due(job, now),
             job.spec.queue,
             job.spec.kind,
             job.spec.lane or "-",
@@ -61,9 +70,10 @@ def list_jobs(url: str, limit: int, cursor: int, as_json: bool, **filters: Any) 
         )
         for job in found
     ]
-    print_table(("id", "state", "queue", "kind", "lane", "attempts", "updated", "error"), rows)
+    print_table(("id", "state", "due", "queue", "kind", "lane", "attempts", "updated", "error"), rows)
     if goes_on is not None:
-        click.echo(f"there may be more: --cursor {goes_on}")
+        order = "--oldest-first " if oldest_first else ""
+        click.echo(f"there may be more: {order}--cursor {goes_on}", err=True)
 
 
 @jobs.command()
@@ -93,7 +103,7 @@ def _no_such_job(job_id: str) -> NotFound:
 def explain_job(url: str, job_id: str, as_json: bool) -> None:
     """Tell in sentences why a job waits, who has it, why it ran more than once, or how it ended."""
     with opened(url) as store:
-        facts = gather(store, job_id, time.time_ns() // 1_000, at_work(store.presence))
+        facts = gather(store, job_id, _now(), at_work(store.presence))
     if facts is None:
         raise _no_such_job(job_id)
     told = explain(facts)
@@ -145,6 +155,17 @@ for command in (failures, redrive, purge):
 
 
 # How a job is shown --------------------------------------------------------------------------------------------
+
+
+def shown_state(job: Job, now: int) -> str:
+    """A job that is READY but not due yet is told apart from one that waits for a worker."""
+    return "scheduled" if job.state is JobState.READY and job.available_at > now else job.state.value
+
+
+def _due(job: Job, now: int) -> str:
+    if job.state is not JobState.READY:
+        return "-"
+    return "now" if job.available_at <= now else f"in {span(job.available_at - now)}"
 
 
 def summary(job: Job) -> dict[str, Any]:
@@ -208,7 +229,7 @@ def _print_job(job: Job) -> None:
     spec = job.spec
     lines = [
         ("job", spec.id),
-        ("state", job.state.value.upper() + (" (blocks its lane)" if job.blocks_lane else "")),
+        ("state", shown_state(job, _now()).upper() + (" (blocks its lane)" if job.blocks_lane else "")),
         ("queue", spec.queue),
         ("kind", spec.kind),
         ("lane", spec.lane or "-"),
@@ -216,7 +237,10 @@ def _print_job(job: Job) -> None:
         ("payload", spec.payload.decode()),
         ("enqueued", instant(job.created_at)),
         ("available", instant(job.available_at)),
-        ("attempts", f"{job.attempt} ({job.retries} retries, {job.expirations} expirations)"),
+        (
+            "attempts",
+            f"{job.attempt} ({counted(job.retries, 'retry', 'retries')}, {counted(job.expirations, 'expiration')})",
+        ),
     ]
     if job.result is not None:
         lines.append(("result", job.result.decode()))
@@ -271,6 +295,10 @@ def _how(execution: Execution) -> str:
         return execution.reason.value + (", for good" if execution.is_final else "")
     by = execution.ended_by.value if execution.ended_by else "-"
     return execution.status.value if by == "ack" else f"{execution.status.value}, by {by} after its commit"
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000
 
 
 def _first_line(error: str | None) -> str:

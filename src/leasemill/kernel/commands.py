@@ -436,9 +436,12 @@ class GetJob(Command[Job | None], frozen=True):
 
 
 class ListJobs(Command[JobPage], frozen=True):
+    """Jobs in the order of their sequence numbers, or newest first; `after`: the page before, 0: from the start."""
+
     filter: JobFilter
     limit: int
     after: int = 0
+    newest_first: bool = False
 
 
 class ListQueues(Command[list[QueueView]], frozen=True):

@@ -125,11 +125,18 @@ def last_error(job: Job) -> str | None:
 
 
 def fitting(
-    state: State, wanted: JobFilter, states: frozenset[JobState] | None, limit: int, after: int
+    state: State,
+    wanted: JobFilter,
+    states: frozenset[JobState] | None,
+    limit: int,
+    after: int,
+    *,
+    newest_first: bool = False,
 ) -> tuple[list[Job], int | None]:
     """At most `limit` jobs that fit, and where to go on."""
     found: list[Job] = []
-    for looked_at, job in enumerate(islice(_candidates(state, wanted, states, after), JOBS_LOOKED_AT), 1):
+    candidates = _candidates(state, wanted, states, after, newest_first)
+    for looked_at, job in enumerate(islice(candidates, JOBS_LOOKED_AT), 1):
         if (states is None or job.state in states) and fits(job, wanted):
             found.append(job)
         if len(found) == limit or looked_at == JOBS_LOOKED_AT:
@@ -137,11 +144,20 @@ def fitting(
     return found, None
 
 
-def _candidates(state: State, wanted: JobFilter, states: frozenset[JobState] | None, after: int) -> Iterator[Job]:
+def _candidates(
+    state: State, wanted: JobFilter, states: frozenset[JobState] | None, after: int, newest_first: bool
+) -> Iterator[Job]:
     if wanted.job_ids is not None:
         known = (state.jobs.get(job_id) for job_id in dict.fromkeys(wanted.job_ids))
-        return iter(sorted((job for job in known if job is not None and job.seq > after), key=lambda job: job.seq))
+        there = sorted((job for job in known if job is not None), key=lambda job: job.seq, reverse=newest_first)
+        return (job for job in there if is_further(job.seq, after, newest_first))
     narrowed = states if wanted.states is None else wanted.states
-    if narrowed is not None and narrowed <= KEPT_STATES:
-        return state.kept.after(after)
-    return state.listing.after(after)
+    order = state.kept if narrowed is not None and narrowed <= KEPT_STATES else state.listing
+    if newest_first:
+        return order.before(after or state.seq + 1)
+    return order.after(after)
+
+
+def is_further(seq: int, after: int, newest_first: bool) -> bool:
+    """Whether a reading that has come as far as `after` (0: it begins) still has this job before it."""
+    return after == 0 or (seq < after if newest_first else seq > after)

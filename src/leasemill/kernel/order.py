@@ -166,3 +166,12 @@ class SequenceOrder:
             for position in sorted(chunk):
                 if position > seq:
                     yield chunk[position]
+
+    def before(self, seq: int) -> Iterator[Job]:
+        """Jobs with a lower sequence number, the highest first."""
+        end = bisect_left(self._chunk_numbers, (seq >> CHUNK_BITS) + 1)
+        for index in range(end - 1, -1, -1):
+            chunk = self._chunks[self._chunk_numbers[index]]
+            for position in sorted(chunk, reverse=True):
+                if position < seq:
+                    yield chunk[position]

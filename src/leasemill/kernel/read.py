@@ -36,7 +36,7 @@ def _copy(job: Job) -> Job:
 
 
 def list_jobs(state: State, query: ListJobs) -> JobPage:
-    jobs, after = fitting(state, query.filter, None, query.limit, query.after)
+    jobs, after = fitting(state, query.filter, None, query.limit, query.after, newest_first=query.newest_first)
     return JobPage(tuple(_copy(job) for job in jobs), after)
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import Action, Job, JobState, QueueMode, Verb
-from leasemill.kernel.operate import JOBS_LOOKED_AT, KEPT_STATES, fits
+from leasemill.kernel.operate import JOBS_LOOKED_AT, KEPT_STATES, fits, is_further
 from leasemill.store.postgres.arrays import int8, int8s, texts
 from leasemill.store.postgres.pool import Connection
 from leasemill.store.postgres.rows import Row, job_of, policy_of, ranges_of
 from leasemill.store.postgres.site import Site
 
 LOOKED_AT_ONCE = 1_000
+MOST_INT8 = 2**63 - 1
 STATES = (JobState.READY, JobState.LEASED, JobState.SUCCEEDED, JobState.FAILED, JobState.DEAD)
 
 
@@ -28,7 +29,9 @@ def read_jobs(
 
 
 def list_jobs(site: Site, connection: Connection, query: c.ListJobs) -> c.JobPage:
-    jobs, after = fitting(site, connection, query.filter, None, query.limit, query.after)
+    jobs, after = fitting(
+        site, connection, query.filter, None, query.limit, query.after, newest_first=query.newest_first
+    )
     return c.JobPage(tuple(jobs), after)
 
 
@@ -39,18 +42,25 @@ def fitting(
     states: frozenset[JobState] | None,
     limit: int,
     after: int,
+    *,
+    newest_first: bool = False,
 ) -> tuple[list[Job], int | None]:
     """O6: at most `limit` jobs that fit, and where to go on; looks at a bounded number."""
     found: list[Job] = []
     if wanted.job_ids is not None:
-        for job in read_jobs(site, connection, ids=list(wanted.job_ids)):
-            if job.seq > after and (states is None or job.state in states) and fits(job, wanted):
+        named = read_jobs(site, connection, ids=list(wanted.job_ids))
+        further = [job for job in named if is_further(job.seq, after, newest_first)]
+        for job in _in_order(further, newest_first):
+            if (states is None or job.state in states) and fits(job, wanted):
                 found.append(job)
                 if len(found) == limit:
                     return found, job.seq
         return found, None
     narrowed = states if wanted.states is None else wanted.states
-    table = "candidates_kept" if narrowed is not None and narrowed <= KEPT_STATES else "candidates"
+    statement = "candidates_kept" if narrowed is not None and narrowed <= KEPT_STATES else "candidates"
+    if newest_first:
+        statement += "_newest_first"
+        after = after or MOST_INT8
     for _ in range(JOBS_LOOKED_AT // LOOKED_AT_ONCE):
         given = {
             "after": int8(after),
@@ -59,8 +69,9 @@ def fitting(
             "kind": wanted.kind,
             "lane": wanted.lane,
         }
-        rows = site.all(connection, table, given)
-        for job in read_jobs(site, connection, nos=[no for no, _, may_fit in rows if may_fit]):
+        rows = site.all(connection, statement, given)
+        may_fit = read_jobs(site, connection, nos=[no for no, _, may_fit in rows if may_fit])
+        for job in _in_order(may_fit, newest_first):
             if (states is None or job.state in states) and fits(job, wanted):
                 found.append(job)
                 if len(found) == limit:
@@ -69,6 +80,10 @@ def fitting(
             return found, None
         after = rows[-1][1]
     return found, after
+
+
+def _in_order(jobs: list[Job], newest_first: bool) -> list[Job]:
+    return jobs[::-1] if newest_first else jobs
 
 
 def list_queues(site: Site, connection: Connection, query: c.ListQueues) -> list[c.QueueView]:

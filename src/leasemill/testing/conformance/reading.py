@@ -60,6 +60,36 @@ class Reading:
         assert [job.spec.id for job in every_job(harness, limit=limit)] == ids
 
     @rule("O6")
+    @pytest.mark.parametrize("limit", [1, 2, 3, 5, 100])
+    def test_jobs_are_read_newest_first_page_by_page_each_once(self, harness: Harness, limit: int) -> None:
+        ids = ["e", "a", "d", "b", "c"]
+        enqueue_many(harness, *ids)
+        enqueue_one(harness, "elsewhere", queue="other")
+        failed_for_good(harness, claim_one(harness), "it broke")
+        assert _newest_first(harness, JobFilter(), limit) == ["elsewhere", "c", "b", "d", "a", "e"]
+        assert _newest_first(harness, JobFilter(queue=QUEUE), limit) == ["c", "b", "d", "a", "e"]
+        assert _newest_first(harness, JobFilter(states=frozenset({JobState.FAILED})), limit) == ["e"]
+        assert _newest_first(harness, JobFilter(job_ids=("a", "b", "nothing")), limit) == ["b", "a"]
+
+    @rule("O6")
+    def test_a_reading_newest_first_goes_on_while_jobs_come_and_go(self, harness: Harness) -> None:
+        enqueue_many(harness, "a", "b", "c", "d")
+        page = harness.store.jobs(limit=2, newest_first=True)
+        assert [job.spec.id for job in page.jobs] == ["d", "c"]
+        assert page.after is not None
+        enqueue_one(harness, "e")
+        rest = harness.store.jobs(limit=100, after=page.after, newest_first=True)
+        assert ([job.spec.id for job in rest.jobs], rest.after) == (["b", "a"], None)
+
+    @rule("O6")
+    def test_a_redriven_job_is_listed_where_its_new_number_puts_it(self, harness: Harness) -> None:
+        enqueue_many(harness, "a", "b")
+        failed_for_good(harness, claim_one(harness), "it broke")
+        harness.store.redrive(JobFilter(job_ids=("a",)), by="ann", reason="mended")
+        oldest_first = [job.spec.id for job in every_job(harness)]
+        assert _newest_first(harness, JobFilter(), 1) == oldest_first[::-1]
+
+    @rule("O6")
     def test_a_reading_goes_on_while_jobs_come_and_go(self, harness: Harness) -> None:
         enqueue_many(harness, "a", "b", "c", "d")
         page = harness.store.jobs(limit=2)
@@ -226,3 +256,13 @@ class Reading:
         ids = [f"job-{number}" for number in range(250)]
         harness.store.enqueue([spec(job_id) for job_id in ids])
         assert [job.spec.id for job in every_job(harness, limit=70)] == ids
+
+
+def _newest_first(harness: Harness, where: JobFilter, limit: int) -> list[str]:
+    ids: list[str] = []
+    after: int | None = 0
+    while after is not None:
+        page = harness.store.jobs(where, limit=limit, after=after, newest_first=True)
+        ids += [job.spec.id for job in page.jobs]
+        after = page.after
+    return ids
