@@ -12,7 +12,8 @@ LeasemillError
 │   └── LeaseNotFound  no lease of the domain is in flight
 ├── NoResult           the job has ended and there is no result to give
 │   ├── JobFailed      retries used up, or its handler said it can never succeed
-│   └── JobDead        cancelled by an operator, or quarantined
+│   ├── JobDead        quarantined: too many of its runs ended with their worker
+│   └── JobCancelled   cancelled by an operator
 ├── Unavailable        unknown whether it happened: repeat with the same ids
 └── Broken             stop: what is stored cannot be trusted or understood
 """
@@ -112,10 +113,18 @@ class JobFailed(NoResult):
 
 
 class JobDead(NoResult):
-    """The job was cancelled by an operator or quarantined."""
+    """The job was quarantined."""
 
     def __init__(self, job_id: str, why: str) -> None:
         super().__init__(job_id, f"is dead: {why}")
+        self.why = why
+
+
+class JobCancelled(NoResult):
+    """An operator cancelled the job."""
+
+    def __init__(self, job_id: str, why: str) -> None:
+        super().__init__(job_id, f"was cancelled: {why}")
         self.why = why
 
 

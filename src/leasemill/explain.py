@@ -142,7 +142,9 @@ def _present(facts: Facts) -> _Present:
         case JobState.FAILED:
             return _failed(facts)
         case JobState.DEAD:
-            return _dead(facts)
+            return _quarantined(facts)
+        case JobState.CANCELLED:
+            return _cancelled(facts)
 
 
 # READY: what it waits for --------------------------------------------------------------------------------------
@@ -321,16 +323,21 @@ def _failed(facts: Facts) -> _Present:
     return Situation.FAILED, [*said, f"The error: {_error_line(job)}."], _redrive_advice(job)
 
 
-def _dead(facts: Facts) -> _Present:
+def _cancelled(facts: Facts) -> _Present:
     job = facts.job
-    if job.is_cancelled:
-        act = _latest_act(facts, Verb.CANCEL)
-        who = (
-            f"An operator cancelled it at {instant(job.updated_at)}; who and why is not kept any more"
-            if act is None
-            else f"{act.by} cancelled it at {instant(act.at)}: {act.reason}"
-        )
-        return Situation.CANCELLED, [f"{who}."], _redrive_advice(job)
+    advice = [f"leasemill jobs redrive --id {quote(job.spec.id)} --include-cancelled --reason …"]
+    return Situation.CANCELLED, [_cancellation(job)], advice
+
+
+def _cancellation(job: Job) -> str:
+    act = job.cancellation
+    if act is None:
+        return f"An operator cancelled it at {instant(job.updated_at)}."
+    return f"{act.by} cancelled it at {instant(act.at)}: {act.reason}."
+
+
+def _quarantined(facts: Facts) -> _Present:
+    job = facts.job
     last = job.executions[-1]
     runs = _counted(job.expirations, "run")
     said = (
@@ -374,6 +381,8 @@ def _history(facts: Facts) -> Iterator[str]:
             f"{instant(refusal.at)}, when attempt {refusal.current_attempt} was the latest (lease "
             f"{refusal.reason.value}): refused, and nothing of it took effect."
         )
+    if job.cancellation is not None and not job.is_cancelled:
+        yield _cancellation(job)
     yield from _redrives(facts)
 
 
@@ -417,11 +426,6 @@ def _redrives(facts: Facts) -> Iterator[str]:
 
 def _failed_last(job: Job) -> bool:
     return bool(job.executions) and job.executions[-1].reason is AbortReason.FAILED and job.retries > 0
-
-
-def _latest_act(facts: Facts, verb: Verb) -> Action | None:
-    job_id = facts.job.spec.id
-    return next((one for one in facts.actions if one.verb is verb and one.target == job_id), None)
 
 
 def _error_of(execution: Execution) -> str:

@@ -19,7 +19,6 @@ LONGEST: Final = 300
 MOST_GROUPS: Final = 1_000
 """Groups told apart; what comes in later under other fingerprints is counted together."""
 
-CANCELLED: Final = "cancelled by an operator"
 QUARANTINED: Final = "quarantined: its runs ended without a report"
 NO_ERROR: Final = "no error was told"
 OTHERS: Final = "other errors"
@@ -46,8 +45,6 @@ def normalised(error: str) -> str:
 
 def failure_of(job: Job) -> str:
     """Why a job ended FAILED or DEAD, without the values in it."""
-    if job.is_cancelled:
-        return CANCELLED
     if job.state is JobState.DEAD:
         return QUARANTINED
     error = last_error(job)

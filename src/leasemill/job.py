@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Protocol, Type
 import msgspec
 
 from leasemill.arguments import Arguments, lane_key
-from leasemill.errors import Invalid, JobConflict, JobDead, JobFailed, NoResult, NotFound, Unavailable
+from leasemill.errors import Invalid, JobCancelled, JobConflict, JobDead, JobFailed, NoResult, NotFound, Unavailable
 from leasemill.kernel import commands as c
-from leasemill.kernel.model import SECOND, AbortReason, Job, JobSpec, JobState, Policy
+from leasemill.kernel.model import SECOND, Job, JobSpec, JobState, Policy
+from leasemill.kernel.operate import ENDED_STATES
 from leasemill.kernel.validate import BATCH_ITEMS
 from leasemill.policy import Duration, is_whole, microseconds
 from leasemill.store.base import FullStore
@@ -340,7 +341,7 @@ class JobHandle(Generic[R_co]):
         return self._known(await self._store.ajob(self.id))
 
     def status(self) -> JobState:
-        """READY, LEASED, SUCCEEDED, FAILED or DEAD."""
+        """READY, LEASED, SUCCEEDED, FAILED, DEAD or CANCELLED."""
         return self.record().state
 
     async def astatus(self) -> JobState:
@@ -350,7 +351,7 @@ class JobHandle(Generic[R_co]):
     def result(self, timeout: Duration | None = None) -> R_co:
         """Wait until the job has ended, and give its result.
 
-        Raises JobFailed, JobDead, or TimeoutError if it has not ended in time.
+        Raises JobFailed, JobDead, JobCancelled, or TimeoutError if it has not ended in time.
         """
         wait = _Wait(self.id, timeout)
         watch = self._store.watch([self._queue])
@@ -390,7 +391,9 @@ class JobHandle(Generic[R_co]):
         if job.state is JobState.FAILED:
             raise JobFailed(self.id, job.executions[-1].error or "no error was reported")
         if job.state is JobState.DEAD:
-            raise JobDead(self.id, _why_dead(job))
+            raise JobDead(self.id, f"quarantined: {job.expirations} of its runs ended with their worker or their lease")
+        if job.state is JobState.CANCELLED:
+            raise JobCancelled(self.id, _why_cancelled(job))
         if self._arguments is None:
             content: R_co = msgspec.json.decode(job.result or b"null")
             return content
@@ -425,13 +428,9 @@ class _Wait:
 
 
 def has_ended(job: Job) -> bool:
-    return job.state in (JobState.SUCCEEDED, JobState.FAILED, JobState.DEAD)
+    return job.state in ENDED_STATES
 
 
-def _why_dead(job: Job) -> str:
-    if job.is_cancelled:
-        return "an operator cancelled it"
-    last = job.executions[-1] if job.executions else None
-    if last is not None and last.reason is AbortReason.EXPIRED:
-        return f"quarantined: {job.expirations} of its runs ended with their worker or their lease"
-    return "it was set aside"
+def _why_cancelled(job: Job) -> str:
+    cancellation = job.cancellation
+    return "by an operator" if cancellation is None else f"by {cancellation.by}: {cancellation.reason}"

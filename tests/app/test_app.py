@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from leasemill import App, Context, FixedLane, JobState, Retry
-from leasemill.errors import Invalid, JobConflict, JobDead, JobFailed, NoResult, NotFound, Unavailable
+from leasemill.errors import Invalid, JobCancelled, JobConflict, JobDead, JobFailed, NoResult, NotFound, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, OnFailure, Policy
 from leasemill.store.memory import MemoryStore
@@ -353,7 +353,7 @@ def test_a_failed_job_gives_its_error_and_a_dead_one_says_why(app: App, clock: M
     app.store.expire()
     with pytest.raises(JobFailed, match="failed: ValueError: no"):
         failed.result()
-    with pytest.raises(JobDead, match="an operator cancelled it"):
+    with pytest.raises(JobCancelled, match="was cancelled: by me: not needed"):
         cancelled.result()
     with pytest.raises(JobDead, match="quarantined: 1 of its runs"):
         quarantined.result()

@@ -114,7 +114,7 @@ def test_dump_begins_and_ends_where_it_is_told(folder: Path) -> None:
 
 def test_stats_counts_jobs_and_events(folder: Path) -> None:
     found = json.loads(wal("stats", folder, "--json").output)
-    assert found["jobs"] == {"ready": 3, "leased": 0, "succeeded": 1, "failed": 0, "dead": 0}
+    assert found["jobs"] == {"ready": 3, "leased": 0, "succeeded": 1, "failed": 0, "dead": 0, "cancelled": 0}
     assert found["events"]["JobEnqueued"] == 3
     assert "ready        3" in wal("stats", folder).output
 

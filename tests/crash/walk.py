@@ -21,11 +21,11 @@ from leasemill.kernel.model import (
     Execution,
     Job,
     JobSpec,
-    JobState,
     OnFailure,
     Policy,
     QueueMode,
 )
+from leasemill.kernel.operate import ENDED_STATES
 from leasemill.kernel.state import State
 from leasemill.kernel.validate import check
 from leasemill.store.base import FullStore
@@ -207,7 +207,7 @@ class Walk:
         return c.Redrive(c.JobFilter(), "ada", "because", self._random.choice((1, 100)))
 
     def _purge(self, _state: State) -> c.Command[Any]:
-        states = frozenset({self._random.choice((JobState.SUCCEEDED, JobState.FAILED, JobState.DEAD))})
+        states = frozenset({self._random.choice(tuple(sorted(ENDED_STATES)))})
         return c.Purge(c.JobFilter(states=states), "ada", "because", 3)
 
     def _prune(self, _state: State) -> c.Command[Any]:

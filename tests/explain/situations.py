@@ -313,18 +313,25 @@ class ExplainSuite:
         started(harness, enqueue_and_claim(harness))
         cancelled(harness)
         found = told(harness)
-        assert (found.state, found.situation) == (JobState.DEAD, Situation.CANCELLED)
+        assert (found.state, found.situation) == (JobState.CANCELLED, Situation.CANCELLED)
         assert found.now[1] == f"ada cancelled it at {at(harness)}: because."
+        assert found.advice == ["leasemill jobs redrive --id job --include-cancelled --reason …"]
+
+    def test_a_redriven_job_still_names_who_cancelled_it(self, harness: Harness) -> None:
+        enqueue_one(harness)
+        cancelled(harness)
+        cancelled_at = at(harness)
+        redrive(harness, "job", include_cancelled=True)
+        found = told(harness)
+        assert found.state is JobState.READY
+        assert f"ada cancelled it at {cancelled_at}: because." in found.history
 
     def test_an_act_that_is_not_kept_any_more_is_not_made_up(self, harness: Harness) -> None:
         failed_for_good(harness, enqueue_and_claim(harness, "redriven"))
         redrive(harness, "redriven")
-        enqueue_one(harness)
-        cancelled(harness)
         many = [f"job-{number}" for number in range(ACTIONS_KEPT)]
         harness.store.enqueue([spec(job_id) for job_id in many])
         harness.store.cancel(many, by="eve", reason="tidying up")
-        assert told(harness).now[1] == (f"An operator cancelled it at {at(harness)}; who and why is not kept any more.")
         assert told(harness, "redriven").history[-1] == (
             "An operator redrove it after attempt 1; who and why is not kept any more."
         )
@@ -365,7 +372,7 @@ class ExplainSuite:
     def test_taken_away_by_a_cancel_and_redriven(self, harness: Harness) -> None:
         started(harness, enqueue_and_claim(harness))
         cancelled(harness)
-        redrive(harness, "job")
+        redrive(harness, "job", include_cancelled=True)
         acked(harness, claim_one(harness, worker=OTHER))
         history = told(harness).history
         assert "taken away at" in history[1]

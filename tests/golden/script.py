@@ -92,7 +92,7 @@ class Script:
         self.ask(c.Expire(10))
         self.ask(c.Ack([c.AckReport(*held[4])]))
         self.ask(c.Cancel(["more-1", "lane-2"], "ada", "no more"))
-        self.ask(c.Redrive(c.JobFilter(job_ids=("more-1",)), "ada", "after all", 10))
+        self.ask(c.Redrive(c.JobFilter(job_ids=("more-1",)), "ada", "after all", 10, include_cancelled=True))
         self.ask(c.Purge(c.JobFilter(job_ids=("dead",)), "ada", "tidy up", 10))
         self.ask(c.Prune(0, 1, 10))
         first, _ = self.claim(2)

@@ -8,12 +8,16 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from msgspec.structs import replace
 
 from leasemill.errors import QueueRefused
 from leasemill.kernel import commands as c
-from leasemill.kernel.events import AnyEvent
+from leasemill.kernel.apply import apply
+from leasemill.kernel.events import AnyEvent, JobCancelled, JobEnqueued
+from leasemill.kernel.image import image, jobs_in_order, restore
 from leasemill.kernel.invariants import violations
-from leasemill.kernel.model import JobSpec
+from leasemill.kernel.model import JobSpec, JobState
+from leasemill.kernel.state import State
 from leasemill.store.wal.options import FileOptions
 from leasemill.store.wal.store import FileStore
 from leasemill.testing.clock import ManualClock
@@ -63,6 +67,18 @@ def test_a_process_that_has_read_nothing_enqueues_nothing_where_acquire_is_used(
     with opened(copy) as store, pytest.raises(QueueRefused):
         store.run(c.Enqueue([JobSpec("stray", "offsets", "send")], are_new=True))
     assert b"acquire_queues" in files_of(copy)["manifest"]
+
+
+@rule("W13", "O1")
+def test_a_snapshot_that_calls_a_cancelled_job_dead_is_read_as_cancelled() -> None:
+    state = State()
+    apply(state, JobEnqueued(JobSpec("job", "mail", "send"), 5))
+    apply(state, JobCancelled("job", 6, "ada", "why"))
+    (job,) = jobs_in_order(state)
+    written_before = replace(job, state=JobState.DEAD, cancellation=None)
+    restored = restore(image(state), [written_before])
+    assert violations(restored) == []
+    assert restored.jobs["job"].state is JobState.CANCELLED
 
 
 @rule("W13")

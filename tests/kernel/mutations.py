@@ -299,8 +299,8 @@ MUTATIONS: Final = (
         "O5",
         (
             "operate.py",
-            "ENDED_STATES: Final = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.DEAD})",
-            "ENDED_STATES: Final = frozenset({JobState.READY, JobState.SUCCEEDED, JobState.FAILED, JobState.DEAD})",
+            "ENDED_STATES: Final = KEPT_STATES | {JobState.SUCCEEDED}",
+            "ENDED_STATES: Final = KEPT_STATES | {JobState.READY, JobState.SUCCEEDED}",
         ),
     ),
     mutation(

@@ -149,8 +149,8 @@ SITUATIONS: Final[dict[str, Callable[[], Scene]]] = {
     "failed, blocks its lane": lambda: (
         _now().enqueue(lane=LANE, policy=BLOCK).enqueue("behind", lane=LANE).claim().nack()
     ),
-    "dead, cancelled while ready": lambda: _now().enqueue().cancel(),
-    "dead, cancelled while leased": lambda: _now().enqueue().claim().cancel(),
+    "cancelled while ready": lambda: _now().enqueue().cancel(),
+    "cancelled while leased": lambda: _now().enqueue().claim().cancel(),
     "dead, quarantined": lambda: (
         Scene().enqueue(policy=Policy(max_expirations=1)).claim().start().after(30).expire().until_now()
     ),
@@ -200,6 +200,9 @@ COMMANDS: Final[dict[str, Callable[[Scene], c.Command[Any]]]] = {
     "acquire another": lambda _: c.Acquire([c.AcquireRequest(OFFSETS, LANE, 3, "worker-2", "new token")]),
     "cancel": lambda scene: c.Cancel([scene.job_id], "ada", "why"),
     "redrive": lambda scene: c.Redrive(c.JobFilter(job_ids=(scene.job_id,)), "ada", "why", 10),
+    "redrive cancelled": lambda scene: c.Redrive(
+        c.JobFilter(job_ids=(scene.job_id,)), "ada", "why", 10, include_cancelled=True
+    ),
     "purge": lambda scene: c.Purge(c.JobFilter(job_ids=(scene.job_id,)), "ada", "why", 10),
     "prune": lambda _: c.Prune(NOW + 1, 0, 10),
     "pause": lambda _: c.Pause(QUEUE, "ada", "why"),

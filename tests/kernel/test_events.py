@@ -83,6 +83,69 @@ def test_an_event_that_does_not_follow_is_a_broken_log(number: int, event: AnyEv
         apply(State(), event)
 
 
+HELD = e.LeaseGranted("job", 1, 1, "token", "worker", None, 5, 10, Terms())
+COMMITTED = e.ExecutionCommitted("job", "token", 6, None, ())
+DONE = e.ExecutionDone("job", "token", 6, Verb.ACK, None, None)
+FAILED = e.ExecutionFailed("job", "token", 7, "no", True, False, None)
+STARTED = e.ExecutionStarted("job", "token", 6, 6)
+CANCELLED = e.JobCancelled("job", 6, "ada", "why")
+
+
+@rule("X1", "X4", "X5", "I1", "I3", "L9", "O2", "O5", "O7")
+@pytest.mark.parametrize(
+    ("before", "event"),
+    [
+        pytest.param([HELD], e.LeaseGranted("job", 2, 2, "two", "w", None, 6, 9, Terms()), id="a second grant"),
+        pytest.param([HELD, DONE], e.LeaseGranted("job", 2, 2, "two", "w", None, 6, 9, Terms()), id="a grant of ended"),
+        pytest.param([], e.LeaseGranted("job", 2, 1, "two", "w", None, 6, 9, Terms()), id="an attempt left out"),
+        pytest.param([], e.LeaseGranted("job", 1, 0, "two", "w", None, 6, 9, Terms()), id="a fence that does not rise"),
+        pytest.param(
+            [HELD, e.ExecutionStarted("job", "token", 6, 6)],
+            e.ExecutionStarted("job", "token", 7, 7),
+            id="a second start",
+        ),
+        pytest.param([HELD, COMMITTED], e.ExecutionStarted("job", "token", 7, 7), id="a start after the commit"),
+        pytest.param([HELD], e.LeaseExtended("job", "token", 6, 9), id="a shorter lease"),
+        pytest.param([HELD, COMMITTED], COMMITTED, id="a second commit"),
+        pytest.param([HELD, DONE], DONE, id="a second end"),
+        pytest.param([HELD], e.ExecutionDone("job", "token", 6, Verb.EXPIRE, None, None), id="expired as done"),
+        pytest.param(
+            [HELD, COMMITTED],
+            e.ExecutionFailed("job", "token", 7, "no", True, False, None),
+            id="a failure after the commit",
+        ),
+        pytest.param([HELD, COMMITTED], e.FailureKept("job", "token", 7, "no", "r"), id="a kept failure after it"),
+        pytest.param([HELD, COMMITTED], e.LeaseReleased("job", "token", 7, 7), id="a release after the commit"),
+        pytest.param([HELD, COMMITTED], e.LeaseExpired("job", "token", 7, False, False), id="an expiry after it"),
+        pytest.param([HELD, COMMITTED], CANCELLED, id="a cancellation after the commit"),
+        pytest.param([CANCELLED], CANCELLED, id="a second cancellation"),
+        pytest.param([], e.JobRedriven("job", 6, "ada", "why"), id="a redrive of a job that waits"),
+        pytest.param([HELD, DONE], e.JobRedriven("job", 7, "ada", "why"), id="a redrive of a success"),
+        pytest.param([], e.JobPurged("job", 6, "ada", "why"), id="a purge of a job that waits"),
+        pytest.param([HELD], e.JobPurged("job", 6, "ada", "why"), id="a purge of a leased job"),
+        pytest.param([HELD], e.JobsPruned(("job",), 6), id="a pruned job that has not succeeded"),
+        pytest.param([], e.JobsPruned(("other",), 6), id="a pruned job that is not there"),
+    ],
+)
+def test_an_event_that_cannot_follow_is_refused_as_a_broken_log(before: list[AnyEvent], event: AnyEvent) -> None:
+    state = State()
+    for one in (e.JobEnqueued(JobSpec("job", "queue", "kind"), 5), *before):
+        apply(state, one)
+    digested = digest(state)
+    with pytest.raises(Broken, match=f"{type(event).__name__} for job .* does not follow"):
+        apply(state, event)
+    assert digest(state) == digested
+
+
+@rule("N1")
+def test_a_grant_behind_the_head_of_a_lane_is_a_broken_log() -> None:
+    state = State()
+    for job_id in ("first", "second"):
+        apply(state, e.JobEnqueued(JobSpec(job_id, "queue", "kind", lane="lane"), 5))
+    with pytest.raises(Broken, match="does not follow"):
+        apply(state, e.LeaseGranted("second", 1, 1, "token", "worker", None, 6, 9, Terms()))
+
+
 @pytest.mark.parametrize(
     ("number", "event"), [pair for pair in FULL if pair[0] in range(3, 11)], ids=lambda value: type(value).__name__
 )

@@ -203,7 +203,7 @@ BREAKS: list[tuple[Callable[[State], None], str]] = [
     (_leave_order, "another order"),
     (_lose_a_lease, "leases found by time"),
     (_lose_a_request, "claims known by request"),
-    (_lose_the_kept, "failed and dead jobs listed"),
+    (_lose_the_kept, "failed, dead and cancelled jobs listed"),
     (_lose_a_success, "retention would forget"),
     (_enqueue_where_acquire_is_used, "came by enqueue into queue offsets, which is used with acquire"),
     (_acquire_where_enqueue_is_used, "came by acquire into queue queue, which is used with claim"),

@@ -236,7 +236,9 @@ class World:
         self.run(c.Cancel([self._some_id()], "ada", "why"))
 
     def redrive(self) -> None:
-        self.run(c.Redrive(self._some_filter(), "ada", "why", self.choose.number(1, 5)))
+        where = self._some_filter()
+        include_cancelled = where.job_ids is not None and self.choose.number(0, 1) == 1
+        self.run(c.Redrive(where, "ada", "why", self.choose.number(1, 5), include_cancelled=include_cancelled))
 
     def purge(self) -> None:
         self.run(c.Purge(self._some_filter(), "ada", "why", self.choose.number(1, 3)))

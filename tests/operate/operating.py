@@ -95,13 +95,25 @@ class OperateSuite:
         assert desk.told("jobs", "redrive", *chosen) == {"job_ids": ["a1", "a2"], "is_dry_run": False}
         assert desk.states("a1", "a2", "c1") == [JobState.READY, JobState.READY, JobState.FAILED]
 
-    def test_what_was_cancelled_is_a_group_of_its_own(self, desk: Desk) -> None:
+    def test_what_was_cancelled_is_not_among_the_failures(self, desk: Desk) -> None:
         desk.fail("ValueError: no", "a1", "a2")
         desk.said("jobs", "cancel", "a1", "--reason", "given up")
-        assert {one["text"]: one["count"] for one in desk.told("jobs", "failures")} == {
-            "ValueError: no": 1,
-            "cancelled by an operator": 1,
-        }
+        assert {one["text"]: one["count"] for one in desk.told("jobs", "failures")} == {"ValueError: no": 1}
+
+    def test_a_cancelled_job_is_redriven_by_its_id_and_a_flag_alone(self, desk: Desk) -> None:
+        desk.fail("ValueError: no", "a1", "a2")
+        desk.said("jobs", "cancel", "a1", "--reason", "they asked us not to write")
+        assert desk.said("jobs", "redrive", "--queue", "mail", "--reason", "their host is back") == ["a2"]
+        result = desk.run("jobs", "redrive", "--id", "a1", "--reason", "their host is back")
+        assert result.stdout == ""
+        assert "a1 is cancelled and was left alone: --include-cancelled redrives it" in result.stderr
+        for chosen in (["--queue", "mail", "--include-cancelled"], ["--state", "cancelled"]):
+            code, output = desk.refused("jobs", "redrive", *chosen, "--reason", "x")
+            assert (code, "by id only: --id ID --include-cancelled" in output) == (2, True)
+        assert desk.states("a1") == [JobState.CANCELLED]
+        assert desk.said("jobs", "redrive", "--id", "a1", "--include-cancelled", "--reason", "they do") == ["a1"]
+        assert desk.states("a1") == [JobState.READY]
+        assert desk.told("jobs", "show", "a1")["cancellation"]["reason"] == "they asked us not to write"
 
     # Redrive and purge
 
@@ -169,8 +181,8 @@ class OperateSuite:
 
     def test_more_than_a_page_is_swept_up_to_a_limit(self, desk: Desk) -> None:
         ids = [f"job-{number:04}" for number in range(1_100)]
-        desk.enqueue(*ids)
-        desk.said("jobs", "cancel", *ids, "--reason", "a mistake")
+        for some in (ids[:600], ids[600:]):
+            desk.fail("ValueError: no", *some)
         assert desk.said("jobs", "redrive", "--kind", "send", "--limit", "1050", "--reason", "not all") == ids[:1050]
         result = desk.run("jobs", "purge", "--kind", "send", "--reason", "the rest")
         assert (result.stdout.splitlines(), result.stderr) == (ids[1050:], "50 jobs purged\n")
@@ -234,7 +246,7 @@ class OperateSuite:
         ("how", "done", "next_head", "state"),
         [
             ("redrive", "redriven", "head", [JobState.READY]),
-            ("cancel", "cancelled", "second", [JobState.DEAD]),
+            ("cancel", "cancelled", "second", [JobState.CANCELLED]),
             ("purge", "purged", "second", []),
         ],
     )

@@ -425,7 +425,7 @@ def test_finished_jobs_leave_by_age_and_by_number_and_failures_stay(
         clock.advance(s=61)
         store.resume("elsewhere", by="ada", reason="another")
         counts = store.totals().counts
-        assert counts == {**dict.fromkeys(JobState, 0), JobState.FAILED: 1, JobState.DEAD: 1}
+        assert counts == {**dict.fromkeys(JobState, 0), JobState.FAILED: 1, JobState.CANCELLED: 1}
     with FileStore(folder, options=options, clock=clock) as store:
         assert store.totals().counts == counts
 

@@ -27,6 +27,7 @@ from leasemill.cli.lazy import EXIT_REFUSED
 from leasemill.cli.output import json_option, print_json
 from leasemill.errors import Refused, Unavailable
 from leasemill.kernel.model import JobState
+from leasemill.kernel.operate import ENDED_STATES
 from leasemill.store.base import FullStore, hidden_password, open_store
 from leasemill.testing import ledger
 from leasemill.testing.processes import TookTooLong, WorkerProcess, wait_until
@@ -236,7 +237,7 @@ class _Demo:
             counts = next((view.counts for view in self._store.queues() if view.name == queue), {})
         except Unavailable:
             return 0
-        return sum(counts.get(state, 0) for state in (JobState.SUCCEEDED, JobState.FAILED, JobState.DEAD))
+        return sum(counts.get(state, 0) for state in ENDED_STATES)
 
 
 @contextmanager

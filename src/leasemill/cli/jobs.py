@@ -18,7 +18,7 @@ from leasemill.cli.workers import at_work
 from leasemill.errors import NotFound
 from leasemill.explain import explain, gather
 from leasemill.kernel import commands as c
-from leasemill.kernel.model import NEVER, Execution, Job, JobState, Refusal
+from leasemill.kernel.model import NEVER, Cancellation, Execution, Job, JobState, Refusal
 from leasemill.kernel.operate import last_error
 from leasemill.wording import counted
 
@@ -123,7 +123,7 @@ def explain_job(url: str, job_id: str, as_json: bool) -> None:
 @url_option
 @json_option
 def cancel(url: str, job_ids: tuple[str, ...], reason: str, by: str, as_json: bool) -> None:
-    """Cancel jobs: they end DEAD; whoever runs one learns it at the next report."""
+    """Cancel jobs: they end CANCELLED, and one that is running is stopped."""
     with opened(url) as store:
         outcomes = store.cancel(job_ids, by=by, reason=reason)
     told = [{"id": outcome.job_id, "outcome": _cancelled(outcome)} for outcome in outcomes]
@@ -192,7 +192,7 @@ def detailed(job: Job) -> dict[str, Any]:
     return {
         **summary(job),
         "result": None if job.result is None else msgspec.Raw(job.result),
-        "is_cancelled": job.is_cancelled,
+        "cancellation": None if job.cancellation is None else _act(job.cancellation),
         "blocks_lane": job.blocks_lane,
         "policy": None if job.spec.policy is None else msgspec.structs.asdict(job.spec.policy),
         "executions": [_execution(execution) for execution in job.executions],
@@ -212,6 +212,10 @@ def _execution(execution: Execution) -> dict[str, Any]:
         **{name: instant(getattr(execution, name)) for name in times},
         "error": execution.error,
     }
+
+
+def _act(cancellation: Cancellation) -> dict[str, Any]:
+    return {"at": instant(cancellation.at), "by": cancellation.by, "reason": cancellation.reason}
 
 
 def _refusal(refusal: Refusal) -> dict[str, Any]:

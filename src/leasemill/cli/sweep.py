@@ -23,6 +23,7 @@ from leasemill.errors import Invalid, Refused
 from leasemill.fingerprint import Groups, fingerprint
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import Job, JobState
+from leasemill.kernel.operate import ENDED_STATES, KEPT_STATES, REDRIVEN_STATES
 from leasemill.store.base import FullStore
 
 PAGE: Final = 1_000
@@ -30,8 +31,6 @@ PROGRESS_S: Final = 2.0
 STEP_S: Final = 0.1
 """How long the jobs of one paced batch may take, so that a rate is even."""
 UNITS: Final = {"s": 1.0, "min": 60.0, "h": 3600.0}
-UNHAPPY: Final = frozenset({JobState.FAILED, JobState.DEAD})
-ENDED: Final = UNHAPPY | {JobState.SUCCEEDED}
 
 
 def as_rate(value: str) -> float:
@@ -65,26 +64,43 @@ def sweep_options(command: Callable[..., None]) -> Callable[..., None]:
 
 @click.command()
 @sweep_options
-def redrive(url: str, reason: str, by: str, **options: Any) -> None:
-    """Make FAILED and DEAD jobs READY again, with retries anew."""
+@click.option("--include-cancelled", is_flag=True, help="Also jobs that were cancelled; needs --id.")
+def redrive(url: str, reason: str, by: str, include_cancelled: bool, **options: Any) -> None:
+    """Make FAILED and DEAD jobs READY again, with all their retries."""
+    _check_cancelled(include_cancelled, options)
     with opened(url) as store:
 
         def act(where: c.JobFilter) -> c.Operated:
-            return store.redrive(where, by=by, reason=reason, limit=PAGE)
+            return store.redrive(where, by=by, reason=reason, limit=PAGE, include_cancelled=include_cancelled)
 
-        _sweep(store, act, UNHAPPY, "redriven", **options)
+        _sweep(store, act, KEPT_STATES if include_cancelled else REDRIVEN_STATES, "redriven", **options)
+        if options["job_ids"] and not include_cancelled:
+            _name_cancelled(store, options["job_ids"])
+
+
+def _check_cancelled(include_cancelled: bool, options: dict[str, Any]) -> None:
+    """O2: a filter never takes back what somebody cancelled."""
+    is_meant = include_cancelled or JobState.CANCELLED in options["states"]
+    if is_meant and not (include_cancelled and options["job_ids"]):
+        raise Invalid("cancelled jobs are redriven by id only: --id ID --include-cancelled")
+
+
+def _name_cancelled(store: FullStore, ids: tuple[str, ...]) -> None:
+    left = store.jobs(c.JobFilter(job_ids=ids, states=frozenset({JobState.CANCELLED})), limit=PAGE).jobs
+    for job in left:
+        click.echo(f"{job.spec.id} is cancelled and was left alone: --include-cancelled redrives it", err=True)
 
 
 @click.command()
 @sweep_options
 def purge(url: str, reason: str, by: str, **options: Any) -> None:
-    """Forget jobs that have ended (SUCCEEDED, FAILED, DEAD), with their history."""
+    """Forget jobs that have ended (SUCCEEDED, FAILED, DEAD, CANCELLED), with their history."""
     with opened(url) as store:
 
         def act(where: c.JobFilter) -> c.Operated:
             return store.purge(where, by=by, reason=reason, limit=PAGE)
 
-        _sweep(store, act, ENDED, "purged", **options)
+        _sweep(store, act, ENDED_STATES, "purged", **options)
 
 
 @click.command()
@@ -99,7 +115,7 @@ def failures(url: str, limit: int, as_json: bool, **filters: Any) -> None:
     """
     groups = Groups()
     with opened(url) as store:
-        for jobs in _pages(store, _narrowed(wanted(**filters), UNHAPPY)):
+        for jobs in _pages(store, _narrowed(wanted(**filters), REDRIVEN_STATES)):
             for job in jobs:
                 groups.add(job)
     found = groups.largest_first()

@@ -37,6 +37,7 @@ from leasemill.kernel.model import (
     NEVER,
     AbortReason,
     Action,
+    Cancellation,
     Execution,
     ExecutionStatus,
     Job,
@@ -46,6 +47,7 @@ from leasemill.kernel.model import (
     Verb,
 )
 from leasemill.kernel.state import (
+    CANCELLED,
     DEAD,
     FAILED,
     LEASED,
@@ -88,6 +90,12 @@ def _enqueued(state: State, event: JobEnqueued) -> None:
 
 def _granted(state: State, event: LeaseGranted) -> None:
     job = _job(state, event)
+    if job.state is not READY or event.attempt != job.attempt + 1:
+        _does_not_follow(event, f"the job is {job.state} after attempt {job.attempt}")
+    if event.fence <= state.fence:
+        _does_not_follow(event, f"the fence is at {state.fence}")  # I3
+    if job.spec.lane is not None and state.lanes[job.spec.queue, job.spec.lane].head is not job:
+        _does_not_follow(event, "another job is at the head of its lane")  # N1
     execution = Execution(
         job.spec.id,
         event.attempt,
@@ -112,6 +120,8 @@ def _granted(state: State, event: LeaseGranted) -> None:
 
 def _started(state: State, event: ExecutionStarted) -> None:
     job, execution = _live(state, event)
+    if execution.status is not ExecutionStatus.LEASED:
+        _does_not_follow(event, f"the execution is {execution.status}")
     execution.status = ExecutionStatus.STARTED
     execution.started_at = event.started_at
     job.updated_at = event.at
@@ -119,6 +129,8 @@ def _started(state: State, event: ExecutionStarted) -> None:
 
 def _extended(state: State, event: LeaseExtended) -> None:
     job, execution = _live(state, event)
+    if event.expires_at <= execution.expires_at:
+        _does_not_follow(event, "the lease is held for longer")  # L9
     earlier, execution.expires_at = execution.expires_at, event.expires_at
     state.leases.push(event.expires_at, execution.fence, execution)
     state.leases.remove(earlier, execution.fence)
@@ -129,7 +141,7 @@ def _extended(state: State, event: LeaseExtended) -> None:
 
 
 def _committed(state: State, event: ExecutionCommitted) -> None:
-    job, execution = _live(state, event)
+    job, execution = _uncommitted(state, event)  # X4
     _mark_committed(job, execution, Verb.COMMIT, event.at, event.result)
     execution.status = ExecutionStatus.COMMITTED
     job.updated_at = event.at
@@ -140,6 +152,8 @@ def _committed(state: State, event: ExecutionCommitted) -> None:
 def _done(state: State, event: ExecutionDone) -> None:
     job, execution = _live(state, event)
     if execution.committed_at is None:
+        if event.ended_by is not Verb.ACK:
+            _does_not_follow(event, f"{event.ended_by} finishes a committed execution alone")
         _mark_committed(job, execution, event.ended_by, event.at, event.result)
     execution.error = event.error
     _end(state, execution, ExecutionStatus.DONE, event.ended_by, event.at)
@@ -147,7 +161,7 @@ def _done(state: State, event: ExecutionDone) -> None:
 
 
 def _failed(state: State, event: ExecutionFailed) -> None:
-    job, execution = _live(state, event)
+    job, execution = _uncommitted(state, event)
     if execution.started_at is None:
         execution.started_at = event.at
     execution.reason = AbortReason.FAILED
@@ -164,7 +178,7 @@ def _failed(state: State, event: ExecutionFailed) -> None:
 
 
 def _failure_kept(state: State, event: FailureKept) -> None:
-    job, execution = _live(state, event)
+    job, execution = _uncommitted(state, event)
     job.retries += 1
     job.updated_at = event.at
     if execution.status is ExecutionStatus.LEASED:
@@ -175,7 +189,7 @@ def _failure_kept(state: State, event: FailureKept) -> None:
 
 
 def _released(state: State, event: LeaseReleased) -> None:
-    job, execution = _live(state, event)
+    job, execution = _uncommitted(state, event)
     execution.reason = AbortReason.RELEASED
     if event.error is not None:
         execution.error = event.error
@@ -185,7 +199,7 @@ def _released(state: State, event: LeaseReleased) -> None:
 
 
 def _expired(state: State, event: LeaseExpired) -> None:
-    job, execution = _live(state, event)
+    job, execution = _uncommitted(state, event)
     if execution.status is ExecutionStatus.STARTED:
         job.expirations += 1
     execution.reason = AbortReason.EXPIRED
@@ -218,8 +232,12 @@ def _refused(state: State, event: ReportRefused) -> None:
 
 def _cancelled(state: State, event: JobCancelled) -> None:
     job = _job(state, event)
-    _note(state, Verb.CANCEL, event.job_id, event)
     was = job.state
+    if was is CANCELLED:
+        _does_not_follow(event, "it is cancelled")
+    if was is LEASED and job.executions[-1].status is ExecutionStatus.COMMITTED:
+        _does_not_follow(event, "its effect stands")
+    _note(state, Verb.CANCEL, event.job_id, event)
     if was is SUCCEEDED:
         return  # X5: it had committed; the act is kept, the job stays as it is
     was_member = was in (READY, LEASED) or job.blocks_lane
@@ -229,8 +247,9 @@ def _cancelled(state: State, event: JobCancelled) -> None:
         execution.is_final = True
         _end(state, execution, ExecutionStatus.ABORTED, Verb.CANCEL, event.at)
     job.is_cancelled = True
+    job.cancellation = Cancellation(event.at, event.by, event.reason)
     job.blocks_lane = False
-    move(state, job, DEAD, event.at)
+    move(state, job, CANCELLED, event.at)
     state.kept.add(job)
     if was is READY:
         leave_ready(state, job)
@@ -241,6 +260,8 @@ def _cancelled(state: State, event: JobCancelled) -> None:
 
 def _redriven(state: State, event: JobRedriven) -> None:
     job = _job(state, event)
+    if job.state not in (FAILED, DEAD, CANCELLED):
+        _does_not_follow(event, f"the job is {job.state}")
     state.kept.discard(job.seq)
     job.retries = 0
     job.expirations = 0
@@ -263,6 +284,8 @@ def _redriven(state: State, event: JobRedriven) -> None:
 
 def _purged(state: State, event: JobPurged) -> None:
     job = _job(state, event)
+    if job.state in (READY, LEASED):
+        _does_not_follow(event, f"the job is {job.state}")  # O5
     blocked, job.blocks_lane = job.blocks_lane, False
     if blocked:
         leave_lane(state, job, event.at)
@@ -286,8 +309,13 @@ def _policy_set(state: State, event: QueuePolicySet) -> None:
 
 
 def _pruned(state: State, event: JobsPruned) -> None:
-    for job_id in event.job_ids:
-        forget(state, state.jobs[job_id])
+    jobs = [state.jobs.get(job_id) for job_id in event.job_ids]
+    for job_id, job in zip(event.job_ids, jobs, strict=True):
+        if job is None or job.state is not SUCCEEDED:
+            raise Broken(f"JobsPruned for job {job_id!r} does not follow from what came before: it has not succeeded")
+    for job in jobs:
+        assert job is not None
+        forget(state, job)
 
 
 def _note(
@@ -315,6 +343,14 @@ def _live(state: State, event: Any) -> tuple[Job, Execution]:
     execution = job.executions[-1] if job.executions else None
     if execution is None or execution.token != event.token or job.state is not LEASED:
         _does_not_follow(event, "the job's live lease is another one")
+    return job, execution
+
+
+def _uncommitted(state: State, event: Any) -> tuple[Job, Execution]:
+    """X5: once committed, an execution can only be done."""
+    job, execution = _live(state, event)
+    if execution.status is ExecutionStatus.COMMITTED:
+        _does_not_follow(event, "its effect stands")
     return job, execution
 
 

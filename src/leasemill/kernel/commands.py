@@ -161,7 +161,7 @@ class OutOfOrder(Struct, frozen=True):
 
 
 class Cancelled(Struct, frozen=True):
-    """DEAD, or SUCCEEDED if the job had committed."""
+    """CANCELLED, or SUCCEEDED if the job had committed."""
 
     job_id: str
     state: JobState
@@ -382,17 +382,18 @@ class Cancel(Command[list[CancelOutcome]], frozen=True):
 
 
 class Redrive(Command[Operated], frozen=True):
-    """FAILED and DEAD jobs that fit become READY again."""
+    """FAILED and DEAD jobs that fit become READY again; CANCELLED ones with `include_cancelled`, and by id alone."""
 
     filter: JobFilter
     by: str
     reason: str
     limit: int
     after: int = 0
+    include_cancelled: bool = False
 
 
 class Purge(Command[Operated], frozen=True):
-    """SUCCEEDED, FAILED and DEAD jobs that fit are forgotten."""
+    """SUCCEEDED, FAILED, DEAD and CANCELLED jobs that fit are forgotten."""
 
     filter: JobFilter
     by: str

@@ -123,7 +123,7 @@ class ReportRefused(Event, frozen=True, tag=11):
 
 
 class JobCancelled(Event, frozen=True, tag=12):
-    """An operator cancelled the job: DEAD, unless it had committed and an ExecutionDone came first."""
+    """An operator cancelled the job: CANCELLED, unless it had committed and an ExecutionDone came first."""
 
     job_id: str
     at: int

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from leasemill.kernel.model import Action, Job, Policy, QueueMode
 from leasemill.kernel.ranges import Ranges
-from leasemill.kernel.state import LEASED, READY, SUCCEEDED, Lane, State, finished_at, hold, make_ready
+from leasemill.kernel.state import CANCELLED, LEASED, READY, SUCCEEDED, Lane, State, finished_at, hold, make_ready
 
 
 class QueueImage(Struct, frozen=True, array_like=True):
@@ -91,6 +91,8 @@ def digest(state: State) -> str:
 def _place(state: State, job: Job) -> None:
     """Put a restored job where it belongs; jobs come in the order of their sequence numbers."""
     spec = job.spec
+    if job.is_cancelled:
+        job.state = CANCELLED  # images of format 1 before this state existed say DEAD
     state.queue(spec.queue).counts[job.state] += 1
     state.jobs[spec.id] = job
     state.listing.add(job)

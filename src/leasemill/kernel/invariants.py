@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from leasemill.kernel.model import LIVE, NEVER, ExecutionStatus, Job, JobState, QueueMode, derived_state
+from leasemill.kernel.operate import KEPT_STATES
 from leasemill.kernel.state import Lane, LaneKey, State
 
 
@@ -141,9 +142,9 @@ def _of_orders(state: State) -> Iterator[str]:
     }
     if {fence for granted in state.claims.values() for fence in granted} != requested:
         yield "the claims known by request are not the live ones"
-    ended = {job.spec.id for job in state.jobs.values() if job.state in (JobState.FAILED, JobState.DEAD)}
+    ended = {job.spec.id for job in state.jobs.values() if job.state in KEPT_STATES}
     if {job.spec.id for job in state.kept.after(0)} != ended:
-        yield "the failed and dead jobs listed are not those there are"
+        yield "the failed, dead and cancelled jobs listed are not those there are"
     succeeded = sorted(
         (job for job in state.jobs.values() if job.state is JobState.SUCCEEDED and job.spec.offset is None),
         key=lambda job: (job.executions[-1].finished_at if job.executions else 0, job.seq),

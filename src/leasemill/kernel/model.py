@@ -33,6 +33,7 @@ class JobState(StrEnum):
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     DEAD = "dead"
+    CANCELLED = "cancelled"
 
 
 class ExecutionStatus(StrEnum):
@@ -177,6 +178,14 @@ class Refusal(Struct, frozen=True, array_like=True, gc=False):
     at: int
 
 
+class Cancellation(Struct, frozen=True, array_like=True, gc=False):
+    """Who cancelled a job, when and why."""
+
+    at: int
+    by: str
+    reason: str
+
+
 class Job(Struct, array_like=True, gc=False):
     """A job as it stands. `state` is `derived_state` of the rest, kept at hand."""
 
@@ -195,6 +204,8 @@ class Job(Struct, array_like=True, gc=False):
     is_cancelled: bool = False
     blocks_lane: bool = False
     redriven_attempt: int | None = None
+    cancellation: Cancellation | None = None
+    """The latest one; kept when the job is redriven."""
 
 
 class Action(Struct, frozen=True, array_like=True, gc=False):
@@ -216,7 +227,7 @@ def derived_state(job: Job) -> JobState:
     if last is not None and last.status is ExecutionStatus.DONE:
         return JobState.SUCCEEDED
     if job.is_cancelled:
-        return JobState.DEAD
+        return JobState.CANCELLED
     if last is None or job.redriven_attempt == job.attempt:
         return JobState.READY
     if last.status in LIVE:

@@ -40,8 +40,9 @@ from leasemill.kernel.model import NEVER, ExecutionStatus, Job, JobState, Verb
 from leasemill.kernel.state import State
 
 JOBS_LOOKED_AT: Final = 10_000
-KEPT_STATES: Final = frozenset({JobState.FAILED, JobState.DEAD})
-ENDED_STATES: Final = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.DEAD})
+REDRIVEN_STATES: Final = frozenset({JobState.FAILED, JobState.DEAD})
+KEPT_STATES: Final = REDRIVEN_STATES | {JobState.CANCELLED}
+ENDED_STATES: Final = KEPT_STATES | {JobState.SUCCEEDED}
 
 
 def cancel(state: State, job_id: str, command: Cancel, now: int) -> Decision[CancelOutcome]:
@@ -51,7 +52,7 @@ def cancel(state: State, job_id: str, command: Cancel, now: int) -> Decision[Can
     if job.state is JobState.SUCCEEDED:
         return (), AlreadySucceeded(job_id)
     if job.is_cancelled:
-        return (), Cancelled(job_id, JobState.DEAD, is_repeat=True)
+        return (), Cancelled(job_id, JobState.CANCELLED, is_repeat=True)
     cancelled = JobCancelled(job_id, now, command.by, command.reason)
     execution = job.executions[-1] if job.executions else None
     if execution is not None and execution.status is ExecutionStatus.COMMITTED:
@@ -59,13 +60,17 @@ def cancel(state: State, job_id: str, command: Cancel, now: int) -> Decision[Can
         note = f"cancelled by {command.by} after it had committed: {command.reason}"
         done = ExecutionDone(job_id, execution.token, now, Verb.CANCEL, None, note)
         return (done, cancelled), Cancelled(job_id, JobState.SUCCEEDED)
-    return (cancelled,), Cancelled(job_id, JobState.DEAD)
+    return (cancelled,), Cancelled(job_id, JobState.CANCELLED)
 
 
 def redrive(state: State, command: Redrive, now: int) -> Decision[Operated]:
-    jobs, after = fitting(state, command.filter, KEPT_STATES, command.limit, command.after)
+    jobs, after = fitting(state, command.filter, redriven_states(command), command.limit, command.after)
     events = tuple(JobRedriven(job.spec.id, now, command.by, command.reason) for job in jobs)
     return events, Operated(tuple(job.spec.id for job in jobs), after)
+
+
+def redriven_states(command: Redrive) -> frozenset[JobState]:
+    return KEPT_STATES if command.include_cancelled else REDRIVEN_STATES
 
 
 def purge(state: State, command: Purge, now: int) -> Decision[Operated]:

@@ -29,6 +29,7 @@ LEASED: Final = JobState.LEASED
 SUCCEEDED: Final = JobState.SUCCEEDED
 FAILED: Final = JobState.FAILED
 DEAD: Final = JobState.DEAD
+CANCELLED: Final = JobState.CANCELLED
 
 PRIORITIES: Final = 10
 

@@ -268,6 +268,8 @@ def _check_cancel(command: c.Cancel) -> None:
 def _check_sweep(command: c.Redrive | c.Purge) -> None:
     _check_limit(command.limit)
     _check_operator(command.by, command.reason)
+    if isinstance(command, c.Redrive) and command.include_cancelled and command.filter.job_ids is None:
+        raise Invalid("cancelled jobs are redriven by id only: name them")  # O2
 
 
 def _check_queue_command(command: c.Pause | c.Resume | c.SetPolicy) -> None:

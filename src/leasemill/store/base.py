@@ -114,7 +114,14 @@ class Operator(Protocol):
 
     def cancel(self, job_ids: Sequence[str], *, by: str, reason: str) -> list[c.CancelOutcome]: ...
     def redrive(
-        self, where: c.JobFilter, *, by: str, reason: str, limit: int = ..., after: int = ...
+        self,
+        where: c.JobFilter,
+        *,
+        by: str,
+        reason: str,
+        limit: int = ...,
+        after: int = ...,
+        include_cancelled: bool = ...,
     ) -> c.Operated: ...
     def purge(self, where: c.JobFilter, *, by: str, reason: str, limit: int = ..., after: int = ...) -> c.Operated: ...
     def pause(self, queue: str, *, by: str, reason: str) -> None: ...
@@ -306,8 +313,17 @@ class Verbs(ABC):
     def cancel(self, job_ids: Sequence[str], *, by: str, reason: str) -> list[c.CancelOutcome]:
         return self.run(c.Cancel(job_ids, by, reason))
 
-    def redrive(self, where: c.JobFilter, *, by: str, reason: str, limit: int = 1_000, after: int = 0) -> c.Operated:
-        return self.run(c.Redrive(where, by, reason, limit, after))
+    def redrive(
+        self,
+        where: c.JobFilter,
+        *,
+        by: str,
+        reason: str,
+        limit: int = 1_000,
+        after: int = 0,
+        include_cancelled: bool = False,
+    ) -> c.Operated:
+        return self.run(c.Redrive(where, by, reason, limit, after, include_cancelled))
 
     def purge(self, where: c.JobFilter, *, by: str, reason: str, limit: int = 1_000, after: int = 0) -> c.Operated:
         return self.run(c.Purge(where, by, reason, limit, after))

@@ -149,7 +149,7 @@ def _place(state: State, job: Job, *, is_waiting: bool) -> None:
     match job.state:
         case JobState.LEASED:
             hold(state, job.executions[-1])
-        case JobState.FAILED | JobState.DEAD:
+        case JobState.FAILED | JobState.DEAD | JobState.CANCELLED:
             state.kept.add(job)
         case JobState.SUCCEEDED if job.spec.offset is None:
             state.finished.push(finished_at(job), job.seq, job)

@@ -117,7 +117,6 @@ class KeptRow(Struct, frozen=True):
     updated_at: int
     retries: int
     expirations: int
-    is_cancelled: bool
     blocks_lane: bool
 
 
@@ -126,6 +125,13 @@ class MarkRow(Struct, frozen=True):
     seq: int
     redriven_attempt: int
     redriven_at: int
+
+
+class CancellationRow(Struct, frozen=True):
+    no: int
+    at: int
+    by_whom: str
+    reason: str
 
 
 class LaneRow(Struct, frozen=True):
@@ -172,6 +178,7 @@ class Image(Struct):
     executions: dict[tuple[int, int], ExecutionRow]
     kept: dict[int, KeptRow]
     marks: dict[int, MarkRow]
+    cancellations: dict[int, CancellationRow]
     lanes: dict[LaneKey, LaneRow]
     refusals: dict[tuple[int, str, str], RefusalRow]
     queues: dict[str, QueueRow]
@@ -193,7 +200,7 @@ def difference(before: Image, after: Image) -> Change:
         was, now = getattr(before, table), getattr(after, table)
         gone[table] = [row for key, row in was.items() if now.get(key) != row]
         come[table] = [row for key, row in now.items() if was.get(key) != row]
-    for table in ("executions", "refusals", "marks", "lanes"):
+    for table in ("executions", "refusals", "marks", "cancellations", "lanes"):
         was, now = getattr(before, table), getattr(after, table)
         come[table] = [
             row for key, row in now.items() if (was.get(key) != row if table in CHANGING else key not in was)
@@ -204,11 +211,11 @@ def difference(before: Image, after: Image) -> Change:
     return Change(gone, come)
 
 
-CHANGING = frozenset({"marks", "lanes"})
+CHANGING = frozenset({"marks", "cancellations", "lanes"})
 
 
 def image(state: State, numbers: dict[str, int], turns: dict[str, int]) -> Image:
-    made = Image({}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {})
+    made = Image({}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {})
     for job_id, job in state.jobs.items():
         _add_job(made, state, job, numbers[job_id], turns.get(job_id))
     for (queue, key), lane in state.lanes.items():
@@ -262,7 +269,7 @@ def _add_job(made: Image, state: State, job: Job, no: int, turn: int | None) -> 
             made.leases[no] = _lease_row(job, no)
         case JobState.SUCCEEDED:
             made.succeeded[spec.queue] = made.succeeded.get(spec.queue, 0) + 1
-        case JobState.FAILED | JobState.DEAD:
+        case JobState.FAILED | JobState.DEAD | JobState.CANCELLED:
             made.kept[no] = KeptRow(
                 no,
                 job.seq,
@@ -271,7 +278,6 @@ def _add_job(made: Image, state: State, job: Job, no: int, turn: int | None) -> 
                 job.updated_at,
                 job.retries,
                 job.expirations,
-                job.is_cancelled,
                 job.blocks_lane,
             )
     for execution in job.executions:
@@ -280,6 +286,8 @@ def _add_job(made: Image, state: State, job: Job, no: int, turn: int | None) -> 
             made.executions[no, row.slot] = row
     if job.redriven_attempt is not None:
         made.marks[no] = MarkRow(no, job.seq, job.redriven_attempt, _redriven_at(job))
+    if (cancellation := job.cancellation) is not None:
+        made.cancellations[no] = CancellationRow(no, cancellation.at, cancellation.by, cancellation.reason)
     for refusal in job.refusals:
         made.refusals[no, refusal.token, refusal.verb] = _refusal_row(refusal, no)
 

@@ -12,7 +12,7 @@ from leasemill.store.postgres.site import Site
 
 LOOKED_AT_ONCE = 1_000
 MOST_INT8 = 2**63 - 1
-STATES = (JobState.READY, JobState.LEASED, JobState.SUCCEEDED, JobState.FAILED, JobState.DEAD)
+STATES = (JobState.READY, JobState.LEASED, JobState.SUCCEEDED, JobState.FAILED, JobState.DEAD, JobState.CANCELLED)
 
 
 def get_job(site: Site, connection: Connection, query: c.GetJob) -> Job | None:

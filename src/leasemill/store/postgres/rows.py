@@ -13,6 +13,7 @@ from leasemill.kernel.model import (
     EXECUTIONS_KEPT,
     REFUSALS_KEPT,
     AbortReason,
+    Cancellation,
     Execution,
     ExecutionStatus,
     Job,
@@ -139,7 +140,6 @@ class KeptRow(Struct, array_like=True):
     updated_at: int
     retries: int
     expirations: int
-    is_cancelled: bool
     blocks_lane: bool
 
 
@@ -180,6 +180,7 @@ _lease_row = msgspec.json.Decoder(LeaseRow).decode
 _kept_row = msgspec.json.Decoder(KeptRow).decode
 _mark_row = msgspec.json.Decoder(MarkRow).decode
 _execution_rows = msgspec.json.Decoder(list[ExecutionRow]).decode
+_cancellation = msgspec.json.Decoder(Cancellation).decode
 _refusals = msgspec.json.Decoder(tuple[Refusal, ...]).decode
 
 
@@ -208,7 +209,7 @@ def job_of(row: Row) -> tuple[int, Job]:
     if kept is not None:
         job.state, job.available_at, job.updated_at = kept.state, kept.available_at, kept.updated_at
         job.retries, job.expirations = kept.retries, kept.expirations
-        job.is_cancelled, job.blocks_lane = kept.is_cancelled, kept.blocks_lane
+        job.is_cancelled, job.blocks_lane = kept.state is JobState.CANCELLED, kept.blocks_lane
     if lease is not None:
         job.state, job.available_at, job.updated_at = JobState.LEASED, lease.available_at, lease.updated_at
         job.attempt, job.retries, job.expirations = lease.attempt, lease.retries, lease.expirations
@@ -219,6 +220,7 @@ def job_of(row: Row) -> tuple[int, Job]:
     if len(executions) > EXECUTIONS_KEPT:
         executions = [executions[0], *executions[1 - EXECUTIONS_KEPT :]]
     job.executions = tuple(executions)
+    job.cancellation = None if row[17] is None else _cancellation(row[17])
     job.refusals = () if row[16] is None else _refusals(row[16])[:REFUSALS_KEPT]
     return no, job
 

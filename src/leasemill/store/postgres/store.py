@@ -19,7 +19,7 @@ from leasemill.errors import Refused, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.decide import offset_id
 from leasemill.kernel.model import JobSpec
-from leasemill.kernel.operate import ENDED_STATES, KEPT_STATES
+from leasemill.kernel.operate import ENDED_STATES, redriven_states
 from leasemill.kernel.validate import check
 from leasemill.store.base import Verbs, Watch
 from leasemill.store.postgres import hot, reading
@@ -363,7 +363,7 @@ class PostgresStore(Verbs):
         return self._decided(command, ids=command.job_ids)
 
     def _do_redrive(self, command: c.Redrive) -> c.Operated:
-        return self._swept(command, KEPT_STATES, makes_lanes=True)
+        return self._swept(command, redriven_states(command), makes_lanes=True)
 
     def _do_purge(self, command: c.Purge) -> c.Operated:
         return self._swept(command, ENDED_STATES, makes_lanes=False)

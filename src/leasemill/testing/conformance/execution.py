@@ -61,7 +61,7 @@ from leasemill.testing.conformance.steps import (
 )
 from leasemill.testing.rules import rule
 
-READY, LEASED, SUCCEEDED, FAILED, DEAD = JobState
+READY, LEASED, SUCCEEDED, FAILED, DEAD, CANCELLED = JobState
 GONE: Final = "gone"
 
 
@@ -81,20 +81,21 @@ ACTS: Final[dict[str, Callable[[Harness, Lease], object]]] = {
     "expire": lambda harness, lease: let_pass(harness),
     "cancel": lambda harness, _: cancel(harness),
     "redrive": lambda harness, _: redrive(harness, "job"),
+    "redrive cancelled": lambda harness, _: redrive(harness, "job", include_cancelled=True),
     "purge": lambda harness, _: purge(harness, "job"),
 }
 
 MOVES: Final[dict[str, dict[str, JobState | str]]] = {
-    "ready": {"claim": LEASED, "cancel": DEAD},
-    "retrying": {"cancel": DEAD},
-    "redriven": {"claim": LEASED, "cancel": DEAD},
+    "ready": {"claim": LEASED, "cancel": CANCELLED},
+    "retrying": {"cancel": CANCELLED},
+    "redriven": {"claim": LEASED, "cancel": CANCELLED},
     "leased": {
         "ack": SUCCEEDED,
         "nack": READY,
         "nack for good": FAILED,
         "release": READY,
         "expire": READY,
-        "cancel": DEAD,
+        "cancel": CANCELLED,
     },
     "started": {
         "ack": SUCCEEDED,
@@ -102,14 +103,14 @@ MOVES: Final[dict[str, dict[str, JobState | str]]] = {
         "nack for good": FAILED,
         "release": READY,
         "expire": READY,
-        "cancel": DEAD,
+        "cancel": CANCELLED,
     },
     "committed": dict.fromkeys(["ack", "nack", "nack for good", "release", "expire", "cancel"], SUCCEEDED),
     "succeeded": {"purge": GONE},
-    "failed": {"cancel": DEAD, "redrive": READY, "purge": GONE},
-    "cancelled": {"redrive": READY, "purge": GONE},
-    "cancelled in flight": {"redrive": READY, "purge": GONE},
-    "quarantined": {"redrive": READY, "purge": GONE},
+    "failed": {"cancel": CANCELLED, "redrive": READY, "redrive cancelled": READY, "purge": GONE},
+    "cancelled": {"redrive cancelled": READY, "purge": GONE},
+    "cancelled in flight": {"redrive cancelled": READY, "purge": GONE},
+    "quarantined": {"cancel": CANCELLED, "redrive": READY, "redrive cancelled": READY, "purge": GONE},
 }
 """The contract's table: from a state, by an act, to a state; every other pair changes no state."""
 

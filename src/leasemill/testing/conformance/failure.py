@@ -217,11 +217,14 @@ class Failing:
         assert claim_ids(harness) == ["least", "most"]
 
     @rule("F7")
-    def test_failed_and_dead_jobs_stay_with_their_history(self, harness: Harness) -> None:
+    def test_failed_dead_and_cancelled_jobs_stay_with_their_history(self, harness: Harness) -> None:
         """001: failed jobs require manual intervention."""
         failed_for_good(harness, enqueue_and_claim(harness, "failed"), "broke")
-        enqueue_and_claim(harness, "dead")
-        cancelled(harness, "dead")
+        dead = enqueue_and_claim(harness, "dead", policy=Policy(max_expirations=1))
+        started(harness, dead)
+        expired(harness, dead)
+        enqueue_and_claim(harness, "cancelled")
+        cancelled(harness, "cancelled")
         acked(harness, enqueue_and_claim(harness, "succeeded"))
         harness.clock.advance(s=1_000_000_000)
         assert harness.store.prune(harness.clock.now(), keep=0) == 1
@@ -229,6 +232,7 @@ class Failing:
         assert [(job.spec.id, job.state, len(job.executions)) for job in every_job(harness)] == [
             ("failed", JobState.FAILED, 1),
             ("dead", JobState.DEAD, 1),
+            ("cancelled", JobState.CANCELLED, 1),
         ]
         assert last_execution(harness, "failed").error == "broke"
         purge(harness, "failed")

@@ -239,7 +239,7 @@ class Lanes:
     def test_a_waiting_job_cancelled_and_redriven_goes_to_the_tail_once(self, harness: Harness) -> None:
         enqueue_many(harness, "first", "second", "third", lane=LANE)
         cancelled(harness, "second")
-        redrive(harness, "second")
+        redrive(harness, "second", include_cancelled=True)
         assert lane_of(harness).waiting == 2
         ran = []
         for _ in range(3):

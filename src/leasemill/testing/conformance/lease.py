@@ -188,7 +188,7 @@ class Leases:
         lease = enqueue_and_claim(harness)
         cancelled(harness)
         refused(REPORTS[verb](harness, lease), LossReason.CANCELLED)
-        assert state_of(harness) is JobState.DEAD
+        assert state_of(harness) is JobState.CANCELLED
 
     @rule("L2")
     @pytest.mark.parametrize("verb", [Verb.START, Verb.EXTEND, Verb.COMMIT, Verb.NACK, Verb.RELEASE])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from leasemill.errors import Invalid
 from leasemill.kernel.commands import (
     AlreadySucceeded,
     Cancelled,
@@ -11,7 +12,7 @@ from leasemill.kernel.commands import (
     Missing,
     Operated,
 )
-from leasemill.kernel.model import ACTIONS_KEPT, SECOND, JobState, LossReason, Policy, Verb
+from leasemill.kernel.model import ACTIONS_KEPT, SECOND, Cancellation, JobState, LossReason, Policy, Verb
 from leasemill.testing.conformance.harness import Harness
 from leasemill.testing.conformance.states import job_in
 from leasemill.testing.conformance.steps import (
@@ -54,17 +55,17 @@ from leasemill.testing.rules import rule
 class Operating:
     @rule("O1")
     @pytest.mark.parametrize("state", ["ready", "retrying", "leased", "started", "failed", "quarantined"])
-    def test_a_cancelled_job_is_dead(self, harness: Harness, state: str) -> None:
+    def test_a_cancelled_job_says_so_and_is_never_claimed(self, harness: Harness, state: str) -> None:
         job_in(harness, state)
         before = job_of(harness)
         harness.clock.advance(s=1)
-        assert cancel(harness) == Cancelled("job", JobState.DEAD)
+        assert cancel(harness) == Cancelled("job", JobState.CANCELLED)
         after = job_of(harness)
-        assert (after.state, after.updated_at) == (JobState.DEAD, harness.clock.now())
+        assert (after.state, after.updated_at) == (JobState.CANCELLED, harness.clock.now())
         assert (after.retries, after.attempt) == (before.retries, before.attempt)
         harness.clock.advance(us=10 * LEASE_US)
         claim_nothing(harness)
-        assert cancel(harness) == Cancelled("job", JobState.DEAD, is_repeat=True)
+        assert cancel(harness) == Cancelled("job", JobState.CANCELLED, is_repeat=True)
 
     @rule("O1")
     def test_the_holder_learns_of_the_cancel_at_its_next_report(self, harness: Harness) -> None:
@@ -82,9 +83,9 @@ class Operating:
         assert harness.store.cancel(ids, by=OPERATOR, reason=WHY) == [
             AlreadySucceeded("done"),
             Missing("nowhere"),
-            Cancelled("ready", JobState.DEAD),
+            Cancelled("ready", JobState.CANCELLED),
             Cancelled("committed", JobState.SUCCEEDED),
-            Cancelled("ready", JobState.DEAD, is_repeat=True),
+            Cancelled("ready", JobState.CANCELLED, is_repeat=True),
         ]
 
     @rule("O2")
@@ -93,12 +94,49 @@ class Operating:
         job_in(harness, state)
         before = job_of(harness)
         harness.clock.advance(s=1)
-        assert redrive(harness, "job") == Operated(("job",), None)
+        assert redrive(harness, "job", include_cancelled="cancelled" in state) == Operated(("job",), None)
         after = job_of(harness)
         assert (after.state, after.available_at) == (JobState.READY, harness.clock.now())
         assert (after.retries, after.expirations) == (0, 0)
         assert (after.attempt, after.executions) == (before.attempt, before.executions)
         assert claim_one(harness).attempt == before.attempt + 1
+
+    @rule("O2")
+    @pytest.mark.parametrize("state", ["cancelled", "cancelled in flight"])
+    def test_a_cancelled_job_is_redriven_only_when_the_call_says_so(self, harness: Harness, state: str) -> None:
+        job_in(harness, state)
+        failed_for_good(harness, enqueue_and_claim(harness, "failed"))
+        before = job_of(harness)
+        assert redrive(harness, "job", "failed").job_ids == ("failed",)
+        assert harness.store.redrive(JobFilter(queue=QUEUE), by=OPERATOR, reason=WHY).job_ids == ()
+        named = JobFilter(queue=QUEUE, states=frozenset({JobState.CANCELLED}))
+        assert harness.store.redrive(named, by=OPERATOR, reason=WHY).job_ids == ()
+        with pytest.raises(Invalid, match="by id only"):
+            harness.store.redrive(named, by=OPERATOR, reason=WHY, include_cancelled=True)
+        assert job_of(harness) == before
+
+    @rule("O1", "O2", "I8")
+    @pytest.mark.parametrize("state", ["cancelled", "cancelled in flight"])
+    def test_who_cancelled_a_job_is_kept_when_it_is_redriven(self, harness: Harness, state: str) -> None:
+        job_in(harness, state)
+        cancellation = Cancellation(harness.clock.now(), OPERATOR, WHY)
+        assert job_of(harness).cancellation == cancellation
+        harness.clock.advance(s=1)
+        redrive(harness, "job", include_cancelled=True)
+        assert (job_of(harness).is_cancelled, job_of(harness).cancellation) == (False, cancellation)
+        acked(harness, claim_one(harness))
+        assert job_of(harness).cancellation == cancellation
+
+    @rule("O1")
+    def test_cancelled_and_quarantined_jobs_are_counted_and_listed_apart(self, harness: Harness) -> None:
+        job_in(harness, "quarantined")
+        cancelled(harness, enqueue_one(harness, "other").id)
+        (queue,) = harness.store.queues()
+        for counts in (queue.counts, harness.store.totals().counts):
+            assert (counts[JobState.DEAD], counts[JobState.CANCELLED]) == (1, 1)
+        for state, ids in ((JobState.DEAD, ["job"]), (JobState.CANCELLED, ["other"])):
+            page = harness.store.jobs(JobFilter(states=frozenset({state})))
+            assert [job.spec.id for job in page.jobs] == ids
 
     @rule("O2", "F2")
     def test_a_redriven_job_has_all_its_retries_again(self, harness: Harness) -> None:
@@ -146,7 +184,7 @@ class Operating:
         assert harness.store.redrive(timeouts, by=OPERATOR, reason=WHY).job_ids == ("a",)
         failed = JobFilter(states=frozenset({JobState.FAILED}))
         assert set(harness.store.redrive(failed, by=OPERATOR, reason=WHY).job_ids) == {"b", "c"}
-        assert state_of(harness, "d") is JobState.DEAD
+        assert state_of(harness, "d") is JobState.CANCELLED
 
     @rule("O2", "O5")
     def test_an_id_named_twice_is_operated_on_once(self, harness: Harness) -> None:

@@ -21,25 +21,27 @@ from leasemill.testing.conformance.steps import (
     enqueue_many,
     enqueue_one,
     every_job,
+    expired,
     failed_for_good,
     job_of,
     nacked,
     pause,
     set_policy,
     spec,
+    started,
     state_of,
 )
 from leasemill.testing.rules import rule
 
 FILTERS = {
-    "nothing": (JobFilter(), ["failed", "dead", "leased", "ready", "elsewhere"]),
+    "nothing": (JobFilter(), ["failed", "cancelled", "leased", "ready", "elsewhere"]),
     "ids": (JobFilter(job_ids=("ready", "failed", "nowhere")), ["failed", "ready"]),
     "no id": (JobFilter(job_ids=()), []),
     "queue": (JobFilter(queue="other"), ["elsewhere"]),
     "kind": (JobFilter(kind="mail"), ["failed", "leased"]),
     "lane": (JobFilter(lane=LANE), ["ready"]),
     "state": (JobFilter(states=frozenset({JobState.FAILED})), ["failed"]),
-    "states": (JobFilter(states=frozenset({JobState.READY, JobState.DEAD})), ["dead", "ready", "elsewhere"]),
+    "states": (JobFilter(states=frozenset({JobState.READY, JobState.CANCELLED})), ["cancelled", "ready", "elsewhere"]),
     "no state": (JobFilter(states=frozenset()), []),
     "error": (JobFilter(error_contains="roke"), ["failed"]),
     "error is not a pattern": (JobFilter(error_contains="%"), []),
@@ -104,8 +106,8 @@ class Reading:
     @pytest.mark.parametrize("name", FILTERS)
     def test_every_field_of_a_filter_narrows(self, harness: Harness, name: str) -> None:
         failed_for_good(harness, enqueue_and_claim(harness, "failed", kind="mail"), "it broke")
-        enqueue_one(harness, "dead")
-        cancelled(harness, "dead")
+        enqueue_one(harness, "cancelled")
+        cancelled(harness, "cancelled")
         enqueue_and_claim(harness, "leased", kind="mail")
         enqueue_one(harness, "ready", lane=LANE)
         enqueue_one(harness, "elsewhere", queue="other")
@@ -147,8 +149,11 @@ class Reading:
     def test_a_queue_counts_its_jobs_by_state(self, harness: Harness) -> None:
         acked(harness, enqueue_and_claim(harness, "succeeded"))
         failed_for_good(harness, enqueue_and_claim(harness, "failed"))
-        enqueue_one(harness, "dead")
-        cancelled(harness, "dead")
+        enqueue_one(harness, "cancelled")
+        cancelled(harness, "cancelled")
+        dead = enqueue_and_claim(harness, "dead", policy=Policy(max_expirations=1))
+        started(harness, dead)
+        expired(harness, dead)
         enqueue_and_claim(harness, "leased")
         begun = harness.clock.now()
         enqueue_one(harness, "ready", delay_us=5)

@@ -260,8 +260,10 @@ def cancelled(harness: Harness, job_id: str = "job") -> Cancelled:
     return expect(Cancelled, cancel(harness, job_id))
 
 
-def redrive(harness: Harness, *job_ids: str, limit: int = 100) -> Operated:
-    return harness.store.redrive(JobFilter(job_ids=job_ids), by=OPERATOR, reason=WHY, limit=limit)
+def redrive(harness: Harness, *job_ids: str, limit: int = 100, include_cancelled: bool = False) -> Operated:
+    return harness.store.redrive(
+        JobFilter(job_ids=job_ids), by=OPERATOR, reason=WHY, limit=limit, include_cancelled=include_cancelled
+    )
 
 
 def purge(harness: Harness, *job_ids: str, limit: int = 100) -> Operated:

@@ -405,7 +405,7 @@ class WorkLeases:
         with pytest.raises(LeaseNotFound):
             work(harness).succeed(A, lease.token)
         assert work(harness).try_acquire(A, 1) == ALREADY_FAILED
-        redrive(harness, f"{OFFSETS}/{A}/1")
+        redrive(harness, f"{OFFSETS}/{A}/1", include_cancelled=True)
         assert processed(harness, 2) == next_hint(1)
         assert acquired(harness, 1).retry_count == 0
 

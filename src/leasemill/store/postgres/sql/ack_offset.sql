@@ -44,6 +44,8 @@ with ended as (
     delete from leasemill.refusals where no = any ((select nos from earlier)::int8[])
 ), marks_gone as (
     delete from leasemill.marks where no = any ((select nos from earlier)::int8[])
+), cancellations_gone as (
+    delete from leasemill.cancellations where no = any ((select nos from earlier)::int8[])
 ), gone as (
     delete from leasemill.jobs where no = any ((select nos from earlier)::int8[]) returning no
 ), counted as (

@@ -1,4 +1,4 @@
--- FAILED and DEAD jobs in the order of their sequence numbers after a position, as in candidates.sql.
+-- FAILED, DEAD and CANCELLED jobs in the order of their sequence numbers after a position, as in candidates.sql.
 select first.no, first.seq,
     (%(queue)b::text is null or job.queue = %(queue)b::text) and (%(kind)b::text is null or job.kind = %(kind)b::text)
         and (%(lane)b::text is null or job.lane = %(lane)b::text) as may_fit

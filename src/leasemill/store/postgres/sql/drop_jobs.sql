@@ -20,6 +20,8 @@ with executions_gone as (
     delete from leasemill.refusals where no = any (%(no)b::int8[])
 ), marks_gone as (
     delete from leasemill.marks where no = any (%(no)b::int8[])
+), cancellations_gone as (
+    delete from leasemill.cancellations where no = any (%(no)b::int8[])
 ), kept_gone as (
     delete from leasemill.kept where no = any (%(no)b::int8[])
 ), gone as (

@@ -13,6 +13,10 @@ select queues.name, queues.mode, queues.is_paused, queues.policy,
         select count(*) from leasemill.kept where kept.state = 'dead' and exists (
             select from leasemill.jobs where jobs.no = kept.no and jobs.queue = queues.name offset 0)
     ) as dead,
+    (
+        select count(*) from leasemill.kept where kept.state = 'cancelled' and exists (
+            select from leasemill.jobs where jobs.no = kept.no and jobs.queue = queues.name offset 0)
+    ) as cancelled,
     case when queues.mode = 'claim' then (
         select min(first.available_at) from generate_series(0, 9) as ranks (rank) cross join lateral (
             select ready.available_at from leasemill.ready

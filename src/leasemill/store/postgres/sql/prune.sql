@@ -41,6 +41,8 @@ with surplus as materialized (
     delete from leasemill.refusals where no = any (array(select no from gone))
 ), marks_gone as (
     delete from leasemill.marks where no = any (array(select no from gone))
+), cancellations_gone as (
+    delete from leasemill.cancellations where no = any (array(select no from gone))
 ), counted as (
     insert into leasemill.tallies (queue, succeeded) select queue, -count(*) from gone group by queue
 )

@@ -8,7 +8,7 @@ with given as materialized (
 )
 select job.id, job.queue, job.kind, job.payload, job.lane, job.priority, job.run_at, job.delay_us, job.policy,
     job.lane_offset, job.no, job.created_at, lease.content, kept.content, mark.content, executions.content,
-    refusals.content
+    refusals.content, cancellation.content
 from given
 cross join lateral (select * from leasemill.jobs where jobs.no = given.no offset 0) as job
 left join lateral (
@@ -19,7 +19,7 @@ left join lateral (
     from leasemill.leases where leases.no = given.no offset 0
 ) as lease on true
 left join lateral (
-    select json_build_array(seq, state, available_at, updated_at, retries, expirations, is_cancelled, blocks_lane
+    select json_build_array(seq, state, available_at, updated_at, retries, expirations, blocks_lane
     )::text as content
     from leasemill.kept where kept.no = given.no offset 0
 ) as kept on true
@@ -27,6 +27,10 @@ left join lateral (
     select json_build_array(seq, redriven_attempt, redriven_at)::text as content
     from leasemill.marks where marks.no = given.no offset 0
 ) as mark on true
+left join lateral (
+    select json_build_array(at, by_whom, reason)::text as content
+    from leasemill.cancellations where cancellations.no = given.no offset 0
+) as cancellation on true
 left join lateral (
     select json_agg(json_build_array(slot, attempt, available_at, coalesce(retries, 0), coalesce(expirations, 0), fence,
         token, worker, request_id, leased_at, expires_at, terms, started_at, committed_at, finished_at, ended_by, committed_by, reason, is_final,
