@@ -10,8 +10,10 @@ import asyncio
 import ctypes
 import os
 import sqlite3
+import threading
 import time
-from contextlib import closing
+from contextlib import closing, suppress
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Literal
 
@@ -89,6 +91,47 @@ def waits_with_the_default_lease(ctx: Context, name: str) -> str:
     return _waits(ctx, True, name)
 
 
+@patient.job(queue="patient")
+async def sleeps_patiently(ctx: Context, seconds: float) -> str:
+    """On the loop, and can be cancelled there."""
+    return await _sleeps(ctx, seconds)
+
+
+@patient.job(queue="patient")
+async def calls_a_thread(ctx: Context) -> None:
+    Trail.of_process().leave("began", ctx)
+    await asyncio.to_thread(time.sleep, 3600)
+
+
+@patient.job(queue="patient")
+async def is_deaf(ctx: Context) -> None:
+    Trail.of_process().leave("began", ctx)
+    while True:
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(3600)
+
+
+@patient.job(queue="patient")
+async def starts_a_thread(ctx: Context) -> None:
+    """One that the interpreter would wait for when it exits."""
+    threading.Thread(target=time.sleep, args=[3600]).start()
+    Trail.of_process().leave("began", ctx)
+
+
+@patient.job(queue="patient")
+def starts_a_child(ctx: Context) -> None:
+    """One that the interpreter would wait for when it exits; it ends when its gate is open."""
+    trail = Trail.of_process()
+    get_context("spawn").Process(target=wait_for, args=[gate(trail, "child")]).start()
+    trail.leave("began", ctx)
+
+
+@patient.job(queue="patient")
+async def blocks_the_loop_for_ever(ctx: Context) -> None:
+    Trail.of_process().leave("began", ctx)
+    time.sleep(3600)  # noqa: ASYNC251 (what is tested)
+
+
 @app.job(queue="hit", lease=SHORT_LEASE_S, max_expirations=2)
 def dies(ctx: Context, how: Literal["exit", "segfault"], times: int) -> str:
     """Takes its worker with it, as often as it is told."""
@@ -130,6 +173,10 @@ def never_returns_in_a_thread(ctx: Context) -> None:
 @app.job(queue="hit", lease=LEASE_S)
 async def sleeps(ctx: Context, seconds: float) -> str:
     """On the loop, and can be cancelled there."""
+    return await _sleeps(ctx, seconds)
+
+
+async def _sleeps(ctx: Context, seconds: float) -> str:
     trail = Trail.of_process()
     trail.leave("began", ctx)
     await asyncio.sleep(seconds)

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import signal
-import time
+from typing import Any
 
-from leasemill import JobState
+import pytest
+
+from leasemill import JobState, JobType
 from leasemill.kernel.model import AbortReason
+from leasemill.worker.process import EXIT_OVERRUN
 from tests.process import jobs
 from tests.process.support import Scene
 
 
 def test_a_busy_worker_finishes_what_it_can_and_gives_the_rest_back(scene: Scene) -> None:
-    quick, endless = jobs.sleeps.enqueue(0.6), jobs.sleeps.enqueue(3600)
-    deaf = jobs.waits.enqueue("never")
-    worker = scene.worker("first", "--concurrency", "3")
+    quick, endless = jobs.sleeps_patiently.enqueue(0.6), jobs.sleeps_patiently.enqueue(3600)
+    deaf = jobs.waits_with_the_default_lease.enqueue("never")
+    worker = scene.worker("first", "--concurrency", "3", "--shutdown-timeout", "5", app="patient")
     for handle in (quick, endless, deaf):
         scene.await_began(handle, worker)
-    waiting = jobs.bystander.enqueue()
+    waiting = jobs.waits_with_the_default_lease.enqueue("never")
 
-    asked_at = time.monotonic()
-    assert worker.end() == 0
-    took_s = time.monotonic() - asked_at
-    assert jobs.LEASE_S - 0.1 < took_s < jobs.LEASE_S + 4, "the time it has, then a little to clean up"
+    assert worker.end(limit_s=60) == 0
 
     scene.check_applied_once(quick, by=worker)
     for handle in (endless, deaf):
@@ -32,25 +32,56 @@ def test_a_busy_worker_finishes_what_it_can_and_gives_the_rest_back(scene: Scene
     assert (waiting.status(), waiting.record().attempt) == (JobState.READY, 0), "nothing more was claimed"
     scene.await_logged(worker, "worker stopped")
 
-    second = scene.worker("second")
+    second = scene.worker("second", app="patient")
     scene.check_applied_once(deaf, by=second)
-    scene.check_applied_once(waiting, by=second)
+
+
+@pytest.mark.parametrize("kind", [jobs.calls_a_thread, jobs.is_deaf], ids=lambda kind: kind.kind)
+def test_a_handler_that_cannot_be_stopped_is_given_back_and_does_not_keep_the_process(
+    scene: Scene, kind: JobType[[], Any]
+) -> None:
+    handle = kind.enqueue()
+    worker = scene.worker("only", "--shutdown-timeout", "2", app="patient")
+    scene.await_began(handle, worker)
+    assert worker.end(limit_s=60) == 0
+    assert scene.check_not_applied(handle).state is JobState.READY
+    scene.await_logged(worker, "worker stopped")
+
+
+@pytest.mark.parametrize("kind", [jobs.starts_a_thread, jobs.starts_a_child], ids=lambda kind: kind.kind)
+def test_threads_and_child_processes_that_go_on_do_not_keep_the_process(scene: Scene, kind: JobType[[], Any]) -> None:
+    handle = kind.enqueue()
+    worker = scene.worker("only", "--shutdown-timeout", "2", app="patient")
+    try:
+        scene.await_state(handle)
+        assert worker.end(limit_s=60) == 0
+        scene.await_logged(worker, "something keeps the process alive: the process ends itself with exit code 0")
+    finally:
+        scene.open_gate("child")
+
+
+def test_a_worker_whose_event_loop_is_blocked_ends_itself_with_an_exit_code_of_its_own(scene: Scene) -> None:
+    handle = jobs.blocks_the_loop_for_ever.enqueue()
+    worker = scene.worker("only", "--shutdown-timeout", "2", app="patient")
+    scene.await_began(handle, worker)
+    assert worker.end(limit_s=60) == EXIT_OVERRUN
+    scene.await_logged(worker, "the worker has not stopped: the process ends itself with exit code 6")
+    assert scene.check_not_applied(handle).state is JobState.LEASED, "another worker has it when its lease has expired"
 
 
 def test_a_second_signal_ends_the_worker_at_once(scene: Scene) -> None:
-    async_job, thread_job = jobs.sleeps.enqueue(3600), jobs.waits.enqueue("never")
-    worker = scene.worker("first", "--concurrency", "2")
+    async_job = jobs.sleeps_patiently.enqueue(3600)
+    thread_job = jobs.waits_with_the_default_lease.enqueue("never")
+    worker = scene.worker("first", "--concurrency", "2", "--shutdown-timeout", "30", app="patient")
     for handle in (async_job, thread_job):
         scene.await_began(handle, worker)
-    asked_at = time.monotonic()
     worker.signal(signal.SIGTERM)
     scene.await_logged(worker, "stopping: running jobs may end first")
     worker.signal(signal.SIGTERM)
-    assert worker.wait() == 0
-    assert time.monotonic() - asked_at < jobs.LEASE_S, "it did not use the time it had"
+    assert worker.wait(limit_s=20) == 0, "it did not use the time it had"
     scene.await_logged(worker, "stopping at once")
     for handle in (async_job, thread_job):
         job = scene.check_not_applied(handle)
         assert (job.state, job.retries) == (JobState.READY, 0)
-    second = scene.worker("second")
+    second = scene.worker("second", app="patient")
     scene.check_applied_once(thread_job, by=second)

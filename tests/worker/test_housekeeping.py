@@ -128,6 +128,18 @@ def test_each_chore_is_done_at_its_own_interval() -> None:
     assert done == [("often", 0), ("seldom", 0), ("often", 2), ("often", 4), ("seldom", 5), ("often", 6), ("often", 8)]
 
 
+def test_a_chore_whose_interval_becomes_shorter_is_due_sooner() -> None:
+    now, done, interval_s = [0.0], [], [100.0]
+    housekeeping = chores_of(now, Chore("reaper", lambda: interval_s[0], lambda: done.append(now[0])))
+    assert housekeeping.round() == 100
+    interval_s[0] = 3.0
+    now[0] += 1
+    assert housekeeping.round() == 2
+    now[0] += 2
+    housekeeping.round()
+    assert done == [0, 3]
+
+
 @pytest.mark.parametrize("error", [Unavailable("away"), OSError("no space")])
 def test_a_chore_that_fails_is_done_again_next_time(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
     now, calls = [0.0], []

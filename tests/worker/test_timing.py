@@ -10,7 +10,15 @@ import pytest
 from leasemill import App, Retry, Worker
 from leasemill.errors import Invalid
 from leasemill.kernel.model import SECOND, Policy
-from leasemill.worker.timing import Times, broken_rules, default_reaper_s, default_shutdown_s, settled
+from leasemill.worker.timing import (
+    SHORTEST_SHUTDOWN_S,
+    Times,
+    broken_rules,
+    default_reaper_s,
+    default_shutdown_s,
+    settled,
+    shutdown_plan,
+)
 
 
 def times(lease_s: float = 30, **options: float | None) -> Times:
@@ -75,6 +83,30 @@ def test_a_queues_policy_changes_the_shortest_lease() -> None:
     assert told.shortest_lease_s == 4
     assert "reaper interval 5 s" in told.broken_rules()[0]
     assert not told.adopt({"billing": Policy(lease_ttl_us=4 * SECOND)})
+
+
+def test_a_given_time_that_does_not_fit_a_new_policy_is_replaced_for_as_long_as_that_is_so() -> None:
+    given = times(30, heartbeat_s=5, reaper_s=9, shutdown_s=20)
+    given.adopt({"billing": Policy(lease_ttl_us=2 * SECOND)})
+    assert given.heartbeat_s == pytest.approx(0.6)
+    assert (given.reaper_s, given.shutdown_s) == (1, 2)
+    given.adopt({"billing": Policy(lease_ttl_us=60 * SECOND)})
+    assert (given.heartbeat_s, given.reaper_s, given.shutdown_s) == (5, 9, 20)
+
+
+@pytest.mark.parametrize("limit_s", [0, 0.5, 1, 2, 6, 20, 600])
+def test_everything_a_shutdown_does_has_its_time_within_the_limit(limit_s: float) -> None:
+    plan = shutdown_plan(100, limit_s)
+    assert 100 <= plan.handlers_until < plan.grace_until < plan.reports_until < plan.closing_until < plan.gone_by
+    assert plan.gone_by == 100 + max(limit_s, SHORTEST_SHUTDOWN_S)
+    assert plan.handlers_until - 100 >= (plan.gone_by - 100) / 2 - 1e-9, "handlers have half of it or more"
+    hurried = shutdown_plan(100, limit_s, waits_for_handlers=False)
+    assert (hurried.handlers_until, hurried.grace_until) == (100, 100)
+    assert 100 < hurried.reports_until < hurried.gone_by
+
+
+def test_the_usual_shutdown() -> None:
+    assert shutdown_plan(0, 20) == (16, 17, 19, 19.5, 20)
 
 
 @pytest.mark.parametrize(

@@ -42,4 +42,5 @@ def main() -> None:
       2  the call was wrong
       3  the store could not be reached: try again
       4  the store is damaged or of another format: look before going on
+      6  worker: it did not stop within its shutdown timeout and ended itself
     """

@@ -36,7 +36,7 @@ log = logging.getLogger("leasemill.worker")
 @click.option("--heartbeat", type=float, metavar="SECONDS", help="Time between heartbeats. Default: 0.3 of the lease.")
 @click.option("--reaper-interval", type=float, metavar="SECONDS", help="Time between searches for expired leases.")
 @click.option(
-    "--shutdown-timeout", type=float, metavar="SECONDS", help="How long running jobs may take to end after a stop."
+    "--shutdown-timeout", type=float, metavar="SECONDS", help="How long the process may take to end after a stop."
 )
 @click.option("--worker-id", help="A unique name. Default: host, process id and a random part.")
 @app_url_option
@@ -65,6 +65,7 @@ def worker(
     """
     from leasemill import logs  # noqa: PLC0415  (--help must answer before these are imported)
     from leasemill.cli.loading import load_app  # noqa: PLC0415
+    from leasemill.worker.process import run_process  # noqa: PLC0415
     from leasemill.worker.worker import Worker  # noqa: PLC0415
 
     logs.configure(log_format, log_level.upper())
@@ -83,9 +84,9 @@ def worker(
         reaper_interval=reaper_interval,
         shutdown_timeout=shutdown_timeout,
         worker_id=worker_id,
+        handle_signals=False,
     )
-    running.run_sync()
-    loaded.close()
+    run_process(running, loaded.close)
 
 
 def await_store(app: App) -> None:

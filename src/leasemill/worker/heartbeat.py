@@ -65,6 +65,13 @@ class Heartbeat:
             self._is_stopping = True
             self._changed.notify()
 
+    def set_interval(self, interval_s: float | None) -> None:
+        """The longest time between two extensions of a lease. From any thread."""
+        with self._changed:
+            self._interval_s = interval_s
+            self.wakes_at = 0.0
+            self._changed.notify()
+
     def expect(self, execution: Execution) -> None:
         """A job began to run: wake up in time for it."""
         due_at = beat_at(execution.sent_at, execution.lease_s, self._interval_s)

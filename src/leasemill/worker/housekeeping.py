@@ -6,6 +6,7 @@ A store that cannot be reached is asked again at the next round; nothing here is
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -25,7 +26,14 @@ class Chore:
     name: str
     interval_s: Callable[[], float]
     run: Callable[[], None]
-    due_at: float = 0.0
+    done_at: float | None = None
+    spread: float = 1.0
+    """Of the interval: what is waited for this time."""
+
+    @property
+    def due_at(self) -> float:
+        """By the interval as it is now: it may have changed since it was last done."""
+        return -math.inf if self.done_at is None else self.done_at + self.interval_s() * self.spread
 
 
 class Housekeeping:
@@ -60,7 +68,7 @@ class Housekeeping:
         for chore in self._chores:
             now = self._monotonic()
             if now >= chore.due_at:
-                chore.due_at = now + chore.interval_s() * (0.9 + 0.1 * self._jitter())
+                chore.done_at, chore.spread = now, 0.9 + 0.1 * self._jitter()
                 self._do(chore)
         return max(0.0, min(chore.due_at for chore in self._chores) - self._monotonic())
 

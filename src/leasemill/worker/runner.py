@@ -306,11 +306,11 @@ class Runner:
         if execution.task is None:
             self.abandon(execution)
         else:
-            self._stop(execution, CANCEL_GRACE_S)
+            self._stop(execution, time.monotonic() + CANCEL_GRACE_S)
 
-    def _stop(self, execution: Execution, grace_s: float) -> None:
+    def _stop(self, execution: Execution, grace_until: float) -> None:
         self._cancel(execution)
-        execution.abandon_at = time.monotonic() + grace_s
+        execution.abandon_at = grace_until
         self.watchdog.expect(execution.abandon_at)
 
     def _cancel(self, execution: Execution) -> None:
@@ -351,14 +351,14 @@ class Runner:
 
     # Shutdown ----------------------------------------------------------------------------------------------------
 
-    def stop_all(self, grace_s: float) -> None:
+    def stop_all(self, grace_until: float) -> None:
         """Stop every handler; each is given back when it ends, or after the grace."""
         for execution in list(self.active.values()):
             if execution.stop is None:
                 execution.stop = Stop.SHUTDOWN
                 if execution.task is None:
                     execution.loss.set("the worker is shutting down")
-                self._stop(execution, grace_s)
+                self._stop(execution, grace_until)
 
     async def emptied(self) -> None:
         """Wait until no handler is running."""

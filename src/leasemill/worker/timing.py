@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from leasemill.errors import Invalid
 from leasemill.kernel.model import SECOND, Policy, Terms
@@ -13,9 +13,24 @@ from leasemill.worker.pacing import BEAT_FRACTION
 DEFAULT_REAPER_S: Final = 10.0
 DEFAULT_SHUTDOWN_S: Final = 20.0
 
+SHORTEST_SHUTDOWN_S: Final = 0.5
+"""What a shutdown takes at the least: what runs must be given back."""
+HURRY_S: Final = 2.0
+"""What a shutdown takes at most that waits for no handler."""
+STOP_GRACE_S: Final = 1.0
+"""How long handlers may take at most to clean up when the worker stops them."""
+LAST_REPORTS_S: Final = 2.0
+"""How long the last reports may take at most."""
+CLOSING_S: Final = 1.0
+"""How long the worker's threads and the store may take at most to end."""
+
 
 class Times:
-    """The times of one worker: those it was told, else those that fit the leases its jobs get."""
+    """The times of one worker: those it was given, else those that fit the leases its jobs get.
+
+    A queue's policy may shorten the leases while the worker runs. A given time that does not fit any more is then
+    replaced by one that does, for as long as that is so.
+    """
 
     def __init__(
         self,
@@ -26,7 +41,7 @@ class Times:
         reaper_s: float | None,
         shutdown_s: float | None,
     ) -> None:
-        self.heartbeat_s = heartbeat_s
+        self._heartbeat_s = heartbeat_s
         self._kinds = dict(kinds)
         self._reaper_s = reaper_s
         self._shutdown_s = shutdown_s
@@ -43,16 +58,25 @@ class Times:
         return True
 
     @property
+    def heartbeat_s(self) -> float | None:
+        """The longest time between heartbeats; None: as each lease needs it."""
+        given_s = self._heartbeat_s
+        return None if given_s is None else min(given_s, self.shortest_lease_s * BEAT_FRACTION)
+
+    @property
     def reaper_s(self) -> float:
-        return default_reaper_s(self.shortest_lease_s) if self._reaper_s is None else self._reaper_s
+        fitting_s = default_reaper_s(self.shortest_lease_s)
+        given_s = self._reaper_s
+        return given_s if given_s is not None and given_s < self.shortest_lease_s else fitting_s
 
     @property
     def shutdown_s(self) -> float:
-        return default_shutdown_s(self.shortest_lease_s) if self._shutdown_s is None else self._shutdown_s
+        given_s = self._shutdown_s
+        return default_shutdown_s(self.shortest_lease_s) if given_s is None else min(given_s, self.shortest_lease_s)
 
     def broken_rules(self) -> list[str]:
         return broken_rules(
-            self._terms, heartbeat_s=self.heartbeat_s, reaper_s=self._reaper_s, shutdown_s=self._shutdown_s
+            self._terms, heartbeat_s=self._heartbeat_s, reaper_s=self._reaper_s, shutdown_s=self._shutdown_s
         )
 
     def check(self) -> None:
@@ -72,6 +96,31 @@ def default_reaper_s(lease_s: float) -> float:
 
 def default_shutdown_s(lease_s: float) -> float:
     return min(DEFAULT_SHUTDOWN_S, lease_s)
+
+
+class Shutdown(NamedTuple):
+    """When which part of a shutdown is over, in monotonic time. All of them together take the limit, and no longer."""
+
+    handlers_until: float
+    """Handlers may end by themselves."""
+    grace_until: float
+    """Handlers that were stopped may clean up."""
+    reports_until: float
+    closing_until: float
+    gone_by: float
+
+
+def shutdown_plan(now: float, limit_s: float, *, waits_for_handlers: bool = True) -> Shutdown:
+    """How the time of a shutdown that begins now is divided."""
+    limit_s = max(limit_s, SHORTEST_SHUTDOWN_S)
+    gone_by = now + limit_s
+    reports_until = gone_by - min(CLOSING_S, limit_s / 6)
+    closing_until = (reports_until + gone_by) / 2
+    if not waits_for_handlers:
+        return Shutdown(now, now, reports_until, closing_until, gone_by)
+    grace_until = reports_until - min(LAST_REPORTS_S, limit_s / 6)
+    handlers_until = grace_until - min(STOP_GRACE_S, limit_s / 6)
+    return Shutdown(handlers_until, grace_until, reports_until, closing_until, gone_by)
 
 
 def settled(kinds: Mapping[str, Policy], queues: Mapping[str, Policy | None]) -> dict[tuple[str, str], Terms]:

@@ -13,7 +13,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, Final
 
 from leasemill.app import App
@@ -24,6 +24,7 @@ from leasemill.kernel.validate import check_name, check_text
 from leasemill.policy import Duration, ReaperPreset, is_whole, microseconds, reaper_s
 from leasemill.worker import pacing
 from leasemill.worker.execution import Execution, Phase
+from leasemill.worker.executor import DaemonExecutor
 from leasemill.worker.fetcher import Fetcher
 from leasemill.worker.heartbeat import Heartbeat
 from leasemill.worker.housekeeping import Chore, Housekeeping
@@ -32,17 +33,13 @@ from leasemill.worker.presence import WorkerRecord, encode_record, new_worker_id
 from leasemill.worker.reaper import Reaper
 from leasemill.worker.reporter import Reporter
 from leasemill.worker.runner import Runner
-from leasemill.worker.timing import Times
+from leasemill.worker.timing import HURRY_S, Shutdown, Times, shutdown_plan
 
 log = logging.getLogger("leasemill.worker")
 
 PRESENCE_S: Final = 2.0
 POLICIES_S: Final = 5.0
 QUEUES_READ: Final = 10_000
-STOP_GRACE_S: Final = 1.0
-"""How long handlers may take to clean up when the worker stops them."""
-LAST_REPORTS_S: Final = 5.0
-"""How long the last reports may take when the worker stops."""
 
 
 class Worker:
@@ -85,6 +82,9 @@ class Worker:
         self._failure: BaseException | None = None
         self._is_stopping = False
         self._hurries = False
+        self._plan: Shutdown | None = None
+        self.on_stopping: Callable[[float], None] | None = None
+        """Called when the worker is asked to stop or ends by itself, with the monotonic time by which it is gone."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop_wanted = asyncio.Event()
         self._hurry_wanted = asyncio.Event()
@@ -95,10 +95,11 @@ class Worker:
     def run_sync(self) -> None:
         """`run`, in an event loop of its own, left behind with whatever handler does not end."""
         loop = asyncio.new_event_loop()
+        loop.set_default_executor(DaemonExecutor())
         try:
             loop.run_until_complete(self.run())
         finally:
-            loop.run_until_complete(_end_tasks(STOP_GRACE_S))
+            loop.run_until_complete(_end_tasks(self._planned().closing_until))
             loop.close()
 
     async def run(self) -> None:
@@ -108,7 +109,7 @@ class Worker:
         self._loop = asyncio.get_running_loop()
         signals = self._take_signals()
         try:
-            await self._read_policies()
+            await self._unless_stopped(self._read_policies())
             self._times.check()
             if not self._is_stopping:
                 self._assemble()
@@ -120,14 +121,30 @@ class Worker:
             raise self._failure
 
     def stop(self, *, now: bool = False) -> None:
-        """Stop: no more claims, running jobs may end within the shutdown timeout, the rest is given back.
+        """Stop: no more claims, running jobs may end, the rest is given back, all of it within the shutdown timeout.
 
         A second call, or `now`, does not wait for handlers. From any thread.
         """
         self._hurries = now or self._is_stopping
         self._is_stopping = True
+        self._planned()
         if self._loop is not None:
             self._from_thread(self._stop_on_loop)
+
+    def _planned(self) -> Shutdown:
+        """When which part of the shutdown is over, settled when it begins; a hurry makes it shorter, never longer."""
+        plan, now = self._plan, time.monotonic()
+        if plan is None:
+            limit_s = HURRY_S if self._hurries else self._times.shutdown_s
+            plan = shutdown_plan(now, limit_s, waits_for_handlers=not self._hurries)
+        elif self._hurries and plan.handlers_until > now:
+            plan = shutdown_plan(now, min(HURRY_S, plan.gone_by - now), waits_for_handlers=False)
+        else:
+            return plan
+        self._plan = plan
+        if self.on_stopping is not None:
+            self.on_stopping(plan.gone_by)
+        return plan
 
     def _stop_on_loop(self) -> None:
         if self._hurries and not self._hurry_wanted.is_set():
@@ -219,7 +236,10 @@ class Worker:
             self._housekeeping.stop(self._withdraw)
             self._reporter.close()
             self._runner.close()
-            await self._until(asyncio.ensure_future(self._background_gone.wait()), time.monotonic() + STOP_GRACE_S)
+            await asyncio.wait(
+                [asyncio.ensure_future(self._background_gone.wait())],
+                timeout=max(0.0, self._planned().closing_until - time.monotonic()),
+            )
             log.info("worker stopped", extra={"worker": self.id})
 
     def _name_unfit_handlers(self) -> None:
@@ -235,29 +255,39 @@ class Worker:
     async def _shut_down(self, fetching: asyncio.Task[None]) -> None:
         """Claims first, then handlers, then reports."""
         self._is_stopping = True
-        deadline = time.monotonic() + self._times.shutdown_s
         self._runner.take_no_more()
         self._fetcher.stop()
-        await self._until(fetching, deadline)
+        await self._until(fetching, self._planned().handlers_until)
         if fetching.done() and not fetching.cancelled() and (error := fetching.exception()) is not None:
             self._fail(error)
         if self._failure is None:
-            await self._until(asyncio.ensure_future(self._runner.emptied()), deadline)
+            await self._until(asyncio.ensure_future(self._runner.emptied()), self._planned().handlers_until)
         if self._runner.active:
-            grace_s = 0.0 if self._hurries else STOP_GRACE_S
-            self._runner.stop_all(grace_s)
-            await self._until(asyncio.ensure_future(self._runner.emptied()), time.monotonic() + grace_s)
+            self._runner.stop_all(self._planned().grace_until)
+            if not self._hurries:
+                await self._until(asyncio.ensure_future(self._runner.emptied()), self._planned().grace_until)
             self._runner.abandon_all()
         if self._failure is None:
-            await self._tell_the_rest(STOP_GRACE_S if self._hurries else LAST_REPORTS_S)
+            await self._tell_the_rest()
 
-    async def _tell_the_rest(self, limit_s: float) -> None:
+    async def _tell_the_rest(self) -> None:
         telling = asyncio.ensure_future(self._reporter.drained())
-        await asyncio.wait([telling], timeout=limit_s)
+        await asyncio.wait([telling], timeout=max(0.0, self._planned().reports_until - time.monotonic()))
         telling.cancel()
         if self._reporter.unreported:
             left = self._reporter.unreported
-            log.warning("%d reports could not be told: their leases will expire", left, extra={"worker": self.id})
+            log.warning("%d reports could not be sent: their leases will expire", left, extra={"worker": self.id})
+
+    async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do it, but let go of it when the worker is stopped: the store may not answer."""
+        doing, stopping = asyncio.ensure_future(work), asyncio.ensure_future(self._stop_wanted.wait())
+        try:
+            await asyncio.wait([doing, stopping], return_when=asyncio.FIRST_COMPLETED)
+            if doing.done():
+                doing.result()
+        finally:
+            stopping.cancel()
+            doing.cancel()
 
     async def _until(self, future: asyncio.Future[Any], deadline: float) -> None:
         """Wait for it, no longer than until the deadline or a second request to stop."""
@@ -336,10 +366,20 @@ class Worker:
                 await self._until(asyncio.ensure_future(self._stop_wanted.wait()), time.monotonic() + wait_s)
 
     def _reread_policies(self) -> None:
-        """O4: a queue's policy may change at any time. A set that cannot work is said loudly; the heartbeat adapts."""
-        if self._times.adopt(_policies(self.queues, self._store.queues(limit=QUEUES_READ))):
-            for sentence in self._times.broken_rules():
-                log.error("a queue's policy does not fit this worker: %s", sentence, extra={"worker": self.id})
+        """O4: a queue's policy may change at any time. What was given and does not fit it any more is replaced."""
+        times = self._times
+        if not times.adopt(_policies(self.queues, self._store.queues(limit=QUEUES_READ))):
+            return
+        self._heartbeat.set_interval(times.heartbeat_s)
+        for sentence in times.broken_rules():
+            log.warning("a queue's policy does not fit this worker: %s", sentence, extra={"worker": self.id})
+        log.info(
+            "queue policies changed: reaper every %g s, shutdown within %g s, shortest lease %g s",
+            times.reaper_s,
+            times.shutdown_s,
+            times.shortest_lease_s,
+            extra={"worker": self.id},
+        )
 
     def _publish(self) -> None:
         now = time.monotonic()
@@ -362,14 +402,15 @@ class Worker:
         self._presence.remove(self.id)
 
 
-async def _end_tasks(limit_s: float) -> None:
+async def _end_tasks(until: float) -> None:
     """Cancel what still runs and wait a moment, not for ever as `asyncio.run` would."""
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:
         task.cancel()
     if tasks:
-        await asyncio.wait(tasks, timeout=limit_s)
-    await asyncio.get_running_loop().shutdown_asyncgens()
+        await asyncio.wait(tasks, timeout=max(0.0, until - time.monotonic()))
+    generators = asyncio.ensure_future(asyncio.get_running_loop().shutdown_asyncgens())
+    await asyncio.wait([generators], timeout=max(0.01, until - time.monotonic()))
 
 
 def _weights(app: App, queues: Mapping[str, int] | Iterable[str] | None) -> dict[str, int]:
