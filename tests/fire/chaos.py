@@ -14,6 +14,7 @@ from tests.fire import faults
 from tests.fire.cuts import connections_cut
 from tests.fire.faults import Ground
 from tests.fire.load import Verdict
+from tests.fire.network import packets_dropped
 
 Fault = Callable[[Ground], Verdict]
 
@@ -32,6 +33,7 @@ FAULTS: dict[str, Fault] = {
     "a session holds a snapshot for 60 s": lambda ground: faults.snapshot_held(ground, 60),
     "connections cut before, during, after a request": lambda ground: connections_cut(ground, 300),
     "the outbox example, its worker killed with -9": lambda ground: faults.example_killed(ground, 100),
+    "packets dropped for 40 s, and for 90 s": lambda ground: packets_dropped(ground.folder, ground.seed, [40, 90]),
     "clocks of the workers 2 h late and early": lambda ground: faults.clocks_skewed(ground, 10),
 }
 
@@ -66,8 +68,10 @@ def _row(name: str, fault: Fault, ground: Ground) -> list[str]:
     runs, jobs = f"{verdict.runs:,}", f"{verdict.jobs:,}"
     lost, doubled, refused = map(str, (verdict.lost, verdict.doubled, verdict.refused))
     took = f"{time.monotonic() - begun:.0f}"
-    end = "FAILED" if verdict.wrong else "ok"
+    end = "FAILED" if verdict.wrong else "NOT RUN" if verdict.not_run else "ok"
     click.echo(_line(name, runs, jobs, lost, doubled, refused, slowest, took, end))
+    if verdict.not_run:
+        click.echo(f"    {verdict.not_run}")
     for sentence in verdict.wrong[:5]:
         click.echo(f"    {sentence}")
     return [f"{name}: {sentence}" for sentence in verdict.wrong]

@@ -32,10 +32,11 @@ ORDERS_A_KILL = 8
 class Ground:
     """One server, and a schema of its own for each fault."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
+    def __init__(self, folder: Path, seed: int, settings: Mapping[str, str] | None = None) -> None:
         self.folder = folder
+        self.seed = seed
         self.source = random.Random(seed)
-        self.server = PostgresServer(settings={"max_connections": str(CONNECTIONS)})
+        self.server = PostgresServer(settings={"max_connections": str(CONNECTIONS), **(settings or {})})
         self._schemas = 0
 
     def url(self) -> str:

@@ -45,6 +45,8 @@ class Verdict:
     refused: int = 0
     slowest_s: float | None = None
     wrong: list[str] = field(default_factory=list)
+    not_run: str = ""
+    """Why not, if this machine does not allow it."""
 
     def recovered_after(self, seconds: float) -> None:
         self.slowest_s = max(self.slowest_s or 0.0, seconds)

@@ -1,5 +1,5 @@
 """A TCP proxy that cuts connections to PostgreSQL at a chosen request: before it, while it is carried out, or when the
-server has answered and nobody has heard it.
+server has answered and nobody has heard it. Or it falls silent: it takes connections and requests and hands on nothing.
 
 Requests are counted over all connections, from the moment a cut is armed. The proxy reads no more of the protocol than
 where a request and an answer end.
@@ -35,6 +35,8 @@ class Proxy:
         self._armed: tuple[Cut, int] | None = None
         self._requests = 0
         self.cuts = 0
+        self._speaks = threading.Event()
+        self._speaks.set()
         self._sockets: set[socket.socket] = set()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
@@ -57,6 +59,16 @@ class Proxy:
         with self._lock:
             was_armed, self._armed = self._armed is not None, None
             return was_armed
+
+    def fall_silent(self) -> None:
+        """From now on nothing is handed on, in either direction, and nothing is closed."""
+        self._speaks.clear()
+
+    def speak(self, *, forgets: bool = False) -> None:
+        """Hand on again, also what came meanwhile; or only what comes on connections made from now on."""
+        if forgets:
+            self._speaks = threading.Event()
+        self._speaks.set()
 
     def cut_all(self) -> None:
         """Every connection at once."""
@@ -83,10 +95,11 @@ class Proxy:
             threading.Thread(target=self._serve, args=(client, server), daemon=True).start()
 
     def _serve(self, client: socket.socket, server: socket.socket) -> None:
-        swallows = threading.Event()
-        threading.Thread(target=self._answers, args=(client, server, swallows), daemon=True).start()
+        swallows, speaks = threading.Event(), self._speaks
+        threading.Thread(target=self._answers, args=(client, server, swallows, speaks), daemon=True).start()
         try:
             for request in requests(client):
+                speaks.wait()
                 cut = self._cut_now()
                 if cut is Cut.AFTER:
                     swallows.set()
@@ -101,11 +114,14 @@ class Proxy:
                 _close(client)
                 _close(server)
 
-    def _answers(self, client: socket.socket, server: socket.socket, swallows: threading.Event) -> None:
+    def _answers(
+        self, client: socket.socket, server: socket.socket, swallows: threading.Event, speaks: threading.Event
+    ) -> None:
         """What the server says goes to the client; a swallowed answer is read to its end, then both are cut."""
         rest = b""
         try:
             while data := server.recv(CHUNK):
+                speaks.wait()
                 if not swallows.is_set():
                     client.sendall(data)
                     continue

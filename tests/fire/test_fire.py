@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from leasemill.errors import Unavailable
+from leasemill.job import JobType
+from leasemill.kernel.model import JobState
+from leasemill.store.base import FullStore, open_store
+from leasemill.store.postgres import pool
+from leasemill.testing.processes import WorkerProcess, wait_until
 from leasemill.testing.rules import rule
-from tests.fire import cuts, faults
+from tests.fire import bank, cuts, faults
 from tests.fire.chaos import settled_seed
 from tests.fire.faults import Ground
-from tests.fire.load import Verdict
+from tests.fire.load import ROOT, Verdict
+from tests.fire.proxy import Proxy
 
+Deposit = JobType[[str, int, int], None]
 SCENES = (cuts.enqueue, cuts.claim, cuts.ack, cuts.ack_in_lane, cuts.nack, cuts.user_commit, cuts.user_enqueue)
 
 
@@ -55,3 +66,82 @@ def test_workers_outlive_the_end_of_every_session(ground: Ground) -> None:
 @pytest.mark.timeout(120)
 def test_a_call_whose_answer_was_cut_off_is_the_same_call_when_repeated(ground: Ground) -> None:
     check(cuts.connections_cut(ground, 1, SCENES))
+
+
+# A server that does not answer -------------------------------------------------------------------------------------
+
+
+@contextmanager
+def work_through(proxy: Proxy, ground: Ground, folder: Path) -> Iterator[tuple[WorkerProcess, Deposit]]:
+    """A worker that reaches the bank through a proxy and has done a job, and a way past the proxy to enqueue more."""
+    direct = ground.url()
+    with ground.connected() as connection:
+        bank.open_accounts(connection, ["ann"])
+    worker = WorkerProcess(
+        "tests.fire.bank:app",
+        url=direct.replace(str(ground.server.port), str(proxy.port)),
+        log=folder / "worker.log",
+        options=["--shutdown-timeout", "1.5"],
+        environment={"PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"},
+    )
+    with open_store(direct) as store, bank.app.bound_to(store), worker:
+        first = bank.deposit.enqueue("ann", 1, 100)
+        wait_until(lambda: first.status() is JobState.SUCCEEDED, "the first job", 30)
+        yield worker, bank.deposit
+
+
+@pytest.mark.timeout(120)
+def test_a_worker_exits_when_it_is_asked_to_while_its_server_is_silent(ground: Ground, tmp_path: Path) -> None:
+    with Proxy(ground.server.port) as proxy, work_through(proxy, ground, tmp_path) as (worker, _):
+        proxy.fall_silent()
+        time.sleep(0.5)  # so that it waits for an answer
+        assert worker.end(limit_s=20) == 0
+
+
+@pytest.mark.timeout(120)
+def test_a_worker_goes_on_when_a_silent_server_answers_again(ground: Ground, tmp_path: Path) -> None:
+    with Proxy(ground.server.port) as proxy, work_through(proxy, ground, tmp_path) as (_, deposit):
+        proxy.fall_silent()
+        second = deposit.enqueue("ann", 2, 100)
+        time.sleep(3)  # longer than its lease
+        assert second.status() is not JobState.SUCCEEDED
+        proxy.speak()
+        wait_until(lambda: second.status() is JobState.SUCCEEDED, "the job to end", 30)
+
+
+@pytest.mark.timeout(120)
+def test_a_server_that_forgot_the_connection_is_given_up_and_reached_by_another(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "SILENCE_S", 0.5)
+    with Proxy(ground.server.port) as proxy:
+        url = ground.url().replace(str(ground.server.port), str(proxy.port))
+        with open_store(f"{url}&statement_timeout_s=0.5&pool_size=1&retry_for_s=0") as store:
+            assert store.queues() == []
+            proxy.fall_silent()
+            with pytest.raises(Unavailable, match="did not answer"):
+                store.queues()
+            proxy.speak(forgets=True)
+            wait_until(lambda: _answers(store), "an answer on another connection", 30)
+
+
+@pytest.mark.timeout(120)
+def test_closing_a_store_does_not_wait_for_a_silent_server(ground: Ground) -> None:
+    with Proxy(ground.server.port) as proxy:
+        store = open_store(ground.url().replace(str(ground.server.port), str(proxy.port)))
+        proxy.fall_silent()
+        asked = threading.Thread(target=_answers, args=(store,))
+        asked.start()
+        closing = threading.Thread(target=store.close)
+        closing.start()
+        closing.join(20)
+        asked.join(20)
+        assert not closing.is_alive()
+        assert not asked.is_alive(), "a call under way ends with its store"
+
+
+def _answers(store: FullStore) -> bool:
+    try:
+        return store.queues() == []
+    except Unavailable:
+        return False

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Final
 
 SHORTEST_BACKOFF_S: Final = 0.05
-LONGEST_BACKOFF_S: Final = 5.0
+LONGEST_BACKOFF_S: Final = 1.0
 
 BEAT_FRACTION: Final = 0.3
 """Of a lease: how long after its grant it is extended."""

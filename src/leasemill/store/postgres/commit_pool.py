@@ -1,6 +1,7 @@
 """Connections for users' transactions: apart from the store's own, so that slow blocks never starve a heartbeat.
 
-They run with the server's own settings, for the statements on them are the user's. At most `commit_pool_size` for sync
+They run with the server's own settings, for the statements on them are the user's, but for how soon the server notices
+that a client has vanished. At most `commit_pool_size` for sync
 handlers, and as many for async ones, made when they are needed. Nothing here knows a verb.
 """
 
@@ -18,7 +19,7 @@ from psycopg.rows import tuple_row
 
 from leasemill.errors import Unavailable
 from leasemill.store.postgres.pool import GONE
-from leasemill.store.postgres.url import PostgresOptions
+from leasemill.store.postgres.url import SERVER_NETWORK, PostgresOptions, network_parameters, session_options
 
 PREPARE_AFTER: Final = 5
 ConnectionT = TypeVar("ConnectionT")
@@ -68,6 +69,9 @@ class CommitPool:
         self._options = options
         self.prepares = options.prepare
         """Whether prepared statements last on this server, as far as is known."""
+        self.has_settings = options.session_settings
+        """Whether the server takes settings at the start of a session, as far as is known."""
+        self._network = network_parameters(conninfo)
         self._is_closed = False
         self._begin_anew()
 
@@ -167,7 +171,10 @@ class CommitPool:
             self._begin_anew()
 
     def _settings(self) -> dict[str, Any]:
+        options = {"options": session_options(self._conninfo, SERVER_NETWORK)} if self.has_settings else {}
         return {
+            **self._network,
+            **options,
             "autocommit": True,
             "prepare_threshold": PREPARE_AFTER if self.prepares else None,
             "fallback_application_name": "leasemill commit",

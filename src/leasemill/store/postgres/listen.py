@@ -9,6 +9,7 @@ import logging
 import os
 import random
 import select
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -38,15 +39,22 @@ class Teller:
     def __init__(self, channel: str, tell: Callable[[], None]) -> None:
         self._channel = channel
         self._tell = tell
+        self._is_closed = False
+        self._start_over()
+
+    def _start_over(self) -> None:
+        """Also in a forked child, where the parent's thread is not and its lock may be taken for ever."""
+        self._pid = os.getpid()
         self._changed = threading.Condition()
         self._left = float(BURST)
         self._counted_at_s = time.monotonic()
         self._is_pending = False
-        self._is_closed = False
         self._thread: threading.Thread | None = None
 
     def channel(self) -> str | None:
         """The channel for a statement to notify; None: it will be told shortly after, with what follows."""
+        if os.getpid() != self._pid:
+            self._start_over()
         with self._changed:
             now_s = time.monotonic()
             self._left = min(BURST, self._left + (now_s - self._counted_at_s) / QUIET_S)
@@ -61,12 +69,17 @@ class Teller:
             self._changed.notify()
             return None
 
-    def close(self) -> None:
+    def stop(self) -> None:
+        if os.getpid() != self._pid:
+            self._start_over()
         with self._changed:
             self._is_closed = True
             self._changed.notify()
+
+    def join(self, until_s: float) -> None:
+        """Wait for its thread, until then on the monotonic clock."""
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(max(0.0, until_s - time.monotonic()))
 
     def _run(self) -> None:
         while True:
@@ -109,19 +122,30 @@ class Listener:
         self._channel = channel
         self._signal = signal
         self._news = news
-        self._stop_reading, self._stop_writing = os.pipe()
+        self._pid = os.getpid()
+        self._stop_reading, self._stop_writing = socket.socketpair()
         self._is_closed = False
         self.is_listening = threading.Event()
         self._thread = threading.Thread(target=self._run, name="leasemill listen", daemon=True)
         self._thread.start()
 
-    def close(self) -> None:
-        if self._is_closed:
-            return
+    @property
+    def is_here(self) -> bool:
+        """Whether its thread is of this process, not of one that forked it."""
+        return os.getpid() == self._pid
+
+    def stop(self) -> None:
         self._is_closed = True
-        os.close(self._stop_writing)
-        self._thread.join()
-        os.close(self._stop_reading)
+        if self.is_here:
+            self._stop_writing.send(b".")
+
+    def join(self, until_s: float) -> None:
+        """Wait for its thread, until then on the monotonic clock."""
+        if self.is_here:
+            self._thread.join(max(0.0, until_s - time.monotonic()))
+        if not self.is_here or not self._thread.is_alive():
+            self._stop_reading.close()
+            self._stop_writing.close()
 
     def _run(self) -> None:
         pause_s = 0.1
@@ -141,8 +165,11 @@ class Listener:
         connection.execute(sql.SQL("listen {}").format(sql.Identifier(self._channel)))
         self.is_listening.set()
         self._signal.notify()
+        poll = select.poll()
+        poll.register(connection.fileno(), select.POLLIN)
+        poll.register(self._stop_reading, select.POLLIN)
         while not self._is_closed:
-            select.select([connection.fileno(), self._stop_reading], [], [])
+            poll.poll()
             connection.pgconn.consume_input()
             told = False
             while (notification := connection.pgconn.notifies()) is not None:
@@ -153,7 +180,9 @@ class Listener:
                 self._signal.notify()
 
     def _pause(self, pause_s: float) -> None:
-        select.select([self._stop_reading], [], [], pause_s)
+        poll = select.poll()
+        poll.register(self._stop_reading, select.POLLIN)
+        poll.poll(pause_s * 1_000)
 
 
 class Asked(Protocol):

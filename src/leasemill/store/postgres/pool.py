@@ -1,14 +1,16 @@
 """Connections: a bounded pool, and what to do when one breaks.
 
 A command is tried again only if repeating it is safe; the caller says so. Deadlocks and serialization failures are
-tried again inside, a lost connection with back-off and jitter until `retry_for_s` is over. Nothing here knows a verb,
-and no connection keeps any state between two uses. Every transaction is READ COMMITTED, whatever the server's,
-database's or role's default is: a statement after a lock must see what was committed while it waited.
+tried again inside, a lost connection with back-off and jitter until `retry_for_s` is over. A server that does not
+answer is given up, whatever the network says of it. Nothing here knows a verb, and no connection keeps any state
+between two uses. Every transaction is READ COMMITTED, whatever the server's, database's or role's default is: a
+statement after a lock must see what was committed while it waited.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import os
 import random
 import threading
@@ -18,11 +20,11 @@ from typing import Any, Final, TypeVar
 
 import psycopg
 from psycopg import errors
-from psycopg.conninfo import conninfo_to_dict
+from psycopg.abc import PQGen
 
 from leasemill.errors import Broken, LeasemillError, Refused, Unavailable
 from leasemill.store.postgres.arrays import register
-from leasemill.store.postgres.url import PostgresOptions
+from leasemill.store.postgres.url import SERVER_NETWORK, PostgresOptions, network_parameters, session_options
 
 LOGGER: Final = logging.getLogger("leasemill.postgres")
 ResultT = TypeVar("ResultT")
@@ -34,6 +36,8 @@ CONFLICT_TRIES: Final = 10
 IDLE_S: Final = 3.0
 """Between two statements of a transaction nothing is waited for: a process that stands still there loses its locks."""
 ISOLATION: Final = r"-c default_transaction_isolation=read\ committed"
+SILENCE_S: Final = 5.0
+"""How long after its own limit for a statement a server may stay silent."""
 CONFLICTS: Final = (errors.DeadlockDetected, errors.SerializationFailure, errors.LockNotAvailable)
 NOT_PREPARED: Final = (errors.InvalidSqlStatementName, errors.DuplicatePreparedStatement)
 GONE: Final = (
@@ -50,20 +54,47 @@ class Moved(Exception):
     """What was read has changed before it was locked: begin anew."""
 
 
+class StoreConnection(psycopg.Connection[tuple[Any, ...]]):
+    """Gives up a server that does not answer, and everything when the pool says so."""
+
+    silent_for_s = math.inf
+    must_end: Callable[[], bool] = staticmethod(lambda: False)
+
+    def wait(self, gen: PQGen[ResultT], *args: Any, **kwargs: Any) -> ResultT:
+        return super().wait(self._bounded(gen), *args, **kwargs)
+
+    def _bounded(self, steps: PQGen[ResultT]) -> PQGen[ResultT]:
+        """psycopg resumes its generators ten times a second, whether or not there is anything to read."""
+        given_up_at_s = time.monotonic() + self.silent_for_s
+        try:
+            state = next(steps)
+            while True:
+                ready = yield state
+                if not ready and (self.must_end() or time.monotonic() > given_up_at_s):
+                    self.pgconn.finish()
+                    raise psycopg.OperationalError("the server did not answer, the connection was closed")
+                state = steps.send(ready)
+        except StopIteration as end:
+            answer: ResultT = end.value
+            return answer
+
+
 class Pool:
     """At most `pool_size` connections, the last used first."""
 
     def __init__(self, conninfo: str, options: PostgresOptions) -> None:
         self._conninfo = conninfo
-        self._own_settings = conninfo_to_dict(conninfo).get("options") or ""
+        self._network = network_parameters(conninfo)
         self._options = options
         self.prepares = options.prepare
         """Whether prepared statements last on this server, as far as is known."""
-        self._has_settings = options.session_settings
+        self.has_settings = options.session_settings
+        """Whether the server takes settings at the start of a session, as far as is known."""
         self._changed = threading.Condition()
         self._idle: list[Connection] = []
         self._count = 0
         self._is_closed = False
+        self._gives_up = False
         self._pid = os.getpid()
 
     def run(self, work: Callable[[Connection], ResultT], *, is_repeatable: bool = True) -> ResultT:
@@ -111,13 +142,20 @@ class Pool:
         """A connection outside the pool, for LISTEN."""
         return self._connect()
 
-    def close(self) -> None:
+    def close(self, timeout_s: float) -> None:
+        """No more calls. Those under way have so long to end; then they are given up."""
+        if os.getpid() != self._pid:
+            self._forget_inherited()
         with self._changed:
             self._is_closed = True
             idle, self._idle = self._idle, []
+            self._count -= len(idle)
             self._changed.notify_all()
         for connection in idle:
             connection.close()
+        with self._changed:
+            self._changed.wait_for(lambda: self._count == 0, timeout_s)
+        self._gives_up = True
 
     def _take(self) -> Connection:
         if os.getpid() != self._pid:
@@ -151,14 +189,14 @@ class Pool:
                 self._idle.append(connection)
                 self._changed.notify()
                 return
-        connection.close()
+        self._discard(connection)
 
     def _discard(self, connection: Connection | None) -> None:
         if connection is not None:
             connection.close()
         with self._changed:
             self._count -= 1
-            self._changed.notify()
+            self._changed.notify_all()
 
     def _forget_inherited(self) -> None:
         """In a forked child: the parent's connections are not ours to use or to close."""
@@ -169,20 +207,23 @@ class Pool:
 
     def _connect(self) -> Connection:
         try:
-            return self._connected(self._has_settings)
+            return self._connected(self.has_settings)
         except psycopg.OperationalError as error:
-            if not self._has_settings or "startup parameter" not in str(error):
+            if not self.has_settings or "startup parameter" not in str(error):
                 raise
             LOGGER.info("the server takes no startup options (a pooler?): going on without timeouts of our own")
-            self._has_settings = False
+            self.has_settings = False
             return self._connected(False)
 
     def _connected(self, has_settings: bool) -> Connection:
-        given: dict[str, Any] = {"fallback_application_name": "leasemill"}
+        given = {"fallback_application_name": "leasemill", **self._network}
         if has_settings:
-            given["options"] = f"{_settings(self._options)} {self._own_settings} {ISOLATION}"
-        connection: Connection = psycopg.connect(self._conninfo, autocommit=True, prepare_threshold=None, **given)
+            given["options"] = f"{session_options(self._conninfo, _settings(self._options))} {ISOLATION}"
+        connection = StoreConnection.connect(self._conninfo, autocommit=True, prepare_threshold=None, **given)
         connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED  # of BEGIN, where options are not taken
+        connection.must_end = lambda: self._gives_up
+        if self._options.statement_timeout_s:
+            connection.silent_for_s = self._options.statement_timeout_s + SILENCE_S
         register(connection)
         if self.prepares and _is_pooled(connection):
             LOGGER.info("a pooler stands before the server: going on without prepared statements")
@@ -199,9 +240,10 @@ def _is_pooled(connection: Connection) -> bool:
     return row is None or row[0] != connection.info.backend_pid
 
 
-def _settings(options: PostgresOptions) -> str:
+def _settings(options: PostgresOptions) -> dict[str, str]:
     """Every hot statement is a walk along indexes: a plan made while a table was empty must not outlive that."""
-    settings = {
+    return {
+        **SERVER_NETWORK,
         "statement_timeout": f"{options.statement_timeout_s * 1000:.0f}",
         "lock_timeout": f"{options.lock_timeout_s * 1000:.0f}",
         "idle_in_transaction_session_timeout": f"{min(options.statement_timeout_s, IDLE_S) * 1000:.0f}",
@@ -210,7 +252,6 @@ def _settings(options: PostgresOptions) -> str:
         "enable_bitmapscan": "off",
         "jit": "off",
     }
-    return " ".join(f"-c {name}={value}" for name, value in settings.items())
 
 
 def _told(error: psycopg.Error, schema: str) -> LeasemillError:

@@ -10,7 +10,6 @@ import asyncio
 import itertools
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar, cast
 
 from msgspec.structs import replace
@@ -34,6 +33,7 @@ from leasemill.store.postgres.pool import Connection, Moved, Pool
 from leasemill.store.postgres.presence import PostgresPresence
 from leasemill.store.postgres.site import Site
 from leasemill.store.postgres.statements import Statements
+from leasemill.store.postgres.threads import Threads
 from leasemill.store.postgres.url import PostgresOptions, parse_url
 from leasemill.store.postgres.user_commit import PostgresBlock
 from leasemill.store.signal import Signal
@@ -48,6 +48,8 @@ LANE_TOKENS_KEPT: Final = 100_000
 RETENTION_EVERY_S: Final = 30.0
 RETENTION_BATCH: Final = 2_000
 LONGEST_RETENTION_S: Final = 5.0
+CLOSE_S: Final = 1.0
+"""How long closing waits for calls under way: a server that is silent keeps no process from ending."""
 EACH_ONCE: Final = 2
 """The tries of a report when no connection was lost: on the straight path, and by the kernel."""
 
@@ -67,7 +69,7 @@ class PostgresStore(Verbs):
         self._news = News()
         self._teller = Teller(self._site.channel, self._tell)
         self._listener: Listener | None = None
-        self._executor = ThreadPoolExecutor(self._options.pool_size, "leasemill postgres")
+        self._threads = Threads(self._options.pool_size, "leasemill postgres")
         self._lane_tokens: set[str] = set()
         self._offset_lanes: dict[str, tuple[str, str]] = {}
         self._retained_at_s = time.monotonic()
@@ -75,6 +77,7 @@ class PostgresStore(Verbs):
         try:
             self._pool.run(self._check_schema)
             self._commits.prepares = self._pool.prepares
+            self._commits.has_settings = self._pool.has_settings
         except BaseException:
             self.close()
             raise
@@ -104,6 +107,9 @@ class PostgresStore(Verbs):
         return await self.arun(c.DueIn(queues))
 
     def watch(self, queues: Sequence[str]) -> Watch:
+        if self._listener is not None and not self._listener.is_here:
+            self._listener.join(0.0)  # a forked child listens for itself
+            self._listener = None
         if self._listener is None and self._options.listen and not self._is_closed:
             self._listener = Listener(self._pool.connect, self._site.channel, self._signal, self._news)
         return PostgresWatch(self, self._signal, self._news, queues)
@@ -112,13 +118,18 @@ class PostgresStore(Verbs):
         if self._is_closed:
             return
         self._is_closed = True
-        self._teller.close()
+        until_s = time.monotonic() + CLOSE_S
+        self._teller.stop()
         if self._listener is not None:
-            self._listener.close()
-        self._executor.shutdown(wait=True, cancel_futures=True)
-        self._pool.close()
+            self._listener.stop()
+        self._threads.close()
+        self._pool.close(CLOSE_S)
         self._commits.close()
         self._signal.notify()
+        self._threads.join(until_s)
+        self._teller.join(until_s)
+        if self._listener is not None:
+            self._listener.join(until_s)
 
     def using(self, connection: object) -> BoundStore:
         return BoundStore(self, self._site, self._teller, self.use_queues, connection)
@@ -157,7 +168,7 @@ class PostgresStore(Verbs):
         self._signal.notify()
 
     async def off_loop(self, call: Callable[..., AnswerT], *arguments: Any) -> AnswerT:
-        return await asyncio.get_running_loop().run_in_executor(self._executor, call, *arguments)
+        return await asyncio.wrap_future(self._threads.submit(call, *arguments))
 
     # Straight path
 

@@ -1,8 +1,14 @@
-"""`postgresql://…?schema=…`: what may stand in a URL. What is not ours is libpq's: TLS, timeouts, several hosts."""
+"""`postgresql://…?schema=…`: what may stand in a URL. What is not ours is libpq's: TLS, timeouts, several hosts.
+
+Also what both ends of a connection are given so that a network that drops packets without a word is noticed: a URL's
+own values win.
+"""
 
 from __future__ import annotations
 
-from typing import Final
+import os
+from collections.abc import Mapping
+from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
@@ -34,6 +40,40 @@ class PostgresOptions(Struct, frozen=True):
 
 
 OWN: Final = frozenset(PostgresOptions.__struct_fields__)
+
+
+NETWORK: Final = {
+    "connect_timeout": 5,
+    "keepalives": 1,
+    "keepalives_idle": 3,
+    "keepalives_interval": 1,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 6_000,
+}
+"""TCP repeats what was not acknowledged after 0.2, 0.4, 0.8 … s, a connection attempt after 1, 2, 4 … s. Given up early
+and begun again, no pause between two packets is longer than 3 s, so work goes on soon after the network is back."""
+
+SERVER_NETWORK: Final = {
+    "tcp_keepalives_idle": "5",
+    "tcp_keepalives_interval": "2",
+    "tcp_keepalives_count": "3",
+    "tcp_user_timeout": "10000",
+}
+"""The server ends the session of a client that vanished, with its transaction and locks, after about ten seconds."""
+
+
+def network_parameters(conninfo: str) -> dict[str, Any]:
+    """What libpq is given beside the URL: whatever of NETWORK neither the URL nor the environment has."""
+    known = conninfo_to_dict(conninfo)
+    if "PGCONNECT_TIMEOUT" in os.environ:
+        known.setdefault("connect_timeout", os.environ["PGCONNECT_TIMEOUT"])
+    return {name: value for name, value in NETWORK.items() if name not in known}
+
+
+def session_options(conninfo: str, settings: Mapping[str, str]) -> str:
+    """The session's settings at its start; those of the URL come last, and win."""
+    own = conninfo_to_dict(conninfo).get("options") or ""
+    return f"{' '.join(f'-c {name}={value}' for name, value in settings.items())} {own}".rstrip()
 
 
 def parse_url(url: str) -> tuple[str, PostgresOptions]:

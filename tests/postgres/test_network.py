@@ -1,0 +1,94 @@
+"""What both ends of a connection are given so that a network that drops packets is noticed."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from leasemill.store.postgres.pool import Pool
+from leasemill.store.postgres.threads import Threads
+from leasemill.store.postgres.url import NETWORK, SERVER_NETWORK, network_parameters, parse_url, session_options
+from leasemill.testing.postgres import PostgresServer
+
+
+def test_every_timeout_of_libpq_is_set() -> None:
+    assert network_parameters("postgresql://h/db") == NETWORK
+    assert NETWORK.keys() >= {"connect_timeout", "keepalives_idle", "tcp_user_timeout"}
+
+
+def test_a_url_has_its_own_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = network_parameters("postgresql://h/db?connect_timeout=30&tcp_user_timeout=0")
+    assert given == {name: NETWORK[name] for name in NETWORK.keys() - {"connect_timeout", "tcp_user_timeout"}}
+    monkeypatch.setenv("PGCONNECT_TIMEOUT", "20")
+    assert "connect_timeout" not in network_parameters("postgresql://h/db")
+
+
+def test_a_urls_own_session_options_win() -> None:
+    options = session_options("postgresql:///db?options=-c%20tcp_user_timeout%3D7", SERVER_NETWORK)
+    assert options.startswith("-c tcp_keepalives_idle=5")
+    assert options.endswith("-c tcp_user_timeout=7")
+
+
+@pytest.fixture(scope="module")
+def tcp_url() -> Iterator[str]:
+    with PostgresServer(settings={"fsync": "off"}) as server:
+        yield server.url(tcp=True)
+
+
+def test_the_server_too_notices_that_a_client_has_vanished(tcp_url: str) -> None:
+    pool = Pool(*parse_url(tcp_url))
+
+    def settings(connection: psycopg.Connection[tuple[object, ...]]) -> dict[str, object]:
+        return {name: connection.execute(f"show {name}".encode()).fetchone() for name in SERVER_NETWORK}
+
+    given = pool.run(lambda connection: connection.info.get_parameters())
+    assert given["tcp_user_timeout"] == "6000"
+    assert pool.run(settings) == {
+        "tcp_keepalives_idle": ("5",), "tcp_keepalives_interval": ("2",), "tcp_keepalives_count": ("3",),
+        "tcp_user_timeout": ("10000",),
+    }  # fmt: skip
+    pool.close(1)
+
+
+# Threads ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_call_that_never_returns_does_not_keep_the_others_waiting_nor_the_process() -> None:
+    threads, never = Threads(2, "t"), threading.Event()
+    stuck = threads.submit(never.wait)
+    assert [threads.submit(lambda number=number: number).result(10) for number in range(20)] == list(range(20))
+    threads.submit(never.wait)
+    waiting = threads.submit(lambda: 1)
+    assert all(thread.daemon for thread in threading.enumerate() if thread.name.startswith("t "))
+    threads.close()
+    assert waiting.cancelled()
+    assert threads.submit(lambda: 1).cancelled()
+    threads.join(0.0)
+    assert not stuck.done()
+    never.set()
+    assert stuck.result(10)
+
+
+def test_no_more_threads_are_started_than_are_needed_or_allowed() -> None:
+    threads, gate = Threads(3, "few"), threading.Event()
+    for number in range(50):
+        assert threads.submit(lambda number=number: number).result(10) == number
+    held = [threads.submit(gate.wait) for _ in range(9)]
+    names = [thread.name for thread in threading.enumerate() if thread.name.startswith("few ")]
+    assert len(names) == 3
+    gate.set()
+    assert all(one.result(10) for one in held)
+    threads.close()
+
+
+def test_an_error_of_a_call_is_its_callers() -> None:
+    threads = Threads(1, "e")
+    failing = threads.submit(os.stat, "/no/such/file")
+    with pytest.raises(FileNotFoundError):
+        failing.result(10)
+    assert threads.submit(lambda: 1).result(10) == 1
+    threads.close()
