@@ -92,7 +92,7 @@ class JobLogger(logging.LoggerAdapter[logging.Logger]):
 class Context:
     """One run of a job, as its handler sees it."""
 
-    __slots__ = ("_applied", "_commit", "_job", "_lease", "_logger", "_store", "_timeout_at", "latest_progress", "lost")
+    __slots__ = ("_applied", "_commit", "_job", "_lease", "_logger", "_store", "latest_progress", "lost", "timeout_at")
 
     def __init__(
         self, lease: c.Lease, job: JobType[..., Any], store: FullStore, lost: LossSignal, timeout_at: float
@@ -103,7 +103,8 @@ class Context:
         self._lease = lease
         self._job = job
         self._store = store
-        self._timeout_at = timeout_at
+        self.timeout_at = timeout_at
+        """The deadline in monotonic time; later when others have blocked the event loop."""
         self._logger: JobLogger | None = None
         self._commit: c.Commit | None = None
         self._applied: set[str] | None = None
@@ -160,7 +161,7 @@ class Context:
     @property
     def seconds_left(self) -> float:
         """Until the deadline; negative when it has passed."""
-        return self._timeout_at - time.monotonic()
+        return self.timeout_at - time.monotonic()
 
     @property
     def is_committed(self) -> bool:

@@ -273,7 +273,7 @@ async def test_a_handler_whose_job_is_cancelled_is_stopped_and_its_report_droppe
         store.cancel([handle.id], by="me", reason="not needed")
         await until(lambda: worker.metrics.lost and not worker.metrics.running)
     assert saw == ["cancelled" if is_async else "lost: cancelled"]
-    assert handle.status() is JobState.DEAD
+    assert handle.status() is JobState.CANCELLED
     assert (store.commands(c.Ack), store.commands(c.Nack)) == ([], [])
     assert "lease lost (cancelled)" in caplog.text
 

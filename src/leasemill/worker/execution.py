@@ -41,6 +41,7 @@ class Execution:
     __slots__ = (
         "abandon_at",
         "beat_after",
+        "blocked_s",
         "claimed_at",
         "context",
         "expires_at",
@@ -51,6 +52,7 @@ class Execution:
         "loss",
         "phase",
         "sent_at",
+        "stalled_before_s",
         "started_at",
         "stop",
         "task",
@@ -73,6 +75,10 @@ class Execution:
         self.stop: Stop | None = None
         self.started_at = 0.0
         self.timeout_at = math.inf
+        self.stalled_before_s = 0.0
+        """How long the event loop had stood still before this run, in total, or up to which this run was excused."""
+        self.blocked_s = 0.0
+        """How long this handler itself has blocked the event loop."""
         self.abandon_at: float | None = None
         self.is_start_told = False
         self.task: asyncio.Task[None] | None = None
@@ -98,6 +104,13 @@ class Execution:
         with suppress(Invalid):  # annotations that cannot be resolved: `arguments` raises where the job fails for it
             if self.job.arguments.takes_context:
                 self.context = Context(self.lease, self.job, store, self.loss, self.timeout_at)
+
+    def excuse(self, seconds: float) -> None:
+        """Allow the handler this much more time: others had blocked the event loop for as long."""
+        self.stalled_before_s += seconds
+        self.timeout_at += seconds
+        if self.context is not None:
+            self.context.timeout_at = self.timeout_at
 
     def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """What the handler is called with. A payload that does not fit is the job's failure."""

@@ -26,6 +26,11 @@ class Metrics:
     unknown_kind: int = 0
     run_seconds: float = 0.0
 
+    loop_blocked: int = 0
+    """How often a handler blocked the event loop for a second or longer."""
+    loop_stalled_seconds: float = 0.0
+    """How long the event loop stood still, in total."""
+
     flushes: int = 0
     beats: int = 0
     beats_failed: int = 0

@@ -25,6 +25,7 @@ from leasemill.worker.heartbeat import Heartbeat
 from leasemill.worker.metrics import Metrics
 from leasemill.worker.outcome import Report, call_async, given_back, timed_out
 from leasemill.worker.reporter import Reporter
+from leasemill.worker.stalls import Stalls
 from leasemill.worker.threads import Threads
 from leasemill.worker.watchdog import Watchdog
 
@@ -72,9 +73,10 @@ class Runner:
         self._threads = Threads(worker_id, concurrency, self._ended)
         self.watchdog = Watchdog(self)
 
-    def connect(self, reporter: Reporter, heartbeat: Heartbeat) -> None:
+    def connect(self, reporter: Reporter, heartbeat: Heartbeat, stalls: Stalls) -> None:
         self._reporter = reporter
         self._heartbeat = heartbeat
+        self._stalls = stalls
 
     @property
     def is_idle(self) -> bool:
@@ -141,6 +143,8 @@ class Runner:
         self._metrics.started += 1
         jitter = self._store.entropy.jitter()
         if execution.job.is_async:
+            self._stalls.watch()
+            execution.stalled_before_s = self._stalls.total_s
             # A context of its own: what one job sets must not show in another.
             execution.task = self._loop.create_task(self._call(execution, jitter), context=self._context.copy())
         else:
@@ -295,6 +299,17 @@ class Runner:
         execution.stop = Stop.LOST
         self._metrics.lost += 1
         log.warning("lease lost (%s): the handler's result is dropped", reason, extra=execution.log_fields)
+
+    def is_excused(self, execution: Execution) -> bool:
+        """Time in which others blocked the event loop is not an async handler's: it gets as much more."""
+        if execution.task is None:
+            return False  # a thread ran on meanwhile
+        self._stalls.alive()
+        excused_s = self._stalls.excused_s(execution)
+        if excused_s <= 0:
+            return False
+        execution.excuse(excused_s)
+        return time.monotonic() < execution.timeout_at
 
     def time_out(self, execution: Execution) -> None:
         """Its time is up: an async handler is cancelled, a thread can only be told."""

@@ -18,6 +18,7 @@ class Slots(Protocol):
     queued: deque[Execution]
 
     def tell_start(self, execution: Execution) -> None: ...
+    def is_excused(self, execution: Execution) -> bool: ...
     def time_out(self, execution: Execution) -> None: ...
     def lose(self, execution: Execution, reason: str | None) -> None: ...
     def abandon(self, execution: Execution) -> None: ...
@@ -77,7 +78,7 @@ class Watchdog:
                 slots.abandon(execution)
                 return math.inf
             return min(execution.abandon_at or math.inf, execution.loss.held_until)
-        if now >= execution.timeout_at:
+        if now >= execution.timeout_at and not slots.is_excused(execution):
             slots.time_out(execution)
             return math.inf
         next_at = min(execution.timeout_at, execution.loss.held_until)

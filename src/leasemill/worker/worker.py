@@ -33,6 +33,7 @@ from leasemill.worker.presence import WorkerRecord, encode_record, new_worker_id
 from leasemill.worker.reaper import Reaper
 from leasemill.worker.reporter import Reporter
 from leasemill.worker.runner import Runner
+from leasemill.worker.stalls import Stalls
 from leasemill.worker.timing import HURRY_S, Shutdown, Times, shutdown_plan
 
 log = logging.getLogger("leasemill.worker")
@@ -193,7 +194,8 @@ class Worker:
             on_told=self._reports_told,
             on_news=self._news,
         )
-        self._runner.connect(self._reporter, self._heartbeat)
+        self._stalls = Stalls(self.id, self.metrics, running=self._active, on_end=self._background_ended)
+        self._runner.connect(self._reporter, self._heartbeat, self._stalls)
         self._fetcher = Fetcher(
             self.id,
             self._store,
@@ -218,8 +220,9 @@ class Worker:
         )
 
     async def _work(self) -> None:
-        self._background_left = 2
+        self._background_left = 3
         self._heartbeat.start()
+        self._stalls.start()
         self._housekeeping.start()
         names = ", ".join(self.queues)
         log.info("worker started: queues %s, %d slots", names, self.concurrency, extra={"worker": self.id})
@@ -233,6 +236,7 @@ class Worker:
             stopping.cancel()
             fetching.cancel()
             self._heartbeat.stop()
+            self._stalls.stop()
             self._housekeeping.stop(self._withdraw)
             self._reporter.close()
             self._runner.close()
