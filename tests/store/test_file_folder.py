@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
+import resource
 import shutil
 import signal
 import struct
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
-from leasemill.errors import Broken, Unavailable
+from leasemill.cli import main
+from leasemill.errors import Broken, Invalid, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, JobSpec, JobState, LossReason, Policy
 from leasemill.store.base import open_store
 from leasemill.store.wal.clock import RealMachine
 from leasemill.store.wal.disk import refuse_network_file_system
 from leasemill.store.wal.format import FRAME_HEADER, Kind, checksum, frame_bytes
-from leasemill.store.wal.options import FileOptions
+from leasemill.store.wal.inspect import examine
+from leasemill.store.wal.options import FileOptions, parse_folder_url
 from leasemill.store.wal.store import FileStore
+from leasemill.store.wal.watch import FolderWatch
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.faults import SimulatedMachine
 from leasemill.testing.rules import rule
@@ -332,6 +340,57 @@ def test_what_the_system_refuses_while_opening_is_told_with_the_path(tmp_path: P
         FileStore(tmp_path / "jobs")
 
 
+@contextmanager
+def as_nobody() -> Iterator[None]:
+    """Without rights, for root has all of them."""
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(65_534)
+    try:
+        yield
+    finally:
+        os.seteuid(user)
+
+
+@pytest.mark.parametrize("mode", [0o000, 0o500, 0o700])
+def test_a_folder_of_another_user_is_refused_with_a_sentence(mode: int) -> None:
+    with tempfile.TemporaryDirectory() as parent:
+        Path(parent).chmod(0o755)
+        folder = Path(parent) / "jobs"
+        FileStore(folder).close()
+        commands = [["stats", "--url", f"file:{folder}"], ["wal", "verify", str(folder)]]
+        assert [CliRunner().invoke(main, command).exit_code for command in commands] == [0, 0]
+        (folder / "lock").chmod(0)
+        folder.chmod(mode)
+        try:
+            with as_nobody():
+                with pytest.raises(Unavailable, match=r"jobs: permission denied.*run this as the owner of the folder"):
+                    FileStore(folder)
+                for command in commands:
+                    ended = CliRunner().invoke(main, command)
+                    assert ended.exit_code == 3, ended.output
+                    assert "permission denied" in ended.output
+        finally:
+            folder.chmod(0o700)
+
+
+@pytest.mark.parametrize(
+    ("url", "advice"),
+    [
+        ("file://./x", "write file:./x for a path from the working directory, file:///x"),
+        ("file://x/y", "write file:x/y for a path from the working directory, file:///x/y"),
+    ],
+)
+def test_a_url_with_two_slashes_is_not_taken_for_an_absolute_path(url: str, advice: str) -> None:
+    with pytest.raises(Invalid, match=re.escape(advice)):
+        open_store(url)
+
+
+@pytest.mark.parametrize(("url", "path"), [("file:x", "x"), ("file:/x", "/x"), ("file:///x%20y", "/x y")])
+def test_a_url_with_one_or_three_slashes_names_the_path_behind_them(url: str, path: str) -> None:
+    assert parse_folder_url(url)[0] == Path(path)
+
+
 # What has gone, and what was copied ----------------------------------------------------------------------------
 
 
@@ -356,6 +415,53 @@ def test_a_folder_removed_and_put_back_is_found_again(folder: Path, tmp_path: Pa
         (tmp_path / "copy").rename(folder)
         assert store.enqueue([job("first")]) == [c.Duplicate("first")]
         assert store.enqueue([job("second")]) == [c.Enqueued("second")]
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_a_folder_that_cannot_be_opened_again_leaks_no_descriptor(folder: Path) -> None:
+    with FileStore(folder, options=SMALL) as store:
+        store.enqueue([job("first")])
+        shutil.rmtree(folder)
+        folder.mkdir()
+        counts = []
+        for _ in range(5):
+            with pytest.raises(Unavailable):
+                store.enqueue([job("second")])
+            counts.append(descriptors())
+        assert counts[1:] == counts[1:2] * 4
+
+
+def test_a_folder_that_cannot_be_opened_leaks_no_descriptor(folder: Path) -> None:
+    FileStore(folder).close()
+    (folder / "manifest").write_bytes(b"damaged")
+    before = descriptors()
+    for _ in range(3):
+        with pytest.raises(Broken):
+            FileStore(folder)
+        with pytest.raises(Broken):
+            examine(folder)
+    assert descriptors() == before
+
+
+def test_a_watch_may_have_any_descriptor(folder: Path) -> None:
+    """select() takes none above 1,023; a process with many connections has them."""
+    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(allowed[0], 2_000), allowed[1]))
+    try:
+        with FileStore(folder) as store, closing(store.watch(["q"])) as watch:
+            assert isinstance(watch, FolderWatch)
+            heard = watch._ear._fd
+            assert heard is not None
+            watch._ear._fd = fcntl.fcntl(heard, fcntl.F_DUPFD_CLOEXEC, 1_500)
+            os.close(heard)
+            assert not watch.wait(0.001)
+            store.enqueue([job("first")])
+            assert watch.wait(30)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, allowed)
 
 
 @rule("W4")

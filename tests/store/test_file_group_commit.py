@@ -4,28 +4,37 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import signal
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
 import pytest
 
-from leasemill.errors import QueueRefused, Unavailable
+from leasemill.errors import LeasemillError, QueueRefused, Unavailable
 from leasemill.kernel import commands as c
-from leasemill.kernel.model import JobSpec, JobState
+from leasemill.kernel.machine import run
+from leasemill.kernel.model import JobSpec, JobState, Policy
+from leasemill.kernel.state import State
+from leasemill.store.wal.format import encode_events
 from leasemill.store.wal.options import FileOptions
+from leasemill.store.wal.pipeline import Ticket
 from leasemill.store.wal.store import FileStore
+from leasemill.store.wal.weight import weigh
+from leasemill.testing.clock import ManualClock
 from leasemill.testing.faults import Operation, SimulatedDisk, SimulatedMachine
 from leasemill.testing.rules import rule
 from tests.crash.lab import log_of, open_simulated
+from tests.crash.walk import Model, Walk
 
 CALLERS = 32
 LONG_S = 20.0
+SMALL_HEADER = 8
 
 
 class Stopped(BaseException):
@@ -294,11 +303,85 @@ def test_closing_waits_for_the_calls_that_are_under_way(held: Held) -> None:
     assert held.store._log is None
 
 
-def test_an_append_that_is_too_large_is_refused_and_nothing_else(
+@rule("E6")
+def test_a_call_that_is_too_large_for_the_log_costs_its_neighbours_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("leasemill.store.wal.log.LARGEST_BODY", 1_000)
+    monkeypatch.setattr("leasemill.store.wal.log.LARGEST_BODY", 100_000)
     store = open_simulated(SimulatedMachine(), tmp_path)
+    store.totals()
+    replica = store._state
+    large = Ticket(c.Enqueue([job(f"j-{number}") for number in range(100)]))
+    small = Ticket(c.Enqueue([job("small")]))
+    store._carry_out([large, small])
     with pytest.raises(ValueError, match="send smaller batches"):
-        store.enqueue([job(f"j-{number}") for number in range(100)])
-    assert store.enqueue([job("small")]) == [c.Enqueued("small")]
+        large.outcome()
+    assert small.outcome() == [c.Enqueued("small")]
+    assert store.totals().seq == 1
+    assert store._state is replica
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_no_call_adds_more_to_the_log_than_it_weighs(seed: int) -> None:
+    source, clock, model = random.Random(seed), ManualClock(), Model()
+    walk = Walk(source, payload_bytes=(0, 20, 30_000))
+    for _ in range(300):
+        command = walk.next(model.state)
+        with suppress(LeasemillError):
+            events, _ = run(model.state, command, clock.now())
+            assert len(encode_events(events)) <= weigh(command) + SMALL_HEADER
+        clock.advance(us=source.choice((0, 1_000, 3_000_000)))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        c.Claim("w", ["q"], 2, ["t" * 90_000, "u" * 90_000], "r"),
+        c.Start([c.StartReport("a", "ä" * 90_000)]),
+        c.Extend([c.LeaseRef("a", "ä" * 90_000)]),
+        c.Commit("a", "x" * 90_000, b'"%b"' % (b"x" * 90_000), [c.Followup("q", "k", b'"%b"' % (b"x" * 90_000))]),
+        c.Ack([c.AckReport("a", "old", b'"%b"' % (b"x" * 90_000)), c.AckReport("b", "ä" * 90_000)]),
+        c.Nack([c.NackReport("a", "old", "ä" * 90_000, keep_lease=True, report_id="ö" * 90_000)]),
+        c.Release([c.ReleaseReport("a", "old", error="ä" * 90_000)]),
+        c.Acquire([c.AcquireRequest("o", "ä" * 200, 1, "w", "ä" * 90_000, payload=b'"%b"' % (b"x" * 90_000))]),
+        c.Cancel(["a", "b"], "ä" * 200, "ä" * 1_000),
+        c.SetPolicy("q", Policy(max_retries=1), "ä" * 200, "ä" * 1_000),
+    ],
+    ids=lambda command: type(command).__name__,
+)
+def test_what_has_no_small_limit_is_weighed(command: c.Command[object]) -> None:
+    state = State()
+    run(state, c.Enqueue([job("a"), job("b"), job("c"), job("d")]), 0)
+    run(state, c.Claim("w", ["q"], 2, ["old", "older"], "first"), 1)
+    events, _ = run(state, command, 2)
+    assert events
+    assert len(encode_events(events)) <= weigh(command) + SMALL_HEADER
+
+
+@rule("W11")
+def test_who_gives_up_waiting_for_the_lock_keeps_what_it_has_read(tmp_path: Path) -> None:
+    machine = SimulatedMachine()
+    holder, store = open_simulated(machine, tmp_path), open_simulated(machine, tmp_path)
+    store.enqueue([job("first")])
+    replica = store._state
+    with log_of(holder).locked(), pytest.raises(Unavailable, match="has held the lock"):
+        store.enqueue([job("second")])
+    assert store.enqueue([job("second")]) == [c.Enqueued("second")]
+    assert store._state is replica
+
+
+def test_callers_of_one_batch_get_error_objects_of_their_own(tmp_path: Path) -> None:
+    machine = SimulatedMachine()
+    store = open_simulated(machine, tmp_path)
+    store.totals()
+    assert isinstance(store._given_disk, SimulatedDisk)
+    machine.fail_sync_at(1, store._given_disk)
+    tickets = [Ticket(c.Enqueue([job(f"j-{number}")])) for number in range(3)]
+    store._carry_out(tickets)
+    errors = [ticket.error for ticket in tickets]
+    for number, error in enumerate(errors):
+        assert isinstance(error, Unavailable)
+        assert isinstance(error.__cause__, OSError)
+        error.add_note(f"of call {number}")
+    assert len({str(error) for error in errors}) == 1
+    assert [getattr(error, "__notes__", None) for error in errors] == [[f"of call {number}"] for number in range(3)]

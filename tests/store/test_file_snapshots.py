@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import random
+import shutil
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -154,6 +157,22 @@ def test_a_builder_works_while_two_processes_do(tmp_path: Path) -> None:
         assert digest_of(reopened) == everything
 
 
+def fill(store: FileStore, count: int) -> None:
+    for number in range(count):
+        store.enqueue([job(f"{store.totals().seq}-{number}")])
+
+
+def build_ended(store: FileStore) -> bool:
+    return store._snapshotting is not None and store._snapshotting.poll() == 0
+
+
+def wait_until(came: Callable[[], bool], seconds: float = 60.0) -> None:
+    until = time.monotonic() + seconds
+    while not came():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
 @rule("W8")
 def test_a_store_starts_a_builder_by_itself(tmp_path: Path) -> None:
     folder = tmp_path / "jobs"
@@ -165,6 +184,37 @@ def test_a_store_starts_a_builder_by_itself(tmp_path: Path) -> None:
         assert store._snapshotting.wait(30) == 0
         assert len(list(folder.glob("snapshot-0*"))) == 1
         assert store.totals().seq == 150
+
+
+@rule("W8")
+def test_a_builder_that_fails_is_logged_and_followed_by_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(wal_store, "SNAPSHOT_PAUSE_S", 0.0)
+    folder = tmp_path / "jobs"
+    options = FileOptions(segment_bytes=2048, snapshot_bytes=4096)
+    with FileStore(folder, options=options) as store, caplog.at_level("WARNING"):
+        with monkeypatch.context() as patched:
+            patched.setattr(sys, "executable", shutil.which("false"))
+            fill(store, 150)
+            wait_until(lambda: "the snapshot of" in caplog.text)
+        assert "failed (exit code 1: no message); it is tried again" in caplog.text
+        (folder / "snapshot-00000000000000ff.new").write_bytes(b"of a builder that was killed")
+        fill(store, 150)
+        wait_until(lambda: build_ended(store) and not list(folder.glob("snapshot-0*.new")))
+        assert len(list(folder.glob("snapshot-0*"))) == 1
+
+
+@rule("W4", "W8")
+def test_the_first_look_of_a_boot_leaves_the_builders_lock_where_it_is(tmp_path: Path) -> None:
+    machine = SimulatedMachine()
+    open_simulated(machine, tmp_path).close()
+    machine.put("snapshot-lock", b"")
+    machine.put("snapshot-0000000000000001", b"a stray")
+    later = machine.copy()
+    open_simulated(later, tmp_path).close()
+    assert "snapshot-lock" in later.files()
+    assert "snapshot-0000000000000001" not in later.files()
 
 
 @rule("W8", "W14")

@@ -56,7 +56,9 @@ def test_removing_tells_whether_there_was_one(presence: Presence) -> None:
     assert presence.records() == []
 
 
-@pytest.mark.parametrize("worker_id", ["../../etc/passwd", "a/b", ".", "..", "ä ö", "x" * 60, "a.worker"])
+@pytest.mark.parametrize(
+    "worker_id", ["../../etc/passwd", "a/b", ".", "..", "ä ö", "x" * 60, "a.worker", "=", "x" * 200, "💼" * 200]
+)
 def test_any_worker_id_is_only_a_name(presence: Presence, worker_id: str) -> None:
     presence.publish(worker_id, b"1")
     assert presence.records() == [(worker_id, b"1", 0.0)]
@@ -84,6 +86,15 @@ def test_a_file_of_another_version_is_not_read(tmp_path: Path, time: StillTime) 
     presence.publish("a", b"1")
     (tmp_path / "workers" / "b.worker").write_bytes(b'{"worker":"b"}')
     assert presence.records() == [("a", b"1", 0.0)]
+
+
+def test_worker_ids_that_begin_alike_are_told_apart_however_long(presence: Presence) -> None:
+    ids = sorted(f"{'ö' * 190}-{number}" for number in range(3))
+    for worker_id in ids:
+        presence.publish(worker_id, worker_id.encode())
+    assert [record[:2] for record in presence.records()] == [(worker_id, worker_id.encode()) for worker_id in ids]
+    assert presence.remove(ids[1])
+    assert [record[0] for record in presence.records()] == [ids[0], ids[2]]
 
 
 def test_a_record_being_written_is_not_seen(tmp_path: Path, time: StillTime) -> None:

@@ -41,10 +41,11 @@ def opened(url: str) -> Iterator[FullStore]:
     """A store that exists: looking must not create one."""
     refuse_memory(url)
     if url.startswith("file:"):
-        from leasemill.store.wal.options import parse_folder_url  # noqa: PLC0415  (only for folders)
+        from leasemill.store.wal.disk import holds_log  # noqa: PLC0415  (only for folders)
+        from leasemill.store.wal.options import parse_folder_url  # noqa: PLC0415
 
         folder = parse_folder_url(url)[0]
-        if not (folder / "manifest").is_file():
+        if not holds_log(folder):
             raise NotFound(f"there are no jobs in {folder} yet: enqueue one, or name another store with --url")
     store = open_store(url)
     try:

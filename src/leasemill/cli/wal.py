@@ -13,6 +13,7 @@ import msgspec
 from leasemill.cli.output import instant, json_option, print_json
 from leasemill.kernel.model import NEVER
 from leasemill.store.base import hidden_password
+from leasemill.store.wal.disk import holds_log
 from leasemill.store.wal.options import parse_folder_url
 
 if TYPE_CHECKING:
@@ -32,10 +33,6 @@ def as_folder(value: str) -> Path:
     if not holds_log(path):
         raise click.BadParameter(f"{path} holds no Leasemill log: name the folder of a file: store")
     return path
-
-
-def holds_log(path: Path) -> bool:
-    return (path / "manifest").is_file()
 
 
 folder_argument = click.argument("folder", type=as_folder)

@@ -6,12 +6,15 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from hashlib import blake2b
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 from urllib.parse import quote, unquote
 
 WORKERS: Final = "workers"
 RECORD: Final = ".worker"
+LONGEST_NAME: Final = 200  # of 255 bytes, with room for what is written beside it
+DIGEST: Final = "="  # begins no quoted id
 
 
 class Present(NamedTuple):
@@ -60,7 +63,8 @@ class MemoryPresence:
 class FolderPresence:
     """A file for each worker, in a folder of its own; written beside and renamed, never synced.
 
-    A file is the time since the machine's boot, in microseconds, a newline, and the record.
+    A file is the time since the machine's boot, in microseconds, a newline, and the record. It is named by the worker's
+    id; where that is too long for a file name, by its digest, and the id has a line before the record.
     """
 
     def __init__(self, path: Path, since_boot_us: Callable[[], int]) -> None:
@@ -70,6 +74,8 @@ class FolderPresence:
     def publish(self, worker_id: str, record: bytes) -> None:
         path = self._file(worker_id)
         beside = path.with_name(f"{path.name}-{os.getpid()}")
+        if path.name.startswith(DIGEST):
+            record = b"%b\n%b" % (quote(worker_id, safe="").encode(), record)
         content = b"%d\n%b" % (self._since_boot_us(), record)
         try:
             beside.write_bytes(content)
@@ -81,7 +87,7 @@ class FolderPresence:
     def records(self) -> list[Present]:
         found: list[Present] = []
         try:
-            paths = sorted(path for path in self._path.iterdir() if path.name.endswith(RECORD))
+            paths = [path for path in self._path.iterdir() if path.name.endswith(RECORD)]
         except FileNotFoundError:
             return []
         for path in paths:
@@ -89,9 +95,13 @@ class FolderPresence:
                 published, _, record = path.read_bytes().partition(b"\n")
             except FileNotFoundError:
                 continue  # removed meanwhile
+            quoted = path.name.removesuffix(RECORD)
+            if quoted.startswith(DIGEST):
+                line, _, record = record.partition(b"\n")
+                quoted = line.decode()
             if published.isdigit():  # else of another version
-                found.append(Present(unquote(path.name.removesuffix(RECORD)), record, self._age_s(int(published))))
-        return found
+                found.append(Present(unquote(quoted), record, self._age_s(int(published))))
+        return sorted(found)
 
     def remove(self, worker_id: str) -> bool:
         try:
@@ -106,4 +116,7 @@ class FolderPresence:
         return (now_us if is_of_an_earlier_boot else now_us - published_us) / 1_000_000
 
     def _file(self, worker_id: str) -> Path:
-        return self._path / (quote(worker_id, safe="") + RECORD)
+        name = quote(worker_id, safe="")
+        if len(name) > LONGEST_NAME:
+            name = DIGEST + blake2b(worker_id.encode(), digest_size=16).hexdigest()
+        return self._path / (name + RECORD)

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from leasemill.store.wal.clock import RealMachine
-from leasemill.store.wal.disk import RealDisk
+from leasemill.store.wal.disk import RealDisk, unavailable
 from leasemill.store.wal.log import Log
 from leasemill.store.wal.manifest import Snapshot
 from leasemill.store.wal.snapshot import take_snapshot
@@ -15,7 +15,10 @@ from leasemill.store.wal.snapshot import take_snapshot
 
 def build(folder: Path, *, keep_segments: bool, seal_first: bool = False) -> Snapshot | None:
     """Cover all sealed segments of a folder's log; with `seal_first`, all of it."""
-    disk = RealDisk(folder, may_make=False)
+    try:
+        disk = RealDisk(folder, may_make=False)
+    except OSError as error:
+        raise unavailable(folder, error) from error
     log = Log(disk, RealMachine(), segment_bytes=16 * 1024 * 1024, lock_timeout_s=60.0, may_found=False)
     try:
         return take_snapshot(disk, log, folder, keep_segments=keep_segments, seal_first=seal_first)

@@ -10,13 +10,16 @@ import errno
 import fcntl
 import mmap
 import os
+import stat
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, Protocol
 
 from leasemill.errors import Broken, Unavailable
 
 LOCK_NAME: Final = "lock"
+MANIFEST_NAME: Final = "manifest"
 CONTROL_BYTES: Final = 4096
 ZEROS: Final = bytes(1024 * 1024)
 FIRST_PAUSE_S: Final = 0.000_02
@@ -101,15 +104,19 @@ class RealDisk:
 
     def __init__(self, path: Path, *, may_make: bool = True) -> None:
         self._path = path
-        if may_make:
-            _make_folder(path)
-        refuse_network_file_system(path)
-        self._lock_fd = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        if os.fstat(self._lock_fd).st_size < CONTROL_BYTES:
-            os.ftruncate(self._lock_fd, CONTROL_BYTES)
-        self._map = mmap.mmap(self._lock_fd, CONTROL_BYTES)
-        self._control = memoryview(self._map)
-        self._folder_fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        with ExitStack() as opened:
+            if may_make:
+                _make_folder(path)
+            refuse_network_file_system(path)
+            self._lock_fd = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            opened.callback(os.close, self._lock_fd)
+            if os.fstat(self._lock_fd).st_size < CONTROL_BYTES:
+                os.ftruncate(self._lock_fd, CONTROL_BYTES)
+            self._folder_fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            opened.callback(os.close, self._folder_fd)
+            self._map = mmap.mmap(self._lock_fd, CONTROL_BYTES)
+            self._control = memoryview(self._map)
+            opened.pop_all()
 
     @property
     def where(self) -> str:
@@ -191,6 +198,32 @@ class RealDisk:
         os.close(self._folder_fd)
         os.close(self._lock_fd)
         self._lock_fd = -1
+
+
+def holds_log(path: Path) -> bool:
+    """Whether the folder has a log."""
+    try:
+        return stat.S_ISREG((path / MANIFEST_NAME).stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise unavailable(path, error) from error
+
+
+def unavailable(path: Path, error: OSError) -> Unavailable:
+    """What the system refused, as the caller is to read it."""
+    if isinstance(error, PermissionError):
+        return Unavailable(
+            f"{path}: permission denied{_owner(path)}; run this as the owner of the folder, or name another folder"
+        )
+    return Unavailable(f"{path}: {error.strerror or error}; check the disk and the folder, then repeat the call")
+
+
+def _owner(path: Path) -> str:
+    try:
+        return f" (it belongs to {path.owner()})"
+    except (OSError, KeyError, NotImplementedError):
+        return ""
 
 
 def _sync_folder(path: Path) -> None:

@@ -15,7 +15,7 @@ from leasemill.kernel.invariants import violations
 from leasemill.kernel.model import JobState
 from leasemill.kernel.read import totals
 from leasemill.kernel.state import State
-from leasemill.store.wal.disk import File, RealDisk
+from leasemill.store.wal.disk import File, RealDisk, holds_log, unavailable
 from leasemill.store.wal.format import (
     SEGMENT_HEADER_BYTES,
     Cut,
@@ -73,11 +73,18 @@ class Examiner:
     """Reads one folder's log from its beginning, or from a position, and notes what it meets."""
 
     def __init__(self, folder: Path) -> None:
-        if not (folder / "manifest").is_file():
+        if not holds_log(folder):
             raise Invalid(f"{folder} holds no Leasemill log: name the folder of a file: store")
         self._folder = folder
-        self._disk = RealDisk(folder, may_make=False)
-        manifest = read_manifest(self._disk)
+        try:
+            self._disk = RealDisk(folder, may_make=False)
+        except OSError as error:
+            raise unavailable(folder, error) from error
+        try:
+            manifest = read_manifest(self._disk)
+        except BaseException:
+            self._disk.close()
+            raise
         assert manifest is not None
         self.manifest: Manifest = manifest
         self.damage: Damage | None = None

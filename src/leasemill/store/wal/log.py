@@ -51,6 +51,7 @@ from leasemill.store.wal.manifest import (
 
 LOGGER: Final = logging.getLogger("leasemill.wal")
 SPARE: Final = "spare"
+BUILDER_LOCK: Final = "snapshot-lock"
 LONGEST_READ_BYTES: Final = 4 * 1024 * 1024
 NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 SPARE_RETRY_S: Final = 1.0
@@ -64,8 +65,13 @@ class Superseded(Exception):
     """What this process has read is not the log any more: begin anew from the manifest."""
 
 
+class LockTimeout(Unavailable):
+    """Another process kept the lock: nothing was decided, and what was read is as good as before."""
+
+
 class Log:
-    """Where this process is in the log, and what it may do there."""
+    """Where this process is in the log, and what it may do there. Closes the disk with itself, and when it cannot be
+    opened."""
 
     def __init__(
         self, disk: Disk, machine: Machine, *, segment_bytes: int, lock_timeout_s: float, may_found: bool = True
@@ -85,8 +91,12 @@ class Log:
         self._spare_looked_for: str | None = None
         self.position = 0
         self.synced_to = 0
-        with self.locked():
-            self._manifest = self._first_look()
+        try:
+            with self.locked():
+                self._manifest = self._first_look()
+        except BaseException:
+            self.close()
+            raise
         if self._file is None:
             self._segment = self._manifest.segments[0]
 
@@ -176,7 +186,7 @@ class Log:
         try:
             while not self._lock_soon():
                 if time.monotonic() >= until:
-                    raise Unavailable(
+                    raise LockTimeout(
                         f"process {self._control.holder} has held the lock of {self._disk.where} for "
                         f"{self._lock_timeout_s:g} s; if it is stopped or hangs, continue or end it"
                     )
@@ -391,7 +401,7 @@ class Log:
         return manifest
 
     def _remove_strays(self) -> None:
-        kept = {segment.name for segment in self._manifest.segments}
+        kept = {BUILDER_LOCK, *(segment.name for segment in self._manifest.segments)}
         if self._manifest.snapshot is not None:
             kept.add(self._manifest.snapshot.name)
         for name in self._disk.names():
@@ -577,6 +587,12 @@ class Log:
             if is_full and not self._control.is_full:
                 LOGGER.warning("no room for another segment in %s: enqueue is refused until there is", self._disk.where)
             self._control.is_full = is_full
+
+    @staticmethod
+    def require_weight(weight: int) -> None:
+        """Refuse a call that alone could be too large for a frame; half of it is left for what else is in its batch."""
+        if weight > LARGEST_BODY // 2:
+            raise Invalid(f"{weight:,} bytes in one call; at most {LARGEST_BODY // 2:,}: send smaller batches")
 
     def require_room_to_grow(self) -> None:
         """W7: what adds jobs is refused while there is no room for another segment."""

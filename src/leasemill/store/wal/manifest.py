@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from hashlib import blake2b
-from typing import Final
 
 import msgspec
 from msgspec import Struct
 
 from leasemill.errors import Broken
-from leasemill.store.wal.disk import Disk
+from leasemill.store.wal.disk import MANIFEST_NAME, Disk
 from leasemill.store.wal.format import FORMAT, checksum
-
-MANIFEST: Final = "manifest"
 
 
 class Segment(Struct, frozen=True):
@@ -64,7 +61,7 @@ class Manifest(Struct, frozen=True):
 def read_manifest(disk: Disk) -> Manifest | None:
     """The folder's manifest; None for a folder that has none yet."""
     try:
-        file = disk.open(MANIFEST)
+        file = disk.open(MANIFEST_NAME)
     except FileNotFoundError:
         return None
     try:
@@ -87,10 +84,10 @@ def write_manifest(disk: Disk, manifest: Manifest) -> None:
     """Write and sync it beside the one that counts."""
     body = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
     content = f"{checksum(body):08x}\n".encode() + body
-    disk.create(f"{MANIFEST}.new", len(content), content).close()
+    disk.create(f"{MANIFEST_NAME}.new", len(content), content).close()
 
 
 def adopt_manifest(disk: Disk) -> None:
     """The one that was written counts from now on: renamed, and the rename synced."""
-    disk.rename(f"{MANIFEST}.new", MANIFEST)
+    disk.rename(f"{MANIFEST_NAME}.new", MANIFEST_NAME)
     disk.sync_folder()

@@ -30,7 +30,15 @@ OPTIONS: Final = ", ".join(FileOptions.__struct_fields__)
 def parse_folder_url(url: str) -> tuple[Path, FileOptions]:
     rest = url.removeprefix("file:")
     place, _, query = rest.partition("?")
-    place = unquote(place.removeprefix("//") if place.startswith("///") else place)
+    if place.startswith("//"):
+        rest = place.removeprefix("//")
+        if not rest.startswith("/"):
+            raise Invalid(
+                f"{url!r}: between // and the next / stands a machine's name; write file:{rest} for a path from the "
+                f"working directory, file:///{rest.removeprefix('./')} for one from the root"
+            )
+        place = rest
+    place = unquote(place)
     if not place:
         raise Invalid(f"{url!r} names no folder: write file:./jobs or file:/var/lib/jobs")
     try:

@@ -20,6 +20,8 @@ from queue import SimpleQueue
 from time import monotonic
 from typing import Any, Final
 
+from leasemill.store.wal.weight import weigh
+
 BATCH_TICKETS: Final = 1_000
 BATCH_WEIGHT: Final = 64 * 1024 * 1024
 CROWD: Final = range(2, 41)
@@ -45,9 +47,9 @@ class Ticket:
         "weight",
     )
 
-    def __init__(self, command: Any, *, is_durable: bool = True, weight: int = 0) -> None:
+    def __init__(self, command: Any, *, is_durable: bool = True) -> None:
         self.command = command
-        self.weight = weight
+        self.weight = weigh(command)
         self.is_durable = is_durable
         self.answer: Any = None
         self.error: BaseException | None = None
@@ -78,6 +80,14 @@ class Ticket:
     def wake(self) -> None:
         if self._woken is not None and self._woken.locked():
             self._woken.release()
+
+    def fail(self, error: Exception) -> None:
+        """With an error object of its own: callers raise it in their threads and add notes to it."""
+        if self.error is not None:
+            return
+        own = type(error).__new__(type(error), *error.args).with_traceback(error.__traceback__)
+        own.__cause__ = error.__cause__
+        self.error = own
 
     def outcome(self) -> Any:
         if self.error is not None:

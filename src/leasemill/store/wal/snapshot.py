@@ -20,12 +20,11 @@ from leasemill.kernel.model import Job
 from leasemill.kernel.state import State
 from leasemill.store.wal.disk import Disk, File
 from leasemill.store.wal.format import Frame, Kind, frame_bytes, read_frame
-from leasemill.store.wal.log import Log
+from leasemill.store.wal.log import BUILDER_LOCK, Log
 from leasemill.store.wal.manifest import Snapshot
 
 JOBS_IN_A_FRAME: Final = 1_000
 READ_BYTES: Final = 4 * 1024 * 1024
-BUILDER_LOCK: Final = "snapshot-lock"
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_head = msgspec.msgpack.Decoder(tuple[Image, int, int]).decode
@@ -105,6 +104,7 @@ def take_snapshot(
             fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return None
+        _remove_unfinished(disk)
         if seal_first:
             with log.locked():
                 log.check()
@@ -128,6 +128,13 @@ def take_snapshot(
         for name in gone:
             discard(disk, folder, name, keep=keep_segments and name.startswith("segment-"))
     return snapshot
+
+
+def _remove_unfinished(disk: Disk) -> None:
+    """What an earlier builder left when it was killed. Holding the builder's lock, nobody else writes any."""
+    for name in disk.names():
+        if name.startswith("snapshot-") and name.endswith(".new"):
+            disk.remove(name)
 
 
 def discard(disk: Disk, folder: Path, name: str, *, keep: bool) -> None:

@@ -33,8 +33,8 @@ from leasemill.store.base import Verbs, Watch
 from leasemill.store.presence import FolderPresence
 from leasemill.store.sources import Clock, Entropy
 from leasemill.store.wal.clock import Machine, RealMachine
-from leasemill.store.wal.disk import Disk, RealDisk
-from leasemill.store.wal.log import Log, Superseded
+from leasemill.store.wal.disk import Disk, RealDisk, unavailable
+from leasemill.store.wal.log import LockTimeout, Log, Superseded
 from leasemill.store.wal.manifest import Snapshot
 from leasemill.store.wal.options import FileOptions, parse_folder_url
 from leasemill.store.wal.pipeline import Pipeline, Ticket
@@ -82,18 +82,18 @@ class FileStore(Verbs):
         try:
             self._open_log(may_found=True)
         except OSError as error:
-            raise _unavailable(self._path, error) from error
+            raise unavailable(self._path, error) from error
         _OPEN.add(self)
 
     # The store's methods
 
     def run(self, command: c.Command[AnswerT]) -> AnswerT:
         check(command)
-        return cast(AnswerT, self._pipeline.run(Ticket(command, weight=_payload_bytes(command))))
+        return cast(AnswerT, self._pipeline.run(Ticket(command)))
 
     async def arun(self, command: c.Command[AnswerT]) -> AnswerT:
         check(command)
-        return cast(AnswerT, await self._pipeline.arun(Ticket(command, weight=_payload_bytes(command))))
+        return cast(AnswerT, await self._pipeline.arun(Ticket(command)))
 
     def watch(self, queues: Sequence[str]) -> Watch:
         return FolderWatch(self._path, self._pipeline, c.DueIn(tuple(queues)))
@@ -114,10 +114,13 @@ class FileStore(Verbs):
             position = self._decided(tickets)
             if any(ticket.is_durable for ticket in tickets):
                 self._opened_log().sync(position)
+        except LockTimeout as error:
+            for ticket in tickets:
+                ticket.fail(error)
         except LeasemillError as error:
             self._fail(tickets, error)
         except OSError as error:
-            self._fail(tickets, _unavailable(self._path, error))
+            self._fail(tickets, unavailable(self._path, error))
             self._drop_log()
         except BaseException as error:
             self._fail(tickets, Unavailable(f"interrupted by {type(error).__name__}; repeat the call"))
@@ -130,7 +133,7 @@ class FileStore(Verbs):
         if self._log is not None and self._given_disk is None and not self._log.is_there:
             self._drop_log()
         for ticket in tickets:
-            ticket.error = ticket.error or error
+            ticket.fail(error)
 
     def _decided(self, tickets: list[Ticket]) -> int:
         """Where in the log the answers were decided."""
@@ -174,7 +177,7 @@ class FileStore(Verbs):
         events: list[AnyEvent] = []
         for ticket in tickets:
             try:
-                self._prepare(self._opened_log(), ticket.command)
+                self._prepare(self._opened_log(), ticket)
                 made, ticket.answer = run(self._state, ticket.command, now)
             except LeasemillError as error:
                 ticket.error = error  # refused before anything was applied
@@ -182,9 +185,11 @@ class FileStore(Verbs):
                 events += made
         return events
 
-    def _prepare(self, log: Log, command: c.Command[object]) -> None:
+    def _prepare(self, log: Log, ticket: Ticket) -> None:
         """What a command needs of the folder before it is decided; refuses it where that is not to be had."""
         assert self._state is not None
+        log.require_weight(ticket.weight)
+        command = ticket.command
         match command:
             case c.Enqueue():
                 log.require_room_to_grow()
@@ -304,9 +309,10 @@ class FileStore(Verbs):
                 + (["--keep-segments"] if options.keep_segments else []),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
             )
             # Waited for even when this store is closed meanwhile: no ended process is left unclaimed.
-            threading.Thread(target=self._snapshotting.wait, daemon=True).start()
+            threading.Thread(target=_report_builder, args=(self._snapshotting, self._path), daemon=True).start()
 
     def _may_snapshot(self, log: Log) -> bool:
         """One at a time, not too often, and only if no other process has taken it meanwhile."""
@@ -358,10 +364,6 @@ def open_folder(url: str) -> FileStore:
     return FileStore(path, options=options)
 
 
-def _payload_bytes(command: c.Command[object]) -> int:
-    return sum(len(job.payload) for job in command.jobs) if isinstance(command, c.Enqueue) else 0
-
-
 def _mode(state: State, name: str) -> QueueMode | None:
     queue = state.queues.get(name)
     return None if queue is None else queue.mode
@@ -378,8 +380,17 @@ def _prepare_spare(log: Log) -> None:
         LOGGER.warning("the next segment could not be prepared; it is made when it is needed", exc_info=True)
 
 
-def _unavailable(path: Path, error: OSError) -> Unavailable:
-    return Unavailable(f"{path}: {error.strerror or error}; check the disk and the folder, then repeat the call")
+def _report_builder(builder: subprocess.Popen[bytes], path: Path) -> None:
+    """Wait for a snapshot's builder; one that failed is followed by another, which removes what it left."""
+    _, errors = builder.communicate()
+    if builder.returncode:
+        last_line = errors.decode(errors="replace").strip().rpartition("\n")[2]
+        LOGGER.warning(
+            "the snapshot of %s failed (exit code %d: %s); it is tried again",
+            path,
+            builder.returncode,
+            last_line or "no message",
+        )
 
 
 _OPEN: Final[weakref.WeakSet[FileStore]] = weakref.WeakSet()

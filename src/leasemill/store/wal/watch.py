@@ -22,6 +22,7 @@ IN_MODIFY: Final = 0x2
 IN_MOVED_TO: Final = 0x80
 EVENTS_BYTES: Final = 64 * 1024
 LOOK_EVERY_S: Final = 0.01
+LONGEST_POLL_MS: Final = 24 * 3_600 * 1_000
 
 
 class Ear:
@@ -100,7 +101,9 @@ class FolderWatch:
         if self._ear.fd is None:
             time.sleep(min(pause_s, LOOK_EVERY_S))
         else:
-            select.select([self._ear.fd], [], [], pause_s)
+            poll = select.poll()  # select() takes no descriptor above 1,023
+            poll.register(self._ear.fd, select.POLLIN)
+            poll.poll(min(math.ceil(pause_s * 1_000), LONGEST_POLL_MS))
 
     async def _pause_async(self, pause_s: float) -> None:
         if self._ear.fd is None:
