@@ -42,7 +42,7 @@ def microseconds(what: str, duration: Duration, *, least_us: int = 0) -> int:
     else:
         us = round(duration * SECOND)
     if us < least_us:
-        limit = "not be negative" if least_us == 0 else f"be at least {least_us / SECOND:g} s"
+        limit = {0: "not be negative", 1: "be more than 0 s"}.get(least_us, f"be at least {least_us / SECOND:g} s")
         raise Invalid(f"{what} is {us / SECOND:g} s; it must {limit}")
     if us > LONGEST_US:
         raise Invalid(f"{what} is {us / SECOND:g} s; it must be at most {LONGEST_US // SECOND} s")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from leasemill import __version__
 from leasemill.cli import COMMANDS, main
 from leasemill.kernel.model import JobState
 from leasemill.store.base import open_store
@@ -106,6 +109,7 @@ def test_the_same_id_and_content_again_is_a_duplicate_and_other_content_a_confli
         (("enqueue", "cli_tasks:app", "crunch", "--url", "memory:"), 1, "gone when this command ends"),
         (("jobs", "list", "--url", "memory:"), 1, "gone when this command ends"),
         (("stats", "--url", ""), 2, "names no store"),
+        (("stats", "--url", "file://./jobs"), 2, "write file:./jobs for a path from the working directory"),
         (("db", "status"), 2, "is not a PostgreSQL store: name one with --url"),
         (
             ("worker", "./jobs/cli_tasks.py:app"),
@@ -227,14 +231,41 @@ def test_an_act_needs_a_reason() -> None:
 
 def test_a_paused_queue_gives_no_job_until_it_is_resumed() -> None:
     job_id = enqueue("send", "--args", '{"to": "ann"}')
-    assert leasemill("queues", "pause", "mail", "--reason", "maintenance").exit_code == 0
+    assert leasemill("queues", "pause", "mail", "--reason", "maintenance").output == "queue mail paused\n"
     drain()
     assert "paused" in leasemill("queues", "list").output
-    assert leasemill("queues", "resume", "mail", "--reason", "done").exit_code == 0
+    assert leasemill("queues", "resume", "mail", "--reason", "done").output == "queue mail resumed\n"
     drain()
     shown = told("jobs", "show", job_id, "--json")
     assert isinstance(shown, dict)
     assert shown["state"] == "succeeded"
+
+
+@pytest.mark.parametrize("command", [("pause",), ("resume",), ("set", "--lease", "60")])
+def test_a_queue_that_is_not_there_is_refused_with_names_like_it(command: tuple[str, ...]) -> None:
+    enqueue("send", "--args", '{"to": "ann"}')
+    name, *options = command
+    refused = leasemill("queues", name, "mial", *options, "--reason", "maintenance")
+    assert refused.exit_code == 1
+    assert "there is no queue 'mial'; did you mean 'mail'? Known queues: mail." in refused.output
+    assert told("actions", "--json") == []
+    made = leasemill("queues", name, "mial", *options, "--create", "--reason", "maintenance")
+    assert made.exit_code == 0, made.output
+
+
+@pytest.mark.parametrize(
+    ("option", "sentence"),
+    [
+        (("--lease", "0"), "--lease is 0 s; it must be at least 0.001 s"),
+        (("--timeout", "0"), "--timeout is 0 s; it must be more than 0 s"),
+        (("--backoff-base", "-1"), "--backoff-base is -1 s; it must not be negative"),
+        (("--max-retries", "-1"), "-1 is not in the range 0<=x<=1000"),
+    ],
+)
+def test_a_policy_out_of_bounds_is_refused_in_the_users_units(option: tuple[str, str], sentence: str) -> None:
+    enqueue("send", "--args", '{"to": "ann"}')
+    refused = leasemill("queues", "set", "mail", *option, "--reason", "why not")
+    assert (refused.exit_code, sentence in refused.output) == (2, True), refused.output
 
 
 def test_a_queues_policy_is_set_option_by_option() -> None:
@@ -344,3 +375,49 @@ def test_a_queue_that_no_declared_job_uses_is_warned_of() -> None:
     assert (
         "no declared job uses queue 'mial'; did you mean 'mail'? (queues of declared jobs: mail, slow)" in result.output
     )
+
+
+# The entry ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arguments", [("--version",), ("version",)])
+def test_the_version_is_printed(arguments: tuple[str, ...]) -> None:
+    assert leasemill(*arguments).output == f"leasemill {__version__}\n"
+
+
+def test_the_package_runs_as_a_module(project: Path) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "leasemill", "stats"], capture_output=True, text=True, cwd=project, check=False
+    )
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert ran.stderr.startswith("Error: there are no jobs in .leasemill yet")
+
+
+@pytest.mark.parametrize("debugging", [False, True])
+def test_an_unexpected_error_is_one_line_and_a_traceback_only_when_asked_for(
+    debugging: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(url: str) -> None:
+        raise KeyError("surprise")
+
+    monkeypatch.setattr("leasemill.cli.opening.open_store", fail)
+    enqueue("send", "--args", '{"to": "ann"}')
+    result = leasemill(*(("--debug",) if debugging else ()), "stats")
+    assert result.exit_code == 5
+    assert "Error: unexpected KeyError: 'surprise'" in result.output.splitlines()[-1]
+    assert ("Traceback" in result.output) == debugging
+    assert ("in fail" in result.output) == debugging
+
+
+def test_the_variable_asks_for_tracebacks_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEASEMILL_DEBUG", "1")
+    result = leasemill("stats")
+    assert result.exit_code == 1
+    assert "Traceback" in result.output
+
+
+def test_a_pipe_whose_reader_has_gone_ends_quietly() -> None:
+    enqueue("send", "--args", '{"to": "ann"}')
+    listing = f"{shlex.quote(sys.executable)} -m leasemill wal dump .leasemill"
+    ran = subprocess.run(f"{listing} | true", shell=True, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")

@@ -6,22 +6,23 @@ must answer before anybody notices. Nothing here may import a store, a worker or
 
 import click
 
-from leasemill.cli.lazy import LazyCommand, LazyGroup
+from leasemill import __version__
+from leasemill.cli.lazy import DEBUG_VARIABLE, LazyCommand, LazyGroup
 
 COMMANDS = {
     "actions": LazyCommand("leasemill.cli.actions:actions", "List what operators did, and why."),
-    "db": LazyCommand("leasemill.cli.db:db", "Make and check the tables of a postgresql:// store."),
+    "db": LazyCommand("leasemill.cli.db:db", "Create, migrate and check the tables of a postgresql:// store."),
     "demo": LazyCommand("leasemill.cli.demo:demo", "See jobs survive a killed and a stopped worker."),
     "enqueue": LazyCommand("leasemill.cli.enqueue:enqueue", "Enqueue a job."),
-    "health": LazyCommand("leasemill.cli.health:health", "Tell whether workers are at work; for probes."),
-    "jobs": LazyCommand("leasemill.cli.jobs:jobs", "Look at jobs, explain them, cancel, redrive and purge them."),
-    "lanes": LazyCommand("leasemill.cli.lanes:lanes", "List and show lanes, and unblock them."),
-    "queues": LazyCommand("leasemill.cli.queues:queues", "List, pause, resume and set queues."),
+    "health": LazyCommand("leasemill.cli.health:health", "Check that workers are running; for probes."),
+    "jobs": LazyCommand("leasemill.cli.jobs:jobs", "List, show, explain, cancel, redrive and purge jobs."),
+    "lanes": LazyCommand("leasemill.cli.lanes:lanes", "List, show and unblock lanes."),
+    "queues": LazyCommand("leasemill.cli.queues:queues", "List, pause, resume and configure queues."),
     "stats": LazyCommand("leasemill.cli.stats:stats", "Count jobs by queue and state."),
     "version": LazyCommand("leasemill.cli.version:version", "Print the version."),
-    "wal": LazyCommand("leasemill.cli.wal:wal", "Look at the log of a file: store."),
+    "wal": LazyCommand("leasemill.cli.wal:wal", "Inspect the log of a file: store."),
     "worker": LazyCommand("leasemill.cli.worker:worker", "Run a worker."),
-    "workers": LazyCommand("leasemill.cli.workers:workers", "List the workers that are at work."),
+    "workers": LazyCommand("leasemill.cli.workers:workers", "List the workers that are running."),
 }
 
 
@@ -30,17 +31,23 @@ COMMANDS = {
     lazy_commands=COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-def main() -> None:
+@click.version_option(__version__, message="leasemill %(version)s")
+@click.option(
+    "--debug", is_flag=True, envvar=DEBUG_VARIABLE, help=f"Show tracebacks of errors; also {DEBUG_VARIABLE}=1."
+)
+def main(debug: bool) -> None:
     """Durable jobs for Python: held by a lease, fenced by a token, applied once.
 
-    The store is named by --url, else by LEASEMILL_URL, else it is file:./.leasemill.
+    The store is the one --url names, else the app's own (where a command loads an app), else LEASEMILL_URL, else
+    file:./.leasemill.
 
     \b
     Exit codes:
-      0  it worked
-      1  it did not: refused, not found, unhealthy, damaged
-      2  the call was wrong
-      3  the store could not be reached: try again
-      4  the store is damaged or of another format: look before going on
+      0  success
+      1  failure: refused, not found, unhealthy, or your module cannot be imported
+      2  wrong call: an option, an argument or a setting
+      3  the store is unavailable: try again
+      4  the store is damaged or has another format: look before you go on
+      5  an unexpected error: run it again with --debug
       6  worker: it did not stop within its shutdown timeout and ended itself
     """

@@ -1,9 +1,11 @@
 """A click group whose subcommands are imported when they run, not when they are listed.
 
-Errors of Leasemill end as one sentence and an exit code, never as a traceback.
+Every error ends as one sentence and an exit code. A traceback is shown with --debug, or LEASEMILL_DEBUG=1.
 """
 
+import errno
 import sys
+import traceback
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -16,6 +18,8 @@ EXIT_REFUSED = 1
 EXIT_WRONG_CALL = 2
 EXIT_UNAVAILABLE = 3
 EXIT_BROKEN = 4
+EXIT_UNEXPECTED = 5
+DEBUG_VARIABLE = "LEASEMILL_DEBUG"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +52,19 @@ class LazyGroup(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
         except LeasemillError as error:
-            raise Failed(error) from None
+            raise self._failed(ctx, str(error), _exit_code(error)) from None
+        except Exception as error:
+            if isinstance(error, OSError) and error.errno == errno.EPIPE:
+                raise  # the reader of a pipe has gone, as `head` does; click ends quietly
+            raise self._failed(ctx, _unexpected(error), EXIT_UNEXPECTED) from None
+
+    def _failed(self, ctx: click.Context, sentence: str, exit_code: int) -> "Failed":
+        if ctx.params.get("debug"):
+            traceback.print_exc()
+        return Failed(sentence, exit_code)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the subcommands from the table; click's own version would import each of them."""
@@ -59,15 +74,22 @@ class LazyGroup(click.Group):
 
 
 class Failed(click.ClickException):
-    """An error of Leasemill, as the command line tells it."""
+    """An error as the command line shows it."""
 
-    def __init__(self, error: LeasemillError) -> None:
-        super().__init__(str(error))
-        self._error = error
+    def __init__(self, sentence: str, exit_code: int) -> None:
+        super().__init__(sentence)
+        self._exit_code = exit_code
 
     def show(self, file: Any = None) -> None:
         click.echo(f"Error: {self.message}", err=True)
-        sys.exit(_exit_code(self._error))
+        sys.exit(self._exit_code)
+
+
+def _unexpected(error: Exception) -> str:
+    what = " ".join(f"{type(error).__name__}: {error}".split())
+    return (
+        f"unexpected {what} (run it again as `leasemill --debug …` to see the traceback, and report it if it is a bug)"
+    )
 
 
 def _exit_code(error: LeasemillError) -> int:

@@ -1,4 +1,4 @@
-"""`leasemill queues`: look at queues and set how they are worked on."""
+"""`leasemill queues`: list queues, pause and resume them, and set their policies."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ import msgspec
 
 from leasemill.cli.opening import by_option, opened, reason_option, url_option
 from leasemill.cli.output import json_option, print_json, print_table
-from leasemill.errors import Invalid
+from leasemill.errors import Invalid, NotFound
+from leasemill.explain import find_queue
 from leasemill.kernel.commands import QueueView
 from leasemill.kernel.model import SECOND, JobState, OnFailure, Policy
-from leasemill.policy import check_backoff, microseconds
+from leasemill.policy import SHORTEST_LEASE_US, check_backoff, microseconds
 from leasemill.store.base import FullStore
+from leasemill.wording import did_you_mean, listed
 
 PAGE = 1_000
 
 
 @click.group()
 def queues() -> None:
-    """List, pause, resume and set queues."""
+    """List, pause, resume and configure queues."""
 
 
 def all_queues(store: FullStore) -> list[QueueView]:
@@ -56,40 +58,62 @@ def list_queues(url: str, as_json: bool) -> None:
     )
 
 
+create_option = click.option("--create", is_flag=True, help="Also if the store has no such queue yet.")
+
+
 @queues.command()
 @click.argument("queue")
+@create_option
 @reason_option
 @by_option
 @url_option
-def pause(url: str, queue: str, reason: str, by: str) -> None:
-    """Give out no more jobs of QUEUE; what runs goes on."""
+@json_option
+def pause(url: str, queue: str, create: bool, reason: str, by: str, as_json: bool) -> None:
+    """Pause QUEUE: workers claim no more of its jobs. Jobs that are running go on."""
     with opened(url) as store:
+        _check_known(store, queue, create)
         store.pause(queue, by=by, reason=reason)
-    click.echo(f"{queue} is paused")
+    if as_json:
+        print_json({"queue": queue, "is_paused": True})
+    else:
+        click.echo(f"queue {queue} paused")
 
 
 @queues.command()
 @click.argument("queue")
+@create_option
 @reason_option
 @by_option
 @url_option
-def resume(url: str, queue: str, reason: str, by: str) -> None:
-    """Give out jobs of QUEUE again."""
+@json_option
+def resume(url: str, queue: str, create: bool, reason: str, by: str, as_json: bool) -> None:
+    """Resume QUEUE: workers claim its jobs again."""
     with opened(url) as store:
+        _check_known(store, queue, create)
         store.resume(queue, by=by, reason=reason)
-    click.echo(f"{queue} gives out jobs")
+    if as_json:
+        print_json({"queue": queue, "is_paused": False})
+    else:
+        click.echo(f"queue {queue} resumed")
 
 
 @queues.command("set")
 @click.argument("queue")
-@click.option("--lease", type=float, metavar="SECONDS", help="How long a claim holds without a heartbeat.")
+@click.option("--lease", type=float, metavar="SECONDS", help="How long a lease lasts without a heartbeat.")
 @click.option("--timeout", type=float, metavar="SECONDS", help="How long a handler may run.")
-@click.option("--max-retries", type=int, help="How often a failed job is tried again.")
-@click.option("--max-expirations", type=int, help="After how many expirations a job is quarantined.")
-@click.option("--backoff-base", type=float, metavar="SECONDS", help="The first retry's longest wait.")
-@click.option("--backoff-cap", type=float, metavar="SECONDS", help="Any retry's longest wait.")
-@click.option("--on-failure", type=click.Choice([choice.value for choice in OnFailure]), help="What its lanes do.")
-@click.option("--clear", is_flag=True, help="Forget what was set before.")
+@click.option("--max-retries", type=click.IntRange(0, 1_000), help="How often a failed job is retried.")
+@click.option(
+    "--max-expirations", type=click.IntRange(1, 1_000), help="A job is quarantined after this many expirations."
+)
+@click.option("--backoff-base", type=float, metavar="SECONDS", help="The longest wait before the first retry.")
+@click.option("--backoff-cap", type=float, metavar="SECONDS", help="The longest wait before any retry.")
+@click.option(
+    "--on-failure",
+    type=click.Choice([choice.value for choice in OnFailure]),
+    help="What a lane does when one of its jobs has failed for good.",
+)
+@click.option("--clear", is_flag=True, help="Remove everything that was set before.")
+@create_option
 @reason_option
 @by_option
 @url_option
@@ -105,26 +129,28 @@ def set_queue(
     backoff_cap: float | None,
     on_failure: str | None,
     clear: bool,
+    create: bool,
     reason: str,
     by: str,
     as_json: bool,
 ) -> None:
-    """Set QUEUE's policy for the claims that follow; what is not named stays as it was.
+    """Set the policy of QUEUE for claims from now on. Options that are not given stay as they are.
 
-    It goes before what a kind's declaration says, and behind what a job says itself.
+    A queue's policy overrides what the code declares for a kind; a job's own policy overrides both.
     """
     asked = Policy(
         max_retries=max_retries,
-        lease_ttl_us=_us("--lease", lease),
-        timeout_us=_us("--timeout", timeout),
+        lease_ttl_us=_us("--lease", lease, SHORTEST_LEASE_US),
+        timeout_us=_us("--timeout", timeout, 1),
         max_expirations=max_expirations,
         backoff_base_us=_us("--backoff-base", backoff_base),
         backoff_cap_us=_us("--backoff-cap", backoff_cap),
         on_failure=None if on_failure is None else OnFailure(on_failure),
     )
     if asked == Policy() and not clear:
-        raise Invalid("nothing to set: name at least one option, or --clear")
+        raise Invalid("nothing to set: give at least one option, or --clear")
     with opened(url) as store:
+        _check_known(store, queue, create)
         before = next((found.policy for found in all_queues(store) if found.name == queue), None)
         policy = asked if clear or before is None else _over(asked, before)
         check_backoff(f"queue {queue!r}", policy)
@@ -132,12 +158,23 @@ def set_queue(
     if as_json:
         print_json({"queue": queue, "policy": _policy(policy)})
     else:
-        told = " ".join(f"{name}={value}" for name, value in _policy(policy).items())
-        click.echo(f"{queue}: {told or 'no policy of its own'}")
+        shown = " ".join(f"{name}={value}" for name, value in _policy(policy).items())
+        click.echo(f"queue {queue}: {shown or 'no policy of its own'}")
 
 
-def _us(what: str, seconds: float | None) -> int | None:
-    return None if seconds is None else microseconds(what, seconds)
+def _check_known(store: FullStore, queue: str, create: bool) -> None:
+    """A queue comes to be with its first job; a misspelt name must not look as if it had worked."""
+    if create or find_queue(store, queue) is not None:
+        return
+    known = [view.name for view in all_queues(store)]
+    raise NotFound(
+        f"there is no queue {queue!r}{did_you_mean(queue, known) or '.'} "
+        f"Known queues: {listed(known) or 'none'}. Use --create to do it anyway"
+    )
+
+
+def _us(what: str, seconds: float | None, least_us: int = 0) -> int | None:
+    return None if seconds is None else microseconds(what, seconds, least_us=least_us)
 
 
 def _over(policy: Policy, before: Policy) -> Policy:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from leasemill.cli.opening import app_url_option
-from leasemill.errors import Unavailable
+from leasemill.errors import LeasemillError, Unavailable
 from leasemill.wording import did_you_mean
 
 if TYPE_CHECKING:
@@ -86,7 +86,13 @@ def worker(
         worker_id=worker_id,
         handle_signals=False,
     )
-    run_process(running, loaded.close)
+    try:
+        run_process(running, loaded.close)
+    except LeasemillError:
+        raise
+    except Exception:
+        log.critical("the worker ends because of an unexpected error", exc_info=True, extra={"worker": running.id})
+        raise
 
 
 def await_store(app: App) -> None:
