@@ -125,7 +125,7 @@ def test_what_is_declared_becomes_the_kinds_policy(app: App) -> None:
     [
         ({"queue": "no spaces"}, "queue 'no spaces' is not a name"),
         ({"priority": 10}, "priority is 10; write a whole number from 0 to 9"),
-        ({"timeout": 0}, "timeout is 0 s; it must be at least"),
+        ({"timeout": 0}, "timeout is 0 s; it must be more than 0 s"),
         ({"timeout": "soon"}, "timeout is 'soon'; write seconds or a timedelta"),
         ({"lease": "long"}, "lease 'long' is none of default, heavy, external"),
         ({"lease": -1}, "lease is -1 s; it must be at least 0.001 s"),
