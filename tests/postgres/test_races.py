@@ -176,7 +176,7 @@ def test_a_job_that_commits_as_its_lanes_head_ends_is_never_stranded(
         store.ack([c.AckReport(lease.job.id, lease.token) for lease in store.claim("w", ["q"], 1)])
 
         def producer(seed: int) -> None:
-            draw, site = random.Random(seed), Site(Statements(schema), None)
+            draw, site = random.Random(seed), Site(Statements(schema), None, store.expiries)
             with store._pool.connect() as connection:
                 for number in range(count):
                     job = JobSpec(f"p{seed}-{number}", "q", "k", lane=draw.choice(lanes))

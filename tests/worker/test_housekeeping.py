@@ -54,6 +54,32 @@ def test_the_reaper_recovers_jobs_and_counts_how_long_they_were_stuck() -> None:
     assert {handle.status() for handle in handles} == {JobState.READY}
 
 
+@rule("L7")
+def test_what_a_claim_recovers_is_counted_and_logged_too(caplog: pytest.LogCaptureFixture) -> None:
+    clock = ManualClock()
+    store = MemoryStore(clock)
+    app = App(store=store)
+
+    @app.job
+    def noop() -> None: ...
+
+    noop.enqueue_many(noop.call() for _ in range(3))
+    store.claim("dead", ["default"], 3)
+    metrics = Metrics()
+    reaper = Reaper("me", store, MemoryPresence(), metrics)
+    clock.advance(s=31)
+    assert len(store.claim("me", ["default"], 2)) == 2
+    assert metrics.reaper_recovered == 2
+    assert metrics.reaper_stuck_seconds == pytest.approx(2)
+    assert len([it for it in caplog.records if "lease of worker dead" in it.message]) == 2
+    reaper.run()
+    assert (metrics.reaper_runs, metrics.reaper_recovered, metrics.reaper_recovered_last_run) == (1, 3, 1)
+    reaper.close()
+    clock.advance(s=31)
+    store.expire()
+    assert metrics.reaper_recovered == 3
+
+
 def test_more_than_one_batch_is_recovered_in_one_run() -> None:
     clock = ManualClock()
     store = MemoryStore(clock)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from heapq import nsmallest
 from itertools import islice
 
@@ -9,6 +10,7 @@ from msgspec.structs import replace
 
 from leasemill.kernel.commands import (
     DueIn,
+    Expiration,
     GetJob,
     GetLane,
     JobPage,
@@ -21,7 +23,8 @@ from leasemill.kernel.commands import (
     QueueView,
     Totals,
 )
-from leasemill.kernel.model import Action, Job, JobState
+from leasemill.kernel.events import AnyEvent, ExecutionDone, LeaseExpired
+from leasemill.kernel.model import Action, Job, JobState, Verb
 from leasemill.kernel.operate import JOBS_LOOKED_AT, fitting
 from leasemill.kernel.state import Lane, Queue, State
 
@@ -60,6 +63,23 @@ def due_in(state: State, query: DueIn, now: int) -> int | None:
     queues = [state.queues[name] for name in query.queues if name in state.queues]
     dues = [_next_available_at(queue) for queue in queues if not queue.is_paused]
     return min((max(0, at - now) for at in dues if at is not None), default=None)
+
+
+def expirations(state: State, events: Sequence[AnyEvent]) -> list[Expiration]:
+    """The leases that expired, of events that were just applied to this state."""
+    found: list[Expiration] = []
+    for event in events:
+        if isinstance(event, LeaseExpired):
+            after = JobState.DEAD if event.is_final else JobState.READY
+        elif isinstance(event, ExecutionDone) and event.ended_by is Verb.EXPIRE:
+            after = JobState.SUCCEEDED
+        else:
+            continue
+        executions = state.jobs[event.job_id].executions
+        execution = next(one for one in reversed(executions) if one.token == event.token)
+        stuck_us = max(0, event.at - execution.expires_at)
+        found.append(Expiration(event.job_id, execution.worker, execution.attempt, stuck_us, after))
+    return found
 
 
 def get_lane(state: State, query: GetLane) -> LaneView | None:

@@ -19,6 +19,7 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.model import Action, Job, JobSpec, Policy
 from leasemill.kernel.validate import BATCH_ITEMS
 from leasemill.store.block import Block
+from leasemill.store.expiries import Expiries
 from leasemill.store.presence import Presence
 from leasemill.store.sources import Entropy, SystemEntropy
 
@@ -44,6 +45,7 @@ class Store(Protocol):
     """The verbs. Sequences in, one outcome for each item out, in order; `a…` in async code."""
 
     entropy: Entropy
+    expiries: Expiries
 
     def run(self, command: c.Command[AnswerT]) -> AnswerT: ...
     async def arun(self, command: c.Command[AnswerT]) -> AnswerT: ...
@@ -148,6 +150,7 @@ class Verbs(ABC):
 
     def __init__(self, entropy: Entropy | None = None) -> None:
         self.entropy: Entropy = entropy or SystemEntropy()
+        self.expiries = Expiries()
 
     @abstractmethod
     def run(self, command: c.Command[AnswerT]) -> AnswerT:

@@ -37,8 +37,10 @@ class MemoryStore(Verbs):
             if self._is_closed:
                 raise Unavailable("this memory: store is closed; open another")
             events, answer = run(self._state, command, self._clock.now())
+            expired = self.expiries.found(self._state, events)
         if events:
             self._signal.notify()
+        self.expiries.notify(expired)
         return answer
 
     async def arun(self, command: c.Command[AnswerT]) -> AnswerT:

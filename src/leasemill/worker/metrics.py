@@ -48,7 +48,9 @@ class Metrics:
 
     reaper_runs: int = 0
     reaper_recovered: int = 0
-    """Expirations its reaper recorded; claims, this worker's too, record them as well and say nothing."""
+    """Expiries this worker recorded: its reaper, its claims, its refused reports."""
+    reaper_recovered_last_run: int = 0
+    """Those of the reaper's latest run, and of what went on meanwhile."""
     reaper_stuck_seconds: float = 0.0
     """How long the recovered jobs had been without a holder, in total."""
     reaper_stuck_seconds_max: float = 0.0

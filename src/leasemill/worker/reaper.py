@@ -1,9 +1,15 @@
-"""Records the leases that time has ended, so that their jobs run again, and notices workers that died."""
+"""Records the leases that expired, so that their jobs run again, and notices workers that died.
+
+Claims and refused reports record expiries too; the store notifies the reaper of each, so that its counters and log
+lines miss none.
+"""
 
 from __future__ import annotations
 
 import logging
+import threading
 from collections import Counter
+from collections.abc import Sequence
 from typing import Final
 
 from msgspec import MsgspecError
@@ -28,26 +34,36 @@ class Reaper:
         self._store = store
         self._presence = presence
         self._metrics = metrics
+        self._lock = threading.Lock()
+        self._unattributed: Counter[str] = Counter()
+        store.expiries.listen(self.recovered)
+
+    def close(self) -> None:
+        self._store.expiries.forget(self.recovered)
 
     def run(self) -> None:
         """Record every expiry there is."""
-        expired: list[c.Expiration] = []
-        while True:
-            batch = self._store.expire(BATCH)
-            expired += batch
-            if len(batch) < BATCH:
-                break
-        self._count(expired)
-        self._notice_dead(Counter(expiration.worker for expiration in expired))
+        before = self._metrics.reaper_recovered
+        while len(self._store.expire(BATCH)) == BATCH:
+            pass
+        with self._lock:
+            expired, self._unattributed = self._unattributed, Counter()
+        self._metrics.reaper_runs += 1
+        self._metrics.reaper_recovered_last_run = self._metrics.reaper_recovered - before
+        self._notice_dead(expired)
 
-    def _count(self, expired: list[c.Expiration]) -> None:
+    def recovered(self, expired: Sequence[c.Expiration]) -> None:
+        """Count expiries, whatever recorded them. Called in any thread."""
         metrics = self._metrics
-        metrics.reaper_runs += 1
-        metrics.reaper_recovered += len(expired)
+        with self._lock:
+            self._unattributed.update(expiration.worker for expiration in expired)
+            metrics.reaper_recovered += len(expired)
+            for expiration in expired:
+                stuck_s = expiration.stuck_us / SECOND
+                metrics.reaper_stuck_seconds += stuck_s
+                metrics.reaper_stuck_seconds_max = max(metrics.reaper_stuck_seconds_max, stuck_s)
         for expiration in expired:
             stuck_s = expiration.stuck_us / SECOND
-            metrics.reaper_stuck_seconds += stuck_s
-            metrics.reaper_stuck_seconds_max = max(metrics.reaper_stuck_seconds_max, stuck_s)
             is_dead = expiration.state is JobState.DEAD
             log.log(
                 logging.ERROR if is_dead else logging.WARNING,

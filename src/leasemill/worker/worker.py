@@ -207,11 +207,11 @@ class Worker:
             times=self._times,
         )
         self._presence = self._store.presence
-        reaper = Reaper(self.id, self._store, self._presence, self.metrics)
+        self._reaper = Reaper(self.id, self._store, self._presence, self.metrics)
         self._housekeeping = Housekeeping(
             [
                 Chore("presence", lambda: PRESENCE_S, self._publish),
-                Chore("reaper", lambda: self._times.reaper_s, reaper.run),
+                Chore("reaper", lambda: self._times.reaper_s, self._reaper.run),
                 Chore("queue policies", lambda: POLICIES_S, self._reread_policies),
             ],
             self.metrics,
@@ -238,6 +238,7 @@ class Worker:
             self._heartbeat.stop()
             self._stalls.stop()
             self._housekeeping.stop(self._withdraw)
+            self._reaper.close()
             self._reporter.close()
             self._runner.close()
             await asyncio.wait(

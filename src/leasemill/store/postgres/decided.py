@@ -61,6 +61,7 @@ def decide(
         fences = _number(site, connection, loaded)
         after = image.image(loaded.state, loaded.numbers, loaded.turns)
         _save(site, connection, loaded, before, after)
+    site.expiries.notify(site.expiries.found(loaded.state, events))
     site.positions.lower((row.queue, row.rank, row.available_at, row.seq) for row in after.ready.values())
     return _with_fences(answer, fences)
 

@@ -8,6 +8,7 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Final, TypeAlias, TypeVar
 
+from leasemill.store.expiries import Expiries
 from leasemill.store.postgres.arrays import Int8Array, TextArray, int8, int8s, texts
 from leasemill.store.postgres.pool import Connection
 from leasemill.store.postgres.rows import Row
@@ -76,8 +77,9 @@ class Positions:
 class Site:
     """One store's side of the conversation."""
 
-    def __init__(self, statements: Statements, clock: Clock | None) -> None:
+    def __init__(self, statements: Statements, clock: Clock | None, expiries: Expiries) -> None:
         self.statements = statements
+        self.expiries = expiries
         self.clock = clock
         self.positions = Positions()
         self.claim_queues: set[str] = set()

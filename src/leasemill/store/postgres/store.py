@@ -63,7 +63,7 @@ class PostgresStore(Verbs):
         self._pool = Pool(conninfo, self._options)
         self._commits = CommitPool(conninfo, self._options)
         self._messages: Messages | None = None
-        self._site = Site(Statements(self._options.schema), clock)
+        self._site = Site(Statements(self._options.schema), clock, self.expiries)
         self.presence = PostgresPresence(self._pool, self._site)
         self._signal = Signal()
         self._news = News()

@@ -74,6 +74,7 @@ class FileStore(Verbs):
         self._log: Log | None = None
         self._state: State | None = None
         self._latest_at = 0
+        self._expired: list[c.Expiration] = []
         self._pruned_at_s = time.monotonic()
         self._snapshotting: subprocess.Popen[bytes] | None = None
         self._snapshotting_since_s = -SNAPSHOT_PAUSE_S
@@ -126,10 +127,15 @@ class FileStore(Verbs):
             self._fail(tickets, Unavailable(f"interrupted by {type(error).__name__}; repeat the call"))
             raise
         else:
+            self._notify_expired()
             self._maintain()
 
+    def _notify_expired(self) -> None:
+        expired, self._expired = self._expired, []
+        self.expiries.notify(expired)
+
     def _fail(self, tickets: list[Ticket], error: LeasemillError) -> None:
-        self._state = None  # it may be ahead of the log
+        self._state, self._expired = None, []  # they may be ahead of the log
         if self._log is not None and self._given_disk is None and not self._log.is_there:
             self._drop_log()
         for ticket in tickets:
@@ -168,6 +174,8 @@ class FileStore(Verbs):
         self._end_other_boots(log)
         self._list_acquire_queues(log)
         events = self._run_all(tickets)
+        assert self._state is not None
+        self._expired += self.expiries.found(self._state, events)
         events += self._pruned()
         return log.append(events) if events else log.position
 
@@ -274,6 +282,7 @@ class FileStore(Verbs):
                 break
             apply_all(self._state, events)
             log.sync(log.append(events))
+            self._expired += self.expiries.found(self._state, events)
         log.anchor(self._latest_at)
 
     def _now(self) -> int:

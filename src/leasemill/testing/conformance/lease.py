@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from leasemill.kernel.commands import (
     AckReport,
+    AcquireRequest,
+    Expiration,
     LeaseRef,
     Lost,
     Nacked,
@@ -26,8 +29,10 @@ from leasemill.kernel.model import (
 from leasemill.testing.conformance.harness import Harness
 from leasemill.testing.conformance.repeats import REPEATS
 from leasemill.testing.conformance.steps import (
+    LANE,
     LEASE_US,
     OTHER,
+    QUEUE,
     REPORTS,
     WORKER,
     ack,
@@ -361,6 +366,31 @@ class Leases:
         harness.clock.advance(s=1_000_000_000)
         assert expire(harness) == []
         assert extended(harness, lease) == NEVER
+
+    @rule("L7", "L3")
+    @pytest.mark.parametrize("recorder", ["expire", "claim", "late report", "acquire"])
+    def test_an_expiry_is_reported_to_listeners_whatever_recorded_it(self, harness: Harness, recorder: str) -> None:
+        lease = enqueue_and_claim(harness)
+        started(harness, lease)
+        acquire_one = AcquireRequest("stream", LANE, 1, WORKER, "token", policy=Policy(lease_ttl_us=LEASE_US))
+        if recorder == "acquire":
+            acked(harness, lease)
+            harness.store.acquire([acquire_one])
+        heard: list[Expiration] = []
+        store = harness.store
+        store.expiries.listen(heard.extend)
+        harness.clock.advance(us=LEASE_US + 5)
+        match recorder:
+            case "expire":
+                assert store.expire() == heard
+            case "claim":
+                assert len(store.claim(WORKER, [QUEUE], 1)) == 1
+            case "late report":
+                assert isinstance(store.ack([AckReport("job", lease.token)])[0], Lost)
+            case _:
+                store.acquire([replace(acquire_one, offset=2, token="other")])
+        assert heard == [Expiration(heard[0].job_id, WORKER, 1, 5, JobState.READY)]
+        assert heard[0].job_id == ("stream/A/1" if recorder == "acquire" else "job")
 
     @rule("L9")
     def test_extend_gives_a_full_lease_from_now(self, harness: Harness) -> None:
