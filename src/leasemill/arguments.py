@@ -1,8 +1,9 @@
 """A handler's signature as a contract: arguments to JSON and back, results to JSON and back.
 
 What goes in is checked against the annotations by encoding it and decoding it again as the worker will, so that a
-call which could not be carried out is refused where it is made. The JSON is an object with the parameters in their
-order and defaults filled in: the same call is the same bytes (E2). JSON only, never pickle.
+call which could not be carried out is refused where it is made. The JSON is an object of the arguments that differ from
+their defaults, sorted by name: the same call is the same bytes (E2), and stays so when a version of the code adds an
+optional parameter (E7). JSON only, never pickle.
 """
 
 from __future__ import annotations
@@ -65,18 +66,17 @@ class Arguments:
         return self._codec.names
 
     def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[bytes, dict[str, Any]]:
-        """The call as JSON, and its arguments by name with defaults filled in."""
+        """The call as JSON, without what equals its default, and its arguments by name with defaults filled in."""
         codec = self._codec
-        values = codec.bind(args, kwargs)
-        if not values:
-            return NO_ARGUMENTS, values
-        codec.check_texts(values)
+        given = codec.bind(args, kwargs)
+        codec.check_texts(given)
         try:
-            payload = _encode(codec.model(*values.values()))
+            sent = codec.without_defaults(given)
+            payload = _encode(sent) if sent else NO_ARGUMENTS
             codec.decoder.decode(payload)
         except (msgspec.MsgspecError, TypeError, ValueError, OverflowError) as error:
             raise Invalid(_call_sentence(self.name, error)) from None
-        return payload, values
+        return payload, codec.with_defaults(given)
 
     def decode(self, payload: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The positional and the keyword arguments of the handler, as its annotations say."""
@@ -158,8 +158,10 @@ class _Codec:
         self.keyword_only = sum(parameter.kind is inspect.Parameter.KEYWORD_ONLY for parameter in parameters)
         self._signature = inspect.Signature(parameters)
         self._name_set = frozenset(self.names)
+        self._defaults = {it.name: it.default for it in parameters if it.default is not inspect.Parameter.empty}
         self._texts = [(it.name, NoneType in _union(hints[it.name])) for it in parameters if _is_text(hints, it.name)]
         types = {parameter.name: hints.get(parameter.name, Any) for parameter in parameters}
+        self._defaults_encoded = {name: _encoded(default, types[name]) for name, default in self._defaults.items()}
         returned = hints.get("return", Any)
         for what, annotation in [*((f"parameter {it!r}", types[it]) for it in types), ("the result", returned)]:
             _refuse_unknown_types(name, what, annotation)
@@ -179,12 +181,36 @@ class _Codec:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
             raise Invalid(f"{self.name}: {error}; it takes {_listed(self.names)}") from None
-        bound.apply_defaults()
         return dict(bound.arguments)
+
+    def without_defaults(self, given: dict[str, Any]) -> dict[str, Any]:
+        """E7: what the handler's default says anyway is left out.
+
+        Compared as JSON, as it would arrive: 1 is not True, and one list equals another with the same items.
+        """
+        if not self._defaults:
+            return given
+        sent: dict[str, Any] = {}
+        for name, value in given.items():
+            if name not in self._defaults:
+                sent[name] = value
+            elif value is not self._defaults[name]:
+                encoded = _encode(value)
+                if encoded != self._defaults_encoded[name]:
+                    sent[name] = msgspec.Raw(encoded)
+        return sent
+
+    def with_defaults(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Every argument by name, in the parameters' order."""
+        if len(given) == len(self.names):
+            return given
+        return {name: given[name] if name in given else self._defaults[name] for name in self.names}
 
     def check_texts(self, values: dict[str, Any]) -> None:
         """Much becomes a JSON string (dates, UUIDs, numbers in Decimal); where text is asked for, only text will do."""
         for name, may_be_none in self._texts:
+            if name not in values:
+                continue
             value = values[name]
             if not isinstance(value, str) and not (may_be_none and value is None):
                 raise Invalid(f"{self.name}: argument {name!r}: Expected `str`, got `{type(value).__name__}`")
@@ -235,6 +261,15 @@ def _field(parameter: inspect.Parameter, annotation: Any) -> tuple[str, Any] | t
     if default is None or isinstance(default, str | int | float | bool | bytes):
         return parameter.name, annotation, default
     return parameter.name, annotation, msgspec.field(default_factory=lambda: deepcopy(default))
+
+
+def _encoded(default: object, annotation: Any) -> bytes | None:
+    """A default as JSON; None for one that does not come back as it was (NaN, or what JSON cannot carry)."""
+    try:
+        encoded = _encode(default)
+        return encoded if msgspec.json.decode(encoded, type=annotation) == default else None
+    except (msgspec.MsgspecError, TypeError, ValueError, OverflowError):
+        return None
 
 
 def _fits_none(decoder: msgspec.json.Decoder[Any]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import decimal
 import json
+import math
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -17,6 +18,7 @@ import pytest
 from leasemill import Context
 from leasemill.arguments import Arguments, lane_key
 from leasemill.errors import Invalid
+from leasemill.testing.rules import rule
 
 
 class Colour(Enum):
@@ -66,9 +68,77 @@ def test_arguments_come_back_as_their_annotations_say() -> None:
     assert round_trip(order, **ORDER) == tuple(ORDER.values())
 
 
-def test_the_payload_is_an_object_in_the_order_of_the_parameters() -> None:
-    payload, _ = arguments_of(order).encode((), dict(reversed(ORDER.items())))
-    assert list(json.loads(payload)) == list(ORDER)
+@rule("E7")
+def test_the_payload_is_an_object_sorted_by_name_so_that_parameters_may_change_places() -> None:
+    def earlier(account: str, cents: int) -> None: ...
+    def later(cents: int, account: str) -> None: ...
+
+    payload, _ = arguments_of(earlier).encode(("a1", 5), {})
+    assert payload == arguments_of(later).encode((5, "a1"), {})[0] == b'{"account":"a1","cents":5}'
+
+
+@rule("E7")
+@pytest.mark.parametrize(
+    ("args", "kwargs", "sent"),
+    [
+        (("ada",), {}, {"to": "ada"}),
+        (("ada", None), {}, {"to": "ada"}),
+        (
+            (),
+            {"to": "ada", "cc": None, "copies": 1, "tags": [], "line": Line("a"), "rate": float("nan")},
+            {"to": "ada"},
+        ),
+        (("ada", "bob"), {"copies": 1}, {"to": "ada", "cc": "bob"}),
+        (
+            ("ada",),
+            {"tags": ["x"], "line": Line("a", 2)},
+            {"to": "ada", "tags": ["x"], "line": {"sku": "a", "count": 2}},
+        ),
+        (("ada",), {"urgent": 1}, {"to": "ada", "urgent": 1}),
+        (("ada",), {"urgent": 0}, {"to": "ada", "urgent": 0}),
+    ],
+)
+def test_an_argument_that_equals_its_default_is_not_sent(
+    args: tuple[Any, ...], kwargs: dict[str, Any], sent: dict[str, Any]
+) -> None:
+    nan = kwargs.get("rate", float("nan"))
+
+    def send(
+        to: str,
+        cc: str | None = None,
+        copies: int = 1,
+        tags: list[str] = [],  # noqa: B006  (a handler may be written so)
+        *,
+        line: Line = Line("a"),  # noqa: B008
+        rate: float = nan,
+        urgent: bool | int = False,
+    ) -> None: ...
+
+    arguments = arguments_of(send)
+    payload, values = arguments.encode(args, kwargs)
+    assert json.loads(payload) == sent
+    assert list(values) == ["to", "cc", "copies", "tags", "line", "rate", "urgent"]
+    positional, named = arguments.decode(payload)
+    got = dict(zip(values, (*positional, *named.values()), strict=True))
+    assert math.isnan(got.pop("rate"))
+    assert math.isnan(values.pop("rate"))
+    assert got == values
+
+
+@rule("E7")
+def test_a_default_that_json_cannot_carry_is_never_sent() -> None:
+    missing = object()
+
+    def send(to: str, note: Any = missing, when: str = None) -> None: ...  # type: ignore[assignment] # noqa: RUF013
+
+    arguments = arguments_of(send)
+    assert arguments.encode(("ada",), {})[0] == b'{"to":"ada"}'
+    assert arguments.encode(("ada",), {"note": missing})[0] == b'{"to":"ada"}'
+    assert arguments.decode(b'{"to":"ada"}')[0][2] is None
+    with pytest.raises(Invalid, match="Encoding objects of type object is unsupported"):
+        arguments.encode(("ada",), {"note": object()})
+    with pytest.raises(Invalid, match="argument 'when': Expected `str`, got `int`"):
+        arguments.encode(("ada",), {"when": 1})
 
 
 def test_the_same_call_is_the_same_bytes_however_it_is_written() -> None:
