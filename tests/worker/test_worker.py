@@ -372,25 +372,76 @@ async def test_an_exception_that_cannot_be_formatted_is_reported_and_its_slot_is
     assert text in (handle.record().executions[0].error or "")
 
 
+@rule("F9")
 @pytest.mark.parametrize("is_async", [True, False])
-async def test_arguments_or_results_that_do_not_fit_are_the_jobs_failure(app: App, is_async: bool) -> None:
-    def lies(value: int) -> int:
-        return "text"  # type: ignore[return-value]
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        ("text", "returned what its annotation does not allow: Expected `int`, got `str`"),
+        (object(), "returned what its annotation does not allow: Encoding objects of type object is unsupported"),
+    ],
+)
+async def test_a_result_that_cannot_be_kept_fails_the_job_and_runs_it_no_more(
+    app: App, is_async: bool, value: Any, why: str
+) -> None:
+    ran: list[int] = []
 
-    async def lies_async(value: int) -> int:
-        return "text"  # type: ignore[return-value]
+    def lies(number: int) -> int:
+        ran.append(number)
+        return value  # type: ignore[no-any-return]
 
-    job = app.job(name="lies", retry=0)(lies_async) if is_async else app.job(name="lies", retry=0)(lies)
-    result = job.enqueue(1)
-    app.store.enqueue([JobSpec("payload", "default", "lies", b'{"value":"x"}')])
+    async def lies_async(number: int) -> int:
+        return lies(number)
+
+    handle = app.job(name="lies", retry=SOON)(lies_async if is_async else lies).enqueue(1)
+    worker = await drained(app)
+    job = handle.record()
+    assert (ran, job.state, job.attempt, worker.metrics.failed) == ([1], JobState.FAILED, 1, 1)
+    assert (job.executions[0].error or "").startswith("InvalidResult: lies")
+    assert why in (job.executions[0].error or "")
+    assert "the handler ran and its effects stand" in (job.executions[0].error or "")
+
+
+@rule("F9")
+async def test_a_result_that_is_too_large_fails_the_job_and_runs_it_no_more(app: App) -> None:
+    @app.job(retry=SOON)
+    def large() -> str:
+        return "x" * 1_100_000
+
+    @app.job(retry=SOON)
+    def deep() -> Any:
+        value: list[Any] = []
+        for _ in range(100_000):
+            value = [value]
+        return value
+
+    handles = [large.enqueue(), deep.enqueue()]
     await drained(app)
-    assert "returned what its annotation does not allow: Expected `int`, got `str`" in (
-        result.record().executions[0].error or ""
-    )
-    assert "argument 'value': Expected `int`, got `str`" in (app.handle("payload").record().executions[0].error or "")
+    assert [(one.status(), one.record().attempt) for one in handles] == [(JobState.FAILED, 1)] * 2
+    assert "InvalidResult: large returned 1,100,002 bytes" in (handles[0].record().executions[0].error or "")
 
 
-async def test_a_handler_whose_annotation_cannot_be_resolved_fails_its_own_jobs_alone(
+@rule("F9", "X5")
+async def test_a_wrong_result_in_a_commit_block_is_raised_before_the_commit(app: App) -> None:
+    raised: list[str] = []
+
+    @app.job(retry=SOON)
+    def commits(ctx: Context) -> str:
+        with ctx.commit() as tx:
+            try:
+                tx.set_result(7)
+            except Invalid as error:
+                raised.append(str(error))
+                tx.set_result("seven")
+        return 7  # type: ignore[return-value]
+
+    handle = commits.enqueue()
+    await drained(app)
+    assert raised == ["commits returned what its annotation does not allow: Expected `str`, got `int`"]
+    assert handle.result(0) == "seven"
+
+
+async def test_a_handler_whose_annotation_cannot_be_resolved_runs_none_of_its_jobs_and_stops_no_others(
     app: App, store: FaultyStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     namespace: dict[str, Any] = {}
@@ -406,9 +457,9 @@ async def test_a_handler_whose_annotation_cannot_be_resolved_fails_its_own_jobs_
     await drained(app)
     assert handle.result(0) == 1
     job = app.handle("bad").record()
-    assert (job.state, job.attempt) == (JobState.FAILED, 1)
+    assert (job.state, job.attempt) == (JobState.READY, 1)
     assert "parameter 'money' of bad cannot be resolved: name 'Money' is not defined" in (job.executions[0].error or "")
-    assert "jobs of kind 'bad' will fail" in caplog.text
+    assert "jobs of kind 'bad' cannot run here" in caplog.text
 
 
 async def test_a_plain_function_that_returns_a_coroutine_fails_with_a_hint(app: App) -> None:
@@ -422,28 +473,6 @@ async def test_a_plain_function_that_returns_a_coroutine_fails_with_a_hint(app: 
     handle = outer.enqueue()
     await drained(app)
     assert "declare it with `async def`" in (handle.record().executions[0].error or "")
-
-
-async def test_a_job_without_a_handler_here_is_left_for_others_and_named_once(
-    app: App, caplog: pytest.LogCaptureFixture
-) -> None:
-    @app.job
-    async def known() -> None: ...
-
-    handle = known.enqueue()
-    app.store.enqueue([JobSpec(f"u{number}", "default", "unknown") for number in range(3)])
-    worker = await drained(app)
-    job = app.handle("u0").record()
-    assert (job.state, job.retries, job.executions[0].reason) == (JobState.READY, 0, AbortReason.RELEASED)
-    assert job.available_at - job.updated_at == 1_000_000
-    assert worker.metrics.unknown_kind == 3
-    assert handle.status() is JobState.SUCCEEDED
-    assert [record.message for record in caplog.records if "unknown" in record.message] == [
-        (
-            "no handler for kind 'unknown' in this worker's app: its jobs are given back for a while; "
-            "run a worker that knows it, or cancel them"
-        )
-    ]
 
 
 # Timeouts and starts --------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ Report: TypeAlias = c.AckReport | c.NackReport | c.ReleaseReport
 
 ERROR_BYTES: Final = 8 * 1024
 TRACEBACK_FRAMES: Final = 8
+INVALID_RESULT: Final = "InvalidResult"
 
 
 async def call_async(execution: Execution, jitter: float) -> Report:
@@ -26,9 +27,10 @@ async def call_async(execution: Execution, jitter: float) -> Report:
     execution.started_at = time.monotonic()
     try:
         args, kwargs = execution.arguments()
-        return success(execution, await execution.job.function(*args, **kwargs))
+        value = await execution.job.function(*args, **kwargs)
     except BaseException as error:  # noqa: BLE001 (the user's handler: also SystemExit is the job's failure)
         return failure(execution, error, jitter)
+    return success(execution, value)
 
 
 def call_sync(execution: Execution, jitter: float) -> Report:
@@ -38,21 +40,26 @@ def call_sync(execution: Execution, jitter: float) -> Report:
     try:
         args, kwargs = execution.arguments()
         value = execution.job.function(*args, **kwargs)
+    except BaseException as error:  # noqa: BLE001 (the user's handler: also SystemExit is the job's failure)
+        return failure(execution, error, jitter)
+    return success(execution, value)
+
+
+def success(execution: Execution, value: object) -> Report:
+    """The handler returned. Its effects stand, so a result that cannot be kept is no reason to run it again (F9)."""
+    lease = execution.lease
+    if value is None and execution.job.arguments.may_return_none:
+        return c.AckReport(lease.job.id, lease.token)
+    try:
         if inspect.iscoroutine(value):
             value.close()
             raise Invalid(
                 f"{execution.job.kind} returned a coroutine from a plain function; declare it with `async def`"
             )
-        return success(execution, value)
-    except BaseException as error:  # noqa: BLE001 (the user's handler: also SystemExit is the job's failure)
-        return failure(execution, error, jitter)
-
-
-def success(execution: Execution, value: object) -> c.AckReport:
-    lease = execution.lease
-    if value is None and execution.job.arguments.may_return_none:
-        return c.AckReport(lease.job.id, lease.token)
-    return c.AckReport(lease.job.id, lease.token, execution.job.arguments.encode_result(value))
+        return c.AckReport(lease.job.id, lease.token, execution.job.arguments.encode_result(value))
+    except Exception as error:  # noqa: BLE001 (what the user returned: encoding it may run code of theirs)
+        text = f"{INVALID_RESULT}: {error}; the handler ran and its effects stand, so it is not run again"
+        return c.NackReport(lease.job.id, lease.token, fitting(text), is_permanent=True)
 
 
 def failure(execution: Execution, error: BaseException, jitter: float) -> Report:
@@ -61,7 +68,7 @@ def failure(execution: Execution, error: BaseException, jitter: float) -> Report
         return _failure(execution, error, jitter)
     except BaseException as broken:  # noqa: BLE001 (the user's exception class, for example without `delay_us`)
         text = f"{type(error).__name__}, of which no report can be made ({type(broken).__name__})"
-        return c.NackReport(execution.lease.job.id, execution.lease.token, _fitting(text), jitter)
+        return c.NackReport(execution.lease.job.id, execution.lease.token, fitting(text), jitter)
 
 
 def _failure(execution: Execution, error: BaseException, jitter: float) -> Report:
@@ -97,11 +104,11 @@ def given_back(execution: Execution, delay_us: int | None = None) -> c.ReleaseRe
 def error_text(error: BaseException) -> str:
     """Type and message first, then where it happened; at most 8 KiB, and always encodable."""
     if isinstance(error, Outcome):
-        return _fitting(f"{type(error).__name__}: {_message(error)}")
+        return fitting(f"{type(error).__name__}: {_message(error)}")
     lines = traceback.format_exception_only(error)
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if frame.filename != __file__][-TRACEBACK_FRAMES:]
-    return _fitting("".join([*lines, *traceback.format_list(own)]).strip())
+    return fitting("".join([*lines, *traceback.format_list(own)]).strip())
 
 
 def _message(error: BaseException) -> str:
@@ -111,7 +118,7 @@ def _message(error: BaseException) -> str:
         return f"<its __str__ raised {type(broken).__name__}>"
 
 
-def _fitting(text: str) -> str:
+def fitting(text: str) -> str:
     encoded = text.replace("\0", "\\0").encode("utf-8", "backslashreplace")
     if len(encoded) > ERROR_BYTES:
         encoded = encoded[: ERROR_BYTES - 4] + b" ..."
