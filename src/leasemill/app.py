@@ -54,6 +54,7 @@ class App:
         self._store = store
         self._opening = threading.Lock()
         self._jobs: dict[str, JobType[..., Any]] = {}
+        self._handlers: dict[str, JobType[..., Any]] = {}
 
     def __repr__(self) -> str:
         return f"<App {hidden_password(self.url)} with {len(self._jobs)} kinds>"
@@ -81,6 +82,11 @@ class App:
     def jobs(self) -> Mapping[str, JobType[..., Any]]:
         """Every declared job, by its kind."""
         return MappingProxyType(self._jobs)
+
+    @property
+    def handlers(self) -> Mapping[str, JobType[..., Any]]:
+        """What a worker runs: every declared job, by its kind and by its aliases."""
+        return MappingProxyType(self._handlers)
 
     def close(self) -> None:
         """Let go of the store; it is opened again when it is used again."""
@@ -113,6 +119,7 @@ class App:
         self,
         *,
         name: str | None = None,
+        aliases: Iterable[str] = (),
         queue: str = DEFAULT_QUEUE,
         lane: LaneRule | None = None,
         priority: int = 0,
@@ -127,6 +134,7 @@ class App:
         function: Callable[..., Any] | None = None,
         *,
         name: str | None = None,
+        aliases: Iterable[str] = (),
         queue: str = DEFAULT_QUEUE,
         lane: LaneRule | None = None,
         priority: int = 0,
@@ -138,12 +146,16 @@ class App:
     ) -> Any:
         """Declare a job: `@app.job`, or `@app.job(queue=..., retry=..., ...)`.
 
+        `name` is the job's kind (default: the function's name). `aliases` are kinds it had before: workers run jobs of
+        those kinds too. `lane` names the parameter whose value is the lane's key; a function of parameters computes the
+        key; `FixedLane(key)` is one lane for all jobs. (In `.options(lane=...)` it is the key itself.)
         A handler is a function, async or not. A first parameter annotated with `Context` (or called `ctx`, without an
         annotation) is given the context; the others are the job's arguments.
         """
         policy = kind_policy(retry, lease, timeout, on_failure, max_expirations)
         check_name("queue", queue)
         check_priority(priority)
+        other_names = _checked_aliases(aliases)
 
         def declare(function: Callable[..., Any]) -> JobType[..., Any]:
             return declare_with(function, sys._getframe(1))
@@ -158,6 +170,7 @@ class App:
                 function,
                 arguments,
                 kind=name or function.__name__,
+                aliases=other_names,
                 queue=queue,
                 lane=_lane_of(lane, arguments),
                 priority=priority,
@@ -171,13 +184,15 @@ class App:
 
     def _add(self, job: JobType[..., Any]) -> None:
         check_name("kind", job.kind)
-        known = self._jobs.get(job.kind)
-        if known is not None and _identity(known.function) != _identity(job.function):
-            raise Invalid(
-                f"kind {job.kind!r} is declared twice, by {_identity(known.function)} and "
-                f"{_identity(job.function)}; give one of them another name with @app.job(name=...)"
-            )
+        for kind in (job.kind, *job.aliases):
+            known = self._handlers.get(kind)
+            if known is not None and _identity(known.function) != _identity(job.function):
+                raise Invalid(
+                    f"kind {kind!r} is declared twice, by {_identity(known.function)} and "
+                    f"{_identity(job.function)}; give one of them another name with @app.job(name=...)"
+                )
         self._jobs[job.kind] = job
+        self._handlers.update(dict.fromkeys((job.kind, *job.aliases), job))
 
     def enqueue_many(self, calls: Iterable[Call[R]]) -> list[JobHandle[R]]:
         """Hand over calls of any kinds, made with `job.call(...)`."""
@@ -190,6 +205,15 @@ class App:
     def handle(self, job_id: str) -> JobHandle[Any]:
         """The handle of a job enqueued earlier, or elsewhere; its result comes as plain JSON values."""
         return JobHandle(self.store, job_id, DEFAULT_QUEUE, None)
+
+
+def _checked_aliases(aliases: Iterable[str]) -> tuple[str, ...]:
+    if isinstance(aliases, str):
+        raise Invalid(f"aliases is the text {aliases!r}; write [{aliases!r}]")
+    checked = tuple(aliases)
+    for alias in checked:
+        check_name("alias", alias)
+    return checked
 
 
 def _identity(function: Callable[..., Any]) -> str:

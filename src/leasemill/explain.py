@@ -28,6 +28,7 @@ from leasemill.kernel.model import (
     Verb,
 )
 from leasemill.kernel.operate import last_error
+from leasemill.mismatch import MISMATCH, is_mismatch, mismatches
 from leasemill.store.base import Inspector
 from leasemill.times import instant, span
 
@@ -46,7 +47,7 @@ class Situation(StrEnum):
     BEHIND = "behind its lane's head"
     PAUSED = "queue paused"
     UNSERVED = "no worker serves its queue"
-    NO_HANDLER = "no worker knows its kind"
+    MISMATCH = "does not match the workers' code"
     WAITS_FOR_OWNER = "waits for its owner"
     UNCLAIMABLE = "can never be claimed"
     LEASED = "leased"
@@ -218,24 +219,29 @@ def _not_due(facts: Facts) -> _Present:
     if _failed_last(job):
         said = f"It waits for retry {job.retries} of {last.terms.max_retries} {until}: {_error_of(last)}."
         return Situation.RETRY, [said], []
-    if last.reason is AbortReason.RELEASED and last.started_at is None:
-        return _no_handler(facts, until)
+    if is_mismatch(last):
+        return _mismatch(job, f"It is not offered again {until}.")
     return Situation.GIVEN_BACK, [f"Its handler gave it back for a while: it is not due {until}."], []
 
 
-def _no_handler(facts: Facts, until: str) -> _Present:
-    job = facts.job
-    times = sum(one.reason is AbortReason.RELEASED and one.started_at is None for one in job.executions)
-    said = (
-        f"It was given back {_times(times)} before a handler began, as workers do that have no handler for kind "
-        f"{job.spec.kind!r}; it is offered again {until}."
-    )
-    return Situation.NO_HANDLER, [said], [f"Run a worker whose app declares {job.spec.kind!r}, or cancel the job."]
+def _mismatch(job: Job, next_offer: str) -> _Present:
+    tries = mismatches(job)
+    workers = len({one.worker for one in tries})
+    why = _error_of(tries[-1]).removeprefix(MISMATCH)
+    how_often = f"{_counted(workers, 'worker')} tried, {_times(len(tries))} in all"
+    said = [
+        f"It does not match the code of the workers that claimed it: {why}.",
+        f"{how_often}, first at {instant(tries[0].leased_at)}. {next_offer}",
+    ]
+    advice = f"Run a worker whose code has kind {job.spec.kind!r} with these arguments, or cancel the job."
+    return Situation.MISMATCH, said, [advice]
 
 
 def _due(facts: Facts) -> _Present:
     job = facts.job
     said = f"It has been due since {instant(job.available_at)} and waits for a worker that is free."
+    if job.executions and job.redriven_attempt != job.attempt and is_mismatch(job.executions[-1]):
+        return _mismatch(job, said)
     if facts.workers is None:
         return Situation.DUE, [said], []
     serving = [one.worker for one in facts.workers if job.spec.queue in one.queues]
@@ -313,11 +319,12 @@ def _failed(facts: Facts) -> _Present:
     job = facts.job
     last = job.executions[-1]
     allowed = last.terms.max_retries
-    why = (
-        f"it had used its {_counted(allowed, 'retry', 'retries')}"
-        if job.retries >= allowed
-        else "its handler said that it can never succeed"
-    )
+    if (last.error or "").startswith(MISMATCH):
+        why = "no worker's code had matched it for as long as that worker waits"
+    elif job.retries >= allowed:
+        why = f"it had used its {_counted(allowed, 'retry', 'retries')}"
+    else:
+        why = "its handler said that it can never succeed"
     said = [f"Attempt {last.attempt} by worker {last.worker} failed at {instant(last.finished_at)}, and {why}."]
     said += _blocking(facts)
     return Situation.FAILED, [*said, f"The error: {_error_line(job)}."], _redrive_advice(job)
@@ -406,7 +413,8 @@ def _end(execution: Execution, following: Execution | None) -> str:
         case AbortReason.FAILED:
             return f"{who}: failed at {at} ({_error_of(execution)}){next_one}."
         case AbortReason.RELEASED:
-            return f"{who}: given back at {at}, which is no failure{next_one}."
+            why = "" if execution.error is None else f" ({_error_of(execution)})"
+            return f"{who}: given back at {at}{why}, which is no failure{next_one}."
         case AbortReason.CANCELLED:
             return f"{who}: taken away at {at} by an operator's cancel{next_one}."
         case None:

@@ -74,6 +74,7 @@ class JobType(Generic[P, R]):
         arguments: Arguments,
         *,
         kind: str,
+        aliases: tuple[str, ...] = (),
         queue: str,
         lane: Callable[[dict[str, Any]], object] | None,
         priority: int,
@@ -85,6 +86,7 @@ class JobType(Generic[P, R]):
         self.function = function
         self.arguments = arguments
         self.kind = kind
+        self.aliases = aliases
         self.queue = queue
         self.priority = priority
         self.policy = policy
@@ -174,6 +176,7 @@ class JobType(Generic[P, R]):
             self.function,
             self.arguments,
             kind=self.kind,
+            aliases=self.aliases,
             queue=self.queue,
             lane=self._lane,
             priority=self.priority,

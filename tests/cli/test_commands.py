@@ -6,6 +6,7 @@ import json
 import shlex
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from leasemill import __version__
 from leasemill.cli import COMMANDS, main
 from leasemill.kernel.model import JobState
 from leasemill.store.base import open_store
+from leasemill.worker.presence import WorkerRecord, encode_record
 
 TASKS = """
 from leasemill import App, Context, Fail
@@ -291,6 +293,31 @@ def test_stats_count_and_health_tells_whether_workers_are_there() -> None:
     assert told("workers", "--json") == []
     unhealthy = leasemill("health", "--max-age", "5")
     assert (unhealthy.exit_code, unhealthy.output) == (1, "unhealthy: no worker is known\n")
+
+
+def test_stats_name_the_kinds_that_do_not_match_the_code_of_the_workers() -> None:
+    record = WorkerRecord(
+        worker="old-1",
+        host="mill",
+        pid=1,
+        started_at=time.time(),
+        published_at=time.time(),
+        interval_s=2.0,
+        queues={"mail": 1},
+        concurrency=1,
+        is_stopping=False,
+        running=[],
+        counters={},
+        mismatched={"send_fax": 1_200, "send": 3},
+    )
+    enqueue("send", "--args", '{"to": "ann"}')
+    with open_store("file:./.leasemill") as store:
+        store.presence.publish("old-1", encode_record(record))
+    found = told("stats", "--json")
+    assert isinstance(found, dict)
+    assert found["mismatched"] == {"send_fax": 1_200, "send": 3}
+    line = "jobs that do not match the code of their workers: send_fax (1,200 claims), send (3 claims)"
+    assert line in leasemill("stats").output
 
 
 def test_every_state_has_a_column() -> None:

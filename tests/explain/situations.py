@@ -106,17 +106,41 @@ class ExplainSuite:
             found.now[1] == f"Its handler gave it back for a while: it is not due until {at(harness, 30)} (in 30.0 s)."
         )
 
-    def test_a_kind_without_a_handler_is_recognised_by_what_workers_do_then(self, harness: Harness) -> None:
+    def test_a_job_that_does_not_match_the_workers_code_says_since_when_and_why(self, harness: Harness) -> None:
         enqueue_one(harness)
-        for _ in range(2):
-            released(harness, claim_one(harness), delay_us=SECOND)
+        first = instant(harness.clock.now())
+        for worker in ("old-1", "old-2", "old-1"):
+            lease = claim_one(harness, worker=worker)
+            released(harness, lease, delay_us=SECOND, error="Mismatch: no handler for kind 'kind'; after 1 h it fails")
             harness.clock.advance(s=1)
+        found = told(harness)
+        assert found.situation is Situation.MISMATCH
+        assert found.now[1] == (
+            "It does not match the code of the workers that claimed it: no handler for kind 'kind'; after 1 h it fails."
+        )
+        assert found.now[2] == (
+            f"2 workers tried, 3 times in all, first at {first}. "
+            f"It has been due since {at(harness, 0)} and waits for a worker that is free."
+        )
+        assert found.advice == ["Run a worker whose code has kind 'kind' with these arguments, or cancel the job."]
+        assert "(Mismatch: no handler for kind 'kind'; after 1 h it fails), which is no failure" in found.history[1]
         harness.clock.advance(s=-1)
         found = told(harness)
-        assert found.situation is Situation.NO_HANDLER
-        assert "given back twice before a handler began" in found.now[1]
-        assert "no handler for kind 'kind'" in found.now[1]
-        assert found.advice == ["Run a worker whose app declares 'kind', or cancel the job."]
+        assert found.situation is Situation.MISMATCH
+        assert found.now[2].endswith(f"It is not offered again until {at(harness, 1)} (in 1.0 s).")
+
+    def test_a_job_that_did_not_match_for_too_long_says_so(self, harness: Harness) -> None:
+        enqueue_one(harness)
+        failed_for_good(harness, claim_one(harness), "Mismatch: no handler for kind 'kind'")
+        found = told(harness)
+        assert found.situation is Situation.FAILED
+        assert "no worker's code had matched it for as long as that worker waits" in found.now[1]
+        assert found.now[2] == "The error: Mismatch: no handler for kind 'kind'."
+
+    def test_a_job_given_back_without_a_reason_is_not_a_mismatch(self, harness: Harness) -> None:
+        enqueue_one(harness)
+        released(harness, claim_one(harness), delay_us=SECOND)
+        assert told(harness).situation is Situation.GIVEN_BACK
 
     def test_a_paused_queue_says_who_paused_it_and_why(self, harness: Harness) -> None:
         enqueue_one(harness)

@@ -155,9 +155,3 @@ def test_a_start_is_durable_first_when_an_earlier_run_did_not_report(
     attempt: int, retries: int, expirations: int, durably: bool
 ) -> None:
     assert pacing.starts_durably(attempt, retries, expirations) is durably
-
-
-def test_jobs_of_an_unknown_kind_are_left_alone_longer_each_time() -> None:
-    delays = [pacing.unknown_kind_delay_us(attempt) for attempt in range(1, 12)]
-    assert delays[:3] == [1_000_000, 2_000_000, 4_000_000]
-    assert delays[-1] == pacing.unknown_kind_delay_us(10_000) == 60_000_000

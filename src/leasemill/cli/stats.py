@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from typing import Any
 
 import click
@@ -13,6 +14,8 @@ from leasemill.cli.queues import all_queues
 from leasemill.cli.workers import records
 from leasemill.kernel.model import JobState
 from leasemill.store.base import FullStore
+
+MISMATCHED_SHOWN = 5
 
 
 @click.command()
@@ -47,12 +50,17 @@ def gathered(store: FullStore) -> dict[str, Any]:
     totals = store.totals()
     now = time.time()
     queues = all_queues(store)
+    workers = [record for record, age_s in records(store.presence) if not record.is_stale(age_s)]
+    mismatched: Counter[str] = Counter()
+    for record in workers:
+        mismatched.update(record.mismatched)
     return {
         "at": now,
         "jobs": dict(totals.counts),
         "leases": totals.timed_leases,
         "claims_ever": totals.fence,
-        "workers": sum(not record.is_stale(age_s) for record, age_s in records(store.presence)),
+        "workers": len(workers),
+        "mismatched": dict(mismatched.most_common()),
         "queues": {
             queue.name: {
                 "jobs": dict(queue.counts),
@@ -76,6 +84,10 @@ def _print(found: dict[str, Any], before: dict[str, Any] | None) -> None:
         elapsed = found["at"] - before["at"]
         line += f"; {(found['claims_ever'] - before['claims_ever']) / elapsed:,.0f} claims/s"
     click.echo(line)
+    if found["mismatched"]:
+        largest = list(found["mismatched"].items())[:MISMATCHED_SHOWN]
+        kinds = ", ".join(f"{kind} ({count:,} claims)" for kind, count in largest)
+        click.echo(f"jobs that do not match the code of their workers: {kinds}")
 
 
 def _next(queue: dict[str, Any]) -> str:

@@ -38,6 +38,12 @@ log = logging.getLogger("leasemill.worker")
 @click.option(
     "--shutdown-timeout", type=float, metavar="SECONDS", help="How long the process may take to end after a stop."
 )
+@click.option(
+    "--mismatch-timeout",
+    type=float,
+    metavar="SECONDS",
+    help="How long a job that does not match the code waits for a worker whose code does. Default: 3600.",
+)
 @click.option("--worker-id", help="A unique name. Default: host, process id and a random part.")
 @app_url_option
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
@@ -53,6 +59,7 @@ def worker(
     heartbeat: float | None,
     reaper_interval: float | None,
     shutdown_timeout: float | None,
+    mismatch_timeout: float | None,
     worker_id: str | None,
     url: str | None,
     log_format: Literal["text", "json"],
@@ -83,6 +90,7 @@ def worker(
         heartbeat_interval=heartbeat,
         reaper_interval=reaper_interval,
         shutdown_timeout=shutdown_timeout,
+        mismatch_timeout=mismatch_timeout,
         worker_id=worker_id,
         handle_signals=False,
     )

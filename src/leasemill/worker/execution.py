@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from contextlib import suppress
 from enum import Enum, auto
 from typing import Any
 
@@ -39,6 +38,7 @@ class Execution:
     """What the worker knows of one lease. Changed on the event loop, but for the lease's times (the heartbeat)."""
 
     __slots__ = (
+        "_call",
         "abandon_at",
         "beat_after",
         "blocked_s",
@@ -86,12 +86,13 @@ class Execution:
 
     @classmethod
     def without_handler(cls, lease: c.Lease, sent_at: float) -> Execution:
-        """A lease that can only be given back."""
+        """A lease that no handler here can run."""
         execution = cls.__new__(cls)
         execution.lease = lease
         execution.sent_at = sent_at
         execution.started_at = 0.0
-        execution.is_start_told = False
+        execution.is_start_told = True
+        execution.context = None
         execution.phase = Phase.ENDED
         return execution
 
@@ -101,9 +102,16 @@ class Execution:
         self.phase = Phase.RUNNING
         self.started_at = now
         self.timeout_at = now + self.lease.terms.timeout_us / SECOND
-        with suppress(Invalid):  # annotations that cannot be resolved: `arguments` raises where the job fails for it
-            if self.job.arguments.takes_context:
-                self.context = Context(self.lease, self.job, store, self.loss, self.timeout_at)
+        if self.job.arguments.takes_context:
+            self.context = Context(self.lease, self.job, store, self.loss, self.timeout_at)
+
+    def mismatch(self) -> str | None:
+        """Why the job's arguments do not fit its handler; None if they do, and `arguments` has them."""
+        try:
+            self._call = self.job.arguments.decode(self.lease.job.payload)
+        except Invalid as error:
+            return str(error)
+        return None
 
     def excuse(self, seconds: float) -> None:
         """Allow the handler this much more time: others had blocked the event loop for as long."""
@@ -113,8 +121,8 @@ class Execution:
             self.context.timeout_at = self.timeout_at
 
     def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """What the handler is called with. A payload that does not fit is the job's failure."""
-        args, kwargs = self.job.arguments.decode(self.lease.job.payload)
+        """What the handler is called with."""
+        args, kwargs = self._call
         return (args if self.context is None else (self.context, *args)), kwargs
 
     def extended(self, sent_at: float, expires_at: int, *, is_repeat: bool) -> bool:

@@ -43,8 +43,9 @@ LATE_START_S: Final = 0.01
 START_WORTH_TELLING_S: Final = 0.002
 """A run shorter than this is told by its end alone, which implies its start (X3)."""
 
-UNKNOWN_KIND_SHORTEST_S: Final = 1
-UNKNOWN_KIND_LONGEST_S: Final = 60
+MISMATCH_SHORTEST_S: Final = 1.0
+MISMATCH_FRACTION: Final = 1 / 60
+"""Of the mismatch timeout: the longest wait. All tries of a timeout are then among the executions kept (I8)."""
 
 
 def backoff_s(failures: int, jitter: float) -> float:
@@ -162,6 +163,8 @@ def starts_durably(attempt: int, retries: int, expirations: int) -> bool:
     return expirations > 0 or attempt - 1 > retries
 
 
-def unknown_kind_delay_us(attempt: int) -> int:
-    """How long to leave a job alone that no handler here can run."""
-    return 1_000_000 * min(UNKNOWN_KIND_SHORTEST_S << min(attempt - 1, 10), UNKNOWN_KIND_LONGEST_S)
+def mismatch_delay_us(tries: int, timeout_s: float, jitter: float) -> int:
+    """How long to leave a job alone that was given back `tries` times, this one included, as no code matched it."""
+    longest_s = max(MISMATCH_SHORTEST_S, timeout_s * MISMATCH_FRACTION)
+    ceiling_s = min(MISMATCH_SHORTEST_S * (1 << min(max(tries, 1) - 1, 20)), longest_s)
+    return int(1_000_000 * ceiling_s * (0.75 + jitter / 4))

@@ -45,6 +45,8 @@ class WorkerRecord(Struct, frozen=True):
     is_stopping: bool
     running: list[RunningJob]
     counters: dict[str, float]
+    mismatched: dict[str, int] = {}
+    """Kinds of jobs that it gave back because its code cannot run them, and how many times."""
 
     def is_stale(self, age_s: float) -> bool:
         """Not published for several intervals, by the store's clock: stopped, cut off or dead."""

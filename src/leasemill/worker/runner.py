@@ -23,6 +23,7 @@ from leasemill.worker import pacing
 from leasemill.worker.execution import Execution, Phase, Stop
 from leasemill.worker.heartbeat import Heartbeat
 from leasemill.worker.metrics import Metrics
+from leasemill.worker.mismatch import Mismatches
 from leasemill.worker.outcome import Report, call_async, given_back, timed_out
 from leasemill.worker.reporter import Reporter
 from leasemill.worker.stalls import Stalls
@@ -46,6 +47,7 @@ class Runner:
         concurrency: int,
         most_ahead: int,
         metrics: Metrics,
+        mismatches: Mismatches,
         *,
         on_room: Callable[[], None],
         on_failure: Callable[[BaseException], None],
@@ -61,13 +63,13 @@ class Runner:
         self._jobs = jobs
         self._most_ahead = most_ahead
         self._metrics = metrics
+        self._mismatches = mismatches
         self._on_room = on_room
         self._on_failure = on_failure
         self._pace = 0.0
         self._round_trip_s = 0.0
         self._ended_count = 0
         self._measured_at = time.monotonic()
-        self._unknown_kinds: set[str] = set()
         self._takes_no_more = False
         self._emptied: asyncio.Future[None] | None = None
         self._threads = Threads(worker_id, concurrency, self._ended)
@@ -77,6 +79,7 @@ class Runner:
         self._reporter = reporter
         self._heartbeat = heartbeat
         self._stalls = stalls
+        self._mismatches.connect(reporter.tell_end)
 
     @property
     def is_idle(self) -> bool:
@@ -84,12 +87,16 @@ class Runner:
 
     @property
     def has_nothing_left(self) -> bool:
-        return self.is_idle and self._reporter.unreported == 0
+        return self.is_idle and self._unreported == 0
+
+    @property
+    def _unreported(self) -> int:
+        return self._reporter.unreported + self._mismatches.undecided
 
     def room(self) -> int:
         """How many more jobs to claim now."""
         ahead = pacing.prefetch(self._pace, self._round_trip_s, self._most_ahead)
-        return pacing.claim_size(self.concurrency, ahead, len(self.active), len(self.queued), self._reporter.unreported)
+        return pacing.claim_size(self.concurrency, ahead, len(self.active), len(self.queued), self._unreported)
 
     # From the claim to the handler -------------------------------------------------------------------------------
 
@@ -100,7 +107,7 @@ class Runner:
         for lease in leases:
             job = jobs.get(lease.job.kind)
             if job is None:
-                self._give_back_unknown(lease, sent_at)
+                self._mismatches.take(lease, sent_at, f"no handler for kind {lease.job.kind!r}")
             else:
                 self.queued.append(Execution(lease, job, sent_at))
         self._metrics.claimed += len(leases)
@@ -126,6 +133,10 @@ class Runner:
                 self._lost_while_queued(execution)
                 continue
             lease = execution.lease
+            why = execution.mismatch()
+            if why is not None:
+                self._mismatches.take(lease, execution.sent_at, why)
+                continue
             active[lease.token] = execution
             if pacing.starts_durably(lease.attempt, lease.retries, lease.expirations):
                 execution.phase = Phase.RUNNING
@@ -210,20 +221,6 @@ class Runner:
                 failures += 1
                 self._metrics.unavailable += 1
                 await asyncio.sleep(pacing.backoff_s(failures, self._store.entropy.jitter()))
-
-    def _give_back_unknown(self, lease: c.Lease, sent_at: float) -> None:
-        kind = lease.job.kind
-        self._metrics.unknown_kind += 1
-        if kind not in self._unknown_kinds:
-            self._unknown_kinds.add(kind)
-            log.error(
-                "no handler for kind %r in this worker's app: its jobs are given back for a while; "
-                "run a worker that knows it, or cancel them",
-                kind,
-                extra={"job": lease.job.id, "kind": kind, "attempt": lease.attempt, "worker": self._worker_id},
-            )
-        execution = Execution.without_handler(lease, sent_at)
-        self._reporter.tell_end(execution, given_back(execution, pacing.unknown_kind_delay_us(lease.attempt)))
 
     # Ends --------------------------------------------------------------------------------------------------------
 
@@ -346,6 +343,7 @@ class Runner:
     def take_no_more(self) -> None:
         """What has no slot by now gets none."""
         self._takes_no_more = True
+        self._mismatches.decide_at_once()
         self.give_back_queued()
 
     def give_back_queued(self) -> None:

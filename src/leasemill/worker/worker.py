@@ -29,6 +29,7 @@ from leasemill.worker.fetcher import Fetcher
 from leasemill.worker.heartbeat import Heartbeat
 from leasemill.worker.housekeeping import Chore, Housekeeping
 from leasemill.worker.metrics import Metrics
+from leasemill.worker.mismatch import MISMATCH_TIMEOUT_S, Mismatches
 from leasemill.worker.presence import WorkerRecord, encode_record, new_worker_id, running_job
 from leasemill.worker.reaper import Reaper
 from leasemill.worker.reporter import Reporter
@@ -57,6 +58,7 @@ class Worker:
         heartbeat_interval: Duration | None = None,
         reaper_interval: Duration | ReaperPreset | None = None,
         shutdown_timeout: Duration | None = None,
+        mismatch_timeout: Duration | None = None,
         worker_id: str | None = None,
         handle_signals: bool = True,
     ) -> None:
@@ -69,7 +71,10 @@ class Worker:
         self._most_ahead = pacing.PREFETCH_MOST if prefetch is None else _at_least("prefetch", prefetch, 0)
         self._drains = drain
         self._handles_signals = handle_signals
-        self._kinds: dict[str, Policy] = {kind: job.policy for kind, job in app.jobs.items()}
+        self._mismatch_s = MISMATCH_TIMEOUT_S
+        if mismatch_timeout is not None:
+            self._mismatch_s = microseconds("mismatch timeout", mismatch_timeout) / SECOND
+        self._kinds: dict[str, Policy] = {kind: job.policy for kind, job in app.handlers.items()}
         self._times = Times(
             self._kinds,
             self.queues,
@@ -167,13 +172,15 @@ class Worker:
         return taken
 
     def _assemble(self) -> None:
+        self._mismatches = Mismatches(self._store, self.metrics, self._mismatch_s)
         self._runner = Runner(
             self.id,
             self._store,
-            self.app.jobs,
+            self.app.handlers,
             self.concurrency,
             self._most_ahead,
             self.metrics,
+            self._mismatches,
             on_room=self._room_changed,
             on_failure=self._fail,
         )
@@ -248,12 +255,13 @@ class Worker:
             log.info("worker stopped", extra={"worker": self.id})
 
     def _name_unfit_handlers(self) -> None:
-        """An annotation may name what is defined later; by now it must be. Only jobs of that kind fail."""
+        """An annotation may name what is defined later; by now it must be. Jobs of that kind do not match this code."""
         for job in self.app.jobs.values():
             try:
                 job.arguments.check()
             except Invalid as error:
-                log.error("jobs of kind %r will fail: %s", job.kind, error, extra={"worker": self.id, "kind": job.kind})
+                fields = {"worker": self.id, "kind": job.kind}
+                log.error("jobs of kind %r cannot run here: %s", job.kind, error, extra=fields)
 
     # Shutdown ----------------------------------------------------------------------------------------------------
 
@@ -400,6 +408,7 @@ class Worker:
             is_stopping=self._is_stopping,
             running=[running_job(it, now) for it in self._active() if it.phase is Phase.RUNNING],
             counters=dataclasses.asdict(self.metrics),
+            mismatched=dict(self._mismatches.by_kind),
         )
         self._presence.publish(self.id, encode_record(record))
 

@@ -1,0 +1,151 @@
+"""What becomes of a job that this worker's code cannot run: a kind it does not declare, arguments that do not fit.
+
+In a deployment two versions of the code are at work, so such a job is given back, after longer and longer waits, for
+the version that can run it (F8). It fails when no handler has begun it for the mismatch timeout, counted in the store's
+time from the first worker that could not run it. What must never happen here: a job that fails because it met the older
+of two versions, or a line in the log for each of a million jobs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from leasemill.errors import LeasemillError
+from leasemill.fingerprint import normalised
+from leasemill.kernel import commands as c
+from leasemill.kernel.model import SECOND
+from leasemill.mismatch import MISMATCH, mismatches
+from leasemill.store.base import FullStore
+from leasemill.times import instant, span
+from leasemill.worker.execution import Execution
+from leasemill.worker.metrics import Metrics
+from leasemill.worker.outcome import Report, fitting
+from leasemill.worker.pacing import mismatch_delay_us
+
+log = logging.getLogger("leasemill.worker")
+
+MISMATCH_TIMEOUT_S: Final = 3600.0
+LINE_EVERY_S: Final = 60.0
+"""How often a mismatch of one kind and one cause is logged."""
+LINES_REMEMBERED: Final = 1_000
+KINDS_COUNTED: Final = 100
+WHY_LENGTH: Final = 500
+
+
+class Mismatches:
+    """Gives back the jobs that do not match, and fails those that have not for too long."""
+
+    def __init__(self, store: FullStore, metrics: Metrics, timeout_s: float) -> None:
+        self.by_kind: dict[str, int] = {}
+        """How many claims of each kind did not match; at most 100 kinds."""
+        self._store = store
+        self._metrics = metrics
+        self._timeout_us = int(timeout_s * SECOND)
+        self._undecided: deque[tuple[Execution, str]] = deque()
+        self._deciding: asyncio.Task[None] | None = None
+        self._is_stopping = False
+        self._lines: dict[tuple[str, str], _Line] = {}
+
+    def connect(self, report: Callable[[Execution, Report], None]) -> None:
+        self._report = report
+
+    @property
+    def undecided(self) -> int:
+        """Jobs whose record is being read."""
+        return len(self._undecided)
+
+    def take(self, lease: c.Lease, sent_at: float, why: str) -> None:
+        """A job was claimed that no handler here can run, because of `why`."""
+        why = fitting(why[:WHY_LENGTH])
+        self._metrics.mismatched += 1
+        if lease.job.kind in self.by_kind or len(self.by_kind) < KINDS_COUNTED:
+            self.by_kind[lease.job.kind] = self.by_kind.get(lease.job.kind, 0) + 1
+        self._log(lease, why)
+        execution = Execution.without_handler(lease, sent_at)
+        if self._is_stopping or self._is_in_time(lease):
+            self._give_back(execution, why)
+            return
+        self._undecided.append((execution, why))
+        if self._deciding is None:
+            self._deciding = asyncio.get_running_loop().create_task(self._decide())
+
+    def decide_at_once(self) -> None:
+        """The worker stops: what was not decided is given back; another worker decides."""
+        self._is_stopping = True
+        while self._undecided:
+            self._give_back(*self._undecided.popleft())
+
+    def _is_in_time(self, lease: c.Lease) -> bool:
+        """Known without its record: a job cannot have been waiting for longer than it exists."""
+        return self._timeout_us > 0 and (lease.attempt == 1 or lease.leased_at - lease.created_at < self._timeout_us)
+
+    async def _decide(self) -> None:
+        """One after the other: there is no hurry, and these reads must not crowd out the work."""
+        while self._undecided:
+            lease = self._undecided[0][0].lease
+            since = await self._since(lease)
+            if not self._undecided:
+                break  # decided at once meanwhile
+            execution, why = self._undecided.popleft()
+            if since is not None and lease.leased_at - since >= self._timeout_us:
+                self._give_up(execution, why, since)
+            else:
+                self._give_back(execution, why)
+        self._deciding = None
+
+    async def _since(self, lease: c.Lease) -> int | None:
+        """When a worker first could not run it; None: nobody can say now."""
+        try:
+            job = await self._store.ajob(lease.job.id)
+        except LeasemillError:
+            return None
+        earlier = [] if job is None else mismatches(job)
+        return lease.leased_at if not earlier else earlier[0].leased_at
+
+    def _give_back(self, execution: Execution, why: str) -> None:
+        lease = execution.lease
+        tries = lease.attempt - lease.retries - lease.expirations
+        delay_us = mismatch_delay_us(tries, self._timeout_us / SECOND, self._store.entropy.jitter())
+        note = f"{MISMATCH}{why}; it fails after {span(self._timeout_us)} without code that matches"
+        self._report(execution, c.ReleaseReport(lease.job.id, lease.token, delay_us, note))
+
+    def _give_up(self, execution: Execution, why: str, since: int) -> None:
+        lease = execution.lease
+        error = f"{MISMATCH}{why}\nno worker's code matched since {instant(since)} ({span(lease.leased_at - since)})"
+        self._report(execution, c.NackReport(lease.job.id, lease.token, error, is_permanent=True))
+
+    def _log(self, lease: c.Lease, why: str) -> None:
+        """Once for a kind and a cause, and then once a minute with how many there were."""
+        now = time.monotonic()
+        key = (lease.job.kind, normalised(why))
+        line = self._lines.get(key)
+        if line is not None and now < line.at + LINE_EVERY_S:
+            line.unsaid += 1
+            return
+        if len(self._lines) >= LINES_REMEMBERED:
+            self._lines.clear()
+        self._lines[key] = _Line(now)
+        more = f" ({line.unsaid:,} more like it since the last such line)" if line is not None and line.unsaid else ""
+        log.warning(
+            "job does not match this worker's code and is given back%s: %s; "
+            "it fails after %s unless a worker whose code matches claims it",
+            more,
+            why,
+            span(self._timeout_us),
+            extra={"job": lease.job.id, "kind": lease.job.kind, "attempt": lease.attempt, "worker": lease.worker},
+        )
+
+
+class _Line:
+    """When a mismatch was logged, and how often it has been seen since."""
+
+    __slots__ = ("at", "unsaid")
+
+    def __init__(self, at: float) -> None:
+        self.at = at
+        self.unsaid = 0
