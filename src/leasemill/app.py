@@ -204,7 +204,7 @@ class App:
 
     def handle(self, job_id: str) -> JobHandle[Any]:
         """The handle of a job enqueued earlier, or elsewhere; its result comes as plain JSON values."""
-        return JobHandle(self.store, job_id, DEFAULT_QUEUE, None)
+        return JobHandle(self.store, job_id, None)
 
 
 def _checked_aliases(aliases: Iterable[str]) -> tuple[str, ...]:

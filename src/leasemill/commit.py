@@ -52,7 +52,7 @@ class _Work:
         followup = job.followup(*args, **kwargs)
         self._followups.append(followup)
         job_id = followup_id(self._lease.job.id, len(self._followups) - 1)
-        return JobHandle(self._store, job_id, followup.queue, job.arguments)
+        return JobHandle(self._store, job_id, job.arguments)
 
     def set_result(self, value: object) -> None:
         """The job's result. What the handler returns after a commit is not kept, so it is said here."""

@@ -6,7 +6,7 @@ here runs a handler.
 
 from __future__ import annotations
 
-import asyncio
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -32,8 +32,8 @@ R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
 BATCH_BYTES: Final = 16 * 1024 * 1024
-SHORTEST_POLL_S: Final = 0.01
-LONGEST_POLL_S: Final = 0.5
+LONGEST_WAIT_S: Final = 60.0
+"""A job is looked at again after this time, though nothing has woken its waiter."""
 _EPOCH: Final = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 
 
@@ -288,8 +288,7 @@ def _batches(calls: Iterable[Call[R]]) -> Iterator[list[Call[R]]]:
 
 def _handles(store: FullStore, batch: list[Call[R]], outcomes: list[c.EnqueueOutcome]) -> list[JobHandle[R]]:
     return [
-        JobHandle(store, call.spec.id, call.spec.queue, call.arguments, outcome)
-        for call, outcome in zip(batch, outcomes, strict=True)
+        JobHandle(store, call.spec.id, call.arguments, outcome) for call, outcome in zip(batch, outcomes, strict=True)
     ]
 
 
@@ -311,20 +310,18 @@ def _say_how_to_repeat(error: Unavailable, batch: list[Call[R]]) -> None:
 class JobHandle(Generic[R_co]):
     """A job in the store: how it stands, and what came of it."""
 
-    __slots__ = ("_arguments", "_queue", "_store", "id", "outcome")
+    __slots__ = ("_arguments", "_store", "id", "outcome")
 
     def __init__(
         self,
         store: FullStore,
         job_id: str,
-        queue: str,
         arguments: Arguments | None,
         outcome: c.EnqueueOutcome | None = None,
     ) -> None:
         self.id = job_id
         self.outcome = outcome
         self._store = store
-        self._queue = queue
         self._arguments = arguments
 
     def __repr__(self) -> str:
@@ -356,29 +353,29 @@ class JobHandle(Generic[R_co]):
 
         Raises JobFailed, JobDead, JobCancelled, or TimeoutError if it has not ended in time.
         """
-        wait = _Wait(self.id, timeout)
-        watch = self._store.watch([self._queue])
+        deadline = _Deadline(self.id, timeout)
+        job = self.record()
+        if has_ended(job):
+            return self._result_of(job)
+        watch = self._store.watch_end(self.id)
         try:
-            while True:
-                job = self.record()
-                if has_ended(job):
-                    return self._result_of(job)
-                watch.wait(wait.next_s(job.state))
+            while not has_ended(job := self.record()):
+                watch.wait(deadline.left_s(job.state))
+            return self._result_of(job)
         finally:
             watch.close()
 
     async def aresult(self, timeout: Duration | None = None) -> R_co:  # noqa: ASYNC109 (the same call as `result`)
         """`result` in async code."""
-        wait = _Wait(self.id, timeout)
-        watch = self._store.watch([self._queue])
+        deadline = _Deadline(self.id, timeout)
+        job = await self.arecord()
+        if has_ended(job):
+            return self._result_of(job)
+        watch = self._store.watch_end(self.id)
         try:
-            while True:
-                job = await self.arecord()
-                if has_ended(job):
-                    return self._result_of(job)
-                pause_s = wait.next_s(job.state)
-                if await watch.wait_async(pause_s):
-                    await asyncio.sleep(0)  # a busy store must not keep this task from sharing the loop
+            while not has_ended(job := await self.arecord()):
+                await watch.wait_async(deadline.left_s(job.state))
+            return self._result_of(job)
         finally:
             watch.close()
 
@@ -412,22 +409,18 @@ class JobHandle(Generic[R_co]):
         return result
 
 
-class _Wait:
-    """How long to wait before looking again: longer each time, and no longer than the caller wants to."""
+class _Deadline:
+    """How long to wait for the job's end at most."""
 
     def __init__(self, job_id: str, timeout: Duration | None) -> None:
         self._job_id = job_id
-        self._deadline = None if timeout is None else time.monotonic() + microseconds("timeout", timeout) / SECOND
-        self._pause_s = SHORTEST_POLL_S
+        self._at_s = math.inf if timeout is None else time.monotonic() + microseconds("timeout", timeout) / SECOND
 
-    def next_s(self, state: JobState) -> float:
-        pause_s, self._pause_s = self._pause_s, min(self._pause_s * 1.5, LONGEST_POLL_S)
-        if self._deadline is None:
-            return pause_s
-        left_s = self._deadline - time.monotonic()
+    def left_s(self, state: JobState) -> float:
+        left_s = self._at_s - time.monotonic()
         if left_s <= 0:
             raise TimeoutError(f"job {self._job_id!r} has not ended in time; it is {state}")
-        return min(pause_s, left_s)
+        return min(left_s, LONGEST_WAIT_S)
 
 
 def has_ended(job: Job) -> bool:

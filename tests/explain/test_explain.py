@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,7 +14,7 @@ from leasemill.kernel import commands as c
 from leasemill.kernel import decide
 from leasemill.kernel.machine import run
 from leasemill.kernel.model import QueueMode
-from leasemill.store.base import Verbs, Watch
+from leasemill.store.base import Subscription, Verbs, Watch
 from leasemill.store.memory import MemoryStore
 from leasemill.store.wal.options import FileOptions
 from leasemill.store.wal.store import FileStore
@@ -58,6 +58,12 @@ class Looking(Verbs):
         return self.run(command)
 
     def watch(self, queues: Sequence[str]) -> Watch:
+        raise NotImplementedError
+
+    def watch_end(self, job_id: str) -> Watch:
+        raise NotImplementedError
+
+    def watch_cancellations(self, wake: Callable[[], None]) -> Subscription:
         raise NotImplementedError
 
     def close(self) -> None: ...

@@ -2,7 +2,8 @@
 
 Every store passes the whole conformance suite (`leasemill.testing.conformance`) or is not a store. The methods are
 sugar over two: `run` and `arun` take any command of `kernel.commands` and answer when the answer is durable. A store
-derives from `Verbs` and supplies those two, `watch` and `close`.
+derives from `Verbs` and supplies those two, the three ways to wait (`watch`, `watch_end`, `watch_cancellations`) and
+`close`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Final, Protocol, Self, TypeVar
 
@@ -32,11 +33,18 @@ SECRET_OPTION: Final = re.compile(r"(?i)(\w*(?:password|passwd|secret))\s*=[^&]*
 
 
 class Watch(Protocol):
-    """Tells when there may be new work, since it was made or last told so."""
+    """Something to wait for. It returns True when that may have happened since the watch was made or last returned
+    True, False when the time has passed."""
 
     def wait(self, timeout_s: float) -> bool: ...
 
     async def wait_async(self, timeout_s: float) -> bool: ...
+
+    def close(self) -> None: ...
+
+
+class Subscription(Protocol):
+    """Lasts until it is closed."""
 
     def close(self) -> None: ...
 
@@ -50,6 +58,8 @@ class Store(Protocol):
     def run(self, command: c.Command[AnswerT]) -> AnswerT: ...
     async def arun(self, command: c.Command[AnswerT]) -> AnswerT: ...
     def watch(self, queues: Sequence[str]) -> Watch: ...
+    def watch_end(self, job_id: str) -> Watch: ...
+    def watch_cancellations(self, wake: Callable[[], None]) -> Subscription: ...
     def close(self) -> None: ...
 
     def enqueue(self, jobs: Sequence[JobSpec]) -> list[c.EnqueueOutcome]: ...
@@ -163,6 +173,16 @@ class Verbs(ABC):
     @abstractmethod
     def watch(self, queues: Sequence[str]) -> Watch:
         """Something to wait on for new work in these queues."""
+
+    @abstractmethod
+    def watch_end(self, job_id: str) -> Watch:
+        """Something to wait on for the end of this job (O9). Make it, then look at the job: an end after that wakes.
+
+        It may wake although the job has not ended, and a wait may return early: look again."""
+
+    @abstractmethod
+    def watch_cancellations(self, wake: Callable[[], None]) -> Subscription:
+        """Call `wake`, in any thread, when a job was cancelled while a worker held it; also when one may have been."""
 
     @abstractmethod
     def close(self) -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from leasemill.errors import Unavailable
 from leasemill.kernel import commands as c
+from leasemill.kernel.ends import cancels_a_run
 from leasemill.kernel.machine import run
 from leasemill.kernel.state import State
 from leasemill.kernel.validate import check
-from leasemill.store.base import Verbs, Watch
+from leasemill.store.base import Subscription, Verbs, Watch
+from leasemill.store.ends import Cancellations, Ends
 from leasemill.store.presence import MemoryPresence
 from leasemill.store.signal import Signal
 from leasemill.store.sources import Clock, Entropy, SteadyClock
@@ -29,6 +31,8 @@ class MemoryStore(Verbs):
         self._state = State()
         self._lock = threading.Lock()
         self._signal = Signal()
+        self._ends = Ends()
+        self._cancellations = Cancellations()
         self._is_closed = False
 
     def run(self, command: c.Command[AnswerT]) -> AnswerT:
@@ -38,8 +42,12 @@ class MemoryStore(Verbs):
                 raise Unavailable("this memory: store is closed; open another")
             events, answer = run(self._state, command, self._clock.now())
             expired = self.expiries.found(self._state, events)
+            is_run_cancelled = isinstance(command, c.Cancel) and cancels_a_run(self._state, events)
         if events:
             self._signal.notify()
+            self._ends.observe(events)
+        if is_run_cancelled:
+            self._cancellations.notify()
         self.expiries.notify(expired)
         return answer
 
@@ -49,6 +57,13 @@ class MemoryStore(Verbs):
     def watch(self, queues: Sequence[str]) -> Watch:
         return self._signal.watch()
 
+    def watch_end(self, job_id: str) -> Watch:
+        return self._ends.watch(job_id)
+
+    def watch_cancellations(self, wake: Callable[[], None]) -> Subscription:
+        return self._cancellations.call(wake)
+
     def close(self) -> None:
         with self._lock:
             self._is_closed = True
+        self._ends.notify_all()

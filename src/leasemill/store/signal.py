@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 
 class Signal:
@@ -47,7 +48,7 @@ class SignalWatch:
         woken = asyncio.Event()
 
         def wake() -> None:
-            if not loop.is_closed():
+            with suppress(RuntimeError):  # the loop was closed: nobody waits there
                 loop.call_soon_threadsafe(woken.set)
 
         with signal._changed:

@@ -18,7 +18,7 @@ from leasemill.errors import Invalid, Refused, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec
 from leasemill.kernel.validate import check
-from leasemill.store.base import FullStore, Verbs, Watch
+from leasemill.store.base import FullStore, Subscription, Verbs, Watch
 from leasemill.store.block import Block
 from leasemill.store.postgres.cursors import afollow, follow
 from leasemill.store.postgres.hot import inserting
@@ -94,6 +94,12 @@ class BoundStore(Verbs):
 
     def watch(self, queues: Sequence[str]) -> Watch:
         return self._store.watch(queues)
+
+    def watch_end(self, job_id: str) -> Watch:
+        return self._store.watch_end(job_id)
+
+    def watch_cancellations(self, wake: Callable[[], None]) -> Subscription:
+        return self._store.watch_cancellations(wake)
 
     def close(self) -> None:
         """Nothing here is this object's own."""

@@ -16,7 +16,8 @@ from msgspec.structs import replace
 
 from leasemill.errors import QueueRefused
 from leasemill.kernel import commands as c
-from leasemill.kernel.events import ExecutionCommitted
+from leasemill.kernel.ends import cancels_a_run, ended_jobs
+from leasemill.kernel.events import AnyEvent, ExecutionCommitted
 from leasemill.kernel.machine import run
 from leasemill.kernel.model import Job, JobState, QueueMode
 from leasemill.kernel.state import Lane, LaneKey, State, finished_at, hold, make_ready
@@ -24,7 +25,7 @@ from leasemill.store.postgres import hot, image
 from leasemill.store.postgres.arrays import int8, int8s, texts
 from leasemill.store.postgres.pool import Connection, Moved
 from leasemill.store.postgres.rows import job_of, policy_of, ranges_of
-from leasemill.store.postgres.site import Site
+from leasemill.store.postgres.site import RUN_CANCELLED, Site
 
 AnswerT = TypeVar("AnswerT")
 BASE: Final = 2**62
@@ -61,6 +62,7 @@ def decide(
         fences = _number(site, connection, loaded)
         after = image.image(loaded.state, loaded.numbers, loaded.turns)
         _save(site, connection, loaded, before, after)
+        _notify(site, connection, loaded, events)
     site.expiries.notify(site.expiries.found(loaded.state, events))
     site.positions.lower((row.queue, row.rank, row.available_at, row.seq) for row in after.ready.values())
     return _with_fences(answer, fences)
@@ -232,6 +234,15 @@ def _save_queues(site: Site, connection: Connection, before: image.Image, after:
     ):
         if mode != row.mode:
             raise QueueRefused(f"queue {name!r} has come to be used with {mode} meanwhile; use another queue")
+
+
+def _notify(site: Site, connection: Connection, loaded: Loaded, events: Sequence[AnyEvent]) -> None:
+    """O9, O10: who waits for a job that ended, and workers one of whose jobs was cancelled. Sent with the commit."""
+    ended = sorted(loaded.numbers[job_id] for job_id in ended_jobs(events) if job_id in loaded.numbers)
+    if ended:
+        site.all(connection, "notify_waiters", {"nos": int8s(ended)})
+    if cancels_a_run(loaded.state, events):
+        connection.execute("select pg_notify(%s, %s)", [site.channel, RUN_CANCELLED])
 
 
 def _name(row: Any) -> str:

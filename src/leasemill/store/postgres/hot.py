@@ -287,8 +287,8 @@ def ack_in_lane(site: Site, connection: Connection, reports: Sequence[c.AckRepor
         if len(ended) < len(reports):
             transaction.force_rollback = True  # E6: a repeat among them tells who was next before the others ended
             return {}
-        heads = advance(site, connection, [(queue, lane) for _, queue, lane in ended])
-    return {(job_id := found[no].job_id): c.Acked(job_id, heads.get((queue, lane))) for no, queue, lane in ended}
+        heads = advance(site, connection, [(queue, lane) for _, queue, lane, _ in ended])
+    return {(job_id := found[no].job_id): c.Acked(job_id, heads.get((queue, lane))) for no, queue, lane, _ in ended}
 
 
 def ack_offset(
@@ -309,7 +309,7 @@ def ack_offset(
         rows = site.all(connection, "ack_offset", given)
     if not rows:
         return {}
-    ((next_id, next_offset),) = rows
+    ((next_id, next_offset, _),) = rows
     hint = None if next_id is None else c.LaneHint(next_id, next_offset)
     return {report.job_id: c.Acked(report.job_id, hint)}
 
@@ -426,7 +426,7 @@ def _results(found: Mapping[int, c.AckReport]) -> dict[str, Any]:
 
 def _ended(row: Row, found: Mapping[int, ReportT]) -> Iterable[ReportT]:
     """The reports a statement answered for: all of them, or those it names."""
-    count, nos = row
+    count, nos, *_ = row
     return found.values() if count == len(found) else [found[no] for no in nos or ()]
 
 

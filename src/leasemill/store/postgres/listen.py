@@ -21,7 +21,10 @@ from psycopg import sql
 
 from leasemill.errors import LeasemillError
 from leasemill.kernel.model import SECOND
+from leasemill.store.ends import Cancellations
 from leasemill.store.postgres.pool import Connection
+from leasemill.store.postgres.site import RUN_CANCELLED
+from leasemill.store.postgres.waiters import Waiters
 from leasemill.store.signal import Signal
 
 LOGGER: Final = logging.getLogger("leasemill.postgres")
@@ -115,15 +118,29 @@ class News:
 
 
 class Listener:
-    """A thread with a connection of its own; every notification moves the signal."""
+    """A thread with a connection of its own; every notification of new jobs moves the signal."""
 
-    def __init__(self, connect: Callable[[], Connection], channel: str, signal: Signal, news: News) -> None:
+    def __init__(
+        self,
+        connect: Callable[[], Connection],
+        channel: str,
+        signal: Signal,
+        news: News,
+        waiters: Waiters,
+        cancellations: Cancellations,
+    ) -> None:
         self._connect = connect
         self._channel = channel
         self._signal = signal
         self._news = news
+        self._waiters = waiters
+        self._cancellations = cancellations
+        self._has_news = False
         self._pid = os.getpid()
         self._stop_reading, self._stop_writing = socket.socketpair()
+        self._nudges_reading, self._nudges_writing = socket.socketpair()
+        self._nudges_reading.setblocking(False)
+        self._nudges_writing.setblocking(False)
         self._is_closed = False
         self.is_listening = threading.Event()
         self._thread = threading.Thread(target=self._run, name="leasemill listen", daemon=True)
@@ -133,6 +150,11 @@ class Listener:
     def is_here(self) -> bool:
         """Whether its thread is of this process, not of one that forked it."""
         return os.getpid() == self._pid
+
+    def nudge(self) -> None:
+        """Somebody waits for a job's end, or does not any more."""
+        with suppress(OSError):  # then it has been nudged often enough, or is closed
+            self._nudges_writing.send(b"!")
 
     def stop(self) -> None:
         self._is_closed = True
@@ -144,8 +166,8 @@ class Listener:
         if self.is_here:
             self._thread.join(max(0.0, until_s - time.monotonic()))
         if not self.is_here or not self._thread.is_alive():
-            self._stop_reading.close()
-            self._stop_writing.close()
+            for one in (self._stop_reading, self._stop_writing, self._nudges_reading, self._nudges_writing):
+                one.close()
 
     def _run(self) -> None:
         pause_s = 0.1
@@ -157,27 +179,46 @@ class Listener:
             except psycopg.Error as error:
                 LOGGER.info("not listening for new jobs, only looking: %s", str(error).strip())
             self.is_listening.clear()
-            self._signal.notify()
+            self._wake_all()
             self._pause(random.uniform(0.5, 1.0) * pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
     def _listen(self, connection: Connection) -> None:
         connection.execute(sql.SQL("listen {}").format(sql.Identifier(self._channel)))
+        connection.add_notify_handler(lambda it: self._heard(it.channel, it.payload))  # while a statement runs
+        self._waiters.listen(connection)
         self.is_listening.set()
-        self._signal.notify()
+        self._wake_all()
         poll = select.poll()
-        poll.register(connection.fileno(), select.POLLIN)
-        poll.register(self._stop_reading, select.POLLIN)
+        for readable in (connection.fileno(), self._stop_reading, self._nudges_reading):
+            poll.register(readable, select.POLLIN)
         while not self._is_closed:
-            poll.poll()
+            self._waiters.tend(connection)
+            poll.poll(0 if self._has_news else self._waiters.pause_ms())
+            with suppress(BlockingIOError):
+                self._nudges_reading.recv(4096)
             connection.pgconn.consume_input()
-            told = False
             while (notification := connection.pgconn.notifies()) is not None:
-                told = True
-                if notification.extra:
-                    self._news.add(notification.extra.decode())
-            if told:
+                self._heard(notification.relname.decode(), notification.extra.decode())
+            if self._has_news:
+                self._has_news = False
                 self._signal.notify()
+
+    def _heard(self, channel: str, payload: str) -> None:
+        if channel == self._waiters.channel:
+            self._waiters.heard(payload)
+        elif payload == RUN_CANCELLED:
+            self._cancellations.notify()
+        else:
+            if payload:
+                self._news.add(payload)
+            self._has_news = True
+
+    def _wake_all(self) -> None:
+        """Anything may have happened while nobody listened."""
+        self._signal.notify()
+        self._waiters.ends.notify_all()
+        self._cancellations.notify()
 
     def _pause(self, pause_s: float) -> None:
         poll = select.poll()

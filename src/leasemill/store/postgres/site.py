@@ -20,6 +20,8 @@ Steps: TypeAlias = Generator[tuple[str, Mapping[str, Any]], list[Row], AnswerT]
 """Statements by name, each answered with its rows before the next: the same on any kind of connection."""
 
 RANKS: Final = 10
+RUN_CANCELLED: Final = "!cancelled"
+"""What the channel of new jobs carries when a running job was cancelled: no queue has such a name."""
 NUMBERS_KEPT: Final = 100_000
 LOOK_AGAIN_S: Final = 1.0
 EXPIRY_SLACK_US: Final = 120_000_000

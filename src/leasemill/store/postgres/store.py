@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar, cast
@@ -20,7 +21,8 @@ from leasemill.kernel.decide import offset_id
 from leasemill.kernel.model import JobSpec
 from leasemill.kernel.operate import ENDED_STATES, redriven_states
 from leasemill.kernel.validate import check
-from leasemill.store.base import Verbs, Watch
+from leasemill.store.base import Subscription, Verbs, Watch
+from leasemill.store.ends import Cancellations, Ends
 from leasemill.store.postgres import hot, reading
 from leasemill.store.postgres.arrays import int8
 from leasemill.store.postgres.bound import BoundStore
@@ -36,6 +38,7 @@ from leasemill.store.postgres.statements import Statements
 from leasemill.store.postgres.threads import Threads
 from leasemill.store.postgres.url import PostgresOptions, parse_url
 from leasemill.store.postgres.user_commit import PostgresBlock
+from leasemill.store.postgres.waiters import PostgresEndWatch, Waiters
 from leasemill.store.signal import Signal
 from leasemill.store.sources import Clock, Entropy
 
@@ -67,8 +70,11 @@ class PostgresStore(Verbs):
         self.presence = PostgresPresence(self._pool, self._site)
         self._signal = Signal()
         self._news = News()
+        self._listen_lock = threading.Lock()
         self._teller = Teller(self._site.channel, self._tell)
         self._listener: Listener | None = None
+        self._ends = Ends(self._nudge)
+        self._cancellations = Cancellations()
         self._threads = Threads(self._options.pool_size, "leasemill postgres")
         self._lane_tokens: set[str] = set()
         self._offset_lanes: dict[str, tuple[str, str]] = {}
@@ -107,12 +113,46 @@ class PostgresStore(Verbs):
         return await self.arun(c.DueIn(queues))
 
     def watch(self, queues: Sequence[str]) -> Watch:
-        if self._listener is not None and not self._listener.is_here:
-            self._listener.join(0.0)  # a forked child listens for itself
-            self._listener = None
-        if self._listener is None and self._options.listen and not self._is_closed:
-            self._listener = Listener(self._pool.connect, self._site.channel, self._signal, self._news)
+        self._listen()
         return PostgresWatch(self, self._signal, self._news, queues)
+
+    def watch_end(self, job_id: str) -> Watch:
+        self._listen()
+        return PostgresEndWatch(self._ends.watch(job_id), self._is_listening)
+
+    def watch_cancellations(self, wake: Callable[[], None]) -> Subscription:
+        self._listen()
+        return self._cancellations.call(wake)
+
+    def _listen(self) -> None:
+        if self._listener is not None and not self._listener.is_here:
+            self._forget_listener(self._listener)
+        with self._listen_lock:
+            if self._listener is None and self._options.listen and not self._is_closed:
+                self._listener = Listener(
+                    self._pool.connect,
+                    self._site.channel,
+                    self._signal,
+                    self._news,
+                    Waiters(self._site, self._ends),
+                    self._cancellations,
+                )
+
+    def _forget_listener(self, inherited: Listener) -> None:
+        """In a forked child: the parent's waiters and its listener are not here; a child listens for itself."""
+        inherited.join(0.0)
+        self._listen_lock = threading.Lock()
+        self._listener = None
+        self._ends.reset()
+        self._cancellations.reset()
+
+    def _is_listening(self) -> bool:
+        return self._listener is not None and self._listener.is_listening.is_set()
+
+    def _nudge(self) -> None:
+        with self._listen_lock:
+            if self._listener is not None:
+                self._listener.nudge()
 
     def close(self) -> None:
         if self._is_closed:
@@ -126,6 +166,7 @@ class PostgresStore(Verbs):
         self._pool.close(CLOSE_S)
         self._commits.close()
         self._signal.notify()
+        self._ends.notify_all()
         self._threads.join(until_s)
         self._teller.join(until_s)
         if self._listener is not None:

@@ -32,7 +32,7 @@ FOR_EVER: Final = -1.0
 
 
 class Ticket:
-    """One call: what is asked, and then what was answered."""
+    """One call: what is asked, and then what was answered. No command: only catch up with what others wrote."""
 
     __slots__ = (
         "_future",

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeVar, cast
@@ -24,17 +24,19 @@ from leasemill.errors import Broken, LeasemillError, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.apply import apply_all
 from leasemill.kernel.decide import expire_regardless
+from leasemill.kernel.ends import cancels_a_run
 from leasemill.kernel.events import AnyEvent, JobEnqueued
 from leasemill.kernel.machine import run
 from leasemill.kernel.model import SECOND, QueueMode
 from leasemill.kernel.state import State
 from leasemill.kernel.validate import check
-from leasemill.store.base import Verbs, Watch
+from leasemill.store.base import Subscription, Verbs, Watch
 from leasemill.store.presence import FolderPresence
 from leasemill.store.sources import Clock, Entropy
 from leasemill.store.wal.clock import Machine, RealMachine
 from leasemill.store.wal.disk import Disk, RealDisk, unavailable
 from leasemill.store.wal.log import LockTimeout, Log, Superseded
+from leasemill.store.wal.lookout import Lookout
 from leasemill.store.wal.manifest import Snapshot
 from leasemill.store.wal.options import FileOptions, parse_folder_url
 from leasemill.store.wal.pipeline import Pipeline, Ticket
@@ -80,6 +82,7 @@ class FileStore(Verbs):
         self._snapshotting_since_s = -SNAPSHOT_PAUSE_S
         self._is_closed = False
         self._pipeline = Pipeline(self._carry_out, f"leasemill {self._path}")
+        self._lookout = Lookout(self._path, self._see_others)
         try:
             self._open_log(may_found=True)
         except OSError as error:
@@ -99,8 +102,15 @@ class FileStore(Verbs):
     def watch(self, queues: Sequence[str]) -> Watch:
         return FolderWatch(self._path, self._pipeline, c.DueIn(tuple(queues)))
 
+    def watch_end(self, job_id: str) -> Watch:
+        return self._lookout.ends.watch(job_id)
+
+    def watch_cancellations(self, wake: Callable[[], None]) -> Subscription:
+        return self._lookout.cancellations.call(wake)
+
     def close(self) -> None:
         self._is_closed = True
+        self._lookout.close()
         with suppress(Unavailable):
             self._pipeline.run(Ticket(c.GetTotals()))  # lets go of the log when no other caller uses it
         self._pipeline.close()
@@ -162,6 +172,8 @@ class FileStore(Verbs):
             self._load(log)
         log.check_generation()
         self._catch_up(log)
+        if all(ticket.command is None for ticket in tickets):
+            return log.position
         if log.is_caught_up and all(isinstance(ticket.command, READS) for ticket in tickets):
             self._run_all(tickets)
             return log.position
@@ -177,13 +189,21 @@ class FileStore(Verbs):
         assert self._state is not None
         self._expired += self.expiries.found(self._state, events)
         events += self._pruned()
-        return log.append(events) if events else log.position
+        if not events:
+            return log.position
+        position = log.append(events)
+        self._lookout.ends.observe(events)
+        if _are_cancelling(tickets) and cancels_a_run(self._state, events):
+            self._lookout.announce_cancellation()
+        return position
 
     def _run_all(self, tickets: list[Ticket]) -> list[AnyEvent]:
         assert self._state is not None
         now = self._now()
         events: list[AnyEvent] = []
         for ticket in tickets:
+            if ticket.command is None:
+                continue
             try:
                 self._prepare(self._opened_log(), ticket)
                 made, ticket.answer = run(self._state, ticket.command, now)
@@ -246,6 +266,7 @@ class FileStore(Verbs):
             snapshot = log.begin()
             self._state, self._latest_at = (State(), 0) if snapshot is None else self._read(log, snapshot)
             self._catch_up(log)
+            self._lookout.ends.notify_all()  # what ended before the snapshot was taken is in no event
         finally:
             if collects:
                 gc.enable()
@@ -267,6 +288,7 @@ class FileStore(Verbs):
         for frame in log.read_new():
             events = frame.events()
             apply_all(state, events)
+            self._lookout.ends.observe(events)
             if events:
                 self._latest_at = events[-1].at
         return log.position > before
@@ -283,12 +305,20 @@ class FileStore(Verbs):
             apply_all(self._state, events)
             log.sync(log.append(events))
             self._expired += self.expiries.found(self._state, events)
+            self._lookout.ends.observe(events)
         log.anchor(self._latest_at)
 
     def _now(self) -> int:
         if self._given_clock is not None:
             return self._given_clock.now()
         return self._machine.since_boot_us() + self._opened_log().clock.offset_us
+
+    def _see_others(self) -> None:
+        """Catch up, and no more: whoever waits for an end that is found is woken."""
+        try:
+            self._pipeline.run(Ticket(None, is_durable=False))
+        except LeasemillError:
+            self._lookout.ends.notify_all()  # they will learn why from their own call
 
     # Keeping the folder in order
 
@@ -363,6 +393,7 @@ class FileStore(Verbs):
     def _after_fork(self) -> None:
         """W12: a child has its own locks and descriptors; the parent's are closed, and nothing is unlocked."""
         self._pipeline.reset()
+        self._lookout.reset()
         self._snapshotting = None
         self._drop_log()
 
@@ -380,6 +411,10 @@ def _mode(state: State, name: str) -> QueueMode | None:
 
 def _are_new_jobs(tickets: list[Ticket]) -> bool:
     return all(isinstance(ticket.command, c.Enqueue) and ticket.command.are_new for ticket in tickets)
+
+
+def _are_cancelling(tickets: list[Ticket]) -> bool:
+    return any(isinstance(ticket.command, c.Cancel) for ticket in tickets)
 
 
 def _prepare_spare(log: Log) -> None:

@@ -19,6 +19,7 @@ from leasemill.kernel.model import SECOND
 from leasemill.store.wal.pipeline import Pipeline, Ticket
 
 IN_MODIFY: Final = 0x2
+IN_ATTRIB: Final = 0x4
 IN_MOVED_TO: Final = 0x80
 EVENTS_BYTES: Final = 64 * 1024
 LOOK_EVERY_S: Final = 0.01
@@ -26,10 +27,10 @@ LONGEST_POLL_MS: Final = 24 * 3_600 * 1_000
 
 
 class Ear:
-    """Hears writes to a folder's files from the moment it is made."""
+    """Hears writes to a folder's files, or to one file, from the moment it is made."""
 
-    def __init__(self, path: Path) -> None:
-        self._fd = _inotify(path)
+    def __init__(self, path: Path, events: int = IN_MODIFY | IN_MOVED_TO) -> None:
+        self._fd = _inotify(path, events)
 
     @property
     def fd(self) -> int | None:
@@ -52,14 +53,14 @@ class Ear:
             self._fd = None
 
 
-def _inotify(path: Path) -> int | None:
+def _inotify(path: Path, events: int) -> int | None:
     if sys.platform != "linux":
         return None
     libc = ctypes.CDLL(None, use_errno=True)
     fd: int = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
     if fd < 0:
         return None  # the system's limit of watches is reached: look now and then
-    if libc.inotify_add_watch(fd, os.fsencode(path), IN_MODIFY | IN_MOVED_TO) < 0:
+    if libc.inotify_add_watch(fd, os.fsencode(path), events) < 0:
         os.close(fd)
         return None
     return fd

@@ -26,6 +26,7 @@ pytest.register_assert_rewrite(
             "acquire",
             "awaiting",
             "claim",
+            "ends",
             "enqueue",
             "execution",
             "failure",
@@ -45,6 +46,7 @@ pytest.register_assert_rewrite(
 from leasemill.testing.conformance.acquire import Acquiring  # noqa: E402  (asserts are rewritten at import)
 from leasemill.testing.conformance.awaiting import Awaiting  # noqa: E402
 from leasemill.testing.conformance.claim import Claiming  # noqa: E402
+from leasemill.testing.conformance.ends import Ending  # noqa: E402
 from leasemill.testing.conformance.enqueue import Enqueuing  # noqa: E402
 from leasemill.testing.conformance.execution import Executing  # noqa: E402
 from leasemill.testing.conformance.failure import Failing  # noqa: E402
@@ -80,6 +82,7 @@ class ConformanceSuite(
     Operating,
     Reading,
     Watching,
+    Ending,
     Awaiting,
 ):
     """Every test of the contract; a subclass supplies the `harness` fixture."""

@@ -1,0 +1,119 @@
+"""Who of this process waits for which job's end (O9), as rows that whoever ends a job looks for.
+
+The listener's thread does all of this, on its connection, for all waiters together: it adds and removes their rows,
+hears of ends on a channel of this process's own, and looks once a second for what was missed. A row counts as soon as
+it is committed; an end that was under way then is waited for.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Callable
+from typing import Final
+
+from psycopg import errors, sql
+
+from leasemill.store.ends import Ends, EndWatch
+from leasemill.store.postgres.arrays import int8s, texts
+from leasemill.store.postgres.pool import Connection
+from leasemill.store.postgres.site import Site
+
+LOGGER: Final = logging.getLogger("leasemill.postgres")
+LOOK_EVERY_S: Final = 1.0
+RENEW_EVERY_S: Final = 20.0
+AT_ONCE: Final = 5_000
+
+
+class Waiters:
+    """The rows of this process. Used by the listener's thread alone, but for `ends`."""
+
+    def __init__(self, site: Site, ends: Ends) -> None:
+        self.ends = ends
+        self.channel = f"leasemill_{secrets.token_hex(12)}"
+        self._site = site
+        self._numbers: dict[int, str] = {}
+        self._may_write = True
+        self._looked_at_s = 0.0
+        self._renewed_at_s = 0.0
+
+    def listen(self, connection: Connection) -> None:
+        """On a new connection: nothing of what was said on an earlier one counts."""
+        self._numbers = {}
+        connection.execute(sql.SQL("listen {}").format(sql.Identifier(self.channel)))
+
+    def heard(self, payload: str) -> None:
+        job_id = self._numbers.get(int(payload))
+        if job_id is not None:
+            self.ends.notify([job_id])
+
+    def pause_ms(self) -> float | None:
+        """How long until the next look; None: nobody waits."""
+        if not self.ends and not self._numbers:
+            return None
+        return max(0.0, self._looked_at_s + LOOK_EVERY_S - time.monotonic()) * 1_000
+
+    def tend(self, connection: Connection) -> None:
+        """Bring the rows up to date, and wake whoever waits for a job that has ended."""
+        waiting = self.ends.job_ids()
+        known = set(self._numbers.values())
+        if self._numbers and (gone := {no for no, job_id in self._numbers.items() if job_id not in waiting}):
+            self._remove(connection, gone)
+        if time.monotonic() - self._renewed_at_s >= RENEW_EVERY_S and waiting:
+            self._renewed_at_s = time.monotonic()
+            known = set()
+            if self._may_write:
+                self._site.all(connection, "forget_waiters", {})
+        come = sorted(waiting - known)
+        for first in range(0, len(come), AT_ONCE):
+            self._add(connection, come[first : first + AT_ONCE])
+        is_time = time.monotonic() - self._looked_at_s >= LOOK_EVERY_S
+        self._look(connection, sorted(waiting) if is_time else come)
+        if is_time:
+            self._looked_at_s = time.monotonic()
+
+    def _add(self, connection: Connection, job_ids: list[str]) -> None:
+        if not self._may_write:
+            return
+        try:
+            rows = self._site.all(connection, "wait_for", {"ids": texts(job_ids), "channel": self.channel})
+        except errors.InsufficientPrivilege as error:
+            LOGGER.info("may not say that it waits for jobs, looks once a second: %s", str(error).strip())
+            self._may_write = False
+            return
+        self._numbers.update(rows)
+        try:
+            self._site.all(connection, "ends_under_way", {"nos": int8s(sorted(no for no, _ in rows))})
+        except (errors.LockNotAvailable, errors.InsufficientPrivilege):
+            return  # somebody stands still with the row locked; the next look sees what came of it
+
+    def _remove(self, connection: Connection, nos: set[int]) -> None:
+        for no in nos:
+            del self._numbers[no]
+        self._site.all(connection, "wait_no_more", {"nos": int8s(sorted(nos)), "channel": self.channel})
+
+    def _look(self, connection: Connection, job_ids: list[str]) -> None:
+        for first in range(0, len(job_ids), AT_ONCE):
+            rows = self._site.all(connection, "ended", {"ids": texts(job_ids[first : first + AT_ONCE])})
+            self.ends.notify(job_id for (job_id,) in rows)
+
+
+class PostgresEndWatch:
+    """Wakes at the job's end; without a connection that listens it is looked for once a second."""
+
+    def __init__(self, watch: EndWatch, is_listening: Callable[[], bool]) -> None:
+        self._watch = watch
+        self._is_listening = is_listening
+
+    def wait(self, timeout_s: float) -> bool:
+        return self._watch.wait(self._longest_s(timeout_s))
+
+    async def wait_async(self, timeout_s: float) -> bool:
+        return await self._watch.wait_async(self._longest_s(timeout_s))
+
+    def close(self) -> None:
+        self._watch.close()
+
+    def _longest_s(self, timeout_s: float) -> float:
+        return timeout_s if self._is_listening() else min(timeout_s, LOOK_EVERY_S)

@@ -1,0 +1,50 @@
+"""Waiting on `file:`: a write to the folder wakes; where the system does not report writes, a look once a second."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from leasemill.job import JobHandle
+from leasemill.store.base import FullStore
+from leasemill.store.wal import lookout, watch
+from leasemill.store.wal.store import FileStore
+from leasemill.testing.rules import rule
+from tests.store.waiting import LONG_S, WaitingSuite, ack_next, in_process
+
+
+class TestFile(WaitingSuite):
+    @pytest.fixture
+    def url(self, tmp_path: Path) -> str:
+        return f"file:{tmp_path / 'jobs'}"
+
+    @pytest.fixture
+    def without_looking(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(lookout, "LOOK_EVERY_S", 3_600.0)
+
+    def is_ready_to_be_woken(self, store: FullStore) -> bool:
+        return bool(cast(FileStore, store)._lookout.ends)
+
+    def is_left_behind(self, store: FullStore) -> bool:
+        found = cast(FileStore, store)._lookout
+        return bool(found.ends) or found._thread is not None or found._log_ear is not None
+
+    @pytest.fixture
+    def without_reports_of_writes(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(watch, "_inotify", lambda _path, _events: None)
+
+    @rule("O9")
+    @pytest.mark.usefixtures("without_reports_of_writes")
+    def test_without_reports_of_writes_it_looks_once_a_second(self, url: str, handle: JobHandle[Any]) -> None:
+        other = in_process("spawn", ack_next, url, b"3")
+        assert handle.result(timeout=LONG_S) == 3
+        other.join(LONG_S)
+
+    @rule("O10")
+    @pytest.mark.usefixtures("without_reports_of_writes")
+    def test_without_reports_of_writes_a_cancellation_is_looked_for_once_a_second(
+        self, url: str, store: FullStore, handle: JobHandle[Any]
+    ) -> None:
+        self.test_a_cancellation_by_another_store_is_reported(url, store, handle)
