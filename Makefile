@@ -50,6 +50,13 @@ $(BENCH): requirements-bench.lock $(DEV)
 test: $(DEV) ## Run the tests, in two processes (PYTEST_ARGS="-k lane -x" to narrow)
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
+# The spinning processes end with the tests, however those end, and by themselves after an hour.
+.PHONY: test-busy
+test-busy: $(DEV) ## Run the tests while two other processes keep the machine busy
+	@timeout 3600 sh -c 'while :; do :; done' & first=$$!; timeout 3600 sh -c 'while :; do :; done' & second=$$!; \
+	trap 'kill $$first $$second 2>/dev/null' EXIT; trap 'exit 130' INT TERM; \
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
 .PHONY: mutants
 mutants: $(DEV) ## Put faults into the kernel and see that the tests notice (a few minutes)
 	$(BIN)/python -m tests.kernel.mutations

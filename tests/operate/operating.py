@@ -137,7 +137,7 @@ class OperateSuite:
         desk.fail("ValueError: no", *ids)
         began = time.monotonic()
         assert desk.said("jobs", "redrive", "--queue", "mail", "--rate", "20/s", "--reason", "gently") == ids
-        assert 0.5 <= time.monotonic() - began < 5
+        assert 0.5 <= time.monotonic() - began < 30
         assert set(desk.states(*ids)) == {JobState.READY}
 
     @pytest.mark.parametrize("rate", ["0/s", "fast", "5/week", "-1/s"])

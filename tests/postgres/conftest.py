@@ -74,3 +74,10 @@ def bank(admin: psycopg.Connection[Any], schema: str) -> Iterator[psycopg.Connec
 def told_version(admin: psycopg.Connection[Any], record_testsuite_property: Any) -> None:
     row = admin.execute("show server_version").fetchone()
     record_testsuite_property("postgresql", row[0] if row else "unknown")
+
+
+@pytest.fixture
+def only_notified(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody looks for jobs by himself: a worker that finds one was notified."""
+    monkeypatch.setattr("leasemill.worker.fetcher.POLL_S", 3600.0)
+    monkeypatch.setattr("leasemill.store.postgres.listen.LOOK_EVERY_S", 3600.0)

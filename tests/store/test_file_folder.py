@@ -13,7 +13,6 @@ import struct
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -551,7 +550,5 @@ def test_a_killed_process_frees_the_lock(folder: Path) -> None:
     process.kill()
     process.wait()
     process.stdout.close()
-    begun = time.monotonic()
     with FileStore(folder) as store:
         assert store.enqueue([JobSpec("j", "q", "k", policy=Policy())]) == [c.Enqueued("j")]
-    assert time.monotonic() - begun < 5

@@ -57,14 +57,14 @@ async def working(app: App, **options: Any) -> AsyncIterator[Worker]:
     try:
         yield worker
         worker.stop()
-        await asyncio.wait_for(task, 10)
+        await asyncio.wait_for(task, 30)
     finally:
         if not task.done():
             worker.stop(now=True)
-            await asyncio.wait([task], timeout=5)
+            await asyncio.wait([task], timeout=10)
 
 
-async def until(condition: Callable[[], object], what: str = "the condition", limit_s: float = 5) -> None:
+async def until(condition: Callable[[], object], what: str = "the condition", limit_s: float = 30) -> None:
     deadline = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < deadline, f"waited {limit_s} s in vain for {what}"

@@ -98,7 +98,7 @@ async def test_a_worker_waits_for_a_store_that_is_away_at_start_up(app: App, sto
     async with working(app) as worker:
         await until(lambda: worker.metrics.unavailable)
         store.is_away = False
-        await handle.aresult(5)
+        await handle.aresult(30)
 
 
 async def test_a_worker_that_cannot_reach_the_store_can_still_be_stopped(app: App, store: FaultyStore) -> None:
@@ -139,4 +139,4 @@ async def test_a_queue_that_is_not_claimed_this_way_stops_the_worker_with_a_sent
     (token,) = store.entropy.tokens(1)
     store.acquire([c.AcquireRequest("offsets", "lane", 1, "w", token)])
     with pytest.raises(QueueRefused, match="queue 'offsets' is claimed by acquire only"):
-        await asyncio.wait_for(Worker(app, handle_signals=False).run(), 5)
+        await asyncio.wait_for(Worker(app, handle_signals=False).run(), 60)

@@ -192,7 +192,7 @@ def test_a_broken_store_ends_housekeeping_and_is_told() -> None:
         [Chore("reaper", lambda: 1.0, breaks)], Metrics(), jitter=lambda: 1.0, on_end=ended.append
     )
     housekeeping.start()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     while not ended and time.monotonic() < deadline:
         threading.Event().wait(0.001)
     assert isinstance(ended[0], Broken)
@@ -216,7 +216,7 @@ async def test_a_worker_shows_what_it_runs_and_how_far_it_is(monkeypatch: pytest
     @app.job
     def imports(ctx: Context) -> None:
         ctx.progress(3, 10, "rows")
-        may_end.wait(5)
+        may_end.wait(60)
 
     handle = imports.enqueue()
     presence = app.store.presence
@@ -252,7 +252,7 @@ async def test_a_queue_policy_that_stops_fitting_is_said_loudly_and_leases_are_k
 
     @app.job(timeout=10)
     def waits() -> None:
-        may_end.wait(5)
+        may_end.wait(60)
 
     async with working(app, reaper_interval=5) as worker:
         await until(lambda: worker.metrics.reaper_runs)
@@ -261,7 +261,7 @@ async def test_a_queue_policy_that_stops_fitting_is_said_loudly_and_leases_are_k
         handle = waits.enqueue()
         await until(lambda: worker.metrics.extended >= 4)
         may_end.set()
-        await handle.aresult(5)
+        await handle.aresult(30)
     assert handle.record().attempt == 1
     assert caplog.text.count("a queue's policy does not fit this worker: reaper interval 5 s must be") == 1
     assert all(len(command.leases) == 1 for command in store.commands(c.Extend))

@@ -8,8 +8,8 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from contextlib import suppress
+from typing import IO
 
 import pytest
 
@@ -49,7 +49,7 @@ async def test_running_jobs_may_end_and_nothing_more_is_claimed(app: App) -> Non
     await asyncio.sleep(0.01)
     assert not task.done()
     gate.set()
-    await asyncio.wait_for(task, 5)
+    await asyncio.wait_for(task, 30)
     assert first.result(0) == 1
     assert (second.status(), second.record().attempt) == (JobState.READY, 0)
 
@@ -67,7 +67,7 @@ async def test_what_does_not_end_in_time_is_stopped_and_given_back_without_a_pen
 
     @app.job
     def endless_thread(ctx: Context) -> None:
-        ctx.lost.wait(10)
+        ctx.lost.wait(60)
         saw.append(f"told: {ctx.lost.reason}")
 
     handles = [endless.enqueue(), endless_thread.enqueue()]
@@ -87,13 +87,13 @@ async def test_a_thread_that_does_not_listen_is_left_behind_and_its_job_given_ba
 
     @app.job
     def deaf() -> None:
-        may_end.wait(10)
+        may_end.wait(60)
 
     handle = deaf.enqueue()
     worker, task = await started(app, shutdown_timeout=0)
     await until(lambda: worker.metrics.running)
     worker.stop()
-    await asyncio.wait_for(task, 5)
+    await asyncio.wait_for(task, 30)
     assert handle.status() is JobState.READY
     may_end.set()
 
@@ -231,7 +231,7 @@ async def test_jobs_claimed_while_stopping_are_given_back_unrun(
 
     monkeypatch.setattr(store, "arun", slow_claim)
     worker, task = await started(app)
-    await asyncio.wait_for(task, 5)
+    await asyncio.wait_for(task, 30)
     assert ran == []
     job = handle.record()
     assert (job.state, job.executions[0].reason) == (JobState.READY, AbortReason.RELEASED)
@@ -260,8 +260,10 @@ async def test_a_worker_leaves_no_thread_behind(app: App) -> None:
 
 
 PROGRAM = """
-import asyncio, sys, time
+import asyncio, logging, sys, time
 from leasemill import App, Worker
+
+logging.basicConfig(stream=sys.stdout, level=logging.INFO, format="%(message)s")
 
 app = App("memory:")
 
@@ -307,10 +309,16 @@ def test_signals_end_the_process_in_order_and_with_success(
         env=os.environ | {"PYTHONUNBUFFERED": "1"},
     ) as process:
         assert process.stdout is not None
-        assert process.stdout.readline() == "running\n"
-        for number in signals:
-            process.send_signal(number)
-            time.sleep(0.05)  # two signals of one kind that wait together would be one
-        rest, _ = process.communicate(timeout=20)
-    assert rest.split() == output
+        await_line(process.stdout, "running")
+        first, *second = signals
+        process.send_signal(first)
+        if second:
+            await_line(process.stdout, "stopping")  # two signals of one kind that wait together would be one
+            process.send_signal(second[0])
+        rest, _ = process.communicate(timeout=60)
+    assert [line for line in rest.splitlines() if line in ("ended", "exited")] == output
     assert process.returncode == 0
+
+
+def await_line(stream: IO[str], beginning: str) -> None:
+    assert any(line.startswith(beginning) for line in stream), f"it ended without a line that begins with {beginning}"
