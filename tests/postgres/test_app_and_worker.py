@@ -181,7 +181,7 @@ def test_every_command_that_looks_or_operates_works_on_a_database() -> None:
     assert leasemill("jobs", "redrive", "--queue", "mail", "--reason", "a test").exit_code == 0
     assert told("jobs", "show", bad)["state"] == "ready"
     assert leasemill("jobs", "cancel", bad, "--reason", "a test").exit_code == 0
-    assert told("jobs", "show", bad)["state"] == "dead"
+    assert told("jobs", "show", bad)["state"] == "cancelled"
     assert leasemill("jobs", "purge", "--queue", "mail", "--state", "dead", "--reason", "a test").exit_code == 0
     assert leasemill("jobs", "show", bad).exit_code == 1
 

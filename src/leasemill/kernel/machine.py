@@ -65,8 +65,10 @@ def _enqueue(state: State, command: c.Enqueue, now: int, events: Events) -> list
 def _claim(state: State, command: c.Claim, now: int, events: Events) -> list[c.Lease]:
     for name in command.queues:
         decide.check_claim_queue(state, name)
-    _at_once(state, decide.expire(state, command.limit, now), events)  # L7: claim records expiries itself
-    return _at_once(state, decide.claim(state, command, now), events)
+    leases = _at_once(state, decide.claim(state, command, now), events)
+    if leases or not _at_once(state, decide.expire(state, command.limit, now), events):
+        return leases
+    return _at_once(state, decide.claim(state, command, now), events)  # L7: what has expired is claimable again
 
 
 def _acquire(state: State, command: c.Acquire, now: int, events: Events) -> list[c.AcquireOutcome]:

@@ -8,7 +8,7 @@ happen here: a decision of its own, or a write to a row that was not locked or c
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from msgspec import Struct
@@ -51,9 +51,15 @@ def decide(
     queues: Iterable[str] = (),
     lanes: Iterable[LaneKey] = (),
     makes_lanes: bool = False,
+    find: tuple[str, Mapping[str, Any]] | None = None,
 ) -> AnswerT:
-    """Carry out a command that concerns these jobs, queues and lanes, and no others."""
+    """Carry out a command that concerns these jobs, queues and lanes, and no others.
+
+    `find`: the statement that locks the jobs and names them, in the same transaction.
+    """
     with connection.transaction():
+        if find is not None:
+            ids = [job_id for (job_id,) in site.all(connection, *find)]
         loaded = _load(site, connection, list(dict.fromkeys(ids)), set(queues), set(lanes), makes_lanes)
         before = image.image(loaded.state, loaded.numbers, loaded.turns)
         events, answer = run(loaded.state, command, loaded.now)
@@ -132,7 +138,7 @@ def _members(site: Site, connection: Connection, ids: list[str]) -> list[Any]:
         if not any(has_arrived for *_, has_arrived in members):
             return members
         connection.execute("select pg_advisory_xact_lock(%s)", [int8(site.admission_key)])
-        hot.admit(site, connection)
+        hot.admit(site, connection, waits=True)
     raise Moved("jobs wait for their admission")
 
 

@@ -148,12 +148,15 @@ def spec_of(row: Row) -> JobSpec:
     )
 
 
-def admit(site: Site, connection: Connection) -> None:
-    """Arrived jobs take their places in their lanes, in the transaction that is open. Lanes go by arrival."""
+def admit(site: Site, connection: Connection, *, waits: bool = False) -> None:
+    """Arrived jobs take their places in their lanes, in the transaction that is open. Lanes go by arrival.
+
+    Without `waits` those of a lane that somebody has locked are left to the next admission.
+    """
     given = {"admission_key": int8(site.admission_key), "limit": int8(ADMITTED_AT_ONCE)}
     is_open, count = site.one(connection, "arrive", given)
     if is_open and count:
-        site.positions.lower(site.all(connection, "admit", given))
+        site.positions.lower(site.all(connection, "admit_all" if waits else "admit", given))
 
 
 # Claim ---------------------------------------------------------------------------------------------------------
@@ -170,10 +173,8 @@ def check_claim_queues(site: Site, connection: Connection, queues: Sequence[str]
 
 class Claimed(NamedTuple):
     leases: list[c.Lease]
-    has_expired: bool = False
-    """There are leases to expire, found on the way."""
     has_arrived: bool = False
-    """There are arrivals to admit."""
+    """There are arrivals to admit, found on the way."""
 
 
 def claim(site: Site, connection: Connection, command: c.Claim, *, is_repeat: bool) -> Claimed:
@@ -184,7 +185,6 @@ def claim(site: Site, connection: Connection, command: c.Claim, *, is_repeat: bo
         "request_key": int8(None if command.request_id is None else advisory_key(command.request_id)),
         "worker": command.worker,
         "limit": int8(command.limit),
-        "from_at": int8(site.look_from()),
         "tokens": texts(command.tokens),
         "kinds": texts(list(kinds)),
         "policies": texts([policy_text(policy) for policy in kinds.values()]),
@@ -209,15 +209,14 @@ def _claimed(site: Site, connection: Connection, command: c.Claim, given: dict[s
         return Claimed([])
     site.remember((row[9], row[0], row[21]) for row in rows)
     leases = [lease_of(row) for row in rows]
-    *_, has_expired, has_arrived = rows[0]
-    if has_expired is None:  # a repeat: it says nothing of where the first claimable jobs are, and has not looked
+    *_, has_arrived = rows[0]
+    if has_arrived is None:  # a repeat: it says nothing of where the first claimable jobs are, and has not looked
         return Claimed(leases)
     if len(rows) == command.limit:
         site.positions.advance((row[1], 9 - row[5], row[19], row[20] or row[21]) for row in rows)
     else:
         site.positions.forget()
-    site.looked(given["from_at"], until=rows[0][13])
-    return Claimed(leases, has_expired, has_arrived)
+    return Claimed(leases, has_arrived)
 
 
 def acquire(site: Site, connection: Connection, request: c.AcquireRequest) -> c.Acquired | c.Backlogged | None:
@@ -351,7 +350,10 @@ def release(site: Site, connection: Connection, reports: Sequence[c.ReleaseRepor
 
 
 def commit(site: Site, connection: Connection, command: c.Commit, *, channel: str | None) -> c.CommitOutcome | None:
-    """None: not held, or committed before."""
+    """None: not held, or committed before.
+
+    Follow-ups in lanes are admitted in a transaction after this one: lanes are locked before leases, never after.
+    """
     followups = followup_specs(command)
     if not followups:
         return c.Committed(command.job_id, ()) if mark_committed(site, connection, command) else None
@@ -365,8 +367,6 @@ def commit(site: Site, connection: Connection, command: c.Commit, *, channel: st
             transaction.force_rollback = True  # X6: one conflict refuses the whole commit
             return conflict
         use_queues(site, connection, names, followups, outcomes)
-        if any(spec.lane is not None for spec in followups):
-            admit(site, connection)
     return c.Committed(command.job_id, tuple(spec.id for spec in followups))
 
 
@@ -441,9 +441,13 @@ def once_each(reports: Sequence[ReportT]) -> list[ReportT]:
     return list(first.values())
 
 
-def lock_retention(site: Site, connection: Connection) -> None:
-    """Who forgets jobs that succeeded is alone with it, so that none is counted twice."""
-    connection.execute("select pg_advisory_xact_lock(%s)", [int8(site.retention_key)])
+def lock_retention(site: Site, connection: Connection, *, waits: bool = True) -> bool:
+    """Who forgets jobs that succeeded is alone with it, so that none is counted twice. False: another is at it."""
+    if waits:
+        connection.execute("select pg_advisory_xact_lock(%s)", [int8(site.retention_key)])
+        return True
+    row = connection.execute("select pg_try_advisory_xact_lock(%s)", [int8(site.retention_key)]).fetchone()
+    return row is not None and bool(row[0])
 
 
 def trim(site: Site, connection: Connection, ids: list[str], attempts: Mapping[str, int]) -> None:

@@ -125,7 +125,7 @@ class Site:
 
     def look_from(self) -> int:
         """From which expiry on to look: what ended long ago was found then, but for a full look now and then."""
-        if self.clock is not None or time.monotonic() - self._looked_fully_at_s >= FULL_LOOK_S:
+        if time.monotonic() - self._looked_fully_at_s >= FULL_LOOK_S:
             return 0
         return max(0, self._looked_until - EXPIRY_SLACK_US)
 

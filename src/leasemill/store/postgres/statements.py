@@ -10,7 +10,10 @@ from leasemill.errors import Invalid
 
 FOLDER: Final = Path(__file__).parent / "sql"
 NEEDLESS: Final = re.compile(r" ?([(),=<>+]) ?")
-WITHOUT: Final = {"enqueue_new": ("enqueue", "on conflict on constraint job_id do nothing")}
+WITHOUT: Final = {
+    "enqueue_new": ("enqueue", "on conflict on constraint job_id do nothing"),
+    "admit_all": ("admit", "skip locked"),
+}
 """Statements that are another one's file without a clause."""
 SCHEMA_NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}", re.ASCII)
 

@@ -11,6 +11,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import Any, Final, TypeVar, cast
 
 from msgspec.structs import replace
@@ -31,7 +32,7 @@ from leasemill.store.postgres.decided import decide
 from leasemill.store.postgres.listen import Listener, News, PostgresWatch, Teller
 from leasemill.store.postgres.messages import Messages
 from leasemill.store.postgres.migrate import applied, migrate, migrations
-from leasemill.store.postgres.pool import Connection, Moved, Pool
+from leasemill.store.postgres.pool import LOGGER, Connection, Moved, Pool
 from leasemill.store.postgres.presence import PostgresPresence
 from leasemill.store.postgres.site import Site
 from leasemill.store.postgres.statements import Statements
@@ -79,6 +80,7 @@ class PostgresStore(Verbs):
         self._lane_tokens: set[str] = set()
         self._offset_lanes: dict[str, tuple[str, str]] = {}
         self._retained_at_s = time.monotonic()
+        self._admission: Future[None] | None = None
         self._is_closed = False
         try:
             self._pool.run(self._check_schema)
@@ -227,47 +229,58 @@ class PostgresStore(Verbs):
         return answer
 
     def _do_claim(self, command: c.Claim) -> list[c.Lease]:
-        site, tries = self._site, 0
+        """What is granted is returned at once; only a claim that is granted nothing looks for more to give (L7)."""
+        site = self._site
+        if not site.claim_queues.issuperset(command.queues):
+            self._pool.run(lambda connection: hot.check_claim_queues(site, connection, command.queues))
+        claimed = self._claimed(command)
+        if not claimed.leases and self._look(command.limit):
+            claimed = self._claimed(command)
+        elif claimed.has_arrived:
+            self._admit_soon()
+        self._remember(claimed.leases)
+        return claimed.leases
+
+    def _claimed(self, command: c.Claim) -> hot.Claimed:
+        tries = 0
 
         def work(connection: Connection) -> hot.Claimed:
             nonlocal tries
             tries += 1
-            return hot.claim(site, connection, command, is_repeat=tries > 1)
+            return hot.claim(self._site, connection, command, is_repeat=tries > 1)
 
-        if not site.claim_queues.issuperset(command.queues):
-            self._pool.run(lambda connection: hot.check_claim_queues(site, connection, command.queues))
-        is_repeatable = command.request_id is not None
-        looks_first = site.clock is not None  # a test's time stands still: each claim sees what it brings
-        if looks_first:
-            self._look(command.limit)
-        claimed = self._pool.run(work, is_repeatable=is_repeatable)
-        if claimed.leases and not looks_first:
-            self._catch_up(command.limit, claimed.has_expired, claimed.has_arrived)
-        elif not looks_first and self._look(command.limit):
-            claimed = self._pool.run(work, is_repeatable=is_repeatable)
-        self._remember(claimed.leases)
-        return claimed.leases
+        return self._pool.run(work, is_repeatable=command.request_id is not None)
 
     def _look(self, limit: int) -> bool:
-        """L7: what time has taken is recorded before a claim; arrived jobs are admitted. Whether there were any."""
+        """L7: leases that have expired are recorded as such, arrived jobs are admitted. Whether there were any."""
         site = self._site
         from_at = site.look_from()
         has_expired, has_arrived, now = self._pool.run(
             lambda connection: site.one(connection, "due", {"from_at": int8(from_at)})
         )
         site.looked(from_at, until=now)
-        return self._catch_up(limit, has_expired, has_arrived)
-
-    def _catch_up(self, limit: int, has_expired: bool, has_arrived: bool) -> bool:
         if has_expired:
-            self._do_expire(c.Expire(limit))
+            self._expired(limit, from_at)
         if has_arrived:
             self._pool.run(self._admit)
-        return has_expired or has_arrived
+        return bool(has_expired or has_arrived)
 
     def _admit(self, connection: Connection) -> None:
         with connection.transaction():
             hot.admit(self._site, connection)
+
+    def _admit_soon(self) -> None:
+        """In a thread beside: a claim that was granted something does not wait for it."""
+        if self._admission is None or self._admission.done():
+            self._admission = self._threads.submit(self._admit_committed)
+
+    def _admit_committed(self) -> None:
+        """Arrivals are durable: an admission that fails is left to the next claim that sees them."""
+        try:
+            self._pool.run(self._admit)
+        except Unavailable as error:
+            LOGGER.warning("admission to lanes put off: %s", error)
+        self._signal.notify()
 
     def _remember(self, leases: Sequence[c.Lease]) -> None:
         """Which leases are of lanes, so that their ack needs no second try; what executions are too many."""
@@ -369,23 +382,31 @@ class PostgresStore(Verbs):
             return outcome or decide(site, connection, command, ids=[command.job_id])
 
         answer = self._pool.run(work)
+        if any(followup.lane is not None for followup in command.followups):
+            self._admit_committed()
         self._signal.notify()
         return answer
 
     # Decided by the kernel
 
     def _do_expire(self, command: c.Expire) -> list[c.Expiration]:
+        """With what else is done now and then: whoever runs the reaper admits and forgets."""
+        answer = self._expired(command.limit)
+        self._admit_committed()
+        self._retain()
+        return answer
+
+    def _expired(self, limit: int, from_at: int = 0) -> list[c.Expiration]:
+        """L7. Jobs whose rows somebody has locked are left for the next time."""
         site = self._site
 
         def work(connection: Connection) -> list[c.Expiration]:
-            given = {"from_at": int8(0), "limit": int8(command.limit)}
-            ids = [job_id for (job_id,) in site.all(connection, "expired", given)]
-            return decide(site, connection, command, ids=ids) if ids else []
+            given = {"from_at": int8(from_at), "limit": int8(limit)}
+            return decide(site, connection, c.Expire(limit), find=("expired", given))
 
         answer = self._pool.run(work)
         if answer:
             self._wake()
-        self._retain()
         return answer
 
     def _do_acquire(self, command: c.Acquire) -> list[c.AcquireOutcome]:
@@ -446,11 +467,15 @@ class PostgresStore(Verbs):
         return answer
 
     def _do_prune(self, command: c.Prune) -> int:
+        return self._pruned(command, waits=True)
+
+    def _pruned(self, command: c.Prune, *, waits: bool) -> int:
         given = {"before": int8(command.before), "keep": int8(command.keep), "limit": int8(command.limit)}
 
         def work(connection: Connection) -> int:
             with connection.transaction():
-                hot.lock_retention(self._site, connection)
+                if not hot.lock_retention(self._site, connection, waits=waits):
+                    return 0
                 (count,) = self._site.one(connection, "prune", given)
             self._site.all(connection, "tally", {})
             return int(count)
@@ -458,15 +483,21 @@ class PostgresStore(Verbs):
         return self._pool.run(work, is_repeatable=False)
 
     def _retain(self) -> None:
-        """O7, now and then, by whoever expires."""
-        if self._site.clock is not None or time.monotonic() - self._retained_at_s < RETENTION_EVERY_S:
+        """O7, now and then, by whoever runs the reaper; left to the next round where another is at it."""
+        if time.monotonic() - self._retained_at_s < RETENTION_EVERY_S:
             return
         self._retained_at_s = time.monotonic()
+        try:
+            self._retain_for(LONGEST_RETENTION_S)
+        except Unavailable as error:
+            LOGGER.warning("retention put off: %s", error)
+
+    def _retain_for(self, seconds: float) -> None:
         (now,) = self._pool.run(lambda connection: self._site.one(connection, "clock", {}))
         before = now - int(self._options.retain_for_s * 1_000_000)
         prune = c.Prune(before, self._options.retain_count, RETENTION_BATCH)
-        until_s = self._retained_at_s + LONGEST_RETENTION_S
-        while self._do_prune(prune) == RETENTION_BATCH and time.monotonic() < until_s:
+        until_s = time.monotonic() + seconds
+        while self._pruned(prune, waits=False) == RETENTION_BATCH and time.monotonic() < until_s:
             pass
         while self._pool.run(self._forget_requests) == RETENTION_BATCH and time.monotonic() < until_s:
             pass

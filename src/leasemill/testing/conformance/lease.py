@@ -353,12 +353,28 @@ class Leases:
         assert state_of(harness, "job-5") is JobState.LEASED
 
     @rule("L7")
-    def test_claim_records_expiries_too(self, harness: Harness) -> None:
+    def test_a_claim_that_would_give_nothing_records_expiries_first(self, harness: Harness) -> None:
         lease = enqueue_and_claim(harness, queue="elsewhere")
         let_expire(harness, lease)
         assert claim_ids(harness) == []
         assert state_of(harness) is JobState.READY
         assert expire(harness) == []
+
+    @rule("L7", "C3")
+    def test_an_idle_worker_takes_over_what_has_expired_without_a_reaper(self, harness: Harness) -> None:
+        lease = enqueue_and_claim(harness)
+        let_expire(harness, lease)
+        (again,) = claim(harness)
+        assert (again.job.id, again.attempt) == (lease.job.id, 2)
+
+    @rule("L7")
+    def test_a_claim_that_gives_something_leaves_expiries_to_expire(self, harness: Harness) -> None:
+        lease = enqueue_and_claim(harness)
+        let_expire(harness, lease)
+        enqueue_one(harness, "other")
+        assert claim_ids(harness, limit=5) == ["other"]
+        assert state_of(harness) is JobState.LEASED
+        assert [one.job_id for one in expire(harness)] == ["job"]
 
     @rule("L7", "N9")
     def test_expire_leaves_leases_without_end_alone(self, harness: Harness) -> None:

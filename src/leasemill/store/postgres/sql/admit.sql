@@ -1,6 +1,7 @@
 -- admission, second step, in the same transaction: arrived jobs become heads of idle lanes or line up (N2, N3).
 -- Sees what became visible before it began, in the order of numbers. Returns the new heads' places in the ready table.
--- Locks lanes, in order. A lane that vanished since the first step is left to the next admission.
+-- Locks lanes, in order. One that somebody has locked, or that vanished since the first step, is left to the next admission;
+-- `admit_all` waits for the locked ones.
 with come as materialized (
     select first.no, first.queue, first.lane, 9 - jobs.priority as rank, jobs.created_at,
         case when jobs.run_at is null then jobs.created_at + coalesce(jobs.delay_us, 0)
@@ -15,7 +16,7 @@ with come as materialized (
     from touched cross join lateral (
         select lanes.* from leasemill.lanes
         where lanes.queue = touched.queue and lanes.lane = touched.lane
-        for update
+        for update skip locked
     ) as lane
 ), placed as materialized (
     select come.*, locked.head is null and come.place = 1 as is_head

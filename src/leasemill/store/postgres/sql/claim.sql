@@ -2,7 +2,7 @@
 -- C1, C2: due, not paused; by priority, available_at, sequence. C5: a repeated request gets its held leases and no others,
 -- found by its row in requests. I2: stops before a job that has had the token meant for it. I5: the terms are settled here.
 -- Returns the leases with their jobs, by fence: drawn in the order of number, which no join here may change; with each,
--- whether there are leases to expire (L7) or arrivals to admit before the next claim; NULL with those of a repeat.
+-- whether there are arrivals to admit; NULL with those of a repeat.
 -- Locks the ready rows it takes; skips those others hold.
 with gate as materialized (
     select pg_try_advisory_xact_lock_shared(%(request_key)b::int8), leasemill.clock(%(now)b::int8) as now
@@ -76,22 +76,16 @@ with gate as materialized (
     select %(request_id)b::text, min(now) + 60000000, array_agg(no) from settled
     having count(*) > 0 and %(request_id)b::text is not null
     on conflict (id) do update set forget_at = excluded.forget_at, nos = (excluded.nos || r.nos)[:20000]
-), due as materialized (
-    select
-        exists (
-            select from leasemill.leases
-            where expires_at between %(from_at)b::int8 and now and expires_at < 9223372036854775807
-        ) as has_expired,
-        exists (select from leasemill.arrivals) as has_arrived
-    from gate
+), come as materialized (
+    select exists (select from leasemill.arrivals) as has_arrived
 )
 select id, queue, kind, payload, lane, priority, run_at, delay_us, policy, token, attempt, fence,
     %(worker)b::text, now, expires_at, terms, retries, expirations, created_at, available_at, seq, no,
-    due.*
-from settled cross join due
+    has_arrived
+from settled cross join come
 union all
 select id, j.queue, kind, payload, j.lane, priority, run_at, delay_us, policy, token, attempt, fence, worker, leased_at,
-    expires_at, terms, retries, expirations, created_at, available_at, seq, j.no, null, null
+    expires_at, terms, retries, expirations, created_at, available_at, seq, j.no, null
 from repeated as l
 cross join lateral (select * from leasemill.jobs where no = l.no offset 0) as j
 order by fence
