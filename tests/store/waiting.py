@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 
+from leasemill import App, Context
 from leasemill.job import JobHandle
 from leasemill.kernel.commands import AckReport
 from leasemill.kernel.model import Job, JobSpec
 from leasemill.store.base import FullStore, open_store
 from leasemill.testing.processes import wait_until
 from leasemill.testing.rules import rule
+from tests.worker.support import until, working
 
 LONG_S = 30.0
 QUEUE = "work"
@@ -27,6 +29,12 @@ def ack_next(url: str, result: bytes) -> None:
     with open_store(url) as store:
         (lease,) = store.claim("worker", [QUEUE], 1)
         store.ack([AckReport(lease.job.id, lease.token, result)])
+
+
+def cancel(url: str, job_id: str) -> None:
+    """In another process."""
+    with open_store(url) as store:
+        store.cancel([job_id], by="ada", reason="because")
 
 
 def wait_in_child(store: FullStore, answers: Any) -> None:
@@ -153,3 +161,33 @@ class WaitingSuite:
             other.cancel(["job"], by="ada", reason="because")
         assert called.wait(LONG_S)
         subscription.close()
+
+    @rule("O10")
+    @pytest.mark.usefixtures("without_looking")
+    @pytest.mark.parametrize("is_async", [True, False])
+    async def test_a_cancellation_by_another_process_stops_the_handler(
+        self, url: str, store: FullStore, is_async: bool
+    ) -> None:
+        app = App(store=store)
+        saw: list[str | None] = []
+
+        @app.job(lease=3_600, name="waits_async")  # the next heartbeat is far away
+        async def waits_async(ctx: Context) -> None:
+            try:
+                await asyncio.sleep(600)
+            except asyncio.CancelledError:
+                saw.append(ctx.lost.reason)
+                raise
+
+        @app.job(lease=3_600, name="waits_sync")
+        def waits_sync(ctx: Context) -> None:
+            assert ctx.lost.wait(LONG_S)
+            saw.append(ctx.lost.reason)
+
+        handle = await (waits_async if is_async else waits_sync).aenqueue()
+        async with working(app) as worker:
+            await until(lambda: worker.metrics.running, limit_s=LONG_S)
+            other = in_process("spawn", cancel, url, handle.id)
+            await until(lambda: saw, limit_s=LONG_S)
+        other.join(LONG_S)
+        assert saw == ["cancelled"]

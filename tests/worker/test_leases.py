@@ -20,6 +20,7 @@ from leasemill.testing.rules import rule
 from leasemill.worker.execution import Execution, Phase
 from leasemill.worker.heartbeat import Heartbeat
 from leasemill.worker.metrics import Metrics
+from leasemill.worker.pacing import HURRY_EVERY_S
 from tests.worker.support import FaultyStore, until, working
 
 # The heartbeat alone, with a clock of its own -------------------------------------------------------------------
@@ -182,6 +183,28 @@ def test_a_lost_lease_is_told_with_the_stores_reason(bench: Bench) -> None:
     assert bench.extends() == [["a", "b"], ["b"]]
 
 
+@rule("O10")
+def test_a_cancellation_has_all_leases_extended_at_once_but_not_too_often(bench: Bench) -> None:
+    bench.run("a")
+    bench.run("b")
+    bench.run("queued", Phase.QUEUED)
+    bench.clock.advance(s=1)
+    bench.store.cancel(["a"], by="me", reason="test")
+    bench.heartbeat.hurry()
+    assert bench.heartbeat.wakes_at <= bench.now()
+    assert bench.beat_at(1) == pytest.approx(10)
+    assert (bench.extends(), bench.lost) == ([["a", "b"]], [("a", "cancelled")])
+    bench.store.cancel(["b"], by="me", reason="test")
+    bench.heartbeat.hurry()
+    assert bench.beat_at(1.1) == pytest.approx(1 + HURRY_EVERY_S)
+    assert bench.extends() == [["a", "b"]]
+    bench.store.fail(c.Extend, "before")
+    again_at = bench.beat_at(1 + HURRY_EVERY_S)
+    assert bench.lost == [("a", "cancelled")]
+    bench.beat_at(max(again_at, 1 + 2 * HURRY_EVERY_S))
+    assert bench.lost == [("a", "cancelled"), ("b", "cancelled")]
+
+
 def test_a_handler_that_outran_its_timeout_on_a_blocked_loop_is_not_kept_alive(bench: Bench) -> None:
     execution = bench.run("a")
     execution.timeout_at = 10
@@ -247,31 +270,31 @@ async def test_a_handler_that_blocks_the_event_loop_for_longer_than_its_lease_ke
     assert (handle.record().attempt, worker.metrics.lost) == (1, 0)
 
 
-@rule("O1")
+@rule("O1", "O10")
 @pytest.mark.parametrize("is_async", [True, False])
 async def test_a_handler_whose_job_is_cancelled_is_stopped_and_its_report_dropped(
     app: App, store: FaultyStore, is_async: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     saw: list[str] = []
 
-    @app.job(lease=1, timeout=60, name="waits_async")
+    @app.job(lease=3_600, name="waits_async")  # the next heartbeat is far away
     async def waits_async(ctx: Context) -> None:
         try:
-            await asyncio.sleep(60)
+            await asyncio.sleep(600)
         except asyncio.CancelledError:
             saw.append("cancelled")
             raise
 
-    @app.job(lease=1, timeout=60, name="waits_sync")
+    @app.job(lease=3_600, name="waits_sync")
     def waits_sync(ctx: Context) -> None:
-        assert ctx.lost.wait(60)
+        assert ctx.lost.wait(30)
         saw.append(f"lost: {ctx.lost.reason}")
 
     handle = (waits_async if is_async else waits_sync).enqueue()
     async with working(app) as worker:
-        await until(lambda: worker.metrics.running)
+        await until(lambda: worker.metrics.running, limit_s=30)
         store.cancel([handle.id], by="me", reason="not needed")
-        await until(lambda: worker.metrics.lost and not worker.metrics.running)
+        await until(lambda: worker.metrics.lost and not worker.metrics.running, limit_s=30)
     assert saw == ["cancelled" if is_async else "lost: cancelled"]
     assert handle.status() is JobState.CANCELLED
     assert (store.commands(c.Ack), store.commands(c.Nack)) == ([], [])

@@ -2,6 +2,9 @@
 
 It extends what runs. A job that only waits for a slot is not extended (it is given back soon), nor is one whose handler
 has outrun its timeout because the event loop is blocked: somebody else must get it.
+
+When the store reports that a running job was cancelled, all that runs is extended at once: the answer says which of it
+is lost (O10).
 """
 
 from __future__ import annotations
@@ -14,11 +17,11 @@ from collections.abc import Callable, Iterable
 
 from leasemill.errors import Unavailable
 from leasemill.kernel import commands as c
-from leasemill.store.base import Store
+from leasemill.store.base import Store, Subscription
 from leasemill.worker.background import Background
 from leasemill.worker.execution import Execution, Phase
 from leasemill.worker.metrics import Metrics
-from leasemill.worker.pacing import backoff_s, beat_at, retry_beat_s, worth_extending
+from leasemill.worker.pacing import HURRY_EVERY_S, backoff_s, beat_at, retry_beat_s, worth_extending
 from leasemill.worker.reporter import Ended
 
 log = logging.getLogger("leasemill.worker")
@@ -52,15 +55,21 @@ class Heartbeat:
         self._extending: frozenset[str] = frozenset()
         self._failures = 0
         self._not_before = 0.0
+        self._is_hurried = False
+        self._hurried_at = -HURRY_EVERY_S
+        self._subscription: Subscription | None = None
         self._changed = threading.Condition()
         self._is_stopping = False
         self.wakes_at = math.inf
         self._background = Background("heartbeat", self._run, on_end)
 
     def start(self) -> None:
+        self._subscription = self._store.watch_cancellations(self.hurry)
         self._background.start()
 
     def stop(self) -> None:
+        if self._subscription is not None:
+            self._subscription.close()
         with self._changed:
             self._is_stopping = True
             self._changed.notify()
@@ -81,6 +90,13 @@ class Heartbeat:
                     self.wakes_at = due_at
                     self._changed.notify()
 
+    def hurry(self) -> None:
+        """O10: a job that runs may have been cancelled. Ask at once, but not too often. From any thread."""
+        with self._changed:
+            self._is_hurried = True
+            self.wakes_at = min(self.wakes_at, self._hurried_at + HURRY_EVERY_S)
+            self._changed.notify()
+
     def admit(self, reports: list[Ended]) -> tuple[list[Ended], list[Ended]]:
         """Reports that may be sent, and those that must wait: an extension that came after them would be refused."""
         with self._lock:
@@ -95,27 +111,40 @@ class Heartbeat:
     def beat(self) -> float:
         """Extend what is due; answers when to look again."""
         now = self._monotonic()
-        due = [] if now < self._not_before else self._take_due(now)
-        if due:
-            self._extend(due)
+        if now >= self._not_before:
+            is_hurried = self._takes_hurry(now)
+            due = self._take_due(now, is_hurried)
+            if due:
+                self._extend(due, is_hurried)
         return self._next_at(self._monotonic())
 
-    def _take_due(self, now: float) -> list[Execution]:
+    def _takes_hurry(self, now: float) -> bool:
+        if not self._is_hurried or now < self._hurried_at + HURRY_EVERY_S:
+            return False
+        self._is_hurried = False
+        self._hurried_at = now
+        return True
+
+    def _take_due(self, now: float, is_hurried: bool) -> list[Execution]:
         with self._lock:
             running = [it for it in self._running() if _is_extended(it, now)]
-            if not any(self._due_at(it) <= now for it in running):
+            if is_hurried:
+                due = running
+            elif any(self._due_at(it) <= now for it in running):
+                due = [it for it in running if worth_extending(now, it.sent_at, it.lease_s)]
+            else:
                 return []
-            due = [it for it in running if worth_extending(now, it.sent_at, it.lease_s)]
             self._extending = frozenset(it.lease.token for it in due)
             return due
 
-    def _extend(self, due: list[Execution]) -> None:
+    def _extend(self, due: list[Execution], is_hurried: bool) -> None:
         refs = [c.LeaseRef(it.lease.job.id, it.lease.token) for it in due]
         sent_at = self._monotonic()
         try:
             outcomes = self._store.extend(refs)
         except Unavailable as error:
             self._failed(error, due)
+            self._is_hurried |= is_hurried
             return
         finally:
             with self._lock:
@@ -152,7 +181,7 @@ class Heartbeat:
 
     def _next_at(self, now: float) -> float:
         """When the next lease is due; one that has run out is declared lost here, whether or not the loop can."""
-        next_at = math.inf
+        next_at = max(self._hurried_at + HURRY_EVERY_S, self._not_before) if self._is_hurried else math.inf
         for execution in self._running():
             if not _is_extended(execution, now):
                 continue

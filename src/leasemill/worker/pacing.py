@@ -18,6 +18,9 @@ BEAT_FRACTION: Final = 0.3
 BEAT_TOGETHER_FRACTION: Final = 0.15
 """Of a lease: from when on it is extended along with others that are due."""
 
+HURRY_EVERY_S: Final = 0.25
+"""How often leases are extended ahead of time, at most, because running jobs were cancelled."""
+
 MARGIN_FRACTION: Final = 0.1
 """Of a lease: with less than this left a handler is stopped."""
 
