@@ -14,6 +14,7 @@ from typing import Any, Final, NoReturn, TypeVar
 from weakref import WeakKeyDictionary
 
 import psycopg
+from psycopg import AsyncCursor, Cursor
 from psycopg.abc import PQGen
 from psycopg.rows import tuple_row
 
@@ -30,6 +31,8 @@ class CommitConnection(psycopg.Connection[tuple[Any, ...]]):
 
     has_prepared = False
     """Whether our statements are prepared in its session."""
+    is_as_before = True
+    """Whether nothing of the block it was used for is left in its session."""
 
     def _deallocate(self, name: bytes | None) -> PQGen[None]:
         """psycopg forgets all prepared statements (after DROP, ALTER or ROLLBACK), ours among them."""
@@ -48,6 +51,8 @@ class AsyncCommitConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
 
     has_prepared = False
     """Whether our statements are prepared in its session."""
+    is_as_before = True
+    """Whether nothing of the block it was used for is left in its session."""
 
     def _deallocate(self, name: bytes | None) -> PQGen[None]:
         """psycopg forgets all prepared statements (after DROP, ALTER or ROLLBACK), ours among them."""
@@ -108,10 +113,11 @@ class CommitPool:
     def give_back(self, connection: CommitConnection) -> None:
         if connection.closed:
             self.forget_idle()
-        elif self._is_closed or connection.info.transaction_status:
+        elif self._must_end(connection):
             connection.close()
         else:
-            connection.row_factory = tuple_row  # whatever the block has set
+            self._undo_attributes(connection)
+            connection.row_factory, connection.cursor_factory = tuple_row, Cursor
             self._idle.append(connection)
         self._places.release()
 
@@ -141,10 +147,11 @@ class CommitPool:
         """Without a wait, so that nothing can cut it short."""
         if connection.closed:
             self.forget_idle()
-        elif self._is_closed or connection.info.transaction_status:
+        elif self._must_end(connection):
             connection.pgconn.finish()
         else:
-            connection.row_factory = tuple_row  # whatever the block has set
+            self._undo_attributes(connection)
+            connection.row_factory, connection.cursor_factory = tuple_row, AsyncCursor
             self._async_idle.append(connection)
         self._places_here().release()
 
@@ -170,13 +177,27 @@ class CommitPool:
             self._inherited = (self._idle, self._async_idle)  # the parent's: not ours to use or to close
             self._begin_anew()
 
+    def _must_end(self, connection: CommitConnection | AsyncCommitConnection) -> bool:
+        return self._is_closed or bool(connection.info.transaction_status) or not connection.is_as_before
+
+    def _undo_attributes(self, connection: CommitConnection | AsyncCommitConnection) -> None:
+        """Whatever the block has set on the object; its session was made as before by the server."""
+        connection.prepare_threshold = self._prepare_threshold
+        connection._adapters = None
+        connection._notice_handlers.clear()
+        connection._notify_handlers.clear()
+
+    @property
+    def _prepare_threshold(self) -> int | None:
+        return PREPARE_AFTER if self.prepares else None
+
     def _settings(self) -> dict[str, Any]:
         options = {"options": session_options(self._conninfo, SERVER_NETWORK)} if self.has_settings else {}
         return {
             **self._network,
             **options,
             "autocommit": True,
-            "prepare_threshold": PREPARE_AFTER if self.prepares else None,
+            "prepare_threshold": self._prepare_threshold,
             "fallback_application_name": "leasemill commit",
             "client_encoding": "utf8",
         }

@@ -36,6 +36,7 @@ class _Plain:
 
 
 PLAIN: Final = _Plain()
+ENDS: Final = frozenset({b"COMMIT", b"ROLLBACK"})
 
 
 class PlainCursor(psycopg.Cursor[Row]):
@@ -77,31 +78,34 @@ async def afollow(site: Site, connection: psycopg.AsyncConnection[Any], steps: S
 
 
 def say(connection: psycopg.Connection[Any], message: bytes) -> str | None:
-    """Several statements at once, in half the time a cursor takes; the first value of the one that gives rows, if any.
+    """Several statements at once, in half the time a cursor takes; the first value of the last one, if it gives rows.
 
-    None of them is the user's: they need no parameters, types or rows of psycopg's.
+    None of them is the user's: they need no parameters, types or rows of psycopg's. An error after COMMIT or ROLLBACK
+    is none of the transaction's: then there is no value.
     """
     with connection.lock:
         connection.pgconn.send_query(message)
-        return _first_value(connection.wait(execute(connection.pgconn)))
+        return _last_value(connection.wait(execute(connection.pgconn)))
 
 
 async def asay(connection: psycopg.AsyncConnection[Any], message: bytes) -> str | None:
     """`say` in async code."""
     async with connection.lock:
         connection.pgconn.send_query(message)
-        return _first_value(await connection.wait(execute(connection.pgconn)))
+        return _last_value(await connection.wait(execute(connection.pgconn)))
 
 
-def _first_value(results: Sequence[PGresult]) -> str | None:
+def _last_value(results: Sequence[PGresult]) -> str | None:
+    found: str | None = None
     for result in results:
         if result.status == ExecStatus.FATAL_ERROR:
+            if any(one.command_status in ENDS for one in results):
+                return None
             raise error_from_result(result)
-    for result in results:
-        if result.status == ExecStatus.TUPLES_OK and result.ntuples:
-            value = result.get_value(0, 0)
-            return None if value is None else value.decode()
-    return None
+        if result.status == ExecStatus.TUPLES_OK:
+            value = result.get_value(0, 0) if result.ntuples else None
+            found = None if value is None else value.decode()
+    return found
 
 
 def timed(site: Site, given: Mapping[str, Any]) -> dict[str, Any]:

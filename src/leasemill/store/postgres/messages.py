@@ -1,8 +1,9 @@
 """The two messages of a user's transaction: how it begins, and how it ends.
 
-Each is several statements sent at once, which saves half of the round trips. Our statements in them are prepared by
-name, or written out where prepared statements do not last. Values are quoted by libpq; what is sent here is never the
-user's SQL.
+Each is several statements sent at once, which saves half of the round trips. What ends a transaction also makes the
+session as it was, so that nothing a block has set reaches the next one, in another job. Our statements in them are
+prepared by name, or written out where prepared statements do not last. Values are quoted by libpq; what is sent here
+is never the user's SQL.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ NOT_HELD: Final = "leasemill: not held"
 BEGIN: Final = b"begin isolation level read committed;"
 BY_INDEX: Final = b"set local enable_seqscan=off;set local enable_bitmapscan=off;"
 """For our statements alone: a plan made while the table of leases was nearly empty would read all of it, for ever."""
+AS_BEFORE: Final = b";close all;set session authorization default;reset all;unlisten *;discard temp;discard sequences;"
+"""DISCARD ALL in parts: it cannot follow others in a message, and would take our prepared statements along."""
 AS_IT_WAS: Final = b";set local enable_seqscan to default;set local enable_bitmapscan to default"
 
 UserConnection = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
@@ -36,12 +39,15 @@ class Statement:
         self._names = list(types)
         numbers = {name: f"${number}" for number, name in enumerate(types, 1)}
         body = PLACE.sub(lambda place: numbers[place[1]], text)
-        self.preparing = f"prepare leasemill_{name}({','.join(types.values())}) as {body};".encode()
-        self._call = f"execute leasemill_{name}(".encode()
+        parameters = f"({','.join(types.values())})" if types else ""
+        self.preparing = f"prepare leasemill_{name}{parameters} as {body};".encode()
+        self._call = f"execute leasemill_{name}".encode()
 
     def called(self, values: Mapping[str, bytes]) -> bytes:
         """By its name, for a session in which it is prepared."""
-        return self._call + b",".join([values[name] for name in self._names]) + b")"
+        if not self._names:
+            return self._call
+        return self._call + b"(" + b",".join([values[name] for name in self._names]) + b")"
 
     def written_out(self, values: Mapping[str, bytes]) -> bytes:
         return PLACE.sub(lambda place: f"{values[place[1]].decode()}::{place[2]}", self._text).encode()
@@ -54,7 +60,8 @@ class Messages:
         self._site = site
         self._look = Statement("look", site.statements["look"].decode())
         self._last = Statement("commit_last", site.statements["commit_last"].decode())
-        self._preparing = self._look.preparing + self._last.preparing
+        self._left_over = Statement("left_over", site.statements["left_over"].decode())
+        self._preparing = self._look.preparing + self._last.preparing + self._left_over.preparing
 
     def begin(
         self, connection: UserConnection, lease: c.LeaseRef, idle_ms: int, *, prepares: bool, is_prepared: bool
@@ -68,7 +75,14 @@ class Messages:
         result = None if command.result is None else command.result.decode()
         values = self._values(connection, {"id": command.job_id, "token": command.token, "result": result})
         values["age"] = b"%d" % age_us
-        return BY_INDEX + (self._last.called(values) if is_prepared else self._last.written_out(values)) + b";commit"
+        last = self._last.called(values) if is_prepared else self._last.written_out(values)
+        return BY_INDEX + last + b";commit" + self._reset(is_prepared)
+
+    def roll_back(self, *, is_prepared: bool) -> bytes:
+        return b"rollback" + self._reset(is_prepared)
+
+    def _reset(self, is_prepared: bool) -> bytes:
+        return AS_BEFORE + (self._left_over.called({}) if is_prepared else self._left_over.written_out({}))
 
     def _values(self, connection: UserConnection, given: Mapping[str, str | None]) -> dict[str, bytes]:
         quote = Escaping(connection.pgconn).escape_literal
@@ -80,3 +94,8 @@ class Messages:
 def is_not_held(error: psycopg.Error) -> bool:
     """Whether it is commit_last.sql that failed, as it is meant to."""
     return isinstance(error, psycopg.errors.InvalidTextRepresentation) and NOT_HELD in str(error)
+
+
+def is_as_before(value: str | None) -> bool:
+    """What the last value of a message that ends a transaction says of its session."""
+    return value == "f"

@@ -28,7 +28,7 @@ from leasemill.store.postgres.commit_pool import (
     unreachable,
 )
 from leasemill.store.postgres.cursors import afollow, asay, follow, say
-from leasemill.store.postgres.messages import Messages, is_not_held
+from leasemill.store.postgres.messages import Messages, is_as_before, is_not_held
 from leasemill.store.postgres.pool import LOGGER, NOT_PREPARED, Moved
 from leasemill.store.postgres.site import Site, Steps
 
@@ -116,7 +116,7 @@ class PostgresBlock(Block):
             if specs:
                 outcome = follow(self._site, connection, self._followup_steps(specs))
             if outcome is None:
-                say(connection, self._ending(connection, command))
+                connection.is_as_before = is_as_before(say(connection, self._ending(connection, command)))
                 outcome = c.Committed(command.job_id, tuple(spec.id for spec in specs))
                 self._own.wake()
         except psycopg.Error as error:
@@ -133,7 +133,7 @@ class PostgresBlock(Block):
             return
         try:
             if not connection.closed and connection.info.transaction_status != TransactionStatus.IDLE:
-                say(connection, b"rollback")
+                connection.is_as_before = is_as_before(say(connection, self._undoing(connection)))
         except psycopg.Error:
             connection.close()
         finally:
@@ -181,7 +181,7 @@ class PostgresBlock(Block):
             if specs:
                 outcome = await afollow(self._site, connection, self._followup_steps(specs))
             if outcome is None:
-                await asay(connection, self._ending(connection, command))
+                connection.is_as_before = is_as_before(await asay(connection, self._ending(connection, command)))
                 outcome = c.Committed(command.job_id, tuple(spec.id for spec in specs))
                 self._own.wake()
         except psycopg.Error as error:
@@ -198,7 +198,7 @@ class PostgresBlock(Block):
             return
         try:
             if not connection.closed and connection.info.transaction_status != TransactionStatus.IDLE:
-                await asay(connection, b"rollback")
+                connection.is_as_before = is_as_before(await asay(connection, self._undoing(connection)))
         except psycopg.Error:
             connection.pgconn.finish()
         finally:
@@ -207,6 +207,7 @@ class PostgresBlock(Block):
     # In both
 
     def _beginning(self, connection: CommitConnection | AsyncCommitConnection) -> bytes:
+        connection.is_as_before = False
         prepares, connection.has_prepared = self._pool.prepares and not connection.has_prepared, self._pool.prepares
         return self._messages.begin(
             connection, self._lease, self._idle_ms, prepares=prepares, is_prepared=connection.has_prepared
@@ -215,6 +216,9 @@ class PostgresBlock(Block):
     def _ending(self, connection: CommitConnection | AsyncCommitConnection, command: c.Commit) -> bytes:
         age_us = int((time.monotonic() - self._started_s) * SECOND)
         return self._messages.end(connection, command, age_us, is_prepared=connection.has_prepared)
+
+    def _undoing(self, connection: CommitConnection | AsyncCommitConnection) -> bytes:
+        return self._messages.roll_back(is_prepared=connection.has_prepared)
 
     def _do_without_prepared(self, connection: CommitConnection | AsyncCommitConnection) -> None:
         LOGGER.info("prepared statements do not last here (a pooler?): going on without")
