@@ -182,9 +182,9 @@ def test_a_failed_job_is_redriven_and_runs_again() -> None:
     job_id = enqueue("send", "--args", '{"to": "nobody"}')
     drain()
     dry = told("jobs", "redrive", "--state", "failed", "--reason", "mailbox made", "--dry-run", "--json")
-    assert dry == {"job_ids": [job_id], "is_dry_run": True}
+    assert dry == {"job_ids": [job_id], "left_alone": [], "is_dry_run": True}
     done = told("jobs", "redrive", "--state", "failed", "--reason", "mailbox made", "--json")
-    assert done == {"job_ids": [job_id], "is_dry_run": False}
+    assert done == {"job_ids": [job_id], "left_alone": [], "is_dry_run": False}
     drain()
     shown = told("jobs", "show", job_id, "--json")
     assert isinstance(shown, dict)
@@ -208,14 +208,15 @@ def test_a_job_is_explained_to_people_and_to_scripts() -> None:
 
 def test_a_job_is_cancelled_and_purged_and_the_acts_are_kept(project: Path) -> None:
     job_id = enqueue("send", "--args", '{"to": "ann"}')
-    assert (
-        leasemill("jobs", "cancel", job_id, "--reason", "a mistake", "--by", "ann").output == f"{job_id}: cancelled\n"
-    )
-    again = leasemill("jobs", "cancel", job_id, "nothing", "--reason", "a mistake")
-    assert again.exit_code == 1
-    assert again.output.splitlines() == [f"{job_id}: was cancelled before", "nothing: no such job"]
+    done = leasemill("jobs", "cancel", job_id, "--reason", "a mistake", "--by", "ann")
+    assert (done.exit_code, done.stdout, done.stderr) == (0, f"{job_id}\n", "1 job cancelled\n")
+    again = leasemill("jobs", "cancel", job_id, "--reason", "a mistake")
+    left = f"{job_id} was left alone: it is CANCELLED\n0 jobs cancelled\n"
+    assert (again.exit_code, again.stdout, again.stderr) == (0, "", left), "a repeat is no failure"
+    assert leasemill("jobs", "cancel", "nothing", "--reason", "a mistake").exit_code == 1
     assert told("jobs", "purge", "--id", job_id, "--reason", "tidy", "--json") == {
         "job_ids": [job_id],
+        "left_alone": [],
         "is_dry_run": False,
     }
     assert leasemill("jobs", "show", job_id).exit_code == 1

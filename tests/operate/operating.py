@@ -62,6 +62,10 @@ class Desk:
         return [job.state for job in found if job is not None]
 
 
+def swept(*job_ids: str, dry_run: bool = False) -> dict[str, Any]:
+    return {"job_ids": [*job_ids], "left_alone": [], "is_dry_run": dry_run}
+
+
 class OperateSuite:
     """A store's tests give the `desk`."""
 
@@ -79,10 +83,11 @@ class OperateSuite:
         assert set(found[1:]) == {("fetch", 1, "TimeoutError: host <value> after <n> s"), ("send", 1, "ValueError: no")}
         assert (groups[0]["example"], groups[0]["queues"]) == ("a2", ["mail"])
         assert groups[0]["first_at"] <= groups[0]["last_at"]
-        lines = desk.said("jobs", "failures", "--limit", "1")
-        assert lines[0].split() == ["fingerprint", "jobs", "kind", "first", "last", "for", "example", "error"]
+        shown = desk.run("jobs", "failures", "--limit", "1")
+        lines = shown.stdout.splitlines()
+        assert lines[0].split() == ["fingerprint", "jobs", "kind", "first", "last", "example", "error"]
         assert lines[1].endswith("TimeoutError: host <value> after <n> s")
-        assert lines[2] == "2 more groups: --limit 3"
+        assert shown.stderr == "2 more groups: --limit 3\n"
         assert [one["kind"] for one in desk.told("jobs", "failures", "--queue", "other")] == ["fetch"]
 
     def test_a_group_is_redriven_by_its_fingerprint(self, desk: Desk) -> None:
@@ -90,9 +95,9 @@ class OperateSuite:
         desk.fail("ValueError: no", "c1")
         (group,) = [one for one in desk.told("jobs", "failures") if one["count"] == 2]
         chosen = ("--fingerprint", group["fingerprint"], "--reason", "their host is back")
-        assert desk.told("jobs", "redrive", *chosen, "--dry-run") == {"job_ids": ["a1", "a2"], "is_dry_run": True}
+        assert desk.told("jobs", "redrive", *chosen, "--dry-run") == swept("a1", "a2", dry_run=True)
         assert desk.states("a1", "a2") == [JobState.FAILED] * 2
-        assert desk.told("jobs", "redrive", *chosen) == {"job_ids": ["a1", "a2"], "is_dry_run": False}
+        assert desk.told("jobs", "redrive", *chosen) == swept("a1", "a2")
         assert desk.states("a1", "a2", "c1") == [JobState.READY, JobState.READY, JobState.FAILED]
 
     def test_what_was_cancelled_is_not_among_the_failures(self, desk: Desk) -> None:
@@ -106,7 +111,7 @@ class OperateSuite:
         assert desk.said("jobs", "redrive", "--queue", "mail", "--reason", "their host is back") == ["a2"]
         result = desk.run("jobs", "redrive", "--id", "a1", "--reason", "their host is back")
         assert result.stdout == ""
-        assert "a1 is cancelled and was left alone: --include-cancelled redrives it" in result.stderr
+        assert "a1 was left alone: it is CANCELLED: --include-cancelled redrives it" in result.stderr
         for chosen in (["--queue", "mail", "--include-cancelled"], ["--state", "cancelled"]):
             code, output = desk.refused("jobs", "redrive", *chosen, "--reason", "x")
             assert (code, "by id only: --id ID --include-cancelled" in output) == (2, True)
@@ -119,9 +124,9 @@ class OperateSuite:
 
     def test_without_a_filter_nothing_is_swept_by_mistake(self, desk: Desk) -> None:
         desk.fail("ValueError: no", "a1")
-        for verb in ("redrive", "purge"):
+        for verb in ("redrive", "purge", "cancel"):
             code, output = desk.refused("jobs", verb, "--reason", "in a hurry")
-            assert (code, "or say --all" in output) == (2, True)
+            assert (code, "or --all" in output) == (2, True)
         assert desk.states("a1") == [JobState.FAILED]
         assert desk.said("jobs", "redrive", "--all", "--reason", "on purpose") == ["a1"]
 
@@ -143,7 +148,7 @@ class OperateSuite:
     @pytest.mark.parametrize("rate", ["0/s", "fast", "5/week", "-1/s"])
     def test_a_rate_that_is_none_is_refused(self, desk: Desk, rate: str) -> None:
         code, output = desk.refused("jobs", "redrive", "--all", "--rate", rate, "--reason", "x")
-        assert (code, "is no rate: write it as 5/s" in output) == (2, True)
+        assert (code, "is not a rate: write it as 5/s" in output) == (2, True)
 
     def test_what_fails_again_while_a_sweep_goes_on_is_not_redriven_again(
         self, desk: Desk, monkeypatch: pytest.MonkeyPatch
@@ -175,8 +180,8 @@ class OperateSuite:
             result = desk.run(*call)
             as_json = desk.run(*call, "--json")
         assert (result.exit_code, result.stdout) == (1, "a1\n")
-        assert result.stderr == "1 jobs redriven\nError: interrupted: run it again to go on with the rest\n"
-        assert json.loads(as_json.stdout) == {"job_ids": ["a2"], "is_dry_run": False}, "whole, also then"
+        assert result.stderr == "1 job redriven\nError: interrupted: run the same command again to continue\n"
+        assert json.loads(as_json.stdout) == swept("a2"), "whole, also then"
         assert desk.said(*call) == ["a3"]
 
     def test_more_than_a_page_is_swept_up_to_a_limit(self, desk: Desk) -> None:
@@ -194,6 +199,36 @@ class OperateSuite:
         assert desk.said("jobs", "redrive", "--all", "--reason", "x") == []
         assert desk.said("jobs", "redrive", "--state", "succeeded", "--reason", "x") == []
         assert desk.states("done", "runs", "waits") == [JobState.SUCCEEDED, JobState.LEASED, JobState.READY]
+
+    def test_jobs_are_cancelled_by_a_filter_and_ended_ones_left_alone(self, desk: Desk) -> None:
+        desk.fail("ValueError: no", "failed")
+        desk.enqueue("a1", "a2")
+        desk.enqueue("b1", queue="other")
+        assert desk.said("jobs", "cancel", "--queue", "mail", "--dry-run", "--reason", "x") == ["a1", "a2"]
+        result = desk.run("jobs", "cancel", "--queue", "mail", "--reason", "they asked us not to write")
+        assert (result.stdout.split(), result.stderr) == (["a1", "a2"], "2 jobs cancelled\n")
+        assert desk.states("failed", "b1") == [JobState.FAILED, JobState.READY]
+        assert desk.said("jobs", "cancel", "--state", "failed", "--reason", "given up") == ["failed"]
+
+    @pytest.mark.parametrize(
+        ("verb", "lines"),
+        [
+            ("cancel", ["done was left alone: it is SUCCEEDED", "2 jobs cancelled"]),
+            (
+                "redrive",
+                ["done was left alone: it is SUCCEEDED", "waits was left alone: it is READY", "1 job redriven"],
+            ),
+            ("purge", ["waits was left alone: it is READY: cancel it first", "2 jobs purged"]),
+        ],
+    )
+    def test_a_job_that_was_named_and_left_alone_is_reported(self, desk: Desk, verb: str, lines: list[str]) -> None:
+        desk.enqueue("done")
+        desk.succeed(1)
+        desk.fail("ValueError: no", "failed")
+        desk.enqueue("waits")
+        result = desk.run("jobs", verb, "done", "waits", "failed", "--id", "nothing", "--reason", "x")
+        assert result.exit_code == 1
+        assert sorted(result.stderr.splitlines()) == sorted(["nothing was left alone: there is no such job", *lines])
 
     # Lanes
 

@@ -45,7 +45,7 @@ class RunTimeSuite:
     def test_a_shorter_lease_makes_the_heartbeat_of_a_running_worker_quicker(self, scene: Scene) -> None:
         """The job runs for several of the new leases: its worker must not go on at the old pace."""
         a = scene.worker("a", "--queue", "hit")
-        operate(scene, "queues", "set", "hit", "--lease", "1", "--timeout", "30")
+        operate(scene, "queues", "set", "hit", "--create", "--lease", "1", "--timeout", "30")
         handle = jobs.sleeps.enqueue(3.5)
         scene.await_began(handle, a)
         assert handle.record().executions[-1].terms.lease_ttl_us == SECOND

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from typing import Any
 
@@ -10,14 +9,12 @@ import click
 import msgspec
 
 from leasemill.cli.filters import filter_options, wanted
-from leasemill.cli.lazy import EXIT_REFUSED
-from leasemill.cli.opening import by_option, opened, reason_option, url_option
+from leasemill.cli.opening import opened, url_option
 from leasemill.cli.output import instant, json_option, print_json, print_table, span
-from leasemill.cli.sweep import failures, purge, redrive
+from leasemill.cli.sweep import cancel, failures, purge, redrive
 from leasemill.cli.workers import at_work
 from leasemill.errors import NotFound
 from leasemill.explain import explain, gather
-from leasemill.kernel import commands as c
 from leasemill.kernel.model import NEVER, Cancellation, Execution, Job, JobState, Refusal
 from leasemill.kernel.operate import last_error
 from leasemill.wording import counted
@@ -28,7 +25,7 @@ ERROR_SHOWN = 60
 
 @click.group()
 def jobs() -> None:
-    """Look at jobs, explain them, cancel, redrive and purge them."""
+    """List, show, explain, cancel, redrive and purge jobs."""
 
 
 @jobs.command("list")
@@ -81,7 +78,7 @@ def list_jobs(url: str, oldest_first: bool, limit: int, cursor: int, as_json: bo
 @url_option
 @json_option
 def show(url: str, job_id: str, as_json: bool) -> None:
-    """Show a job with every execution: who, when, how long, how it ended, and what was refused."""
+    """Show a job with its executions (who, when, how long, how it ended) and the reports that were refused."""
     with opened(url) as store:
         job = store.job(job_id)
     if job is None:
@@ -93,7 +90,7 @@ def show(url: str, job_id: str, as_json: bool) -> None:
 
 
 def _no_such_job(job_id: str) -> NotFound:
-    return NotFound(f"there is no job {job_id!r}; it never was, or retention or purge has removed it")
+    return NotFound(f"there is no job {job_id!r}: it never existed, or retention or purge has removed it")
 
 
 @jobs.command("explain")
@@ -101,7 +98,7 @@ def _no_such_job(job_id: str) -> NotFound:
 @url_option
 @json_option
 def explain_job(url: str, job_id: str, as_json: bool) -> None:
-    """Tell in sentences why a job waits, who has it, why it ran more than once, or how it ended."""
+    """Explain in sentences why a job waits, who runs it, why it ran more than once, or how it ended."""
     with opened(url) as store:
         facts = gather(store, job_id, _now(), at_work(store.presence))
     if facts is None:
@@ -116,41 +113,7 @@ def explain_job(url: str, job_id: str, as_json: bool) -> None:
         click.echo(f"  -> {line}")
 
 
-@jobs.command()
-@click.argument("job_ids", nargs=-1, required=True)
-@reason_option
-@by_option
-@url_option
-@json_option
-def cancel(url: str, job_ids: tuple[str, ...], reason: str, by: str, as_json: bool) -> None:
-    """Cancel jobs: they end CANCELLED, and one that is running is stopped."""
-    with opened(url) as store:
-        outcomes = store.cancel(job_ids, by=by, reason=reason)
-    told = [{"id": outcome.job_id, "outcome": _cancelled(outcome)} for outcome in outcomes]
-    if as_json:
-        print_json(told)
-    else:
-        for line in told:
-            click.echo(f"{line['id']}: {line['outcome']}")
-    if any(isinstance(outcome, c.Missing | c.AlreadySucceeded) for outcome in outcomes):
-        sys.exit(EXIT_REFUSED)
-
-
-def _cancelled(outcome: c.CancelOutcome) -> str:
-    match outcome:
-        case c.Missing():
-            return "no such job"
-        case c.AlreadySucceeded():
-            return "has succeeded already"
-        case c.Cancelled(state=JobState.SUCCEEDED):
-            return "had committed, so it succeeded"
-        case c.Cancelled(is_repeat=True):
-            return "was cancelled before"
-        case _:
-            return "cancelled"
-
-
-for command in (failures, redrive, purge):
+for command in (failures, cancel, redrive, purge):
     jobs.add_command(command)
 
 
@@ -253,7 +216,7 @@ def _print_job(job: Job) -> None:
     if job.executions:
         click.echo("\nexecutions")
         print_table(
-            ("attempt", "worker", "fence", "leased", "waited", "ran", "ended", "how"),
+            ("attempt", "worker", "fence", "leased", "waited", "ran", "ended", "outcome"),
             [_execution_row(execution) for execution in job.executions],
         )
         for execution in job.executions:
@@ -262,7 +225,7 @@ def _print_job(job: Job) -> None:
     if job.refusals:
         click.echo("\nrefused reports")
         print_table(
-            ("at", "verb", "worker", "of attempt", "latest was", "why"),
+            ("at", "verb", "worker", "attempt", "latest attempt", "reason"),
             [
                 (
                     instant(refusal.at),
@@ -293,8 +256,8 @@ def _execution_row(execution: Execution) -> tuple[str, ...]:
 
 def _how(execution: Execution) -> str:
     if execution.finished_at is None:
-        until = "without end" if execution.expires_at == NEVER else f"until {instant(execution.expires_at)}"
-        return f"{execution.status.value}, held {until}"
+        lease = "never expires" if execution.expires_at == NEVER else f"expires {instant(execution.expires_at)}"
+        return f"{execution.status.value}, lease {lease}"
     if execution.reason is not None:
         return execution.reason.value + (", for good" if execution.is_final else "")
     by = execution.ended_by.value if execution.ended_by else "-"

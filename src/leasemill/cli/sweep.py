@@ -1,15 +1,17 @@
-"""`leasemill jobs failures`, `redrive` and `purge`: what goes through many jobs, page by page.
+"""`leasemill jobs failures`, `cancel`, `redrive` and `purge`: what goes through many jobs, page by page.
 
 Jobs are read in pages and acted on by their ids, and the store decides again for each whether it may (O2, O5), so a
-sweep can be broken off and run again at any point. It ends at the jobs that were there when it began: what is redriven
-and fails once more while it goes on is not redriven again.
+sweep can be interrupted and run again at any point. It ends at the jobs that were there when it began: what is redriven
+and fails again while it goes on is not redriven again. A job that was named by its id and left alone is reported.
 """
 
 from __future__ import annotations
 
 import re
+import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
 
@@ -17,6 +19,7 @@ import click
 import msgspec
 
 from leasemill.cli.filters import filter_options, names_something, wanted
+from leasemill.cli.lazy import EXIT_REFUSED
 from leasemill.cli.opening import by_option, opened, reason_option, url_option
 from leasemill.cli.output import instant, json_option, print_json, print_table
 from leasemill.errors import Invalid, Refused
@@ -25,11 +28,13 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.model import Job, JobState
 from leasemill.kernel.operate import ENDED_STATES, KEPT_STATES, REDRIVEN_STATES
 from leasemill.store.base import FullStore
+from leasemill.wording import counted
 
 PAGE: Final = 1_000
 PROGRESS_S: Final = 2.0
 STEP_S: Final = 0.1
 """How long the jobs of one paced batch may take, so that a rate is even."""
+UNENDED_STATES: Final = frozenset(JobState) - ENDED_STATES
 UNITS: Final = {"s": 1.0, "min": 60.0, "h": 3600.0}
 
 
@@ -38,22 +43,23 @@ def as_rate(value: str) -> float:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)(?:/(s|min|h))?", value)
     rate = float(match[1]) / UNITS[match[2] or "s"] if match else 0.0
     if rate <= 0:
-        raise click.BadParameter(f"{value!r} is no rate: write it as 5/s, 100/min or 1000/h")
+        raise click.BadParameter(f"{value!r} is not a rate: write it as 5/s, 100/min or 1000/h")
     return rate
 
 
 def sweep_options(command: Callable[..., None]) -> Callable[..., None]:
     options: list[Callable[[Callable[..., None]], Callable[..., None]]] = [
+        click.argument("named", metavar="[JOB_ID]...", nargs=-1),
         filter_options,
-        click.option("--fingerprint", "print_", metavar="ID", help="Of this group of `leasemill jobs failures`."),
-        click.option("--all", "is_all", is_flag=True, help="All of them, where no filter is named."),
+        click.option("--fingerprint", "print_", metavar="ID", help="Jobs of this group of `leasemill jobs failures`."),
+        click.option("--all", "is_all", is_flag=True, help="All jobs; needed if no id and no filter is given."),
         reason_option,
         by_option,
-        click.option("--limit", type=click.IntRange(1), help="At most this many."),
+        click.option("--limit", type=click.IntRange(1), help="At most this many jobs."),
         click.option(
-            "--rate", type=as_rate, metavar="N/s", help="At most so many in a time, as 5/s, 100/min or 1000/h."
+            "--rate", type=as_rate, metavar="N/s", help="At most this many jobs per s, min or h: 5/s, 100/min."
         ),
-        click.option("--dry-run", is_flag=True, help="Only tell which."),
+        click.option("--dry-run", is_flag=True, help="List the jobs, and change nothing."),
         url_option,
         json_option,
     ]
@@ -62,56 +68,91 @@ def sweep_options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
+@dataclass(frozen=True, slots=True)
+class Act:
+    """What a sweep does: among which states, with which command, and how it is worded."""
+
+    among: frozenset[JobState]
+    run: Callable[[c.JobFilter], Iterable[str]]
+    done: str
+    hint: Mapping[JobState, str] = field(default_factory=dict)
+    """What to say of a job in this state that was named and left alone, besides its state."""
+    repeats: frozenset[JobState] = frozenset()
+    """A job in this state was named again: that is no failure."""
+
+
 @click.command()
 @sweep_options
-@click.option("--include-cancelled", is_flag=True, help="Also jobs that were cancelled; needs --id.")
+def cancel(url: str, reason: str, by: str, **options: Any) -> None:
+    """Cancel jobs by id or filter: they end CANCELLED, and one that is running is stopped.
+
+    A filter takes READY and LEASED jobs; --state names others. JOB_ID is short for --id.
+    """
+    with opened(url) as store:
+
+        def run(where: c.JobFilter) -> list[str]:
+            outcomes = store.cancel(where.job_ids or (), by=by, reason=reason)
+            return [
+                one.job_id
+                for one in outcomes
+                if isinstance(one, c.Cancelled) and one.state is JobState.CANCELLED and not one.is_repeat
+            ]
+
+        is_chosen = options["named"] or options["job_ids"] or options["states"]
+        among = frozenset(JobState) - {JobState.SUCCEEDED, JobState.CANCELLED} if is_chosen else UNENDED_STATES
+        _sweep(store, Act(among, run, "cancelled", repeats=frozenset({JobState.CANCELLED})), **options)
+
+
+@click.command()
+@sweep_options
+@click.option("--include-cancelled", is_flag=True, help="Also jobs that were cancelled; they must be named by id.")
 def redrive(url: str, reason: str, by: str, include_cancelled: bool, **options: Any) -> None:
-    """Make FAILED and DEAD jobs READY again, with all their retries."""
+    """Make FAILED and DEAD jobs READY again, with all their retries. JOB_ID is short for --id."""
     _check_cancelled(include_cancelled, options)
     with opened(url) as store:
 
-        def act(where: c.JobFilter) -> c.Operated:
-            return store.redrive(where, by=by, reason=reason, limit=PAGE, include_cancelled=include_cancelled)
+        def run(where: c.JobFilter) -> tuple[str, ...]:
+            done = store.redrive(where, by=by, reason=reason, limit=PAGE, include_cancelled=include_cancelled)
+            return done.job_ids
 
-        _sweep(store, act, KEPT_STATES if include_cancelled else REDRIVEN_STATES, "redriven", **options)
-        if options["job_ids"] and not include_cancelled:
-            _name_cancelled(store, options["job_ids"])
+        among = KEPT_STATES if include_cancelled else REDRIVEN_STATES
+        hint = {JobState.CANCELLED: ": --include-cancelled redrives it"}
+        _sweep(store, Act(among, run, "redriven", hint), **options)
 
 
 def _check_cancelled(include_cancelled: bool, options: dict[str, Any]) -> None:
     """O2: a filter never takes back what somebody cancelled."""
     is_meant = include_cancelled or JobState.CANCELLED in options["states"]
-    if is_meant and not (include_cancelled and options["job_ids"]):
+    if is_meant and not (include_cancelled and (options["job_ids"] or options["named"])):
         raise Invalid("cancelled jobs are redriven by id only: --id ID --include-cancelled")
-
-
-def _name_cancelled(store: FullStore, ids: tuple[str, ...]) -> None:
-    left = store.jobs(c.JobFilter(job_ids=ids, states=frozenset({JobState.CANCELLED})), limit=PAGE).jobs
-    for job in left:
-        click.echo(f"{job.spec.id} is cancelled and was left alone: --include-cancelled redrives it", err=True)
 
 
 @click.command()
 @sweep_options
 def purge(url: str, reason: str, by: str, **options: Any) -> None:
-    """Forget jobs that have ended (SUCCEEDED, FAILED, DEAD, CANCELLED), with their history."""
+    """Delete jobs that have ended (SUCCEEDED, FAILED, DEAD, CANCELLED), with their history.
+
+    JOB_ID is short for --id.
+    """
     with opened(url) as store:
 
-        def act(where: c.JobFilter) -> c.Operated:
-            return store.purge(where, by=by, reason=reason, limit=PAGE)
+        def run(where: c.JobFilter) -> tuple[str, ...]:
+            return store.purge(where, by=by, reason=reason, limit=PAGE).job_ids
 
-        _sweep(store, act, ENDED_STATES, "purged", **options)
+        hint = dict.fromkeys(UNENDED_STATES, ": cancel it first")
+        _sweep(store, Act(ENDED_STATES, run, "purged", hint), **options)
 
 
 @click.command()
 @filter_options
-@click.option("--limit", default=50, show_default=True, type=click.IntRange(1), help="At most so many groups.")
+@click.option("--limit", default=50, show_default=True, type=click.IntRange(1), help="List at most this many groups.")
 @url_option
 @json_option
 def failures(url: str, limit: int, as_json: bool, **filters: Any) -> None:
-    """Group FAILED and DEAD jobs by kind and error, the values in it left out; the largest group first.
+    """Group FAILED and DEAD jobs by kind and error, largest group first.
 
-    A group is redriven or purged by its fingerprint.
+    Errors that differ only in numbers, ids and quoted values are one group. `redrive`, `purge` and `cancel` take a
+    whole group with --fingerprint.
     """
     groups = Groups()
     with opened(url) as store:
@@ -129,7 +170,7 @@ def failures(url: str, limit: int, as_json: bool, **filters: Any) -> None:
         )
         return
     print_table(
-        ("fingerprint", "jobs", "kind", "first", "last", "for example", "error"),
+        ("fingerprint", "jobs", "kind", "first", "last", "example", "error"),
         [
             (
                 group.fingerprint,
@@ -144,7 +185,7 @@ def failures(url: str, limit: int, as_json: bool, **filters: Any) -> None:
         ],
     )
     if len(found) > limit:
-        click.echo(f"{len(found) - limit:,} more groups: --limit {len(found)}")
+        click.echo(f"{counted(len(found) - limit, 'more group')}: --limit {len(found)}", err=True)
 
 
 def _narrowed(where: c.JobFilter, states: frozenset[JobState]) -> c.JobFilter:
@@ -165,10 +206,9 @@ def _pages(store: FullStore, where: c.JobFilter, print_: str | None = None) -> I
 
 def _sweep(
     store: FullStore,
-    act: Callable[[c.JobFilter], c.Operated],
-    among: frozenset[JobState],
-    done: str,
+    act: Act,
     *,
+    named: tuple[str, ...],
     print_: str | None,
     is_all: bool,
     limit: int | None,
@@ -177,20 +217,35 @@ def _sweep(
     as_json: bool,
     **filters: Any,
 ) -> None:
+    ids = filters["job_ids"] = (*named, *filters["job_ids"])
     if not (names_something(filters) or print_ or is_all):
-        raise Invalid("which jobs? Name them by a filter (--queue, --kind, --error, …), or say --all")
-    where = _narrowed(wanted(**filters), among)
-    telling = Telling(as_json, dry_run, done)
+        raise Invalid("which jobs? Name their ids, or a filter (--queue, --kind, --error, …), or --all")
+    where = _narrowed(wanted(**filters), act.among)
+    report = Report(as_json, dry_run, act.done, ids)
     pacing = Pacing(None if dry_run else rate)
     try:
-        for ids in _batches(_pages(store, where, print_), pacing.batch, limit):
+        for batch in _batches(_pages(store, where, print_), pacing.batch, limit):
             pacing.wait()
-            telling.tell(ids if dry_run else act(msgspec.structs.replace(where, job_ids=ids)).job_ids)
-            pacing.count(len(ids))
+            report.add(batch if dry_run else act.run(msgspec.structs.replace(where, job_ids=batch)))
+            pacing.count(len(batch))
+        if limit is None:
+            _report_left(store, act, report)
     except KeyboardInterrupt:
-        raise Refused("interrupted: run it again to go on with the rest") from None
+        raise Refused("interrupted: run the same command again to continue") from None
     finally:
-        telling.end()
+        report.end()
+    if report.has_failed:
+        sys.exit(EXIT_REFUSED)
+
+
+def _report_left(store: FullStore, act: Act, report: Report) -> None:
+    for job_id in report.missing:
+        job = store.job(job_id)
+        if job is None:
+            report.leave(job_id, "there is no such job", is_failure=True)
+        else:
+            why = f"it is {job.state.value.upper()}{act.hint.get(job.state, '')}"
+            report.leave(job_id, why, is_failure=job.state not in act.repeats)
 
 
 def _batches(pages: Iterable[list[Job]], size: int, limit: int | None) -> Iterator[tuple[str, ...]]:
@@ -217,19 +272,23 @@ class Pacing:
             self._next_at = max(self._next_at, time.monotonic()) + jobs / self._rate
 
 
-class Telling:
-    """Prints ids as they come, so that nothing is held; how far it is, now and then, on stderr."""
+class Report:
+    """Prints ids as they come, so that they are not held in memory, and progress now and then on stderr."""
 
-    def __init__(self, as_json: bool, dry_run: bool, done: str) -> None:
+    def __init__(self, as_json: bool, dry_run: bool, done: str, named: Iterable[str]) -> None:
         self.count = 0
+        self.missing = dict.fromkeys(named)
+        """Jobs named by their ids that were not acted on yet."""
+        self.has_failed = False
+        self._left: list[dict[str, str]] = []
         self._as_json = as_json
         self._dry_run = dry_run
         self._done = f"{'would be ' if dry_run else ''}{done}"
-        self._told_at = time.monotonic()
+        self._reported_at = time.monotonic()
         if as_json:
             click.echo('{"job_ids": [', nl=False)
 
-    def tell(self, ids: tuple[str, ...]) -> None:
+    def add(self, ids: Iterable[str]) -> None:
         for job_id in ids:
             if self._as_json:
                 comma = "," if self.count else ""
@@ -237,12 +296,20 @@ class Telling:
             else:
                 click.echo(job_id)
             self.count += 1
-        if time.monotonic() - self._told_at > PROGRESS_S:
-            self._told_at = time.monotonic()
-            click.echo(f"{self.count:,} jobs {self._done} so far", err=True)
+            self.missing.pop(job_id, None)
+        if time.monotonic() - self._reported_at > PROGRESS_S:
+            self._reported_at = time.monotonic()
+            click.echo(f"{counted(self.count, 'job')} {self._done} so far", err=True)
+
+    def leave(self, job_id: str, why: str, *, is_failure: bool) -> None:
+        self._left.append({"id": job_id, "why": why})
+        self.has_failed |= is_failure
 
     def end(self) -> None:
         if self._as_json:
-            click.echo(f'], "is_dry_run": {msgspec.json.encode(self._dry_run).decode()}}}')
-        else:
-            click.echo(f"{self.count:,} jobs {self._done}", err=True)
+            rest = msgspec.json.encode({"left_alone": self._left, "is_dry_run": self._dry_run}).decode()
+            click.echo(f"], {rest.removeprefix('{')}")
+            return
+        for one in self._left:
+            click.echo(f"{one['id']} was left alone: {one['why']}", err=True)
+        click.echo(f"{counted(self.count, 'job')} {self._done}", err=True)
