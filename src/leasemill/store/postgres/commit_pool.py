@@ -88,6 +88,7 @@ class CommitPool:
         self._async_places: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
     def close(self) -> None:
+        self._forget_inherited()
         self._is_closed = True
         self.forget_idle()
 
@@ -173,8 +174,12 @@ class CommitPool:
     def _check_open(self) -> None:
         if self._is_closed:
             raise Unavailable("this PostgreSQL store is closed; open another")
+        self._forget_inherited()
+
+    def _forget_inherited(self) -> None:
+        """In a forked child: the parent's connections are not ours to use or to close."""
         if os.getpid() != self._pid:
-            self._inherited = (self._idle, self._async_idle)  # the parent's: not ours to use or to close
+            self._inherited = (self._idle, self._async_idle)
             self._begin_anew()
 
     def _must_end(self, connection: CommitConnection | AsyncCommitConnection) -> bool:
