@@ -17,7 +17,9 @@ import msgspec
 LogFormat: TypeAlias = Literal["text", "json"]
 
 FIRST_FIELDS: Final[tuple[str, ...]] = ("worker", "job", "kind", "attempt")
-_STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+DETAILS: Final = "leasemill_details"
+"""The name of the field with what a line says in words already, for machines: in JSON only."""
+_STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", DETAILS}
 _encode: Final = msgspec.json.Encoder(enc_hook=str).encode
 
 
@@ -50,6 +52,7 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
             **fields_of(record),
+            **getattr(record, DETAILS, {}),
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)

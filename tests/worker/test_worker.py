@@ -325,7 +325,9 @@ async def test_a_long_error_is_cut_and_an_odd_one_is_made_fit(app: App) -> None:
     await drained(app)
     errors = {how: handle.record().executions[0].error or "" for how, handle in handles.items()}
     assert len(errors["long"].encode()) <= 8 * 1024
-    assert errors["long"].endswith(" ...")
+    assert " ...\n" in errors["long"]
+    assert errors["long"].count("é") > 2_000
+    assert "in fails" in errors["long"]
     assert errors["surrogate"].startswith("ValueError: \\udcff")
     assert errors["zero"].startswith("ValueError: a\\0b")
     assert "Odd" in errors["odd"]

@@ -40,11 +40,9 @@ def in_memory(app: App, *, seed: int | None = None) -> Iterator[ManualClock]:
 
 def drain(app: App, clock: ManualClock | None = None, *, concurrency: int = 10) -> Metrics:
     """Run jobs until none is due (or, with a clock, none waits); answers what a worker counts."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(adrain(app, clock, concurrency=concurrency))
-    raise Invalid("drain was called in async code: write `await adrain(app)`")
+    if _is_in_async_code():
+        raise Invalid("drain was called in async code: write `await adrain(app)`")
+    return asyncio.run(adrain(app, clock, concurrency=concurrency))
 
 
 async def adrain(app: App, clock: ManualClock | None = None, *, concurrency: int = 10) -> Metrics:
@@ -59,6 +57,14 @@ async def adrain(app: App, clock: ManualClock | None = None, *, concurrency: int
             return total
         clock.advance(us=due_in_us)
     raise Invalid(f"after {ROUNDS_MOST:,} rounds jobs still wait: do they enqueue each other without end?")
+
+
+def _is_in_async_code() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _add(total: Metrics, one: Metrics) -> None:

@@ -44,6 +44,8 @@ class Execution:
         "blocked_s",
         "claimed_at",
         "context",
+        "ended_at",
+        "error",
         "expires_at",
         "is_start_told",
         "job",
@@ -83,6 +85,9 @@ class Execution:
         self.is_start_told = False
         self.task: asyncio.Task[None] | None = None
         self.context: Context | None = None
+        self.ended_at = 0.0
+        self.error: BaseException | None = None
+        """What the handler raised, for the log; until its end is reported."""
 
     @classmethod
     def without_handler(cls, lease: c.Lease, sent_at: float) -> Execution:
@@ -93,6 +98,9 @@ class Execution:
         execution.started_at = 0.0
         execution.is_start_told = True
         execution.context = None
+        execution.ended_at = 0.0
+        execution.error = None
+        execution.stop = None
         execution.phase = Phase.ENDED
         return execution
 

@@ -22,9 +22,10 @@ from leasemill.kernel.model import SECOND
 from leasemill.mismatch import MISMATCH, mismatches
 from leasemill.store.base import FullStore
 from leasemill.times import instant, span
+from leasemill.worker.error_text import fitting
 from leasemill.worker.execution import Execution
 from leasemill.worker.metrics import Metrics
-from leasemill.worker.outcome import Report, fitting
+from leasemill.worker.outcome import Report
 from leasemill.worker.pacing import mismatch_delay_us
 
 log = logging.getLogger("leasemill.worker")

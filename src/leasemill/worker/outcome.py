@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import time
-import traceback
 from typing import Final, TypeAlias, assert_never
 
 from leasemill.errors import Invalid
@@ -12,12 +11,11 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND
 from leasemill.logs import running
 from leasemill.outcomes import Fail, Outcome, Release, RetryAfter
+from leasemill.worker.error_text import error_text, fitting, message
 from leasemill.worker.execution import Execution
 
 Report: TypeAlias = c.AckReport | c.NackReport | c.ReleaseReport
 
-ERROR_BYTES: Final = 8 * 1024
-TRACEBACK_FRAMES: Final = 8
 INVALID_RESULT: Final = "InvalidResult"
 
 
@@ -58,13 +56,18 @@ def success(execution: Execution, value: object) -> Report:
             )
         return c.AckReport(lease.job.id, lease.token, execution.job.arguments.encode_result(value))
     except Exception as error:  # noqa: BLE001 (what the user returned: encoding it may run code of theirs)
-        text = f"{INVALID_RESULT}: {error}; the handler ran and its effects stand, so it is not run again"
+        text = f"{INVALID_RESULT}: {message(error)}; the handler ran and its effects stand, so it is not run again"
         return c.NackReport(lease.job.id, lease.token, fitting(text), is_permanent=True)
 
 
 def failure(execution: Execution, error: BaseException, jitter: float) -> Report:
     """The report of what a handler raised. It never raises itself: a run without a report would keep its slot."""
     try:
+        error.__traceback__ = (
+            None if error.__traceback__ is None else error.__traceback__.tb_next
+        )  # without this module
+        if _is_for_the_log(error):
+            execution.error = error
         return _failure(execution, error, jitter)
     except BaseException as broken:  # noqa: BLE001 (the user's exception class, for example without `delay_us`)
         text = f"{type(error).__name__}, of which no report can be made ({type(broken).__name__})"
@@ -86,6 +89,14 @@ def _failure(execution: Execution, error: BaseException, jitter: float) -> Repor
             assert_never(error)
 
 
+def _is_for_the_log(error: BaseException) -> bool:
+    """Its traceback says something, and handlers of the log can write its text."""
+    if isinstance(error, Outcome) and error.__cause__ is None:
+        return False
+    text = message(error)
+    return text.isascii() or text.encode("utf-8", "ignore").decode() == text
+
+
 def timed_out(execution: Execution, jitter: float) -> c.NackReport:
     lease = execution.lease
     return c.NackReport(
@@ -99,27 +110,3 @@ def timed_out(execution: Execution, jitter: float) -> c.NackReport:
 
 def given_back(execution: Execution, delay_us: int | None = None) -> c.ReleaseReport:
     return c.ReleaseReport(execution.lease.job.id, execution.lease.token, delay_us)
-
-
-def error_text(error: BaseException) -> str:
-    """Type and message first, then where it happened; at most 8 KiB, and always encodable."""
-    if isinstance(error, Outcome):
-        return fitting(f"{type(error).__name__}: {_message(error)}")
-    lines = traceback.format_exception_only(error)
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if frame.filename != __file__][-TRACEBACK_FRAMES:]
-    return fitting("".join([*lines, *traceback.format_list(own)]).strip())
-
-
-def _message(error: BaseException) -> str:
-    try:
-        return str(error)
-    except BaseException as broken:  # noqa: BLE001 (the user's `__str__`)
-        return f"<its __str__ raised {type(broken).__name__}>"
-
-
-def fitting(text: str) -> str:
-    encoded = text.replace("\0", "\\0").encode("utf-8", "backslashreplace")
-    if len(encoded) > ERROR_BYTES:
-        encoded = encoded[: ERROR_BYTES - 4] + b" ..."
-    return encoded.decode("utf-8", "ignore")

@@ -17,6 +17,7 @@ from leasemill.errors import Refused, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, JobState
 from leasemill.store.base import Store
+from leasemill.worker.endings import Endings
 from leasemill.worker.execution import Execution
 from leasemill.worker.metrics import Metrics
 from leasemill.worker.outcome import Report
@@ -43,6 +44,7 @@ class Reporter:
         store: Store,
         metrics: Metrics,
         gate: Gate,
+        endings: Endings,
         *,
         is_busy: Callable[[], bool],
         on_told: Callable[[], None],
@@ -51,6 +53,7 @@ class Reporter:
         self._store = store
         self._metrics = metrics
         self._gate = gate
+        self._endings = endings
         self._is_busy = is_busy
         """More will end very soon: then a batch is worth a short wait."""
         self._on_told = on_told
@@ -78,6 +81,7 @@ class Reporter:
         self._schedule()
 
     def tell_end(self, execution: Execution, report: Report) -> None:
+        execution.ended_at = time.monotonic()
         if not execution.is_start_told and type(report) is not c.ReleaseReport and _is_worth_telling(execution):
             execution.is_start_told = True
             self._starts.append(execution)
@@ -98,6 +102,7 @@ class Reporter:
             self._timer.cancel()
         if self._sending is not None:
             self._sending.cancel()
+        self._endings.close()
 
     def _schedule(self) -> None:
         self._has_new = True
@@ -182,6 +187,7 @@ class Reporter:
             match outcome:
                 case c.Acked():
                     self._metrics.succeeded += 1
+                    self._endings.succeeded(execution)
                     if outcome.next_in_lane is not None:
                         self._on_news()
                 case c.Lost():
@@ -202,23 +208,22 @@ class Reporter:
                     assert_never(outcome)
 
     def _count_failure(self, execution: Execution, outcome: c.Nacked, error: str) -> None:
-        fields = execution.log_fields
-        first_line = error.partition("\n")[0]
         if outcome.state is JobState.READY:
             self._metrics.retried += 1
-            log.warning("job failed and will be retried (retry %d): %s", outcome.retries, first_line, extra=fields)
         elif outcome.state is JobState.FAILED:
             self._metrics.failed += 1
-            log.error("job failed for good: %s", error, extra=fields)
         else:
             self._metrics.succeeded += 1
-            log.warning("job had committed, so it succeeded; its handler then failed: %s", error, extra=fields)
+        self._endings.failed(execution, outcome, error)
 
     async def _release(self, items: list[tuple[Execution, c.ReleaseReport]]) -> None:
+        delays = {report.token: report.delay_us for _, report in items}
         for execution, outcome in await self._deliver(items, c.Release):
             match outcome:
                 case c.Released():
                     self._metrics.released += 1
+                    if execution.started_at and execution.stop is None:
+                        self._endings.given_back(execution, delays[execution.lease.token])
                     self._on_news()
                 case c.Lost():
                     self._refused(execution, outcome)

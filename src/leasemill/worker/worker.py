@@ -23,6 +23,7 @@ from leasemill.kernel.model import SECOND, Policy
 from leasemill.kernel.validate import check_name, check_text
 from leasemill.policy import Duration, ReaperPreset, is_whole, microseconds, reaper_s
 from leasemill.worker import pacing
+from leasemill.worker.endings import Endings
 from leasemill.worker.execution import Execution, Phase
 from leasemill.worker.executor import DaemonExecutor
 from leasemill.worker.fetcher import Fetcher
@@ -197,6 +198,7 @@ class Worker:
             self._store,
             self.metrics,
             self._heartbeat,
+            Endings(self.id),
             is_busy=lambda: bool(self._runner.queued),
             on_told=self._reports_told,
             on_news=self._news,

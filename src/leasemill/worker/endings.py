@@ -1,0 +1,192 @@
+"""A line in the log for each job that ended; when many end, one line a second that sums them up.
+
+Jobs are named while at most 20 end in a second. After a second with more they are summed up: only counters, nothing is
+formatted for a job. Failures are named even then, at most 20 a second. On the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import Any, Final
+
+from leasemill.kernel import commands as c
+from leasemill.kernel.model import SECOND, JobState
+from leasemill.logs import DETAILS
+from leasemill.times import span
+from leasemill.wording import counted
+from leasemill.worker.execution import Execution
+
+log = logging.getLogger("leasemill.worker")
+
+WINDOW_S: Final = 1.0
+NAMED_MOST: Final = 20
+SAMPLES: Final = 512
+"""Durations remembered for the median of a kind and an outcome, in a second."""
+SUMS_SHOWN: Final = 8
+
+_SUCCEEDED: Final = "succeeded"
+_RETRIED: Final = "retried"
+_FAILED: Final = "failed"
+_GIVEN_BACK: Final = "given back"
+
+
+class _Sum:
+    """Jobs of one kind that ended in one way, within a second."""
+
+    __slots__ = ("count", "seconds")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.seconds: list[float] = []
+
+
+class Endings:
+    """Logs how jobs ended."""
+
+    def __init__(self, worker_id: str) -> None:
+        self._worker_id = worker_id
+        self._is_summing = False
+        self._began_at = 0.0
+        self._ended = 0
+        self._failures_named = 0
+        self._has_unnamed_failures = False
+        self._sums: dict[tuple[str, str], _Sum] = {}
+        self._successes: dict[str, _Sum] = {}
+        """Those of `_sums` that succeeded, by their kind."""
+        self._timer: asyncio.TimerHandle | None = None
+
+    def succeeded(self, execution: Execution) -> None:
+        found = self._successes.get(execution.lease.job.kind)
+        if found is not None and found.count >= SAMPLES:  # the way of most when there are many: two numbers
+            found.count += 1
+            self._ended += 1
+            return
+        if log.isEnabledFor(logging.INFO) and self._is_named(execution, _SUCCEEDED):
+            kind = execution.lease.job.kind
+            log.info("%s succeeded in %s", kind, _duration(execution), extra=_fields(execution, _SUCCEEDED))
+
+    def given_back(self, execution: Execution, delay_us: int | None) -> None:
+        """Its handler gave it back."""
+        if log.isEnabledFor(logging.INFO) and self._is_named(execution, _GIVEN_BACK):
+            wait = "" if delay_us is None else f" for {span(delay_us)}"
+            sentence = "%s was given back%s by its handler after %s"
+            fields = _fields(execution, _GIVEN_BACK)
+            log.info(sentence, execution.lease.job.kind, wait, _duration(execution), extra=fields)
+
+    def failed(self, execution: Execution, outcome: c.Nacked, error: str) -> None:
+        how = {JobState.READY: _RETRIED, JobState.FAILED: _FAILED}.get(outcome.state, _SUCCEEDED)
+        raised = None if execution.stop is not None else execution.error
+        execution.error = None
+        if not self._is_named(execution, how):
+            if self._failures_named == NAMED_MOST:
+                self._has_unnamed_failures = True
+                return
+            self._failures_named += 1
+        fields = _fields(execution, how)
+        first_line = error.partition("\n")[0]
+        text = error if raised is None else first_line  # the traceback follows
+        if how is _RETRIED:
+            sentence = "job failed after %s and will be retried (retry %d of %d): %s"
+            most = execution.lease.terms.max_retries
+            log.warning(
+                sentence, _duration(execution), outcome.retries, most, first_line, exc_info=raised, extra=fields
+            )
+        elif how is _FAILED:
+            log.error("job failed for good after %s: %s", _duration(execution), text, exc_info=raised, extra=fields)
+        else:
+            sentence = "job had committed, so it succeeded; its handler then failed: %s"
+            log.warning(sentence, text, exc_info=raised, extra=fields)
+
+    def close(self) -> None:
+        """Log what is summed up so far."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._end_window()
+
+    # Windows of a second -----------------------------------------------------------------------------------------
+
+    def _is_named(self, execution: Execution, how: str) -> bool:
+        """Whether this end gets a line of its own; otherwise it is in the sum."""
+        if self._timer is None:
+            self._begin_window()
+        self._ended += 1
+        if not self._is_summing and self._ended <= NAMED_MOST:
+            return True
+        key = (execution.lease.job.kind, how)
+        found = self._sums.get(key)
+        if found is None:
+            found = self._sums[key] = _Sum()
+            if how is _SUCCEEDED:
+                self._successes[key[0]] = found
+        found.count += 1
+        if found.count <= SAMPLES:
+            found.seconds.append(execution.ended_at - execution.started_at)
+        return False
+
+    def _begin_window(self) -> None:
+        now = time.monotonic()
+        if now - self._began_at > 2 * WINDOW_S:
+            self._is_summing = False  # a while without any
+        self._began_at = now
+        self._timer = asyncio.get_running_loop().call_later(WINDOW_S, self._end_window)
+
+    def _end_window(self) -> None:
+        elapsed_s = max(time.monotonic() - self._began_at, WINDOW_S)
+        if self._sums:
+            self._log_sums(elapsed_s)
+        self._is_summing = self._ended / elapsed_s > NAMED_MOST
+        self._timer = None
+        self._ended = self._failures_named = 0
+        self._has_unnamed_failures = False
+        self._sums, self._successes = {}, {}
+
+    def _log_sums(self, elapsed_s: float) -> None:
+        largest = sorted(self._sums.items(), key=lambda item: (-item[1].count, item[0]))
+        total = sum(one.count for _, one in largest)
+        parts = [_told(kind, how, one) for (kind, how), one in largest[:SUMS_SHOWN]]
+        if len(largest) > SUMS_SHOWN:
+            parts.append(f"{sum(one.count for _, one in largest[SUMS_SHOWN:]):,} of other kinds")
+        # What has no line of its own must not be lost to those who read warnings only.
+        level = logging.WARNING if self._has_unnamed_failures else logging.INFO
+        more = "" if self._is_summing else " more"
+        log.log(
+            level,
+            "%s%s ended in %.1f s: %s",
+            counted(total, "job"),
+            more,
+            elapsed_s,
+            ", ".join(parts),
+            extra={
+                "worker": self._worker_id,
+                DETAILS: {
+                    "jobs": total,
+                    "seconds": round(elapsed_s, 3),
+                    "ended": [
+                        {"kind": kind, "outcome": how, "count": one.count, "p50_ms": round(_median(one) * 1000, 3)}
+                        for (kind, how), one in largest[:SUMS_SHOWN]
+                    ],
+                },
+            },
+        )
+
+
+def _told(kind: str, how: str, one: _Sum) -> str:
+    return f"{one.count:,} {kind} {how} (p50 {span(int(_median(one) * SECOND))})"
+
+
+def _median(one: _Sum) -> float:
+    return sorted(one.seconds)[len(one.seconds) // 2]
+
+
+def _seconds(execution: Execution) -> float:
+    return execution.ended_at - execution.started_at if execution.started_at else 0.0
+
+
+def _duration(execution: Execution) -> str:
+    return span(int(_seconds(execution) * SECOND))
+
+
+def _fields(execution: Execution, how: str) -> dict[str, Any]:
+    return {**execution.log_fields, DETAILS: {"outcome": how, "ms": round(_seconds(execution) * 1000, 3)}}

@@ -1,0 +1,150 @@
+"""Lines for jobs that ended: each has one while they are few, and one line sums them up when they are many."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import logging
+from typing import Any
+
+import pytest
+
+from leasemill import App, Release, Retry, Worker, logs
+from leasemill.store.memory import MemoryStore
+from leasemill.worker import endings
+from tests.worker.support import until, working
+
+
+@pytest.fixture
+def app() -> App:
+    return App(store=MemoryStore())
+
+
+@pytest.fixture(autouse=True)
+def every_line(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "leasemill")
+
+
+async def drained(app: App, **options: Any) -> None:
+    await asyncio.wait_for(Worker(app, drain=True, handle_signals=False, **options).run(), 60)
+
+
+def lines(caplog: pytest.LogCaptureFixture, part: str) -> list[logging.LogRecord]:
+    return [record for record in caplog.records if part in record.getMessage()]
+
+
+async def test_each_job_that_ends_has_a_line_with_its_kind_outcome_and_time(
+    app: App, caplog: pytest.LogCaptureFixture
+) -> None:
+    @app.job
+    async def send() -> None: ...
+
+    @app.job(retry=Retry(max=1, base=0.001, cap=0.001))
+    def charge() -> None:
+        raise ValueError("no money")
+
+    @app.job
+    def later() -> None:
+        raise Release(60)
+
+    jobs = [send.enqueue(), charge.enqueue(), later.enqueue()]
+    await drained(app)
+    (succeeded,) = lines(caplog, "send succeeded in ")
+    assert (vars(succeeded)["job"], vars(succeeded)["attempt"]) == (jobs[0].id, 1)
+    details = vars(succeeded)[logs.DETAILS]
+    assert details["outcome"] == "succeeded"
+    assert details["ms"] >= 0
+    assert len(lines(caplog, "and will be retried (retry 1 of 1): ValueError: no money")) == 1
+    assert len(lines(caplog, "job failed for good after ")) == 1
+    assert len(lines(caplog, "later was given back for 1.0 min by its handler after ")) == 1
+
+
+async def test_many_jobs_are_summed_up_and_failures_are_still_named(
+    app: App, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endings, "WINDOW_S", 3600.0)  # ends with the worker, however slow the machine
+
+    @app.job(retry=0)
+    async def send(number: int) -> None:
+        if number % 100 == 0:
+            raise ValueError(f"number {number}")
+
+    send.enqueue_many([send.call(number) for number in range(500)])
+    await drained(app)
+    (total,) = lines(caplog, " more ended in ")
+    named = lines(caplog, "send succeeded in ")
+    failed = lines(caplog, "job failed for good after ")
+    assert len(failed) == 5
+    assert len(named) + len(failed) >= endings.NAMED_MOST >= len(named)
+    ended = {one["outcome"]: one["count"] for one in vars(total)[logs.DETAILS]["ended"]}
+    assert ended["succeeded"] + len(named) == 495
+    assert f"{ended['succeeded']} send succeeded (p50 " in total.getMessage()
+    assert total.levelno == logging.INFO
+
+
+async def test_failures_that_are_not_named_are_in_a_sum_at_warning(
+    app: App, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endings, "WINDOW_S", 3600.0)
+    caplog.set_level(logging.WARNING, "leasemill")
+
+    @app.job(retry=0)
+    async def charge(number: int) -> None:
+        raise ValueError(f"number {number}")
+
+    charge.enqueue_many([charge.call(number) for number in range(100)])
+    await drained(app)
+    assert len(lines(caplog, "job failed for good after ")) == 2 * endings.NAMED_MOST
+    (total,) = lines(caplog, " more ended in ")
+    assert (total.levelno, vars(total)[logs.DETAILS]["jobs"]) == (logging.WARNING, 80)
+
+
+async def test_a_busy_worker_sums_up_every_second_and_names_jobs_again_when_it_is_quiet(
+    app: App, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endings, "WINDOW_S", 0.05)
+    monkeypatch.setattr(endings, "NAMED_MOST", 2)  # 2 in 0.05 s
+
+    @app.job
+    async def send(number: int) -> None: ...
+
+    async with working(app) as worker:
+        for _ in range(100):
+            send.enqueue_many([send.call(number) for number in range(50)])
+            if any(" more " not in one.getMessage() for one in lines(caplog, " ended in ")):
+                break
+            await asyncio.sleep(0.01)
+        assert any(" more " not in one.getMessage() for one in lines(caplog, " ended in ")), "a second of sums alone"
+        done = worker.metrics.succeeded
+        await until(lambda: worker.metrics.succeeded >= done and not worker.metrics.running, limit_s=30)
+        await asyncio.sleep(0.2)
+        caplog.clear()
+        send.enqueue(1)
+        await until(lambda: lines(caplog, "send succeeded in "), limit_s=30)
+
+
+async def test_machines_get_the_numbers_and_people_the_sentence(app: App) -> None:
+    @app.job
+    async def send() -> None: ...
+
+    send.enqueue()
+    logger = logging.getLogger("leasemill")
+    outputs = {}
+    handlers = []
+    for name, formatter in {"json": logs.JsonFormatter(), "text": logs.TextFormatter()}.items():
+        outputs[name] = io.StringIO()
+        handler = logging.StreamHandler(outputs[name])
+        handler.setFormatter(formatter)
+        handlers.append(handler)
+        logger.addHandler(handler)
+    try:
+        await drained(app, worker_id="mill-1")
+    finally:
+        for handler in handlers:
+            logger.removeHandler(handler)
+    (line,) = [json.loads(one) for one in outputs["json"].getvalue().splitlines() if "send succeeded" in one]
+    assert (line["worker"], line["kind"], line["attempt"], line["outcome"]) == ("mill-1", "send", 1, "succeeded")
+    assert isinstance(line["ms"], float)
+    (text,) = [one for one in outputs["text"].getvalue().splitlines() if "send succeeded" in one]
+    assert text.endswith(" kind=send attempt=1]")
