@@ -14,6 +14,7 @@ LeasemillError
 │   ├── JobFailed      retries used up, or its handler said it can never succeed
 │   ├── JobDead        quarantined: too many of its runs ended with their worker
 │   └── JobCancelled   cancelled by an operator
+├── WorkerStuck        every slot of a worker is taken by a handler that does not return: start the worker again
 ├── Unavailable        unknown whether it happened: repeat with the same ids
 └── Broken             stop: what is stored cannot be trusted or understood
 """
@@ -126,6 +127,10 @@ class JobCancelled(NoResult):
     def __init__(self, job_id: str, why: str) -> None:
         super().__init__(job_id, f"was cancelled: {why}")
         self.why = why
+
+
+class WorkerStuck(LeasemillError):
+    """A worker ended because nothing could run in it any more; its jobs were given back."""
 
 
 class Unavailable(LeasemillError):

@@ -17,7 +17,7 @@ from leasemill import __version__
 from leasemill.cli import COMMANDS, main
 from leasemill.kernel.model import JobState
 from leasemill.store.base import open_store
-from leasemill.worker.presence import WorkerRecord, encode_record
+from leasemill.worker.presence import RunningJob, WorkerRecord, encode_record
 
 TASKS = """
 from leasemill import App, Context, Fail
@@ -294,6 +294,25 @@ def test_stats_count_and_health_tells_whether_workers_are_there() -> None:
     assert told("workers", "--json") == []
     unhealthy = leasemill("health", "--max-age", "5")
     assert (unhealthy.exit_code, unhealthy.output) == (1, "unhealthy: no worker is known\n")
+
+
+@pytest.mark.parametrize(("slots", "exit_code"), [(2, 0), (1, 1)])
+def test_workers_and_health_show_slots_whose_handlers_do_not_return(project: Path, slots: int, exit_code: int) -> None:
+    enqueue("send", "--args", '{"to": "ann"}')
+    stuck = [RunningJob("job-1", "send", 2, 12.3)]
+    record = WorkerRecord("w1", "host", 7, 0.0, 10.0, 2.0, {"mail": 1}, slots, False, [], {}, stuck=stuck)
+    with open_store(f"file:{project / '.leasemill'}") as store:
+        store.presence.publish("w1", encode_record(record))
+    shown = leasemill("workers").output
+    assert f"1/{slots}" in shown
+    assert "at work, 1 stuck" in shown
+    assert "w1 is stuck in send job-1: attempt 2 is over, and its handler has not returned after 12.3 s" in shown
+    found = leasemill("health", "--worker", "w1")
+    assert found.exit_code == exit_code
+    assert f"1 of {slots} slots are stuck" in found.output
+    health = leasemill("health", "--json")
+    assert health.exit_code == exit_code
+    assert '"stuck": 1' in health.output
 
 
 def test_stats_name_the_kinds_that_do_not_match_the_code_of_the_workers() -> None:

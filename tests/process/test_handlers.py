@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from leasemill import JobState, JobType
+from leasemill.cli.lazy import EXIT_STUCK
 from leasemill.kernel.model import AbortReason
 from tests.process import jobs
 from tests.process.support import Scene
@@ -22,6 +23,16 @@ def test_a_handler_that_blocks_the_loop_for_two_leases_keeps_its_job(scene: Scen
     assert job.attempt == 1, "its heartbeat did not need the loop"
     assert job.refusals == ()
     assert (first.end(), second.end()) == (0, 0)
+
+
+def test_a_worker_whose_slots_are_all_stuck_says_so_and_ends_with_an_exit_code_of_its_own(scene: Scene) -> None:
+    handle = jobs.never_returns_in_a_thread.enqueue()
+    worker = scene.worker("only", "--concurrency", "1")
+    scene.await_state(handle, JobState.FAILED)
+    waiting = jobs.sleeps.enqueue(0)
+    assert worker.wait(limit_s=60) == EXIT_STUCK
+    scene.await_logged(worker, "worker stops: no slot is left, 1 are stuck")
+    assert waiting.status() is JobState.READY, "it waits for the next worker"
 
 
 @pytest.mark.parametrize("kind", [jobs.never_returns, jobs.never_returns_in_a_thread], ids=lambda kind: kind.kind)

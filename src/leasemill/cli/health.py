@@ -24,24 +24,33 @@ from leasemill.cli.workers import records
 @url_option
 @json_option
 def health(url: str, max_age: float, worker_id: str | None, as_json: bool) -> None:
-    """Exit 0 if the store can be opened and a worker was heard of lately, else 1 (3 if it cannot be opened).
+    """Exit 0 if the store can be opened and a worker with a usable slot was heard of lately, else 1.
+
+    Exit 3 if the store cannot be opened. A slot is stuck, and not usable, while its handler does not return although
+    its job has timed out or was lost.
 
     Reads no jobs, so it stays quick however many there are.
     """
     with opened(url) as store:
-        ages = [age_s for record, age_s in records(store.presence) if worker_id in (None, record.worker)]
-    is_healthy = bool(ages) and min(ages) <= max_age
+        found = [(record, age_s) for record, age_s in records(store.presence) if worker_id in (None, record.worker)]
+    ages = [age_s for _, age_s in found]
+    live = [record for record, age_s in found if age_s <= max_age]
+    is_healthy = any(not record.is_stuck for record in live)
+    stuck, slots = sum(len(record.stuck) for record in live), sum(record.concurrency for record in live)
     if as_json:
         print_json(
             {
                 "is_healthy": is_healthy,
                 "workers": len(ages),
                 "youngest_s": min(ages, default=None),
+                "slots": slots,
+                "stuck": stuck,
             }
         )
     elif not ages:
         click.echo("unhealthy: no worker is known" if worker_id is None else f"unhealthy: {worker_id} is not known")
     else:
-        click.echo(f"{'healthy' if is_healthy else 'unhealthy'}: a worker was heard of {min(ages):.1f} s ago")
+        note = f"; {stuck} of {slots} slots are stuck" if stuck else ""
+        click.echo(f"{'healthy' if is_healthy else 'unhealthy'}: a worker was heard of {min(ages):.1f} s ago{note}")
     if not is_healthy:
         sys.exit(EXIT_REFUSED)

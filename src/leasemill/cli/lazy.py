@@ -12,12 +12,13 @@ from typing import Any
 
 import click
 
-from leasemill.errors import Broken, Invalid, LeasemillError, Unavailable
+from leasemill.errors import Broken, Invalid, LeasemillError, Unavailable, WorkerStuck
 
 EXIT_REFUSED = 1
 EXIT_WRONG_CALL = 2
 EXIT_UNAVAILABLE = 3
 EXIT_BROKEN = 4
+EXIT_STUCK = 5
 EXIT_UNEXPECTED = 5
 DEBUG_VARIABLE = "LEASEMILL_DEBUG"
 
@@ -98,6 +99,8 @@ def _exit_code(error: LeasemillError) -> int:
             return EXIT_UNAVAILABLE
         case Broken():
             return EXIT_BROKEN
+        case WorkerStuck():
+            return EXIT_STUCK
         case Invalid():
             return EXIT_WRONG_CALL
         case _:

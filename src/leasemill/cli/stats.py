@@ -60,6 +60,7 @@ def gathered(store: FullStore) -> dict[str, Any]:
         "leases": totals.timed_leases,
         "claims_ever": totals.fence,
         "workers": len(workers),
+        "stuck_slots": sum(len(worker.stuck) for worker in workers),
         "mismatched": dict(mismatched.most_common()),
         "queues": {
             queue.name: {
@@ -84,6 +85,8 @@ def _print(found: dict[str, Any], before: dict[str, Any] | None) -> None:
         elapsed = found["at"] - before["at"]
         line += f"; {(found['claims_ever'] - before['claims_ever']) / elapsed:,.0f} claims/s"
     click.echo(line)
+    if found["stuck_slots"]:
+        click.echo(f"slots taken by handlers that do not return: {found['stuck_slots']} (see `leasemill workers`)")
     if found["mismatched"]:
         largest = list(found["mismatched"].items())[:MISMATCHED_SHOWN]
         kinds = ", ".join(f"{kind} ({count:,} claims)" for kind, count in largest)

@@ -34,7 +34,7 @@ def workers(url: str, as_json: bool) -> None:
                 f"{_span(age_s)} ago",
                 _span(age_s + record.published_at - record.started_at),
                 ",".join(record.queues),
-                f"{len(record.running)}/{record.concurrency}",
+                f"{len(record.running) + len(record.stuck)}/{record.concurrency}",
                 f"{record.counters.get('succeeded', 0):,.0f}",
                 _state(record, age_s),
             )
@@ -44,6 +44,11 @@ def workers(url: str, as_json: bool) -> None:
     for record, _ in found:
         for job in record.running:
             click.echo(f"  {record.worker} runs {job.kind} {job.job} for {job.seconds:.1f} s{_progress(job)}")
+        for job in record.stuck:
+            click.echo(
+                f"  {record.worker} is stuck in {job.kind} {job.job}: attempt {job.attempt} is over, and its handler "
+                f"has not returned after {job.seconds:.1f} s"
+            )
 
 
 def records(presence: Presence) -> list[tuple[WorkerRecord, float]]:
@@ -67,7 +72,8 @@ def _readable(presence: Presence) -> Iterator[tuple[WorkerRecord, float]]:
 def _state(record: WorkerRecord, age_s: float) -> str:
     if record.is_stale(age_s):
         return "gone?"
-    return "stopping" if record.is_stopping else "at work"
+    state = "stopping" if record.is_stopping else "at work"
+    return f"{state}, {len(record.stuck)} stuck" if record.stuck else state
 
 
 def _as_json(record: WorkerRecord, age_s: float) -> dict[str, Any]:

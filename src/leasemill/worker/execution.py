@@ -48,9 +48,11 @@ class Execution:
         "error",
         "expires_at",
         "is_start_told",
+        "is_stuck",
         "job",
         "lease",
         "lease_s",
+        "left_at",
         "loss",
         "phase",
         "sent_at",
@@ -82,6 +84,10 @@ class Execution:
         self.blocked_s = 0.0
         """How long this handler itself has blocked the event loop."""
         self.abandon_at: float | None = None
+        self.left_at: float | None = None
+        """When the worker stopped waiting for a handler that has not returned: it still has its slot."""
+        self.is_stuck = False
+        """It has not returned for long since then."""
         self.is_start_told = False
         self.task: asyncio.Task[None] | None = None
         self.context: Context | None = None

@@ -58,7 +58,12 @@ class Metrics:
     dead_workers: int = 0
     """Workers this one noticed to have died."""
 
+    stuck_runs: int = 0
+    """Handlers that had not returned long after their job had timed out or was lost."""
+
     running: int = 0
     """Now: slots taken."""
+    stuck: int = 0
+    """Now: slots taken by handlers whose job has timed out or was lost, and that have not returned."""
     queued: int = 0
     """Now: jobs that wait for a slot."""

@@ -46,6 +46,12 @@ LATE_START_S: Final = 0.01
 START_WORTH_TELLING_S: Final = 0.002
 """A run shorter than this is told by its end alone, which implies its start (X3)."""
 
+STUCK_AFTER_S: Final = 5.0
+"""How long after its job was over a handler may still run before its slot counts as stuck."""
+
+PUT_OFF_SHORTEST_S: Final = 1
+PUT_OFF_LONGEST_S: Final = 60
+
 MISMATCH_SHORTEST_S: Final = 1.0
 MISMATCH_FRACTION: Final = 1 / 60
 """Of the mismatch timeout: the longest wait. All tries of a timeout are then among the executions kept (I8)."""
@@ -164,6 +170,11 @@ def starts_durably(attempt: int, retries: int, expirations: int) -> bool:
     Otherwise a handler that kills its worker at once would never be seen to start, and never be quarantined (F4).
     """
     return expirations > 0 or attempt - 1 > retries
+
+
+def put_off_us(attempt: int) -> int:
+    """How long to leave a job alone whose last run has not returned in this worker."""
+    return 1_000_000 * min(PUT_OFF_SHORTEST_S << min(attempt - 1, 10), PUT_OFF_LONGEST_S)
 
 
 def mismatch_delay_us(tries: int, timeout_s: float, jitter: float) -> int:

@@ -47,6 +47,13 @@ class WorkerRecord(Struct, frozen=True):
     counters: dict[str, float]
     mismatched: dict[str, int] = {}
     """Kinds of jobs that it gave back because its code cannot run them, and how many times."""
+    stuck: list[RunningJob] = []
+    """Slots taken by handlers whose job has timed out or was lost, and that have not returned."""
+
+    @property
+    def is_stuck(self) -> bool:
+        """No slot is left that could run anything."""
+        return len(self.stuck) >= self.concurrency
 
     def is_stale(self, age_s: float) -> bool:
         """Not published for several intervals, by the store's clock: stopped, cut off or dead."""

@@ -51,6 +51,7 @@ class Runner:
         *,
         on_room: Callable[[], None],
         on_failure: Callable[[BaseException], None],
+        on_stuck: Callable[[], None],
     ) -> None:
         self.concurrency = concurrency
         self.active: dict[str, Execution] = {}
@@ -66,6 +67,10 @@ class Runner:
         self._mismatches = mismatches
         self._on_room = on_room
         self._on_failure = on_failure
+        self._on_stuck = on_stuck
+        """No slot is left that could run anything."""
+        self._left: dict[str, Execution] = {}
+        """By job: handlers that have not returned although their job is over here. They keep their slots."""
         self._pace = 0.0
         self._round_trip_s = 0.0
         self._ended_count = 0
@@ -83,7 +88,8 @@ class Runner:
 
     @property
     def is_idle(self) -> bool:
-        return not self.active and not self.queued
+        """Nothing is left to run or to wait for."""
+        return not self.queued and all(it.is_stuck for it in self.active.values())
 
     @property
     def has_nothing_left(self) -> bool:
@@ -108,6 +114,8 @@ class Runner:
             job = jobs.get(lease.job.kind)
             if job is None:
                 self._mismatches.take(lease, sent_at, f"no handler for kind {lease.job.kind!r}")
+            elif lease.job.id in self._left:
+                self._put_off(lease, sent_at)
             else:
                 self.queued.append(Execution(lease, job, sent_at))
         self._metrics.claimed += len(leases)
@@ -222,6 +230,16 @@ class Runner:
                 self._metrics.unavailable += 1
                 await asyncio.sleep(pacing.backoff_s(failures, self._store.entropy.jitter()))
 
+    def _put_off(self, lease: c.Lease, sent_at: float) -> None:
+        """An earlier run of this job goes on in this worker: two at a time are one too many."""
+        execution = Execution.without_handler(lease, sent_at)
+        log.warning(
+            "job given back for a while: its attempt %d has not returned in this worker",
+            self._left[lease.job.id].lease.attempt,
+            extra=execution.log_fields,
+        )
+        self._reporter.tell_end(execution, given_back(execution, pacing.put_off_us(lease.attempt)))
+
     # Ends --------------------------------------------------------------------------------------------------------
 
     def _ended(self, execution: Execution, report: Report) -> None:
@@ -241,13 +259,18 @@ class Runner:
         execution.phase = Phase.ENDED
         execution.task = None
         del self.active[execution.lease.token]
+        if execution.left_at is not None:
+            self._returned(execution)
         if self.queued:
             self._fill()
         else:
             self._metrics.running = len(self.active)
-        if self._emptied is not None and not self.active and not self._emptied.done():
-            self._emptied.set_result(None)
+        self._note_emptied()
         self._on_room()
+
+    def _note_emptied(self) -> None:
+        if self._emptied is not None and not self._emptied.done() and all(it.is_stuck for it in self.active.values()):
+            self._emptied.set_result(None)
 
     def _report(self, execution: Execution, report: Report) -> None:
         match execution.stop:
@@ -290,6 +313,7 @@ class Runner:
         if reason is None:
             # The store was not heard. Giving the job back frees it at once, or leaves a record that it came too late.
             self._reporter.tell_end(execution, given_back(execution))
+        self._leave(execution)
         self._cancel(execution)
 
     def _note_loss(self, execution: Execution, reason: str) -> None:
@@ -339,6 +363,41 @@ class Runner:
         execution.abandon_at = None
         execution.loss.set("the worker did not wait any longer")
         self._report(execution, timed_out(execution, 0.0))
+        self._leave(execution)
+
+    # Handlers that do not return ---------------------------------------------------------------------------------
+
+    def _leave(self, execution: Execution) -> None:
+        """Its job is over here, and its handler has not returned (yet)."""
+        execution.left_at = time.monotonic()
+        self._left[execution.lease.job.id] = execution
+        self._metrics.stuck = len(self._left)
+        self.watchdog.expect(execution.left_at + pacing.STUCK_AFTER_S)
+
+    def _returned(self, execution: Execution) -> None:
+        del self._left[execution.lease.job.id]
+        self._metrics.stuck = len(self._left)
+        if execution.is_stuck:
+            log.warning("the handler has returned: its slot is free again", extra=execution.log_fields)
+
+    def give_up(self, execution: Execution) -> None:
+        """It has not returned for so long that its slot counts as stuck."""
+        execution.is_stuck = True
+        self._metrics.stuck_runs += 1
+        stuck = sum(it.is_stuck for it in self.active.values())
+        log.error(
+            "the handler has not returned since its job %s: its slot is stuck, %d of %d slots are",
+            "timed out" if execution.stop is Stop.TIMEOUT else "was lost",
+            stuck,
+            self.concurrency,
+            extra=execution.log_fields,
+        )
+        self._note_emptied()
+        self._on_room()
+        if stuck == self.concurrency:
+            self._on_stuck()
+
+    # What has no slot --------------------------------------------------------------------------------------------
 
     def take_no_more(self) -> None:
         """What has no slot by now gets none."""
@@ -374,8 +433,8 @@ class Runner:
                 self._stop(execution, grace_until)
 
     async def emptied(self) -> None:
-        """Wait until no handler is running."""
-        while self.active:
+        """Wait until no handler is running but those that are stuck."""
+        while not all(it.is_stuck for it in self.active.values()):
             self._emptied = self._loop.create_future()
             await self._emptied
 

@@ -10,7 +10,7 @@ from collections import deque
 from typing import Protocol
 
 from leasemill.worker.execution import Execution, Phase
-from leasemill.worker.pacing import LATE_START_S, patience_s
+from leasemill.worker.pacing import LATE_START_S, STUCK_AFTER_S, patience_s
 
 
 class Slots(Protocol):
@@ -22,6 +22,7 @@ class Slots(Protocol):
     def time_out(self, execution: Execution) -> None: ...
     def lose(self, execution: Execution, reason: str | None) -> None: ...
     def abandon(self, execution: Execution) -> None: ...
+    def give_up(self, execution: Execution) -> None: ...
     def give_back_queued(self) -> None: ...
 
 
@@ -59,6 +60,8 @@ class Watchdog:
         for execution in list(self._slots.active.values()):
             if execution.phase is Phase.RUNNING:
                 next_at = min(next_at, self._look_at(execution, now))
+            elif execution.left_at is not None and not execution.is_stuck:
+                next_at = min(next_at, self._look_at_left(execution, execution.left_at + STUCK_AFTER_S, now))
         if self._slots.queued:
             first = self._slots.queued[0]
             give_back_at = first.claimed_at + patience_s(first.lease_s)
@@ -67,6 +70,12 @@ class Watchdog:
             else:
                 next_at = min(next_at, give_back_at)
         return next_at
+
+    def _look_at_left(self, execution: Execution, stuck_at: float, now: float) -> float:
+        if now < stuck_at:
+            return stuck_at
+        self._slots.give_up(execution)
+        return math.inf
 
     def _look_at(self, execution: Execution, now: float) -> float:
         slots = self._slots

@@ -17,7 +17,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, Final
 
 from leasemill.app import App
-from leasemill.errors import Invalid, Unavailable
+from leasemill.errors import Invalid, Unavailable, WorkerStuck
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, Policy
 from leasemill.kernel.validate import check_name, check_text
@@ -89,6 +89,7 @@ class Worker:
         self._failure: BaseException | None = None
         self._is_stopping = False
         self._hurries = False
+        self._is_stuck = False
         self._plan: Shutdown | None = None
         self.on_stopping: Callable[[float], None] | None = None
         """Called when the worker is asked to stop or ends by itself, with the monotonic time by which it is gone."""
@@ -126,6 +127,11 @@ class Worker:
                 self._loop.remove_signal_handler(number)
         if self._failure is not None:
             raise self._failure
+        if self._is_stuck:
+            raise WorkerStuck(
+                f"every slot of worker {self.id} was taken by a handler that had timed out or lost its lease and did "
+                "not return: start the worker again, and let handlers look at ctx.lost"
+            )
 
     def stop(self, *, now: bool = False) -> None:
         """Stop: no more claims, running jobs may end, the rest is given back, all of it within the shutdown timeout.
@@ -184,6 +190,7 @@ class Worker:
             self._mismatches,
             on_room=self._room_changed,
             on_failure=self._fail,
+            on_stuck=self._end_stuck,
         )
         self._heartbeat = Heartbeat(
             self._store,
@@ -358,6 +365,13 @@ class Worker:
             log.critical("worker stops: %s", error, extra={"worker": self.id})
         self._stop_wanted.set()
 
+    def _end_stuck(self) -> None:
+        """Threads cannot be killed, only the process can: it ends, and whoever supervises it starts another."""
+        if not self._is_stuck and not self._is_stopping:
+            self._is_stuck = True
+            log.critical("worker stops: no slot is left, %d are stuck", self.concurrency, extra={"worker": self.id})
+            self._stop_wanted.set()
+
     def _from_thread(self, function: Callable[..., None], *args: object) -> None:
         assert self._loop is not None
         try:
@@ -397,7 +411,7 @@ class Worker:
         )
 
     def _publish(self) -> None:
-        now = time.monotonic()
+        now, active = time.monotonic(), self._active()
         record = WorkerRecord(
             worker=self.id,
             host=socket.gethostname(),
@@ -408,9 +422,10 @@ class Worker:
             queues=self.queues,
             concurrency=self.concurrency,
             is_stopping=self._is_stopping,
-            running=[running_job(it, now) for it in self._active() if it.phase is Phase.RUNNING],
+            running=[running_job(it, now) for it in active if it.phase is Phase.RUNNING],
             counters=dataclasses.asdict(self.metrics),
             mismatched=dict(self._mismatches.by_kind),
+            stuck=[running_job(it, now) for it in active if it.left_at is not None],
         )
         self._presence.publish(self.id, encode_record(record))
 
