@@ -140,7 +140,7 @@ def test_a_live_worker_of_a_machine_with_a_wrong_clock_is_not_declared_dead(behi
 
 def chores_of(now: list[float], *chores: Chore) -> Housekeeping:
     return Housekeeping(
-        list(chores), Metrics(), jitter=lambda: 1.0, on_end=lambda error: None, monotonic=lambda: now[0]
+        "w", list(chores), Metrics(), jitter=lambda: 1.0, on_end=lambda error: None, monotonic=lambda: now[0]
     )
 
 
@@ -189,7 +189,7 @@ def test_a_broken_store_ends_housekeeping_and_is_told() -> None:
         raise Broken("damaged")
 
     housekeeping = Housekeeping(
-        [Chore("reaper", lambda: 1.0, breaks)], Metrics(), jitter=lambda: 1.0, on_end=ended.append
+        "w", [Chore("reaper", lambda: 1.0, breaks)], Metrics(), jitter=lambda: 1.0, on_end=ended.append
     )
     housekeeping.start()
     deadline = time.monotonic() + 30

@@ -37,6 +37,7 @@ class Bench:
         self.lost: list[tuple[str, str | None]] = []
         self.answered = 0
         self.heartbeat = Heartbeat(
+            "w",
             self.store,
             self.metrics,
             running=lambda: list(self.running),

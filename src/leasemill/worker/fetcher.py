@@ -117,7 +117,7 @@ class Fetcher:
     async def _claim(self, size: int) -> tuple[list[c.Lease], float]:
         """The leases, and the time before they were first asked for."""
         command, sent_at = self._new_claim(size), time.monotonic()
-        failures = 0
+        failures, fields = 0, {"worker": self._worker_id}
         while True:
             try:
                 leases = await self._store.arun(command)
@@ -125,7 +125,7 @@ class Fetcher:
                 failures += 1
                 self._metrics.unavailable += 1
                 if failures == 1:
-                    log.warning("the store is unavailable, claiming again with back-off: %s", error)
+                    log.warning("the store is unavailable, claiming again with back-off: %s", error, extra=fields)
                 await self._sleep(pacing.backoff_s(failures, self._store.entropy.jitter()))
                 if self._is_stopping:
                     return [], sent_at
@@ -133,7 +133,7 @@ class Fetcher:
                     command, sent_at = self._new_claim(size), time.monotonic()
                 continue
             if failures:
-                log.info("the store is available again")
+                log.info("the store is available again", extra=fields)
             self._metrics.claims += 1
             if not leases:
                 self._metrics.claims_empty += 1

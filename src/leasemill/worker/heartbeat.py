@@ -32,6 +32,7 @@ class Heartbeat:
 
     def __init__(
         self,
+        worker_id: str,
         store: Store,
         metrics: Metrics,
         *,
@@ -42,6 +43,7 @@ class Heartbeat:
         interval_s: float | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._worker_id = worker_id
         self._store = store
         self._metrics = metrics
         self._running = running
@@ -177,7 +179,8 @@ class Heartbeat:
         wait_s = min(backoff_s(self._failures, self._store.entropy.jitter()), *(retry_beat_s(it.lease_s) for it in due))
         self._not_before = self._monotonic() + wait_s
         if self._failures == 1:
-            log.warning("heartbeat failed, it is repeated until the leases run out: %s", error)
+            fields = {"worker": self._worker_id}
+            log.warning("heartbeat failed, it is repeated until the leases run out: %s", error, extra=fields)
 
     def _next_at(self, now: float) -> float:
         """When the next lease is due; one that has run out is declared lost here, whether or not the loop can."""

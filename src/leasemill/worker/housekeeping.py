@@ -41,6 +41,7 @@ class Housekeeping:
 
     def __init__(
         self,
+        worker_id: str,
         chores: list[Chore],
         metrics: Metrics,
         *,
@@ -48,6 +49,7 @@ class Housekeeping:
         on_end: Callable[[BaseException | None], None],
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._worker_id = worker_id
         self._chores = chores
         self._metrics = metrics
         self._jitter = jitter
@@ -73,13 +75,14 @@ class Housekeeping:
         return max(0.0, min(chore.due_at for chore in self._chores) - self._monotonic())
 
     def _do(self, chore: Chore) -> None:
+        fields = {"worker": self._worker_id}
         try:
             chore.run()
         except Unavailable as error:
             self._metrics.unavailable += 1
-            log.warning("%s put off, the store is unavailable: %s", chore.name, error)
+            log.warning("%s put off, the store is unavailable: %s", chore.name, error, extra=fields)
         except OSError as error:
-            log.warning("%s put off: %s", chore.name, error)
+            log.warning("%s put off: %s", chore.name, error, extra=fields)
 
     def _run(self) -> None:
         wait_s = self.round()

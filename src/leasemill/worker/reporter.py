@@ -41,6 +41,7 @@ class Reporter:
 
     def __init__(
         self,
+        worker_id: str,
         store: Store,
         metrics: Metrics,
         gate: Gate,
@@ -50,6 +51,7 @@ class Reporter:
         on_told: Callable[[], None],
         on_news: Callable[[], None],
     ) -> None:
+        self._worker_id = worker_id
         self._store = store
         self._metrics = metrics
         self._gate = gate
@@ -281,7 +283,8 @@ class Reporter:
                 failures += 1
                 self._metrics.unavailable += 1
                 if failures == 1:
-                    log.warning("the store is unavailable, reports will be repeated: %s", error)
+                    fields = {"worker": self._worker_id}
+                    log.warning("the store is unavailable, reports will be repeated: %s", error, extra=fields)
                 await asyncio.sleep(backoff_s(failures, self._store.entropy.jitter()))
 
 

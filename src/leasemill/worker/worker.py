@@ -193,6 +193,7 @@ class Worker:
             on_stuck=self._end_stuck,
         )
         self._heartbeat = Heartbeat(
+            self.id,
             self._store,
             self.metrics,
             running=self._active,
@@ -202,6 +203,7 @@ class Worker:
             interval_s=self._times.heartbeat_s,
         )
         self._reporter = Reporter(
+            self.id,
             self._store,
             self.metrics,
             self._heartbeat,
@@ -225,6 +227,7 @@ class Worker:
         self._presence = self._store.presence
         self._reaper = Reaper(self.id, self._store, self._presence, self.metrics)
         self._housekeeping = Housekeeping(
+            self.id,
             [
                 Chore("presence", lambda: PRESENCE_S, self._publish),
                 Chore("reaper", lambda: self._times.reaper_s, self._reaper.run),
