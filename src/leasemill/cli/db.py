@@ -10,7 +10,7 @@ import click
 
 from leasemill.cli.opening import url_option
 from leasemill.cli.output import json_option, print_json
-from leasemill.errors import Invalid, Unavailable
+from leasemill.errors import Invalid
 from leasemill.store.base import URL_VARIABLE, hidden_password
 from leasemill.wording import counted
 
@@ -106,11 +106,17 @@ def _connected(url: str) -> Iterator[tuple[psycopg.Connection[Any], str]]:
         import psycopg  # noqa: PLC0415  (an extra)
     except ImportError:
         raise Invalid("postgresql:// needs psycopg: pip install 'leasemill[postgres]'") from None
-    from leasemill.store.postgres.url import parse_url  # noqa: PLC0415  (psycopg is an extra)
+    from leasemill.store.postgres.trouble import meaning, not_let_in, not_reached  # noqa: PLC0415
+    from leasemill.store.postgres.url import network_parameters, parse_url  # noqa: PLC0415
 
     conninfo, options = parse_url(url)
+    given = {"application_name": "leasemill db", **network_parameters(conninfo)}
     try:
-        with psycopg.connect(conninfo, autocommit=True, application_name="leasemill db") as connection:
+        connection = psycopg.connect(conninfo, autocommit=True, **given)
+    except psycopg.Error as error:
+        raise not_let_in(error) or not_reached(error) from error
+    try:
+        with connection:
             yield connection, options.schema
-    except psycopg.OperationalError as error:
-        raise Unavailable(f"PostgreSQL cannot be reached: {str(error).strip()}") from error
+    except psycopg.Error as error:
+        raise not_reached(error) if connection.broken else meaning(error, options.schema) from error

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, TypeVar, cast
 
 import psycopg
+from psycopg.errors import InsufficientPrivilege
 from psycopg.pq import TransactionStatus
 
 from leasemill.errors import Invalid, Refused, Unavailable
@@ -23,8 +24,9 @@ from leasemill.store.block import Block
 from leasemill.store.postgres.cursors import afollow, follow
 from leasemill.store.postgres.hot import inserting
 from leasemill.store.postgres.listen import Teller
-from leasemill.store.postgres.pool import UNREADY, Moved
+from leasemill.store.postgres.pool import Moved
 from leasemill.store.postgres.site import Site
+from leasemill.store.postgres.trouble import UNREADY, first_line, meaning
 from leasemill.store.presence import Presence
 
 AnswerT = TypeVar("AnswerT")
@@ -69,7 +71,7 @@ class BoundStore(Verbs):
         self._register(command.jobs)
         try:
             return cast(AnswerT, follow(self._site, connection, inserting(command.jobs, self._channel())))
-        except (Moved, *UNREADY) as error:
+        except (Moved, InsufficientPrivilege, *UNREADY) as error:
             raise self._told(error) from error
 
     async def arun(self, command: c.Command[AnswerT]) -> AnswerT:
@@ -86,7 +88,7 @@ class BoundStore(Verbs):
             await asyncio.to_thread(self._register, command.jobs)
         try:
             return cast(AnswerT, await afollow(self._site, connection, inserting(command.jobs, self._channel())))
-        except (Moved, *UNREADY) as error:
+        except (Moved, InsufficientPrivilege, *UNREADY) as error:
             raise self._told(error) from error
 
     def block(self, lease: c.Lease, seconds_left: float) -> Block:
@@ -129,7 +131,9 @@ class BoundStore(Verbs):
         if isinstance(error, Moved):
             return Unavailable(f"{error}; roll back, and repeat the transaction")
         schema = self._site.statements.schema
+        if isinstance(error, InsufficientPrivilege):
+            return meaning(error, schema)
         return Refused(
             f"the connection's database has no Leasemill tables in the schema {schema!r}, or older ones "
-            f"({str(error).strip().partition(chr(10))[0]}): use a connection to the store's own database"
+            f"({first_line(error)}): use a connection to the store's own database"
         )

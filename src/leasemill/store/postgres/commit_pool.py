@@ -19,7 +19,7 @@ from psycopg.abc import PQGen
 from psycopg.rows import tuple_row
 
 from leasemill.errors import Unavailable
-from leasemill.store.postgres.pool import GONE
+from leasemill.store.postgres.trouble import GONE, not_reached
 from leasemill.store.postgres.url import SERVER_NETWORK, PostgresOptions, network_parameters, session_options
 
 PREPARE_AFTER: Final = 5
@@ -126,7 +126,7 @@ class CommitPool:
         try:
             return CommitConnection.connect(self._conninfo, **self._settings())
         except psycopg.OperationalError as error:
-            raise unreachable(error) from error
+            raise not_reached(error) from error
 
     # For async handlers
 
@@ -160,7 +160,7 @@ class CommitPool:
         try:
             return await AsyncCommitConnection.connect(self._conninfo, **self._settings())
         except psycopg.OperationalError as error:
-            raise unreachable(error) from error
+            raise not_reached(error) from error
 
     def _places_here(self) -> asyncio.Semaphore:
         loop = asyncio.get_running_loop()
@@ -217,10 +217,6 @@ class CommitPool:
 def is_lost(error: psycopg.Error, connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
     """Whether nothing more will be heard on it; what was sent last may have happened."""
     return connection.closed or isinstance(error, GONE)
-
-
-def unreachable(error: psycopg.Error) -> Unavailable:
-    return Unavailable(f"PostgreSQL cannot be reached: {str(error).strip().partition(chr(10))[0]}; repeat the call")
 
 
 def _last(idle: list[ConnectionT]) -> ConnectionT | None:

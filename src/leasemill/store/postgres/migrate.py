@@ -43,7 +43,9 @@ def migrate(connection: psycopg.Connection[Any], schema: str) -> list[Migration]
         connection.execute("set transaction isolation level read committed")  # to see what another has just made
         connection.execute("set local lock_timeout = '10s'")
         connection.execute("select pg_advisory_xact_lock(hashtextextended(%s, 0))", [f"leasemill migrate {schema}"])
-        connection.execute(sql.SQL("create schema if not exists {}").format(sql.Identifier(schema)))
+        found = connection.execute("select from pg_namespace where nspname = %s", [schema]).fetchone()
+        if found is None:  # IF NOT EXISTS would need the right to make schemas where somebody else has made this one
+            connection.execute(sql.SQL("create schema {}").format(sql.Identifier(schema)))
         connection.execute(
             sql.SQL(
                 "create table if not exists {} "

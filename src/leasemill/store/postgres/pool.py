@@ -22,8 +22,9 @@ import psycopg
 from psycopg import errors
 from psycopg.abc import PQGen
 
-from leasemill.errors import Broken, LeasemillError, Refused, Unavailable
+from leasemill.errors import LeasemillError, Unavailable
 from leasemill.store.postgres.arrays import register
+from leasemill.store.postgres.trouble import GONE, meaning, not_let_in, not_reached
 from leasemill.store.postgres.url import SERVER_NETWORK, PostgresOptions, network_parameters, session_options
 
 LOGGER: Final = logging.getLogger("leasemill.postgres")
@@ -40,14 +41,6 @@ SILENCE_S: Final = 5.0
 """How long after its own limit for a statement a server may stay silent."""
 CONFLICTS: Final = (errors.DeadlockDetected, errors.SerializationFailure, errors.LockNotAvailable)
 NOT_PREPARED: Final = (errors.InvalidSqlStatementName, errors.DuplicatePreparedStatement)
-GONE: Final = (
-    errors.AdminShutdown,
-    errors.CrashShutdown,
-    errors.CannotConnectNow,
-    errors.IdleInTransactionSessionTimeout,
-    errors.TooManyConnections,
-)
-UNREADY: Final = (errors.UndefinedTable, errors.InvalidSchemaName, errors.UndefinedFunction, errors.UndefinedColumn)
 
 
 class Moved(Exception):
@@ -95,6 +88,8 @@ class Pool:
         self._count = 0
         self._is_closed = False
         self._gives_up = False
+        self._has_connected = False
+        """From then on whatever keeps us out is waited for: passwords are changed, servers replaced."""
         self._pid = os.getpid()
 
     def run(self, work: Callable[[Connection], ResultT], *, is_repeatable: bool = True) -> ResultT:
@@ -129,9 +124,11 @@ class Pool:
                     self._discard(connection)
                     connection = None
                 if not is_lost:
-                    raise _told(error, self._options.schema) from error
+                    raise meaning(error, self._options.schema) from error
+                if not self._has_connected and (refusal := not_let_in(error)) is not None:
+                    raise refusal from error
                 if (was_sent and not is_repeatable) or time.monotonic() + pause_s > deadline:
-                    raise Unavailable(f"PostgreSQL cannot be reached: {_line(error)}; repeat the call") from error
+                    raise not_reached(error) from error
                 time.sleep(random.uniform(0.5, 1.0) * pause_s)
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
             finally:
@@ -224,6 +221,7 @@ class Pool:
         connection.must_end = lambda: self._gives_up
         if self._options.statement_timeout_s:
             connection.silent_for_s = self._options.statement_timeout_s + SILENCE_S
+        self._has_connected = True
         register(connection)
         if self.prepares and _is_pooled(connection):
             LOGGER.info("a pooler stands before the server: going on without prepared statements")
@@ -252,20 +250,3 @@ def _settings(options: PostgresOptions) -> dict[str, str]:
         "enable_bitmapscan": "off",
         "jit": "off",
     }
-
-
-def _told(error: psycopg.Error, schema: str) -> LeasemillError:
-    """Did it happen, and may I try again?"""
-    if isinstance(error, UNREADY):
-        return Refused(
-            f"the schema {schema!r} has no Leasemill tables, or older ones ({_line(error)}): run leasemill db migrate"
-        )
-    if isinstance(error, errors.QueryCanceled | errors.InsufficientResources | errors.OperatorIntervention):
-        return Unavailable(f"PostgreSQL could not: {_line(error)}; repeat the call")
-    if isinstance(error, errors.ReadOnlySqlTransaction):
-        return Unavailable(f"this server only reads ({_line(error)}): name the primary, or repeat the call")
-    return Broken(f"PostgreSQL refused what should not be refused: {_line(error)}")
-
-
-def _line(error: BaseException) -> str:
-    return str(error).strip().partition("\n")[0]

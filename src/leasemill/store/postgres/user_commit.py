@@ -25,12 +25,12 @@ from leasemill.store.postgres.commit_pool import (
     CommitConnection,
     CommitPool,
     is_lost,
-    unreachable,
 )
 from leasemill.store.postgres.cursors import afollow, asay, follow, say
 from leasemill.store.postgres.messages import Messages, is_as_before, is_not_held
 from leasemill.store.postgres.pool import LOGGER, NOT_PREPARED, Moved
 from leasemill.store.postgres.site import Site, Steps
+from leasemill.store.postgres.trouble import not_reached
 
 LONGEST_IDLE_MS: Final = 2_000_000_000
 SHORTEST_IDLE_MS: Final = 1_000
@@ -87,7 +87,7 @@ class PostgresBlock(Block):
             connection.pgconn.finish()  # whatever of the message was carried out is gone with its session
             self.roll_back()
             if was_lost:
-                raise unreachable(error) from error
+                raise not_reached(error) from error
             raise
         if _is_held(status):
             return None
@@ -150,7 +150,7 @@ class PostgresBlock(Block):
             connection.pgconn.finish()  # whatever of the message was carried out is gone with its session
             await self.aroll_back()
             if was_lost:
-                raise unreachable(error) from error
+                raise not_reached(error) from error
             raise
         if _is_held(status):
             return None

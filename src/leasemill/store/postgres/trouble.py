@@ -1,0 +1,79 @@
+"""What an error of PostgreSQL's means to a caller: did it happen, may it be repeated, and what is to be done.
+
+An error that is not known here is Broken: it should not occur. libpq hands on no code of a connection that was refused,
+so those are known by their text.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import psycopg
+from psycopg import errors
+
+from leasemill.errors import Broken, LeasemillError, Refused, Unavailable
+
+GONE: Final = (
+    errors.AdminShutdown,
+    errors.CrashShutdown,
+    errors.CannotConnectNow,
+    errors.IdleInTransactionSessionTimeout,
+    errors.TooManyConnections,
+)
+UNREADY: Final = (errors.UndefinedTable, errors.InvalidSchemaName, errors.UndefinedFunction, errors.UndefinedColumn)
+
+ACCOUNT: Final = "check the user and the password in the URL, in PGPASSWORD or in ~/.pgpass"
+NO_ENTRY: Final = (
+    (re.compile(r"password authentication failed|no password supplied"), ACCOUNT),
+    (re.compile(r'role ".*" does not exist'), "create the role, or name another user in the URL"),
+    (re.compile(r'database ".*" does not exist'), "create the database, or name another in the URL"),
+    (re.compile(r"permission denied for database"), "grant connect on the database to this role"),
+    (re.compile(r"no pg_hba.conf entry|pg_hba.conf rejects"), "let this user and host in, in the server's pg_hba.conf"),
+)
+FULL: Final = re.compile(r"too many clients|too many connections|connection slots are reserved")
+
+
+def meaning(error: psycopg.Error, schema: str) -> LeasemillError:
+    """Of an error of one of our statements."""
+    line = first_line(error)
+    match error:
+        case errors.InsufficientPrivilege():
+            return Refused(
+                f"this role may not do that ({line}): grant it what docs/postgres.md lists under Rights, "
+                f"for the schema {schema!r}"
+            )
+        case _ if isinstance(error, UNREADY):
+            return Refused(
+                f"the schema {schema!r} has no Leasemill tables, or older ones ({line}): run leasemill db migrate"
+            )
+        case errors.ReadOnlySqlTransaction():
+            return Unavailable(f"this server only reads ({line}): name the primary in the URL, or repeat the call")
+        case errors.QueryCanceled() | errors.InsufficientResources() | errors.OperatorIntervention():
+            return Unavailable(f"PostgreSQL could not: {line}; repeat the call")
+        case errors.LockNotAvailable() | errors.DeadlockDetected() | errors.SerializationFailure():
+            return Unavailable(f"PostgreSQL refused for the sake of others: {line}; repeat the call")
+        case _:
+            return Broken(f"PostgreSQL refused what should not be refused: {line}")
+
+
+def not_reached(error: psycopg.Error) -> Unavailable:
+    """There is no connection, or it was lost."""
+    if FULL.search(str(error)) is not None or isinstance(error, errors.TooManyConnections):
+        return Unavailable(
+            f"PostgreSQL has no connection left ({first_line(error)}): raise max_connections, lower pool_size and "
+            "commit_pool_size in the URL, or repeat the call"
+        )
+    return Unavailable(f"PostgreSQL cannot be reached: {first_line(error)}; repeat the call")
+
+
+def not_let_in(error: psycopg.Error) -> Refused | None:
+    """The server answered, and waiting will not change what it said: what to do. None: it may be different later."""
+    for text, remedy in NO_ENTRY:
+        if text.search(str(error)) is not None:
+            return Refused(f"PostgreSQL does not let us in ({first_line(error)}): {remedy}")
+    return None
+
+
+def first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0]

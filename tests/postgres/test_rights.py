@@ -1,0 +1,231 @@
+"""Roles with the rights that docs/postgres.md lists can do what it says, and what others get is a sentence."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from click.testing import CliRunner, Result
+
+from leasemill import App, Context, JobState, Retry, Worker
+from leasemill.cli import main
+from leasemill.errors import Refused, Unavailable
+from leasemill.kernel import commands as c
+from leasemill.kernel.model import JobSpec, Policy
+from leasemill.store.base import open_store
+from leasemill.store.postgres.store import PostgresStore
+from leasemill.store.postgres.trouble import not_let_in, not_reached
+from leasemill.store.postgres.url import parse_url
+from leasemill.testing.postgres import SUPERUSER
+from tests.postgres.conftest import with_option
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "postgres.md"
+Url = Callable[[str], str]
+
+
+@pytest.fixture
+def url_of(postgres_url: str, schema: str, admin: psycopg.Connection[Any]) -> Iterator[Url]:
+    """The store's URL for a role that has what the page grants to a role of that name, and nothing else."""
+    made: list[str] = []
+
+    def url(name: str) -> str:
+        role = f"leasemill_{name}_{os.getpid()}"
+        admin.execute(f"create role {role} login".encode())
+        made.append(role)
+        for grant in granted(name):
+            admin.execute(re.sub(rf"\bto {name}$", f"to {role}", grant.replace("leasemill", schema)).encode())
+        assert SUPERUSER in postgres_url
+        return postgres_url.replace(f"//{SUPERUSER}@", f"//{role}@")
+
+    yield url
+    for role in made:
+        admin.execute(f"drop owned by {role}; drop role {role}".encode())
+
+
+def granted(name: str) -> list[str]:
+    blocks = re.findall(r"```sql\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    return [line.rstrip(";") for block in blocks for line in block.splitlines() if line.endswith(f" to {name};")]
+
+
+def leasemill(*arguments: str) -> Result:
+    return CliRunner().invoke(main, list(arguments))
+
+
+# What the page grants --------------------------------------------------------------------------------------------
+
+
+def test_a_reader_can_look_at_everything_and_change_nothing(url_of: Url, postgres_url: str) -> None:
+    with open_store(postgres_url) as store:
+        store.enqueue([JobSpec("job", "mail", "send", b"{}", lane="a")])
+        store.presence.publish("w", b"{}")
+    url = url_of("reader")
+    for command in (
+        ["stats"], ["jobs", "list"], ["jobs", "show", "job"], ["jobs", "explain", "job"], ["queues", "list"],
+        ["lanes", "list", "--queue", "mail"], ["lanes", "show", "mail", "a"], ["actions"], ["workers"],
+        ["db", "status"], ["db", "check"],
+    ):  # fmt: skip
+        done = leasemill(*command, "--url", url)
+        assert done.exit_code == 0, (command, done.output)
+    assert "no worker is" in leasemill("health", "--url", url).output
+    with open_store(url) as store, pytest.raises(Refused, match=r"may not do that .* Rights"):
+        store.enqueue([JobSpec("other", "mail", "send")])
+
+
+def test_an_app_can_enqueue_and_wait_and_claim_nothing(url_of: Url) -> None:
+    url = url_of("app")
+    with App(url) as app:
+
+        @app.job(lane="who")
+        def greet(who: str) -> str:
+            return who
+
+        @app.job
+        def count(number: int) -> int:
+            return number
+
+        handles = [greet.enqueue("ann"), greet.enqueue("ann"), greet.options(delay=60).enqueue("bob")]
+        assert count.options(job_id="once").enqueue(1).id == count.options(job_id="once").enqueue(1).id
+        count.enqueue_many(count.call(number) for number in range(3))
+        with psycopg.connect(parse_url(url)[0]) as connection:
+            count.using(connection).enqueue(7)
+            greet.using(connection).enqueue("cid")
+        assert {handle.status() for handle in handles} == {JobState.READY}
+        with pytest.raises(TimeoutError):
+            handles[0].result(0.1)
+        with pytest.raises(Refused, match="Rights"):
+            app.store.claim("w", ["default"], 1)
+
+
+def test_a_worker_can_do_all_that_workers_and_operators_do(url_of: Url) -> None:
+    url = url_of("worker")
+    with App(url) as app:
+
+        @app.job(retry=Retry(max=1, base=0.001, cap=0.001))
+        def fails(ctx: Context) -> None:
+            raise ValueError("no")
+
+        @app.job(lane="who")
+        def greet(ctx: Context, who: str) -> str:
+            with ctx.commit() as tx:
+                tx.execute("select 1")
+                tx.set_result(who)
+                tx.enqueue(other)
+            return who
+
+        @app.job
+        async def other(ctx: Context) -> None:
+            async with ctx.commit() as tx:
+                await tx.execute("select 1")
+
+        bad, good = fails.enqueue(), [greet.enqueue("ann"), greet.enqueue("ann")]
+        Worker(app, drain=True, handle_signals=False).run_sync()
+        assert bad.status() is JobState.FAILED
+        assert {handle.status() for handle in good} == {JobState.SUCCEEDED}
+        store = app.store
+        by: dict[str, Any] = {"by": "me", "reason": "test"}
+        assert store.redrive(c.JobFilter(job_ids=(bad.id,)), **by).job_ids == (bad.id,)
+        store.cancel([bad.id], **by)
+        store.set_policy("default", Policy(max_retries=5), **by)
+        store.pause("default", **by)
+        store.resume("default", **by)
+        assert store.purge(c.JobFilter(job_ids=(bad.id,)), **by).job_ids == (bad.id,)
+        assert store.prune(2**60, keep=0) == 4
+        assert store.acquire([c.AcquireRequest("stream", "a", 1, "w", "t")])
+    assert leasemill("db", "check", "--url", url).exit_code == 0
+
+
+# What others get -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", [["stats"], ["jobs", "list"], ["db", "status"], ["db", "check"], ["health"]])
+def test_a_role_without_grants_is_refused_with_what_to_do(url_of: Url, command: list[str]) -> None:
+    done = leasemill(*command, "--url", url_of("nobody"))
+    assert done.exit_code == 1, done.output
+    assert re.search(r"Error: this role may not do that \(permission denied for schema .*\): grant it", done.output)
+
+
+def test_migrate_by_a_role_that_may_not_is_refused_with_what_to_do(url_of: Url) -> None:
+    done = leasemill("db", "migrate", "--url", with_option(url_of("nobody"), "schema=leasemill_elsewhere"))
+    assert done.exit_code == 1
+    assert "may not do that (permission denied for database" in done.output
+
+
+def test_migrate_needs_no_more_than_a_schema_of_its_own(url_of: Url, admin: psycopg.Connection[Any]) -> None:
+    url = with_option(url_of("nobody"), "schema=leasemill_given")
+    admin.execute(f"create schema leasemill_given authorization leasemill_nobody_{os.getpid()}".encode())
+    assert leasemill("db", "migrate", "--url", url).exit_code == 0
+    with open_store(url) as store:
+        store.enqueue([JobSpec("job", "mail", "send")])
+
+
+def test_enqueuing_in_a_transaction_of_a_role_without_grants_is_refused(postgres_url: str, url_of: Url) -> None:
+    with (
+        PostgresStore(postgres_url) as store,
+        psycopg.connect(parse_url(url_of("nobody"))[0]) as connection,
+        pytest.raises(Refused, match="Rights"),
+    ):
+        store.using(connection).enqueue([JobSpec("job", "mail", "send")])
+
+
+def test_a_server_that_only_reads_is_unavailable_for_writing(postgres_url: str) -> None:
+    url = with_option(postgres_url, "options=-c%20default_transaction_read_only%3Don")
+    assert leasemill("stats", "--url", url).exit_code == 0
+    done = leasemill("queues", "pause", "mail", "--create", "--reason", "test", "--url", url)
+    assert done.exit_code == 3, done.output
+    with open_store(url) as store, pytest.raises(Unavailable, match="this server only reads"):
+        store.enqueue([JobSpec("job", "mail", "send")])
+
+
+@pytest.mark.parametrize(("part", "other", "remedy"), [
+    (f"{SUPERUSER}@", "leasemill_unknown@", "create the role"),
+    ("@/postgres", "@/leasemill_unknown", "create the database"),
+])  # fmt: skip
+@pytest.mark.parametrize("command", [["stats"], ["db", "status"]])
+def test_who_is_not_let_in_learns_why_at_once(
+    postgres_url: str, command: list[str], part: str, other: str, remedy: str
+) -> None:
+    done = leasemill(*command, "--url", postgres_url.replace(part, other))
+    assert done.exit_code == 1, done.output
+    assert "does not let us in" in done.output
+    assert remedy in done.output
+
+
+@pytest.mark.parametrize("text", [
+    'FATAL:  password authentication failed for user "app"',
+    'FATAL:  no pg_hba.conf entry for host "10.0.0.1", user "app", database "app", no encryption',
+    'FATAL:  permission denied for database "app"',
+    "fe_sendauth: no password supplied",
+])  # fmt: skip
+def test_every_way_of_being_kept_out_has_its_remedy(text: str) -> None:
+    assert not_let_in(psycopg.OperationalError(f"connection failed: {text}")) is not None
+
+
+@pytest.mark.parametrize("text", ["Connection refused", "FATAL:  the database system is starting up", "timeout"])
+def test_what_may_be_different_later_is_no_refusal(text: str) -> None:
+    assert not_let_in(psycopg.OperationalError(text)) is None
+    assert "cannot be reached" in str(not_reached(psycopg.OperationalError(text)))
+
+
+def test_a_store_that_was_open_waits_until_it_is_let_in_again(url_of: Url, admin: psycopg.Connection[Any]) -> None:
+    url, role = url_of("reader"), f"leasemill_reader_{os.getpid()}"
+    with open_store(with_option(url, "retry_for_s=0.05")) as store:
+        assert store.queues() == []
+        admin.execute(f"alter role {role} rename to {role}_away".encode())
+        admin.execute("select pg_terminate_backend(pid) from pg_stat_activity where usename like %s", [f"{role}%"])
+        with pytest.raises(Unavailable, match="cannot be reached"):
+            store.queues()
+        admin.execute(f"alter role {role}_away rename to {role}".encode())
+        assert store.queues() == []
+
+
+def test_a_server_without_a_connection_left_is_unavailable(url_of: Url, admin: psycopg.Connection[Any]) -> None:
+    url = url_of("reader")
+    admin.execute(f"alter role leasemill_reader_{os.getpid()} connection limit 0".encode())
+    done = leasemill("stats", "--url", with_option(url, "retry_for_s=0.05"))
+    assert done.exit_code == 3
+    assert "no connection left" in done.output
