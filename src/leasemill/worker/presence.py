@@ -47,6 +47,8 @@ class WorkerRecord(Struct, frozen=True):
     counters: dict[str, float]
     mismatched: dict[str, int] = {}
     """Kinds of jobs that it gave back because its code cannot run them, and how many times."""
+    instance: str = ""
+    """Tells two workers of one id apart."""
     stuck: list[RunningJob] = []
     """Slots taken by handlers whose job has timed out or was lost, and that have not returned."""
 

@@ -14,6 +14,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from leasemill.app import App
@@ -29,6 +30,7 @@ from leasemill.worker.executor import DaemonExecutor
 from leasemill.worker.fetcher import Fetcher
 from leasemill.worker.heartbeat import Heartbeat
 from leasemill.worker.housekeeping import Chore, Housekeeping
+from leasemill.worker.identity import Identity
 from leasemill.worker.metrics import Metrics
 from leasemill.worker.mismatch import MISMATCH_TIMEOUT_S, Mismatches
 from leasemill.worker.presence import WorkerRecord, encode_record, new_worker_id, running_job
@@ -42,6 +44,7 @@ log = logging.getLogger("leasemill.worker")
 
 PRESENCE_S: Final = 2.0
 POLICIES_S: Final = 5.0
+IDENTITY_S: Final = 10.0
 QUEUES_READ: Final = 10_000
 
 
@@ -65,6 +68,7 @@ class Worker:
     ) -> None:
         self.app = app
         self.id = worker_id or new_worker_id()
+        self._has_drawn_id = not worker_id
         self.queues = _weights(app, queues)
         self.concurrency = _at_least("concurrency", concurrency, 1)
         self.metrics = Metrics()
@@ -85,7 +89,9 @@ class Worker:
         )
         self._times.check()
         self._store = app.store
+        self._presence = self._store.presence
         self._started_at = time.time()
+        self._identity = Identity(self.id, self._presence, self._started_at)
         self._failure: BaseException | None = None
         self._is_stopping = False
         self._hurries = False
@@ -117,12 +123,15 @@ class Worker:
         self._loop = asyncio.get_running_loop()
         signals = self._take_signals()
         try:
+            self._identity.begin()
+            await self._unless_stopped(self._await_id())
             await self._unless_stopped(self._read_policies())
             self._times.check()
             if not self._is_stopping:
                 self._assemble()
                 await self._work()
         finally:
+            self._identity.end()
             for number in signals:
                 self._loop.remove_signal_handler(number)
         if self._failure is not None:
@@ -224,12 +233,12 @@ class Worker:
             drains=self._drains,
             times=self._times,
         )
-        self._presence = self._store.presence
         self._reaper = Reaper(self.id, self._store, self._presence, self.metrics)
         self._housekeeping = Housekeeping(
             self.id,
             [
                 Chore("presence", lambda: PRESENCE_S, self._publish),
+                Chore("worker id", lambda: IDENTITY_S, self._identity.check),
                 Chore("reaper", lambda: self._times.reaper_s, self._reaper.run),
                 Chore("queue policies", lambda: POLICIES_S, self._reread_policies),
             ],
@@ -384,6 +393,15 @@ class Worker:
 
     # Now and then ------------------------------------------------------------------------------------------------
 
+    async def _await_id(self) -> None:
+        """A second worker of one id is refused before it claims anything. A drawn id is nobody else's."""
+        if self._has_drawn_id:
+            return
+        with suppress(Unavailable, OSError):  # records are soft state: the check is repeated while the worker runs
+            await asyncio.get_running_loop().run_in_executor(
+                DaemonExecutor(1), self._identity.await_free, lambda: self._is_stopping
+            )
+
     async def _read_policies(self) -> None:
         failures = 0
         while not self._is_stopping:
@@ -414,6 +432,7 @@ class Worker:
         )
 
     def _publish(self) -> None:
+        self._identity.check_first()
         now, active = time.monotonic(), self._active()
         record = WorkerRecord(
             worker=self.id,
@@ -428,12 +447,13 @@ class Worker:
             running=[running_job(it, now) for it in active if it.phase is Phase.RUNNING],
             counters=dataclasses.asdict(self.metrics),
             mismatched=dict(self._mismatches.by_kind),
+            instance=self._identity.instance,
             stuck=[running_job(it, now) for it in active if it.left_at is not None],
         )
         self._presence.publish(self.id, encode_record(record))
 
     def _withdraw(self) -> None:
-        self._presence.remove(self.id)
+        self._identity.withdraw()
 
 
 async def _end_tasks(until: float) -> None:
