@@ -249,6 +249,7 @@ def _check_parameters(lane: str, names: list[str], arguments: Arguments) -> None
     missing = [name for name in names if name not in arguments.names]
     if missing:
         raise Invalid(
-            f"lane of {arguments.name}: {missing[0]!r} is none of its parameters ({', '.join(arguments.names)}); "
-            f"name one of them, or write lane=FixedLane({lane!r}) for one lane for all its jobs"
+            f"lane of {arguments.name}: {missing[0]!r} is not one of its parameters ({', '.join(arguments.names)}). In "
+            "@app.job, lane names the parameter whose value is the key: write one of them, or "
+            f"lane=FixedLane({lane!r}) for one lane for all its jobs"
         )

@@ -50,7 +50,8 @@ class FixedLane:
 
 
 LaneRule: TypeAlias = str | FixedLane | Callable[..., object]
-"""The name of the argument that names the lane, a function of arguments, or one lane for all."""
+"""In `@app.job`: the name of the parameter whose value is the lane's key, a function of parameters that computes it, or
+`FixedLane(key)`, one lane for all jobs of the kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +146,13 @@ class JobType(Generic[P, R]):
         job_id: str | None = None,
         lane: str | None = None,
     ) -> JobType[P, R]:
-        """The same job with other settings for what is enqueued through it; what is left out stays as it was."""
+        """The same job with other settings for what is enqueued through it; what is left out stays as it was.
+
+        `delay` or `run_at`: not before then. `priority`: 0 to 9, higher first. `job_id`: an id of your own; the same id
+        and content again changes nothing while the job is kept (by default for 24 hours after it succeeded; then the id
+        is free, and makes a new job). `lane`: the lane's key itself, such as "customer-7", not the name of a parameter
+        as in `@app.job(lane=...)`.
+        """
         options = self._options
         if delay is not None and run_at is not None:
             raise Invalid("delay and run_at exclude each other: give one of them")

@@ -132,8 +132,8 @@ def test_what_is_declared_becomes_the_kinds_policy(app: App) -> None:
         ({"on_failure": "stop"}, "on_failure is 'stop'; write 'continue' or 'block'"),
         ({"retry": -1}, r"Retry\(max=-1\): retries must be from 0 to 1000"),
         ({"max_expirations": 0}, "max_expirations is 0"),
-        ({"lane": "acount"}, r"lane of charge: 'acount' is none of its parameters \(account, cents\).*FixedLane"),
-        ({"lane": lambda account, euros: account}, "lane of charge: 'euros' is none of its parameters"),
+        ({"lane": "acount"}, r"lane of charge: 'acount' is not one of its parameters \(account, cents\).*FixedLane"),
+        ({"lane": lambda account, euros: account}, "lane of charge: 'euros' is not one of its parameters"),
     ],
 )
 def test_a_bad_declaration_is_refused_where_it_is_written(app: App, options: dict[str, Any], sentence: str) -> None:

@@ -7,10 +7,11 @@ import io
 import json
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from leasemill import App, Context, logs
+from leasemill import App, Context, __version__, logs
 from leasemill.testing.drain import drain
 
 
@@ -57,7 +58,11 @@ def test_json_lines_carry_the_job_whatever_logger_wrote_them() -> None:
     (threaded,) = [line for line in written if line["logger"] == "leasemill.job"]
     assert (threaded["job"], threaded["worker"]) == ("t-2", own["worker"])
     started = written[0]
-    assert (started["message"], started["worker"]) == ("worker started: queues default, 10 slots", own["worker"])
+    served = "queues default, kinds talks, talks_in_thread, 10 slots"
+    sentence = f"worker started: leasemill {__version__}, store memory:, {served}"
+    assert (started["message"], started["worker"]) == (sentence, own["worker"])
+    assert (started["version"], started["store"], started["slots"]) == (__version__, "memory:", 10)
+    assert (started["queues"], started["kinds"]) == (["default"], ["talks", "talks_in_thread"])
     assert "job" not in started
 
 
@@ -79,3 +84,16 @@ def test_exceptions_are_written_out_and_odd_values_as_text(formatter: logging.Fo
     text = formatter.format(record)
     assert "it broke" in text
     assert "ValueError: no" in text
+
+
+@pytest.mark.usefixtures("untouched_root")
+def test_the_start_line_names_the_folder_in_full_and_a_bounded_number_of_kinds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with App("file:./jobs") as app:
+        for number in range(30):
+            app.job(name=f"kind-{number:02}")(lambda: None)
+        started = lines("text", app)[0]
+    assert f"store file:{tmp_path}/jobs, queues default, kinds kind-00, kind-01," in started
+    assert "kind-19 and 10 more, 10 slots" in started

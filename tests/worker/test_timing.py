@@ -123,7 +123,7 @@ def test_the_usual_shutdown() -> None:
         ({"queues": "billing"}, r"queues is the text 'billing'; write \['billing'\]"),
         ({"queues": {"billing": 0}}, "the weight of queue 'billing' is 0"),
         ({"queues": ["no spaces"]}, "queue 'no spaces' is not a name"),
-        ({"queues": []}, "no queue to work on"),
+        ({"queues": []}, "no queue to work on: name at least one"),
         ({"worker_id": ""}, None),
     ],
 )
@@ -149,3 +149,8 @@ async def test_a_worker_is_refused_a_queue_policy_that_does_not_fit_it() -> None
     app.store.set_policy("default", Policy(lease_ttl_us=SECOND), by="me", reason="test")
     with pytest.raises(Invalid, match="reaper interval 5 s must be more than 0 and less than the shortest lease, 1 s"):
         await Worker(app, reaper_interval=5, handle_signals=False).run()
+
+
+def test_an_app_without_jobs_says_that_modules_with_jobs_must_be_imported() -> None:
+    with pytest.raises(Invalid, match=r"the app has no job: .* import those in the module of the app"):
+        Worker(App("memory:"))

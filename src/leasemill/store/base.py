@@ -146,6 +146,10 @@ class FullStore(Store, Inspector, Operator, Protocol):
     """What `open_store` gives: all three, and a place for workers' records."""
 
     @property
+    def name(self) -> str:
+        """Where it is, as it may be shown: an absolute folder, or a URL without its password."""
+
+    @property
     def presence(self) -> Presence: ...
     def using(self, connection: object) -> FullStore: ...
     def block(self, lease: c.Lease, seconds_left: float) -> Block: ...
@@ -157,6 +161,8 @@ class FullStore(Store, Inspector, Operator, Protocol):
 
 class Verbs(ABC):
     """The methods of all three protocols, over `run` and `arun`."""
+
+    name = "store"
 
     def __init__(self, entropy: Entropy | None = None) -> None:
         self.entropy: Entropy = entropy or SystemEntropy()

@@ -24,6 +24,8 @@ AnswerT = TypeVar("AnswerT")
 class MemoryStore(Verbs):
     """A state, a lock, a clock."""
 
+    name = "memory:"
+
     def __init__(self, clock: Clock | None = None, entropy: Entropy | None = None) -> None:
         super().__init__(entropy)
         self.presence = MemoryPresence()

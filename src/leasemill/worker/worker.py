@@ -17,12 +17,15 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
+from leasemill import __version__
 from leasemill.app import App
 from leasemill.errors import Invalid, Unavailable, WorkerStuck
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, Policy
 from leasemill.kernel.validate import check_name, check_text
+from leasemill.logs import DETAILS
 from leasemill.policy import Duration, ReaperPreset, is_whole, microseconds, reaper_s
+from leasemill.wording import counted, listed
 from leasemill.worker import pacing
 from leasemill.worker.endings import Endings
 from leasemill.worker.execution import Execution, Phase
@@ -46,6 +49,8 @@ PRESENCE_S: Final = 2.0
 POLICIES_S: Final = 5.0
 IDENTITY_S: Final = 10.0
 QUEUES_READ: Final = 10_000
+NAMES_SHOWN: Final = 20
+"""Queues and kinds named when the worker starts."""
 
 
 class Worker:
@@ -252,8 +257,7 @@ class Worker:
         self._heartbeat.start()
         self._stalls.start()
         self._housekeeping.start()
-        names = ", ".join(self.queues)
-        log.info("worker started: queues %s, %d slots", names, self.concurrency, extra={"worker": self.id})
+        self._log_start()
         self._name_unfit_handlers()
         fetching = asyncio.create_task(self._fetcher.run())
         stopping = asyncio.create_task(self._stop_wanted.wait())
@@ -274,6 +278,27 @@ class Worker:
                 timeout=max(0.0, self._planned().closing_until - time.monotonic()),
             )
             log.info("worker stopped", extra={"worker": self.id})
+
+    def _log_start(self) -> None:
+        queues, kinds = list(self.queues), sorted(self.app.jobs)
+        log.info(
+            "worker started: leasemill %s, store %s, queues %s, kinds %s, %s",
+            __version__,
+            self._store.name,
+            listed(queues, NAMES_SHOWN),
+            listed(kinds, NAMES_SHOWN) or "none",
+            counted(self.concurrency, "slot"),
+            extra={
+                "worker": self.id,
+                DETAILS: {
+                    "version": __version__,
+                    "store": self._store.name,
+                    "queues": queues[:NAMES_SHOWN],
+                    "kinds": kinds[:NAMES_SHOWN],
+                    "slots": self.concurrency,
+                },
+            },
+        )
 
     def _name_unfit_handlers(self) -> None:
         """An annotation may name what is defined later; by now it must be. Jobs of that kind do not match this code."""
@@ -474,7 +499,14 @@ def _weights(app: App, queues: Mapping[str, int] | Iterable[str] | None) -> dict
     asked = sorted({job.queue for job in app.jobs.values()}) if queues is None else queues
     weights = dict(asked) if isinstance(asked, Mapping) else dict.fromkeys(asked, 1)
     if not weights:
-        raise Invalid("no queue to work on: declare a job with @app.job, or name queues")
+        if queues is not None:
+            raise Invalid(
+                "no queue to work on: name at least one, or leave `queues` out to serve those of the app's jobs"
+            )
+        raise Invalid(
+            "no queue to work on, because the app has no job: declare one with @app.job. If jobs are declared in other "
+            "modules, import those in the module of the app: a job is known when its module is imported"
+        )
     for name, weight in weights.items():
         check_name("queue", name)
         _at_least(f"the weight of queue {name!r}", weight, 1)

@@ -22,7 +22,7 @@ from leasemill.kernel.decide import offset_id
 from leasemill.kernel.model import JobSpec
 from leasemill.kernel.operate import ENDED_STATES, redriven_states
 from leasemill.kernel.validate import check
-from leasemill.store.base import Subscription, Verbs, Watch
+from leasemill.store.base import Subscription, Verbs, Watch, hidden_password
 from leasemill.store.ends import Cancellations, Ends
 from leasemill.store.postgres import hot, reading
 from leasemill.store.postgres.arrays import int8
@@ -63,6 +63,7 @@ class PostgresStore(Verbs):
 
     def __init__(self, url: str, *, clock: Clock | None = None, entropy: Entropy | None = None) -> None:
         super().__init__(entropy)
+        self.name = hidden_password(url)
         conninfo, self._options = parse_url(url)
         self._pool = Pool(conninfo, self._options)
         self._commits = CommitPool(conninfo, self._options)

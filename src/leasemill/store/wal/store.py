@@ -68,6 +68,7 @@ class FileStore(Verbs):
     ) -> None:
         super().__init__(entropy)
         self._path = Path(path)
+        self.name = f"file:{self._path.absolute()}"
         self._machine = machine or RealMachine()
         self.presence = FolderPresence(self._path, self._machine.since_boot_us)
         self._options = options or FileOptions()
