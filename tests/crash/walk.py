@@ -116,6 +116,8 @@ class Walk:
             jobs.append(self._random.choice(known))
         if known and self._chance(0.1):
             jobs.append(JobSpec(self._random.choice(known).id, "q", "other"))
+        if self._chance(0.1):
+            jobs.append(self._random.choice(jobs))  # the same object
         return c.Enqueue(jobs)
 
     def _claim(self, _state: State) -> c.Command[Any]:
@@ -149,7 +151,8 @@ class Walk:
         return c.Commit(*self._token(state), self._random.choice((None, b"1")), followups)
 
     def _ack(self, state: State) -> c.Command[Any]:
-        return c.Ack([c.AckReport(*self._token(state), self._random.choice((None, b"2"))) for _ in range(2)])
+        reports = [c.AckReport(*self._token(state), self._random.choice((None, b"2"))) for _ in range(2)]
+        return c.Ack(reports + self._random.choice(([], [], reports[:1])))  # at times the same object again
 
     def _nack(self, state: State) -> c.Command[Any]:
         way = self._random.choice(("retry", "retry", "delay", "permanent", "keep"))

@@ -16,7 +16,7 @@ from leasemill.errors import QueueRefused
 from leasemill.kernel import commands as c
 from leasemill.kernel.decide import followup_id, offset_id
 from leasemill.kernel.model import JobSpec, JobState, QueueMode
-from leasemill.kernel.retry import NO_POLICY
+from leasemill.kernel.retry import LONGEST_EXPONENT, NO_POLICY
 from leasemill.store.postgres.arrays import encoded, int8, int8s, texts
 from leasemill.store.postgres.pool import LOGGER, Connection, Moved
 from leasemill.store.postgres.rows import Row, lease_of, policy_of, policy_text, terms_of
@@ -116,7 +116,8 @@ def inserting(jobs: Sequence[JobSpec], channel: str | None, *, are_new: bool = F
     known = {row[0]: spec_of(row) for row in rows}
     outcomes: list[c.EnqueueOutcome] = []
     for job in jobs:
-        if job.id in inserted and first.get(job.id) is job:
+        if job.id in inserted:
+            inserted.remove(job.id)  # E6: the first of that id; the next one sees it
             known[job.id] = job
             outcomes.append(c.Enqueued(job.id))
         elif job.id not in known:
@@ -198,11 +199,11 @@ def claim(site: Site, connection: Connection, command: c.Claim, *, is_repeat: bo
 
 def _claimed(site: Site, connection: Connection, command: c.Claim, given: dict[str, Any]) -> Claimed:
     queues = list(dict.fromkeys(command.queues))
-    places, is_start = site.positions.places(queues, site.now())
+    places, is_start = site.positions.places(queues)
     rows = site.all(connection, "claim", {**given, **places})
     if not rows and not is_start:
         site.positions.forget()
-        places, _ = site.positions.places(queues, site.now())
+        places, _ = site.positions.places(queues)
         rows = site.all(connection, "claim", {**given, **places})
     if not rows:
         site.positions.forget()
@@ -331,6 +332,7 @@ def nack(site: Site, connection: Connection, reports: Sequence[c.NackReport]) ->
         "errors": texts([report.error for report in found.values()]),
         "jitters": texts([repr(report.jitter) for report in found.values()]),
         "delays": int8s([report.delay_us for report in found.values()]),
+        "longest_exponent": int8(LONGEST_EXPONENT),
     }
     rows = site.all(connection, "nack", given)
     site.positions.lower((queue, rank, at, seq) for _, _, at, queue, rank, seq in rows)
@@ -431,14 +433,6 @@ def _ended(row: Row, found: Mapping[int, ReportT]) -> Iterable[ReportT]:
 
 
 Straight = Callable[[Site, Connection, Sequence[Any]], Mapping[str, Any]]
-
-
-def once_each(reports: Sequence[ReportT]) -> list[ReportT]:
-    """The first report on each job: the straight path takes no job twice."""
-    first: dict[str, ReportT] = {}
-    for report in reports:
-        first.setdefault(report.job_id, report)
-    return list(first.values())
 
 
 def lock_retention(site: Site, connection: Connection, *, waits: bool = True) -> bool:

@@ -71,10 +71,9 @@ class Messages:
         look = self._look.called(values) if is_prepared else self._look.written_out(values)
         return BEGIN + (self._preparing if prepares else b"") + BY_INDEX + look + AS_IT_WAS
 
-    def end(self, connection: UserConnection, command: c.Commit, age_us: int, *, is_prepared: bool) -> bytes:
+    def end(self, connection: UserConnection, command: c.Commit, *, is_prepared: bool) -> bytes:
         result = None if command.result is None else command.result.decode()
         values = self._values(connection, {"id": command.job_id, "token": command.token, "result": result})
-        values["age"] = b"%d" % age_us
         last = self._last.called(values) if is_prepared else self._last.written_out(values)
         return BY_INDEX + last + b";commit" + self._reset(is_prepared)
 

@@ -7,7 +7,6 @@ store is asked what became of it. What must never happen here: a marker without 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
@@ -16,7 +15,7 @@ from psycopg.pq import TransactionStatus
 
 from leasemill.errors import Invalid, Refused, Unavailable
 from leasemill.kernel import commands as c
-from leasemill.kernel.model import SECOND, JobSpec
+from leasemill.kernel.model import JobSpec
 from leasemill.kernel.validate import check
 from leasemill.store.block import Block
 from leasemill.store.postgres import hot
@@ -64,7 +63,6 @@ class PostgresBlock(Block):
         self._messages = messages
         self._lease = c.LeaseRef(lease.job.id, lease.token)
         self._idle_ms = int(min(LONGEST_IDLE_MS, max(SHORTEST_IDLE_MS, seconds_left * 1_000)))
-        self._started_s = time.monotonic() - max(0.0, lease.terms.timeout_us / SECOND - seconds_left)
         self._sync: CommitConnection | None = None
         self._async: AsyncCommitConnection | None = None
         self._must_ask = False
@@ -214,8 +212,7 @@ class PostgresBlock(Block):
         )
 
     def _ending(self, connection: CommitConnection | AsyncCommitConnection, command: c.Commit) -> bytes:
-        age_us = int((time.monotonic() - self._started_s) * SECOND)
-        return self._messages.end(connection, command, age_us, is_prepared=connection.has_prepared)
+        return self._messages.end(connection, command, is_prepared=connection.has_prepared)
 
     def _undoing(self, connection: CommitConnection | AsyncCommitConnection) -> bytes:
         return self._messages.roll_back(is_prepared=connection.has_prepared)

@@ -179,6 +179,11 @@ class Enqueuing:
         assert job_of(harness, "a").spec.payload == b"{}"
 
     @rule("E6")
+    def test_one_object_twice_in_a_batch_is_a_job_and_its_duplicate(self, harness: Harness) -> None:
+        job = spec("a")
+        assert harness.store.enqueue([job, job]) == [Enqueued("a"), Duplicate("a")]
+
+    @rule("E6")
     def test_an_empty_batch_answers_with_nothing(self, harness: Harness) -> None:
         before = everything(harness)
         assert harness.store.enqueue([]) == []

@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from leasemill.kernel.commands import Committed, Conflict, Expiration, Followup, Lease, Lost, Nacked
+from leasemill.kernel.commands import Commit, Committed, Conflict, Expiration, Followup, Lease, Lost, Nacked
 from leasemill.kernel.model import (
     SECOND,
     AbortReason,
@@ -223,6 +223,17 @@ class Executing:
         harness.clock.advance(s=1)
         start(harness, lease, age_us=100 * SECOND)
         assert last_execution(harness).started_at == lease.leased_at
+
+    @rule("X3", "X6")
+    def test_the_commit_of_a_block_implies_its_start_as_any_commit_does(self, harness: Harness) -> None:
+        lease = enqueue_and_claim(harness)
+        harness.clock.advance(s=5)
+        block = harness.store.block(lease, 10.0)
+        assert block.begin() is None
+        harness.clock.advance(s=5)
+        assert block.commit(Commit("job", lease.token)) == Committed("job", ())
+        execution = last_execution(harness)
+        assert execution.started_at == execution.committed_at == harness.clock.now()
 
     @rule("X3")
     def test_a_second_start_changes_nothing(self, harness: Harness) -> None:

@@ -302,6 +302,19 @@ class Leases:
         assert getattr(first, "state", None) == getattr(again, "state", None)
         assert everything(harness) == before
 
+    @rule("L6", "E6")
+    def test_one_report_twice_in_a_batch_is_a_report_and_its_repeat(self, harness: Harness) -> None:
+        """The same object, as a caller may build it; not only an equal one."""
+        leases = [enqueue_and_claim(harness, job_id) for job_id in ("a", "b", "c")]
+        acks, nacks, releases = (
+            AckReport("a", leases[0].token),
+            NackReport("b", leases[1].token, "broke"),
+            ReleaseReport("c", leases[2].token),
+        )
+        assert [getattr(one, "is_repeat", None) for one in harness.store.ack([acks, acks])] == [False, True]
+        assert [getattr(one, "is_repeat", None) for one in harness.store.nack([nacks, nacks])] == [False, True]
+        assert [getattr(one, "is_repeat", None) for one in harness.store.release([releases, releases])] == [False, True]
+
     @rule("L6", "X5")
     def test_ack_after_ones_own_commit_is_right_although_the_lease_ended(self, harness: Harness) -> None:
         """003: after COMMITTED and before DONE, recovery finalizes."""

@@ -2,7 +2,7 @@
 -- fails, so that COMMIT is not carried out. Locks the lease's row.
 with marked as (
     update leasemill.leases
-    set started_at = coalesce(started_at, greatest(leased_at, leasemill.clock(%(now)b::int8) - %(age)b::int8)),
+    set started_at = coalesce(started_at, leasemill.clock(%(now)b::int8)),
         committed_at = leasemill.clock(%(now)b::int8), updated_at = leasemill.clock(%(now)b::int8),
         result = %(result)b::text
     where no = (select jobs.no from leasemill.jobs where jobs.id = %(id)b::text)

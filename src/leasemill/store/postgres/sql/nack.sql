@@ -10,7 +10,8 @@ with held as (
     returning leases.*, coalesce(seq, no) as place, coalesce(retries, 0) + 1 as failures, (select leasemill.clock(%(now)b::int8)) as now, width_bucket(no, %(nos)b::int8[]) as number
 ), failed as (
     select *, now + coalesce((%(delays)b::int8[])[number], trunc((%(jitters)b::text[])[number]::float8 * least(
-        coalesce(terms[5], 500000)::float8 * 2::float8 ^ least(failures - 1, 40), coalesce(terms[6], 30000000)::float8
+        coalesce(terms[5], 500000)::float8 * 2::float8 ^ least(failures - 1, %(longest_exponent)b::int8),
+        coalesce(terms[6], 30000000)::float8
     ))::int8) as due_at
     from held
 ), kept as (
