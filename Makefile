@@ -61,6 +61,11 @@ test-busy: $(DEV) ## Run the tests while two other processes keep the machine bu
 mutants: $(DEV) ## Put faults into the kernel and see that the tests notice (a few minutes)
 	$(BIN)/python -m tests.kernel.mutations
 
+.PHONY: walk
+walk: $(STAMP) ## Walk PostgreSQL beside the kernel for as long as it takes to trust it (10 minutes; SEEDS, STEPS, SEED=… to repeat)
+	SEEDS=$(or $(SEEDS),40) STEPS=$(or $(STEPS),1000) $(if $(SEED),SEED=$(SEED)) \
+	  $(BIN)/python -m pytest -n 2 tests/postgres/test_differential.py
+
 .PHONY: demo
 demo: $(RUN) ## Kill one worker and stop another in the middle of 1,000 jobs, and audit what came of it
 	@$(BIN)/leasemill demo

@@ -39,15 +39,12 @@ class Positions:
         self._lock = threading.Lock()
         self._reached: dict[tuple[str, int], tuple[int, int]] = {}
         self._from_start_at_s = -LOOK_AGAIN_S
-        self._latest_now: int | None = None
 
-    def places(self, queues: Sequence[str], now: int | None) -> tuple[dict[str, TextArray | Int8Array], bool]:
+    def places(self, queues: Sequence[str]) -> tuple[dict[str, TextArray | Int8Array], bool]:
         """The parameters of a claim: every queue and rank, and from where to look; whether that is the start."""
         at_s = time.monotonic()
         with self._lock:
-            stepped_back = now is not None and self._latest_now is not None and now < self._latest_now
-            self._latest_now = now
-            if at_s - self._from_start_at_s >= LOOK_AGAIN_S or stepped_back:
+            if at_s - self._from_start_at_s >= LOOK_AGAIN_S:
                 self._reached.clear()
                 self._from_start_at_s = at_s
             reached = [self._reached.get((queue, rank), (0, 0)) for queue in queues for rank in range(RANKS)]
