@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Final, Protocol, Self, TypeVar
 
-from leasemill.errors import Invalid
+from leasemill.errors import Invalid, Refused
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import Action, Job, JobSpec, Policy
 from leasemill.kernel.validate import BATCH_ITEMS
@@ -386,6 +387,8 @@ def open_store(url: str) -> FullStore:
     """Open the store a URL names: `file:PATH` (a folder), `postgresql://…`, `memory:` (this process, gone with it)."""
     scheme, separator, _ = url.partition(":")
     if scheme == "file" and separator:
+        if sys.platform == "win32":
+            raise Refused("a file: store needs Linux or macOS: use postgresql://, or memory: for tests")
         from leasemill.store.wal.store import open_folder  # noqa: PLC0415  (a store is imported when it is used)
 
         return open_folder(url)

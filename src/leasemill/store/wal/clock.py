@@ -6,10 +6,13 @@ next.
 
 from __future__ import annotations
 
+import ctypes
+import sys
 import time
 from pathlib import Path
 from typing import Final, Protocol
 
+from leasemill.errors import Refused
 from leasemill.kernel.model import NEVER
 from leasemill.store.wal.manifest import BootClock
 
@@ -27,15 +30,34 @@ class Machine(Protocol):
 
 class RealMachine:
     def boot_id(self) -> str:
+        """The same for every process of a boot, also after the machine slept or its wall clock was set."""
         if BOOT_ID.exists():
             return BOOT_ID.read_text().strip()
-        return f"booted-at-{round((time.time() - time.monotonic()) / 60)}"
+        if sys.platform == "darwin":
+            return system_value("kern.bootsessionuuid")
+        raise Refused(
+            f"a file: store needs Linux or macOS; this system ({sys.platform}) has no boot identity that Leasemill "
+            "knows: use postgresql://"
+        )
 
     def since_boot_us(self) -> int:
         return time.clock_gettime_ns(BOOT_CLOCK) // 1_000
 
     def wall_us(self) -> int:
         return time.time_ns() // 1_000
+
+
+def system_value(name: str) -> str:
+    """A text that sysctl has (macOS)."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    size = ctypes.c_size_t(0)
+    nothing = ctypes.c_size_t(0)
+    if libc.sysctlbyname(name.encode(), None, ctypes.byref(size), None, nothing) != 0:
+        raise OSError(ctypes.get_errno(), f"sysctl {name} failed")
+    value = ctypes.create_string_buffer(size.value)
+    if libc.sysctlbyname(name.encode(), value, ctypes.byref(size), None, nothing) != 0:
+        raise OSError(ctypes.get_errno(), f"sysctl {name} failed")
+    return value.value.decode()
 
 
 def anchored(machine: Machine, latest_at: int) -> BootClock:

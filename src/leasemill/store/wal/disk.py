@@ -21,12 +21,23 @@ from leasemill.errors import Broken, Unavailable
 LOCK_NAME: Final = "lock"
 MANIFEST_NAME: Final = "manifest"
 CONTROL_BYTES: Final = 4096
+FULL_SYNC: Final[int | None] = getattr(fcntl, "F_FULLFSYNC", None)  # macOS has it, Linux does not need it
 ZEROS: Final = bytes(1024 * 1024)
 FIRST_PAUSE_S: Final = 0.000_02
 LONGEST_PAUSE_S: Final = 0.001
 NETWORK_FILE_SYSTEMS: Final = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "glusterfs", "lustre", "fuse.sshfs", "fuse.s3fs", "9p"}
 )
+
+
+def sync_descriptor(fd: int, *, data_only: bool = False) -> None:
+    """Return when what was written is on the disk itself. On macOS fsync leaves it in the drive's cache."""
+    if FULL_SYNC is not None:
+        fcntl.fcntl(fd, FULL_SYNC)
+    elif data_only:
+        os.fdatasync(fd)
+    else:
+        os.fsync(fd)
 
 
 class File(Protocol):
@@ -88,7 +99,7 @@ class RealFile:
             written += more
 
     def sync(self) -> None:
-        os.fdatasync(self._fd)
+        sync_descriptor(self._fd, data_only=True)
 
     def size(self) -> int:
         return os.fstat(self._fd).st_size
@@ -170,7 +181,7 @@ class RealDisk:
             file.write(0, head)
             for offset in range(len(head), size, len(ZEROS)):
                 file.write(offset, ZEROS[: size - offset])
-            os.fsync(fd)
+            sync_descriptor(fd)
         except BaseException:
             file.close()
             path.unlink(missing_ok=True)
@@ -184,7 +195,7 @@ class RealDisk:
         (self._path / name).unlink(missing_ok=True)
 
     def sync_folder(self) -> None:
-        os.fsync(self._folder_fd)
+        sync_descriptor(self._folder_fd)
 
     def names(self) -> list[str]:
         return sorted(entry.name for entry in self._path.iterdir())
@@ -229,7 +240,7 @@ def _owner(path: Path) -> str:
 def _sync_folder(path: Path) -> None:
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.fsync(fd)
+        sync_descriptor(fd)
     finally:
         os.close(fd)
 
