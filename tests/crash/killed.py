@@ -30,16 +30,16 @@ SNAPSHOT_AT = (50, 100)
 OPTIONS = FileOptions(segment_bytes=2048, does_maintenance=False)
 
 
-def script(clock: ManualClock) -> Iterator[tuple[c.Command[Any] | None, str]]:
-    """The commands (None: a snapshot), with the clock at the time of each, and the digest of the state behind it."""
+def script(clock: ManualClock) -> Iterator[tuple[c.Command[Any] | None, Model]]:
+    """The commands (None: a snapshot), with the clock at the time of each, and the kernel alone behind it."""
     source, model = random.Random(7), Model()
     walk = Walk(source)
     for step in range(STEPS):
         if step in SNAPSHOT_AT:
-            yield None, model.digest()
+            yield None, model
         command = walk.next(model.state)
         model.answer(command, clock.now())
-        yield command, model.digest()
+        yield command, model
         clock.advance(us=source.choice((0, 1_000, 400_000)))
 
 
@@ -74,9 +74,9 @@ def kill_at(work: Path, call: str, count: int) -> bool:
 
 
 def check(folder: Path, told: int, what: str) -> None:
-    digests = ["nothing", *(digest for _, digest in script(ManualClock()))]
     clock = ManualClock()
     clock.advance(s=3_600)
+    digests = ["nothing", *(settled(model, clock.now()) for _, model in script(ManualClock()))]
     with FileStore(folder, options=OPTIONS, clock=clock) as store:
         found = digest_of(store)
         may_be = digests[told : told + 2] if told else [Model().digest(), digests[1]]
@@ -86,6 +86,13 @@ def check(folder: Path, told: int, what: str) -> None:
     with FileStore(folder, options=OPTIONS, clock=clock) as store:
         if store.job("one more") is None:
             raise AssertionError(f"{what}: what was enqueued afterwards is gone")
+
+
+def settled(model: Model, now: int) -> str:
+    """The digest of the state that a process finds which opens the folder then."""
+    later = model.copy()
+    later.settle(now)
+    return later.digest()
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from leasemill.kernel.image import digest
@@ -14,6 +16,7 @@ from leasemill.store.wal.options import FileOptions
 from leasemill.store.wal.snapshot import take_snapshot
 from leasemill.store.wal.store import FileStore
 from leasemill.testing.faults import SimulatedMachine
+from tests.crash.walk import Model
 
 SEGMENT_BYTES = 4096
 
@@ -41,6 +44,18 @@ def snapshot(machine: SimulatedMachine, folder: Path, *, segment_bytes: int = SE
         return take_snapshot(disk, log, folder, keep_segments=False)
     finally:
         log.close()
+
+
+@contextmanager
+def following(store: FileStore, models: Sequence[Model], now: int) -> Iterator[None]:
+    """What the store does in here; if it records which leases expired before it was opened, the models do too."""
+    was_settled = store._is_settled
+    try:
+        yield
+    finally:
+        if store._is_settled and not was_settled:
+            for model in models:
+                model.settle(now)
 
 
 def log_of(store: FileStore) -> Log:

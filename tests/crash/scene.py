@@ -19,7 +19,7 @@ from leasemill.store.wal.log import Superseded
 from leasemill.store.wal.store import FileStore
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.faults import SimulatedCrash, SimulatedDisk, SimulatedMachine
-from tests.crash.lab import SEGMENT_BYTES, digest_of, log_of, open_simulated, snapshot, state_of
+from tests.crash.lab import SEGMENT_BYTES, digest_of, following, log_of, open_simulated, snapshot, state_of
 from tests.crash.walk import Model, Walk
 
 MOST_TRUTHS = 64
@@ -83,8 +83,10 @@ class Scene:
         except Unavailable as error:
             self.refusals.append(str(error))  # it was never asked
             return None
+        store = self.store(index)
         try:
-            given: object = self.store(index).run(command)
+            with following(store, self.truths, self.clock.now()):
+                given: object = store.run(command)
         except SimulatedCrash:
             self._crashed(index)
             self._split(command)
@@ -135,11 +137,17 @@ class Scene:
 
     def look(self, index: int) -> None:
         """The state must be one of those it may be, and sound."""
-        found = digest_of(self.store(index))
+        store = self.store(index)
+        try:
+            with following(store, self.truths, self.clock.now()):
+                found = digest_of(store)
+        except (Unavailable, SimulatedCrash):
+            self._split(c.GetTotals())
+            raise
         self.truths = [truth for truth in self.truths if truth.digest() == found][:1]
         if not self.truths:
             raise Lost(f"the state of process {index} is none it may be in")
-        if broken := violations(state_of(self.store(index))):
+        if broken := violations(state_of(store)):
             raise Lost(broken[0])
 
     def look_after_failure(self, index: int, tries: int = 5) -> None:
@@ -156,12 +164,17 @@ class Scene:
     # What may be true
 
     def _split(self, command: c.Command[Any]) -> None:
-        """It happened, or it did not."""
+        """It happened, or it did not; and before it, or alone, what the process records that opened the folder."""
+        now = self.clock.now()
         for truth in list(self.truths):
-            ahead = truth.copy()
-            ahead.answer(command, self.clock.now())
-            if ahead.digest() not in {one.digest() for one in self.truths}:
-                self.truths.append(ahead)
+            settled = truth.copy()
+            settled.settle(now)
+            for before in (truth, settled):
+                ahead = before.copy()
+                ahead.answer(command, now)
+                for one in (before, ahead):
+                    if one.digest() not in {other.digest() for other in self.truths}:
+                        self.truths.append(one)
         if len(self.truths) > MOST_TRUTHS:
             raise Lost(f"no call was answered for long: {self.refusals[-1:]}")
 

@@ -22,7 +22,7 @@ from leasemill.store.wal.store import FileStore
 from leasemill.testing.clock import ManualClock, SeededEntropy
 from leasemill.testing.faults import SimulatedMachine
 from leasemill.testing.rules import rule
-from tests.crash.lab import digest_of, log_of, open_simulated, snapshot, state_of
+from tests.crash.lab import digest_of, following, log_of, open_simulated, snapshot, state_of
 from tests.crash.walk import QUEUES, Model, Walk, asked
 
 SEEDS = [int(os.environ["SEED"])] if "SEED" in os.environ else list(range(16))
@@ -59,13 +59,15 @@ def walk(folder: Folder, clock: ManualClock, seed: int, steps: int) -> None:
         match source.choices(("act", "blind", "reopen", "snapshot", "spare"), (80, 4, 8, 3, 3))[0]:
             case "act":
                 command = commands.next(model.state)
-                expected = model.answer(command, clock.now())
-                given = asked(folder.stores[index], command)
-                assert given == expected, f"step {step}, {command}: {again}"
+                with following(folder.stores[index], [model], clock.now()):
+                    given = asked(folder.stores[index], command)
+                assert given == model.answer(command, clock.now()), f"step {step}, {command}: {again}"
             case "blind":
                 blind = commands.next_enqueue()
                 with folder.fresh() as store:
-                    assert asked(store, blind) == model.answer(blind, clock.now()), f"step {step}: {again}"
+                    with following(store, [model], clock.now()):
+                        given = asked(store, blind)
+                    assert given == model.answer(blind, clock.now()), f"step {step}: {again}"
                     is_unread = all(job.queue in QUEUES for job in blind.jobs)
                     assert not is_unread or store._state is None, "it was to be appended unread"
             case "reopen":
@@ -74,13 +76,15 @@ def walk(folder: Folder, clock: ManualClock, seed: int, steps: int) -> None:
                 folder.take_snapshot()
             case "spare":
                 log_of(folder.stores[index]).prepare_spare()
-        assert digest_of(folder.stores[index]) == model.digest(), f"step {step}: {again}"
+        with following(folder.stores[index], [model], clock.now()):
+            found = digest_of(folder.stores[index])
+        assert found == model.digest(), f"step {step}: {again}"
         if step % 10 == 0:
             assert violations(state_of(folder.stores[index])) == [], f"step {step}: {again}"
         clock.advance(us=source.choice((0, 1, 1_000, 400_000, 3_000_000)))
 
 
-@rule("W2", "W6", "W8", "W9", "I7")
+@rule("W2", "W6", "W8", "W9", "W15", "I7")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_folder_answers_as_the_kernel_alone_does(tmp_path: Path, seed: int) -> None:
     machine, clock = SimulatedMachine(), ManualClock()
@@ -89,7 +93,7 @@ def test_a_folder_answers_as_the_kernel_alone_does(tmp_path: Path, seed: int) ->
     folder.close()
 
 
-@rule("W2", "W6", "W8", "W9", "I7")
+@rule("W2", "W6", "W8", "W9", "W15", "I7")
 @pytest.mark.parametrize("seed", SEEDS_ON_DISK)
 def test_so_does_a_folder_on_a_real_disk(tmp_path: Path, seed: int) -> None:
     path, clock = tmp_path / "jobs", ManualClock()

@@ -601,9 +601,12 @@ class Log:
 
     def require_room_to_finish(self, jobs: int) -> None:
         """W7: nor is a job given out any more when what is left is only enough to end as many as then run."""
-        reserve = max(self._segment_bytes // RESERVED_SHARE, jobs * BYTES_TO_FINISH)
-        if self._left_in_segment() < reserve and self._is_still_full():
+        if not self.has_room_to_finish(jobs):
             raise self._no_space()
+
+    def has_room_to_finish(self, jobs: int) -> bool:
+        reserve = max(self._segment_bytes // RESERVED_SHARE, jobs * BYTES_TO_FINISH)
+        return self._left_in_segment() >= reserve or not self._is_still_full()
 
     def _is_still_full(self) -> bool:
         if self._control.is_full and time.monotonic() - self._spare_tried_at >= SPARE_RETRY_S:

@@ -78,6 +78,7 @@ class FileStore(Verbs):
         self._state: State | None = None
         self._latest_at = 0
         self._expired: list[c.Expiration] = []
+        self._is_settled = False
         self._pruned_at_s = time.monotonic()
         self._snapshotting: subprocess.Popen[bytes] | None = None
         self._snapshotting_since_s = -SNAPSHOT_PAUSE_S
@@ -124,7 +125,7 @@ class FileStore(Verbs):
         try:
             self._refuse_if_closed()
             position = self._decided(tickets)
-            if any(ticket.is_durable for ticket in tickets):
+            if self._expired or any(ticket.is_durable for ticket in tickets):
                 self._opened_log().sync(position)
         except LockTimeout as error:
             for ticket in tickets:
@@ -147,6 +148,7 @@ class FileStore(Verbs):
 
     def _fail(self, tickets: list[Ticket], error: LeasemillError) -> None:
         self._state, self._expired = None, []  # they may be ahead of the log
+        self._is_settled = False
         if self._log is not None and self._given_disk is None and not self._log.is_there:
             self._drop_log()
         for ticket in tickets:
@@ -175,7 +177,8 @@ class FileStore(Verbs):
         self._catch_up(log)
         if all(ticket.command is None for ticket in tickets):
             return log.position
-        if log.is_caught_up and all(isinstance(ticket.command, READS) for ticket in tickets):
+        are_reads = all(isinstance(ticket.command, READS) for ticket in tickets)
+        if are_reads and log.is_caught_up and not self._has_overdue():
             self._run_all(tickets)
             return log.position
         with log.locked(meanwhile=lambda: self._catch_up(log)):
@@ -186,6 +189,8 @@ class FileStore(Verbs):
         self._catch_up(log)
         self._end_other_boots(log)
         self._list_acquire_queues(log)
+        if not any(isinstance(ticket.command, c.Expire) for ticket in tickets):
+            self._expire_overdue(log)
         events = self._run_all(tickets)
         assert self._state is not None
         self._expired += self.expiries.found(self._state, events)
@@ -309,6 +314,23 @@ class FileStore(Verbs):
             self._lookout.ends.observe(events)
         log.anchor(self._latest_at)
 
+    def _has_overdue(self) -> bool:
+        """W15: whether leases expired before this process first looked, and nobody has recorded it."""
+        if self._is_settled:
+            return False
+        assert self._state is not None
+        self._is_settled = not self._state.leases.first(1, self._now())
+        return not self._is_settled
+
+    def _expire_overdue(self, log: Log) -> None:
+        """W15: what time decided while nobody looked is on record before the first answer."""
+        assert self._state is not None
+        while self._has_overdue() and log.has_room_to_finish(len(self._state.leases)):
+            events, _ = run(self._state, c.Expire(EXPIRE_BATCH), self._now())
+            log.append(events)
+            self._expired += self.expiries.found(self._state, events)
+            self._lookout.ends.observe(events)
+
     def _now(self) -> int:
         if self._given_clock is not None:
             return self._given_clock.now()
@@ -382,6 +404,7 @@ class FileStore(Verbs):
 
     def _drop_log(self) -> None:
         self._state = None
+        self._is_settled = False
         if self._log is not None:
             self._log.close()
             self._log = None

@@ -8,7 +8,7 @@ import pytest
 
 from leasemill.kernel.commands import Claim, Lease
 from leasemill.kernel.model import SECOND, JobState, Policy
-from leasemill.testing.conformance.harness import Harness
+from leasemill.testing.conformance.harness import Harness, StayingOpen
 from leasemill.testing.conformance.states import job_in
 from leasemill.testing.conformance.steps import (
     LANE,
@@ -186,10 +186,11 @@ class Claiming:
         _, to_ack, _, held = harness.store.run(command)
         acked(harness, to_ack)
         cancelled(harness, "cancelled")
-        harness.clock.advance(s=1)
-        assert harness.store.run(command) == [held]
-        assert [one.job_id for one in expire(harness)] == ["short"]
-        assert claim_ids(harness) == ["short", "other"]
+        opened = StayingOpen(harness)
+        opened.clock.advance(s=1)
+        assert opened.store.run(command) == [held]
+        assert [one.job_id for one in expire(opened)] == ["short"]
+        assert claim_ids(opened) == ["short", "other"]
 
     @rule("C5", "I2")
     def test_a_claim_that_comes_again_after_its_lease_never_grants_its_token_again(self, harness: Harness) -> None:

@@ -44,6 +44,19 @@ class KeptHarness:
         self._store.close()
 
 
+class StayingOpen:
+    """Another harness's store, which stays open from here on: for what time does to a store that is in use. One that
+    is opened may record first which leases expired meanwhile."""
+
+    def __init__(self, harness: Harness) -> None:
+        self.clock = harness.clock
+        self.store = harness.store
+        self.store.totals()
+
+    def reopen(self) -> None:
+        raise AssertionError("it was to stay open")
+
+
 class DurableHarness:
     """A store that can be closed and opened again by the same call."""
 

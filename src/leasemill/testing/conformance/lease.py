@@ -26,7 +26,7 @@ from leasemill.kernel.model import (
     Policy,
     Verb,
 )
-from leasemill.testing.conformance.harness import Harness
+from leasemill.testing.conformance.harness import Harness, StayingOpen
 from leasemill.testing.conformance.repeats import REPEATS
 from leasemill.testing.conformance.steps import (
     LANE,
@@ -285,9 +285,10 @@ class Leases:
         before = everything(harness)
         assert harness.store.run(command) == repeat.again(answer)
         assert everything(harness) == before
-        harness.clock.advance(us=repeat.later_us)
-        assert harness.store.run(command) == repeat.again(answer)
-        assert everything(harness) == before
+        opened = StayingOpen(harness)
+        opened.clock.advance(us=repeat.later_us)
+        assert opened.store.run(command) == repeat.again(answer)
+        assert everything(opened) == before
 
     @rule("L6")
     @pytest.mark.parametrize("verb", [Verb.ACK, Verb.NACK, Verb.RELEASE])
@@ -320,9 +321,10 @@ class Leases:
         """003: after COMMITTED and before DONE, recovery finalizes."""
         lease = enqueue_and_claim(harness)
         committed(harness, lease, result=b"1")
-        harness.clock.advance(us=LEASE_US)
-        assert not acked(harness, lease, b"2").is_repeat
-        assert (state_of(harness), job_of(harness).result) == (JobState.SUCCEEDED, b"1")
+        opened = StayingOpen(harness)
+        opened.clock.advance(us=LEASE_US)
+        assert not acked(opened, lease, b"2").is_repeat
+        assert (state_of(opened), job_of(opened).result) == (JobState.SUCCEEDED, b"1")
 
     @rule("L6", "X5")
     def test_ack_after_ones_own_commit_is_right_although_expiry_finished_the_job(self, harness: Harness) -> None:
@@ -383,11 +385,12 @@ class Leases:
     @rule("L7")
     def test_a_claim_that_gives_something_leaves_expiries_to_expire(self, harness: Harness) -> None:
         lease = enqueue_and_claim(harness)
-        let_expire(harness, lease)
-        enqueue_one(harness, "other")
-        assert claim_ids(harness, limit=5) == ["other"]
-        assert state_of(harness) is JobState.LEASED
-        assert [one.job_id for one in expire(harness)] == ["job"]
+        opened = StayingOpen(harness)
+        let_expire(opened, lease)
+        enqueue_one(opened, "other")
+        assert claim_ids(opened, limit=5) == ["other"]
+        assert state_of(opened) is JobState.LEASED
+        assert [one.job_id for one in expire(opened)] == ["job"]
 
     @rule("L7", "N9")
     def test_expire_leaves_leases_without_end_alone(self, harness: Harness) -> None:
