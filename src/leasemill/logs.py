@@ -10,6 +10,7 @@ import logging
 import sys
 from contextvars import ContextVar
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final, Literal, Protocol, TextIO, TypeAlias
 
 import msgspec
@@ -68,15 +69,31 @@ class TextFormatter(logging.Formatter):
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
-def configure(log_format: LogFormat = "text", level: int | str = "INFO", stream: TextIO | None = None) -> None:
-    """Send every log line of this process, the user's too, to a stream in one of the two forms."""
+def configure(
+    log_format: LogFormat = "text",
+    level: int | str = "INFO",
+    stream: TextIO | None = None,
+    *,
+    worker_id: str | None = None,
+) -> None:
+    """Send every log line of this process, the user's too, to a stream in one of the two forms.
+
+    A process that is one worker's has its id in every line, also in those of the store's threads.
+    """
     handler = logging.StreamHandler(stream or sys.stderr)
+    if worker_id is not None:
+        handler.addFilter(partial(_add_worker, worker_id))
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     root = logging.getLogger()
     for old in root.handlers[:]:
         root.removeHandler(old)
     root.addHandler(handler)
     root.setLevel(level)
+
+
+def _add_worker(worker_id: str, record: logging.LogRecord) -> bool:
+    vars(record).setdefault("worker", worker_id)
+    return True
 
 
 def _instant(record: logging.LogRecord) -> str:

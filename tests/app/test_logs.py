@@ -6,6 +6,7 @@ import asyncio
 import io
 import json
 import logging
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -64,6 +65,21 @@ def test_json_lines_carry_the_job_whatever_logger_wrote_them() -> None:
     assert (started["version"], started["store"], started["slots"]) == (__version__, "memory:", 10)
     assert (started["queues"], started["kinds"]) == (["default"], ["talks", "talks_in_thread"])
     assert "job" not in started
+
+
+@pytest.mark.usefixtures("untouched_root")
+def test_every_line_of_a_process_that_is_one_workers_carries_its_id() -> None:
+    stream = io.StringIO()
+    logs.configure("json", "INFO", stream, worker_id="mill-1")
+    in_thread = threading.Thread(target=logging.getLogger("leasemill.wal").warning, args=["from a thread of the store"])
+    in_thread.start()
+    in_thread.join()
+    logging.getLogger("leasemill.worker").info("of another", extra={"worker": "mill-2"})
+    written = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [(line["message"], line["worker"]) for line in written] == [
+        ("from a thread of the store", "mill-1"),
+        ("of another", "mill-2"),
+    ]
 
 
 @pytest.mark.usefixtures("untouched_root")

@@ -72,10 +72,12 @@ def worker(
     """
     from leasemill import logs  # noqa: PLC0415  (--help must answer before these are imported)
     from leasemill.cli.loading import load_app  # noqa: PLC0415
+    from leasemill.worker.presence import new_worker_id  # noqa: PLC0415
     from leasemill.worker.process import run_process  # noqa: PLC0415
     from leasemill.worker.worker import Worker  # noqa: PLC0415
 
-    logs.configure(log_format, log_level.upper())
+    worker_id = worker_id or new_worker_id()
+    logs.configure(log_format, log_level.upper(), worker_id=worker_id)
     loaded = load_app(app, url)
     weights = dict(map(weighted, queues))
     warn_of_unknown(weights, loaded)

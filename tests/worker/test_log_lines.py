@@ -1,0 +1,50 @@
+"""Every log line of a worker carries the worker's id."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import logging
+from pathlib import Path
+
+import pytest
+
+import leasemill.worker
+from leasemill import App, Context
+from tests.worker.support import FaultyStore, until, working
+
+LEVELS = {"debug", "info", "warning", "error", "critical", "exception", "log"}
+
+
+def test_no_log_call_of_the_worker_is_without_fields() -> None:
+    """What is said rarely is tested rarely: so the calls themselves are looked at."""
+    calls = 0
+    for path in Path(*leasemill.worker.__path__).glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+                continue
+            if isinstance(node.func.value, ast.Name) and node.func.value.id == "log" and node.func.attr in LEVELS:
+                calls += 1
+                assert "extra" in {keyword.arg for keyword in node.keywords}, f"{path.name}:{node.lineno}"
+    assert calls > 20
+
+
+async def test_lines_about_an_unavailable_store_carry_the_workers_id(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "leasemill")
+    store = FaultyStore()
+    app = App(store=store)
+
+    @app.job(lease=0.5, timeout=60)
+    async def cuts_off(ctx: Context) -> None:
+        if ctx.attempt == 1:
+            store.is_away = True
+            await asyncio.sleep(60)
+
+    handle = cuts_off.enqueue()
+    async with working(app, worker_id="mill-1", concurrency=2):
+        await until(lambda: "lease lost" in caplog.text, limit_s=60)
+        store.is_away = False
+        await handle.aresult(60)
+    records = [record for record in caplog.records if record.name.startswith("leasemill")]
+    assert len({record.msg for record in records}) > 6
+    assert {getattr(record, "worker", None) for record in records} == {"mill-1"}
