@@ -29,11 +29,12 @@ from urllib.parse import urlsplit
 import psycopg
 from psycopg import sql
 
+from benchmarks import waiting
 from benchmarks.postgres_peers.systems import LEASEMILL, PEERS, System, has_node, install_node_peers
 from benchmarks.report import Bar, finish, table
 from leasemill.testing.postgres import PostgresServer
 
-ROWS: Final = ("enqueue", "drain", "single", "wal", "pickup", "held", "lanes", "blocked", "future", "commit")
+ROWS: Final = ("enqueue", "drain", "single", "wal", "pickup", "held", "lanes", "blocked", "future", "commit", "waiting")
 OWN_ROWS: Final = {"lanes", "blocked", "future"}
 COMMITS: Final = 8_000
 SETTINGS: Final = {"shared_buffers": "512MB", "max_wal_size": "8GB", "checkpoint_timeout": "30min"}
@@ -223,6 +224,7 @@ class Run:
     jobs: int
     found: dict[tuple[str, str], list[float]] = field(default_factory=lambda: defaultdict(list))
     failures: list[str] = field(default_factory=list)
+    waits: waiting.Waits | None = None
 
     def keep(self, figure: str, system: System, value: float) -> None:
         self.found[figure, system.name].append(value)
@@ -320,6 +322,10 @@ class Run:
                 database.settle()
                 with snapshot(database.url) if holds else nullcontext():
                     self.keep("held" if holds else "not held", system, database.drain(count, last).last_rate)
+
+    def wait(self, system: System) -> None:
+        with self.bench.fresh(system) as database:
+            self.waits = waiting.measured(database.url)
 
     # Leasemill alone ---------------------------------------------------------------------------------------------
 
@@ -501,13 +507,18 @@ def main() -> None:
             measure(run)
         finally:
             bench.close()
-    if set(run.rows) - OWN_ROWS - {"commit"}:
+    if set(run.rows) - OWN_ROWS - {"commit", "waiting"}:
         side_by_side(run)
     if OWN_ROWS & set(run.rows):
         alone(run)
     if run.has("commit", LEASEMILL.name):
         commits(run)
     bars, missing = judged(run)
+    if run.waits is not None:
+        waiting.show(run.waits)
+        bars += waiting.bars(run.waits)
+    elif "waiting" in run.rows:
+        missing.append("waiting")
     if missing:
         print("not measured: " + "; ".join(missing))
     for failure in run.failures:
@@ -529,6 +540,8 @@ def measure(run: Run) -> None:
         run.own()
     if "commit" in run.rows:
         run.commit()
+    if "waiting" in run.rows:
+        run.each(["waiting"], 1, run.wait, [LEASEMILL])
 
 
 def introduce(run: Run) -> None:

@@ -1,11 +1,14 @@
 """What does a job cost through the whole path: App, worker, `file:` store, default settings, one process?
 
+    python -m benchmarks.worker [--only jobs,waiting]
+
 Beside huey on SQLite with synchronous=FULL, and beside a bare event loop awaiting the same nothing. Then what
-an idle worker costs, and what 100,000 jobs leave behind.
+an idle worker costs, and what 100,000 jobs leave behind. Then how soon a waiter is woken, and what waiting costs.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import gc
 import logging
@@ -21,10 +24,12 @@ from typing import Any, NamedTuple
 
 import psutil
 
+from benchmarks import waiting
 from benchmarks.disk import folder
 from benchmarks.report import Bar, finish, table
 from leasemill import App, Worker
 
+ROWS = ("jobs", "waiting")
 RUNS = 5
 SPAWN = multiprocessing.get_context("spawn")
 
@@ -154,6 +159,23 @@ def in_folder(function: Callable[..., Any], *arguments: object) -> Any:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.worker", description="a worker on file:, whole path")
+    parser.add_argument("--only", default=",".join(ROWS), help=f"rows, of {','.join(ROWS)}")
+    chosen = parser.parse_args().only.split(",")
+    if unknown := set(chosen) - set(ROWS):
+        parser.error(f"{', '.join(sorted(unknown))}: no such row; there are {', '.join(ROWS)}")
+    bars = []
+    if "jobs" in chosen:
+        bars += jobs()
+    if "waiting" in chosen:
+        with folder() as path:
+            waits = waiting.measured(f"file:{path.resolve()}/jobs")
+        waiting.show(waits)
+        bars += waiting.bars(waits)
+    finish(bars)
+
+
+def jobs() -> list[Bar]:
     runs = [
         (
             in_folder(leasemill_rate, "noop_async", 30_000),
@@ -188,31 +210,29 @@ def main() -> None:
         ],
     )
     print(f"an idle worker takes {idle:.2%} of a core")
-    finish(
-        [
-            Bar("async handlers: times huey", with_async / huey, 5),
-            Bar("sync handlers: times huey", with_sync / huey, 5),
-            Bar("idle worker, share of a core", idle, 0.01, at_least=False),
-            Bar(
-                "descriptors after 100,000 jobs, more than after 20,000",
-                left[-1].descriptors - left[0].descriptors,
-                2,
-                at_least=False,
-            ),
-            Bar(
-                "threads after 100,000 jobs, more than after 20,000",
-                left[-1].threads - left[0].threads,
-                1,
-                at_least=False,
-            ),
-            Bar(
-                "memory after 100,000 jobs: times that after 40,000",
-                left[-1].megabytes / left[1].megabytes,
-                1.15,
-                at_least=False,
-            ),
-        ]
-    )
+    return [
+        Bar("async handlers: times huey", with_async / huey, 5),
+        Bar("sync handlers: times huey", with_sync / huey, 5),
+        Bar("idle worker, share of a core", idle, 0.01, at_least=False),
+        Bar(
+            "descriptors after 100,000 jobs, more than after 20,000",
+            left[-1].descriptors - left[0].descriptors,
+            2,
+            at_least=False,
+        ),
+        Bar(
+            "threads after 100,000 jobs, more than after 20,000",
+            left[-1].threads - left[0].threads,
+            1,
+            at_least=False,
+        ),
+        Bar(
+            "memory after 100,000 jobs: times that after 40,000",
+            left[-1].megabytes / left[1].megabytes,
+            1.15,
+            at_least=False,
+        ),
+    ]
 
 
 if __name__ == "__main__":

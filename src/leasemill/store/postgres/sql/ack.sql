@@ -1,5 +1,5 @@
 -- ack: held leases of jobs without a lane end DONE; an earlier commit stands, whatever the time (L6, X7).
--- O9: who waits for one of them is notified.
+-- O9: who waits for one of them is notified (also for one that was not held: then for nothing).
 -- Returns how many it ended and, if not all, which; the rest is decided by `decided.py`. Locks the leases' rows, in order.
 with ended as (
     delete from leasemill.leases
@@ -21,11 +21,7 @@ with ended as (
     insert into leasemill.finished (at, count, nos) select now, count(*), array_agg(no) from ended group by now
 ), counted as (
     insert into leasemill.tallies (queue, succeeded) select queue, count(*) from ended group by queue
-), notified as materialized (
-    select pg_notify(waiter.channel, ended.no::text) from ended cross join lateral (
-        select waiters.channel from leasemill.waiters where waiters.no = ended.no offset 0
-    ) as waiter
 )
 select count(*) as count, case when count(*) < cardinality(%(nos)b::int8[]) then array_agg(no) end as nos,
-    (select count(*) from notified) as notified
+    (select count(pg_notify(channel, no::text)) from leasemill.waiters where no = any (%(nos)b::int8[])) as notified
 from ended

@@ -29,9 +29,7 @@ with given as materialized (
     insert into leasemill.finished (at, count, nos) select now, count(*), array_agg(no) from ended group by now
 ), counted as (
     insert into leasemill.tallies (queue, succeeded) select queue, count(*) from ended group by queue
-), notified as materialized (
-    select pg_notify(waiter.channel, ended.no::text) from ended cross join lateral (
-        select waiters.channel from leasemill.waiters where waiters.no = ended.no offset 0
-    ) as waiter
 )
-select no, queue, lane, (select count(*) from notified) as notified from ended
+select no, queue, lane,
+    (select count(pg_notify(channel, no::text)) from leasemill.waiters where no = any (%(nos)b::int8[])) as notified
+from ended

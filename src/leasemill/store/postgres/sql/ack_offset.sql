@@ -50,12 +50,9 @@ with ended as (
     delete from leasemill.jobs where no = any ((select nos from earlier)::int8[]) returning no
 ), counted as (
     insert into leasemill.tallies (queue, succeeded) select queue, 1 from ended where not exists (select from gone)
-), notified as materialized (
-    select pg_notify(waiter.channel, ended.no::text) from ended cross join lateral (
-        select waiters.channel from leasemill.waiters where waiters.no = ended.no offset 0
-    ) as waiter
 )
-select head.id, head.lane_offset, (select count(*) from notified) as notified
+select head.id, head.lane_offset,
+    (select count(pg_notify(channel, no::text)) from leasemill.waiters where no = %(no)b::int8) as notified
 from ended left join lateral (
     select id, lane_offset from leasemill.jobs where no = (select no from next) offset 0
 ) as head on true
