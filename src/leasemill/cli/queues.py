@@ -7,13 +7,14 @@ from typing import Any
 import click
 import msgspec
 
+from leasemill.cli.durations import metavar, seconds_or
 from leasemill.cli.opening import by_option, opened, reason_option, url_option
 from leasemill.cli.output import json_option, print_json, print_table
 from leasemill.errors import Invalid, NotFound
 from leasemill.explain import find_queue
 from leasemill.kernel.commands import QueueView
 from leasemill.kernel.model import SECOND, JobState, OnFailure, Policy
-from leasemill.policy import SHORTEST_LEASE_US, check_backoff, microseconds
+from leasemill.policy import LEASES_S, SHORTEST_LEASE_US, check_backoff, microseconds
 from leasemill.store.base import FullStore
 from leasemill.wording import did_you_mean, listed
 
@@ -99,7 +100,12 @@ def resume(url: str, queue: str, create: bool, reason: str, by: str, as_json: bo
 
 @queues.command("set")
 @click.argument("queue")
-@click.option("--lease", type=float, metavar="SECONDS", help="How long a lease lasts without a heartbeat.")
+@click.option(
+    "--lease",
+    type=seconds_or(LEASES_S),
+    metavar=metavar(LEASES_S),
+    help="How long a lease lasts without a heartbeat.",
+)
 @click.option("--timeout", type=float, metavar="SECONDS", help="How long a handler may run.")
 @click.option("--max-retries", type=click.IntRange(0, 1_000), help="How often a failed job is retried.")
 @click.option(

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from leasemill.cli.durations import metavar, seconds_or
 from leasemill.cli.opening import app_url_option
 from leasemill.errors import LeasemillError, Unavailable
+from leasemill.policy import REAPER_INTERVALS_S
 from leasemill.wording import did_you_mean
 
 if TYPE_CHECKING:
@@ -34,7 +36,12 @@ log = logging.getLogger("leasemill.worker")
 @click.option("--prefetch", type=click.IntRange(0), help="How many jobs at most are claimed ahead of a free slot.")
 @click.option("--drain", is_flag=True, help="Stop when nothing is left to do.")
 @click.option("--heartbeat", type=float, metavar="SECONDS", help="Time between heartbeats. Default: 0.3 of the lease.")
-@click.option("--reaper-interval", type=float, metavar="SECONDS", help="Time between searches for expired leases.")
+@click.option(
+    "--reaper-interval",
+    type=seconds_or(REAPER_INTERVALS_S),
+    metavar=metavar(REAPER_INTERVALS_S),
+    help="Time between searches for expired leases. Default: 10, or half the shortest lease.",
+)
 @click.option(
     "--shutdown-timeout", type=float, metavar="SECONDS", help="How long the process may take to end after a stop."
 )
