@@ -58,8 +58,8 @@ test-busy: $(DEV) ## Run the tests while two other processes keep the machine bu
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 .PHONY: mutants
-mutants: $(DEV) ## Put faults into the kernel and see that the tests notice (a few minutes)
-	$(BIN)/python -m tests.kernel.mutations
+mutants: $(DEV) ## Put faults into the kernel and see that the tests notice (a few minutes; MUTANTS="--sample 8" for a part)
+	$(BIN)/python -m tests.kernel.mutations $(MUTANTS)
 
 .PHONY: walk
 walk: $(STAMP) ## Walk PostgreSQL beside the kernel for as long as it takes to trust it (10 minutes; SEEDS, STEPS, SEED=… to repeat)

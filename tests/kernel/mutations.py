@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import random
 import re
 import shutil
 import subprocess
@@ -401,9 +402,14 @@ def failures(source: Path, suite: str, *more: str) -> list[str]:
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("words", nargs="*", help="only mutations whose name has one of these words")
+    parser.add_argument("--sample", type=int, metavar="N", help="only N of them, drawn at random")
+    parser.add_argument("--seed", type=int, default=random.randrange(10_000), help="of the draw, to repeat it")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args(arguments)
     wanted = [one for one in MUTATIONS if not options.words or any(word in one.name for word in options.words)]
+    if options.sample is not None and options.sample < len(wanted):
+        say(f"{options.sample} of {len(wanted)} mutations, drawn with --seed {options.seed}")
+        wanted = random.Random(options.seed).sample(wanted, options.sample)
     with ThreadPoolExecutor(options.processes) as pool:
         verdicts = list(pool.map(judge, wanted))
     say("| mutation | rules | caught by the conformance suite | caught by the kernel's tests | seconds |")
