@@ -29,6 +29,7 @@ from leasemill.kernel.model import (
 )
 from leasemill.kernel.operate import last_error
 from leasemill.mismatch import MISMATCH, is_mismatch, mismatches
+from leasemill.outcomes import INVALID_RESULT
 from leasemill.store.base import Inspector
 from leasemill.times import instant, span
 
@@ -321,6 +322,8 @@ def _failed(facts: Facts) -> _Present:
     allowed = last.terms.max_retries
     if (last.error or "").startswith(MISMATCH):
         why = "no worker's code had matched it for as long as that worker waits"
+    elif (last.error or "").startswith(INVALID_RESULT):
+        why = "that is final: its handler had run, so it is not run again"
     elif job.retries >= allowed:
         why = f"it had used its {_counted(allowed, 'retry', 'retries')}"
     else:

@@ -11,6 +11,8 @@ from typing import Final
 from leasemill.policy import Duration, microseconds
 
 RELEASE_DELAY_S: Final = 1.0
+INVALID_RESULT: Final = "InvalidResult: "
+"""How the error of a job begins whose handler returned what cannot be kept."""
 
 
 class Outcome(Exception):

@@ -137,6 +137,11 @@ class ExplainSuite:
         assert "no worker's code had matched it for as long as that worker waits" in found.now[1]
         assert found.now[2] == "The error: Mismatch: no handler for kind 'kind'."
 
+    def test_a_job_whose_result_cannot_be_kept_is_not_said_to_have_given_up(self, harness: Harness) -> None:
+        enqueue_one(harness)
+        failed_for_good(harness, claim_one(harness), "InvalidResult: kind returned what its annotation does not allow")
+        assert told(harness).now[1].endswith(", and that is final: its handler had run, so it is not run again.")
+
     def test_a_job_given_back_without_a_reason_is_not_a_mismatch(self, harness: Harness) -> None:
         enqueue_one(harness)
         released(harness, claim_one(harness), delay_us=SECOND)

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import inspect
 import time
-from typing import Final, TypeAlias, assert_never
+from typing import TypeAlias, assert_never
 
 from leasemill.errors import Invalid
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND
 from leasemill.logs import running
-from leasemill.outcomes import Fail, Outcome, Release, RetryAfter
+from leasemill.outcomes import INVALID_RESULT, Fail, Outcome, Release, RetryAfter
 from leasemill.worker.error_text import error_text, fitting, message
 from leasemill.worker.execution import Execution
 
 Report: TypeAlias = c.AckReport | c.NackReport | c.ReleaseReport
-
-INVALID_RESULT: Final = "InvalidResult"
 
 
 async def call_async(execution: Execution, jitter: float) -> Report:
@@ -56,7 +54,7 @@ def success(execution: Execution, value: object) -> Report:
             )
         return c.AckReport(lease.job.id, lease.token, execution.job.arguments.encode_result(value))
     except Exception as error:  # noqa: BLE001 (what the user returned: encoding it may run code of theirs)
-        text = f"{INVALID_RESULT}: {message(error)}; the handler ran and its effects stand, so it is not run again"
+        text = f"{INVALID_RESULT}{message(error)}; the handler ran and its effects stand, so it is not run again"
         return c.NackReport(lease.job.id, lease.token, fitting(text), is_permanent=True)
 
 
