@@ -49,6 +49,7 @@ class Endings:
         self._worker_id = worker_id
         self._is_summing = False
         self._began_at = 0.0
+        self._window_ended_at = 0.0
         self._ended = 0
         self._failures_named = 0
         self._has_unnamed_failures = False
@@ -127,13 +128,14 @@ class Endings:
 
     def _begin_window(self) -> None:
         now = time.monotonic()
-        if now - self._began_at > 2 * WINDOW_S:
+        if now - self._window_ended_at > WINDOW_S:
             self._is_summing = False  # a while without any
         self._began_at = now
         self._timer = asyncio.get_running_loop().call_later(WINDOW_S, self._end_window)
 
     def _end_window(self) -> None:
-        elapsed_s = max(time.monotonic() - self._began_at, WINDOW_S)
+        self._window_ended_at = time.monotonic()
+        elapsed_s = max(self._window_ended_at - self._began_at, WINDOW_S)
         if self._sums:
             self._log_sums(elapsed_s)
         self._is_summing = self._ended / elapsed_s > NAMED_MOST
@@ -150,12 +152,11 @@ class Endings:
             parts.append(f"{sum(one.count for _, one in largest[SUMS_SHOWN:]):,} of other kinds")
         # What has no line of its own must not be lost to those who read warnings only.
         level = logging.WARNING if self._has_unnamed_failures else logging.INFO
-        more = "" if self._is_summing else " more"
+        more = "" if self._is_summing else "more "
         log.log(
             level,
-            "%s%s ended in %.1f s: %s",
-            counted(total, "job"),
-            more,
+            "%s ended in %.1f s: %s",
+            counted(total, f"{more}job"),
             elapsed_s,
             ", ".join(parts),
             extra={

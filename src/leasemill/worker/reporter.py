@@ -8,6 +8,7 @@ that is away stops the worker from claiming instead of filling its memory.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 import time
 from collections.abc import Callable
@@ -56,6 +57,8 @@ class Reporter:
         self._metrics = metrics
         self._gate = gate
         self._endings = endings
+        self._context = contextvars.copy_context()
+        """Of no job: what is sent, and logged, is not the business of the handler that happened to end last."""
         self._is_busy = is_busy
         """More will end very soon: then a batch is worth a short wait."""
         self._on_told = on_told
@@ -127,7 +130,7 @@ class Reporter:
             self._timer = None
         self._is_due_now = False
         if self._sending is None and (self._ends or self._starts) and self.failure is None:
-            self._sending = asyncio.get_running_loop().create_task(self._send())
+            self._sending = asyncio.get_running_loop().create_task(self._send(), context=self._context)
             self._sending.add_done_callback(self._sent)
 
     def _sent(self, task: asyncio.Task[None]) -> None:
