@@ -289,7 +289,7 @@ def _refuse_unknown_types(name: str, what: str, annotation: Any) -> None:
     unknown = _custom_types(info, set())
     if unknown:
         raise Invalid(
-            f"{what} of {name} is a {unknown}, which JSON cannot carry: "
+            f"{what} of {name} has the type {unknown}, which cannot be carried as JSON: "
             "use a dataclass, a msgspec.Struct, a TypedDict or plain values"
         )
 

@@ -196,8 +196,8 @@ def _checked_module(connection: Connection) -> ModuleType:
     module = next(_drivers(connection), None)
     if module is None:
         raise Invalid(
-            f"{type(connection).__name__} is no connection of a DB-API driver (sqlite3, psycopg, …): give ctx.once the "
-            "driver's own connection"
+            f"{type(connection).__name__} is not a connection of a DB-API driver (sqlite3, psycopg, …): "
+            "give ctx.once the driver's own connection"
         )
     if inspect.iscoroutinefunction(connection.commit):
         raise Invalid("ctx.once takes a blocking connection, and this one is async: use the driver's other class")

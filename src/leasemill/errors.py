@@ -80,7 +80,8 @@ class TokenMismatch(Refused):
 
     def __init__(self, domain: str, offset: int | None) -> None:
         super().__init__(
-            f"domain {domain!r} has offset {offset} in flight, under another token; try_acquire tells whose turn it is"
+            f"domain {domain!r} has offset {offset} in flight, under another token; "
+            "try_acquire returns whose turn it is"
         )
         self.domain = domain
         self.offset = offset
@@ -92,7 +93,7 @@ class LeaseNotFound(Refused):
     def __init__(self, domain: str) -> None:
         super().__init__(
             f"domain {domain!r} has nothing in flight: it was never acquired, or has been reported before; "
-            "try_acquire tells where an offset stands"
+            "try_acquire returns where an offset stands"
         )
         self.domain = domain
 

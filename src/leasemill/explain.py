@@ -32,6 +32,7 @@ from leasemill.mismatch import MISMATCH, is_mismatch, mismatches
 from leasemill.outcomes import INVALID_RESULT
 from leasemill.store.base import Inspector
 from leasemill.times import instant, span
+from leasemill.wording import counted, listed, times
 
 ENDS_TOLD: Final = 10
 """Earlier attempts that are told one by one; of more, the first and the latest."""
@@ -62,7 +63,7 @@ class Situation(StrEnum):
 
 
 class AtWork(Struct, frozen=True):
-    """A worker that was heard of lately, and the queues it serves."""
+    """A worker with a recent heartbeat, and the queues it serves."""
 
     worker: str
     queues: frozenset[str]
@@ -184,17 +185,17 @@ def _paused(facts: Facts) -> str:
     name = facts.job.spec.queue
     pause = next((one for one in facts.actions if one.verb is Verb.PAUSE and one.target == name), None)
     who = "by an operator" if pause is None else f"since {instant(pause.at)} by {pause.by} ({pause.reason})"
-    return f"Queue {name!r} is paused {who} and gives out no job until it is resumed."
+    return f"Queue {name!r} is paused {who} and no worker claims its jobs until it is resumed."
 
 
 def _behind(facts: Facts, head: Job) -> str:
-    return f"It stands in its lane behind {head.spec.id!r}, which {what_it_does(head, facts.now)}."
+    return f"It waits in its lane behind {head.spec.id!r}, which {what_it_does(head, facts.now)}."
 
 
 def what_it_does(head: Job, now: int) -> str:
     last = head.executions[-1] if head.executions else None
     if head.state is JobState.LEASED and last is not None:
-        return f"worker {last.worker} has had since {instant(last.leased_at)}"
+        return f"worker {last.worker} has held since {instant(last.leased_at)}"
     if head.blocks_lane:
         how = "failed for good" if head.state is JobState.FAILED else "was quarantined"
         return f"{how} at {instant(head.updated_at)} and blocks the lane until an operator acts"
@@ -216,20 +217,22 @@ def _not_due(facts: Facts) -> _Present:
     until = f"until {instant(job.available_at)} ({_in(job.available_at, facts.now)})"
     last = job.executions[-1] if job.executions else None
     if last is None or job.redriven_attempt == job.attempt:
-        return Situation.NOT_DUE, [f"It was enqueued to run later: it is not due {until}."], []
+        return Situation.NOT_DUE, [f"It is scheduled: not due {until}."], []
     if _failed_last(job):
-        said = f"It waits for retry {job.retries} of {last.terms.max_retries} {until}: {_error_of(last)}."
+        said = (
+            f"It waits for retry {job.retries} of {last.terms.max_retries} {until}. The last error: {_error_of(last)}."
+        )
         return Situation.RETRY, [said], []
     if is_mismatch(last):
         return _mismatch(job, f"It is not offered again {until}.")
-    return Situation.GIVEN_BACK, [f"Its handler gave it back for a while: it is not due {until}."], []
+    return Situation.GIVEN_BACK, [f"Its handler gave it back: it is not due {until}."], []
 
 
 def _mismatch(job: Job, next_offer: str) -> _Present:
     tries = mismatches(job)
     workers = len({one.worker for one in tries})
     why = _error_of(tries[-1]).removeprefix(MISMATCH)
-    how_often = f"{_counted(workers, 'worker')} tried, {_times(len(tries))} in all"
+    how_often = f"{counted(workers, 'worker')} tried, {times(len(tries))} in all"
     said = [
         f"It does not match the code of the workers that claimed it: {why}.",
         f"{how_often}, first at {instant(tries[0].leased_at)}. {next_offer}",
@@ -240,20 +243,20 @@ def _mismatch(job: Job, next_offer: str) -> _Present:
 
 def _due(facts: Facts) -> _Present:
     job = facts.job
-    said = f"It has been due since {instant(job.available_at)} and waits for a worker that is free."
+    said = f"It has been due since {instant(job.available_at)} and waits for a free worker."
     if job.executions and job.redriven_attempt != job.attempt and is_mismatch(job.executions[-1]):
         return _mismatch(job, said)
     if facts.workers is None:
         return Situation.DUE, [said], []
     serving = [one.worker for one in facts.workers if job.spec.queue in one.queues]
     if not serving:
-        at_work = f"{len(facts.workers)} at work, none of them" if facts.workers else "no worker is at work that"
+        at_work = f"{len(facts.workers)} running, and none of them" if facts.workers else "no running worker"
         return (
             Situation.UNSERVED,
-            [said, f"Nobody will take it now: {at_work} serves queue {job.spec.queue!r}."],
+            [said, f"No worker will claim it now: {at_work} serves queue {job.spec.queue!r}."],
             [f"leasemill worker MODULE:APP --queue {job.spec.queue}"],
         )
-    return Situation.DUE, [said, f"Its queue is served by {_listed(serving)}."], []
+    return Situation.DUE, [said, f"Its queue is served by {listed(serving)}."], []
 
 
 # LEASED: who has it --------------------------------------------------------------------------------------------
@@ -261,40 +264,40 @@ def _due(facts: Facts) -> _Present:
 
 def _leased(facts: Facts) -> _Present:
     execution = facts.job.executions[-1]
-    who = f"Worker {execution.worker} has it, as attempt {execution.attempt}, since {instant(execution.leased_at)}"
+    who = f"Worker {execution.worker} holds it as attempt {execution.attempt} since {instant(execution.leased_at)}"
     said: list[str]
     match execution.status:
         case ExecutionStatus.COMMITTED:
             situation = Situation.COMMITTED
-            took_effect = f"It took effect at {instant(execution.committed_at)}; only its end is not reported yet."
-            said = [f"{who}.", f"{took_effect} It can only succeed now and is not run again."]
+            took_effect = f"It committed at {instant(execution.committed_at)}; only its end is not reported yet."
+            said = [f"{who}.", f"{took_effect} It can only succeed now, and is not run again."]
         case ExecutionStatus.STARTED:
             situation = Situation.RUNNING
-            said = [f"{who}; its handler began at {instant(execution.started_at)}."]
+            said = [f"{who}; its handler started at {instant(execution.started_at)}."]
         case _:
             situation = Situation.LEASED
-            said = [f"{who}; that its handler began is not recorded yet."]
+            said = [f"{who}; its handler is not recorded as started yet."]
     said.append(_lease(facts, execution))
     if execution.expires_at <= facts.now and situation is not Situation.COMMITTED:
         situation = Situation.EXPIRED
     known = facts.workers is None or any(one.worker == execution.worker for one in facts.workers)
     if not known and execution.expires_at != NEVER:
-        said.append(f"Worker {execution.worker} has not been heard of lately: it may be dead, or stopped.")
+        said.append(f"Worker {execution.worker} has sent no heartbeat lately: it may be dead or stopped.")
     return situation, said, []
 
 
 def _lease(facts: Facts, execution: Execution) -> str:
     if execution.expires_at == NEVER:
-        return "Its lease has no end: it is kept until its owner reports."
+        return "Its lease never expires: it is held until its owner reports."
     if execution.expires_at > facts.now:
         left = _in(execution.expires_at, facts.now)
-        return f"Its lease runs until {instant(execution.expires_at)} ({left}) unless a heartbeat extends it."
+        return f"Its lease expires at {instant(execution.expires_at)} ({left}) unless a heartbeat extends it."
     then = (
-        "whoever claims or looks for expired leases next records it as succeeded"
+        "the next worker that looks for expired leases records it as succeeded"
         if execution.status is ExecutionStatus.COMMITTED
-        else "it is anybody's, as soon as a worker claims or looks for expired leases"
+        else "any worker can claim it now"
     )
-    return f"Its lease ran out at {instant(execution.expires_at)}: {then}."
+    return f"Its lease expired at {instant(execution.expires_at)}: {then}."
 
 
 # The ends ------------------------------------------------------------------------------------------------------
@@ -307,9 +310,9 @@ def _success(execution: Execution) -> str:
         case Verb.ACK:
             return f"{by} and reported its end at {ended}."
         case Verb.EXPIRE:
-            return f"{by}; its end was never reported, so the job was finished at {ended}, when its lease had run out."
+            return f"{by}; its end was never reported, so the job was finished at {ended}, after its lease had expired."
         case Verb.NACK:
-            return f"{by}; the handler failed after that ({_error_of(execution)}), which changes nothing any more."
+            return f"{by}; the handler failed after that ({_error_of(execution)}), which changes nothing."
         case Verb.CANCEL:
             return f"{by}; an operator's cancel at {ended} came after that and could only finish it."
         case _:
@@ -325,9 +328,9 @@ def _failed(facts: Facts) -> _Present:
     elif (last.error or "").startswith(INVALID_RESULT):
         why = "that is final: its handler had run, so it is not run again"
     elif job.retries >= allowed:
-        why = f"it had used its {_counted(allowed, 'retry', 'retries')}"
+        why = f"it had used its {counted(allowed, 'retry', 'retries')}"
     else:
-        why = "its handler said that it can never succeed"
+        why = "its handler reported that it can never succeed"
     said = [f"Attempt {last.attempt} by worker {last.worker} failed at {instant(last.finished_at)}, and {why}."]
     said += _blocking(facts)
     return Situation.FAILED, [*said, f"The error: {_error_line(job)}."], _redrive_advice(job)
@@ -349,10 +352,10 @@ def _cancellation(job: Job) -> str:
 def _quarantined(facts: Facts) -> _Present:
     job = facts.job
     last = job.executions[-1]
-    runs = _counted(job.expirations, "run")
+    runs = counted(job.expirations, "run")
     said = (
-        f"It was quarantined at {instant(last.finished_at)}: {runs} began and ended without a report, and that is the "
-        "most its policy allows. It may be what kills its workers."
+        f"It was quarantined at {instant(last.finished_at)}: {runs} ended without a report, which is the "
+        "most its policy allows. It may be the job that kills its workers."
     )
     return Situation.QUARANTINED, [said, *_blocking(facts)], _redrive_advice(job)
 
@@ -360,7 +363,7 @@ def _quarantined(facts: Facts) -> _Present:
 def _blocking(facts: Facts) -> list[str]:
     if not facts.job.blocks_lane:
         return []
-    behind = "" if facts.lane is None else f"; {_counted(facts.lane.waiting, 'job')} behind it"
+    behind = "" if facts.lane is None else f"; {counted(facts.lane.waiting, 'job')} behind it"
     return [f"It blocks lane {facts.job.spec.lane!r} until an operator acts{behind}."]
 
 
@@ -382,14 +385,14 @@ def _history(facts: Facts) -> Iterator[str]:
         ends.append(_end(job.executions[-1], None))
     yield from ends if len(ends) <= ENDS_TOLD else ends[:1]
     if len(ends) > ENDS_TOLD:
-        yield f"{len(ends) - ENDS_TOLD} more attempts ended; the latest {ENDS_TOLD - 1}:"
+        yield f"{len(ends) - ENDS_TOLD} more attempts; the latest {ENDS_TOLD - 1}:"
         yield from ends[1 - ENDS_TOLD :]
     for refusal in job.refusals:
         of = "an unknown attempt" if refusal.attempt is None else f"attempt {refusal.attempt}"
         yield (
-            f"Worker {refusal.worker or 'unknown'} came too late with {refusal.verb.value} of {of} at "
+            f"Worker {refusal.worker or 'unknown'} sent {refusal.verb.value} for {of} too late, at "
             f"{instant(refusal.at)}, when attempt {refusal.current_attempt} was the latest (lease "
-            f"{refusal.reason.value}): refused, and nothing of it took effect."
+            f"{refusal.reason.value}): it was refused and changed nothing."
         )
     if job.cancellation is not None and not job.is_cancelled:
         yield _cancellation(job)
@@ -400,26 +403,28 @@ def _runs(job: Job) -> str:
     committed = next((one for one in job.executions if one.committed_at is not None), None)
     effect = "none has taken effect" if committed is None else f"only attempt {committed.attempt} took effect"
     dropped = job.attempt - len(job.executions)
-    cut = f" ({dropped} of them are not kept any more)" if dropped > 0 else ""
-    return f"It has been given out {_times(job.attempt)}{cut}; {effect}."
+    cut = f" ({dropped} of them are no longer kept)" if dropped > 0 else ""
+    return f"It has been claimed {times(job.attempt)}{cut}; {effect}."
 
 
 def _end(execution: Execution, following: Execution | None) -> str:
     who = f"Attempt {execution.attempt} (worker {execution.worker})"
     at = instant(execution.finished_at)
-    next_one = "" if following is None else f", so worker {following.worker} got it as attempt {following.attempt}"
+    next_one = (
+        "" if following is None else f", then worker {following.worker} claimed it as attempt {following.attempt}"
+    )
     match execution.reason:
         case AbortReason.EXPIRED:
-            began = "before its handler was recorded as begun" if execution.started_at is None else "while it ran"
-            why = "the worker had died, stalled or was cut off"
-            return f"{who}: its lease ran out {began}, noticed at {at}; {why}{next_one}."
+            began = "before its handler was recorded as started" if execution.started_at is None else "while it ran"
+            why = "the worker had died, stalled or lost its connection"
+            return f"{who}: its lease expired {began}, noticed at {at}; {why}{next_one}."
         case AbortReason.FAILED:
             return f"{who}: failed at {at} ({_error_of(execution)}){next_one}."
         case AbortReason.RELEASED:
             why = "" if execution.error is None else f" ({_error_of(execution)})"
-            return f"{who}: given back at {at}{why}, which is no failure{next_one}."
+            return f"{who}: given back at {at}{why}, which does not count as a failure{next_one}."
         case AbortReason.CANCELLED:
-            return f"{who}: taken away at {at} by an operator's cancel{next_one}."
+            return f"{who}: cancelled by an operator at {at}{next_one}."
         case None:
             return f"{who}: {execution.status.value} at {at}{next_one}."
 
@@ -429,7 +434,7 @@ def _redrives(facts: Facts) -> Iterator[str]:
     for act in reversed(acts):
         yield f"{act.by} redrove it at {instant(act.at)}: {act.reason}."
     if facts.job.redriven_attempt is not None and not acts:
-        yield f"An operator redrove it after attempt {facts.job.redriven_attempt}; who and why is not kept any more."
+        yield f"An operator redrove it after attempt {facts.job.redriven_attempt}; who and why is no longer kept."
 
 
 # Words ---------------------------------------------------------------------------------------------------------
@@ -440,25 +445,12 @@ def _failed_last(job: Job) -> bool:
 
 
 def _error_of(execution: Execution) -> str:
-    return (execution.error or "no error was told").partition("\n")[0].rstrip(".")
+    return (execution.error or "no error was reported").partition("\n")[0].rstrip(".")
 
 
 def _error_line(job: Job) -> str:
-    return (last_error(job) or "none was told").partition("\n")[0].rstrip(".")
+    return (last_error(job) or "no error was reported").partition("\n")[0].rstrip(".")
 
 
 def _in(at: int, now: int) -> str:
     return f"in {span(at - now)}"
-
-
-def _times(count: int) -> str:
-    return {1: "once", 2: "twice"}.get(count, f"{count} times")
-
-
-def _counted(count: int, one: str, many: str | None = None) -> str:
-    return f"{count} {one if count == 1 else many or one + 's'}"
-
-
-def _listed(names: Sequence[str], most: int = 5) -> str:
-    shown = ", ".join(names[:most])
-    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"

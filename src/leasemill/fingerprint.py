@@ -20,7 +20,7 @@ MOST_GROUPS: Final = 1_000
 """Groups told apart; what comes in later under other fingerprints is counted together."""
 
 QUARANTINED: Final = "quarantined: its runs ended without a report"
-NO_ERROR: Final = "no error was told"
+NO_ERROR: Final = "no error was reported"
 OTHERS: Final = "other errors"
 
 _TYPE: Final = re.compile(r"[A-Za-z_][\w.]*: ")

@@ -240,8 +240,8 @@ def test_keyword_only_and_positional_only_parameters_are_called_as_they_must_be(
         ("def bad(**options): ...", "bad takes **options; name each parameter, or take one dict"),
         ("def bad():\n    yield", "bad is a generator; a handler returns, it does not yield"),
         ("async def bad():\n    yield", "bad is a generator; a handler returns, it does not yield"),
-        ("def bad(thing: Thing): ...", "parameter 'thing' of bad is a Thing, which JSON cannot carry"),
-        ("def bad() -> list[Thing]: ...", "the result of bad is a Thing, which JSON cannot carry"),
+        ("def bad(thing: Thing): ...", "parameter 'thing' of bad has the type Thing, which cannot be carried as JSON"),
+        ("def bad() -> list[Thing]: ...", "the result of bad has the type Thing, which cannot be carried as JSON"),
         ("def bad(a: int, ctx: Context): ...", "bad takes its Context as 'ctx'; make it the first parameter"),
     ],
 )

@@ -345,7 +345,7 @@ def test_a_connection_that_would_not_keep_the_promise_is_refused(
 
 
 def test_what_is_no_connection_of_a_driver_is_refused() -> None:
-    with pytest.raises(Invalid, match="Homemade is no connection of a DB-API driver"):
+    with pytest.raises(Invalid, match="Homemade is not a connection of a DB-API driver"):
         once(Homemade())
 
 

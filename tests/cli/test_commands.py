@@ -195,7 +195,7 @@ def test_a_job_is_explained_to_people_and_to_scripts() -> None:
     job_id = enqueue("send", "--args", '{"to": "nobody"}')
     waiting = leasemill("jobs", "explain", job_id)
     assert waiting.output.splitlines()[0] == f"Job '{job_id}' (send, queue 'mail', lane 'nobody') is READY."
-    assert "no worker is at work that serves queue 'mail'" in waiting.output
+    assert "no running worker serves queue 'mail'" in waiting.output
     assert waiting.output.splitlines()[-1] == "  -> leasemill worker MODULE:APP --queue mail"
     drain()
     failed = told("jobs", "explain", job_id, "--json")
@@ -293,7 +293,7 @@ def test_stats_count_and_health_tells_whether_workers_are_there() -> None:
     assert "due" in leasemill("stats").output
     assert told("workers", "--json") == []
     unhealthy = leasemill("health", "--max-age", "5")
-    assert (unhealthy.exit_code, unhealthy.output) == (1, "unhealthy: no worker is known\n")
+    assert (unhealthy.exit_code, unhealthy.output) == (1, "unhealthy: no worker has sent a heartbeat\n")
 
 
 @pytest.mark.parametrize(("slots", "exit_code"), [(2, 0), (1, 1)])
@@ -305,7 +305,7 @@ def test_workers_and_health_show_slots_whose_handlers_do_not_return(project: Pat
         store.presence.publish("w1", encode_record(record))
     shown = leasemill("workers").output
     assert f"1/{slots}" in shown
-    assert "at work, 1 stuck" in shown
+    assert "running, 1 stuck" in shown
     assert "w1 is stuck in send job-1: attempt 2 is over, and its handler has not returned after 12.3 s" in shown
     found = leasemill("health", "--worker", "w1")
     assert found.exit_code == exit_code

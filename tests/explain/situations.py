@@ -65,7 +65,7 @@ class ExplainSuite:
         assert (found.state, found.situation, found.history, found.advice) == (JobState.READY, Situation.DUE, [], [])
         assert found.now == [
             "Job 'job' (kind, queue 'work') is READY.",
-            f"It has been due since {since} and waits for a worker that is free.",
+            f"It has been due since {since} and waits for a free worker.",
             "Its queue is served by worker-1.",
         ]
 
@@ -73,10 +73,10 @@ class ExplainSuite:
         enqueue_one(harness)
         nobody = told(harness, workers=())
         assert nobody.situation is Situation.UNSERVED
-        assert nobody.now[-1] == "Nobody will take it now: no worker is at work that serves queue 'work'."
+        assert nobody.now[-1] == "No worker will claim it now: no running worker serves queue 'work'."
         others = told(harness, workers=[AtWork("b", frozenset({"mail"}))])
         assert others.situation is Situation.UNSERVED
-        assert others.now[-1] == "Nobody will take it now: 1 at work, none of them serves queue 'work'."
+        assert others.now[-1] == "No worker will claim it now: 1 running, and none of them serves queue 'work'."
         assert others.advice == ["leasemill worker MODULE:APP --queue work"]
         assert told(harness, workers=None).situation is Situation.DUE
 
@@ -84,7 +84,7 @@ class ExplainSuite:
         enqueue_one(harness, delay_us=60 * SECOND)
         found = told(harness)
         assert found.situation is Situation.NOT_DUE
-        assert found.now[1] == f"It was enqueued to run later: it is not due until {at(harness, 60)} (in 1.0 min)."
+        assert found.now[1] == f"It is scheduled: not due until {at(harness, 60)} (in 1.0 min)."
 
     def test_a_job_that_failed_waits_for_its_retry(self, harness: Harness) -> None:
         lease = enqueue_and_claim(harness)
@@ -92,7 +92,7 @@ class ExplainSuite:
         found = told(harness)
         assert found.situation is Situation.RETRY
         assert found.now[1] == (
-            f"It waits for retry 1 of 3 until {at(harness, 10)} (in 10.0 s): ConnectionError: no route."
+            f"It waits for retry 1 of 3 until {at(harness, 10)} (in 10.0 s). The last error: ConnectionError: no route."
         )
         assert found.history == [f"Attempt 1 (worker worker-1): failed at {at(harness)} (ConnectionError: no route)."]
 
@@ -102,9 +102,7 @@ class ExplainSuite:
         released(harness, lease, delay_us=30 * SECOND)
         found = told(harness)
         assert found.situation is Situation.GIVEN_BACK
-        assert (
-            found.now[1] == f"Its handler gave it back for a while: it is not due until {at(harness, 30)} (in 30.0 s)."
-        )
+        assert found.now[1] == f"Its handler gave it back: it is not due until {at(harness, 30)} (in 30.0 s)."
 
     def test_a_job_that_does_not_match_the_workers_code_says_since_when_and_why(self, harness: Harness) -> None:
         enqueue_one(harness)
@@ -120,10 +118,13 @@ class ExplainSuite:
         )
         assert found.now[2] == (
             f"2 workers tried, 3 times in all, first at {first}. "
-            f"It has been due since {at(harness, 0)} and waits for a worker that is free."
+            f"It has been due since {at(harness, 0)} and waits for a free worker."
         )
         assert found.advice == ["Run a worker whose code has kind 'kind' with these arguments, or cancel the job."]
-        assert "(Mismatch: no handler for kind 'kind'; after 1 h it fails), which is no failure" in found.history[1]
+        assert (
+            "(Mismatch: no handler for kind 'kind'; after 1 h it fails), which does not count as a failure"
+            in found.history[1]
+        )
         harness.clock.advance(s=-1)
         found = told(harness)
         assert found.situation is Situation.MISMATCH
@@ -153,14 +154,15 @@ class ExplainSuite:
         found = told(harness)
         assert found.situation is Situation.PAUSED
         assert found.now[1] == (
-            f"Queue 'work' is paused since {at(harness)} by ada (because) and gives out no job until it is resumed."
+            f"Queue 'work' is paused since {at(harness)} by ada (because) "
+            "and no worker claims its jobs until it is resumed."
         )
         assert found.advice == ["leasemill queues resume work --reason …"]
 
     def test_a_paused_queue_does_not_hide_what_else_holds_a_job_up(self, harness: Harness) -> None:
         enqueue_one(harness, delay_us=SECOND)
         pause(harness)
-        assert f"it is not due until {at(harness, 1)}" in told(harness).now[2]
+        assert f"not due until {at(harness, 1)}" in told(harness).now[2]
 
     def test_an_offset_waits_for_its_owner(self, harness: Harness) -> None:
         lease = acquire_one(harness, 7)
@@ -178,7 +180,7 @@ class ExplainSuite:
         assert found.situation is Situation.BEHIND
         assert found.now == [
             "Job 'job' (kind, queue 'work', lane 'A') is READY.",
-            f"It stands in its lane behind 'head', which worker worker-1 has had since {at(harness)}.",
+            f"It waits in its lane behind 'head', which worker worker-1 has held since {at(harness)}.",
         ]
         assert found.advice == ["leasemill jobs explain head"]
 
@@ -226,8 +228,8 @@ class ExplainSuite:
         found = told(harness)
         assert (found.state, found.situation) == (JobState.LEASED, Situation.LEASED)
         assert found.now[1:] == [
-            f"Worker worker-1 has it, as attempt 1, since {at(harness)}; that its handler began is not recorded yet.",
-            f"Its lease runs until {at(harness, 30)} (in 30.0 s) unless a heartbeat extends it.",
+            f"Worker worker-1 holds it as attempt 1 since {at(harness)}; its handler is not recorded as started yet.",
+            f"Its lease expires at {at(harness, 30)} (in 30.0 s) unless a heartbeat extends it.",
         ]
 
     def test_a_running_job_says_since_when(self, harness: Harness) -> None:
@@ -236,13 +238,13 @@ class ExplainSuite:
         started(harness, lease)
         found = told(harness)
         assert found.situation is Situation.RUNNING
-        assert f"its handler began at {at(harness)}." in found.now[1]
+        assert f"its handler started at {at(harness)}." in found.now[1]
 
     def test_a_worker_that_was_not_heard_of_is_named(self, harness: Harness) -> None:
         started(harness, enqueue_and_claim(harness))
-        assert told(harness).now[-1].startswith("Its lease runs")
+        assert told(harness).now[-1].startswith("Its lease expires at")
         assert told(harness, workers=()).now[-1] == (
-            "Worker worker-1 has not been heard of lately: it may be dead, or stopped."
+            "Worker worker-1 has sent no heartbeat lately: it may be dead or stopped."
         )
 
     def test_a_lease_that_ran_out_and_nobody_noticed_yet(self, harness: Harness) -> None:
@@ -251,10 +253,7 @@ class ExplainSuite:
         let_expire(harness, lease)
         found = told(harness)
         assert found.situation is Situation.EXPIRED
-        assert found.now[2] == (
-            f"Its lease ran out at {at(harness)}: it is anybody's, as soon as a worker claims or looks for expired "
-            "leases."
-        )
+        assert found.now[2] == f"Its lease expired at {at(harness)}: any worker can claim it now."
 
     def test_committed_and_not_reported(self, harness: Harness) -> None:
         lease = enqueue_and_claim(harness)
@@ -262,18 +261,18 @@ class ExplainSuite:
         found = told(harness)
         assert found.situation is Situation.COMMITTED
         assert found.now[2] == (
-            f"It took effect at {at(harness)}; only its end is not reported yet. It can only succeed now and is not "
-            "run again."
+            f"It committed at {at(harness)}; only its end is not reported yet. "
+            "It can only succeed now, and is not run again."
         )
         let_expire(harness, lease)
         late = told(harness)
         assert late.situation is Situation.COMMITTED
-        assert late.now[3].endswith("whoever claims or looks for expired leases next records it as succeeded.")
+        assert late.now[3].endswith("the next worker that looks for expired leases records it as succeeded.")
 
     def test_a_lease_without_end(self, harness: Harness) -> None:
         lease = acquire_one(harness, 7)
         assert told(harness, lease.job.id, workers=()).now[-1] == (
-            "Its lease has no end: it is kept until its owner reports."
+            "Its lease never expires: it is held until its owner reports."
         )
 
     # The ends
@@ -293,7 +292,7 @@ class ExplainSuite:
         expired(harness, lease)
         assert told(harness).now[1] == (
             f"Attempt 1 by worker worker-1 took effect at {then}; its end was never reported, so the job was finished "
-            f"at {at(harness)}, when its lease had run out."
+            f"at {at(harness)}, after its lease had expired."
         )
 
     def test_succeeded_although_the_handler_failed_or_was_cancelled_after_the_commit(self, harness: Harness) -> None:
@@ -320,13 +319,13 @@ class ExplainSuite:
             f"Attempt 2 by worker worker-1 failed at {at(harness)}, and it had used its 1 retry.",
             "The error: ValueError: 2.",
         ]
-        assert found.history[0] == "It has been given out twice; none has taken effect."
-        assert "(ValueError: 1), so worker worker-1 got it as attempt 2." in found.history[1]
+        assert found.history[0] == "It has been claimed twice; none has taken effect."
+        assert "(ValueError: 1), then worker worker-1 claimed it as attempt 2." in found.history[1]
         assert found.advice == ["leasemill jobs redrive --id job --reason …"]
 
     def test_failed_because_the_handler_said_never(self, harness: Harness) -> None:
         failed_for_good(harness, enqueue_and_claim(harness))
-        assert "and its handler said that it can never succeed." in told(harness).now[1]
+        assert "and its handler reported that it can never succeed." in told(harness).now[1]
 
     def test_quarantined(self, harness: Harness) -> None:
         enqueue_one(harness, policy=Policy(max_expirations=2))
@@ -336,7 +335,7 @@ class ExplainSuite:
             expired(harness, lease)
         found = told(harness)
         assert (found.state, found.situation) == (JobState.DEAD, Situation.QUARANTINED)
-        assert found.now[1].startswith(f"It was quarantined at {at(harness)}: 2 runs began and ended without a report")
+        assert found.now[1].startswith(f"It was quarantined at {at(harness)}: 2 runs ended without a report")
 
     def test_cancelled_by_whom_and_why(self, harness: Harness) -> None:
         started(harness, enqueue_and_claim(harness))
@@ -362,7 +361,7 @@ class ExplainSuite:
         harness.store.enqueue([spec(job_id) for job_id in many])
         harness.store.cancel(many, by="eve", reason="tidying up")
         assert told(harness, "redriven").history[-1] == (
-            "An operator redrove it after attempt 1; who and why is not kept any more."
+            "An operator redrove it after attempt 1; who and why is no longer kept."
         )
 
     # Why it ran twice
@@ -375,15 +374,15 @@ class ExplainSuite:
         found = told(harness)
         assert found.situation is Situation.SUCCEEDED
         runs, first = found.history
-        assert runs == "It has been given out twice; only attempt 2 took effect."
+        assert runs == "It has been claimed twice; only attempt 2 took effect."
         assert first == (
-            f"Attempt 1 (worker worker-1): its lease ran out while it ran, noticed at {at(harness)}; the worker had "
-            "died, stalled or was cut off, so worker worker-2 got it as attempt 2."
+            f"Attempt 1 (worker worker-1): its lease expired while it ran, noticed at {at(harness)}; the worker had "
+            "died, stalled or lost its connection, then worker worker-2 claimed it as attempt 2."
         )
 
     def test_expired_before_its_handler_was_recorded_as_begun(self, harness: Harness) -> None:
         expired(harness, enqueue_and_claim(harness))
-        assert "its lease ran out before its handler was recorded as begun" in told(harness).history[0]
+        assert "its lease expired before its handler was recorded as started" in told(harness).history[0]
 
     def test_a_zombie_that_reported_too_late(self, harness: Harness) -> None:
         lease = enqueue_and_claim(harness)
@@ -393,8 +392,8 @@ class ExplainSuite:
         commit(harness, lease)
         ack(harness, lease)
         assert told(harness).history[2:] == [
-            f"Worker worker-1 came too late with {verb} of attempt 1 at {at(harness)}, when attempt 2 was the latest "
-            "(lease superseded): refused, and nothing of it took effect."
+            f"Worker worker-1 sent {verb} for attempt 1 too late, at {at(harness)}, when attempt 2 was the latest "
+            "(lease superseded): it was refused and changed nothing."
             for verb in ("commit", "ack")
         ]
 
@@ -404,7 +403,7 @@ class ExplainSuite:
         redrive(harness, "job", include_cancelled=True)
         acked(harness, claim_one(harness, worker=OTHER))
         history = told(harness).history
-        assert "taken away at" in history[1]
+        assert "cancelled by an operator at" in history[1]
         assert history[-1] == f"ada redrove it at {at(harness)}: because."
 
     def test_a_redriven_job_that_waits_is_due_and_says_who_redrove_it(self, harness: Harness) -> None:
@@ -420,10 +419,10 @@ class ExplainSuite:
             released(harness, claim_one(harness))
         found = told(harness)
         assert found.history[0] == (
-            "It has been given out 120 times (20 of them are not kept any more); none has taken effect."
+            "It has been claimed 120 times (20 of them are no longer kept); none has taken effect."
         )
         assert found.history[1].startswith("Attempt 1 (worker worker-1): given back at")
-        assert found.history[2] == "90 more attempts ended; the latest 9:"
+        assert found.history[2] == "90 more attempts; the latest 9:"
         assert found.history[-1].startswith("Attempt 120 ")
         assert len(found.history) == 12
 

@@ -84,7 +84,7 @@ def test_prevent_with_a_process_that_is_stopped_behind_its_commit(scene: Scene, 
     wait_until(lambda: scene.trail.marks("committed", job=handle.id), "the commit")
     for _ in range(signals - 1):
         a.signal(signal.SIGTERM)
-        scene.await_logged(a, "stopping: running jobs may end first")
+        scene.await_logged(a, "stopping: waiting for running jobs")
     assert a.end() == 0
     b = scene.worker("b")
     job = scene.check_applied_once(handle, by=a)

@@ -248,12 +248,12 @@ class OperateSuite:
             ["other", "cy", "0", "elsewhere"],
         ]
         assert "and blocks the lane until an operator acts" in lines[1]
-        assert "worker worker-1 has had since" in lines[2]
+        assert "worker worker-1 has held since" in lines[2]
         assert "waits for a worker" in lines[3]
         (only,) = desk.told("lanes", "list", "--blocked")
         assert (only["lane"], only["is_blocked"], only["waiting"], only["head"]) == ("ann", True, 2, "head")
         assert [one["lane"] for one in desk.told("lanes", "list", "--queue", "other")] == ["cy"]
-        assert desk.said("lanes", "list", "--limit", "2")[-1] == "there are more: --limit, --queue"
+        assert desk.run("lanes", "list", "--limit", "2").stderr == "there are more: use --limit or --queue\n"
 
     def test_a_lane_is_shown_with_those_that_wait(self, desk: Desk) -> None:
         self.blocked(desk)
@@ -261,11 +261,11 @@ class OperateSuite:
         told = desk.told("lanes", "show", "mail", "ann")
         assert told["next"][:3] == ["second", "third", "more-00"]
         lines = desk.said("lanes", "show", "mail", "ann")
-        assert lines[1] == "state      BLOCKED: it waits for an operator"
+        assert lines[1] == "state      BLOCKED until an operator acts"
         assert lines[-1].strip() == "… and 12 more"
         assert desk.refused("lanes", "show", "mail", "nobody") == (
             1,
-            "Error: lane 'nobody' of queue 'mail' has no work, or never was\n",
+            "Error: lane 'nobody' of queue 'mail' has no work, or does not exist\n",
         )
 
     def test_offsets_that_have_ended_are_shown_as_ranges(self, desk: Desk) -> None:
@@ -296,13 +296,13 @@ class OperateSuite:
         assert (act["by"], act["verb"], act["reason"]) == ("dee", how, "looked at it")
         assert desk.succeed(10)[0] in {next_head, "free"}
         code, output = desk.refused(*call)
-        assert (code, "does not wait for an operator" in output or "has no work" in output) == (1, True)
+        assert (code, "is not blocked" in output or "has no work" in output) == (1, True)
 
     def test_a_lane_that_moves_is_not_unblocked(self, desk: Desk) -> None:
         desk.enqueue("free", lane="bob")
         code, output = desk.refused("lanes", "unblock", "mail", "bob", "--how", "cancel", "--reason", "x")
         assert code == 1
-        assert "does not wait for an operator: its head 'free' has been due since" in output
+        assert "is not blocked: its head 'free' has been due since" in output
         assert desk.states("free") == [JobState.READY]
 
     def test_unblocking_the_last_job_of_a_lane_leaves_it_empty(self, desk: Desk) -> None:
@@ -327,6 +327,6 @@ class OperateSuite:
         ]
         assert [act["verb"] for act in desk.told("actions", "--by", "ann", "--limit", "1")] == ["resume"]
         assert [act["by"] for act in desk.told("actions", "--verb", "set_policy")] == ["bob"]
-        lines = desk.said("actions", "--limit", "3")
-        assert lines[0].split() == ["at", "by", "act", "target", "reason"]
-        assert lines[-1] == "1 more: --limit 4"
+        shown = desk.run("actions", "--limit", "3")
+        assert shown.stdout.splitlines()[0].split() == ["at", "by", "act", "target", "reason"]
+        assert shown.stderr == "1 more: --limit 4\n"

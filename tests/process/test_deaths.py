@@ -32,7 +32,7 @@ def test_a_killed_workers_jobs_run_again_when_their_lease_is_over(scene: Scene) 
         assert job.retries == 0, "expiry is not a failure"
         began = scene.trail.marks("began", worker="second", job=handle.id)
         assert began[0].at - killed_at < jobs.LEASE_S + 20
-        scene.await_logged(second, "after the lease of worker first ran out", job=handle.id)
+        scene.await_logged(second, "after the lease of worker first expired", job=handle.id)
 
 
 @pytest.mark.parametrize(("how", "code"), [("exit", 3), ("segfault", -11)])

@@ -76,10 +76,10 @@ def test_a_second_signal_ends_the_worker_at_once(scene: Scene) -> None:
     for handle in (async_job, thread_job):
         scene.await_began(handle, worker)
     worker.signal(signal.SIGTERM)
-    scene.await_logged(worker, "stopping: running jobs may end first")
+    scene.await_logged(worker, "stopping: waiting for running jobs")
     worker.signal(signal.SIGTERM)
     assert worker.wait(limit_s=20) == 0, "it did not use the time it had"
-    scene.await_logged(worker, "stopping at once")
+    scene.await_logged(worker, "stopping now")
     for handle in (async_job, thread_job):
         job = scene.check_not_applied(handle)
         assert (job.state, job.retries) == (JobState.READY, 0)

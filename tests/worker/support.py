@@ -67,5 +67,5 @@ async def working(app: App, **options: Any) -> AsyncIterator[Worker]:
 async def until(condition: Callable[[], object], what: str = "the condition", limit_s: float = 30) -> None:
     deadline = time.monotonic() + limit_s
     while not condition():
-        assert time.monotonic() < deadline, f"waited {limit_s} s in vain for {what}"
+        assert time.monotonic() < deadline, f"timed out after {limit_s} s waiting for {what}"
         await asyncio.sleep(0.002)

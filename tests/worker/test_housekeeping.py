@@ -179,7 +179,7 @@ def test_a_chore_that_fails_is_done_again_next_time(error: Exception, caplog: py
     now[0] += housekeeping.round()
     housekeeping.round()
     assert calls == [0, 1]
-    assert "reaper put off" in caplog.text
+    assert "reaper postponed" in caplog.text
 
 
 def test_a_broken_store_ends_housekeeping_and_is_told() -> None:

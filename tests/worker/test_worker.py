@@ -572,7 +572,7 @@ async def test_after_an_expiration_the_start_is_on_record_before_the_handler_run
     assert seen == [ExecutionStatus.STARTED]
     assert worker.metrics.succeeded == 1
     assert (worker.metrics.taken_over, worker.metrics.taken_over_seconds) == (1, 2.0)
-    assert "job runs again 2.0 s after the lease of worker killed ran out" in caplog.text
+    assert "job runs again 2.0 s after the lease of worker killed expired" in caplog.text
 
 
 # Logs and counters ----------------------------------------------------------------------------------------------

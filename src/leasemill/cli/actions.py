@@ -13,15 +13,22 @@ ACTS = (Verb.CANCEL, Verb.REDRIVE, Verb.PURGE, Verb.PAUSE, Verb.RESUME, Verb.SET
 
 @click.command()
 @click.option(
-    "--verb", "verbs", multiple=True, type=click.Choice([verb.value for verb in ACTS]), help="Only these acts."
+    "--verb",
+    "verbs",
+    multiple=True,
+    type=click.Choice([verb.value for verb in ACTS]),
+    help="Only actions of this kind; may be repeated.",
 )
-@click.option("--target", help="Only what was done to this job or queue.")
-@click.option("--by", help="Only what this person did.")
-@click.option("--limit", default=50, show_default=True, type=click.IntRange(1), help="At most this many.")
+@click.option("--target", help="Only actions on this job or queue.")
+@click.option("--by", help="Only actions of this person.")
+@click.option("--limit", default=50, show_default=True, type=click.IntRange(1), help="List at most this many.")
 @url_option
 @json_option
 def actions(url: str, verbs: tuple[str, ...], target: str | None, by: str | None, limit: int, as_json: bool) -> None:
-    """List what operators did: when, who, what, to which job or queue, and why. The latest 1,000 acts are kept."""
+    """List what operators did, newest first: when, who, what, on which job or queue, and why.
+
+    The latest 1,000 actions are kept.
+    """
     with opened(url) as store:
         kept = store.actions(limit=ACTIONS_KEPT)
     found = [
@@ -42,4 +49,4 @@ def actions(url: str, verbs: tuple[str, ...], target: str | None, by: str | None
         [(instant(act.at), act.by, act.verb.value, act.target, act.reason) for act in found[:limit]],
     )
     if len(found) > limit:
-        click.echo(f"{len(found) - limit:,} more: --limit {len(found)}")
+        click.echo(f"{len(found) - limit:,} more: --limit {len(found)}", err=True)

@@ -32,6 +32,7 @@ from leasemill.store.base import FullStore, hidden_password, open_store
 from leasemill.testing import ledger
 from leasemill.testing.processes import TookTooLong, WorkerProcess, wait_until
 from leasemill.testing.trail import TRAIL_VARIABLE, Trail
+from leasemill.wording import counted
 
 WORKERS: Final = 3
 LANES: Final = 20
@@ -53,15 +54,15 @@ EXAMPLES_SHOWN: Final = 5
     type=click.Choice(["file", "postgresql"]),
     default="file",
     show_default=True,
-    help="The store; for postgresql a server is made and removed again.",
+    help="The store; for postgresql a temporary server is started.",
 )
-@click.option("--jobs", "count", default=1_000, show_default=True, type=click.IntRange(200), help="How many jobs.")
-@click.option("--keep", is_flag=True, help="Keep the folder, to look at it afterwards.")
+@click.option("--jobs", "count", default=1_000, show_default=True, type=click.IntRange(200), help="The number of jobs.")
+@click.option("--keep", is_flag=True, help="Keep the folder, to inspect it afterwards.")
 @json_option
 def demo(kind: str, count: int, keep: bool, as_json: bool) -> None:
-    """Kill one worker and stop another in the middle of 1,000 jobs, and audit what came of it.
+    """Run 1,000 jobs, kill one worker and stop another in the middle, and audit the result.
 
-    Exits with 0 only if every effect was applied exactly once, and in order.
+    It takes less than a minute, and exits with 0 only if every effect was applied exactly once and in order.
     """
     signal.signal(signal.SIGTERM, _exit)  # so that no worker outlives this command
     folder = Path(tempfile.mkdtemp(prefix="leasemill-demo-"))
@@ -151,7 +152,7 @@ class _Demo:
             self._stop_for_a_while(stopped)
             self._await_end()
             self._await("the continued worker to learn what it lost", lambda: not self._trail.unfinished(stopped.id))
-            self._screen.say("all jobs are done: workers are asked to end")
+            self._screen.say("all jobs are done: stopping the workers")
             exit_codes = {worker.id: worker.end() for worker in (stopped, left)}
         except TookTooLong as error:
             trouble = str(error)
@@ -177,7 +178,7 @@ class _Demo:
         worker.kill()
         self._working.remove(worker)
         runs = len(self._trail.unfinished(worker.id))
-        self._screen.say(f"{worker.id} killed with -9: {runs} handlers were in the middle of their work")
+        self._screen.say(f"{worker.id} killed with -9: it was in the middle of {counted(runs, 'job')}")
         return killed_at
 
     def _stop_for_a_while(self, worker: WorkerProcess) -> None:
@@ -185,11 +186,13 @@ class _Demo:
         worker.stop(lambda: self._is_hit(worker), self._left_s())
         runs = self._trail.unfinished(worker.id)
         stopped_at = time.monotonic()
-        self._screen.say(f"{worker.id} stopped: {len(runs)} handlers stand still in the middle of their work")
+        self._screen.say(f"{worker.id} stopped: it stands still in the middle of {counted(len(runs), 'job')}")
         self._await("its jobs to be done without it", lambda: all(self._has_succeeded(mark.job) for mark in runs))
         worker.go_on()
         stopped_s = time.monotonic() - stopped_at
-        self._screen.say(f"{worker.id} continued after {stopped_s:.1f} s: its jobs were taken over and done meanwhile")
+        self._screen.say(
+            f"{worker.id} continued after {stopped_s:.1f} s: another worker had taken over its jobs and finished them"
+        )
 
     def _is_hit(self, worker: WorkerProcess) -> bool:
         """Enough handlers have more than half of their work before them."""

@@ -18,18 +18,18 @@ from leasemill.cli.workers import records
     default=15.0,
     show_default=True,
     type=click.FloatRange(0, min_open=True),
-    help="Seconds since a worker was last heard of.",
+    help="The oldest heartbeat that counts as healthy, in seconds.",
 )
-@click.option("--worker", "worker_id", help="This worker, instead of any.")
+@click.option("--worker", "worker_id", help="Check this worker. Default: any worker.")
 @url_option
 @json_option
 def health(url: str, max_age: float, worker_id: str | None, as_json: bool) -> None:
-    """Exit 0 if the store can be opened and a worker with a usable slot was heard of lately, else 1.
+    """Exit with 0 if a worker with a usable slot sent a heartbeat lately, else with 1.
 
-    Exit 3 if the store cannot be opened. A slot is stuck, and not usable, while its handler does not return although
+    Exit with 3 if the store is unavailable. A slot is stuck, and not usable, while its handler does not return although
     its job has timed out or was lost.
 
-    Reads no jobs, so it stays quick however many there are.
+    It reads no jobs, so it stays fast however many there are.
     """
     with opened(url) as store:
         found = [(record, age_s) for record, age_s in records(store.presence) if worker_id in (None, record.worker)]
@@ -48,9 +48,13 @@ def health(url: str, max_age: float, worker_id: str | None, as_json: bool) -> No
             }
         )
     elif not ages:
-        click.echo("unhealthy: no worker is known" if worker_id is None else f"unhealthy: {worker_id} is not known")
+        click.echo(
+            "unhealthy: no worker has sent a heartbeat"
+            if worker_id is None
+            else f"unhealthy: no heartbeat from {worker_id}"
+        )
     else:
         note = f"; {stuck} of {slots} slots are stuck" if stuck else ""
-        click.echo(f"{'healthy' if is_healthy else 'unhealthy'}: a worker was heard of {min(ages):.1f} s ago{note}")
+        click.echo(f"{'healthy' if is_healthy else 'unhealthy'}: last heartbeat {min(ages):.1f} s ago{note}")
     if not is_healthy:
         sys.exit(EXIT_REFUSED)

@@ -38,9 +38,9 @@ def lanes() -> None:
 
 
 @lanes.command("list")
-@click.option("--queue", help="Of this queue; of all of them unless told.")
-@click.option("--blocked", is_flag=True, help="Only those that wait for an operator.")
-@click.option("--limit", default=50, show_default=True, type=click.IntRange(1), help="At most this many.")
+@click.option("--queue", help="Lanes of this queue. Default: all queues.")
+@click.option("--blocked", is_flag=True, help="Only lanes that are blocked until an operator acts.")
+@click.option("--limit", default=50, show_default=True, type=click.IntRange(1), help="List at most this many.")
 @url_option
 @json_option
 def list_lanes(url: str, queue: str | None, blocked: bool, limit: int, as_json: bool) -> None:
@@ -58,11 +58,11 @@ def list_lanes(url: str, queue: str | None, blocked: bool, limit: int, as_json: 
         print_json([_told(view) for view in found])
         return
     print_table(
-        ("queue", "lane", "waiting", "head", "which"),
+        ("queue", "lane", "waiting", "head", "status"),
         [(view.queue, view.lane, f"{view.waiting:,}", _id(view.head), _which(view.head, now)) for view in found],
     )
     if is_cut:
-        click.echo("there are more: --limit, --queue")
+        click.echo("there are more: use --limit or --queue", err=True)
 
 
 @lanes.command()
@@ -80,7 +80,7 @@ def show(url: str, queue: str, lane: str, as_json: bool) -> None:
         return
     lines = [
         ("lane", f"{lane} (queue {queue})"),
-        ("state", "BLOCKED: it waits for an operator" if view.is_blocked else "moves"),
+        ("state", "BLOCKED until an operator acts" if view.is_blocked else "moving"),
         ("head", f"{_id(view.head)}, which {_which(view.head, _now())}" if view.head else "-"),
         ("waiting", f"{view.waiting:,}"),
     ]
@@ -102,22 +102,22 @@ def show(url: str, queue: str, lane: str, as_json: bool) -> None:
     "--how",
     required=True,
     type=click.Choice([how.value for how in How]),
-    help="Run its head again, give it up, or forget it.",
+    help="Redrive its head, cancel it, or purge it.",
 )
 @reason_option
 @by_option
 @url_option
 @json_option
 def unblock(url: str, queue: str, lane: str, how: str, reason: str, by: str, as_json: bool) -> None:
-    """Let a lane go on whose head has failed: redrive, cancel or purge that job. The act is kept, with the reason."""
+    """Unblock a lane whose head has failed: redrive, cancel or purge that job."""
     with opened(url) as store:
         view = _found(store, queue, lane)
         if not view.is_blocked or view.head is None:
             does = "" if view.head is None else f": its head {view.head.spec.id!r} {what_it_does(view.head, _now())}"
-            raise Refused(f"lane {lane!r} of queue {queue!r} does not wait for an operator{does}")
+            raise Refused(f"lane {lane!r} of queue {queue!r} is not blocked{does}")
         head = view.head.spec.id
         if not _act(store, How(how), head, by, reason):
-            raise Refused(f"somebody else has just acted on {head!r}: look again with leasemill lanes show")
+            raise Refused(f"{head!r} has just been changed by somebody else: look again with leasemill lanes show")
         after = store.lane(queue, lane)
     behind = None if after is None or after.head is None else after.head.spec.id
     if as_json:
@@ -148,7 +148,7 @@ def _done(how: How) -> str:
 def _found(store: FullStore, queue: str, lane: str) -> LaneView:
     view = store.lane(queue, lane)
     if view is None:
-        raise NotFound(f"lane {lane!r} of queue {queue!r} has no work, or never was")
+        raise NotFound(f"lane {lane!r} of queue {queue!r} has no work, or does not exist")
     return view
 
 

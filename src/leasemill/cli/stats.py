@@ -1,4 +1,4 @@
-"""`leasemill stats`: how many jobs stand where, once or again and again."""
+"""`leasemill stats`: count jobs by queue and state, once or repeatedly."""
 
 from __future__ import annotations
 
@@ -14,14 +14,19 @@ from leasemill.cli.queues import all_queues
 from leasemill.cli.workers import records
 from leasemill.kernel.model import JobState
 from leasemill.store.base import FullStore
+from leasemill.wording import counted
 
 MISMATCHED_SHOWN = 5
 
 
 @click.command()
-@click.option("--watch", is_flag=True, help="Print again and again, with rates, until interrupted.")
+@click.option("--watch", is_flag=True, help="Repeat until interrupted, with rates.")
 @click.option(
-    "--interval", default=1.0, show_default=True, type=click.FloatRange(0.1), help="Seconds between, with --watch."
+    "--interval",
+    default=1.0,
+    show_default=True,
+    type=click.FloatRange(0.1),
+    help="Seconds between two counts, with --watch.",
 )
 @url_option
 @json_option
@@ -80,7 +85,13 @@ def _print(found: dict[str, Any], before: dict[str, Any] | None) -> None:
     ]
     rows.append(("all", *(f"{found['jobs'][state]:,}" for state in JobState), ""))
     print_table(("queue", *(state.value for state in JobState), "next"), rows)
-    line = f"{found['workers']} workers, {found['leases']} leases, {found['claims_ever']:,} claims so far"
+    line = ", ".join(
+        [
+            counted(found["workers"], "worker"),
+            counted(found["leases"], "lease"),
+            f"{counted(found['claims_ever'], 'claim')} so far",
+        ]
+    )
     if before is not None and found["at"] > before["at"]:
         elapsed = found["at"] - before["at"]
         line += f"; {(found['claims_ever'] - before['claims_ever']) / elapsed:,.0f} claims/s"

@@ -15,6 +15,7 @@ from leasemill.kernel.model import NEVER
 from leasemill.store.base import hidden_password
 from leasemill.store.wal.disk import holds_log
 from leasemill.store.wal.options import parse_folder_url
+from leasemill.wording import counted
 
 if TYPE_CHECKING:
     from leasemill.kernel.events import AnyEvent
@@ -28,7 +29,7 @@ TIMES = ("_at", "at")
 def as_folder(value: str) -> Path:
     """The folder of a `file:` store, named by its path or its URL."""
     if "://" in value and not value.startswith("file:"):
-        raise click.BadParameter(f"{hidden_password(value)} is no folder: name that of a file: store")
+        raise click.BadParameter(f"{hidden_password(value)} is not a folder: name the folder of a file: store")
     path = parse_folder_url(value)[0] if value.startswith("file:") else Path(value)
     if not holds_log(path):
         raise click.BadParameter(f"{path} holds no Leasemill log: name the folder of a file: store")
@@ -40,9 +41,9 @@ folder_argument = click.argument("folder", type=as_folder)
 
 @click.group()
 def wal() -> None:
-    """Look at the log of a file: store.
+    """Inspect the log of a file: store.
 
-    FOLDER is its folder, or its URL. Nothing but `snapshot` changes anything; all can be used while workers run.
+    FOLDER is its folder, or its URL. Only `snapshot` changes anything; all can be used while workers run.
     Exit codes: 0 sound, 1 damaged, 2 wrong call.
     """
 
@@ -51,7 +52,7 @@ def wal() -> None:
 @folder_argument
 @json_option
 def verify(folder: Path, as_json: bool) -> None:
-    """Read and replay the whole log, and check every rule."""
+    """Read and replay the whole log, and check every invariant."""
     from leasemill.store.wal.inspect import examine  # noqa: PLC0415  (--help must answer before it is imported)
 
     facts = examine(folder)
@@ -60,10 +61,13 @@ def verify(folder: Path, as_json: bool) -> None:
     else:
         frames = sum(segment.frames for segment in facts.segments)
         events = sum(segment.events for segment in facts.segments)
-        click.echo(f"{folder}: {len(facts.segments)} segments, {frames:,} frames, {events:,} events")
+        click.echo(
+            f"{folder}: {counted(len(facts.segments), 'segment')}, "
+            f"{counted(frames, 'frame')}, {counted(events, 'event')}"
+        )
         if facts.damage is not None:
             place = f"{facts.damage.segment} byte {facts.damage.byte} (position {facts.damage.position})"
-            kind = "torn tail, cut at the next opening" if facts.damage.is_torn_tail else "DAMAGED"
+            kind = "torn tail, cut off at the next opening" if facts.damage.is_torn_tail else "DAMAGED"
             click.echo(f"{kind}: {place}: {facts.damage.what}")
         for violation in facts.violations:
             click.echo(f"BROKEN: {violation}")
@@ -74,12 +78,12 @@ def verify(folder: Path, as_json: bool) -> None:
 
 @wal.command()
 @folder_argument
-@click.option("--from", "first", type=int, default=0, help="Begin at this position.")
-@click.option("--job", help="Only events that name this job.")
+@click.option("--from", "first", type=int, default=0, help="Start at this position.")
+@click.option("--job", help="Only events of this job.")
 @click.option("--limit", type=int, help="Stop after this many events.")
 @json_option
 def dump(folder: Path, first: int, job: str | None, limit: int | None, as_json: bool) -> None:
-    """Print the events, one on a line; with --json one JSON object on a line."""
+    """Print the events, one per line; with --json one JSON object per line."""
     from leasemill.store.wal.inspect import Examiner  # noqa: PLC0415
 
     examiner = Examiner(folder)
@@ -103,7 +107,7 @@ def dump(folder: Path, first: int, job: str | None, limit: int | None, as_json: 
 @folder_argument
 @json_option
 def stats(folder: Path, as_json: bool) -> None:
-    """Print what the log holds: jobs, events, segments, bytes."""
+    """Count jobs, events, segments and bytes."""
     from leasemill.store.wal.inspect import examine  # noqa: PLC0415
 
     facts = examine(folder)
@@ -112,8 +116,8 @@ def stats(folder: Path, as_json: bool) -> None:
         return
     click.echo(f"{'folder':<12} {folder}")
     click.echo(f"{'snapshot':<12} {facts.snapshot or 'none'}")
-    click.echo(f"{'on disk':<12} {facts.bytes_on_disk / 1e6:,.1f} MB in {len(facts.segments)} segments")
-    click.echo(f"{'queues':<12} {facts.queues}, with {facts.lanes} lanes in use")
+    click.echo(f"{'on disk':<12} {facts.bytes_on_disk / 1e6:,.1f} MB in {counted(len(facts.segments), 'segment')}")
+    click.echo(f"{'queues':<12} {facts.queues}, with {counted(facts.lanes, 'lane')} in use")
     for state, count in facts.jobs.items():
         click.echo(f"{state.value:<12} {count:,}")
     click.echo("events since the snapshot:" if facts.snapshot else "events:")
@@ -123,17 +127,19 @@ def stats(folder: Path, as_json: bool) -> None:
 
 @wal.command()
 @folder_argument
-@click.option("--keep-segments", is_flag=True, help="Move covered segments to archive/ instead of removing them.")
+@click.option(
+    "--keep-segments", is_flag=True, help="Move segments the snapshot covers to archive/ instead of deleting them."
+)
 @json_option
 def snapshot(folder: Path, keep_segments: bool, as_json: bool) -> None:
-    """Take a snapshot, so that opening reads it instead of the log before it."""
+    """Write a snapshot, so that opening the store reads it instead of the older log."""
     from leasemill.store.wal.build import build  # noqa: PLC0415
 
     taken = build(folder, keep_segments=keep_segments, seal_first=True)
     if as_json:
         print_json({"snapshot": None if taken is None else msgspec.to_builtins(taken)})
     elif taken is None:
-        click.echo("nothing to do: the log is covered, or another process is taking a snapshot")
+        click.echo("nothing to do: a snapshot covers the whole log, or another process is writing one")
     else:
         size = (folder / taken.name).stat().st_size
         click.echo(f"{taken.name}: {size / 1e6:,.1f} MB, covers the log up to position {taken.position}")

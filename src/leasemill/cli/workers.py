@@ -20,14 +20,14 @@ from leasemill.worker.presence import RunningJob, WorkerRecord, decode_record
 @url_option
 @json_option
 def workers(url: str, as_json: bool) -> None:
-    """List workers: what they say of themselves, every few seconds. Soft state: it may be a little old."""
+    """List workers, as they reported themselves a few seconds ago."""
     with opened(url) as store:
         found = records(store.presence)
     if as_json:
         print_json([_as_json(record, age_s) for record, age_s in found])
         return
     print_table(
-        ("worker", "seen", "up", "queues", "running", "done", "state"),
+        ("worker", "heartbeat", "up", "queues", "jobs", "done", "state"),
         [
             (
                 record.worker,
@@ -43,7 +43,7 @@ def workers(url: str, as_json: bool) -> None:
     )
     for record, _ in found:
         for job in record.running:
-            click.echo(f"  {record.worker} runs {job.kind} {job.job} for {job.seconds:.1f} s{_progress(job)}")
+            click.echo(f"  {record.worker} has run {job.kind} {job.job} for {job.seconds:.1f} s{_progress(job)}")
         for job in record.stuck:
             click.echo(
                 f"  {record.worker} is stuck in {job.kind} {job.job}: attempt {job.attempt} is over, and its handler "
@@ -57,7 +57,7 @@ def records(presence: Presence) -> list[tuple[WorkerRecord, float]]:
 
 
 def at_work(presence: Presence) -> list[AtWork]:
-    """The workers that were heard of lately."""
+    """The workers with a recent heartbeat."""
     return [AtWork(one.worker, frozenset(one.queues)) for one, age_s in records(presence) if not one.is_stale(age_s)]
 
 
@@ -71,8 +71,8 @@ def _readable(presence: Presence) -> Iterator[tuple[WorkerRecord, float]]:
 
 def _state(record: WorkerRecord, age_s: float) -> str:
     if record.is_stale(age_s):
-        return "gone?"
-    state = "stopping" if record.is_stopping else "at work"
+        return "no heartbeat"
+    state = "stopping" if record.is_stopping else "running"
     return f"{state}, {len(record.stuck)} stuck" if record.stuck else state
 
 

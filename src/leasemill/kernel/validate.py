@@ -235,7 +235,7 @@ def _check_nack(command: c.Nack) -> None:
         if report.delay_us is not None:
             _check_range("delay_us", report.delay_us, 0, LONGEST_US)
         if report.keep_lease and not report.report_id:
-            raise Invalid("nack with keep_lease needs a report_id, to tell a repeat from a second failure")
+            raise Invalid("nack with keep_lease needs a report_id, to distinguish a repeat from a second failure")
 
 
 def _check_release(command: c.Release) -> None:

@@ -45,7 +45,7 @@ def wait_until(condition: Callable[[], object], what: str, limit_s: float = 10.0
     deadline = time.monotonic() + limit_s
     while not condition():
         if time.monotonic() >= deadline:
-            raise TookTooLong(f"waited {limit_s:g} s in vain for {what}")
+            raise TookTooLong(f"timed out after {limit_s:g} s waiting for {what}")
         time.sleep(every_s)
 
 

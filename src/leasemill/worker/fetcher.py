@@ -125,7 +125,7 @@ class Fetcher:
                 failures += 1
                 self._metrics.unavailable += 1
                 if failures == 1:
-                    log.warning("the store is unavailable, claiming again with back-off: %s", error, extra=fields)
+                    log.warning("the store is unavailable, will retry the claim with back-off: %s", error, extra=fields)
                 await self._sleep(pacing.backoff_s(failures, self._store.entropy.jitter()))
                 if self._is_stopping:
                     return [], sent_at

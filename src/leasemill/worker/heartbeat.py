@@ -167,9 +167,7 @@ class Heartbeat:
         """The store answered, and the lease ends when it did before (its row is locked, its clock stood still)."""
         self._metrics.not_extended += 1
         if execution.beat_after == 0.0:
-            log.warning(
-                "lease not extended by the store: repeated until the lease runs out", extra=execution.log_fields
-            )
+            log.warning("lease not extended by the store, will retry until it expires", extra=execution.log_fields)
         execution.beat_after = self._monotonic() + retry_beat_s(execution.lease_s)
 
     def _failed(self, error: Unavailable, due: list[Execution]) -> None:
@@ -180,7 +178,7 @@ class Heartbeat:
         self._not_before = self._monotonic() + wait_s
         if self._failures == 1:
             fields = {"worker": self._worker_id}
-            log.warning("heartbeat failed, it is repeated until the leases run out: %s", error, extra=fields)
+            log.warning("heartbeat failed, will retry until the leases expire: %s", error, extra=fields)
 
     def _next_at(self, now: float) -> float:
         """When the next lease is due; one that has run out is declared lost here, whether or not the loop can."""

@@ -80,9 +80,9 @@ class Housekeeping:
             chore.run()
         except Unavailable as error:
             self._metrics.unavailable += 1
-            log.warning("%s put off, the store is unavailable: %s", chore.name, error, extra=fields)
+            log.warning("%s postponed, the store is unavailable: %s", chore.name, error, extra=fields)
         except OSError as error:
-            log.warning("%s put off: %s", chore.name, error, extra=fields)
+            log.warning("%s postponed: %s", chore.name, error, extra=fields)
 
     def _run(self) -> None:
         wait_s = self.round()

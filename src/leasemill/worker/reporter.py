@@ -287,7 +287,7 @@ class Reporter:
                 self._metrics.unavailable += 1
                 if failures == 1:
                     fields = {"worker": self._worker_id}
-                    log.warning("the store is unavailable, reports will be repeated: %s", error, extra=fields)
+                    log.warning("the store is unavailable, will retry reports: %s", error, extra=fields)
                 await asyncio.sleep(backoff_s(failures, self._store.entropy.jitter()))
 
 

@@ -209,7 +209,7 @@ class Runner:
                 self._metrics.taken_over_seconds += waited_s
                 self._metrics.taken_over_seconds_max = max(self._metrics.taken_over_seconds_max, waited_s)
                 log.warning(
-                    "job runs again %.1f s after the lease of worker %s ran out",
+                    "job runs again %.1f s after the lease of worker %s expired",
                     waited_s,
                     execution.worker,
                     extra={

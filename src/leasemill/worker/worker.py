@@ -175,10 +175,10 @@ class Worker:
 
     def _stop_on_loop(self) -> None:
         if self._hurries and not self._hurry_wanted.is_set():
-            log.warning("stopping at once: running jobs are given back", extra={"worker": self.id})
+            log.warning("stopping now: running jobs are given back", extra={"worker": self.id})
             self._hurry_wanted.set()
         elif not self._stop_wanted.is_set():
-            log.info("stopping: running jobs may end first", extra={"worker": self.id})
+            log.info("stopping: waiting for running jobs", extra={"worker": self.id})
         self._stop_wanted.set()
 
     def _take_signals(self) -> list[int]:
@@ -436,7 +436,7 @@ class Worker:
             except Unavailable as error:
                 failures += 1
                 self.metrics.unavailable += 1
-                log.warning("the store is unavailable, trying again: %s", error, extra={"worker": self.id})
+                log.warning("the store is unavailable, will retry: %s", error, extra={"worker": self.id})
                 wait_s = pacing.backoff_s(failures, self._store.entropy.jitter())
                 await self._until(asyncio.ensure_future(self._stop_wanted.wait()), time.monotonic() + wait_s)
 

@@ -280,7 +280,7 @@ class PostgresStore(Verbs):
         try:
             self._pool.run(self._admit)
         except Unavailable as error:
-            LOGGER.warning("admission to lanes put off: %s", error)
+            LOGGER.warning("admission to lanes postponed: %s", error)
         self._signal.notify()
 
     def _remember(self, leases: Sequence[c.Lease]) -> None:
@@ -494,7 +494,7 @@ class PostgresStore(Verbs):
         try:
             self._retain_for(LONGEST_RETENTION_S)
         except Unavailable as error:
-            LOGGER.warning("retention put off: %s", error)
+            LOGGER.warning("retention postponed: %s", error)
 
     def _retain_for(self, seconds: float) -> None:
         (now,) = self._pool.run(lambda connection: self._site.one(connection, "clock", {}))

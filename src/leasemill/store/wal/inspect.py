@@ -136,7 +136,7 @@ class Examiner:
         origin = segment.first - SEGMENT_HEADER_BYTES
         behind = list(whole_frames_behind(content, byte + 1, origin))
         is_torn = segment.end is None and all(frame.synced_to <= position for frame in behind)
-        what = f"{len(rest):,} bytes that are no frame" if cut is not Cut.END else "zeros where a frame should be"
+        what = f"{len(rest):,} bytes that are not a frame" if cut is not Cut.END else "zeros where a frame should be"
         if behind:
             what += f", {len(behind)} whole frames behind them"
         self.damage = Damage(segment.name, byte, position, is_torn, what)

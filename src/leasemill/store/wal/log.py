@@ -392,7 +392,7 @@ class Log:
     def _found(self) -> Manifest:
         """A new log, in an empty folder."""
         if not self._may_found:
-            raise Unavailable(f"the log in {self._disk.where} is gone; put it back, or start its processes anew")
+            raise Unavailable(f"the log in {self._disk.where} is gone; put it back, or restart its processes")
         segment = Segment(_segment_name(0, 1), 0)
         manifest = Manifest(FORMAT, 1, anchored(self._machine, 0), (segment,), acquire_queues=())
         write_manifest(self._disk, manifest)
@@ -650,7 +650,7 @@ class Log:
         self._control.generation = generation
         self._control.is_poisoned = False
         LOGGER.warning(
-            "recovered %s from a failed sync: %d bytes behind position %d written anew",
+            "recovered %s from a failed sync: %d bytes after position %d written again",
             self._disk.where,
             whole,
             synced_to,
