@@ -16,13 +16,17 @@ from leasemill.errors import QueueRefused
 from leasemill.kernel import commands as c
 from leasemill.kernel.decide import followup_id, offset_id
 from leasemill.kernel.model import JobSpec, JobState, QueueMode
-from leasemill.kernel.retry import LONGEST_EXPONENT, NO_POLICY
+from leasemill.kernel.retry import DEFAULTS, LONGEST_EXPONENT, NO_POLICY, TIMEOUT_LEASES
 from leasemill.store.postgres.arrays import encoded, int8, int8s, texts
 from leasemill.store.postgres.pool import LOGGER, Connection, Moved
-from leasemill.store.postgres.rows import Row, lease_of, policy_of, policy_text, terms_of
+from leasemill.store.postgres.rows import ABBREVIATED, Row, lease_of, policy_of, policy_text, terms_numbers, terms_of
 from leasemill.store.postgres.site import Site, Steps, advisory_key
 
 ADMITTED_AT_ONCE: Final = 2_000
+NULL_TERMS: Final = int8s(terms_numbers(ABBREVIATED))
+"""For statements that read terms, or write them."""
+DEFAULT_TERMS: Final = int8s(terms_numbers(DEFAULTS))
+"""I5: for statements that settle terms."""
 ReportT = TypeVar("ReportT", c.StartReport, c.LeaseRef, c.AckReport, c.NackReport, c.ReleaseReport)
 OutcomeT = TypeVar("OutcomeT")
 
@@ -172,6 +176,11 @@ def check_claim_queues(site: Site, connection: Connection, queues: Sequence[str]
             site.claim_queues.add(name)
 
 
+def _settling() -> dict[str, Any]:
+    """I5: what a statement needs to settle terms as the kernel does."""
+    return {"defaults": DEFAULT_TERMS, "null_terms": NULL_TERMS, "timeout_leases": int8(TIMEOUT_LEASES)}
+
+
 class Claimed(NamedTuple):
     leases: list[c.Lease]
     has_arrived: bool = False
@@ -186,6 +195,7 @@ def claim(site: Site, connection: Connection, command: c.Claim, *, is_repeat: bo
         "request_key": int8(None if command.request_id is None else advisory_key(command.request_id)),
         "worker": command.worker,
         "limit": int8(command.limit),
+        **_settling(),
         "tokens": texts(command.tokens),
         "kinds": texts(list(kinds)),
         "policies": texts([policy_text(policy) for policy in kinds.values()]),
@@ -232,6 +242,7 @@ def acquire(site: Site, connection: Connection, request: c.AcquireRequest) -> c.
         "policy": policy_text(request.policy),
         "token": request.token,
         "worker": request.worker,
+        **_settling(),
     }
     rows = site.all(connection, "acquire", given)
     if not rows:
@@ -270,7 +281,7 @@ def start(site: Site, connection: Connection, reports: Sequence[c.StartReport]) 
 
 def extend(site: Site, connection: Connection, leases: Sequence[c.LeaseRef]) -> dict[str, c.ExtendOutcome]:
     found = numbered(site, connection, leases)
-    rows = site.all(connection, "extend", _references(found))
+    rows = site.all(connection, "extend", {**_references(found), "null_terms": NULL_TERMS})
     return {(job_id := found[no].job_id): c.Extended(job_id, until) for no, until in rows}
 
 
@@ -333,6 +344,7 @@ def nack(site: Site, connection: Connection, reports: Sequence[c.NackReport]) ->
         "jitters": texts([repr(report.jitter) for report in found.values()]),
         "delays": int8s([report.delay_us for report in found.values()]),
         "longest_exponent": int8(LONGEST_EXPONENT),
+        "null_terms": NULL_TERMS,
     }
     rows = site.all(connection, "nack", given)
     site.positions.lower((queue, rank, at, seq) for _, _, at, queue, rank, seq in rows)

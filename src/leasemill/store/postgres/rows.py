@@ -1,4 +1,4 @@
-"""Between rows and the kernel's nouns. Policies and terms are arrays of seven numbers; NULL stands for the defaults."""
+"""Between rows and the kernel's nouns. Policies and terms are arrays of seven numbers."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ from leasemill.kernel.model import (
     Verb,
 )
 from leasemill.kernel.ranges import Ranges
-from leasemill.kernel.retry import DEFAULTS
 from leasemill.kernel.state import due_at
 
 FAILS: Final = (OnFailure.CONTINUE, OnFailure.BLOCK)
+ABBREVIATED: Final = Terms(3, 30_000_000, 90_000_000, 5, 500_000, 30_000_000, OnFailure.CONTINUE)
+"""What NULL stands for among terms: these numbers, in every version, whatever its defaults are. Never to be changed."""
 Row = tuple[Any, ...]
 
 
@@ -53,20 +54,20 @@ def policy_text(policy: Policy | None) -> str | None:
     return numbers_text(policy_numbers(policy))
 
 
+def terms_numbers(terms: Terms) -> list[int]:
+    return [
+        terms.max_retries,
+        terms.lease_ttl_us,
+        terms.timeout_us,
+        terms.max_expirations,
+        terms.backoff_base_us,
+        terms.backoff_cap_us,
+        FAILS.index(terms.on_failure),
+    ]
+
+
 def terms_text(terms: Terms) -> str | None:
-    if terms == DEFAULTS:
-        return None
-    return numbers_text(
-        [
-            terms.max_retries,
-            terms.lease_ttl_us,
-            terms.timeout_us,
-            terms.max_expirations,
-            terms.backoff_base_us,
-            terms.backoff_cap_us,
-            FAILS.index(terms.on_failure),
-        ]
-    )
+    return None if terms == ABBREVIATED else numbers_text(terms_numbers(terms))
 
 
 def numbers_text(numbers: Sequence[int | None] | None) -> str | None:
@@ -84,7 +85,7 @@ def policy_of(numbers: Sequence[int | None] | None) -> Policy | None:
 
 def terms_of(numbers: Sequence[int] | None) -> Terms:
     if numbers is None:
-        return DEFAULTS
+        return ABBREVIATED
     retries, lease, timeout, expirations, base, cap, fails = numbers
     return Terms(retries, lease, timeout, expirations, base, cap, FAILS[fails])
 

@@ -52,15 +52,15 @@ with lane as materialized (
         lane, lane_offset, terms)
     select no, nullif(seq, no), created_at, nextval('leasemill.fence'), now,
         coalesce(now + lease_us, 9223372036854775807), 1, 9, queue, %(token)b::text, %(worker)b::text, lane, lane_offset,
-        array[
-            coalesce(policy[1], asked[1], 3),
+        nullif(array[
+            coalesce(policy[1], asked[1], (%(defaults)b::int8[])[1]),
             coalesce(lease_us, 9223372036854775807),
-            case when lease_us is null then 9223372036854775807 else coalesce(policy[3], asked[3], 3 * lease_us) end,
-            coalesce(policy[4], asked[4], 5),
-            coalesce(policy[5], asked[5], 500000),
-            coalesce(policy[6], asked[6], 30000000),
-            coalesce(policy[7], asked[7], 0)
-        ]
+            case when lease_us is null then 9223372036854775807 else coalesce(policy[3], asked[3], %(timeout_leases)b::int8 * lease_us) end,
+            coalesce(policy[4], asked[4], (%(defaults)b::int8[])[4]),
+            coalesce(policy[5], asked[5], (%(defaults)b::int8[])[5]),
+            coalesce(policy[6], asked[6], (%(defaults)b::int8[])[6]),
+            coalesce(policy[7], asked[7], (%(defaults)b::int8[])[7])
+        ], %(null_terms)b::int8[])
     from held cross join lateral (select coalesce(policy[2], asked[2]) as lease_us) as term
     returning no, fence, leased_at, expires_at, terms
 )

@@ -1,5 +1,6 @@
 -- extend: a full lease from now, never a shorter one than is held (L9).
--- Returns the held leases and until when. Locks the leases' rows; one that somebody else has locked counts as held.
+-- Returns the held leases and until when. Locks the leases' rows, waiting for none: one that somebody else
+-- has locked keeps its end, and that is what is returned.
 with held as materialized (
     select lease.no, lease.expires_at
     from unnest(%(nos)b::int8[], %(tokens)b::text[]) as given (no, token)
@@ -15,13 +16,13 @@ with held as materialized (
     from held cross join lateral (
         select leases.no from leasemill.leases
         where leases.no = held.no and leases.expires_at > leasemill.clock(%(now)b::int8)
-            and coalesce(leases.terms[2], 30000000) < 9223372036854775807
-            and leases.expires_at - leasemill.clock(%(now)b::int8) < coalesce(leases.terms[2], 30000000)
+            and (coalesce(leases.terms, %(null_terms)b::int8[]))[2] < 9223372036854775807
+            and leases.expires_at - leasemill.clock(%(now)b::int8) < (coalesce(leases.terms, %(null_terms)b::int8[]))[2]
         for update skip locked
     ) as lease
 ), extended as (
     update leasemill.leases
-    set expires_at = greatest(expires_at, leasemill.clock(%(now)b::int8) + coalesce(terms[2], 30000000)),
+    set expires_at = greatest(expires_at, leasemill.clock(%(now)b::int8) + (coalesce(terms, %(null_terms)b::int8[]))[2]),
         updated_at = leasemill.clock(%(now)b::int8)
     where no = any (array(select no from locked))
     returning no, expires_at

@@ -5,13 +5,13 @@ with held as (
     delete from leasemill.leases
     where no = any (%(nos)b::int8[])
         and token = (%(tokens)b::text[])[width_bucket(no, %(nos)b::int8[])]
-        and lane_offset is null and committed_at is null and coalesce(retries, 0) < coalesce(terms[1], 3)
+        and lane_offset is null and committed_at is null and coalesce(retries, 0) < (coalesce(terms, %(null_terms)b::int8[]))[1]
         and expires_at > leasemill.clock(%(now)b::int8)
     returning leases.*, coalesce(seq, no) as place, coalesce(retries, 0) + 1 as failures, (select leasemill.clock(%(now)b::int8)) as now, width_bucket(no, %(nos)b::int8[]) as number
 ), failed as (
     select *, now + coalesce((%(delays)b::int8[])[number], trunc((%(jitters)b::text[])[number]::float8 * least(
-        coalesce(terms[5], 500000)::float8 * 2::float8 ^ least(failures - 1, %(longest_exponent)b::int8),
-        coalesce(terms[6], 30000000)::float8
+        (coalesce(terms, %(null_terms)b::int8[]))[5]::float8 * 2::float8 ^ least(failures - 1, %(longest_exponent)b::int8),
+        (coalesce(terms, %(null_terms)b::int8[]))[6]::float8
     ))::int8) as due_at
     from held
 ), kept as (
