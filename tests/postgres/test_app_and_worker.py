@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 from leasemill import App, Context, Fail, JobState, Retry, Worker
 from leasemill.cli import main
 from leasemill.kernel.decide import followup_id
+from leasemill.kernel.model import JobSpec
 from leasemill.store.postgres.store import PostgresStore
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.rules import rule
@@ -63,6 +64,32 @@ def test_a_workers_record_ages_by_the_servers_clock(postgres_url: str) -> None:
 
 
 # The worker ------------------------------------------------------------------------------------------------------
+
+
+@rule("F8")
+async def test_a_job_that_does_not_match_waits_and_then_fails_by_the_servers_time(postgres_url: str) -> None:
+    clock = ManualClock()
+    with PostgresStore(postgres_url, clock=clock) as store:
+        app = App(store=store)
+
+        @app.job
+        def send(to: str) -> str:
+            return to
+
+        store.enqueue([JobSpec("job", "default", "send", b'{"to":"ada","cc":"bob"}')])
+        await drained(app)
+        job = app.handle("job").record()
+        error = "Mismatch: send: Object contains unknown field `cc`"
+        assert (job.state, job.retries) == (JobState.READY, 0)
+        assert (job.executions[0].error or "").startswith(error)
+        clock.advance(s=3599)
+        await drained(app)
+        assert app.handle("job").status() is JobState.READY
+        clock.advance(s=61)
+        await drained(app)
+        job = app.handle("job").record()
+        assert (job.state, job.attempt) == (JobState.FAILED, 3)
+        assert (job.executions[-1].error or "").startswith(f"{error}\nno worker's code matched since")
 
 
 async def test_a_worker_drains_lanes_commits_followups_retries_and_failures(app: App) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import logging
 import threading
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -464,6 +465,36 @@ async def test_a_handler_whose_annotation_cannot_be_resolved_runs_none_of_its_jo
     assert (job.state, job.attempt) == (JobState.READY, 1)
     assert "parameter 'money' of bad cannot be resolved: name 'Money' is not defined" in (job.executions[0].error or "")
     assert "jobs of kind 'bad' cannot run here" in caplog.text
+
+
+@dataclass
+class Picky:
+    number: int
+
+    def __post_init__(self) -> None:
+        if self.number == 13:
+            raise LookupError("not this one")
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_an_argument_whose_own_code_raises_fails_its_job_alone(
+    app: App, store: FaultyStore, is_async: bool
+) -> None:
+    def takes(picky: Picky) -> int:
+        return picky.number
+
+    async def takes_async(picky: Picky) -> int:
+        return picky.number
+
+    job = app.job(name="takes", retry=SOON)(takes_async if is_async else takes)
+    store.enqueue([JobSpec("bad", "default", "takes", b'{"picky":{"number":13}}')])
+    handle = job.enqueue(Picky(1))
+    async with working(app) as worker:
+        await until(lambda: worker.metrics.failed == 1, limit_s=30)
+    assert handle.result(0) == 1
+    bad = app.handle("bad").record()
+    assert (bad.state, bad.attempt) == (JobState.FAILED, 4)
+    assert (bad.executions[0].error or "").startswith("LookupError: not this one")
 
 
 async def test_a_plain_function_that_returns_a_coroutine_fails_with_a_hint(app: App) -> None:

@@ -91,6 +91,7 @@ class Execution:
         self.is_start_told = False
         self.task: asyncio.Task[None] | None = None
         self.context: Context | None = None
+        self._call: tuple[tuple[Any, ...], dict[str, Any]] | Exception = ((), {})
         self.ended_at = 0.0
         self.error: BaseException | None = None
         """What the handler raised, for the log; until its end is reported."""
@@ -125,6 +126,8 @@ class Execution:
             self._call = self.job.arguments.decode(self.lease.job.payload)
         except Invalid as error:
             return str(error)
+        except Exception as error:  # noqa: BLE001 (the user's `__post_init__`: fails the job as the handler would)
+            self._call = error
         return None
 
     def excuse(self, seconds: float) -> None:
@@ -136,6 +139,8 @@ class Execution:
 
     def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """What the handler is called with."""
+        if isinstance(self._call, Exception):
+            raise self._call
         args, kwargs = self._call
         return (args if self.context is None else (self.context, *args)), kwargs
 
