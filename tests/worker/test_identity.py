@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 
@@ -84,12 +85,10 @@ async def test_a_worker_waits_until_the_record_of_one_that_was_killed_is_stale()
 
 
 def test_a_worker_does_not_wait_for_a_process_of_this_machine_that_is_gone() -> None:
-    pid = os.fork()
-    if pid == 0:
-        os._exit(0)
-    os.waitpid(pid, 0)
+    with subprocess.Popen([sys.executable, "-c", ""]) as gone:
+        gone.wait(60)
     presence = MemoryPresence()
-    presence.publish("w", record(host=socket.gethostname(), pid=pid))
+    presence.publish("w", record(host=socket.gethostname(), pid=gone.pid))
     waiting = threading.Thread(
         target=Identity("w", presence, time.time()).await_free, args=[lambda: False], daemon=True
     )
