@@ -11,12 +11,10 @@ from leasemill.kernel.model import ExecutionStatus, JobState, Verb
 from leasemill.testing.conformance import Harness
 from leasemill.testing.conformance.steps import (
     OTHER,
-    acked,
     claim,
     claim_nothing,
     committed,
     enqueue_and_claim,
-    expired,
     job_of,
     let_expire,
     started,
@@ -67,15 +65,6 @@ def test_prevent_with_it_expiry_finishes_the_job(harness: Harness) -> None:
     job = job_of(harness)
     assert job.state is JobState.SUCCEEDED
     assert [(it.status, it.ended_by) for it in job.executions] == [(ExecutionStatus.DONE, Verb.EXPIRE)]
-
-
-@rule("L6")
-def test_prevent_the_ack_that_comes_after_all_is_right(harness: Harness) -> None:
-    lease = enqueue_and_claim(harness)
-    committed(harness, lease)
-    expired(harness, lease)
-    assert acked(harness, lease).is_repeat
-    assert job_of(harness).refusals == ()
 
 
 @rule("X5")

@@ -31,7 +31,6 @@ from leasemill.testing.conformance.steps import (
 from leasemill.testing.processes import wait_until
 from leasemill.testing.rules import rule
 from tests.failures.support import FailingMachine
-from tests.failures.test_duplicate_retry import run_twice
 from tests.process import jobs
 from tests.process.support import Scene
 
@@ -102,22 +101,6 @@ def test_prevent_with_it_the_zombie_is_refused_and_the_refusal_is_on_record(harn
     job = job_of(harness)
     assert job.result == b'"b"'
     assert [(it.verb, it.worker, it.reason) for it in job.refusals] == [(Verb.COMMIT, WORKER, LossReason.SUPERSEDED)]
-
-
-@rule("L3")
-def test_prevent_a_lease_that_ran_out_is_lost_even_if_nobody_took_the_job(harness: Harness) -> None:
-    a = enqueue_and_claim(harness)
-    let_expire(harness, a)
-    refused(commit(harness, a), LossReason.EXPIRED)
-    acked(harness, claim_one(harness, worker=OTHER))
-
-
-@rule("L2", "X4")
-def test_prevent_with_processes_the_stopped_worker_is_refused(scene: Scene) -> None:
-    handle = jobs.waits_briefly.enqueue("first")
-    a, b = run_twice(scene, handle, "first")
-    scene.check_applied_once(handle, by=b)
-    assert [mark.worker for mark in scene.trail.marks("refused", job=handle.id)] == [a.id]
 
 
 @rule("L2", "L5")

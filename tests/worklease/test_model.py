@@ -1,10 +1,8 @@
-"""`WorkLease` against the document, in memory and in folders. On PostgreSQL: tests/postgres/test_work_lease.py."""
+"""`WorkLease` against the document, in memory and in a folder. On PostgreSQL: tests/postgres/test_work_lease.py."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import count
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +15,7 @@ from leasemill.kernel import commands as c
 from leasemill.store.memory import MemoryStore
 from leasemill.store.wal.options import FileOptions
 from leasemill.store.wal.store import FileStore
-from leasemill.testing.conformance import DurableHarness, KeptHarness, ReopeningHarness
+from leasemill.testing.conformance import KeptHarness, ReopeningHarness
 from leasemill.testing.faults import SimulatedMachine
 from leasemill.testing.rules import rule
 from leasemill.worklease import SucceedResult, WorkLease
@@ -34,17 +32,6 @@ def in_memory() -> tuple[KeptHarness, str]:
 @rule("N12", "N8", "N9", "N10", "N11")
 def test_in_memory_it_does_as_the_document_says() -> None:
     compare(in_memory, settings(max_examples=4 * EXAMPLES))
-
-
-@rule("N12")
-def test_so_it_does_in_a_folder(tmp_path: Path) -> None:
-    numbers = count()
-
-    def make() -> tuple[DurableHarness, str]:
-        path = tmp_path / str(next(numbers))
-        return DurableHarness(lambda clock: FileStore(path, options=SMALL, clock=clock)), "offsets"
-
-    compare(make, settings(max_examples=EXAMPLES // 2))
 
 
 @rule("N12")
