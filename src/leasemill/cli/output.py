@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from typing import Final
 
 import click
 import msgspec
@@ -10,6 +12,19 @@ import msgspec
 from leasemill.times import instant, span
 
 __all__ = ["instant", "json_option", "print_json", "print_table", "span"]
+
+GAP: Final = "  "
+STYLES: Final = {
+    "failed": "red",
+    "dead": "red",
+    "no heartbeat": "red",
+    "paused": "yellow",
+    "scheduled": "cyan",
+    "leased": "green",
+    "running": "green",
+    "cancelled": "dim",
+    "-": "dim",
+}
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -19,7 +34,25 @@ def print_json(value: object) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Columns as wide as they need to be; nothing is cut off, so that it can be piped on."""
+    """Columns as wide as they need to be; nothing is cut off or wrapped, so that ids can be copied and piped on."""
     widths = [max(len(row[index]) for row in (columns, *rows)) for index in range(len(columns))]
+    if sys.stdout.isatty():
+        _print_styled(columns, rows, sum(widths) + len(GAP) * len(widths))
+        return
     for row in (columns, *rows):
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        click.echo(GAP.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _print_styled(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> None:
+    from rich.console import Console  # noqa: PLC0415  (slow to import, and only for terminals)
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    table = Table(box=None, pad_edge=False, padding=(0, len(GAP), 0, 0), header_style="bold")
+    for column in columns:
+        table.add_column(column, no_wrap=True)
+    for row in rows:
+        table.add_row(*(Text(cell, STYLES.get(cell, "")) for cell in row))
+    console = Console()
+    console.width = max(console.width, width)
+    console.print(table, crop=False)
