@@ -27,7 +27,7 @@ from leasemill.testing.conformance.steps import (
     started,
 )
 from leasemill.testing.rules import rule
-from tests.failures.support import FailingMachine
+from tests.failures.support import FailingMachine, accept_every_event
 
 JOBS = 20
 PAGE = 6
@@ -57,7 +57,8 @@ def effects(harness: Harness) -> int:
 @pytest.fixture
 def unguarded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every job that is named is redriven, whatever its state."""
-    monkeypatch.setattr(operate, "KEPT_STATES", frozenset(JobState))
+    monkeypatch.setattr(operate, "REDRIVEN_STATES", frozenset(JobState))
+    accept_every_event(monkeypatch)
 
 
 @pytest.mark.usefixtures("unguarded")

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from click.testing import CliRunner, Result
 
@@ -18,6 +19,7 @@ from leasemill.cli import main
 from leasemill.kernel.decide import followup_id
 from leasemill.kernel.model import JobSpec
 from leasemill.store.postgres.store import PostgresStore
+from leasemill.store.postgres.url import parse_url
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.rules import rule
 from tests.worker.support import until, working
@@ -138,6 +140,27 @@ async def test_a_worker_drains_lanes_commits_followups_retries_and_failures(app:
     assert sum(counts) == 2 * len(committed)
 
 
+@rule("C1")
+async def test_a_drain_does_not_end_while_another_session_has_locked_a_job_that_is_due(
+    app: App, postgres_url: str, schema: str
+) -> None:
+    """A claim skips it; nothing is drained while it is there."""
+
+    @app.job
+    def locked() -> None: ...
+
+    handle = locked.enqueue()
+    worker = Worker(app, drain=True, handle_signals=False)
+    with psycopg.connect(parse_url(postgres_url)[0]) as other:
+        other.execute(f"select from {schema}.ready for update".encode())
+        draining = asyncio.create_task(worker.run())
+        await until(lambda: worker.metrics.claims_empty >= 3)
+        assert not draining.done()
+        other.rollback()
+    await asyncio.wait_for(draining, 60)
+    assert handle.status() is JobState.SUCCEEDED
+
+
 async def test_a_worker_shows_itself_while_it_runs_and_wakes_for_a_job(app: App) -> None:
     gate = asyncio.Event()
 
@@ -209,7 +232,7 @@ def test_every_command_that_looks_or_operates_works_on_a_database() -> None:
     assert told("jobs", "show", bad)["state"] == "ready"
     assert leasemill("jobs", "cancel", bad, "--reason", "a test").exit_code == 0
     assert told("jobs", "show", bad)["state"] == "cancelled"
-    assert leasemill("jobs", "purge", "--queue", "mail", "--state", "dead", "--reason", "a test").exit_code == 0
+    assert leasemill("jobs", "purge", "--queue", "mail", "--state", "cancelled", "--reason", "a test").exit_code == 0
     assert leasemill("jobs", "show", bad).exit_code == 1
 
 

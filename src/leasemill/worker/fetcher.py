@@ -97,13 +97,20 @@ class Fetcher:
                         continue
                 else:
                     empty_claims += 1
-                    if self._drains and had_nothing_left:
+                    if self._drains and had_nothing_left and not await self._something_is_due():
                         return
                     await self._sleep(pacing.pause_s(empty_claims))
                 if await self._wait_for_news(watch):
                     empty_claims = 0
         finally:
             watch.close()
+
+    async def _something_is_due(self) -> bool:
+        """A claim may miss a job that another caller has locked, or is just admitting to its lane."""
+        try:
+            return await self._store.arun(c.DueIn(self._names)) == 0
+        except Unavailable:
+            return True
 
     async def _watch(self) -> Watch:
         failures = 0
