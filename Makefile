@@ -58,11 +58,12 @@ test-busy: $(DEV) ## Run the tests while two other processes keep the machine bu
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 .PHONY: mutants
-mutants: $(DEV) ## Put faults into the kernel and see that the tests notice (a few minutes; MUTANTS="--sample 8" for a part)
+mutants: $(DEV) ## Put faults into the kernel and into SQL and see that the tests notice (15 minutes; MUTANTS="--sample 8" for a part)
 	$(BIN)/python -m tests.kernel.mutations $(MUTANTS)
+	$(BIN)/python -m tests.postgres.mutations $(MUTANTS)
 
 .PHONY: walk
-walk: $(STAMP) ## Walk PostgreSQL beside the kernel for as long as it takes to trust it (10 minutes; SEEDS, STEPS, SEED=… to repeat)
+walk: $(DEV) ## Walk PostgreSQL beside the kernel for as long as it takes to trust it (10 minutes; SEEDS, STEPS, SEED=… to repeat)
 	SEEDS=$(or $(SEEDS),40) STEPS=$(or $(STEPS),1000) $(if $(SEED),SEED=$(SEED)) \
 	  $(BIN)/python -m pytest -n 2 tests/postgres/test_differential.py
 

@@ -93,6 +93,14 @@ def test_a_claim_returns_what_it_was_granted_whatever_is_locked_beside_it(
     assert sorted(claimed(store, 5)) == ["arrived", "old"]
 
 
+@rule("C7")
+def test_a_claim_skips_a_job_that_another_is_taking(store: PostgresStore, locking: Callable[..., Any]) -> None:
+    store.enqueue([JobSpec(one, "q", "k") for one in ("first", "second")])
+    with locking("select from leasemill.ready order by seq limit 1 for update"):
+        assert claimed(store) == ["second"]
+    assert claimed(store) == ["first"]
+
+
 @rule("L7")
 def test_a_locked_lease_keeps_an_idle_worker_from_no_other_that_has_expired(
     store: PostgresStore, clock: ManualClock, locking: Callable[..., Any]

@@ -1,0 +1,353 @@
+"""Faults put into the SQL statements on purpose, to see that the tests notice: `make mutants`.
+
+Each mutation takes one guard or one rule out of a copy of the source. A test that names the rule must fail on it: of
+the conformance suite or, where only two sessions can show it, of a file beside this one. Only those tests are run.
+Text that is not found is an error, as in `tests/kernel/mutations.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from leasemill.testing.conformance import ConformanceSuite
+from leasemill.testing.postgres import PostgresServer
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+SOURCE: Final = ROOT / "src"
+SQL: Final = Path("leasemill/store/postgres/sql")
+CONFORMANCE: Final = "tests/postgres/test_postgres_conformance.py"
+LOCKED: Final = "tests/postgres/test_locked_rows.py"
+BLOCKS: Final = "tests/postgres/test_guards.py"
+LONGEST_S: Final = 300
+
+TOKEN: Final = "\n        and token = (%(tokens)b::text[])[width_bucket(no, %(nos)b::int8[])]"
+HELD: Final = "\n        and expires_at > leasemill.clock(%(now)b::int8)"
+HELD_OR_COMMITTED: Final = "\n        and (committed_at is not null or expires_at > leasemill.clock(%(now)b::int8))"
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """In a statement's file, `old` becomes `new`; `tests`: the file that must notice."""
+
+    name: str
+    rules: str
+    file: str
+    old: str
+    new: str
+    tests: str = CONFORMANCE
+
+
+MUTATIONS: Final = (
+    # Reports
+    Mutation("ack checks no token", "L2 I2", "ack", TOKEN, ""),
+    Mutation("ack checks no time", "L1 L3", "ack", HELD_OR_COMMITTED, ""),
+    Mutation("ack ends a lane's head and leaves its lane", "N4", "ack", " and lane is null", "", BLOCKS),
+    Mutation("ack keeps no result", "X7", "ack", "then given_result else result end", "then result else result end"),
+    Mutation(
+        "ack replaces the result of a commit",
+        "X6",
+        "ack",
+        "then given_result else",
+        "then result else given_result || ",
+    ),
+    Mutation("ack of a lane's head checks no token", "L2 I2", "ack_in_lane", TOKEN, "", BLOCKS),
+    Mutation("ack of a lane's head checks no time", "L1 L3", "ack_in_lane", HELD_OR_COMMITTED, "", BLOCKS),
+    Mutation("ack of an offset checks no token", "N12 L2 I2", "ack_offset", " and token = %(token)b::text", "", BLOCKS),
+    Mutation("nack checks no token", "L2 I2", "nack", TOKEN, ""),
+    Mutation("nack checks no time", "L1 L3", "nack", HELD, ""),
+    Mutation("nack takes back a commit", "X5", "nack", " and committed_at is null", ""),
+    Mutation("nack counts no retry", "F2", "nack", "coalesce(retries, 0) + 1 as", "coalesce(retries, 0) as"),
+    Mutation("retries have no limit", "F2", "nack", "[1]\n        and expires", "[1] + 1000\n        and expires"),
+    Mutation("back-off does not double", "F1", "nack", "2::float8 ^", "1::float8 ^"),
+    Mutation("back-off has no cap", "F1", "nack", "[6]::float8", "[6]::float8 * 1000"),
+    Mutation(
+        "a delay that was asked for is not kept",
+        "F5",
+        "nack",
+        "coalesce((%(delays)b::int8[])[number], trunc",
+        "coalesce(null, trunc",
+    ),
+    Mutation("release checks no token", "L2 I2", "release", TOKEN, ""),
+    Mutation("release checks no time", "L1 L3", "release", HELD, ""),
+    Mutation("release takes back a commit", "X5", "release", " and committed_at is null", ""),
+    Mutation(
+        "a released job loses its place",
+        "C3",
+        "release",
+        "[number], available_at) as due_at",
+        "[number], now) as due_at",
+    ),
+    Mutation("start checks no token", "L2 I2", "start", TOKEN, ""),
+    Mutation("start checks no time", "L1 L3", "start", HELD, ""),
+    Mutation(
+        "a start may be before its lease", "X3", "start", "greatest(leased_at, leasemill", "least(9e18::int8, leasemill"
+    ),
+    Mutation("extend checks no token", "L2 I2", "extend", " and leases.token = given.token", ""),
+    Mutation(
+        "extend revives a lease",
+        "L3",
+        "extend",
+        "\n            and leases.expires_at > leasemill.clock(%(now)b::int8)\n        offset 0",
+        "\n        offset 0",
+    ),
+    Mutation(
+        "extend counts a lease it could not lock",
+        "L9",
+        "extend",
+        "coalesce(extended.expires_at, held.expires_at)",
+        "coalesce(extended.expires_at, held.expires_at + 1)",
+        LOCKED,
+    ),
+    Mutation("extend waits for a locked lease", "L9", "extend", "for update skip locked", "for update", LOCKED),
+    Mutation("commit checks no token", "L2 I2", "commit", " token = %(token)b::text and", ""),
+    Mutation("commit checks no time", "L1 L3", "commit", " and expires_at > leasemill.clock(%(now)b::int8)", ""),
+    Mutation("a job commits twice", "X4 L6", "commit", " and committed_at is null", ""),
+    Mutation("a block's commit checks no token", "X4 L2", "commit_last", " token = %(token)b::text and", "", BLOCKS),
+    Mutation(
+        "a block's commit checks no time",
+        "X6 L3",
+        "commit_last",
+        " and expires_at > leasemill.clock(%(now)b::int8)",
+        "",
+        BLOCKS,
+    ),
+    Mutation("a block commits what has committed", "X4", "commit_last", " and committed_at is null", "", BLOCKS),
+    # Enqueue
+    Mutation(
+        "a job is due before it was enqueued",
+        "E3",
+        "enqueue",
+        "else greatest(created_at, run_at) end",
+        "else run_at end",
+    ),
+    Mutation("a delay is not kept", "E3", "enqueue", "created_at + coalesce(delay_us, 0)", "created_at"),
+    Mutation("a lane's job is ready at once", "N3 N1", "enqueue", "from inserted where lane is null", "from inserted"),
+    # Claim
+    Mutation("a paused queue gives jobs", "O3 C6", "claim", " and not is_paused", ""),
+    Mutation("jobs are claimed before they are due", "C1 E3", "claim", " and available_at <= now", ""),
+    Mutation(
+        "a claim waits for a job that another takes", "C7", "claim", "for update skip locked", "for update", LOCKED
+    ),
+    Mutation(
+        "a claim gives more than was asked for",
+        "C4",
+        "claim",
+        "    ) as first\n    limit %(limit)b::int8",
+        "    ) as first",
+    ),
+    Mutation(
+        "later jobs go first",
+        "C2",
+        "claim",
+        "        order by available_at, seq\n",
+        "        order by available_at desc, seq desc\n",
+    ),
+    Mutation(
+        "fences do not follow the order of jobs",
+        "C2 I3",
+        "claim",
+        "from picked order by number)",
+        "from picked order by number desc)",
+    ),
+    Mutation("a repeated claim gives what has expired", "C5", "claim", " and expires_at > now\n), place", "\n), place"),
+    Mutation(
+        "a repeated claim gives others too", "C5", "claim", "where not exists (select from repeated)", "where true"
+    ),
+    Mutation(
+        "a job gets a token it has had",
+        "I2",
+        "claim",
+        "select * from numbered where number < coalesce((select number from stop), number + 1)",
+        "select * from numbered",
+    ),
+    Mutation(
+        "the kind's policy goes before the queue's",
+        "I5",
+        "claim",
+        "coalesce(j.policy[1], p.policy[1], k.policy[1],",
+        "coalesce(j.policy[1], k.policy[1], p.policy[1],",
+    ),
+    Mutation(
+        "the job's lease is not asked for",
+        "I5 L1",
+        "claim",
+        "coalesce(j.policy[2], p.policy[2],",
+        "coalesce(p.policy[2],",
+    ),
+    # Expire
+    Mutation(
+        "the latest expired goes first",
+        "L7",
+        "expired",
+        "order by leases.expires_at, leases.fence",
+        "order by leases.expires_at desc, leases.fence",
+    ),
+    Mutation(
+        "leases expire that are held",
+        "L1 L7",
+        "expired",
+        "leases.expires_at <= leasemill.clock(%(now)b::int8) and ",
+        "",
+    ),
+    Mutation(
+        "expire takes more than was asked for",
+        "L7",
+        "expired",
+        "limit %(limit)b::int8\n",
+        "limit %(limit)b::int8 + 1\n",
+    ),
+    Mutation(
+        "expire waits for a locked lease",
+        "L7",
+        "expired",
+        "for update of leases skip locked",
+        "for update of leases",
+        LOCKED,
+    ),
+    Mutation(
+        "expire waits for a locked lane",
+        "L7",
+        "expired",
+        "    for update skip locked\n) as free",
+        "    for update\n) as free",
+        LOCKED,
+    ),
+    # Lanes
+    Mutation("a lane has two heads", "N1 N3", "admit", "locked.head is null and come.place = 1", "come.place = 1"),
+    Mutation(
+        "the last of a lane is admitted first",
+        "N2",
+        "admit",
+        "order by first.no) as place",
+        "order by first.no desc) as place",
+    ),
+    Mutation("an admission waits for a locked lane", "N6", "admit", "for update skip locked", "for update", LOCKED),
+    Mutation(
+        "the last of a line becomes head",
+        "N2",
+        "advance",
+        "order by waiting.turn limit 1",
+        "order by waiting.turn desc limit 1",
+    ),
+    Mutation(
+        "a finished offset is acquired again",
+        "N8",
+        "acquire",
+        "not coalesce(finished @> %(offset)b::int8, false) and ",
+        "",
+    ),
+    # Retention
+    Mutation(
+        "retention goes by number alone",
+        "O7",
+        "prune",
+        "<= surplus.count or listed.at < %(before)b::int8)",
+        "<= surplus.count)",
+    ),
+    Mutation(
+        "retention goes by age alone", "O7", "prune", "(listed.number <= surplus.count or listed.at", "(listed.at"
+    ),
+)
+
+
+def mutated(wanted: Mutation) -> str:
+    """The changed statement; the text must be found exactly once."""
+    text = (SOURCE / SQL / f"{wanted.file}.sql").read_text()
+    if text.count(wanted.old) != 1:
+        raise ValueError(f"{wanted.name}: in {wanted.file}.sql {text.count(wanted.old)} times, not once:\n{wanted.old}")
+    return text.replace(wanted.old, wanted.new)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    mutation: Mutation
+    caught_by: str | None
+    seconds: float
+
+
+def judge(wanted: Mutation, url: str) -> Verdict:
+    """Run the tests that name the rules on a mutated copy of the source; which one fails first?"""
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="leasemill-mutant-") as folder:
+        copy = Path(folder) / "src"
+        shutil.copytree(SOURCE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+        (copy / SQL / f"{wanted.file}.sql").write_text(mutated(wanted))
+        failed = failures(copy, wanted, url)
+    return Verdict(wanted, next(iter(failed), None), time.monotonic() - began)
+
+
+def failures(source: Path, wanted: Mutation, url: str) -> list[str]:
+    """The names of the tests of these rules that fail on this source."""
+    options = ["-q", "-x", "--no-header", "--tb=no", "-p", "no:cacheprovider", "--timeout=60", "-n", "0"]
+    if wanted.tests == CONFORMANCE:
+        options += ["-k", " or ".join(naming(wanted.rules))]
+    environment = os.environ | {
+        "PYTHONPATH": str(source),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "LEASEMILL_TEST_POSTGRES_URL": url,
+    }
+    command = [sys.executable, "-m", "pytest", *options, wanted.tests]
+    try:
+        completed = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=LONGEST_S
+        )
+    except subprocess.TimeoutExpired:
+        return ["(it never ended)"]
+    failed = re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", completed.stdout, re.MULTILINE)
+    if completed.returncode != 0 and not failed:
+        raise RuntimeError(f"pytest said nothing of use:\n{completed.stdout}\n{completed.stderr}")
+    return [name.rpartition("::")[2] for name in failed]
+
+
+def naming(rules: str) -> list[str]:
+    """The tests of the conformance suite that name one of these rules."""
+    wanted = set(rules.split())
+    tests = {name: getattr(ConformanceSuite, name) for name in dir(ConformanceSuite) if name.startswith("test_")}
+    return [name for name, test in tests.items() if not wanted.isdisjoint(getattr(test, "__rules__", ()))]
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("words", nargs="*", help="only mutations whose name has one of these words")
+    parser.add_argument("--sample", type=int, metavar="N", help="only N of them, drawn at random")
+    parser.add_argument("--seed", type=int, default=random.randrange(10_000), help="of the draw, to repeat it")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    options = parser.parse_args(arguments)
+    wanted = [one for one in MUTATIONS if not options.words or any(word in one.name for word in options.words)]
+    if options.sample is not None and options.sample < len(wanted):
+        say(f"{options.sample} of {len(wanted)} mutations of SQL, drawn with --seed {options.seed}")
+        wanted = random.Random(options.seed).sample(wanted, options.sample)
+    settings = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
+    with PostgresServer(settings=settings) as server, ThreadPoolExecutor(options.processes) as pool:
+        verdicts = list(pool.map(lambda one: judge(one, server.url()), wanted))
+    say("| mutation of SQL | rules | caught by | seconds |")
+    say("|---|---|---|---|")
+    for one in verdicts:
+        say(f"| {one.mutation.name} | {one.mutation.rules} | {one.caught_by or '–'} | {one.seconds:.1f} |")
+    survivors = [one.mutation.name for one in verdicts if one.caught_by is None]
+    say(
+        f"{len(verdicts)} mutations of SQL, {len(survivors)} survived"
+        + "".join(f"\n  survived: {name}" for name in survivors)
+    )
+    return 1 if survivors else 0
+
+
+def say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
