@@ -141,7 +141,7 @@ class Load:
         self.await_effect(time.monotonic())
         self.verdict.runs += 1
 
-    def finish(self) -> Verdict:
+    def finish(self, limit_s: float = LONGEST_END_S) -> Verdict:
         """No more is enqueued; everything ends; every worker is there and ends when it is told to; then the verdict."""
         self._stops.set()
         for thread in self._threads:
@@ -150,7 +150,7 @@ class Load:
             self.verdict.wrong.append(f"a producer failed: {trouble!r}")
         with open_store(self.direct) as store:
             try:
-                wait_until(lambda: not self._unfinished(store), "every job to end", LONGEST_END_S, every_s=0.2)
+                wait_until(lambda: not self._unfinished(store), "every job to end", limit_s, every_s=0.2)
             except TookTooLong as error:
                 self.verdict.wrong.append(str(error))
             for worker in self.workers:

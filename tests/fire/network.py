@@ -22,6 +22,8 @@ NAMESPACED: Final = Path(__file__).parent / "namespaced"
 NOBODY: Final = "02:00:00:00:00:99"
 LONGEST_RETURN_S: Final = 5.0
 SHUTDOWN_S: Final = 1.5
+BACKLOG_S: Final = 600.0
+"""One worker has to do what the producers enqueued while it was cut off."""
 SPARE_S: Final = 1.5
 """For the interpreter to end, beyond the shutdown timeout."""
 
@@ -97,7 +99,7 @@ def _dropped(network: Network, folder: Path, seed: int, outages_s: list[float]) 
             for outage_s in outages_s:
                 ground.pause()
                 _one_outage(network, load, outage_s)
-            return load.finish()
+            return load.finish(BACKLOG_S)
 
 
 def _one_outage(network: Network, load: Load, outage_s: float) -> None:
