@@ -91,7 +91,7 @@ class Lookout:
             with self._lock:
                 if self.ends:
                     waited_at = time.monotonic()
-                is_over = time.monotonic() - waited_at >= LINGER_S
+                is_over = not self.ends and time.monotonic() - waited_at >= LINGER_S
                 if is_over and self._log_ear is not None:
                     self._log_ear.close()
                     self._log_ear = None
