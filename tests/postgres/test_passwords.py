@@ -71,7 +71,7 @@ def test_no_command_prints_it(url: str, command: list[str]) -> None:
 def test_the_command_for_folders_does_not_quote_it_either() -> None:
     result = CliRunner().invoke(main, ["wal", "verify", WELL_FORMED[0]])
     assert result.exit_code == 2
-    assert "is no folder" in result.output
+    assert "is not a folder" in result.output
     assert SECRET not in result.output
 
 
