@@ -144,6 +144,7 @@ class Claiming:
     def test_a_released_job_keeps_its_place(self, harness: Harness) -> None:
         enqueue_many(harness, "a", "b", "c")
         first, second = claim(harness, 2)
+        harness.clock.advance(s=1)
         released(harness, second)
         released(harness, first)
         assert claim_ids(harness) == ["a", "b", "c"]

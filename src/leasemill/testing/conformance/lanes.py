@@ -26,6 +26,7 @@ from leasemill.testing.conformance.steps import (
     purge,
     redrive,
     released,
+    spec,
     started,
     state_of,
 )
@@ -63,6 +64,17 @@ class Lanes:
             ran.append(lease.job.id)
             acked(harness, lease)
         assert ran == ["first", "second", "third"]
+
+    @rule("N2", "E6")
+    def test_the_jobs_of_one_batch_run_in_its_order_in_their_lane(self, harness: Harness) -> None:
+        ids = ["third", "first", "second"]
+        harness.store.enqueue([spec(job_id, lane=LANE) for job_id in ids])
+        ran = []
+        for _ in ids:
+            lease = claim_one(harness)
+            ran.append(lease.job.id)
+            acked(harness, lease)
+        assert ran == ids
 
     @rule("N2", "C2")
     def test_heads_compete_by_their_own_priority(self, harness: Harness) -> None:
