@@ -71,7 +71,7 @@ def test_a_reader_can_look_at_everything_and_change_nothing(url_of: Url, postgre
     ):  # fmt: skip
         done = leasemill(*command, "--url", url)
         assert done.exit_code == 0, (command, done.output)
-    assert "no worker is" in leasemill("health", "--url", url).output
+    assert "no worker has sent a heartbeat" in leasemill("health", "--url", url).output
     with open_store(url) as store, pytest.raises(Refused, match=r"may not do that .* Rights"):
         store.enqueue([JobSpec("other", "mail", "send")])
 
