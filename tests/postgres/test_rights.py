@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from click.testing import CliRunner, Result
 from leasemill import App, Context, JobState, Retry, Worker
 from leasemill.cli import main
 from leasemill.errors import Refused, Unavailable
+from leasemill.job import JobHandle
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec, Policy
 from leasemill.store.base import open_store
@@ -22,6 +25,8 @@ from leasemill.store.postgres.store import PostgresStore
 from leasemill.store.postgres.trouble import not_let_in, not_reached
 from leasemill.store.postgres.url import parse_url
 from leasemill.testing.postgres import SUPERUSER
+from leasemill.testing.processes import wait_until
+from leasemill.testing.rules import rule
 from tests.postgres.conftest import with_option
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "postgres.md"
@@ -99,6 +104,31 @@ def test_an_app_can_enqueue_and_wait_and_claim_nothing(url_of: Url) -> None:
             handles[0].result(0.1)
         with pytest.raises(Refused, match="Rights"):
             app.store.claim("w", ["default"], 1)
+
+
+@rule("O9")
+@pytest.mark.parametrize(("role", "has_row"), [("reader", False), ("app", True)])
+def test_who_may_read_may_wait_and_the_listener_goes_on(
+    role: str,
+    has_row: bool,
+    url_of: Url,
+    postgres_url: str,
+    schema: str,
+    admin: psycopg.Connection[Any],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "leasemill.postgres")
+    with PostgresStore(postgres_url) as worker, PostgresStore(url_of(role)) as store, ThreadPoolExecutor(1) as executor:
+        worker.enqueue([JobSpec("job", "mail", "send")])
+        (lease,) = worker.claim("w", ["mail"], 1)
+        waiter = executor.submit(JobHandle[Any](store, "job", None).result, 30)
+        wait_until(store._is_listening, "the listener", 30)
+        if has_row:
+            count = f"select count(*) from {schema}.waiters".encode()
+            wait_until(lambda: admin.execute(count).fetchone() == (1,), "the waiter's row", 30)
+        worker.ack([c.AckReport("job", lease.token, b"1")])
+        assert waiter.result(30) == 1
+    assert "not listening" not in caplog.text
 
 
 def test_a_worker_can_do_all_that_workers_and_operators_do(url_of: Url) -> None:

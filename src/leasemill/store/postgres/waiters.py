@@ -10,14 +10,15 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 from psycopg import errors, sql
 
 from leasemill.store.ends import Ends, EndWatch
 from leasemill.store.postgres.arrays import int8s, texts
 from leasemill.store.postgres.pool import Connection
+from leasemill.store.postgres.rows import Row
 from leasemill.store.postgres.site import Site
 
 LOGGER: Final = logging.getLogger("leasemill.postgres")
@@ -35,6 +36,7 @@ class Waiters:
         self._site = site
         self._numbers: dict[int, str] = {}
         self._may_write = True
+        self._may_lock = True
         self._looked_at_s = 0.0
         self._renewed_at_s = 0.0
 
@@ -63,8 +65,7 @@ class Waiters:
         if time.monotonic() - self._renewed_at_s >= RENEW_EVERY_S and waiting:
             self._renewed_at_s = time.monotonic()
             known = set()
-            if self._may_write:
-                self._site.all(connection, "forget_waiters", {})
+            self._write(connection, "forget_waiters", {})
         come = sorted(waiting - known)
         for first in range(0, len(come), AT_ONCE):
             self._add(connection, come[first : first + AT_ONCE])
@@ -74,24 +75,32 @@ class Waiters:
             self._looked_at_s = time.monotonic()
 
     def _add(self, connection: Connection, job_ids: list[str]) -> None:
-        if not self._may_write:
-            return
-        try:
-            rows = self._site.all(connection, "wait_for", {"ids": texts(job_ids), "channel": self.channel})
-        except errors.InsufficientPrivilege as error:
-            LOGGER.info("may not say that it waits for jobs, looks once a second: %s", str(error).strip())
-            self._may_write = False
-            return
+        rows = self._write(connection, "wait_for", {"ids": texts(job_ids), "channel": self.channel})
         self._numbers.update(rows)
+        if not rows or not self._may_lock:
+            return
         try:
             self._site.all(connection, "ends_under_way", {"nos": int8s(sorted(no for no, _ in rows))})
-        except (errors.LockNotAvailable, errors.InsufficientPrivilege):
+        except errors.LockNotAvailable:
             return  # somebody stands still with the row locked; the next look sees what came of it
+        except errors.InsufficientPrivilege:
+            self._may_lock = False  # the next look finds an end that is under way now
 
     def _remove(self, connection: Connection, nos: set[int]) -> None:
         for no in nos:
             del self._numbers[no]
-        self._site.all(connection, "wait_no_more", {"nos": int8s(sorted(nos)), "channel": self.channel})
+        self._write(connection, "wait_no_more", {"nos": int8s(sorted(nos)), "channel": self.channel})
+
+    def _write(self, connection: Connection, name: str, given: Mapping[str, Any]) -> list[Row]:
+        """A role that only reads may wait too: ends are then found by looking."""
+        if not self._may_write:
+            return []
+        try:
+            return self._site.all(connection, name, given)
+        except errors.InsufficientPrivilege as error:
+            LOGGER.info("this role may not write to waiters, so ends are looked for once a second: %s", error)
+            self._may_write = False
+            return []
 
     def _look(self, connection: Connection, job_ids: list[str]) -> None:
         for first in range(0, len(job_ids), AT_ONCE):

@@ -23,7 +23,8 @@ from leasemill.store.wal.watch import IN_ATTRIB, Ear
 LOOK_EVERY_S: Final = 1.0
 LINGER_S: Final = 1.0
 """How long the thread stays when nobody waits any more: callers that wait for one job after the other share it."""
-SHORTEST_REST_S: Final = 0.001
+SHORTEST_REST_S: Final = 0.003
+"""After a look: a busy folder's writer is then 3 % slower beside a process that waits, with 1 ms it was 12 %."""
 LONGEST_REST_S: Final = 0.05
 
 
