@@ -127,6 +127,7 @@ async def test_a_worker_without_a_usable_slot_gives_its_jobs_back_and_ends(
     assert [handle.status() for handle in hung] == [JobState.FAILED, JobState.FAILED]
     assert behind.status() is JobState.READY
     assert app.store.presence.records() == []
+    may_end.set()  # before the event loop is closed, which waits for its tasks
 
 
 @pytest.mark.usefixtures("impatient")

@@ -57,7 +57,8 @@ class SignalWatch:
                 return True
             signal._callbacks.add(wake)
         try:
-            await asyncio.wait_for(woken.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):  # wait_for may swallow a cancellation
+                await woken.wait()
         except TimeoutError:
             return False
         finally:
