@@ -450,7 +450,7 @@ def test_an_unexpected_error_is_one_line_and_a_traceback_only_when_asked_for(
     monkeypatch.setattr("leasemill.cli.opening.open_store", fail)
     enqueue("send", "--args", '{"to": "ann"}')
     result = leasemill(*(("--debug",) if debugging else ()), "stats")
-    assert result.exit_code == 5
+    assert result.exit_code == 70
     assert "Error: unexpected KeyError: 'surprise'" in result.output.splitlines()[-1]
     assert ("Traceback" in result.output) == debugging
     assert ("in fail" in result.output) == debugging

@@ -48,7 +48,7 @@ def main(debug: bool) -> None:
       2  wrong call: an option, an argument or a setting
       3  the store is unavailable: try again
       4  the store is damaged or has another format: look before you go on
-      5  an unexpected error: run it again with --debug
       5  worker: every slot was taken by a handler that does not return: start it again
       6  worker: it did not stop within its shutdown timeout and ended itself
+      70 an unexpected error: run it again with --debug
     """
