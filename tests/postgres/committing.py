@@ -17,7 +17,7 @@ from leasemill.kernel.model import JobSpec
 from leasemill.store.postgres.store import PostgresStore
 
 Connection = psycopg.Connection[Any]
-SOON: Final = Retry(max=3, base=0.001, cap=0.001)
+SOON: Final = Retry(max=3, base=0, cap=0)
 WRITE: Final = "update balance set cents = cents + %s where account = 'ann'"
 
 

@@ -24,7 +24,7 @@ from leasemill.testing.clock import ManualClock
 from leasemill.testing.rules import rule
 from tests.worker.support import until, working
 
-SOON = Retry(max=3, base=0.001, cap=0.001)
+SOON = Retry(max=3, base=0, cap=0)
 JOBS = 60
 LANES = 6
 

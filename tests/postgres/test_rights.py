@@ -135,7 +135,7 @@ def test_a_worker_can_do_all_that_workers_and_operators_do(url_of: Url) -> None:
     url = url_of("worker")
     with App(url) as app:
 
-        @app.job(retry=Retry(max=1, base=0.001, cap=0.001))
+        @app.job(retry=Retry(max=1, base=0, cap=0))
         def fails(ctx: Context) -> None:
             raise ValueError("no")
 

@@ -138,7 +138,7 @@ def dies(ctx: Context, how: Literal["exit", "segfault"], times: int) -> str:
     trail = Trail.of_process()
     trail.leave("began", ctx)
     if ctx.attempt <= times:
-        wait_for(gate(trail, f"dies-{ctx.attempt}"))
+        wait_for(gate(trail, f"dies-{ctx.worker}"))
         if how == "exit":
             os._exit(3)
         ctypes.string_at(0)

@@ -56,21 +56,21 @@ class Scene:
 
     # Waiting
 
-    def await_began(self, handle: JobHandle[Any], worker: WorkerProcess, limit_s: float = 15) -> None:
+    def await_began(self, handle: JobHandle[Any], worker: WorkerProcess, limit_s: float = 60) -> None:
         def has_begun() -> bool:
             worker.check_running()
             return bool(self.trail.marks("began", worker=worker.id, job=handle.id))
 
         wait_until(has_begun, f"{worker.id} to begin {handle.id}", limit_s)
 
-    def await_state(self, handle: JobHandle[Any], state: JobState = JobState.SUCCEEDED, limit_s: float = 15) -> Job:
+    def await_state(self, handle: JobHandle[Any], state: JobState = JobState.SUCCEEDED, limit_s: float = 60) -> Job:
         wait_until(lambda: handle.status() is state, f"{handle.id} to be {state}", limit_s)
         return handle.record()
 
-    def await_logged(self, worker: WorkerProcess, text: str, limit_s: float = 10, **fields: object) -> None:
+    def await_logged(self, worker: WorkerProcess, text: str, limit_s: float = 60, **fields: object) -> None:
         wait_until(lambda: worker.has_logged(text, **fields), f"{worker.id} to log {text!r}", limit_s)
 
-    def still_works(self, limit_s: float = 15) -> None:
+    def still_works(self, limit_s: float = 60) -> None:
         """Other jobs go on."""
         handle = jobs.bystander.enqueue()
         self.await_state(handle, limit_s=limit_s)

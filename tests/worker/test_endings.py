@@ -41,7 +41,7 @@ async def test_each_job_that_ends_has_a_line_with_its_kind_outcome_and_time(
     @app.job
     async def send() -> None: ...
 
-    @app.job(retry=Retry(max=1, base=0.001, cap=0.001))
+    @app.job(retry=Retry(max=1, base=0, cap=0))
     def charge() -> None:
         raise ValueError("no money")
 

@@ -20,7 +20,7 @@ from leasemill.testing.clock import ManualClock
 from leasemill.testing.rules import rule
 from tests.worker.support import FaultyStore, until, working
 
-SOON = Retry(max=3, base=0.001, cap=0.001)
+SOON = Retry(max=3, base=0, cap=0)
 
 
 @pytest.fixture

@@ -33,14 +33,14 @@ LOCK_PATIENCE_S: Final = 0.2
 """The folder's lock is held for microseconds, a little longer when a segment ends; for longer only by a stopped one."""
 SESSION_NAME_BYTES: Final = 63
 RETRY_S: Final = 0.007
-END_S: Final = 20.0
+END_S: Final = 60.0
 
 
 class TookTooLong(AssertionError):
     """What was waited for did not come."""
 
 
-def wait_until(condition: Callable[[], object], what: str, limit_s: float = 10.0, every_s: float = 0.005) -> None:
+def wait_until(condition: Callable[[], object], what: str, limit_s: float = 60.0, every_s: float = 0.005) -> None:
     """Wait for a condition, with a deadline."""
     deadline = time.monotonic() + limit_s
     while not condition():
@@ -109,7 +109,7 @@ class WorkerProcess:
         self._process.kill()
         self._process.wait()
 
-    def stop(self, when: Callable[[], object] = lambda: True, limit_s: float = 10.0) -> None:
+    def stop(self, when: Callable[[], object] = lambda: True, limit_s: float = 60.0) -> None:
         """SIGSTOP it at a moment when it holds no lock of the store and `when`, asked while it stands still, says
         yes; it is continued and stopped again until that is so."""
         deadline = time.monotonic() + limit_s
