@@ -243,3 +243,36 @@ def test_a_commit_with_follow_ups_in_its_own_lane_and_a_cancel_of_its_job_meet_n
         assert ended == [c.Cancelled("head", JobState.SUCCEEDED)]  # X5
         assert claimed(store) == list(outcome.followup_ids)
         assert check(admin, schema) == []
+
+
+# An admission that is under way ---------------------------------------------------------------------------------------
+
+
+@rule("C1", "N3")
+def test_a_claim_that_would_give_nothing_waits_for_an_admission_that_is_under_way(
+    postgres_url: str, admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever admits has the lock; the job is claimable when they are done."""
+    monkeypatch.setattr("leasemill.store.postgres.store.ADMISSION_S", float(LIMIT_S))
+    conninfo, _ = parse_url(postgres_url)
+    with PostgresStore(f"{postgres_url}&application_name=claiming") as store, psycopg.connect(conninfo) as caller:
+        with caller.transaction():
+            store.using(caller).enqueue([JobSpec("a", "q", "k", lane="x")])
+        claimed: list[c.Lease] = []
+        with psycopg.connect(conninfo) as other, other.transaction():
+            assert hot.admit(store._site, other)
+            claiming = threading.Thread(target=lambda: claimed.extend(store.claim("w", ["q"], 1)))
+            claiming.start()
+            query = "select count(*) from pg_stat_activity where application_name = %s and wait_event_type = 'Lock'"
+            eventually(lambda: admin.execute(query, ["claiming"]).fetchone() != (0,))
+        claiming.join(LIMIT_S)
+        assert [lease.job.id for lease in claimed] == ["a"]
+
+
+@rule("C1", "N3")
+def test_a_claim_after_one_that_found_arrivals_gets_them(store: PostgresStore, postgres_url: str) -> None:
+    """The first was granted something and left their admission to a thread."""
+    with psycopg.connect(parse_url(postgres_url)[0]) as caller, caller.transaction():
+        store.using(caller).enqueue([JobSpec("free", "q", "k"), JobSpec("a", "q", "k", lane="x")])
+    assert [lease.job.id for lease in store.claim("w", ["q"], 2)] == ["free"]
+    assert [lease.job.id for lease in store.claim("w", ["q"], 2)] == ["a"]

@@ -31,5 +31,5 @@ def test_the_demo_holds_and_says_so() -> None:
     assert told["handler_runs"] > 200
     assert told["late_reports_refused"]["commit"] > 0
     assert set(told["leases_expired"]) >= {"worker-1", "worker-2"}
-    assert told["ran_again_s"][-1] < 4
+    assert told["ran_again_s"][-1] < 30
     assert told["seconds"] < 60

@@ -137,7 +137,7 @@ def _members(site: Site, connection: Connection, ids: list[str]) -> list[Any]:
         members = site.all(connection, "members", {"ids": texts(ids)})
         if not any(has_arrived for *_, has_arrived in members):
             return members
-        connection.execute("select pg_advisory_xact_lock(%s)", [int8(site.admission_key)])
+        hot.lock_admission(site, connection)
         hot.admit(site, connection, waits=True)
     raise Moved("jobs wait for their admission")
 

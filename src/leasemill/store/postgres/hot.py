@@ -153,15 +153,22 @@ def spec_of(row: Row) -> JobSpec:
     )
 
 
-def admit(site: Site, connection: Connection, *, waits: bool = False) -> None:
+def admit(site: Site, connection: Connection, *, waits: bool = False) -> bool:
     """Arrived jobs take their places in their lanes, in the transaction that is open. Lanes go by arrival.
 
-    Without `waits` those of a lane that somebody has locked are left to the next admission.
+    Without `waits` those of a lane that somebody has locked are left to the next admission. False: another admission
+    is under way.
     """
     given = {"admission_key": int8(site.admission_key), "limit": int8(ADMITTED_AT_ONCE)}
     is_open, count = site.one(connection, "arrive", given)
     if is_open and count:
         site.positions.lower(site.all(connection, "admit_all" if waits else "admit", given))
+    return bool(is_open)
+
+
+def lock_admission(site: Site, connection: Connection) -> None:
+    """Wait until no other admission is under way; none begins before the transaction that is open ends."""
+    connection.execute("select pg_advisory_xact_lock(%s)", [int8(site.admission_key)])
 
 
 # Claim ---------------------------------------------------------------------------------------------------------

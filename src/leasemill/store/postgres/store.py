@@ -11,10 +11,12 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
+from contextlib import suppress
 from typing import Any, Final, TypeVar, cast
 
 from msgspec.structs import replace
+from psycopg.errors import LockNotAvailable
 
 from leasemill.errors import Refused, Unavailable
 from leasemill.kernel import commands as c
@@ -52,6 +54,8 @@ LANE_TOKENS_KEPT: Final = 100_000
 RETENTION_EVERY_S: Final = 30.0
 RETENTION_BATCH: Final = 2_000
 LONGEST_RETENTION_S: Final = 5.0
+ADMISSION_S: Final = 1.0
+"""How long a claim that was granted nothing waits for an admission that is under way."""
 CLOSE_S: Final = 1.0
 """How long closing waits for calls under way: a server that is silent keeps no process from ending."""
 EACH_ONCE: Final = 2
@@ -235,7 +239,7 @@ class PostgresStore(Verbs):
         if not site.claim_queues.issuperset(command.queues):
             self._pool.run(lambda connection: hot.check_claim_queues(site, connection, command.queues))
         claimed = self._claimed(command)
-        if not claimed.leases and self._look(command.limit):
+        if not claimed.leases and (self._await_admission() or self._look(command.limit)):
             claimed = self._claimed(command)
         elif claimed.has_arrived:
             self._admit_soon()
@@ -263,12 +267,28 @@ class PostgresStore(Verbs):
         if has_expired:
             self._expired(limit, from_at)
         if has_arrived:
-            self._pool.run(self._admit)
+            self._pool.run(self._admit_or_wait)
         return bool(has_expired or has_arrived)
 
-    def _admit(self, connection: Connection) -> None:
+    def _admit(self, connection: Connection) -> bool:
         with connection.transaction():
-            hot.admit(self._site, connection)
+            return hot.admit(self._site, connection)
+
+    def _admit_or_wait(self, connection: Connection) -> None:
+        """Where somebody else is admitting, what they admit is there when this returns, unless it takes long."""
+        if self._admit(connection):
+            return
+        with suppress(LockNotAvailable), connection.transaction():
+            connection.execute("select set_config('lock_timeout', %s, true)", [f"{ADMISSION_S * 1000:.0f}"])
+            hot.lock_admission(self._site, connection)
+
+    def _await_admission(self) -> bool:
+        """An admission that an earlier claim began may have made jobs claimable since. Whether there was one."""
+        admission, self._admission = self._admission, None
+        if admission is None:
+            return False
+        wait([admission], ADMISSION_S)
+        return True
 
     def _admit_soon(self) -> None:
         """In a thread beside: a claim that was granted something does not wait for it."""
