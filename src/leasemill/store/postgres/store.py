@@ -285,7 +285,7 @@ class PostgresStore(Verbs):
     def _await_admission(self) -> bool:
         """An admission that an earlier claim began may have made jobs claimable since. Whether there was one."""
         admission, self._admission = self._admission, None
-        if admission is None:
+        if admission is None or admission.cancel():  # it has not begun: this claim admits for itself
             return False
         wait([admission], ADMISSION_S)
         return True
