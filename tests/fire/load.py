@@ -153,6 +153,7 @@ class Load:
                 wait_until(lambda: not self._unfinished(store), "every job to end", limit_s, every_s=0.2)
             except TookTooLong as error:
                 self.verdict.wrong.append(str(error))
+                self.verdict.wrong += self._standing(store)
             for worker in self.workers:
                 if worker.exit_code is not None:
                     self.verdict.wrong.append(f"{worker.id} has exited with {worker.exit_code}: {worker.log()[-1500:]}")
@@ -160,6 +161,17 @@ class Load:
                     self.verdict.wrong.append(f"{worker.id} ended with {code} when it was told to")
             self._check(store)
         return self.verdict
+
+    def _standing(self, store: FullStore) -> list[str]:
+        """How jobs that have not ended stand, and what changed last: slow, or stuck?"""
+        live = frozenset({JobState.READY, JobState.LEASED})
+        jobs = store.jobs(c.JobFilter(states=live), limit=5).jobs
+        latest = max((job.updated_at for job in store.jobs(limit=1_000, newest_first=True).jobs), default=0)
+        return [f"the last change of any job was {time.time() - latest / 1e6:.1f} s ago"] + [
+            f"{job.spec.id} is {job.state} in lane {job.spec.lane}: attempt {job.attempt}, "
+            f"changed {time.time() - job.updated_at / 1e6:.1f} s ago, {job.executions[-1:]}"
+            for job in jobs
+        ]
 
     # Producing
 
