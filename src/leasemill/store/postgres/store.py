@@ -216,7 +216,14 @@ class PostgresStore(Verbs):
         self._signal.notify()
 
     async def off_loop(self, call: Callable[..., AnswerT], *arguments: Any) -> AnswerT:
-        return await asyncio.wrap_future(self._threads.submit(call, *arguments))
+        future = self._threads.submit(call, *arguments)
+        try:
+            return await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if not self._is_closed or task is None or task.cancelling():
+                raise
+            raise Unavailable("this PostgreSQL store is closed; open another") from None  # it had not begun
 
     # Straight path
 
