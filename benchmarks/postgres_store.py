@@ -20,7 +20,7 @@ import psycopg
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec
 from leasemill.store.postgres.store import PostgresStore
-from leasemill.store.postgres.url import parse_url
+from leasemill.store.postgres.wire.url import parse_url
 from leasemill.store.sources import SystemEntropy
 from leasemill.testing.postgres import PostgresServer
 

@@ -18,7 +18,7 @@ from leasemill.errors import Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import Job, JobSpec, JobState, Policy
 from leasemill.store.postgres.store import PostgresStore
-from leasemill.store.postgres.url import parse_url
+from leasemill.store.postgres.wire.url import parse_url
 from tests.fire import bank
 from tests.fire.faults import Ground
 from tests.fire.load import Verdict

@@ -17,8 +17,8 @@ from typing import Any
 import psycopg
 from psycopg.errors import DeadlockDetected
 
-from leasemill.store.postgres.migrate import migrate
-from leasemill.store.postgres.url import parse_url
+from leasemill.store.postgres.admin.migrate import migrate
+from leasemill.store.postgres.wire.url import parse_url
 from leasemill.testing.postgres import PostgresServer, StopMode
 from leasemill.testing.zombie import Variant, play_all, staged
 from tests.fire.load import ROOT, Load, Verdict

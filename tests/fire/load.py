@@ -23,7 +23,7 @@ from leasemill.errors import Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import Job, JobState
 from leasemill.store.base import FullStore, open_store
-from leasemill.store.postgres.url import parse_url
+from leasemill.store.postgres.wire.url import parse_url
 from leasemill.testing.processes import TookTooLong, WorkerProcess, wait_until
 from tests.fire import bank
 

@@ -14,7 +14,7 @@ from leasemill.errors import Unavailable
 from leasemill.job import JobType
 from leasemill.kernel.model import JobState
 from leasemill.store.base import FullStore, open_store
-from leasemill.store.postgres import pool
+from leasemill.store.postgres.wire import connections as pool
 from leasemill.testing.processes import WorkerProcess, wait_until
 from leasemill.testing.rules import rule
 from leasemill.worker.process import EXIT_OVERRUN

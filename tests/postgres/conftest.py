@@ -12,8 +12,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from leasemill.store.postgres.migrate import migrate
-from leasemill.store.postgres.url import parse_url
+from leasemill.store.postgres.admin.migrate import migrate
+from leasemill.store.postgres.wire.url import parse_url
 from leasemill.testing.postgres import PostgresServer
 
 TABLES = (
@@ -80,4 +80,4 @@ def told_version(admin: psycopg.Connection[Any], record_testsuite_property: Any)
 def only_notified(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody looks for jobs by himself: a worker that finds one was notified."""
     monkeypatch.setattr("leasemill.worker.fetcher.POLL_S", 3600.0)
-    monkeypatch.setattr("leasemill.store.postgres.listen.LOOK_EVERY_S", 3600.0)
+    monkeypatch.setattr("leasemill.store.postgres.wire.listen.LOOK_EVERY_S", 3600.0)

@@ -19,7 +19,7 @@ from leasemill.cli import main
 from leasemill.kernel.decide import followup_id
 from leasemill.kernel.model import JobSpec
 from leasemill.store.postgres.store import PostgresStore
-from leasemill.store.postgres.url import parse_url
+from leasemill.store.postgres.wire.url import parse_url
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.rules import rule
 from tests.worker.support import until, working

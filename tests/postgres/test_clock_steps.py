@@ -17,8 +17,8 @@ import pytest
 from leasemill import App, Context, JobState, Retry
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, JobSpec
-from leasemill.store.postgres import check
-from leasemill.store.postgres.migrate import migrate
+from leasemill.store.postgres.admin import check
+from leasemill.store.postgres.admin.migrate import migrate
 from leasemill.store.postgres.store import PostgresStore
 from leasemill.testing.rules import rule
 from tests.postgres.conftest import with_option

@@ -15,10 +15,10 @@ from leasemill.cli import main
 from leasemill.errors import Invalid, Refused, Unavailable
 from leasemill.kernel.model import JobSpec
 from leasemill.store.base import open_store
-from leasemill.store.postgres.migrate import applied, migrate, migrations
-from leasemill.store.postgres.statements import Statements, tight
+from leasemill.store.postgres.admin.migrate import applied, migrate, migrations
 from leasemill.store.postgres.store import PostgresStore
-from leasemill.store.postgres.url import parse_url
+from leasemill.store.postgres.wire.statements import Statements, tight
+from leasemill.store.postgres.wire.url import parse_url
 from tests.postgres.conftest import with_option
 
 

@@ -21,7 +21,7 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.invariants import violations
 from leasemill.kernel.model import SECOND, Action, Job, JobSpec, Policy
 from leasemill.kernel.state import State
-from leasemill.store.postgres.check import check as check_tables
+from leasemill.store.postgres.admin.check import check as check_tables
 from leasemill.store.postgres.store import PostgresStore
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.rules import rule

@@ -12,9 +12,10 @@ import pytest
 from leasemill.errors import Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec, JobState
-from leasemill.store.postgres import hot, pool
+from leasemill.store.postgres import hot
 from leasemill.store.postgres.store import PostgresStore
-from leasemill.store.postgres.url import parse_url
+from leasemill.store.postgres.wire import connections as pool
+from leasemill.store.postgres.wire.url import parse_url
 from leasemill.testing.postgres import PostgresServer
 from leasemill.testing.rules import rule
 

@@ -15,7 +15,7 @@ import pytest
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, JobSpec, JobState, LossReason
 from leasemill.store.postgres import hot
-from leasemill.store.postgres.check import check
+from leasemill.store.postgres.admin.check import check
 from leasemill.store.postgres.store import PostgresStore
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.rules import rule

@@ -19,10 +19,10 @@ from leasemill import App, JobState
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec
 from leasemill.store.postgres import hot
-from leasemill.store.postgres.check import check
-from leasemill.store.postgres.migrate import migrate
+from leasemill.store.postgres.admin.check import check
+from leasemill.store.postgres.admin.migrate import migrate
 from leasemill.store.postgres.store import PostgresStore
-from leasemill.store.postgres.url import parse_url
+from leasemill.store.postgres.wire.url import parse_url
 from leasemill.testing.conformance import DurableHarness, Harness
 from leasemill.testing.conformance.acquire import Acquiring
 from leasemill.testing.conformance.lanes import Lanes

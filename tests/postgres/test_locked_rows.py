@@ -14,10 +14,10 @@ import pytest
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, JobSpec, JobState, Policy
 from leasemill.store.postgres import hot
-from leasemill.store.postgres.check import check
+from leasemill.store.postgres.admin.check import check
 from leasemill.store.postgres.decided import decide
 from leasemill.store.postgres.store import RETENTION_EVERY_S, PostgresStore
-from leasemill.store.postgres.url import parse_url
+from leasemill.store.postgres.wire.url import parse_url
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.rules import rule
 

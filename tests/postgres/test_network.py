@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from leasemill.store.postgres.pool import Pool
-from leasemill.store.postgres.threads import Threads
-from leasemill.store.postgres.url import NETWORK, SERVER_NETWORK, network_parameters, parse_url, session_options
+from leasemill.store.postgres.wire.connections import Pool
+from leasemill.store.postgres.wire.threads import Threads
+from leasemill.store.postgres.wire.url import NETWORK, SERVER_NETWORK, network_parameters, parse_url, session_options
 from leasemill.testing.postgres import PostgresServer
 
 

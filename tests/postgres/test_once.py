@@ -15,7 +15,7 @@ from leasemill import App, Context
 from leasemill.effects import Once
 from leasemill.errors import Invalid
 from leasemill.kernel.model import JobState
-from leasemill.store.postgres.url import parse_url
+from leasemill.store.postgres.wire.url import parse_url
 from leasemill.testing.drain import drain, in_memory
 from leasemill.testing.processes import wait_until
 

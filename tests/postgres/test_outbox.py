@@ -28,9 +28,9 @@ from leasemill.errors import Invalid, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, AbortReason, Policy
 from leasemill.policy import LEASES_S, REAPER_INTERVALS_S
-from leasemill.store.postgres.statements import FOLDER
 from leasemill.store.postgres.store import PostgresStore
-from leasemill.store.postgres.url import parse_url
+from leasemill.store.postgres.wire.statements import FOLDER
+from leasemill.store.postgres.wire.url import parse_url
 from leasemill.testing.clock import ManualClock
 from leasemill.worker.housekeeping import Chore, Housekeeping
 from leasemill.worker.metrics import Metrics

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from leasemill.cli import main
-from leasemill.store.postgres.url import parse_url
+from leasemill.store.postgres.wire.url import parse_url
 from leasemill.testing.processes import RowLocks
 from leasemill.testing.zombie import Variant, play_all, staged
 from tests.process.test_demo import run_demo

@@ -21,10 +21,10 @@ import psycopg
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec, JobState, Policy
 from leasemill.store.postgres import hot
-from leasemill.store.postgres.check import check, rebuild
+from leasemill.store.postgres.admin.check import check, rebuild
 from leasemill.store.postgres.site import Site
-from leasemill.store.postgres.statements import Statements
 from leasemill.store.postgres.store import PostgresStore
+from leasemill.store.postgres.wire.statements import Statements
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.rules import rule
 

@@ -13,7 +13,7 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec, JobState, Policy
 from leasemill.store.base import Verbs
 from leasemill.store.memory import MemoryStore
-from leasemill.store.postgres.check import check, rebuild
+from leasemill.store.postgres.admin.check import check, rebuild
 from leasemill.store.postgres.store import RETENTION_EVERY_S, PostgresStore
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.rules import rule

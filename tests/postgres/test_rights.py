@@ -22,8 +22,8 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec, Policy
 from leasemill.store.base import open_store
 from leasemill.store.postgres.store import PostgresStore
-from leasemill.store.postgres.trouble import not_let_in, not_reached
-from leasemill.store.postgres.url import parse_url
+from leasemill.store.postgres.wire.errors import not_let_in, not_reached
+from leasemill.store.postgres.wire.url import parse_url
 from leasemill.testing.postgres import SUPERUSER
 from leasemill.testing.processes import wait_until
 from leasemill.testing.rules import rule

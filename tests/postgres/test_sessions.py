@@ -11,7 +11,7 @@ import pytest
 from psycopg.rows import dict_row
 
 from leasemill import App
-from leasemill.store.postgres import messages
+from leasemill.store.postgres.transactions import messages
 from tests.postgres.committing import WRITE, Connection, cents, held
 
 

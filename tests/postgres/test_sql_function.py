@@ -20,10 +20,10 @@ from leasemill.errors import Invalid
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec
 from leasemill.kernel.validate import check_job
-from leasemill.store.postgres.check import check
-from leasemill.store.postgres.migrate import migrate, migrations
+from leasemill.store.postgres.admin.check import check
+from leasemill.store.postgres.admin.migrate import migrate, migrations
 from leasemill.store.postgres.store import PostgresStore
-from leasemill.store.postgres.url import parse_url
+from leasemill.store.postgres.wire.url import parse_url
 from leasemill.testing.postgres import NoServer, find_binaries
 from leasemill.testing.rules import rule
 from tests.postgres.listening import has_succeeded, is_listening
@@ -317,7 +317,7 @@ def test_a_store_of_version_one_is_brought_up_while_jobs_are_enqueued(
     admin.execute("drop schema if exists leasemill_old cascade")
     try:
         with monkeypatch.context() as only_the_first:
-            only_the_first.setattr("leasemill.store.postgres.migrate.migrations", lambda: migrations()[:1])
+            only_the_first.setattr("leasemill.store.postgres.admin.migrate.migrations", lambda: migrations()[:1])
             migrate(admin, "leasemill_old")
         with psycopg.connect(parse_url(server_url)[0]) as busy:
             busy.execute("insert into leasemill_old.queues (name) values ('q')")

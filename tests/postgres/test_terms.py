@@ -10,9 +10,9 @@ import pytest
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, JobSpec, JobState, Policy, Terms
 from leasemill.store.postgres import hot
-from leasemill.store.postgres.arrays import int8s
 from leasemill.store.postgres.rows import ABBREVIATED, terms_numbers
 from leasemill.store.postgres.store import PostgresStore
+from leasemill.store.postgres.wire.arrays import int8s
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.rules import rule
 

@@ -15,9 +15,10 @@ from leasemill import App, Context, JobState
 from leasemill.errors import LeaseLost, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.decide import followup_id
-from leasemill.store.postgres import cursors, user_commit
 from leasemill.store.postgres.store import PostgresStore
-from leasemill.store.postgres.url import parse_url
+from leasemill.store.postgres.transactions import block as user_commit
+from leasemill.store.postgres.wire import cursors
+from leasemill.store.postgres.wire.url import parse_url
 from leasemill.testing.rules import rule
 from tests.postgres.committing import (
     SOON,

@@ -10,8 +10,8 @@ import pytest
 
 from leasemill.job import JobHandle
 from leasemill.store.base import FullStore, open_store
-from leasemill.store.postgres import waiters
 from leasemill.store.postgres.store import PostgresStore
+from leasemill.store.postgres.wire import waiters
 from leasemill.testing.processes import wait_until
 from leasemill.testing.rules import rule
 from tests.postgres.conftest import with_option

@@ -9,8 +9,8 @@ import pytest
 
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, JobSpec
-from leasemill.store.postgres.listen import News
 from leasemill.store.postgres.store import PostgresStore
+from leasemill.store.postgres.wire.listen import News
 
 
 class Counting(PostgresStore):

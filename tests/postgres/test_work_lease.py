@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from leasemill.store.postgres.pool import Connection
 from leasemill.store.postgres.site import Site
 from leasemill.store.postgres.store import PostgresStore
+from leasemill.store.postgres.wire.connections import Connection
 from leasemill.testing.conformance import DurableHarness
 from leasemill.testing.rules import rule
 from leasemill.worklease import AcquireStatus, SucceedResult, SucceedStatus, WorkLease

@@ -10,8 +10,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from leasemill.store.postgres.migrate import migrate
-from leasemill.store.postgres.url import parse_url
+from leasemill.store.postgres.admin.migrate import migrate
+from leasemill.store.postgres.wire.url import parse_url
 from leasemill.testing.postgres import PostgresServer
 from tests.worklease.kills import Scene
 

@@ -35,7 +35,7 @@ def db() -> None:
 @json_option
 def migrate(url: str, as_json: bool) -> None:
     """Create the tables, or bring them up to date. It is safe to run it again."""
-    from leasemill.store.postgres.migrate import migrate as bring_up_to_date  # noqa: PLC0415  (psycopg is an extra)
+    from leasemill.store.postgres.admin.migrate import migrate as bring_up_to_date  # noqa: PLC0415  (psycopg is an extra)
 
     with _connected(url) as (connection, schema):
         done = bring_up_to_date(connection, schema)
@@ -52,7 +52,7 @@ def migrate(url: str, as_json: bool) -> None:
 @json_option
 def status(url: str, as_json: bool) -> None:
     """Show which version the tables have, and which migrations are missing."""
-    from leasemill.store.postgres.migrate import applied, migrations  # noqa: PLC0415  (psycopg is an extra)
+    from leasemill.store.postgres.admin.migrate import applied, migrations  # noqa: PLC0415  (psycopg is an extra)
 
     with _connected(url) as (connection, schema):
         known = applied(connection, schema)
@@ -74,7 +74,7 @@ def status(url: str, as_json: bool) -> None:
 @json_option
 def check(url: str, rebuild: bool, as_json: bool) -> None:
     """Check that what is derived agrees with jobs and executions. Reads everything."""
-    from leasemill.store.postgres import check as checking  # noqa: PLC0415  (psycopg is an extra)
+    from leasemill.store.postgres.admin import check as checking  # noqa: PLC0415  (psycopg is an extra)
 
     with _connected(url) as (connection, schema):
         wrong = checking.check(connection, schema)
@@ -106,8 +106,8 @@ def _connected(url: str) -> Iterator[tuple[psycopg.Connection[Any], str]]:
         import psycopg  # noqa: PLC0415  (an extra)
     except ImportError:
         raise Invalid("postgresql:// needs psycopg: pip install 'leasemill[postgres]'") from None
-    from leasemill.store.postgres.trouble import meaning, not_let_in, not_reached  # noqa: PLC0415
-    from leasemill.store.postgres.url import network_parameters, parse_url  # noqa: PLC0415
+    from leasemill.store.postgres.wire.errors import meaning, not_let_in, not_reached  # noqa: PLC0415
+    from leasemill.store.postgres.wire.url import network_parameters, parse_url  # noqa: PLC0415
 
     conninfo, options = parse_url(url)
     given = {"application_name": "leasemill db", **network_parameters(conninfo)}

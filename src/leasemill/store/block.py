@@ -1,7 +1,7 @@
 """What a store does around a commit's block, from entering it to the answer.
 
 Most stores do nothing before the answer is asked for: the commit is one record. PostgreSQL has a transaction open
-meanwhile, for the user's own writes (`store/postgres/user_commit.py`).
+meanwhile, for the user's own writes (`store/postgres/transactions/block.py`).
 """
 
 from __future__ import annotations

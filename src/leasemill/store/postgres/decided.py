@@ -22,10 +22,10 @@ from leasemill.kernel.machine import run
 from leasemill.kernel.model import Job, JobState, QueueMode
 from leasemill.kernel.state import Lane, LaneKey, State, finished_at, hold, make_ready
 from leasemill.store.postgres import hot, image
-from leasemill.store.postgres.arrays import int8, int8s, texts
-from leasemill.store.postgres.pool import Connection, Moved
 from leasemill.store.postgres.rows import job_of, policy_of, ranges_of
 from leasemill.store.postgres.site import RUN_CANCELLED, Site
+from leasemill.store.postgres.wire.arrays import int8, int8s, texts
+from leasemill.store.postgres.wire.connections import Connection, Moved
 
 AnswerT = TypeVar("AnswerT")
 BASE: Final = 2**62

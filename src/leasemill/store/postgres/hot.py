@@ -17,10 +17,10 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.decide import followup_id, offset_id
 from leasemill.kernel.model import JobSpec, JobState, QueueMode
 from leasemill.kernel.retry import DEFAULTS, LONGEST_EXPONENT, NO_POLICY, TIMEOUT_LEASES
-from leasemill.store.postgres.arrays import encoded, int8, int8s, texts
-from leasemill.store.postgres.pool import LOGGER, Connection, Moved
 from leasemill.store.postgres.rows import ABBREVIATED, Row, lease_of, policy_of, policy_text, terms_numbers, terms_of
 from leasemill.store.postgres.site import Site, Steps, advisory_key
+from leasemill.store.postgres.wire.arrays import encoded, int8, int8s, texts
+from leasemill.store.postgres.wire.connections import LOGGER, Connection, Moved
 
 ADMITTED_AT_ONCE: Final = 2_000
 NULL_TERMS: Final = int8s(terms_numbers(ABBREVIATED))

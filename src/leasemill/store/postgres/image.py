@@ -9,8 +9,8 @@ from msgspec import Struct
 
 from leasemill.kernel.model import Action, Execution, ExecutionStatus, Job, JobState, Refusal, Verb
 from leasemill.kernel.state import LaneKey, State
-from leasemill.store.postgres.arrays import int8s, texts
 from leasemill.store.postgres.rows import policy_text, ranges_text, terms_text
+from leasemill.store.postgres.wire.arrays import int8s, texts
 
 LIVE_STATES = (JobState.READY, JobState.LEASED)
 

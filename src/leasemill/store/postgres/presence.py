@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from leasemill.kernel.model import SECOND
-from leasemill.store.postgres.pool import Pool
 from leasemill.store.postgres.site import Site
+from leasemill.store.postgres.wire.connections import Pool
 from leasemill.store.presence import Present
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import Action, Job, JobState, QueueMode, Verb
 from leasemill.kernel.operate import JOBS_LOOKED_AT, KEPT_STATES, fits, is_further
-from leasemill.store.postgres.arrays import int8, int8s, texts
-from leasemill.store.postgres.pool import Connection
 from leasemill.store.postgres.rows import Row, job_of, policy_of, ranges_of
 from leasemill.store.postgres.site import Site
+from leasemill.store.postgres.wire.arrays import int8, int8s, texts
+from leasemill.store.postgres.wire.connections import Connection
 
 LOOKED_AT_ONCE = 1_000
 MOST_INT8 = 2**63 - 1

@@ -9,10 +9,10 @@ from hashlib import blake2b
 from typing import Any, Final, TypeAlias, TypeVar
 
 from leasemill.store.expiries import Expiries
-from leasemill.store.postgres.arrays import Int8Array, TextArray, int8, int8s, texts
-from leasemill.store.postgres.pool import Connection
 from leasemill.store.postgres.rows import Row
-from leasemill.store.postgres.statements import Statements
+from leasemill.store.postgres.wire.arrays import Int8Array, TextArray, int8, int8s, texts
+from leasemill.store.postgres.wire.connections import Connection
+from leasemill.store.postgres.wire.statements import Statements
 from leasemill.store.sources import Clock
 
 AnswerT = TypeVar("AnswerT")

@@ -27,21 +27,21 @@ from leasemill.kernel.validate import check
 from leasemill.store.base import Subscription, Verbs, Watch, hidden_password
 from leasemill.store.ends import Cancellations, Ends
 from leasemill.store.postgres import hot, reading
-from leasemill.store.postgres.arrays import int8
-from leasemill.store.postgres.bound import BoundStore
-from leasemill.store.postgres.commit_pool import CommitPool
+from leasemill.store.postgres.admin.migrate import applied, migrate, migrations
 from leasemill.store.postgres.decided import decide
-from leasemill.store.postgres.listen import Listener, News, PostgresWatch, Teller
-from leasemill.store.postgres.messages import Messages
-from leasemill.store.postgres.migrate import applied, migrate, migrations
-from leasemill.store.postgres.pool import LOGGER, Connection, Moved, Pool
 from leasemill.store.postgres.presence import PostgresPresence
 from leasemill.store.postgres.site import Site
-from leasemill.store.postgres.statements import Statements
-from leasemill.store.postgres.threads import Threads
-from leasemill.store.postgres.url import PostgresOptions, parse_url
-from leasemill.store.postgres.user_commit import PostgresBlock
-from leasemill.store.postgres.waiters import PostgresEndWatch, Waiters
+from leasemill.store.postgres.transactions.block import PostgresBlock
+from leasemill.store.postgres.transactions.messages import Messages
+from leasemill.store.postgres.transactions.using import BoundStore
+from leasemill.store.postgres.wire.arrays import int8
+from leasemill.store.postgres.wire.commit_connections import CommitPool
+from leasemill.store.postgres.wire.connections import LOGGER, Connection, Moved, Pool
+from leasemill.store.postgres.wire.listen import Listener, News, PostgresWatch, Teller
+from leasemill.store.postgres.wire.statements import Statements
+from leasemill.store.postgres.wire.threads import Threads
+from leasemill.store.postgres.wire.url import PostgresOptions, parse_url
+from leasemill.store.postgres.wire.waiters import PostgresEndWatch, Waiters
 from leasemill.store.signal import Signal
 from leasemill.store.sources import Clock, Entropy
 

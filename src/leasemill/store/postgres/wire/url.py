@@ -18,7 +18,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from leasemill.errors import Invalid
 from leasemill.store.base import hidden_password
-from leasemill.store.postgres.statements import check_schema
+from leasemill.store.postgres.wire.statements import check_schema
 
 
 class PostgresOptions(Struct, frozen=True):

@@ -9,7 +9,7 @@ import psycopg
 from msgspec import Struct
 from psycopg import sql
 
-from leasemill.store.postgres.statements import check_schema, in_schema
+from leasemill.store.postgres.wire.statements import check_schema, in_schema
 
 FOLDER: Final = Path(__file__).parent / "schema"
 

@@ -23,9 +23,9 @@ from psycopg import errors
 from psycopg.abc import PQGen
 
 from leasemill.errors import LeasemillError, Unavailable
-from leasemill.store.postgres.arrays import register
-from leasemill.store.postgres.trouble import GONE, meaning, not_let_in, not_reached
-from leasemill.store.postgres.url import SERVER_NETWORK, PostgresOptions, network_parameters, session_options
+from leasemill.store.postgres.wire.arrays import register
+from leasemill.store.postgres.wire.errors import GONE, meaning, not_let_in, not_reached
+from leasemill.store.postgres.wire.url import SERVER_NETWORK, PostgresOptions, network_parameters, session_options
 
 LOGGER: Final = logging.getLogger("leasemill.postgres")
 ResultT = TypeVar("ResultT")

@@ -19,8 +19,8 @@ from psycopg.abc import PQGen
 from psycopg.rows import tuple_row
 
 from leasemill.errors import Unavailable
-from leasemill.store.postgres.trouble import GONE, not_reached
-from leasemill.store.postgres.url import SERVER_NETWORK, PostgresOptions, network_parameters, session_options
+from leasemill.store.postgres.wire.errors import GONE, not_reached
+from leasemill.store.postgres.wire.url import SERVER_NETWORK, PostgresOptions, network_parameters, session_options
 
 PREPARE_AFTER: Final = 5
 ConnectionT = TypeVar("ConnectionT")

@@ -16,10 +16,10 @@ from typing import Any, Final
 from psycopg import errors, sql
 
 from leasemill.store.ends import Ends, EndWatch
-from leasemill.store.postgres.arrays import int8s, texts
-from leasemill.store.postgres.pool import Connection
 from leasemill.store.postgres.rows import Row
 from leasemill.store.postgres.site import Site
+from leasemill.store.postgres.wire.arrays import int8s, texts
+from leasemill.store.postgres.wire.connections import Connection
 
 LOGGER: Final = logging.getLogger("leasemill.postgres")
 LOOK_EVERY_S: Final = 1.0

@@ -19,17 +19,17 @@ from leasemill.kernel.model import JobSpec
 from leasemill.kernel.validate import check
 from leasemill.store.block import Block
 from leasemill.store.postgres import hot
-from leasemill.store.postgres.commit_pool import (
+from leasemill.store.postgres.site import Site, Steps
+from leasemill.store.postgres.transactions.messages import Messages, is_as_before, is_not_held
+from leasemill.store.postgres.wire.commit_connections import (
     AsyncCommitConnection,
     CommitConnection,
     CommitPool,
     is_lost,
 )
-from leasemill.store.postgres.cursors import afollow, asay, follow, say
-from leasemill.store.postgres.messages import Messages, is_as_before, is_not_held
-from leasemill.store.postgres.pool import LOGGER, NOT_PREPARED, Moved
-from leasemill.store.postgres.site import Site, Steps
-from leasemill.store.postgres.trouble import not_reached
+from leasemill.store.postgres.wire.connections import LOGGER, NOT_PREPARED, Moved
+from leasemill.store.postgres.wire.cursors import afollow, asay, follow, say
+from leasemill.store.postgres.wire.errors import not_reached
 
 LONGEST_IDLE_MS: Final = 2_000_000_000
 SHORTEST_IDLE_MS: Final = 1_000

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import psycopg
 
-from leasemill.store.postgres.statements import check_schema, in_schema
+from leasemill.store.postgres.wire.statements import check_schema, in_schema
 
-FOLDER: Final = Path(__file__).parent / "sql"
+FOLDER: Final = Path(__file__).parent
 SHOWN: Final = 20
 
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from leasemill.errors import Invalid
 
-FOLDER: Final = Path(__file__).parent / "sql"
+FOLDER: Final = Path(__file__).parents[1] / "sql"
 NEEDLESS: Final = re.compile(r" ?([(),=<>+]) ?")
 WITHOUT: Final = {
     "enqueue_new": ("enqueue", "on conflict on constraint job_id do nothing"),

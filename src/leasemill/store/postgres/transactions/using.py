@@ -21,12 +21,12 @@ from leasemill.kernel.model import JobSpec
 from leasemill.kernel.validate import check
 from leasemill.store.base import FullStore, Subscription, Verbs, Watch
 from leasemill.store.block import Block
-from leasemill.store.postgres.cursors import afollow, follow
 from leasemill.store.postgres.hot import inserting
-from leasemill.store.postgres.listen import Teller
-from leasemill.store.postgres.pool import Moved
 from leasemill.store.postgres.site import Site
-from leasemill.store.postgres.trouble import UNREADY, first_line, meaning
+from leasemill.store.postgres.wire.connections import Moved
+from leasemill.store.postgres.wire.cursors import afollow, follow
+from leasemill.store.postgres.wire.errors import UNREADY, first_line, meaning
+from leasemill.store.postgres.wire.listen import Teller
 from leasemill.store.presence import Presence
 
 AnswerT = TypeVar("AnswerT")

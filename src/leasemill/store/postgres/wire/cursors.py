@@ -19,9 +19,9 @@ from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGresult
 from psycopg.rows import tuple_row
 
-from leasemill.store.postgres.arrays import int8, register
 from leasemill.store.postgres.rows import Row
 from leasemill.store.postgres.site import Site, Steps
+from leasemill.store.postgres.wire.arrays import int8, register
 
 AnswerT = TypeVar("AnswerT")
 

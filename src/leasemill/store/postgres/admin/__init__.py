@@ -1,0 +1,1 @@
+"""What an operator does to a schema: migrate, check, rebuild."""

@@ -1,0 +1,1 @@
+"""Enqueue and commit inside transactions of the user's."""
