@@ -17,9 +17,9 @@ from leasemill.errors import Invalid, JobConflict, LeaseLost, Unavailable
 from leasemill.job import JobHandle, JobType
 from leasemill.kernel import commands as c
 from leasemill.kernel.decide import followup_id
+from leasemill.store.backoff import backoff_s
 from leasemill.store.base import FullStore
 from leasemill.store.block import Block
-from leasemill.worker.pacing import backoff_s
 
 if TYPE_CHECKING:
     import psycopg

@@ -21,7 +21,7 @@ from leasemill.kernel.model import SECOND, Job, JobState, OnFailure, Policy
 from leasemill.kernel.validate import check_name, check_policy, check_text
 from leasemill.policy import SHORTEST_LEASE_US, Duration, microseconds
 from leasemill.store.base import FullStore
-from leasemill.worker.presence import new_worker_id
+from leasemill.store.presence import new_worker_id
 
 TOKEN: Final = re.compile(r"(?P<offset>\d{1,19})-.+", re.ASCII)
 """A token begins with its offset, so that a report finds its job without asking where the domain stands."""

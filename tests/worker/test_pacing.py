@@ -6,15 +6,16 @@ from collections import Counter
 
 import pytest
 
+from leasemill.store.backoff import backoff_s
 from leasemill.worker import pacing
 
 
 def test_a_store_that_stays_away_is_asked_less_and_less_often() -> None:
-    waits = [pacing.backoff_s(failures, 1.0) for failures in range(1, 12)]
+    waits = [backoff_s(failures, 1.0) for failures in range(1, 12)]
     assert waits[0] == pytest.approx(0.05)
     assert waits == sorted(waits)
-    assert waits[-1] == pacing.backoff_s(10_000, 1.0) == 1.0
-    assert all(pacing.backoff_s(failures, 0.0) == wait / 2 for failures, wait in enumerate(waits, 1))
+    assert waits[-1] == backoff_s(10_000, 1.0) == 1.0
+    assert all(backoff_s(failures, 0.0) == wait / 2 for failures, wait in enumerate(waits, 1))
 
 
 @pytest.mark.parametrize("lease_s", [0.05, 2, 30, 120])

@@ -79,7 +79,7 @@ def worker(
     """
     from leasemill import logs  # noqa: PLC0415  (--help must answer before these are imported)
     from leasemill.cli.loading import load_app  # noqa: PLC0415
-    from leasemill.worker.presence import new_worker_id  # noqa: PLC0415
+    from leasemill.store.presence import new_worker_id  # noqa: PLC0415
     from leasemill.worker.process import run_process  # noqa: PLC0415
     from leasemill.worker.worker import Worker  # noqa: PLC0415
 
@@ -114,7 +114,7 @@ def worker(
 
 def await_store(app: App) -> None:
     """A worker that starts while its store is unavailable waits for it, as a running one would."""
-    from leasemill.worker.pacing import backoff_s  # noqa: PLC0415  (--help must answer before this is imported)
+    from leasemill.store.backoff import backoff_s  # noqa: PLC0415  (--help must answer before this is imported)
 
     for failures in itertools.count(1):
         try:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import secrets
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -15,6 +17,11 @@ WORKERS: Final = "workers"
 RECORD: Final = ".worker"
 LONGEST_NAME: Final = 200  # of 255 bytes, with room for what is written beside it
 DIGEST: Final = "="  # begins no quoted id
+
+
+def new_worker_id() -> str:
+    """Shows people where to look: host, process, and a part that no other worker has."""
+    return f"{socket.gethostname()[:100]}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
 class Present(NamedTuple):

@@ -14,6 +14,7 @@ from typing import Final
 from leasemill.errors import Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import Policy
+from leasemill.store.backoff import backoff_s
 from leasemill.store.base import FullStore, Watch
 from leasemill.worker import pacing
 from leasemill.worker.metrics import Metrics
@@ -119,7 +120,7 @@ class Fetcher:
                 return self._store.watch(self._names)
             except Unavailable:
                 failures += 1
-                await asyncio.sleep(pacing.backoff_s(failures, self._store.entropy.jitter()))
+                await asyncio.sleep(backoff_s(failures, self._store.entropy.jitter()))
 
     async def _claim(self, size: int) -> tuple[list[c.Lease], float]:
         """The leases, and the time before they were first asked for."""
@@ -133,7 +134,7 @@ class Fetcher:
                 self._metrics.unavailable += 1
                 if failures == 1:
                     log.warning("the store is unavailable, will retry the claim with back-off: %s", error, extra=fields)
-                await self._sleep(pacing.backoff_s(failures, self._store.entropy.jitter()))
+                await self._sleep(backoff_s(failures, self._store.entropy.jitter()))
                 if self._is_stopping:
                     return [], sent_at
                 if pacing.is_request_stale(sent_at, time.monotonic(), self._times.shortest_lease_s):

@@ -17,11 +17,12 @@ from collections.abc import Callable, Iterable
 
 from leasemill.errors import Unavailable
 from leasemill.kernel import commands as c
+from leasemill.store.backoff import backoff_s
 from leasemill.store.base import Store, Subscription
 from leasemill.worker.background import Background
 from leasemill.worker.execution import Execution, Phase
 from leasemill.worker.metrics import Metrics
-from leasemill.worker.pacing import HURRY_EVERY_S, backoff_s, beat_at, retry_beat_s, worth_extending
+from leasemill.worker.pacing import HURRY_EVERY_S, beat_at, retry_beat_s, worth_extending
 from leasemill.worker.reporter import Ended
 
 log = logging.getLogger("leasemill.worker")

@@ -9,9 +9,6 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
-SHORTEST_BACKOFF_S: Final = 0.05
-LONGEST_BACKOFF_S: Final = 1.0
-
 BEAT_FRACTION: Final = 0.3
 """Of a lease: how long after its grant it is extended."""
 
@@ -55,12 +52,6 @@ PUT_OFF_LONGEST_S: Final = 60
 MISMATCH_SHORTEST_S: Final = 1.0
 MISMATCH_FRACTION: Final = 1 / 60
 """Of the mismatch timeout: the longest wait. All tries of a timeout are then among the executions kept (I8)."""
-
-
-def backoff_s(failures: int, jitter: float) -> float:
-    """How long to leave a store alone that was unavailable `failures` times in a row."""
-    ceiling = min(SHORTEST_BACKOFF_S * (1 << min(failures - 1, 20)), LONGEST_BACKOFF_S)
-    return ceiling * (0.5 + jitter / 2)
 
 
 # Leases ----------------------------------------------------------------------------------------------------------

@@ -5,20 +5,12 @@ The store has the place for them (`store.presence`); this says what is in them.
 
 from __future__ import annotations
 
-import os
-import secrets
-import socket
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, json
 
 if TYPE_CHECKING:  # `leasemill workers` reads records and needs none of what runs jobs
     from leasemill.worker.execution import Execution
-
-
-def new_worker_id() -> str:
-    """Tells people where to look: host, process, and a part that no other worker has."""
-    return f"{socket.gethostname()[:100]}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
 class RunningJob(Struct, frozen=True, omit_defaults=True):

@@ -17,12 +17,13 @@ from typing import Protocol, TypeVar, assert_never
 from leasemill.errors import Refused, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, JobState
+from leasemill.store.backoff import backoff_s
 from leasemill.store.base import Store
 from leasemill.worker.endings import Endings
 from leasemill.worker.execution import Execution
 from leasemill.worker.metrics import Metrics
 from leasemill.worker.outcome import Report
-from leasemill.worker.pacing import START_WORTH_TELLING_S, backoff_s, flush_in_s
+from leasemill.worker.pacing import START_WORTH_TELLING_S, flush_in_s
 
 log = logging.getLogger("leasemill.worker")
 

@@ -18,6 +18,7 @@ from leasemill.errors import LeasemillError, Unavailable
 from leasemill.job import JobType
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, AbortReason
+from leasemill.store.backoff import backoff_s
 from leasemill.store.base import FullStore
 from leasemill.worker import pacing
 from leasemill.worker.execution import Execution, Phase, Stop
@@ -228,7 +229,7 @@ class Runner:
             except Unavailable:
                 failures += 1
                 self._metrics.unavailable += 1
-                await asyncio.sleep(pacing.backoff_s(failures, self._store.entropy.jitter()))
+                await asyncio.sleep(backoff_s(failures, self._store.entropy.jitter()))
 
     def _put_off(self, lease: c.Lease, sent_at: float) -> None:
         """An earlier run of this job goes on in this worker: two at a time are one too many."""

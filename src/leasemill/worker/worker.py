@@ -25,6 +25,8 @@ from leasemill.kernel.model import SECOND, Policy
 from leasemill.kernel.validate import check_name, check_text
 from leasemill.logs import DETAILS
 from leasemill.policy import Duration, ReaperPreset, is_whole, microseconds, reaper_s
+from leasemill.store.backoff import backoff_s
+from leasemill.store.presence import new_worker_id
 from leasemill.wording import counted, listed
 from leasemill.worker import pacing
 from leasemill.worker.endings import Endings
@@ -36,7 +38,7 @@ from leasemill.worker.housekeeping import Chore, Housekeeping
 from leasemill.worker.identity import Identity
 from leasemill.worker.metrics import Metrics
 from leasemill.worker.mismatch import MISMATCH_TIMEOUT_S, Mismatches
-from leasemill.worker.presence import WorkerRecord, encode_record, new_worker_id, running_job
+from leasemill.worker.presence import WorkerRecord, encode_record, running_job
 from leasemill.worker.reaper import Reaper
 from leasemill.worker.reporter import Reporter
 from leasemill.worker.runner import Runner
@@ -437,7 +439,7 @@ class Worker:
                 failures += 1
                 self.metrics.unavailable += 1
                 log.warning("the store is unavailable, will retry: %s", error, extra={"worker": self.id})
-                wait_s = pacing.backoff_s(failures, self._store.entropy.jitter())
+                wait_s = backoff_s(failures, self._store.entropy.jitter())
                 await self._until(asyncio.ensure_future(self._stop_wanted.wait()), time.monotonic() + wait_s)
 
     def _reread_policies(self) -> None:
