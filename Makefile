@@ -122,7 +122,7 @@ test-floors: $(UV) ## Install each dependency at the lowest version pyproject.to
 	$(UV) pip install --quiet --python $(FLOORS) --resolution lowest-direct --editable '.[postgres,testing]'
 	$(UV) pip freeze --python $(FLOORS) --exclude-editable > $(FLOORS)/floors.txt
 	$(UV) pip install --quiet --python $(FLOORS) --constraint $(FLOORS)/floors.txt --group dev
-	$(FLOORS)/bin/python -m pytest $(PYTEST_ARGS) tests/app tests/cli tests/operate tests/postgres/test_app_and_worker.py
+	$(FLOORS)/bin/python -m pytest $(PYTEST_ARGS) tests/api tests/cli tests/operator tests/postgres/test_app_and_worker.py
 
 .PHONY: bench-kernel bench-embedded bench-worker bench-worklease
 bench-kernel: $(DEV) ## Measure the kernel alone

@@ -21,6 +21,7 @@ import psutil
 
 from benchmarks.disk import folder
 from benchmarks.report import Bar, finish, table
+from leasemill.api.worklease import WorkLease
 from leasemill.kernel import commands as c
 from leasemill.kernel.decide import offset_id
 from leasemill.kernel.image import Image, digest, image, jobs_in_order, restore
@@ -31,7 +32,6 @@ from leasemill.store.base import FullStore
 from leasemill.store.postgres.store import PostgresStore
 from leasemill.store.wal.store import FileStore
 from leasemill.testing.postgres import PostgresServer
-from leasemill.worklease import WorkLease
 
 DOMAINS = 1_000
 OFFSETS = 1_000_000

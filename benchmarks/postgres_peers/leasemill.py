@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.postgres_peers.peer import Send, Tally, arguments, run, say
 from leasemill import App, Worker
-from leasemill.job import JobType
+from leasemill.api.job import JobType
 
 IN_LANE = 10
 

@@ -29,31 +29,31 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from leasemill.app import App
-    from leasemill.context import Context
-    from leasemill.job import Call, FixedLane, JobHandle, JobType
+    from leasemill.api.app import App
+    from leasemill.api.context import Context
+    from leasemill.api.job import Call, FixedLane, JobHandle, JobType
+    from leasemill.api.outcomes import Fail, Release, RetryAfter
+    from leasemill.api.policy import Retry
+    from leasemill.api.worklease import AcquireStatus, FailStatus, SucceedStatus, WorkLease
     from leasemill.kernel.model import JobState
-    from leasemill.outcomes import Fail, Release, RetryAfter
-    from leasemill.policy import Retry
     from leasemill.worker.worker import Worker
-    from leasemill.worklease import AcquireStatus, FailStatus, SucceedStatus, WorkLease
 else:
     _HOMES = {
-        "AcquireStatus": "leasemill.worklease",
-        "App": "leasemill.app",
-        "Call": "leasemill.job",
-        "Context": "leasemill.context",
-        "Fail": "leasemill.outcomes",
-        "FailStatus": "leasemill.worklease",
-        "FixedLane": "leasemill.job",
-        "JobHandle": "leasemill.job",
+        "AcquireStatus": "leasemill.api.worklease",
+        "App": "leasemill.api.app",
+        "Call": "leasemill.api.job",
+        "Context": "leasemill.api.context",
+        "Fail": "leasemill.api.outcomes",
+        "FailStatus": "leasemill.api.worklease",
+        "FixedLane": "leasemill.api.job",
+        "JobHandle": "leasemill.api.job",
         "JobState": "leasemill.kernel.model",
-        "JobType": "leasemill.job",
-        "Release": "leasemill.outcomes",
-        "Retry": "leasemill.policy",
-        "RetryAfter": "leasemill.outcomes",
-        "SucceedStatus": "leasemill.worklease",
-        "WorkLease": "leasemill.worklease",
+        "JobType": "leasemill.api.job",
+        "Release": "leasemill.api.outcomes",
+        "Retry": "leasemill.api.policy",
+        "RetryAfter": "leasemill.api.outcomes",
+        "SucceedStatus": "leasemill.api.worklease",
+        "WorkLease": "leasemill.api.worklease",
         "Worker": "leasemill.worker.worker",
     }
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from leasemill.api.policy import LEASES_S, REAPER_INTERVALS_S
 from leasemill.cli import main
 from leasemill.kernel.model import SECOND
-from leasemill.policy import LEASES_S, REAPER_INTERVALS_S
 from leasemill.store.base import open_store
 from leasemill.worker.worker import Worker
 

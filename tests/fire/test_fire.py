@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from leasemill.api.job import JobType
 from leasemill.errors import Unavailable
-from leasemill.job import JobType
 from leasemill.kernel.model import JobState
 from leasemill.store.base import FullStore, open_store
 from leasemill.store.postgres.wire import connections as pool

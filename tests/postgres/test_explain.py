@@ -8,7 +8,7 @@ import pytest
 
 from leasemill.store.postgres.store import PostgresStore
 from leasemill.testing.conformance import DurableHarness, Harness
-from tests.explain.situations import ExplainSuite
+from tests.operator.situations import ExplainSuite
 
 
 class TestPostgres(ExplainSuite):

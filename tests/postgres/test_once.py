@@ -12,7 +12,7 @@ import pytest
 from psycopg import sql
 
 from leasemill import App, Context
-from leasemill.effects import Once
+from leasemill.api.effects import Once
 from leasemill.errors import Invalid
 from leasemill.kernel.model import JobState
 from leasemill.store.postgres.wire.url import parse_url

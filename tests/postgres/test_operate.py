@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.operate.operating import Desk, OperateSuite
-from tests.operate.run_time import RunTimeSuite
+from tests.operator.operating import Desk, OperateSuite
+from tests.operator.run_time import RunTimeSuite
 from tests.process.support import Scene
 
 

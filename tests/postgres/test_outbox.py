@@ -24,10 +24,10 @@ import pytest
 from psycopg.rows import namedtuple_row
 
 from leasemill import App, Context, JobState, JobType, Worker
+from leasemill.api.policy import LEASES_S, REAPER_INTERVALS_S
 from leasemill.errors import Invalid, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, AbortReason, Policy
-from leasemill.policy import LEASES_S, REAPER_INTERVALS_S
 from leasemill.store.postgres.store import PostgresStore
 from leasemill.store.postgres.wire.statements import FOLDER
 from leasemill.store.postgres.wire.url import parse_url

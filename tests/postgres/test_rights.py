@@ -15,9 +15,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from leasemill import App, Context, JobState, Retry, Worker
+from leasemill.api.job import JobHandle
 from leasemill.cli import main
 from leasemill.errors import Refused, Unavailable
-from leasemill.job import JobHandle
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec, Policy
 from leasemill.store.base import open_store

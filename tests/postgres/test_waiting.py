@@ -8,7 +8,7 @@ from typing import Any, cast
 import psycopg
 import pytest
 
-from leasemill.job import JobHandle
+from leasemill.api.job import JobHandle
 from leasemill.store.base import FullStore, open_store
 from leasemill.store.postgres.store import PostgresStore
 from leasemill.store.postgres.wire import waiters

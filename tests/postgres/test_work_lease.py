@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from leasemill.api.worklease import AcquireStatus, SucceedResult, SucceedStatus, WorkLease
 from leasemill.store.postgres.site import Site
 from leasemill.store.postgres.store import PostgresStore
 from leasemill.store.postgres.wire.connections import Connection
 from leasemill.testing.conformance import DurableHarness
 from leasemill.testing.rules import rule
-from leasemill.worklease import AcquireStatus, SucceedResult, SucceedStatus, WorkLease
 from tests.worklease.machine import compare
 from tests.worklease.racing import race
 

@@ -11,10 +11,10 @@ from click.testing import CliRunner
 
 from leasemill.cli import main
 from leasemill.errors import QueueRefused, Unavailable
-from leasemill.explain import Situation, explain, gather
 from leasemill.kernel import commands as c
 from leasemill.kernel.invariants import violations
 from leasemill.kernel.model import JobSpec, JobState
+from leasemill.operator.explain import Situation, explain, gather
 from leasemill.store.wal.format import checksum
 from leasemill.store.wal.log import Log
 from leasemill.store.wal.store import FileStore

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from leasemill import App, Release, Retry, Worker, logs
+from leasemill import App, Release, Retry, Worker
+from leasemill.api import logs
 from leasemill.store.memory import MemoryStore
 from leasemill.worker import endings
 from tests.worker.support import until, working

@@ -9,7 +9,7 @@ import re
 import pytest
 
 from leasemill import App, Fail
-from leasemill.fingerprint import normalised
+from leasemill.operator.fingerprint import normalised
 from leasemill.testing.drain import drain, in_memory
 from leasemill.worker.error_text import ERROR_BYTES, error_text
 

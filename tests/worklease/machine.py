@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, run_state_machine_as_test
 from hypothesis.stateful import rule as step
 
+from leasemill.api.worklease import AcquireResult, WorkLease
 from leasemill.errors import BacklogOrder, LeaseNotFound, TokenMismatch
 from leasemill.kernel.commands import JobFilter
 from leasemill.kernel.model import JobState
 from leasemill.testing.conformance import Harness
-from leasemill.worklease import AcquireResult, WorkLease
 from tests.worklease.document import BacklogOrdering, Document, MissingLease, WrongToken
 
 DOMAINS = ("A", "B", "a/b")

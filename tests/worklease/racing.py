@@ -7,9 +7,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
+from leasemill.api.worklease import AcquireStatus, WorkLease
 from leasemill.errors import BacklogOrder, LeaseNotFound, TokenMismatch
 from leasemill.store.base import FullStore
-from leasemill.worklease import AcquireStatus, WorkLease
 
 DOMAINS = ("A", "B")
 OFFSETS = range(25)

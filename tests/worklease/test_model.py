@@ -9,7 +9,8 @@ import pytest
 from hypothesis import settings
 from msgspec.structs import replace
 
-from leasemill import worklease
+from leasemill.api import worklease
+from leasemill.api.worklease import SucceedResult, WorkLease
 from leasemill.errors import Refused
 from leasemill.kernel import commands as c
 from leasemill.store.memory import MemoryStore
@@ -18,7 +19,6 @@ from leasemill.store.wal.store import FileStore
 from leasemill.testing.conformance import KeptHarness, ReopeningHarness
 from leasemill.testing.faults import SimulatedMachine
 from leasemill.testing.rules import rule
-from leasemill.worklease import SucceedResult, WorkLease
 from tests.worklease.machine import compare
 
 EXAMPLES = settings().max_examples

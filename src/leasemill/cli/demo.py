@@ -28,11 +28,11 @@ from leasemill.cli.output import json_option, print_json
 from leasemill.errors import Refused, Unavailable
 from leasemill.kernel.model import JobState
 from leasemill.kernel.operate import ENDED_STATES
+from leasemill.operator.wording import counted
 from leasemill.store.base import FullStore, hidden_password, open_store
 from leasemill.testing import ledger
 from leasemill.testing.processes import TookTooLong, WorkerProcess, wait_until
 from leasemill.testing.trail import TRAIL_VARIABLE, Trail
-from leasemill.wording import counted
 
 WORKERS: Final = 3
 LANES: Final = 20

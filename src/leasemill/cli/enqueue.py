@@ -12,7 +12,7 @@ from leasemill.cli.filters import time_option
 from leasemill.cli.opening import app_url_option, refuse_memory
 from leasemill.cli.output import json_option, print_json
 from leasemill.errors import NotFound
-from leasemill.wording import did_you_mean
+from leasemill.operator.wording import did_you_mean
 
 
 @click.command()

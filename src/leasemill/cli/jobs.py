@@ -14,10 +14,10 @@ from leasemill.cli.output import instant, json_option, print_json, print_table, 
 from leasemill.cli.sweep import cancel, failures, purge, redrive
 from leasemill.cli.workers import at_work
 from leasemill.errors import NotFound
-from leasemill.explain import explain, gather
 from leasemill.kernel.model import NEVER, Cancellation, Execution, Job, JobState, Refusal
 from leasemill.kernel.operate import last_error
-from leasemill.wording import counted
+from leasemill.operator.explain import explain, gather
+from leasemill.operator.wording import counted
 
 PAGE = 1_000
 ERROR_SHOWN = 60

@@ -14,9 +14,9 @@ from leasemill.cli.opening import by_option, opened, reason_option, url_option
 from leasemill.cli.output import instant, json_option, print_json, print_table
 from leasemill.cli.queues import all_queues
 from leasemill.errors import NotFound, Refused
-from leasemill.explain import what_it_does
 from leasemill.kernel.commands import Cancelled, JobFilter, LaneView
 from leasemill.kernel.model import Job, JobState
+from leasemill.operator.explain import what_it_does
 from leasemill.store.base import FullStore
 
 PAGE = 1_000

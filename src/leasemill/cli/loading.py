@@ -14,7 +14,7 @@ from typing import Final
 
 import click
 
-from leasemill.app import App
+from leasemill.api.app import App
 from leasemill.errors import Refused
 
 OUR_FRAMES: Final = (__file__, "<frozen importlib", import_module.__code__.co_filename)

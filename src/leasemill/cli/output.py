@@ -9,7 +9,7 @@ from typing import Final
 import click
 import msgspec
 
-from leasemill.times import instant, span
+from leasemill.operator.times import instant, span
 
 __all__ = ["instant", "json_option", "print_json", "print_table", "span"]
 

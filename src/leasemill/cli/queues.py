@@ -7,16 +7,16 @@ from typing import Any
 import click
 import msgspec
 
+from leasemill.api.policy import LEASES_S, SHORTEST_LEASE_US, check_backoff, microseconds
 from leasemill.cli.durations import metavar, seconds_or
 from leasemill.cli.opening import by_option, opened, reason_option, url_option
 from leasemill.cli.output import json_option, print_json, print_table
 from leasemill.errors import Invalid, NotFound
-from leasemill.explain import find_queue
 from leasemill.kernel.commands import QueueView
 from leasemill.kernel.model import SECOND, JobState, OnFailure, Policy
-from leasemill.policy import LEASES_S, SHORTEST_LEASE_US, check_backoff, microseconds
+from leasemill.operator.explain import find_queue
+from leasemill.operator.wording import did_you_mean, listed
 from leasemill.store.base import FullStore
-from leasemill.wording import did_you_mean, listed
 
 PAGE = 1_000
 

@@ -13,8 +13,8 @@ from leasemill.cli.output import json_option, print_json, print_table, span
 from leasemill.cli.queues import all_queues
 from leasemill.cli.workers import records
 from leasemill.kernel.model import JobState
+from leasemill.operator.wording import counted
 from leasemill.store.base import FullStore
-from leasemill.wording import counted
 
 MISMATCHED_SHOWN = 5
 

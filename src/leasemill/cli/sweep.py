@@ -23,12 +23,12 @@ from leasemill.cli.lazy import EXIT_REFUSED
 from leasemill.cli.opening import by_option, opened, reason_option, url_option
 from leasemill.cli.output import instant, json_option, print_json, print_table
 from leasemill.errors import Invalid, Refused
-from leasemill.fingerprint import Groups, fingerprint
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import Job, JobState
 from leasemill.kernel.operate import ENDED_STATES, KEPT_STATES, REDRIVEN_STATES
+from leasemill.operator.fingerprint import Groups, fingerprint
+from leasemill.operator.wording import counted
 from leasemill.store.base import FullStore
-from leasemill.wording import counted
 
 PAGE: Final = 1_000
 PROGRESS_S: Final = 2.0

@@ -12,10 +12,10 @@ import msgspec
 
 from leasemill.cli.output import instant, json_option, print_json
 from leasemill.kernel.model import NEVER
+from leasemill.operator.wording import counted
 from leasemill.store.base import hidden_password
 from leasemill.store.wal.disk import holds_log
 from leasemill.store.wal.options import parse_folder_url
-from leasemill.wording import counted
 
 if TYPE_CHECKING:
     from leasemill.kernel.events import AnyEvent

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from leasemill.api.policy import REAPER_INTERVALS_S
 from leasemill.cli.durations import metavar, seconds_or
 from leasemill.cli.opening import app_url_option
 from leasemill.errors import LeasemillError, Unavailable
-from leasemill.policy import REAPER_INTERVALS_S
-from leasemill.wording import did_you_mean
+from leasemill.operator.wording import did_you_mean
 
 if TYPE_CHECKING:
-    from leasemill.app import App
+    from leasemill.api.app import App
 
 log = logging.getLogger("leasemill.worker")
 
@@ -77,7 +77,7 @@ def worker(
     After SIGTERM or SIGINT it claims no more jobs, waits for the running ones, and gives back the rest. After a second
     signal it does not wait.
     """
-    from leasemill import logs  # noqa: PLC0415  (--help must answer before these are imported)
+    from leasemill.api import logs  # noqa: PLC0415  (--help must answer before these are imported)
     from leasemill.cli.loading import load_app  # noqa: PLC0415
     from leasemill.store.presence import new_worker_id  # noqa: PLC0415
     from leasemill.worker.process import run_process  # noqa: PLC0415

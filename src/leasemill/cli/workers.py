@@ -10,8 +10,8 @@ import msgspec
 
 from leasemill.cli.opening import opened, url_option
 from leasemill.cli.output import json_option, print_json, print_table, span
-from leasemill.explain import AtWork
 from leasemill.kernel.model import SECOND
+from leasemill.operator.explain import AtWork
 from leasemill.store.presence import Presence
 from leasemill.worker.presence import RunningJob, WorkerRecord, decode_record
 

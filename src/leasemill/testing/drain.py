@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from leasemill.app import App
+from leasemill.api.app import App
 from leasemill.errors import Invalid
 from leasemill.kernel import commands as c
 from leasemill.store.memory import MemoryStore

@@ -18,10 +18,10 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from leasemill.app import App
-from leasemill.context import Context
+from leasemill.api.app import App
+from leasemill.api.context import Context
+from leasemill.api.job import Call
 from leasemill.errors import LeaseLost
-from leasemill.job import Call
 from leasemill.kernel import commands as c
 from leasemill.kernel.decide import followup_id
 from leasemill.kernel.model import AbortReason, Execution, Job, JobState, Refusal, Verb

@@ -13,7 +13,7 @@ from typing import Final, Literal, TypeAlias
 
 from msgspec import Struct, json
 
-from leasemill.context import Context
+from leasemill.api.context import Context
 
 TRAIL_VARIABLE: Final = "LEASEMILL_TRAIL"
 

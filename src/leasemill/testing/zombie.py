@@ -29,8 +29,8 @@ from typing import Final
 import click
 import msgspec
 
-from leasemill.app import App
-from leasemill.context import Context
+from leasemill.api.app import App
+from leasemill.api.context import Context
 from leasemill.errors import LeaseLost
 from leasemill.kernel.decide import followup_id
 from leasemill.kernel.model import Job, JobSpec, JobState

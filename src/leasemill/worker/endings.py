@@ -11,11 +11,11 @@ import logging
 import time
 from typing import Any, Final
 
+from leasemill.api.logs import DETAILS
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, JobState
-from leasemill.logs import DETAILS
-from leasemill.times import span
-from leasemill.wording import counted
+from leasemill.operator.times import span
+from leasemill.operator.wording import counted
 from leasemill.worker.execution import Execution
 
 log = logging.getLogger("leasemill.worker")

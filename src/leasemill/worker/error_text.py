@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Iterator
 from typing import Final
 
-from leasemill.outcomes import Outcome
+from leasemill.api.outcomes import Outcome
 
 ERROR_BYTES: Final = 8 * 1024
 FIRST_LINE_BYTES: Final = 1024

@@ -8,9 +8,9 @@ import time
 from enum import Enum, auto
 from typing import Any
 
-from leasemill.context import Context, LossSignal
+from leasemill.api.context import Context, LossSignal
+from leasemill.api.job import JobType
 from leasemill.errors import Invalid
-from leasemill.job import JobType
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND
 from leasemill.store.base import FullStore

@@ -16,12 +16,12 @@ from collections.abc import Callable
 from typing import Final
 
 from leasemill.errors import LeasemillError
-from leasemill.fingerprint import normalised
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND
-from leasemill.mismatch import MISMATCH, mismatches
+from leasemill.operator.fingerprint import normalised
+from leasemill.operator.mismatch import MISMATCH, mismatches
+from leasemill.operator.times import instant, span
 from leasemill.store.base import FullStore
-from leasemill.times import instant, span
 from leasemill.worker.error_text import fitting
 from leasemill.worker.execution import Execution
 from leasemill.worker.metrics import Metrics

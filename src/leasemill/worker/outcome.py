@@ -6,11 +6,11 @@ import inspect
 import time
 from typing import TypeAlias, assert_never
 
+from leasemill.api.logs import running
+from leasemill.api.outcomes import INVALID_RESULT, Fail, Outcome, Release, RetryAfter
 from leasemill.errors import Invalid
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND
-from leasemill.logs import running
-from leasemill.outcomes import INVALID_RESULT, Fail, Outcome, Release, RetryAfter
 from leasemill.worker.error_text import error_text, fitting, message
 from leasemill.worker.execution import Execution
 

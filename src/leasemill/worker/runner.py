@@ -14,8 +14,8 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, assert_never
 
+from leasemill.api.job import JobType
 from leasemill.errors import LeasemillError, Unavailable
-from leasemill.job import JobType
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, AbortReason
 from leasemill.store.backoff import backoff_s

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any, Final
 
-from leasemill import logs
+from leasemill.api import logs
 from leasemill.worker.background import Background
 from leasemill.worker.execution import Execution
 from leasemill.worker.metrics import Metrics

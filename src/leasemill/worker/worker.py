@@ -18,16 +18,16 @@ from contextlib import suppress
 from typing import Any, Final
 
 from leasemill import __version__
-from leasemill.app import App
+from leasemill.api.app import App
+from leasemill.api.logs import DETAILS
+from leasemill.api.policy import Duration, ReaperPreset, is_whole, microseconds, reaper_s
 from leasemill.errors import Invalid, Unavailable, WorkerStuck
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, Policy
 from leasemill.kernel.validate import check_name, check_text
-from leasemill.logs import DETAILS
-from leasemill.policy import Duration, ReaperPreset, is_whole, microseconds, reaper_s
+from leasemill.operator.wording import counted, listed
 from leasemill.store.backoff import backoff_s
 from leasemill.store.presence import new_worker_id
-from leasemill.wording import counted, listed
 from leasemill.worker import pacing
 from leasemill.worker.endings import Endings
 from leasemill.worker.execution import Execution, Phase

@@ -14,8 +14,8 @@ from typing import Any, TypeAlias, cast
 
 import pytest
 
+from leasemill.api.job import JobHandle, has_ended
 from leasemill.errors import LeasemillError, NotFound, Unavailable
-from leasemill.job import JobHandle, has_ended
 from leasemill.kernel.commands import AckReport, JobFilter, Lease, NackReport, StartReport
 from leasemill.kernel.model import JobState, Policy
 from leasemill.store.base import FullStore

@@ -15,6 +15,16 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import pytest
 
+from leasemill.api.worklease import (
+    AcquireResult,
+    AcquireStatus,
+    FailResult,
+    FailStatus,
+    LeaseRecord,
+    SucceedResult,
+    SucceedStatus,
+    WorkLease,
+)
 from leasemill.errors import BacklogOrder, Invalid, LeaseNotFound, QueueRefused, TokenMismatch
 from leasemill.kernel.commands import JobFilter
 from leasemill.kernel.model import JobState, OnFailure, Policy, Verb
@@ -31,16 +41,6 @@ from leasemill.testing.conformance.steps import (
     set_policy,
 )
 from leasemill.testing.rules import rule
-from leasemill.worklease import (
-    AcquireResult,
-    AcquireStatus,
-    FailResult,
-    FailStatus,
-    LeaseRecord,
-    SucceedResult,
-    SucceedStatus,
-    WorkLease,
-)
 
 A: Final = "A"
 B: Final = "B"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from leasemill.explain import AtWork, Explanation, Situation, explain, gather
 from leasemill.kernel.model import ACTIONS_KEPT, SECOND, JobState, OnFailure, Policy
+from leasemill.operator.explain import AtWork, Explanation, Situation, explain, gather
+from leasemill.operator.times import instant
 from leasemill.testing.conformance import Harness
 from leasemill.testing.conformance.steps import (
     LANE,
@@ -32,7 +33,6 @@ from leasemill.testing.conformance.steps import (
     spec,
     started,
 )
-from leasemill.times import instant
 
 BLOCK = Policy(max_retries=0, max_expirations=1, on_failure=OnFailure.BLOCK)
 HERE = (AtWork("worker-1", frozenset({QUEUE})),)

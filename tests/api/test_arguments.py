@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from leasemill import Context
-from leasemill.arguments import Arguments, lane_key
+from leasemill.api.arguments import Arguments, lane_key
 from leasemill.errors import Invalid
 from leasemill.testing.rules import rule
 

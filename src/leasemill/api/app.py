@@ -14,13 +14,13 @@ from contextlib import contextmanager
 from types import FrameType, MappingProxyType, TracebackType
 from typing import Any, Concatenate, Final, ParamSpec, Protocol, Self, TypeVar, overload
 
-from leasemill.arguments import Arguments
-from leasemill.context import Context
+from leasemill.api.arguments import Arguments
+from leasemill.api.context import Context
+from leasemill.api.job import Call, FixedLane, JobHandle, JobType, LaneRule, aenqueue_all, check_priority, enqueue_all
+from leasemill.api.policy import Duration, LeasePreset, OnFailureChoice, Retry, kind_policy
 from leasemill.errors import Invalid
-from leasemill.job import Call, FixedLane, JobHandle, JobType, LaneRule, aenqueue_all, check_priority, enqueue_all
 from leasemill.kernel.model import OnFailure
 from leasemill.kernel.validate import check_name
-from leasemill.policy import Duration, LeasePreset, OnFailureChoice, Retry, kind_policy
 from leasemill.store.base import FullStore, choose_url, hidden_password, open_store
 
 P = ParamSpec("P")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from leasemill.policy import Duration, microseconds
+from leasemill.api.policy import Duration, microseconds
 
 RELEASE_DELAY_S: Final = 1.0
 INVALID_RESULT: Final = "InvalidResult: "

@@ -14,12 +14,12 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final, assert_never
 
+from leasemill.api.policy import SHORTEST_LEASE_US, Duration, microseconds
 from leasemill.errors import BacklogOrder, LeaseNotFound, Refused, TokenMismatch
 from leasemill.kernel import commands as c
 from leasemill.kernel.decide import offset_id
 from leasemill.kernel.model import SECOND, Job, JobState, OnFailure, Policy
 from leasemill.kernel.validate import check_name, check_policy, check_text
-from leasemill.policy import SHORTEST_LEASE_US, Duration, microseconds
 from leasemill.store.base import FullStore
 from leasemill.store.presence import new_worker_id
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from leasemill.fingerprint import MOST_GROUPS, OTHERS, Groups, fingerprint, normalised
 from leasemill.kernel.model import AbortReason, Execution, ExecutionStatus, Job, JobSpec, JobState, Terms
+from leasemill.operator.fingerprint import MOST_GROUPS, OTHERS, Groups, fingerprint, normalised
 
 
 def failed(job_id: str, error: str, kind: str = "kind", at: int = 1) -> Job:

@@ -9,18 +9,18 @@ from typing import TypeVar
 
 import pytest
 
-from leasemill.explain import Situation, explain, gather
 from leasemill.kernel import commands as c
 from leasemill.kernel import decide
 from leasemill.kernel.machine import run
 from leasemill.kernel.model import QueueMode
+from leasemill.operator.explain import Situation, explain, gather
 from leasemill.store.base import Subscription, Verbs, Watch
 from leasemill.store.memory import MemoryStore
 from leasemill.store.wal.options import FileOptions
 from leasemill.store.wal.store import FileStore
 from leasemill.testing.conformance import DurableHarness, Harness, KeptHarness
-from tests.explain.situations import ExplainSuite
 from tests.kernel.world import World, history
+from tests.operator.situations import ExplainSuite
 
 AnswerT = TypeVar("AnswerT")
 

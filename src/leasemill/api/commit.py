@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar, assert_never
 
+from leasemill.api.job import JobHandle, JobType
 from leasemill.errors import Invalid, JobConflict, LeaseLost, Unavailable
-from leasemill.job import JobHandle, JobType
 from leasemill.kernel import commands as c
 from leasemill.kernel.decide import followup_id
 from leasemill.store.backoff import backoff_s
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import psycopg
     from psycopg.abc import Params
 
-    from leasemill.context import Context
+    from leasemill.api.context import Context
 
     Query: TypeAlias = str | bytes | psycopg.sql.SQL | psycopg.sql.Composed
 

@@ -12,10 +12,10 @@ from collections.abc import MutableMapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from leasemill import effects
-from leasemill.commit import Boundary
+from leasemill.api import effects
+from leasemill.api.commit import Boundary
+from leasemill.api.job import JobType
 from leasemill.errors import Invalid, LeaseLost
-from leasemill.job import JobType
 from leasemill.kernel import commands as c
 from leasemill.store.base import FullStore
 

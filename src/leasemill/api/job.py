@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Protocol, Type
 
 import msgspec
 
-from leasemill.arguments import Arguments, lane_key
+from leasemill.api.arguments import Arguments, lane_key
+from leasemill.api.policy import Duration, is_whole, microseconds
 from leasemill.errors import Invalid, JobCancelled, JobConflict, JobDead, JobFailed, NoResult, NotFound, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, Job, JobSpec, JobState, Policy
 from leasemill.kernel.operate import ENDED_STATES
 from leasemill.kernel.validate import BATCH_ITEMS
-from leasemill.policy import Duration, is_whole, microseconds
 from leasemill.store.base import FullStore
 
 if TYPE_CHECKING:

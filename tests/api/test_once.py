@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leasemill import App, Context
-from leasemill.effects import Connection, Once, http_headers
+from leasemill.api.effects import Connection, Once, http_headers
 from leasemill.errors import Invalid, LeaseLost
 from leasemill.kernel.model import JobState
 from leasemill.testing.clock import ManualClock

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from leasemill import App, Context, __version__, logs
+from leasemill import App, Context, __version__
+from leasemill.api import logs
 from leasemill.testing.drain import drain
 
 

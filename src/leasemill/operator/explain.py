@@ -14,6 +14,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from leasemill.api.outcomes import INVALID_RESULT
 from leasemill.kernel.commands import LaneView, QueueView
 from leasemill.kernel.model import (
     ACTIONS_KEPT,
@@ -28,11 +29,10 @@ from leasemill.kernel.model import (
     Verb,
 )
 from leasemill.kernel.operate import last_error
-from leasemill.mismatch import MISMATCH, is_mismatch, mismatches
-from leasemill.outcomes import INVALID_RESULT
+from leasemill.operator.mismatch import MISMATCH, is_mismatch, mismatches
+from leasemill.operator.times import instant, span
+from leasemill.operator.wording import counted, listed, times
 from leasemill.store.base import Inspector
-from leasemill.times import instant, span
-from leasemill.wording import counted, listed, times
 
 ENDS_TOLD: Final = 10
 """Earlier attempts that are told one by one; of more, the first and the latest."""
