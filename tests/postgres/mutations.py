@@ -26,7 +26,7 @@ from leasemill.testing.postgres import PostgresServer
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 SOURCE: Final = ROOT / "src"
-SQL: Final = Path("leasemill/store/postgres/sql")
+FILES: Final = {file.stem: file for file in (SOURCE / "leasemill/store/postgres").glob("*/*.sql")}
 CONFORMANCE: Final = "tests/postgres/test_postgres_conformance.py"
 LOCKED: Final = "tests/postgres/test_locked_rows.py"
 BLOCKS: Final = "tests/postgres/test_guards.py"
@@ -250,7 +250,7 @@ MUTATIONS: Final = (
 
 def mutated(wanted: Mutation) -> str:
     """The changed statement; the text must be found exactly once."""
-    text = (SOURCE / SQL / f"{wanted.file}.sql").read_text()
+    text = FILES[wanted.file].read_text()
     if text.count(wanted.old) != 1:
         raise ValueError(f"{wanted.name}: in {wanted.file}.sql {text.count(wanted.old)} times, not once:\n{wanted.old}")
     return text.replace(wanted.old, wanted.new)
@@ -269,7 +269,7 @@ def judge(wanted: Mutation, url: str) -> Verdict:
     with tempfile.TemporaryDirectory(prefix="leasemill-mutant-") as folder:
         copy = Path(folder) / "src"
         shutil.copytree(SOURCE, copy, ignore=shutil.ignore_patterns("__pycache__"))
-        (copy / SQL / f"{wanted.file}.sql").write_text(mutated(wanted))
+        (copy / FILES[wanted.file].relative_to(SOURCE)).write_text(mutated(wanted))
         failed = failures(copy, wanted, url)
     return Verdict(wanted, next(iter(failed), None), time.monotonic() - began)
 

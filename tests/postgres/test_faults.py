@@ -12,8 +12,8 @@ import pytest
 from leasemill.errors import Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec, JobState
-from leasemill.store.postgres import hot
 from leasemill.store.postgres.store import PostgresStore
+from leasemill.store.postgres.verbs import claim, enqueue
 from leasemill.store.postgres.wire import connections as pool
 from leasemill.store.postgres.wire.url import parse_url
 from leasemill.testing.postgres import PostgresServer
@@ -118,10 +118,10 @@ def test_a_claim_repeated_while_the_first_is_at_work_waits_for_it(postgres_url: 
         command = c.Claim("w", ["q"], 2, ["t1", "t2"], "request")
 
         def repeat() -> list[c.Lease]:
-            return store._pool.run(lambda own: hot.claim(store._site, own, command, is_repeat=True).leases)
+            return store._pool.run(lambda own: claim.claim(store._database, own, command, is_repeat=True).leases)
 
         with store._pool.connect() as first, first.transaction():
-            leases = hot.claim(store._site, first, command, is_repeat=False).leases
+            leases = claim.claim(store._database, first, command, is_repeat=False).leases
             repeated = executor.submit(repeat)
             with pytest.raises(TimeoutError):
                 repeated.result(0.2)
@@ -145,11 +145,11 @@ def test_ids_said_to_be_new_that_are_known_are_answered_as_any_others(postgres_u
 def test_new_jobs_whose_answer_was_lost_are_enqueued_once(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch, admin: psycopg.Connection[Any]
 ) -> None:
-    insert = hot.insert
+    insert = enqueue.insert
     lost: list[int] = []
 
-    def insert_and_lose(site: Any, connection: psycopg.Connection[Any], *given: Any, **options: Any) -> Any:
-        answer = insert(site, connection, *given, **options)
+    def insert_and_lose(database: Any, connection: psycopg.Connection[Any], *given: Any, **options: Any) -> Any:
+        answer = insert(database, connection, *given, **options)
         if not lost:
             lost.append(connection.info.backend_pid)
             admin.execute("select pg_terminate_backend(%s)", lost)
@@ -158,7 +158,7 @@ def test_new_jobs_whose_answer_was_lost_are_enqueued_once(
 
     with PostgresStore(postgres_url) as store:
         store.enqueue([JobSpec("first", "q", "k")])  # so that the queue is known, and the insert commits by itself
-        monkeypatch.setattr(hot, "insert", insert_and_lose)
+        monkeypatch.setattr(enqueue, "insert", insert_and_lose)
         assert store.run(c.Enqueue([JobSpec("job", "q", "k")], are_new=True)) == [c.Duplicate("job")]
         assert lost
         assert store.totals().counts[JobState.READY] == 2

@@ -14,9 +14,9 @@ import pytest
 
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, JobSpec, JobState, LossReason
-from leasemill.store.postgres import hot
 from leasemill.store.postgres.admin.check import check
 from leasemill.store.postgres.store import PostgresStore
+from leasemill.store.postgres.verbs import ack
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.rules import rule
 
@@ -76,8 +76,8 @@ def test_the_statement_that_ends_an_offset_needs_its_token(store: PostgresStore)
     job_id = acquired.lease.job.id
     with store._pool.connect() as connection:
         report = c.AckReport(job_id, "another")
-        assert hot.ack_offset(store._site, connection, report, "offsets", "a") == {}
-        assert hot.ack_offset(store._site, connection, c.AckReport(job_id, "token"), "offsets", "a")
+        assert ack.ack_offset(store._database, connection, report, "offsets", "a") == {}
+        assert ack.ack_offset(store._database, connection, c.AckReport(job_id, "token"), "offsets", "a")
 
 
 @rule("X4", "L2")

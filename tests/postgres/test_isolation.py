@@ -18,10 +18,11 @@ from psycopg.errors import SerializationFailure
 from leasemill import App, JobState
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec
-from leasemill.store.postgres import hot
+from leasemill.store.postgres import admission
 from leasemill.store.postgres.admin.check import check
 from leasemill.store.postgres.admin.migrate import migrate
 from leasemill.store.postgres.store import PostgresStore
+from leasemill.store.postgres.verbs import enqueue
 from leasemill.store.postgres.wire.url import parse_url
 from leasemill.testing.conformance import DurableHarness, Harness
 from leasemill.testing.conformance.acquire import Acquiring
@@ -77,8 +78,8 @@ def test_the_next_of_a_lane_is_not_stranded_under_another_default_isolation(
         acked: list[c.AckOutcome] = []
         acking = threading.Thread(target=lambda: acked.extend(store.ack([c.AckReport("head", lease.token)])))
         with producer._pool.connect() as connection, connection.transaction():
-            hot.insert(producer._site, connection, [JobSpec("next", "q", "k", lane="a")], None)
-            hot.admit(producer._site, connection)
+            enqueue.insert(producer._database, connection, [JobSpec("next", "q", "k", lane="a")], None)
+            admission.admit(producer._database, connection)
             acking.start()
             await_waiting(admin, "acking")
         acking.join(LIMIT_S)

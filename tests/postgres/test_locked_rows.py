@@ -13,10 +13,11 @@ import pytest
 
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, JobSpec, JobState, Policy
-from leasemill.store.postgres import hot
+from leasemill.store.postgres import admission
 from leasemill.store.postgres.admin.check import check
-from leasemill.store.postgres.decided import decide
+from leasemill.store.postgres.exact.decide import decide
 from leasemill.store.postgres.store import RETENTION_EVERY_S, PostgresStore
+from leasemill.store.postgres.verbs import commit, enqueue
 from leasemill.store.postgres.wire.url import parse_url
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.rules import rule
@@ -81,12 +82,12 @@ def test_a_claim_returns_what_it_was_granted_whatever_is_locked_beside_it(
     clock.advance(s=2)
     store.enqueue([JobSpec("new", "q", "k")])
     with store._pool.connect() as connection:
-        hot.insert(store._site, connection, [JobSpec("arrived", "q", "k", lane="a")], None)
+        enqueue.insert(store._database, connection, [JobSpec("arrived", "q", "k", lane="a")], None)
     store._retained_at_s -= RETENTION_EVERY_S
     with (
         locking(*lease_of("old")),
-        locking("select pg_advisory_xact_lock(%s)", store._site.retention_key),
-        locking("select pg_advisory_xact_lock(%s)", store._site.admission_key),
+        locking("select pg_advisory_xact_lock(%s)", store._database.retention_key),
+        locking("select pg_advisory_xact_lock(%s)", store._database.admission_key),
     ):
         assert claimed(store) == ["new"]
     assert [one.job_id for one in store.expire(10)] == ["old"]
@@ -124,7 +125,7 @@ def test_a_locked_lane_keeps_the_jobs_of_no_other_lane_from_an_idle_worker(
     (head,) = store.claim("w", ["q"], 1)
     with store._pool.connect() as connection:
         jobs = [JobSpec("behind", "q", "k", lane="a"), JobSpec("free", "q", "k", lane="b")]
-        hot.insert(store._site, connection, jobs, None)
+        enqueue.insert(store._database, connection, jobs, None)
     with locking("select from leasemill.lanes where lane = 'a' for update"):
         assert claimed(store, 5) == ["free"]
     assert claimed(store, 5) == []
@@ -136,8 +137,8 @@ def test_a_locked_lane_keeps_the_jobs_of_no_other_lane_from_an_idle_worker(
 @rule("N3")
 def test_a_worker_whose_claims_always_get_something_gets_what_arrives_in_lanes_too(store: PostgresStore) -> None:
     with store._pool.connect() as connection:
-        hot.fix_queues(store._site, connection, {"q"})
-        hot.insert(store._site, connection, [JobSpec("arrived", "q", "k", lane="a", priority=9)], None)
+        enqueue.fix_queues(store._database, connection, {"q"})
+        enqueue.insert(store._database, connection, [JobSpec("arrived", "q", "k", lane="a", priority=9)], None)
     seen: list[str] = []
 
     def busy() -> bool:
@@ -176,7 +177,7 @@ def test_expire_returns_what_it_recorded_while_another_forgets_jobs(
     store.claim("dead", ["q"], 1)
     clock.advance(s=2)
     store._retained_at_s -= RETENTION_EVERY_S
-    with locking("select pg_advisory_xact_lock(%s)", store._site.retention_key):
+    with locking("select pg_advisory_xact_lock(%s)", store._database.retention_key):
         assert [one.job_id for one in store.expire(10)] == ["old"]
 
 
@@ -217,7 +218,7 @@ def test_a_commit_with_follow_ups_in_its_own_lane_and_a_cancel_of_its_job_meet_n
         store.enqueue([JobSpec("head", "q", "k", lane="a")])
         (lease,) = store.claim("w", ["q"], 1)
         ended: list[Any] = []
-        insert = hot.insert
+        insert = enqueue.insert
 
         def insert_while_the_cancel_waits(*given: Any, **named: Any) -> Any:
             cancelling.start()
@@ -229,15 +230,15 @@ def test_a_commit_with_follow_ups_in_its_own_lane_and_a_cancel_of_its_job_meet_n
             try:
                 with store._pool.connect() as connection:
                     command = c.Cancel(["head"], "ada", "because")
-                    ended.extend(decide(store._site, connection, command, ids=["head"]))
+                    ended.extend(decide(store._database, connection, command, ids=["head"]))
             except psycopg.Error as error:
                 ended.append(error)
 
         cancelling = threading.Thread(target=cancel)
-        monkeypatch.setattr(hot, "insert", insert_while_the_cancel_waits)
+        monkeypatch.setattr(commit, "insert", insert_while_the_cancel_waits)
         command = c.Commit("head", lease.token, b"1", [c.Followup("q", "k", lane="a")])
         with store._pool.connect() as connection:
-            outcome = hot.commit(store._site, connection, command, channel=None)
+            outcome = commit.commit(store._database, connection, command, channel=None)
         cancelling.join(LIMIT_S)
         assert isinstance(outcome, c.Committed)
         assert ended == [c.Cancelled("head", JobState.SUCCEEDED)]  # X5
@@ -260,7 +261,7 @@ def test_a_claim_that_would_give_nothing_waits_for_an_admission_that_is_under_wa
             store.using(caller).enqueue([JobSpec("a", "q", "k", lane="x")])
         claimed: list[c.Lease] = []
         with psycopg.connect(conninfo) as other, other.transaction():
-            assert hot.admit(store._site, other)
+            assert admission.admit(store._database, other)
             claiming = threading.Thread(target=lambda: claimed.extend(store.claim("w", ["q"], 1)))
             claiming.start()
             query = "select count(*) from pg_stat_activity where application_name = %s and wait_event_type = 'Lock'"

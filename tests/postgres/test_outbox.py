@@ -29,7 +29,7 @@ from leasemill.errors import Invalid, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, AbortReason, Policy
 from leasemill.store.postgres.store import PostgresStore
-from leasemill.store.postgres.wire.statements import FOLDER
+from leasemill.store.postgres.wire.statements import FILES
 from leasemill.store.postgres.wire.url import parse_url
 from leasemill.testing.clock import ManualClock
 from leasemill.worker.housekeeping import Chore, Housekeeping
@@ -444,7 +444,7 @@ async def test_rule_020_032_a_worker_has_a_name_of_its_own_in_records_and_in_eve
 
 
 def test_rule_020_040_claims_skip_what_is_locked(app: App, shop: Connection, schema: str) -> None:
-    text = (FOLDER / "claim.sql").read_text()
+    text = FILES["claim"].read_text()
     assert len(re.findall(r"for update\b", text)) == len(re.findall(r"for update\b[^\n]*skip locked", text)) >= 1
 
     @app.job(queue="outbox")

@@ -20,10 +20,10 @@ import psycopg
 
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec, JobState, Policy
-from leasemill.store.postgres import hot
 from leasemill.store.postgres.admin.check import check, rebuild
-from leasemill.store.postgres.site import Site
+from leasemill.store.postgres.database import Database
 from leasemill.store.postgres.store import PostgresStore
+from leasemill.store.postgres.verbs import enqueue
 from leasemill.store.postgres.wire.statements import Statements
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.rules import rule
@@ -178,12 +178,12 @@ def test_a_job_that_commits_as_its_lanes_head_ends_is_never_stranded(
         store.ack([c.AckReport(lease.job.id, lease.token) for lease in store.claim("w", ["q"], 1)])
 
         def producer(seed: int) -> None:
-            draw, site = random.Random(seed), Site(Statements(schema), None, store.expiries)
+            draw, database = random.Random(seed), Database(Statements(schema), None, store.expiries)
             with store._pool.connect() as connection:
                 for number in range(count):
                     job = JobSpec(f"p{seed}-{number}", "q", "k", lane=draw.choice(lanes))
                     with connection.transaction():
-                        hot.insert(site, connection, [job], site.channel)
+                        enqueue.insert(database, connection, [job], database.channel)
                         time.sleep(draw.uniform(0, 0.004))
 
         def worker() -> None:
@@ -209,7 +209,7 @@ def test_an_open_transaction_of_a_producer_blocks_no_ack_and_no_lane(postgres_ur
         store.enqueue([JobSpec("head", "q", "k", lane="a"), JobSpec("behind", "q", "k", lane="a")])
         (lease,) = store.claim("w", ["q"], 1)
         with store._pool.connect() as connection, connection.transaction():
-            hot.insert(store._site, connection, [JobSpec("open", "q", "k", lane="a")], None)
+            enqueue.insert(store._database, connection, [JobSpec("open", "q", "k", lane="a")], None)
             (acked,) = store.ack([c.AckReport(lease.job.id, lease.token)])
             assert acked == c.Acked("head", c.LaneHint("behind", None))
             (lease,) = store.claim("w", ["q"], 1)

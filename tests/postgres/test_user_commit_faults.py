@@ -148,7 +148,8 @@ def test_the_question_waits_for_a_commit_that_is_under_way(
     with psycopg.connect(parse_url(postgres_url)[0], autocommit=True) as lost:
         lost.execute("begin")
         lost.execute(
-            store._site.statements["commit"], {"id": lease.job.id, "token": lease.token, "result": None, "now": None}
+            store._database.statements["commit"],
+            {"id": lease.job.id, "token": lease.token, "result": None, "now": None},
         )
         asked: list[str] = []
 

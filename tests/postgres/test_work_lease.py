@@ -11,7 +11,7 @@ import pytest
 from hypothesis import settings
 
 from leasemill.api.worklease import AcquireStatus, SucceedResult, SucceedStatus, WorkLease
-from leasemill.store.postgres.site import Site
+from leasemill.store.postgres.database import Database
 from leasemill.store.postgres.store import PostgresStore
 from leasemill.store.postgres.wire.connections import Connection
 from leasemill.testing.conformance import DurableHarness
@@ -58,9 +58,9 @@ def test_an_offset_that_lines_up_as_the_one_before_it_ends_is_never_stranded(pos
 
 def test_the_offsets_of_a_domain_take_the_straight_path(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
-    ask = Site.all
+    ask = Database.all
 
-    def noted(self: Site, connection: Connection, name: str, given: Mapping[str, Any]) -> list[Any]:
+    def noted(self: Database, connection: Connection, name: str, given: Mapping[str, Any]) -> list[Any]:
         asked.append(name)
         return ask(self, connection, name, given)
 
@@ -68,7 +68,7 @@ def test_the_offsets_of_a_domain_take_the_straight_path(postgres_url: str, monke
         work = WorkLease(store, "offsets")
         for offset in range(3):
             if offset == 1:
-                monkeypatch.setattr(Site, "all", noted)
+                monkeypatch.setattr(Database, "all", noted)
             lease = work.try_acquire("A", offset).lease
             assert lease is not None
             work.succeed("A", lease.token)

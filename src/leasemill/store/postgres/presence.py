@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from leasemill.kernel.model import SECOND
-from leasemill.store.postgres.site import Site
+from leasemill.store.postgres.database import Database
 from leasemill.store.postgres.wire.connections import Pool
 from leasemill.store.presence import Present
 
@@ -11,17 +11,19 @@ from leasemill.store.presence import Present
 class PostgresPresence:
     """A row for each worker. Called from threads, never from an event loop."""
 
-    def __init__(self, pool: Pool, site: Site) -> None:
+    def __init__(self, pool: Pool, database: Database) -> None:
         self._pool = pool
-        self._site = site
+        self._database = database
 
     def publish(self, worker_id: str, record: bytes) -> None:
         given = {"id": worker_id, "record": record}
-        self._pool.run(lambda connection: self._site.do(connection, "worker_publish", given))
+        self._pool.run(lambda connection: self._database.do(connection, "worker_publish", given))
 
     def records(self) -> list[Present]:
-        rows = self._pool.run(lambda connection: self._site.all(connection, "worker_records", {}))
+        rows = self._pool.run(lambda connection: self._database.all(connection, "worker_records", {}))
         return [Present(worker_id, bytes(record), age_us / SECOND) for worker_id, record, age_us in rows]
 
     def remove(self, worker_id: str) -> bool:
-        return bool(self._pool.run(lambda connection: self._site.all(connection, "worker_remove", {"id": worker_id})))
+        return bool(
+            self._pool.run(lambda connection: self._database.all(connection, "worker_remove", {"id": worker_id}))
+        )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import Action, Job, JobState, QueueMode, Verb
 from leasemill.kernel.operate import JOBS_LOOKED_AT, KEPT_STATES, fits, is_further
+from leasemill.store.postgres.database import Database
 from leasemill.store.postgres.rows import Row, job_of, policy_of, ranges_of
-from leasemill.store.postgres.site import Site
 from leasemill.store.postgres.wire.arrays import int8, int8s, texts
 from leasemill.store.postgres.wire.connections import Connection
 
@@ -15,28 +15,28 @@ MOST_INT8 = 2**63 - 1
 STATES = (JobState.READY, JobState.LEASED, JobState.SUCCEEDED, JobState.FAILED, JobState.DEAD, JobState.CANCELLED)
 
 
-def get_job(site: Site, connection: Connection, query: c.GetJob) -> Job | None:
-    jobs = read_jobs(site, connection, ids=[query.job_id])
+def get_job(database: Database, connection: Connection, query: c.GetJob) -> Job | None:
+    jobs = read_jobs(database, connection, ids=[query.job_id])
     return jobs[0] if jobs else None
 
 
 def read_jobs(
-    site: Site, connection: Connection, *, nos: list[int] | None = None, ids: list[str] | None = None
+    database: Database, connection: Connection, *, nos: list[int] | None = None, ids: list[str] | None = None
 ) -> list[Job]:
     """Jobs by number or id, in the order of their sequence numbers."""
-    rows = site.all(connection, "read", {"nos": int8s(nos or []), "ids": texts(ids or [])})
+    rows = database.all(connection, "read", {"nos": int8s(nos or []), "ids": texts(ids or [])})
     return sorted((job_of(row)[1] for row in rows), key=lambda job: job.seq)
 
 
-def list_jobs(site: Site, connection: Connection, query: c.ListJobs) -> c.JobPage:
+def list_jobs(database: Database, connection: Connection, query: c.ListJobs) -> c.JobPage:
     jobs, after = fitting(
-        site, connection, query.filter, None, query.limit, query.after, newest_first=query.newest_first
+        database, connection, query.filter, None, query.limit, query.after, newest_first=query.newest_first
     )
     return c.JobPage(tuple(jobs), after)
 
 
 def fitting(
-    site: Site,
+    database: Database,
     connection: Connection,
     wanted: c.JobFilter,
     states: frozenset[JobState] | None,
@@ -48,7 +48,7 @@ def fitting(
     """O6: at most `limit` jobs that fit, and where to go on; looks at a bounded number."""
     found: list[Job] = []
     if wanted.job_ids is not None:
-        named = read_jobs(site, connection, ids=list(wanted.job_ids))
+        named = read_jobs(database, connection, ids=list(wanted.job_ids))
         further = [job for job in named if is_further(job.seq, after, newest_first)]
         for job in _in_order(further, newest_first):
             if (states is None or job.state in states) and fits(job, wanted):
@@ -69,8 +69,8 @@ def fitting(
             "kind": wanted.kind,
             "lane": wanted.lane,
         }
-        rows = site.all(connection, statement, given)
-        may_fit = read_jobs(site, connection, nos=[no for no, _, may_fit in rows if may_fit])
+        rows = database.all(connection, statement, given)
+        may_fit = read_jobs(database, connection, nos=[no for no, _, may_fit in rows if may_fit])
         for job in _in_order(may_fit, newest_first):
             if (states is None or job.state in states) and fits(job, wanted):
                 found.append(job)
@@ -86,9 +86,9 @@ def _in_order(jobs: list[Job], newest_first: bool) -> list[Job]:
     return jobs[::-1] if newest_first else jobs
 
 
-def list_queues(site: Site, connection: Connection, query: c.ListQueues) -> list[c.QueueView]:
+def list_queues(database: Database, connection: Connection, query: c.ListQueues) -> list[c.QueueView]:
     given = {"after": query.after, "limit": int8(query.limit)}
-    return [_queue_view(row) for row in site.all(connection, "list_queues", given)]
+    return [_queue_view(row) for row in database.all(connection, "list_queues", given)]
 
 
 def _queue_view(row: Row) -> c.QueueView:
@@ -103,29 +103,29 @@ def _queue_view(row: Row) -> c.QueueView:
     )
 
 
-def due_in(site: Site, connection: Connection, query: c.DueIn) -> int | None:
-    (due,) = site.one(connection, "due_in", {"queues": texts(query.queues)})
+def due_in(database: Database, connection: Connection, query: c.DueIn) -> int | None:
+    (due,) = database.one(connection, "due_in", {"queues": texts(query.queues)})
     return None if due is None else int(due)
 
 
-def get_lane(site: Site, connection: Connection, query: c.GetLane) -> c.LaneView | None:
-    views = _lanes(site, connection, query.queue, query.lane, False, 0, 1)
+def get_lane(database: Database, connection: Connection, query: c.GetLane) -> c.LaneView | None:
+    views = _lanes(database, connection, query.queue, query.lane, False, 0, 1)
     return views[0][1] if views else None
 
 
-def list_lanes(site: Site, connection: Connection, query: c.ListLanes) -> c.LanePage:
-    views = _lanes(site, connection, query.queue, None, query.blocked_only, query.after, query.limit)
+def list_lanes(database: Database, connection: Connection, query: c.ListLanes) -> c.LanePage:
+    views = _lanes(database, connection, query.queue, None, query.blocked_only, query.after, query.limit)
     after = views[-1][0] if len(views) == query.limit else None
     return c.LanePage(tuple(view for _, view in views), after)
 
 
 def _lanes(
-    site: Site, connection: Connection, queue: str, lane: str | None, blocked_only: bool, after: int, limit: int
+    database: Database, connection: Connection, queue: str, lane: str | None, blocked_only: bool, after: int, limit: int
 ) -> list[tuple[int | None, c.LaneView]]:
     given = {"queue": queue, "lane": lane, "blocked_only": blocked_only, "after": int8(after), "limit": int8(limit)}
-    rows = site.all(connection, "list_lanes", given)
+    rows = database.all(connection, "list_lanes", given)
     heads = [row[1] for row in rows if row[1] is not None]
-    read = site.all(connection, "read", {"nos": int8s(heads), "ids": texts([])}) if heads else []
+    read = database.all(connection, "read", {"nos": int8s(heads), "ids": texts([])}) if heads else []
     jobs = dict(job_of(row) for row in read)
     return [
         (
@@ -144,11 +144,11 @@ def _lanes(
     ]
 
 
-def list_actions(site: Site, connection: Connection, query: c.ListActions) -> list[Action]:
-    rows = site.all(connection, "list_actions", {"limit": int8(query.limit)})
+def list_actions(database: Database, connection: Connection, query: c.ListActions) -> list[Action]:
+    rows = database.all(connection, "list_actions", {"limit": int8(query.limit)})
     return [Action(at, Verb(verb), by, target, reason) for at, verb, by, target, reason in rows]
 
 
-def totals(site: Site, connection: Connection) -> c.Totals:
-    *counts, timed, fence, seq, next_expiry_at = site.one(connection, "totals", {})
+def totals(database: Database, connection: Connection) -> c.Totals:
+    *counts, timed, fence, seq, next_expiry_at = database.one(connection, "totals", {})
     return c.Totals(dict(zip(STATES, counts, strict=True)), timed, fence, seq, next_expiry_at)

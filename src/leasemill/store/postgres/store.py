@@ -1,7 +1,7 @@
 """`postgresql://` the Store on PostgreSQL: which statement a command is, and what to do with what it leaves over.
 
-Hot verbs take the straight path (`hot`), one statement for a batch; what that leaves over, and everything rare, is
-decided by the kernel under locks (`decided`). Answers come after COMMIT. Adds no rule of queueing of its own.
+Common verbs take the fast path (`verbs`), one statement for a batch; what that leaves over, and everything rare, is
+decided by the kernel under locks (`exact`). Answers come after COMMIT. Adds no rule of queueing of its own.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from typing import Any, Final, TypeVar, cast
@@ -26,14 +26,15 @@ from leasemill.kernel.operate import ENDED_STATES, redriven_states
 from leasemill.kernel.validate import check
 from leasemill.store.base import Subscription, Verbs, Watch, hidden_password
 from leasemill.store.ends import Cancellations, Ends
-from leasemill.store.postgres import hot, reading
+from leasemill.store.postgres import admission, reading, retention
 from leasemill.store.postgres.admin.migrate import applied, migrate, migrations
-from leasemill.store.postgres.decided import decide
+from leasemill.store.postgres.database import Database
+from leasemill.store.postgres.exact.decide import decide
 from leasemill.store.postgres.presence import PostgresPresence
-from leasemill.store.postgres.site import Site
 from leasemill.store.postgres.transactions.block import PostgresBlock
 from leasemill.store.postgres.transactions.messages import Messages
 from leasemill.store.postgres.transactions.using import BoundStore
+from leasemill.store.postgres.verbs import ack, acquire, claim, commit, enqueue, extend, nack, release, start
 from leasemill.store.postgres.wire.arrays import int8
 from leasemill.store.postgres.wire.commit_connections import CommitPool
 from leasemill.store.postgres.wire.connections import LOGGER, Connection, Moved, Pool
@@ -47,7 +48,7 @@ from leasemill.store.sources import Clock, Entropy
 
 AnswerT = TypeVar("AnswerT")
 ReportT = TypeVar("ReportT", c.StartReport, c.LeaseRef, c.AckReport, c.NackReport, c.ReleaseReport)
-Work = Callable[[Connection], Any]
+FastPath = Callable[[Database, Connection, Sequence[Any]], Mapping[str, Any]]
 
 REPORTS_AT_ONCE: Final = 1_000
 LANE_TOKENS_KEPT: Final = 100_000
@@ -72,12 +73,12 @@ class PostgresStore(Verbs):
         self._pool = Pool(conninfo, self._options)
         self._commits = CommitPool(conninfo, self._options)
         self._messages: Messages | None = None
-        self._site = Site(Statements(self._options.schema), clock, self.expiries)
-        self.presence = PostgresPresence(self._pool, self._site)
+        self._database = Database(Statements(self._options.schema), clock, self.expiries)
+        self.presence = PostgresPresence(self._pool, self._database)
         self._signal = Signal()
         self._news = News()
         self._listen_lock = threading.Lock()
-        self._teller = Teller(self._site.channel, self._tell)
+        self._teller = Teller(self._database.channel, self._tell)
         self._listener: Listener | None = None
         self._ends = Ends(self._nudge)
         self._cancellations = Cancellations()
@@ -138,10 +139,10 @@ class PostgresStore(Verbs):
             if self._listener is None and self._options.listen and not self._is_closed:
                 self._listener = Listener(
                     self._pool.connect,
-                    self._site.channel,
+                    self._database.channel,
                     self._signal,
                     self._news,
-                    Waiters(self._site, self._ends),
+                    Waiters(self._database, self._ends),
                     self._cancellations,
                 )
 
@@ -180,33 +181,33 @@ class PostgresStore(Verbs):
             self._listener.join(until_s)
 
     def using(self, connection: object) -> BoundStore:
-        return BoundStore(self, self._site, self._teller, self.use_queues, connection)
+        return BoundStore(self, self._database, self._teller, self.use_queues, connection)
 
     def block(self, lease: c.Lease, seconds_left: float) -> PostgresBlock:
         if self._messages is None:
-            self._messages = Messages(self._site)
-        return PostgresBlock(self, self._site, self._commits, self._messages, lease, seconds_left)
+            self._messages = Messages(self._database)
+        return PostgresBlock(self, self._database, self._commits, self._messages, lease, seconds_left)
 
     # For transactions of users, on connections of our own
 
     def use_queues(self, jobs: Sequence[JobSpec]) -> None:
         """I7, on a connection of our own: a caller's transaction, however long, locks no queue."""
-        if self._site.claim_queues.issuperset(job.queue for job in jobs):
+        if self._database.claim_queues.issuperset(job.queue for job in jobs):
             return
 
         def work(connection: Connection) -> set[str]:
-            names = hot.check_enqueue_queues(self._site, connection, jobs)
-            hot.fix_queues(self._site, connection, names)
+            names = enqueue.check_enqueue_queues(self._database, connection, jobs)
+            enqueue.fix_queues(self._database, connection, names)
             return names
 
-        self._site.claim_queues.update(self._pool.run(work))
+        self._database.claim_queues.update(self._pool.run(work))
 
     def settle(self, command: c.Commit) -> c.CommitOutcome | None:
         """How a commit sent elsewhere ended, waiting for one under way. None: it did not happen, the lease is held."""
 
         def work(connection: Connection) -> c.CommitOutcome | None:
             try:
-                return decide(self._site, connection, command, ids=[command.job_id])
+                return decide(self._database, connection, command, ids=[command.job_id])
             except Moved:
                 return None
 
@@ -234,7 +235,7 @@ class PostgresStore(Verbs):
         def work(connection: Connection) -> list[c.EnqueueOutcome]:
             nonlocal tries
             tries += 1
-            return hot.enqueue(self._site, connection, command, channel=channel, is_repeat=tries > 1)
+            return enqueue.enqueue(self._database, connection, command, channel=channel, is_repeat=tries > 1)
 
         answer = self._pool.run(work)
         self._signal.notify()
@@ -242,9 +243,9 @@ class PostgresStore(Verbs):
 
     def _do_claim(self, command: c.Claim) -> list[c.Lease]:
         """What is granted is returned at once; only a claim that is granted nothing looks for more to give (L7)."""
-        site = self._site
-        if not site.claim_queues.issuperset(command.queues):
-            self._pool.run(lambda connection: hot.check_claim_queues(site, connection, command.queues))
+        database = self._database
+        if not database.claim_queues.issuperset(command.queues):
+            self._pool.run(lambda connection: claim.check_claim_queues(database, connection, command.queues))
         claimed = self._claimed(command)
         if not claimed.leases and (self._await_admission() or self._look(command.limit)):
             claimed = self._claimed(command)
@@ -253,24 +254,24 @@ class PostgresStore(Verbs):
         self._remember(claimed.leases)
         return claimed.leases
 
-    def _claimed(self, command: c.Claim) -> hot.Claimed:
+    def _claimed(self, command: c.Claim) -> claim.Claimed:
         tries = 0
 
-        def work(connection: Connection) -> hot.Claimed:
+        def work(connection: Connection) -> claim.Claimed:
             nonlocal tries
             tries += 1
-            return hot.claim(self._site, connection, command, is_repeat=tries > 1)
+            return claim.claim(self._database, connection, command, is_repeat=tries > 1)
 
         return self._pool.run(work, is_repeatable=command.request_id is not None)
 
     def _look(self, limit: int) -> bool:
         """L7: leases that have expired are recorded as such, arrived jobs are admitted. Whether there were any."""
-        site = self._site
-        from_at = site.look_from()
+        database = self._database
+        from_at = database.look_from()
         has_expired, has_arrived, now = self._pool.run(
-            lambda connection: site.one(connection, "due", {"from_at": int8(from_at)})
+            lambda connection: database.one(connection, "due", {"from_at": int8(from_at)})
         )
-        site.looked(from_at, until=now)
+        database.looked(from_at, until=now)
         if has_expired:
             self._expired(limit, from_at)
         if has_arrived:
@@ -279,7 +280,7 @@ class PostgresStore(Verbs):
 
     def _admit(self, connection: Connection) -> bool:
         with connection.transaction():
-            return hot.admit(self._site, connection)
+            return admission.admit(self._database, connection)
 
     def _admit_or_wait(self, connection: Connection) -> None:
         """Where somebody else is admitting, what they admit is there when this returns, unless it takes long."""
@@ -287,7 +288,7 @@ class PostgresStore(Verbs):
             return
         with suppress(LockNotAvailable), connection.transaction():
             connection.execute("select set_config('lock_timeout', %s, true)", [f"{ADMISSION_S * 1000:.0f}"])
-            hot.lock_admission(self._site, connection)
+            admission.lock_admission(self._database, connection)
 
     def _await_admission(self) -> bool:
         """An admission that an earlier claim began may have made jobs claimable since. Whether there was one."""
@@ -319,46 +320,46 @@ class PostgresStore(Verbs):
         if many:
             ids = [lease.job.id for lease in many]
             attempts = {lease.job.id: lease.attempt for lease in many}
-            self._pool.run(lambda connection: hot.trim(self._site, connection, ids, attempts))
+            self._pool.run(lambda connection: claim.trim(self._database, connection, ids, attempts))
 
     def _do_start(self, command: c.Start) -> list[c.StartOutcome]:
-        return self._reported(command.reports, hot.start, c.Start)
+        return self._reported(command.reports, start.start, c.Start)
 
     def _do_extend(self, command: c.Extend) -> list[c.ExtendOutcome]:
-        return self._reported(command.leases, hot.extend, c.Extend)
+        return self._reported(command.leases, extend.extend, c.Extend)
 
     def _do_ack(self, command: c.Ack) -> list[c.AckOutcome]:
         return self._reported(command.reports, self._ack_straight, c.Ack)
 
     def _ack_straight(
-        self, site: Site, connection: Connection, reports: Sequence[c.AckReport]
+        self, database: Database, connection: Connection, reports: Sequence[c.AckReport]
     ) -> dict[str, c.AckOutcome]:
         if len(reports) == 1 and (place := self._offset_lanes.pop(reports[0].token, None)) is not None:
-            outcomes = hot.ack_offset(site, connection, reports[0], *place)
-            site.numbers.pop(reports[0].token, None)
+            outcomes = ack.ack_offset(database, connection, reports[0], *place)
+            database.numbers.pop(reports[0].token, None)
             return outcomes
         in_lanes = [report for report in reports if report.token in self._lane_tokens]
         plain = [report for report in reports if report.token not in self._lane_tokens] if in_lanes else reports
-        outcomes = hot.ack(site, connection, plain) if plain else {}
-        in_lanes += [one for one in plain if one.job_id not in outcomes and one.token not in site.numbers]
+        outcomes = ack.ack(database, connection, plain) if plain else {}
+        in_lanes += [one for one in plain if one.job_id not in outcomes and one.token not in database.numbers]
         if in_lanes:
-            outcomes |= hot.ack_in_lane(site, connection, in_lanes)
+            outcomes |= ack.ack_in_lane(database, connection, in_lanes)
             self._lane_tokens.difference_update(report.token for report in in_lanes)
             self._signal.notify()
         for report in reports:
-            site.numbers.pop(report.token, None)
+            database.numbers.pop(report.token, None)
         return outcomes
 
     def _do_nack(self, command: c.Nack) -> list[c.NackOutcome]:
-        return self._reported(command.reports, hot.nack, c.Nack, wakes=True)
+        return self._reported(command.reports, nack.nack, c.Nack, wakes=True)
 
     def _do_release(self, command: c.Release) -> list[c.ReleaseOutcome]:
-        return self._reported(command.reports, hot.release, c.Release, wakes=True)
+        return self._reported(command.reports, release.release, c.Release, wakes=True)
 
     def _reported(
         self,
         reports: Sequence[ReportT],
-        straight: hot.Straight,
+        fast: FastPath,
         make: Callable[[Sequence[ReportT]], c.Command[list[Any]]],
         *,
         wakes: bool = False,
@@ -366,7 +367,7 @@ class PostgresStore(Verbs):
         """One outcome for each report: from the straight path, else as the kernel decides."""
         outcomes: list[Any] = []
         for first in range(0, len(reports), REPORTS_AT_ONCE):
-            outcomes += self._reported_some(reports[first : first + REPORTS_AT_ONCE], straight, make)
+            outcomes += self._reported_some(reports[first : first + REPORTS_AT_ONCE], fast, make)
         if wakes and reports:
             self._wake()
         return outcomes
@@ -374,10 +375,10 @@ class PostgresStore(Verbs):
     def _reported_some(
         self,
         reports: Sequence[ReportT],
-        straight: hot.Straight,
+        fast: FastPath,
         make: Callable[[Sequence[ReportT]], c.Command[list[Any]]],
     ) -> list[Any]:
-        site = self._site
+        database = self._database
         places: dict[str, int] = {}
         for place, report in enumerate(reports):
             places.setdefault(report.job_id, place)  # E6: the straight path takes the first report on each job
@@ -387,11 +388,11 @@ class PostgresStore(Verbs):
 
         def first(connection: Connection) -> Any:
             next(tries)
-            return straight(site, connection, once)
+            return fast(database, connection, once)
 
         def then(connection: Connection) -> Any:
             next(tries)
-            return decide(site, connection, make(rest), ids=[report.job_id for report in rest])
+            return decide(database, connection, make(rest), ids=[report.job_id for report in rest])
 
         done = self._pool.run(first)
         if len(done) == len(reports):
@@ -405,12 +406,12 @@ class PostgresStore(Verbs):
         return [answered[place] if place in answered else next(following) for place in range(len(reports))]
 
     def _do_commit(self, command: c.Commit) -> c.CommitOutcome:
-        site = self._site
+        database = self._database
         channel = self._teller.channel() if command.followups else None
 
         def work(connection: Connection) -> c.CommitOutcome:
-            outcome = hot.commit(site, connection, command, channel=channel)
-            return outcome or decide(site, connection, command, ids=[command.job_id])
+            outcome = commit.commit(database, connection, command, channel=channel)
+            return outcome or decide(database, connection, command, ids=[command.job_id])
 
         answer = self._pool.run(work)
         if any(followup.lane is not None for followup in command.followups):
@@ -429,11 +430,11 @@ class PostgresStore(Verbs):
 
     def _expired(self, limit: int, from_at: int = 0) -> list[c.Expiration]:
         """L7. Jobs whose rows somebody has locked are left for the next time."""
-        site = self._site
+        database = self._database
 
         def work(connection: Connection) -> list[c.Expiration]:
             given = {"from_at": int8(from_at), "limit": int8(limit)}
-            return decide(site, connection, c.Expire(limit), find=("expired", given))
+            return decide(database, connection, c.Expire(limit), find=("expired", given))
 
         answer = self._pool.run(work)
         if answer:
@@ -444,7 +445,7 @@ class PostgresStore(Verbs):
         requests = command.requests
         if len(requests) == 1:
             (request,) = requests
-            acquired = self._pool.run(lambda connection: hot.acquire(self._site, connection, request))
+            acquired = self._pool.run(lambda connection: acquire.acquire(self._database, connection, request))
             if acquired is not None:
                 self._remember_offset(request, acquired)
                 return [acquired]
@@ -474,15 +475,15 @@ class PostgresStore(Verbs):
 
     def _swept(self, command: c.Redrive | c.Purge, states: frozenset[Any], *, makes_lanes: bool) -> c.Operated:
         """O6: found by reading, then decided under locks: what changed meanwhile is left alone."""
-        site = self._site
+        database = self._database
 
         def work(connection: Connection) -> c.Operated:
-            jobs, after = reading.fitting(site, connection, command.filter, states, command.limit, command.after)
+            jobs, after = reading.fitting(database, connection, command.filter, states, command.limit, command.after)
             ids = tuple(job.spec.id for job in jobs)
             if not ids:
                 return c.Operated((), after)
             narrowed = replace(command, filter=replace(command.filter, job_ids=ids))
-            operated = decide(site, connection, narrowed, ids=ids, makes_lanes=makes_lanes)
+            operated = decide(database, connection, narrowed, ids=ids, makes_lanes=makes_lanes)
             return c.Operated(operated.job_ids, after)
 
         answer = self._pool.run(work, is_repeatable=False)
@@ -493,7 +494,7 @@ class PostgresStore(Verbs):
         self._decided(command, queues=[command.queue])
 
     def _decided(self, command: c.Command[AnswerT], **concerns: Any) -> AnswerT:
-        answer = self._pool.run(lambda connection: decide(self._site, connection, command, **concerns))
+        answer = self._pool.run(lambda connection: decide(self._database, connection, command, **concerns))
         self._wake()
         return answer
 
@@ -505,10 +506,10 @@ class PostgresStore(Verbs):
 
         def work(connection: Connection) -> int:
             with connection.transaction():
-                if not hot.lock_retention(self._site, connection, waits=waits):
+                if not retention.lock_retention(self._database, connection, waits=waits):
                     return 0
-                (count,) = self._site.one(connection, "prune", given)
-            self._site.all(connection, "tally", {})
+                (count,) = self._database.one(connection, "prune", given)
+            self._database.all(connection, "tally", {})
             return int(count)
 
         return self._pool.run(work, is_repeatable=False)
@@ -524,7 +525,7 @@ class PostgresStore(Verbs):
             LOGGER.warning("retention postponed: %s", error)
 
     def _retain_for(self, seconds: float) -> None:
-        (now,) = self._pool.run(lambda connection: self._site.one(connection, "clock", {}))
+        (now,) = self._pool.run(lambda connection: self._database.one(connection, "clock", {}))
         before = now - int(self._options.retain_for_s * 1_000_000)
         prune = c.Prune(before, self._options.retain_count, RETENTION_BATCH)
         until_s = time.monotonic() + seconds
@@ -534,13 +535,13 @@ class PostgresStore(Verbs):
             pass
 
     def _forget_requests(self, connection: Connection) -> int:
-        (count,) = self._site.one(connection, "forget_requests", {"limit": int8(RETENTION_BATCH)})
+        (count,) = self._database.one(connection, "forget_requests", {"limit": int8(RETENTION_BATCH)})
         return int(count)
 
     # Reading
 
     def _read(self, read: Callable[..., Any], *arguments: Any) -> Any:
-        return self._pool.run(lambda connection: read(self._site, connection, *arguments))
+        return self._pool.run(lambda connection: read(self._database, connection, *arguments))
 
     # Waking
 
@@ -550,7 +551,7 @@ class PostgresStore(Verbs):
             self._tell()
 
     def _tell(self) -> None:
-        channel = self._site.channel
+        channel = self._database.channel
         self._pool.run(lambda connection: connection.execute("select pg_notify(%s, '')", [channel]))
 
     def _check_schema(self, connection: Connection) -> None:

@@ -18,9 +18,9 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec
 from leasemill.kernel.validate import check
 from leasemill.store.block import Block
-from leasemill.store.postgres import hot
-from leasemill.store.postgres.site import Site, Steps
+from leasemill.store.postgres.database import Database, Steps
 from leasemill.store.postgres.transactions.messages import Messages, is_as_before, is_not_held
+from leasemill.store.postgres.verbs import commit, enqueue
 from leasemill.store.postgres.wire.commit_connections import (
     AsyncCommitConnection,
     CommitConnection,
@@ -55,10 +55,10 @@ class PostgresBlock(Block):
     """One commit with a transaction of the user's, in a sync or in an async handler."""
 
     def __init__(
-        self, own: Own, site: Site, pool: CommitPool, messages: Messages, lease: c.Lease, seconds_left: float
+        self, own: Own, database: Database, pool: CommitPool, messages: Messages, lease: c.Lease, seconds_left: float
     ) -> None:
         self._own = own
-        self._site = site
+        self._database = database
         self._pool = pool
         self._messages = messages
         self._lease = c.LeaseRef(lease.job.id, lease.token)
@@ -112,7 +112,7 @@ class PostgresBlock(Block):
         try:
             outcome: c.CommitOutcome | None = None
             if specs:
-                outcome = follow(self._site, connection, self._followup_steps(specs))
+                outcome = follow(self._database, connection, self._followup_steps(specs))
             if outcome is None:
                 connection.is_as_before = is_as_before(say(connection, self._ending(connection, command)))
                 outcome = c.Committed(command.job_id, tuple(spec.id for spec in specs))
@@ -171,13 +171,13 @@ class PostgresBlock(Block):
         """None: not held, or the connection was lost; the store knows."""
         connection = self._async
         specs = _checked(connection, command)
-        if not self._site.claim_queues.issuperset(spec.queue for spec in specs):
+        if not self._database.claim_queues.issuperset(spec.queue for spec in specs):
             await self._own.off_loop(self._own.use_queues, specs)
         assert connection is not None
         try:
             outcome: c.CommitOutcome | None = None
             if specs:
-                outcome = await afollow(self._site, connection, self._followup_steps(specs))
+                outcome = await afollow(self._database, connection, self._followup_steps(specs))
             if outcome is None:
                 connection.is_as_before = is_as_before(await asay(connection, self._ending(connection, command)))
                 outcome = c.Committed(command.job_id, tuple(spec.id for spec in specs))
@@ -230,7 +230,7 @@ class PostgresBlock(Block):
     def _followup_steps(self, specs: Sequence[JobSpec]) -> Steps[c.Conflict | None]:
         """The follow-ups, in the user's transaction; or the one that refuses the whole commit (X6)."""
         try:
-            outcomes = yield from hot.inserting(specs, self._site.channel)
+            outcomes = yield from enqueue.inserting(specs, self._database.channel)
         except Moved as error:
             raise Unavailable(f"{error}; repeat the call") from error
         return next((outcome for outcome in outcomes if isinstance(outcome, c.Conflict)), None)
@@ -252,7 +252,7 @@ def _checked(
             "the transaction of ctx.commit() was ended inside its block, so this commit is refused: "
             "leave commit and rollback to the block"
         )
-    return hot.followup_specs(command)
+    return commit.followup_specs(command)
 
 
 def _held_after_all() -> c.CommitOutcome:

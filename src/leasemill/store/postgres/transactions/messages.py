@@ -16,7 +16,7 @@ import psycopg
 from psycopg.pq import Escaping
 
 from leasemill.kernel import commands as c
-from leasemill.store.postgres.site import Site
+from leasemill.store.postgres.database import Database
 
 PLACE: Final = re.compile(r"%\((\w+)\)b(?:::(\w+))")
 NOT_HELD: Final = "leasemill: not held"
@@ -56,11 +56,11 @@ class Statement:
 class Messages:
     """What is said at both ends of a user's transaction."""
 
-    def __init__(self, site: Site) -> None:
-        self._site = site
-        self._look = Statement("look", site.statements["look"].decode())
-        self._last = Statement("commit_last", site.statements["commit_last"].decode())
-        self._left_over = Statement("left_over", site.statements["left_over"].decode())
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._look = Statement("look", database.statements["look"].decode())
+        self._last = Statement("commit_last", database.statements["commit_last"].decode())
+        self._left_over = Statement("left_over", database.statements["left_over"].decode())
         self._preparing = self._look.preparing + self._last.preparing + self._left_over.preparing
 
     def begin(
@@ -85,7 +85,7 @@ class Messages:
 
     def _values(self, connection: UserConnection, given: Mapping[str, str | None]) -> dict[str, bytes]:
         quote = Escaping(connection.pgconn).escape_literal
-        now = self._site.now()
+        now = self._database.now()
         values = {name: b"null" if value is None else quote(value.encode()) for name, value in given.items()}
         return {**values, "now": b"null" if now is None else b"%d" % now}
 

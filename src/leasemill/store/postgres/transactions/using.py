@@ -21,8 +21,8 @@ from leasemill.kernel.model import JobSpec
 from leasemill.kernel.validate import check
 from leasemill.store.base import FullStore, Subscription, Verbs, Watch
 from leasemill.store.block import Block
-from leasemill.store.postgres.hot import inserting
-from leasemill.store.postgres.site import Site
+from leasemill.store.postgres.database import Database
+from leasemill.store.postgres.verbs.enqueue import inserting
 from leasemill.store.postgres.wire.connections import Moved
 from leasemill.store.postgres.wire.cursors import afollow, follow
 from leasemill.store.postgres.wire.errors import UNREADY, first_line, meaning
@@ -39,7 +39,7 @@ class BoundStore(Verbs):
     def __init__(
         self,
         store: FullStore,
-        site: Site,
+        database: Database,
         teller: Teller,
         register: Callable[[Sequence[JobSpec]], None],
         connection: object,
@@ -51,7 +51,7 @@ class BoundStore(Verbs):
                 "hand over the driver's own connection"
             )
         self._store = store
-        self._site = site
+        self._database = database
         self._teller = teller
         self._register = register
         self._connection: UserConnection = connection
@@ -70,7 +70,7 @@ class BoundStore(Verbs):
             return cast(AnswerT, [])
         self._register(command.jobs)
         try:
-            return cast(AnswerT, follow(self._site, connection, inserting(command.jobs, self._channel())))
+            return cast(AnswerT, follow(self._database, connection, inserting(command.jobs, self._channel())))
         except (Moved, InsufficientPrivilege, *UNREADY) as error:
             raise self._told(error) from error
 
@@ -84,10 +84,10 @@ class BoundStore(Verbs):
             )
         if not self._checked(command):
             return cast(AnswerT, [])
-        if not self._site.claim_queues.issuperset(job.queue for job in command.jobs):
+        if not self._database.claim_queues.issuperset(job.queue for job in command.jobs):
             await asyncio.to_thread(self._register, command.jobs)
         try:
-            return cast(AnswerT, await afollow(self._site, connection, inserting(command.jobs, self._channel())))
+            return cast(AnswerT, await afollow(self._database, connection, inserting(command.jobs, self._channel())))
         except (Moved, InsufficientPrivilege, *UNREADY) as error:
             raise self._told(error) from error
 
@@ -125,12 +125,12 @@ class BoundStore(Verbs):
         connection = self._connection
         if connection.autocommit and connection.info.transaction_status == TransactionStatus.IDLE:
             return self._teller.channel()
-        return self._site.channel
+        return self._database.channel
 
     def _told(self, error: Exception) -> Exception:
         if isinstance(error, Moved):
             return Unavailable(f"{error}; roll back, and repeat the transaction")
-        schema = self._site.statements.schema
+        schema = self._database.statements.schema
         if isinstance(error, InsufficientPrivilege):
             return meaning(error, schema)
         return Refused(

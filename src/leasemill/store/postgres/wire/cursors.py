@@ -19,8 +19,8 @@ from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGresult
 from psycopg.rows import tuple_row
 
+from leasemill.store.postgres.database import Database, Steps
 from leasemill.store.postgres.rows import Row
-from leasemill.store.postgres.site import Site, Steps
 from leasemill.store.postgres.wire.arrays import int8, register
 
 AnswerT = TypeVar("AnswerT")
@@ -51,26 +51,26 @@ class AsyncPlainCursor(psycopg.AsyncCursor[Row]):
         return PLAIN.adapters
 
 
-def follow(site: Site, connection: psycopg.Connection[Any], steps: Steps[AnswerT]) -> AnswerT:
+def follow(database: Database, connection: psycopg.Connection[Any], steps: Steps[AnswerT]) -> AnswerT:
     """Carry out statements in whatever transaction the connection is in."""
     with PlainCursor(connection, row_factory=tuple_row) as cursor:
         try:
             name, given = next(steps)
             while True:
-                cursor.execute(site.statements[name], timed(site, given), binary=True)
+                cursor.execute(database.statements[name], timed(database, given), binary=True)
                 name, given = steps.send(cursor.fetchall())
         except StopIteration as end:
             answer: AnswerT = end.value
             return answer
 
 
-async def afollow(site: Site, connection: psycopg.AsyncConnection[Any], steps: Steps[AnswerT]) -> AnswerT:
+async def afollow(database: Database, connection: psycopg.AsyncConnection[Any], steps: Steps[AnswerT]) -> AnswerT:
     """`follow` in async code."""
     async with AsyncPlainCursor(connection, row_factory=tuple_row) as cursor:
         try:
             name, given = next(steps)
             while True:
-                await cursor.execute(site.statements[name], timed(site, given), binary=True)
+                await cursor.execute(database.statements[name], timed(database, given), binary=True)
                 name, given = steps.send(await cursor.fetchall())
         except StopIteration as end:
             answer: AnswerT = end.value
@@ -108,5 +108,5 @@ def _last_value(results: Sequence[PGresult]) -> str | None:
     return found
 
 
-def timed(site: Site, given: Mapping[str, Any]) -> dict[str, Any]:
-    return {"now": int8(site.now()), **given}
+def timed(database: Database, given: Mapping[str, Any]) -> dict[str, Any]:
+    return {"now": int8(database.now()), **given}

@@ -22,7 +22,7 @@ from psycopg import sql
 from leasemill.errors import LeasemillError
 from leasemill.kernel.model import SECOND
 from leasemill.store.ends import Cancellations
-from leasemill.store.postgres.site import RUN_CANCELLED
+from leasemill.store.postgres.database import RUN_CANCELLED
 from leasemill.store.postgres.wire.connections import Connection
 from leasemill.store.postgres.wire.waiters import Waiters
 from leasemill.store.signal import Signal

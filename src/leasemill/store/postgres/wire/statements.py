@@ -8,7 +8,8 @@ from typing import Final
 
 from leasemill.errors import Invalid
 
-FOLDER: Final = Path(__file__).parents[1] / "sql"
+FOLDERS: Final = ("verbs", "exact", "sql")
+FILES: Final = {file.stem: file for folder in FOLDERS for file in (Path(__file__).parents[1] / folder).glob("*.sql")}
 NEEDLESS: Final = re.compile(r" ?([(),=<>+]) ?")
 WITHOUT: Final = {
     "enqueue_new": ("enqueue", "on conflict on constraint job_id do nothing"),
@@ -35,7 +36,7 @@ def tight(text: str) -> str:
 
 
 class Statements:
-    """`statements["claim"]` is `sql/claim.sql`, short enough for psycopg to remember."""
+    """`statements["claim"]` is `verbs/claim.sql`, short enough for psycopg to remember."""
 
     def __init__(self, schema: str) -> None:
         check_schema(schema)
@@ -46,6 +47,6 @@ class Statements:
         statement = self._read.get(name)
         if statement is None:
             file, clause = WITHOUT.get(name, (name, ""))
-            text = re.sub(r"--[^\n]*", "", (FOLDER / f"{file}.sql").read_text()).replace(clause, "")
+            text = re.sub(r"--[^\n]*", "", FILES[file].read_text()).replace(clause, "")
             statement = self._read[name] = in_schema(tight(text), self.schema).encode()
         return statement

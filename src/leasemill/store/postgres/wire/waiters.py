@@ -16,8 +16,8 @@ from typing import Any, Final
 from psycopg import errors, sql
 
 from leasemill.store.ends import Ends, EndWatch
+from leasemill.store.postgres.database import Database
 from leasemill.store.postgres.rows import Row
-from leasemill.store.postgres.site import Site
 from leasemill.store.postgres.wire.arrays import int8s, texts
 from leasemill.store.postgres.wire.connections import Connection
 
@@ -30,10 +30,10 @@ AT_ONCE: Final = 5_000
 class Waiters:
     """The rows of this process. Used by the listener's thread alone, but for `ends`."""
 
-    def __init__(self, site: Site, ends: Ends) -> None:
+    def __init__(self, database: Database, ends: Ends) -> None:
         self.ends = ends
         self.channel = f"leasemill_{secrets.token_hex(12)}"
-        self._site = site
+        self._database = database
         self._numbers: dict[int, str] = {}
         self._may_write = True
         self._may_lock = True
@@ -80,7 +80,7 @@ class Waiters:
         if not rows or not self._may_lock:
             return
         try:
-            self._site.all(connection, "ends_under_way", {"nos": int8s(sorted(no for no, _ in rows))})
+            self._database.all(connection, "ends_under_way", {"nos": int8s(sorted(no for no, _ in rows))})
         except errors.LockNotAvailable:
             return  # somebody stands still with the row locked; the next look sees what came of it
         except errors.InsufficientPrivilege:
@@ -96,7 +96,7 @@ class Waiters:
         if not self._may_write:
             return []
         try:
-            return self._site.all(connection, name, given)
+            return self._database.all(connection, name, given)
         except errors.InsufficientPrivilege as error:
             LOGGER.info("this role may not write to waiters, so ends are looked for once a second: %s", error)
             self._may_write = False
@@ -104,7 +104,7 @@ class Waiters:
 
     def _look(self, connection: Connection, job_ids: list[str]) -> None:
         for first in range(0, len(job_ids), AT_ONCE):
-            rows = self._site.all(connection, "ended", {"ids": texts(job_ids[first : first + AT_ONCE])})
+            rows = self._database.all(connection, "ended", {"ids": texts(job_ids[first : first + AT_ONCE])})
             self.ends.notify(job_id for (job_id,) in rows)
 
 

@@ -73,7 +73,7 @@ class Positions:
             self._reached.clear()
 
 
-class Site:
+class Database:
     """One store's side of the conversation."""
 
     def __init__(self, statements: Statements, clock: Clock | None, expiries: Expiries) -> None:

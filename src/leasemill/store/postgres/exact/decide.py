@@ -21,9 +21,10 @@ from leasemill.kernel.events import AnyEvent, ExecutionCommitted
 from leasemill.kernel.machine import run
 from leasemill.kernel.model import Job, JobState, QueueMode
 from leasemill.kernel.state import Lane, LaneKey, State, finished_at, hold, make_ready
-from leasemill.store.postgres import hot, image
+from leasemill.store.postgres import admission, retention
+from leasemill.store.postgres.database import RUN_CANCELLED, Database
+from leasemill.store.postgres.exact import image
 from leasemill.store.postgres.rows import job_of, policy_of, ranges_of
-from leasemill.store.postgres.site import RUN_CANCELLED, Site
 from leasemill.store.postgres.wire.arrays import int8, int8s, texts
 from leasemill.store.postgres.wire.connections import Connection, Moved
 
@@ -43,7 +44,7 @@ class Loaded(Struct):
 
 
 def decide(
-    site: Site,
+    database: Database,
     connection: Connection,
     command: c.Command[AnswerT],
     *,
@@ -59,18 +60,18 @@ def decide(
     """
     with connection.transaction():
         if find is not None:
-            ids = [job_id for (job_id,) in site.all(connection, *find)]
-        loaded = _load(site, connection, list(dict.fromkeys(ids)), set(queues), set(lanes), makes_lanes)
+            ids = [job_id for (job_id,) in database.all(connection, *find)]
+        loaded = _load(database, connection, list(dict.fromkeys(ids)), set(queues), set(lanes), makes_lanes)
         before = image.image(loaded.state, loaded.numbers, loaded.turns)
         events, answer = run(loaded.state, command, loaded.now)
         if any(isinstance(event, ExecutionCommitted) for event in events):
             raise Moved("the lease is held after all: commit on the straight path")
-        fences = _number(site, connection, loaded)
+        fences = _number(database, connection, loaded)
         after = image.image(loaded.state, loaded.numbers, loaded.turns)
-        _save(site, connection, loaded, before, after)
-        _notify(site, connection, loaded, events)
-    site.expiries.notify(site.expiries.found(loaded.state, events))
-    site.positions.lower((row.queue, row.rank, row.available_at, row.seq) for row in after.ready.values())
+        _save(database, connection, loaded, before, after)
+        _notify(database, connection, loaded, events)
+    database.expiries.notify(database.expiries.found(loaded.state, events))
+    database.positions.lower((row.queue, row.rank, row.available_at, row.seq) for row in after.ready.values())
     return _with_fences(answer, fences)
 
 
@@ -78,14 +79,14 @@ def decide(
 
 
 def _load(
-    site: Site,
+    database: Database,
     connection: Connection,
     ids: list[str],
     queues: set[str],
     lanes: set[LaneKey],
     makes_lanes: bool,
 ) -> Loaded:
-    members = _members(site, connection, ids) if ids else []
+    members = _members(database, connection, ids) if ids else []
     depths = Counter((queue, lane) for _, _, queue, lane, _ in members if lane is not None)
     keys = sorted(lanes | depths.keys())
     nos = {no for no, *_ in members}
@@ -97,24 +98,24 @@ def _load(
             "lanes": texts([lane for _, lane in keys]),
         }
         if makes_lanes:
-            site.do(connection, "make_lanes", given)
-        locked = site.all(connection, "lock_lanes", given)
+            database.do(connection, "make_lanes", given)
+        locked = database.all(connection, "lock_lanes", given)
         if makes_lanes and len(locked) < len(keys):
             raise Moved("a lane was forgotten as it was to be used")
         heads = [(queue, lane, head) for queue, lane, head, *_ in locked if head is not None]
         lasts = [(queue, lane, last) for queue, lane, *_, last in locked if last is not None]
         given |= {"depths": int8s([depths[key] + 1 for key in keys]), "nos": int8s(sorted(nos))}
-        line = site.all(connection, "line", given)
+        line = database.all(connection, "line", given)
         for queue, lane, _, _, finished, failed, _ in locked:
             if finished is not None or failed is not None:
                 kept = state.lanes[queue, lane] = Lane()
                 kept.finished, kept.failed = ranges_of(finished), ranges_of(failed)
     nos |= {head for _, _, head in heads} | {last for _, _, last in lasts} | {no for *_, no in line}
-    site.do(connection, "lock_jobs", {"nos": int8s(sorted(nos))})
-    (now,) = site.one(connection, "clock", {})
-    read = [job_of(row) for row in site.all(connection, "read", {"nos": int8s(sorted(nos)), "ids": texts([])})]
+    database.do(connection, "lock_jobs", {"nos": int8s(sorted(nos))})
+    (now,) = database.one(connection, "clock", {})
+    read = [job_of(row) for row in database.all(connection, "read", {"nos": int8s(sorted(nos)), "ids": texts([])})]
     jobs = dict(read)
-    _load_queues(site, connection, state, queues | {job.spec.queue for job in jobs.values()} | {q for q, _ in keys})
+    _load_queues(database, connection, state, queues | {job.spec.queue for job in jobs.values()} | {q for q, _ in keys})
     for queue, lane, head in heads:
         state.lanes.setdefault((queue, lane), Lane()).head = jobs.get(head)
     for queue, lane, last in lasts:
@@ -131,19 +132,19 @@ def _load(
     return Loaded(state, {job.spec.id: no for no, job in read}, turns, set(keys), now)
 
 
-def _members(site: Site, connection: Connection, ids: list[str]) -> list[Any]:
+def _members(database: Database, connection: Connection, ids: list[str]) -> list[Any]:
     """The jobs' numbers and lanes; none of them waits for admission any more."""
     for _ in range(ADMISSION_TRIES):
-        members = site.all(connection, "members", {"ids": texts(ids)})
+        members = database.all(connection, "members", {"ids": texts(ids)})
         if not any(has_arrived for *_, has_arrived in members):
             return members
-        hot.lock_admission(site, connection)
-        hot.admit(site, connection, waits=True)
+        admission.lock_admission(database, connection)
+        admission.admit(database, connection, waits=True)
     raise Moved("jobs wait for their admission")
 
 
-def _load_queues(site: Site, connection: Connection, state: State, names: set[str]) -> None:
-    for name, mode, is_paused, policy in site.all(connection, "queues_read", {"names": texts(sorted(names))}):
+def _load_queues(database: Database, connection: Connection, state: State, names: set[str]) -> None:
+    for name, mode, is_paused, policy in database.all(connection, "queues_read", {"names": texts(sorted(names))}):
         queue = state.queue(name)
         queue.mode = None if mode is None else QueueMode(mode)
         queue.is_paused = is_paused
@@ -171,7 +172,7 @@ def _place(state: State, job: Job, *, is_waiting: bool) -> None:
 # Save --------------------------------------------------------------------------------------------------------------
 
 
-def _number(site: Site, connection: Connection, loaded: Loaded) -> dict[int, int]:
+def _number(database: Database, connection: Connection, loaded: Loaded) -> dict[int, int]:
     """Real numbers for what the kernel counted up from BASE; answers with the fences."""
     state = loaded.state
     moved = sorted((job for job in state.jobs.values() if job.seq > BASE), key=lambda job: job.seq)
@@ -180,7 +181,7 @@ def _number(site: Site, connection: Connection, loaded: Loaded) -> dict[int, int
     if not moved and not granted and not lined_up:
         return {}
     counts = {"seqs": int8(len(moved)), "fences": int8(len(granted)), "turns": int8(len(lined_up))}
-    seqs, fences, turns = site.one(connection, "draw", counts)
+    seqs, fences, turns = database.one(connection, "draw", counts)
     drawn = dict(zip(granted, sorted(fences), strict=True))
     for job, seq in zip(moved, sorted(seqs), strict=True):
         job.seq = seq
@@ -206,49 +207,49 @@ def _with_fence(outcome: Any, fences: dict[int, int]) -> Any:
     return replace(outcome, lease=replace(lease, fence=fences.get(lease.fence, lease.fence)))
 
 
-def _save(site: Site, connection: Connection, loaded: Loaded, before: image.Image, after: image.Image) -> None:
+def _save(database: Database, connection: Connection, loaded: Loaded, before: image.Image, after: image.Image) -> None:
     change = image.difference(before, after)
     if any(job.lane_offset is None for job in change.gone["jobs"]):
-        hot.lock_retention(site, connection)
+        retention.lock_retention(database, connection)
     for table, rows in change.gone.items():
         if rows:
-            (count,) = site.one(connection, f"drop_{table}", image.columns(rows))
+            (count,) = database.one(connection, f"drop_{table}", image.columns(rows))
             if table in {"jobs", "ready", "waiting"} and count != len(rows):
                 raise Moved(f"a job left {table} before it was locked")
     for table, rows in change.come.items():
         if rows:
-            site.do(connection, f"save_{table}", image.columns(rows))
-    _save_lanes(site, connection, loaded, after)
-    _save_queues(site, connection, before, after)
+            database.do(connection, f"save_{table}", image.columns(rows))
+    _save_lanes(database, connection, loaded, after)
+    _save_queues(database, connection, before, after)
     if loaded.state.actions:
-        site.do(connection, "save_actions", image.action_columns(loaded.state.actions))
+        database.do(connection, "save_actions", image.action_columns(loaded.state.actions))
 
 
-def _save_lanes(site: Site, connection: Connection, loaded: Loaded, after: image.Image) -> None:
+def _save_lanes(database: Database, connection: Connection, loaded: Loaded, after: image.Image) -> None:
     idle = sorted(loaded.lanes - after.lanes.keys())
     if idle:
         given = {"queue": texts([queue for queue, _ in idle]), "lane": texts([lane for _, lane in idle])}
-        site.one(connection, "drop_lanes", given)
+        database.one(connection, "drop_lanes", given)
 
 
-def _save_queues(site: Site, connection: Connection, before: image.Image, after: image.Image) -> None:
+def _save_queues(database: Database, connection: Connection, before: image.Image, after: image.Image) -> None:
     changed = [row for key, row in after.queues.items() if before.queues.get(key) != row]
     if not changed:
         return
     for (name, mode), row in zip(
-        sorted(site.all(connection, "save_queues", image.columns(changed))), sorted(changed, key=_name), strict=True
+        sorted(database.all(connection, "save_queues", image.columns(changed))), sorted(changed, key=_name), strict=True
     ):
         if mode != row.mode:
             raise QueueRefused(f"queue {name!r} has come to be used with {mode} meanwhile; use another queue")
 
 
-def _notify(site: Site, connection: Connection, loaded: Loaded, events: Sequence[AnyEvent]) -> None:
+def _notify(database: Database, connection: Connection, loaded: Loaded, events: Sequence[AnyEvent]) -> None:
     """O9, O10: who waits for a job that ended, and workers one of whose jobs was cancelled. Sent with the commit."""
     ended = sorted(loaded.numbers[job_id] for job_id in ended_jobs(events) if job_id in loaded.numbers)
     if ended:
-        site.all(connection, "notify_waiters", {"nos": int8s(ended)})
+        database.all(connection, "notify_waiters", {"nos": int8s(ended)})
     if cancels_a_run(loaded.state, events):
-        connection.execute("select pg_notify(%s, %s)", [site.channel, RUN_CANCELLED])
+        connection.execute("select pg_notify(%s, %s)", [database.channel, RUN_CANCELLED])
 
 
 def _name(row: Any) -> str:

@@ -1,0 +1,29 @@
+"""Admission: jobs that have arrived take their places in their lanes."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from leasemill.store.postgres.database import Database
+from leasemill.store.postgres.wire.arrays import int8
+from leasemill.store.postgres.wire.connections import Connection
+
+ADMITTED_AT_ONCE: Final = 2_000
+
+
+def admit(database: Database, connection: Connection, *, waits: bool = False) -> bool:
+    """Arrived jobs take their places in their lanes, in the transaction that is open. Lanes go by arrival.
+
+    Without `waits` those of a lane that somebody has locked are left to the next admission. False: another admission
+    is under way.
+    """
+    given = {"admission_key": int8(database.admission_key), "limit": int8(ADMITTED_AT_ONCE)}
+    is_open, count = database.one(connection, "arrive", given)
+    if is_open and count:
+        database.positions.lower(database.all(connection, "admit_all" if waits else "admit", given))
+    return bool(is_open)
+
+
+def lock_admission(database: Database, connection: Connection) -> None:
+    """Wait until no other admission is under way; none begins before the transaction that is open ends."""
+    connection.execute("select pg_advisory_xact_lock(%s)", [int8(database.admission_key)])

@@ -1,0 +1,90 @@
+"""claim: leases on the first claimable jobs, in one statement."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from leasemill.errors import QueueRefused
+from leasemill.kernel import commands as c
+from leasemill.kernel.model import QueueMode
+from leasemill.kernel.retry import DEFAULTS, NO_POLICY, TIMEOUT_LEASES
+from leasemill.store.postgres.database import Database, advisory_key
+from leasemill.store.postgres.rows import lease_of, policy_text, terms_numbers
+from leasemill.store.postgres.verbs.enqueue import modes
+from leasemill.store.postgres.verbs.reports import NULL_TERMS
+from leasemill.store.postgres.wire.arrays import int8, int8s, texts
+from leasemill.store.postgres.wire.connections import Connection
+
+DEFAULT_TERMS: Final = int8s(terms_numbers(DEFAULTS))
+"""I5: for statements that settle terms."""
+
+
+def check_claim_queues(database: Database, connection: Connection, queues: Sequence[str]) -> None:
+    """N8: refuses claims from a queue that is used with acquire."""
+    for name, mode in modes(database, connection, set(queues) - database.claim_queues).items():
+        if mode == QueueMode.ACQUIRE:
+            raise QueueRefused(f"queue {name!r} is claimed by acquire only; claim from another queue")
+        if mode == QueueMode.CLAIM:
+            database.claim_queues.add(name)
+
+
+def settling() -> dict[str, Any]:
+    """I5: what a statement needs to settle terms as the kernel does."""
+    return {"defaults": DEFAULT_TERMS, "null_terms": NULL_TERMS, "timeout_leases": int8(TIMEOUT_LEASES)}
+
+
+class Claimed(NamedTuple):
+    leases: list[c.Lease]
+    has_arrived: bool = False
+    """There are arrivals to admit, found on the way."""
+
+
+def claim(database: Database, connection: Connection, command: c.Claim, *, is_repeat: bool) -> Claimed:
+    """`is_repeat`: the same request may still be at work on a connection that was lost; wait for its end."""
+    kinds = {kind: policy for kind, policy in command.kinds.items() if policy != NO_POLICY}
+    given: dict[str, Any] = {
+        "request_id": command.request_id,
+        "request_key": int8(None if command.request_id is None else advisory_key(command.request_id)),
+        "worker": command.worker,
+        "limit": int8(command.limit),
+        **settling(),
+        "tokens": texts(command.tokens),
+        "kinds": texts(list(kinds)),
+        "policies": texts([policy_text(policy) for policy in kinds.values()]),
+    }
+    if is_repeat and command.request_id is not None:
+        with connection.transaction():
+            connection.execute("select pg_advisory_xact_lock(%s)", [given["request_key"]])
+            return _claimed(database, connection, command, given)
+    return _claimed(database, connection, command, given)
+
+
+def _claimed(database: Database, connection: Connection, command: c.Claim, given: dict[str, Any]) -> Claimed:
+    queues = list(dict.fromkeys(command.queues))
+    places, is_start = database.positions.places(queues)
+    rows = database.all(connection, "claim", {**given, **places})
+    if not rows and not is_start:
+        database.positions.forget()
+        places, _ = database.positions.places(queues)
+        rows = database.all(connection, "claim", {**given, **places})
+    if not rows:
+        database.positions.forget()
+        return Claimed([])
+    database.remember((row[9], row[0], row[21]) for row in rows)
+    leases = [lease_of(row) for row in rows]
+    *_, has_arrived = rows[0]
+    if has_arrived is None:  # a repeat: it says nothing of where the first claimable jobs are, and has not looked
+        return Claimed(leases)
+    if len(rows) == command.limit:
+        database.positions.advance((row[1], 9 - row[5], row[19], row[20] or row[21]) for row in rows)
+    else:
+        database.positions.forget()
+    return Claimed(leases, has_arrived)
+
+
+def trim(database: Database, connection: Connection, ids: list[str], attempts: Mapping[str, int]) -> None:
+    """I8: executions beyond those that are kept go."""
+    numbers = {job_id: no for no, job_id, *_ in database.all(connection, "members", {"ids": texts(ids)})}
+    given = {"nos": int8s(list(numbers.values())), "attempts": int8s([attempts[job_id] for job_id in numbers])}
+    database.do(connection, "trim", given)

@@ -1,0 +1,56 @@
+"""commit: the marker, the result and the follow-ups, in one transaction."""
+
+from __future__ import annotations
+
+from leasemill.kernel import commands as c
+from leasemill.kernel.decide import followup_id
+from leasemill.kernel.model import JobSpec
+from leasemill.store.postgres.database import Database
+from leasemill.store.postgres.verbs.enqueue import check_enqueue_queues, insert, use_queues
+from leasemill.store.postgres.wire.connections import Connection
+
+
+def commit(
+    database: Database, connection: Connection, command: c.Commit, *, channel: str | None
+) -> c.CommitOutcome | None:
+    """None: not held, or committed before.
+
+    Follow-ups in lanes are admitted in a transaction after this one: lanes are locked before leases, never after.
+    """
+    followups = followup_specs(command)
+    if not followups:
+        return c.Committed(command.job_id, ()) if mark_committed(database, connection, command) else None
+    with connection.transaction() as transaction:
+        if not mark_committed(database, connection, command):
+            return None
+        names = check_enqueue_queues(database, connection, followups)
+        outcomes = insert(database, connection, followups, channel)
+        conflict = next((outcome for outcome in outcomes if isinstance(outcome, c.Conflict)), None)
+        if conflict is not None:
+            transaction.force_rollback = True  # X6: one conflict refuses the whole commit
+            return conflict
+        use_queues(database, connection, names, followups, outcomes)
+    return c.Committed(command.job_id, tuple(spec.id for spec in followups))
+
+
+def mark_committed(database: Database, connection: Connection, command: c.Commit) -> bool:
+    result = None if command.result is None else command.result.decode()
+    given = {"id": command.job_id, "token": command.token, "result": result}
+    return bool(database.all(connection, "commit", given))
+
+
+def followup_specs(command: c.Commit) -> list[JobSpec]:
+    return [
+        JobSpec(
+            followup_id(command.job_id, index),
+            one.queue,
+            one.kind,
+            one.payload,
+            one.lane,
+            one.priority,
+            one.run_at,
+            one.delay_us,
+            one.policy,
+        )
+        for index, one in enumerate(command.followups)
+    ]

@@ -1,0 +1,136 @@
+"""enqueue: new jobs, in one statement; the queues they are for, and how those are used (I7)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from psycopg.errors import UniqueViolation
+
+from leasemill.errors import QueueRefused
+from leasemill.kernel import commands as c
+from leasemill.kernel.model import JobSpec, QueueMode
+from leasemill.store.postgres.admission import admit
+from leasemill.store.postgres.database import Database, Steps
+from leasemill.store.postgres.rows import Row, policy_of, policy_text
+from leasemill.store.postgres.wire.arrays import encoded, int8s, texts
+from leasemill.store.postgres.wire.connections import LOGGER, Connection, Moved
+
+
+def enqueue(
+    database: Database, connection: Connection, command: c.Enqueue, *, channel: str | None, is_repeat: bool
+) -> list[c.EnqueueOutcome]:
+    """On a connection of the store's own: durable, and admitted to their lanes, when it returns."""
+    if not command.jobs:
+        return []
+    if command.are_new and not is_repeat:
+        try:
+            return _enqueue(database, connection, command, channel, are_new=True)
+        except UniqueViolation:
+            LOGGER.warning("an id that was drawn for a new job is known: enqueueing as if it came again")
+    return _enqueue(database, connection, command, channel, are_new=False)
+
+
+def _enqueue(
+    database: Database, connection: Connection, command: c.Enqueue, channel: str | None, *, are_new: bool
+) -> list[c.EnqueueOutcome]:
+    has_lanes = any(job.lane is not None for job in command.jobs)
+    if not has_lanes and database.claim_queues.issuperset(job.queue for job in command.jobs):
+        return insert(database, connection, command.jobs, channel, are_new=are_new)
+    with connection.transaction():
+        names = check_enqueue_queues(database, connection, command.jobs)
+        outcomes = insert(database, connection, command.jobs, channel, are_new=are_new)
+        use_queues(database, connection, names, command.jobs, outcomes)
+        if has_lanes:
+            admit(database, connection)
+    database.claim_queues.update(
+        job.queue for job, outcome in zip(command.jobs, outcomes, strict=True) if isinstance(outcome, c.Enqueued)
+    )
+    return outcomes
+
+
+def check_enqueue_queues(database: Database, connection: Connection, jobs: Sequence[JobSpec]) -> set[str]:
+    """I7: refuses jobs for a queue that is used with acquire; answers with the queues not known to be used so far."""
+    names = {job.queue for job in jobs} - database.claim_queues
+    for name, mode in modes(database, connection, names).items():
+        if mode == QueueMode.ACQUIRE:
+            raise QueueRefused(f"queue {name!r} is used with acquire; enqueue into another queue")
+    return names
+
+
+def modes(database: Database, connection: Connection, names: set[str]) -> dict[str, str | None]:
+    if not names:
+        return {}
+    return dict(database.all(connection, "queues_known", {"names": texts(sorted(names))}))
+
+
+def use_queues(
+    database: Database, connection: Connection, names: set[str], jobs: Sequence[JobSpec], outcomes: Sequence[object]
+) -> None:
+    """Fix how the queues of new jobs are used."""
+    used = names & {job.queue for job, outcome in zip(jobs, outcomes, strict=True) if isinstance(outcome, c.Enqueued)}
+    if not used:
+        return
+    fix_queues(database, connection, used)
+
+
+def fix_queues(database: Database, connection: Connection, names: set[str]) -> None:
+    """I7: these queues are used with enqueue and claim from now on."""
+    given = {"names": texts(sorted(names)), "mode": QueueMode.CLAIM.value}
+    for name, mode in database.all(connection, "queues_use", given):
+        if mode != QueueMode.CLAIM:
+            raise QueueRefused(f"queue {name!r} is used with acquire; enqueue into another queue")
+
+
+def insert(
+    database: Database, connection: Connection, jobs: Sequence[JobSpec], channel: str | None, *, are_new: bool = False
+) -> list[c.EnqueueOutcome]:
+    """The insert alone, on a connection of the store's own and in whatever transaction it is in."""
+    return database.follow(connection, inserting(jobs, channel, are_new=are_new))
+
+
+def inserting(jobs: Sequence[JobSpec], channel: str | None, *, are_new: bool = False) -> Steps[list[c.EnqueueOutcome]]:
+    """The insert, statement by statement, for any kind of connection. `are_new`: a known id fails, and all with it."""
+    first: dict[str, JobSpec] = {}
+    for job in jobs:
+        first.setdefault(job.id, job)
+    ((count, ids, _),) = yield "enqueue_new" if are_new else "enqueue", _columns(list(first.values()), channel)
+    if count == len(jobs):
+        return [c.Enqueued(job.id) for job in jobs]
+    inserted = set(first) if count == len(first) else set(ids or ())
+    unknown = [job_id for job_id in first if job_id not in inserted]
+    rows = (yield "specs", {"ids": texts(unknown)}) if unknown else []
+    known = {row[0]: spec_of(row) for row in rows}
+    outcomes: list[c.EnqueueOutcome] = []
+    for job in jobs:
+        if job.id in inserted:
+            inserted.remove(job.id)  # E6: the first of that id; the next one sees it
+            known[job.id] = job
+            outcomes.append(c.Enqueued(job.id))
+        elif job.id not in known:
+            raise Moved(f"job {job.id!r} was forgotten as it was enqueued again")
+        else:
+            outcomes.append(c.Duplicate(job.id) if known[job.id] == job else c.Conflict(job.id))
+    return outcomes
+
+
+def _columns(jobs: list[JobSpec], channel: str | None) -> dict[str, Any]:
+    return {
+        "ids": texts([job.id for job in jobs]),
+        "queues": texts([job.queue for job in jobs]),
+        "kinds": texts([job.kind for job in jobs]),
+        "payloads": encoded([job.payload for job in jobs]),
+        "lanes": texts([job.lane for job in jobs]),
+        "priorities": int8s([job.priority for job in jobs]),
+        "run_ats": int8s([job.run_at for job in jobs]),
+        "delays": int8s([job.delay_us or None for job in jobs]),
+        "policies": texts([policy_text(job.policy) for job in jobs]),
+        "channel": channel,
+    }
+
+
+def spec_of(row: Row) -> JobSpec:
+    """A row of specs.sql, or one that begins like it."""
+    return JobSpec(
+        row[0], row[1], row[2], row[3].encode(), row[4], row[5], row[6], row[7] or 0, policy_of(row[8]), row[9]
+    )
