@@ -17,10 +17,10 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec, Terms
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.rules import rule
-from leasemill.worker.execution import Execution, Phase
 from leasemill.worker.heartbeat import Heartbeat
 from leasemill.worker.metrics import Metrics
 from leasemill.worker.pacing import HURRY_EVERY_S
+from leasemill.worker.run import Phase, Run
 from tests.worker.support import FaultyStore, until, working
 
 # The heartbeat alone, with a clock of its own -------------------------------------------------------------------
@@ -33,7 +33,7 @@ class Bench:
         self.clock = ManualClock(0)
         self.store = FaultyStore(self.clock)
         self.metrics = Metrics()
-        self.running: list[Execution] = []
+        self.running: list[Run] = []
         self.lost: list[tuple[str, str | None]] = []
         self.answered = 0
         self.heartbeat = Heartbeat(
@@ -50,14 +50,14 @@ class Bench:
     def now(self) -> float:
         return self.clock.now() / 1_000_000
 
-    def _on_lost(self, execution: Execution, reason: str | None) -> None:
-        execution.loss.set(reason or "expired")
-        self.lost.append((execution.lease.job.id, reason))
+    def _on_lost(self, run: Run, reason: str | None) -> None:
+        run.loss.set(reason or "expired")
+        self.lost.append((run.lease.job.id, reason))
 
     def _on_answered(self) -> None:
         self.answered += 1
 
-    def run(self, job_id: str, phase: Phase = Phase.RUNNING) -> Execution:
+    def run(self, job_id: str, phase: Phase = Phase.RUNNING) -> Run:
         app = App(store=self.store)
 
         @app.job
@@ -66,10 +66,10 @@ class Bench:
         self.store.enqueue([JobSpec(job_id, "default", "noop")])
         sent_at = self.now()
         (lease,) = self.store.claim("w", ["default"], 1)
-        execution = Execution(lease, noop, sent_at)
-        execution.phase = phase
-        self.running.append(execution)
-        return execution
+        run = Run(lease, noop, sent_at)
+        run.phase = phase
+        self.running.append(run)
+        return run
 
     def beat_at(self, seconds: float) -> float:
         self.clock.advance(us=math.ceil(seconds * 1_000_000) - self.clock.now())
@@ -108,15 +108,15 @@ def test_nothing_is_asked_when_nothing_runs(bench: Bench) -> None:
 
 
 def test_a_failed_extension_is_repeated_soon_and_the_lease_counts_from_before_it_was_sent(bench: Bench) -> None:
-    execution = bench.run("a")
+    run = bench.run("a")
     bench.store.fail(c.Extend, "before", "after")
     again_at = bench.beat_at(9)
     assert 9 < again_at <= 9.05
     again_at = bench.beat_at(again_at)
-    assert execution.loss.held_until == pytest.approx(27)
+    assert run.loss.held_until == pytest.approx(27)
     sent_at = again_at
     bench.beat_at(sent_at)
-    assert execution.loss.held_until == pytest.approx(sent_at + 27)
+    assert run.loss.held_until == pytest.approx(sent_at + 27)
     assert (bench.metrics.beats, bench.metrics.beats_failed) == (1, 2)
     assert bench.lost == []
 
@@ -163,7 +163,7 @@ def test_an_extension_whose_reply_was_lost_counts_from_when_it_was_asked_for(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The repeat finds the row locked and reads the end that the first call had set."""
-    execution = bench.run("a")
+    run = bench.run("a")
     bench.store.fail(c.Extend, "after")
     again_at = bench.beat_at(9)
     until = bench.store.job("a").executions[0].expires_at  # type: ignore[union-attr]
@@ -171,7 +171,7 @@ def test_an_extension_whose_reply_was_lost_counts_from_when_it_was_asked_for(
     monkeypatch.setattr(bench.store, "extend", lambda leases: [c.Extended("a", until)])
     bench.clock.advance(s=2)
     bench.beat_at(max(again_at, 11))
-    assert execution.loss.held_until == pytest.approx(9 + 27)
+    assert run.loss.held_until == pytest.approx(9 + 27)
 
 
 def test_a_lost_lease_is_told_with_the_stores_reason(bench: Bench) -> None:
@@ -207,8 +207,8 @@ def test_a_cancellation_has_all_leases_extended_at_once_but_not_too_often(bench:
 
 
 def test_a_handler_that_outran_its_timeout_on_a_blocked_loop_is_not_kept_alive(bench: Bench) -> None:
-    execution = bench.run("a")
-    execution.timeout_at = 10
+    run = bench.run("a")
+    run.timeout_at = 10
     bench.beat_at(9)
     bench.beat_at(27)
     assert bench.beat_at(41) == math.inf
@@ -217,9 +217,7 @@ def test_a_handler_that_outran_its_timeout_on_a_blocked_loop_is_not_kept_alive(b
 
 def test_a_report_waits_for_the_extension_of_its_lease(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     extended, other = bench.run("a"), bench.run("b", Phase.ENDED)
-    reports: list[Any] = [
-        (execution, c.AckReport(execution.lease.job.id, execution.lease.token)) for execution in (extended, other)
-    ]
+    reports: list[Any] = [(run, c.AckReport(run.lease.job.id, run.lease.token)) for run in (extended, other)]
     seen: list[Any] = []
     extend = bench.store.extend
 
@@ -383,9 +381,9 @@ async def test_a_broken_store_stops_the_worker_with_its_error(app: App, store: F
 
 def test_an_execution_counts_its_lease_from_before_the_claim_was_sent() -> None:
     lease = c.Lease(JobSpec("j", "q", "k"), "t", 1, 1, "w", 0, 30_000_000, Terms(), 0, 0, 0)
-    execution = Execution(lease, None, 100.0)  # type: ignore[arg-type]
-    assert execution.loss.held_until == pytest.approx(127)
-    assert execution.extended(109.0, 39_500_000, is_repeat=False)
-    assert execution.loss.held_until == pytest.approx(136)
-    assert not execution.extended(112.0, 39_500_000, is_repeat=False)
-    assert execution.loss.held_until == pytest.approx(136)
+    run = Run(lease, None, 100.0)  # type: ignore[arg-type]
+    assert run.loss.held_until == pytest.approx(127)
+    assert run.extended(109.0, 39_500_000, is_repeat=False)
+    assert run.loss.held_until == pytest.approx(136)
+    assert not run.extended(112.0, 39_500_000, is_repeat=False)
+    assert run.loss.held_until == pytest.approx(136)

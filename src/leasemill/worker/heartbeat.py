@@ -20,10 +20,10 @@ from leasemill.kernel import commands as c
 from leasemill.store.backoff import backoff_s
 from leasemill.store.base import Store, Subscription
 from leasemill.worker.background import Background
-from leasemill.worker.execution import Execution, Phase
 from leasemill.worker.metrics import Metrics
 from leasemill.worker.pacing import HURRY_EVERY_S, beat_at, retry_beat_s, worth_extending
 from leasemill.worker.reporter import Ended
+from leasemill.worker.run import Phase, Run
 
 log = logging.getLogger("leasemill.worker")
 
@@ -37,8 +37,8 @@ class Heartbeat:
         store: Store,
         metrics: Metrics,
         *,
-        running: Callable[[], Iterable[Execution]],
-        on_lost: Callable[[Execution, str | None], None],
+        running: Callable[[], Iterable[Run]],
+        on_lost: Callable[[Run, str | None], None],
         on_answered: Callable[[], None],
         on_end: Callable[[BaseException | None], None],
         interval_s: float | None = None,
@@ -84,9 +84,9 @@ class Heartbeat:
             self.wakes_at = 0.0
             self._changed.notify()
 
-    def expect(self, execution: Execution) -> None:
+    def expect(self, run: Run) -> None:
         """A job began to run: wake up in time for it."""
-        due_at = beat_at(execution.sent_at, execution.lease_s, self._interval_s)
+        due_at = beat_at(run.sent_at, run.lease_s, self._interval_s)
         if due_at < self.wakes_at:
             with self._changed:
                 if due_at < self.wakes_at:
@@ -128,7 +128,7 @@ class Heartbeat:
         self._hurried_at = now
         return True
 
-    def _take_due(self, now: float, is_hurried: bool) -> list[Execution]:
+    def _take_due(self, now: float, is_hurried: bool) -> list[Run]:
         with self._lock:
             running = [it for it in self._running() if _is_extended(it, now)]
             if is_hurried:
@@ -140,7 +140,7 @@ class Heartbeat:
             self._extending = frozenset(it.lease.token for it in due)
             return due
 
-    def _extend(self, due: list[Execution], is_hurried: bool) -> None:
+    def _extend(self, due: list[Run], is_hurried: bool) -> None:
         refs = [c.LeaseRef(it.lease.job.id, it.lease.token) for it in due]
         sent_at = self._monotonic()
         try:
@@ -155,23 +155,23 @@ class Heartbeat:
             self._on_answered()
         is_repeat, self._failures = self._failures > 0, 0
         self._metrics.beats += 1
-        for execution, outcome in zip(due, outcomes, strict=True):
+        for run, outcome in zip(due, outcomes, strict=True):
             if isinstance(outcome, c.Lost):
-                self._on_lost(execution, outcome.reason)
-            elif execution.extended(sent_at, outcome.expires_at, is_repeat=is_repeat):
-                execution.beat_after = 0.0
+                self._on_lost(run, outcome.reason)
+            elif run.extended(sent_at, outcome.expires_at, is_repeat=is_repeat):
+                run.beat_after = 0.0
                 self._metrics.extended += 1
             else:
-                self._not_extended(execution)
+                self._not_extended(run)
 
-    def _not_extended(self, execution: Execution) -> None:
+    def _not_extended(self, run: Run) -> None:
         """The store answered, and the lease ends when it did before (its row is locked, its clock stood still)."""
         self._metrics.not_extended += 1
-        if execution.beat_after == 0.0:
-            log.warning("lease not extended by the store, will retry until it expires", extra=execution.log_fields)
-        execution.beat_after = self._monotonic() + retry_beat_s(execution.lease_s)
+        if run.beat_after == 0.0:
+            log.warning("lease not extended by the store, will retry until it expires", extra=run.log_fields)
+        run.beat_after = self._monotonic() + retry_beat_s(run.lease_s)
 
-    def _failed(self, error: Unavailable, due: list[Execution]) -> None:
+    def _failed(self, error: Unavailable, due: list[Run]) -> None:
         self._failures += 1
         self._metrics.beats_failed += 1
         self._metrics.unavailable += 1
@@ -184,19 +184,19 @@ class Heartbeat:
     def _next_at(self, now: float) -> float:
         """When the next lease is due; one that has run out is declared lost here, whether or not the loop can."""
         next_at = max(self._hurried_at + HURRY_EVERY_S, self._not_before) if self._is_hurried else math.inf
-        for execution in self._running():
-            if not _is_extended(execution, now):
+        for run in self._running():
+            if not _is_extended(run, now):
                 continue
-            lost_at = execution.loss.held_until
+            lost_at = run.loss.held_until
             if now >= lost_at:
-                self._on_lost(execution, None)
+                self._on_lost(run, None)
                 continue
-            next_at = min(next_at, lost_at, max(self._due_at(execution), self._not_before))
+            next_at = min(next_at, lost_at, max(self._due_at(run), self._not_before))
         return next_at
 
-    def _due_at(self, execution: Execution) -> float:
-        due_at = beat_at(execution.sent_at, execution.lease_s, self._interval_s)
-        return max(due_at, execution.beat_after)
+    def _due_at(self, run: Run) -> float:
+        due_at = beat_at(run.sent_at, run.lease_s, self._interval_s)
+        return max(due_at, run.beat_after)
 
     def _run(self) -> None:
         while self._wait():
@@ -216,8 +216,8 @@ class Heartbeat:
             return False
 
 
-def _is_extended(execution: Execution, now: float) -> bool:
-    if execution.phase is not Phase.RUNNING or execution.loss.reason is not None:
+def _is_extended(run: Run, now: float) -> bool:
+    if run.phase is not Phase.RUNNING or run.loss.reason is not None:
         return False
     # The loop stops a handler at its timeout. If it could not, for a whole lease, it is blocked.
-    return now < execution.timeout_at + execution.lease_s
+    return now < run.timeout_at + run.lease_s

@@ -19,17 +19,17 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, JobState
 from leasemill.store.backoff import backoff_s
 from leasemill.store.base import Store
-from leasemill.worker.endings import Endings
-from leasemill.worker.execution import Execution
+from leasemill.worker.handler import Report
+from leasemill.worker.joblog import JobLog
 from leasemill.worker.metrics import Metrics
-from leasemill.worker.outcome import Report
 from leasemill.worker.pacing import START_WORTH_TELLING_S, flush_in_s
+from leasemill.worker.run import Run
 
 log = logging.getLogger("leasemill.worker")
 
 ReportT = TypeVar("ReportT")
 OutcomeT = TypeVar("OutcomeT")
-Ended = tuple[Execution, Report]
+Ended = tuple[Run, Report]
 
 
 class Gate(Protocol):
@@ -47,7 +47,7 @@ class Reporter:
         store: Store,
         metrics: Metrics,
         gate: Gate,
-        endings: Endings,
+        endings: JobLog,
         *,
         is_busy: Callable[[], bool],
         on_told: Callable[[], None],
@@ -67,7 +67,7 @@ class Reporter:
         self._on_news = on_news
         """A report may have made a job claimable, now or soon."""
         self.failure: BaseException | None = None
-        self._starts: list[Execution] = []
+        self._starts: list[Run] = []
         self._ends: list[Ended] = []
         self._in_flight = 0
         self._timer: asyncio.Handle | None = None
@@ -80,18 +80,18 @@ class Reporter:
         """Ends that the store has not answered yet."""
         return len(self._ends) + self._in_flight
 
-    def tell_start(self, execution: Execution) -> None:
+    def tell_start(self, run: Run) -> None:
         """An observation (X3): told while the handler runs, or with its end."""
-        execution.is_start_told = True
-        self._starts.append(execution)
+        run.is_start_told = True
+        self._starts.append(run)
         self._schedule()
 
-    def tell_end(self, execution: Execution, report: Report) -> None:
-        execution.ended_at = time.monotonic()
-        if not execution.is_start_told and type(report) is not c.ReleaseReport and _is_worth_telling(execution):
-            execution.is_start_told = True
-            self._starts.append(execution)
-        self._ends.append((execution, report))
+    def tell_end(self, run: Run, report: Report) -> None:
+        run.ended_at = time.monotonic()
+        if not run.is_start_told and type(report) is not c.ReleaseReport and _is_worth_telling(run):
+            run.is_start_told = True
+            self._starts.append(run)
+        self._ends.append((run, report))
         self._schedule()
 
     async def drained(self) -> None:
@@ -159,28 +159,28 @@ class Reporter:
 
     # What is sent, by verb ---------------------------------------------------------------------------------------
 
-    async def _tell_starts(self, starts: list[Execution]) -> None:
+    async def _tell_starts(self, starts: list[Run]) -> None:
         """Before the ends of the same batch: a start after its end would be refused."""
         if not starts:
             return
         now = time.monotonic()
         items = [(it, _start_report(it, now)) for it in starts]
-        for execution, outcome in await self._deliver(items, c.Start):
+        for run, outcome in await self._deliver(items, c.Start):
             if isinstance(outcome, c.Lost):
-                self._refused(execution, outcome)
+                self._refused(run, outcome)
 
     async def _tell_ends(self, ends: list[Ended]) -> None:
-        acks: list[tuple[Execution, c.AckReport]] = []
-        nacks: list[tuple[Execution, c.NackReport]] = []
-        releases: list[tuple[Execution, c.ReleaseReport]] = []
-        for execution, report in ends:
+        acks: list[tuple[Run, c.AckReport]] = []
+        nacks: list[tuple[Run, c.NackReport]] = []
+        releases: list[tuple[Run, c.ReleaseReport]] = []
+        for run, report in ends:
             match report:
                 case c.AckReport():
-                    acks.append((execution, report))
+                    acks.append((run, report))
                 case c.NackReport():
-                    nacks.append((execution, report))
+                    nacks.append((run, report))
                 case c.ReleaseReport():
-                    releases.append((execution, report))
+                    releases.append((run, report))
                 case _:
                     assert_never(report)
         if not nacks and not releases:
@@ -188,93 +188,93 @@ class Reporter:
         else:
             await asyncio.gather(self._ack(acks), self._nack(nacks), self._release(releases))
 
-    async def _ack(self, items: list[tuple[Execution, c.AckReport]]) -> None:
-        for execution, outcome in await self._deliver(items, c.Ack):
+    async def _ack(self, items: list[tuple[Run, c.AckReport]]) -> None:
+        for run, outcome in await self._deliver(items, c.Ack):
             match outcome:
                 case c.Acked():
                     self._metrics.succeeded += 1
-                    self._endings.succeeded(execution)
+                    self._endings.succeeded(run)
                     if outcome.next_in_lane is not None:
                         self._on_news()
                 case c.Lost():
-                    self._refused(execution, outcome)
+                    self._refused(run, outcome)
                 case _:
                     assert_never(outcome)
 
-    async def _nack(self, items: list[tuple[Execution, c.NackReport]]) -> None:
+    async def _nack(self, items: list[tuple[Run, c.NackReport]]) -> None:
         errors = {report.token: report.error for _, report in items}
-        for execution, outcome in await self._deliver(items, c.Nack):
+        for run, outcome in await self._deliver(items, c.Nack):
             match outcome:
                 case c.Nacked():
-                    self._count_failure(execution, outcome, errors[execution.lease.token])
+                    self._count_failure(run, outcome, errors[run.lease.token])
                     self._on_news()
                 case c.Lost():
-                    self._refused(execution, outcome)
+                    self._refused(run, outcome)
                 case _:
                     assert_never(outcome)
 
-    def _count_failure(self, execution: Execution, outcome: c.Nacked, error: str) -> None:
+    def _count_failure(self, run: Run, outcome: c.Nacked, error: str) -> None:
         if outcome.state is JobState.READY:
             self._metrics.retried += 1
         elif outcome.state is JobState.FAILED:
             self._metrics.failed += 1
         else:
             self._metrics.succeeded += 1
-        self._endings.failed(execution, outcome, error)
+        self._endings.failed(run, outcome, error)
 
-    async def _release(self, items: list[tuple[Execution, c.ReleaseReport]]) -> None:
+    async def _release(self, items: list[tuple[Run, c.ReleaseReport]]) -> None:
         delays = {report.token: report.delay_us for _, report in items}
-        for execution, outcome in await self._deliver(items, c.Release):
+        for run, outcome in await self._deliver(items, c.Release):
             match outcome:
                 case c.Released():
                     self._metrics.released += 1
-                    if execution.started_at and execution.stop is None:
-                        self._endings.given_back(execution, delays[execution.lease.token])
+                    if run.started_at and run.stop is None:
+                        self._endings.given_back(run, delays[run.lease.token])
                     self._on_news()
                 case c.Lost():
-                    self._refused(execution, outcome)
+                    self._refused(run, outcome)
                 case _:
                     assert_never(outcome)
 
-    def _refused(self, execution: Execution, lost: c.Lost) -> None:
+    def _refused(self, run: Run, lost: c.Lost) -> None:
         self._metrics.refused += 1
         log.warning(
             "%s refused, the lease is not ours: %s; the latest attempt is %d",
             lost.verb,
             lost.reason,
             lost.current_attempt,
-            extra=execution.log_fields,
+            extra=run.log_fields,
         )
 
     # Sending -----------------------------------------------------------------------------------------------------
 
     async def _deliver(
         self,
-        items: list[tuple[Execution, ReportT]],
+        items: list[tuple[Run, ReportT]],
         command: Callable[[list[ReportT]], c.Command[list[OutcomeT]]],
-    ) -> list[tuple[Execution, OutcomeT]]:
+    ) -> list[tuple[Run, OutcomeT]]:
         if not items:
             return []
         try:
             outcomes = await self._repeat(command([report for _, report in items]))
         except Refused:
             return await self._deliver_singly(items, command)
-        return [(execution, outcome) for (execution, _), outcome in zip(items, outcomes, strict=True)]
+        return [(run, outcome) for (run, _), outcome in zip(items, outcomes, strict=True)]
 
     async def _deliver_singly(
         self,
-        items: list[tuple[Execution, ReportT]],
+        items: list[tuple[Run, ReportT]],
         command: Callable[[list[ReportT]], c.Command[list[OutcomeT]]],
-    ) -> list[tuple[Execution, OutcomeT]]:
+    ) -> list[tuple[Run, OutcomeT]]:
         """A batch is refused whole for one malformed report: the others are told, that one is left to its lease."""
-        answered: list[tuple[Execution, OutcomeT]] = []
-        for execution, report in items:
+        answered: list[tuple[Run, OutcomeT]] = []
+        for run, report in items:
             try:
                 outcomes = await self._repeat(command([report]))
             except Refused as error:
-                log.error("a report was refused, the lease will expire: %s", error, extra=execution.log_fields)
+                log.error("a report was refused, the lease will expire: %s", error, extra=run.log_fields)
             else:
-                answered.append((execution, outcomes[0]))
+                answered.append((run, outcomes[0]))
         return answered
 
     async def _repeat(self, command: c.Command[list[OutcomeT]]) -> list[OutcomeT]:
@@ -292,15 +292,15 @@ class Reporter:
                 await asyncio.sleep(backoff_s(failures, self._store.entropy.jitter()))
 
 
-def _is_worth_telling(execution: Execution) -> bool:
+def _is_worth_telling(run: Run) -> bool:
     """Its end implies its start (X3), and so has a commit; told apart only when it was noticeably earlier."""
-    context = execution.context
+    context = run.context
     if context is not None and context.is_committed:
         return False
-    started_at = execution.started_at
+    started_at = run.started_at
     return started_at > 0 and time.monotonic() - started_at >= START_WORTH_TELLING_S
 
 
-def _start_report(execution: Execution, now: float) -> c.StartReport:
-    lease = execution.lease
-    return c.StartReport(lease.job.id, lease.token, int((now - execution.started_at) * SECOND))
+def _start_report(run: Run, now: float) -> c.StartReport:
+    lease = run.lease
+    return c.StartReport(lease.job.id, lease.token, int((now - run.started_at) * SECOND))

@@ -21,14 +21,14 @@ from leasemill.kernel.model import SECOND, AbortReason
 from leasemill.store.backoff import backoff_s
 from leasemill.store.base import FullStore
 from leasemill.worker import pacing
-from leasemill.worker.execution import Execution, Phase, Stop
+from leasemill.worker.handler import Report, call_async, given_back, timed_out
 from leasemill.worker.heartbeat import Heartbeat
 from leasemill.worker.metrics import Metrics
-from leasemill.worker.mismatch import Mismatches
-from leasemill.worker.outcome import Report, call_async, given_back, timed_out
 from leasemill.worker.reporter import Reporter
+from leasemill.worker.run import Phase, Run, Stop
 from leasemill.worker.stalls import Stalls
 from leasemill.worker.threads import Threads
+from leasemill.worker.unmatched import UnmatchedJobs
 from leasemill.worker.watchdog import Watchdog
 
 log = logging.getLogger("leasemill.worker")
@@ -48,16 +48,16 @@ class Runner:
         concurrency: int,
         most_ahead: int,
         metrics: Metrics,
-        mismatches: Mismatches,
+        mismatches: UnmatchedJobs,
         *,
         on_room: Callable[[], None],
         on_failure: Callable[[BaseException], None],
         on_stuck: Callable[[], None],
     ) -> None:
         self.concurrency = concurrency
-        self.active: dict[str, Execution] = {}
+        self.active: dict[str, Run] = {}
         """By token: every handler that holds a slot."""
-        self.queued: deque[Execution] = deque()
+        self.queued: deque[Run] = deque()
         self._loop = asyncio.get_running_loop()
         self._context = contextvars.copy_context()
         self._worker_id = worker_id
@@ -70,7 +70,7 @@ class Runner:
         self._on_failure = on_failure
         self._on_stuck = on_stuck
         """No slot is left that could run anything."""
-        self._left: dict[str, Execution] = {}
+        self._left: dict[str, Run] = {}
         """By job: handlers that have not returned although their job is over here. They keep their slots."""
         self._pace = 0.0
         self._round_trip_s = 0.0
@@ -118,7 +118,7 @@ class Runner:
             elif lease.job.id in self._left:
                 self._put_off(lease, sent_at)
             else:
-                self.queued.append(Execution(lease, job, sent_at))
+                self.queued.append(Run(lease, job, sent_at))
         self._metrics.claimed += len(leases)
         if self._takes_no_more:
             self.give_back_queued()
@@ -137,63 +137,63 @@ class Runner:
     def _fill(self) -> None:
         queued, active = self.queued, self.active
         while queued and len(active) < self.concurrency:
-            execution = queued.popleft()
-            if not execution.is_held:
-                self._lost_while_queued(execution)
+            run = queued.popleft()
+            if not run.is_held:
+                self._lost_while_queued(run)
                 continue
-            lease = execution.lease
-            why = execution.mismatch()
+            lease = run.lease
+            why = run.mismatch()
             if why is not None:
-                self._mismatches.take(lease, execution.sent_at, why)
+                self._mismatches.take(lease, run.sent_at, why)
                 continue
-            active[lease.token] = execution
+            active[lease.token] = run
             if pacing.starts_durably(lease.attempt, lease.retries, lease.expirations):
-                execution.phase = Phase.RUNNING
-                self._heartbeat.expect(execution)
-                self.watchdog.expect(execution.loss.held_until)
-                execution.task = self._loop.create_task(self._start_durably(execution))
+                run.phase = Phase.RUNNING
+                self._heartbeat.expect(run)
+                self.watchdog.expect(run.loss.held_until)
+                run.task = self._loop.create_task(self._start_durably(run))
             else:
-                self._begin(execution)
+                self._begin(run)
         self._metrics.running, self._metrics.queued = len(active), len(queued)
 
-    def _begin(self, execution: Execution) -> None:
-        execution.begin(self._store)
-        self._heartbeat.expect(execution)
-        self.watchdog.expect(execution.started_at + pacing.LATE_START_S)
+    def _begin(self, run: Run) -> None:
+        run.begin(self._store)
+        self._heartbeat.expect(run)
+        self.watchdog.expect(run.started_at + pacing.LATE_START_S)
         self._metrics.started += 1
         jitter = self._store.entropy.jitter()
-        if execution.job.is_async:
+        if run.job.is_async:
             self._stalls.watch()
-            execution.stalled_before_s = self._stalls.total_s
+            run.stalled_before_s = self._stalls.total_s
             # A context of its own: what one job sets must not show in another.
-            execution.task = self._loop.create_task(self._call(execution, jitter), context=self._context.copy())
+            run.task = self._loop.create_task(self._call(run, jitter), context=self._context.copy())
         else:
-            execution.task = None
-            self._threads.submit(execution, jitter)
+            run.task = None
+            self._threads.submit(run, jitter)
 
-    async def _call(self, execution: Execution, jitter: float) -> None:
-        self._ended(execution, await call_async(execution, jitter))
+    async def _call(self, run: Run, jitter: float) -> None:
+        self._ended(run, await call_async(run, jitter))
 
-    async def _start_durably(self, execution: Execution) -> None:
+    async def _start_durably(self, run: Run) -> None:
         """F4: an earlier run did not end by reporting, so this start is on record before the handler runs."""
-        lease = execution.lease
-        execution.is_start_told = True
+        lease = run.lease
+        run.is_start_told = True
         try:
             outcome = await self._told_start(c.Start([c.StartReport(lease.job.id, lease.token)]))
         except asyncio.CancelledError:
-            self._ended(execution, given_back(execution))
+            self._ended(run, given_back(run))
             return
         except LeasemillError as error:
-            self._free(execution)
+            self._free(run)
             self._on_failure(error)
             return
-        execution.task = None
+        run.task = None
         if isinstance(outcome, c.Lost):
             self._metrics.refused += 1
-            self.lose(execution, outcome.reason)
-            self._free(execution)
+            self.lose(run, outcome.reason)
+            self._free(run)
             return
-        self._begin(execution)
+        self._begin(run)
         await self._note_takeover(lease)
 
     async def _note_takeover(self, lease: c.Lease) -> None:
@@ -203,16 +203,16 @@ class Runner:
         except Unavailable:
             return  # only a note is lost
         executions = () if job is None else job.executions
-        for execution in executions:
-            if execution.attempt == lease.attempt - 1 and execution.reason is AbortReason.EXPIRED:
-                waited_s = max(0, lease.leased_at - execution.expires_at) / SECOND
+        for run in executions:
+            if run.attempt == lease.attempt - 1 and run.reason is AbortReason.EXPIRED:
+                waited_s = max(0, lease.leased_at - run.expires_at) / SECOND
                 self._metrics.taken_over += 1
                 self._metrics.taken_over_seconds += waited_s
                 self._metrics.taken_over_seconds_max = max(self._metrics.taken_over_seconds_max, waited_s)
                 log.warning(
                     "job runs again %.1f s after the lease of worker %s expired",
                     waited_s,
-                    execution.worker,
+                    run.worker,
                     extra={
                         "job": lease.job.id,
                         "kind": lease.job.kind,
@@ -233,35 +233,35 @@ class Runner:
 
     def _put_off(self, lease: c.Lease, sent_at: float) -> None:
         """An earlier run of this job goes on in this worker: two at a time are one too many."""
-        execution = Execution.without_handler(lease, sent_at)
+        run = Run.without_handler(lease, sent_at)
         log.warning(
             "job given back for a while: its attempt %d has not returned in this worker",
             self._left[lease.job.id].lease.attempt,
-            extra=execution.log_fields,
+            extra=run.log_fields,
         )
-        self._reporter.tell_end(execution, given_back(execution, pacing.put_off_us(lease.attempt)))
+        self._reporter.tell_end(run, given_back(run, pacing.put_off_us(lease.attempt)))
 
     # Ends --------------------------------------------------------------------------------------------------------
 
-    def _ended(self, execution: Execution, report: Report) -> None:
+    def _ended(self, run: Run, report: Report) -> None:
         """The handler has really ended; the slot is free."""
-        if execution.phase is Phase.RUNNING:
-            if execution.stop is None and execution.loss.reason is not None:
-                self._note_loss(execution, execution.loss.reason)  # its own commit was refused, or the heartbeat knew
-            execution.phase = Phase.ENDED
-            self._report(execution, report)
-        if execution.started_at:
-            run_s = time.monotonic() - execution.started_at
+        if run.phase is Phase.RUNNING:
+            if run.stop is None and run.loss.reason is not None:
+                self._note_loss(run, run.loss.reason)  # its own commit was refused, or the heartbeat knew
+            run.phase = Phase.ENDED
+            self._report(run, report)
+        if run.started_at:
+            run_s = time.monotonic() - run.started_at
             self._metrics.run_seconds += run_s
             self._ended_count += 1
-        self._free(execution)
+        self._free(run)
 
-    def _free(self, execution: Execution) -> None:
-        execution.phase = Phase.ENDED
-        execution.task = None
-        del self.active[execution.lease.token]
-        if execution.left_at is not None:
-            self._returned(execution)
+    def _free(self, run: Run) -> None:
+        run.phase = Phase.ENDED
+        run.task = None
+        del self.active[run.lease.token]
+        if run.left_at is not None:
+            self._returned(run)
         if self.queued:
             self._fill()
         else:
@@ -273,125 +273,125 @@ class Runner:
         if self._emptied is not None and not self._emptied.done() and all(it.is_stuck for it in self.active.values()):
             self._emptied.set_result(None)
 
-    def _report(self, execution: Execution, report: Report) -> None:
-        match execution.stop:
+    def _report(self, run: Run, report: Report) -> None:
+        match run.stop:
             case None:
-                self._warn_of_dropped_result(execution, report)
-                self._reporter.tell_end(execution, report)
+                self._warn_of_dropped_result(run, report)
+                self._reporter.tell_end(run, report)
             case Stop.TIMEOUT:
-                self._reporter.tell_end(execution, timed_out(execution, self._store.entropy.jitter()))
+                self._reporter.tell_end(run, timed_out(run, self._store.entropy.jitter()))
             case Stop.SHUTDOWN:
-                self._reporter.tell_end(execution, given_back(execution) if _is_cut_short(report) else report)
+                self._reporter.tell_end(run, given_back(run) if _is_cut_short(report) else report)
             case Stop.LOST:
                 pass  # whatever the handler said is dropped
             case _:
-                assert_never(execution.stop)
+                assert_never(run.stop)
 
-    def _warn_of_dropped_result(self, execution: Execution, report: Report) -> None:
-        context = execution.context
+    def _warn_of_dropped_result(self, run: Run, report: Report) -> None:
+        context = run.context
         if context is None or not context.has_committed_without_result:
             return
         if type(report) is c.AckReport and report.result is not None:
             log.warning(
                 "the handler returned a result after its commit, where it is not kept: use tx.set_result",
-                extra=execution.log_fields,
+                extra=run.log_fields,
             )
 
-    def tell_start(self, execution: Execution) -> None:
-        self._reporter.tell_start(execution)
+    def tell_start(self, run: Run) -> None:
+        self._reporter.tell_start(run)
 
     # Stops -------------------------------------------------------------------------------------------------------
 
-    def lose(self, execution: Execution, reason: str | None) -> None:
+    def lose(self, run: Run, reason: str | None) -> None:
         """The lease is not ours any more, as the store says, or (None) as time does."""
-        if execution.phase is not Phase.RUNNING or execution.stop is Stop.LOST:
+        if run.phase is not Phase.RUNNING or run.stop is Stop.LOST:
             return
-        if reason is None and time.monotonic() < execution.loss.held_until:
+        if reason is None and time.monotonic() < run.loss.held_until:
             return  # extended in the meantime
-        execution.loss.set(reason or "expired")
-        self._note_loss(execution, reason or "it could not be extended in time")
-        execution.phase = Phase.ENDED
+        run.loss.set(reason or "expired")
+        self._note_loss(run, reason or "it could not be extended in time")
+        run.phase = Phase.ENDED
         if reason is None:
             # The store was not heard. Giving the job back frees it at once, or leaves a record that it came too late.
-            self._reporter.tell_end(execution, given_back(execution))
-        self._leave(execution)
-        self._cancel(execution)
+            self._reporter.tell_end(run, given_back(run))
+        self._leave(run)
+        self._cancel(run)
 
-    def _note_loss(self, execution: Execution, reason: str) -> None:
-        execution.stop = Stop.LOST
+    def _note_loss(self, run: Run, reason: str) -> None:
+        run.stop = Stop.LOST
         self._metrics.lost += 1
-        log.warning("lease lost (%s): the handler's result is dropped", reason, extra=execution.log_fields)
+        log.warning("lease lost (%s): the handler's result is dropped", reason, extra=run.log_fields)
 
-    def is_excused(self, execution: Execution) -> bool:
+    def is_excused(self, run: Run) -> bool:
         """Time in which others blocked the event loop is not an async handler's: it gets as much more."""
-        if execution.task is None:
+        if run.task is None:
             return False  # a thread ran on meanwhile
         self._stalls.alive()
-        excused_s = self._stalls.excused_s(execution)
+        excused_s = self._stalls.excused_s(run)
         if excused_s <= 0:
             return False
-        execution.excuse(excused_s)
-        return time.monotonic() < execution.timeout_at
+        run.excuse(excused_s)
+        return time.monotonic() < run.timeout_at
 
-    def time_out(self, execution: Execution) -> None:
+    def time_out(self, run: Run) -> None:
         """Its time is up: an async handler is cancelled, a thread can only be told."""
-        if execution.stop is not None:
+        if run.stop is not None:
             return
-        execution.stop = Stop.TIMEOUT
+        run.stop = Stop.TIMEOUT
         self._metrics.timed_out += 1
-        log.error("job timed out after %g s", time.monotonic() - execution.started_at, extra=execution.log_fields)
-        if execution.task is None:
-            self.abandon(execution)
+        log.error("job timed out after %g s", time.monotonic() - run.started_at, extra=run.log_fields)
+        if run.task is None:
+            self.abandon(run)
         else:
-            self._stop(execution, time.monotonic() + CANCEL_GRACE_S)
+            self._stop(run, time.monotonic() + CANCEL_GRACE_S)
 
-    def _stop(self, execution: Execution, grace_until: float) -> None:
-        self._cancel(execution)
-        execution.abandon_at = grace_until
-        self.watchdog.expect(execution.abandon_at)
+    def _stop(self, run: Run, grace_until: float) -> None:
+        self._cancel(run)
+        run.abandon_at = grace_until
+        self.watchdog.expect(run.abandon_at)
 
-    def _cancel(self, execution: Execution) -> None:
+    def _cancel(self, run: Run) -> None:
         """Not before its first step: a task that was never entered could not say that it ended."""
-        task = execution.task
+        task = run.task
         if task is not None:
             self._loop.call_soon(task.cancel)
 
-    def abandon(self, execution: Execution) -> None:
+    def abandon(self, run: Run) -> None:
         """Report without waiting for the handler, which does not end; it keeps its slot."""
-        if execution.phase is not Phase.RUNNING:
+        if run.phase is not Phase.RUNNING:
             return
-        execution.phase = Phase.ENDED
-        execution.abandon_at = None
-        execution.loss.set("the worker did not wait any longer")
-        self._report(execution, timed_out(execution, 0.0))
-        self._leave(execution)
+        run.phase = Phase.ENDED
+        run.abandon_at = None
+        run.loss.set("the worker did not wait any longer")
+        self._report(run, timed_out(run, 0.0))
+        self._leave(run)
 
     # Handlers that do not return ---------------------------------------------------------------------------------
 
-    def _leave(self, execution: Execution) -> None:
+    def _leave(self, run: Run) -> None:
         """Its job is over here, and its handler has not returned (yet)."""
-        execution.left_at = time.monotonic()
-        self._left[execution.lease.job.id] = execution
+        run.left_at = time.monotonic()
+        self._left[run.lease.job.id] = run
         self._metrics.stuck = len(self._left)
-        self.watchdog.expect(execution.left_at + pacing.STUCK_AFTER_S)
+        self.watchdog.expect(run.left_at + pacing.STUCK_AFTER_S)
 
-    def _returned(self, execution: Execution) -> None:
-        del self._left[execution.lease.job.id]
+    def _returned(self, run: Run) -> None:
+        del self._left[run.lease.job.id]
         self._metrics.stuck = len(self._left)
-        if execution.is_stuck:
-            log.warning("the handler has returned: its slot is free again", extra=execution.log_fields)
+        if run.is_stuck:
+            log.warning("the handler has returned: its slot is free again", extra=run.log_fields)
 
-    def give_up(self, execution: Execution) -> None:
+    def give_up(self, run: Run) -> None:
         """It has not returned for so long that its slot counts as stuck."""
-        execution.is_stuck = True
+        run.is_stuck = True
         self._metrics.stuck_runs += 1
         stuck = sum(it.is_stuck for it in self.active.values())
         log.error(
             "the handler has not returned since its job %s: its slot is stuck, %d of %d slots are",
-            "timed out" if execution.stop is Stop.TIMEOUT else "was lost",
+            "timed out" if run.stop is Stop.TIMEOUT else "was lost",
             stuck,
             self.concurrency,
-            extra=execution.log_fields,
+            extra=run.log_fields,
         )
         self._note_emptied()
         self._on_room()
@@ -409,29 +409,29 @@ class Runner:
     def give_back_queued(self) -> None:
         """What has no slot is returned without a penalty, for others to run."""
         while self.queued:
-            execution = self.queued.popleft()
-            execution.phase = Phase.ENDED
-            self._reporter.tell_end(execution, given_back(execution))
+            run = self.queued.popleft()
+            run.phase = Phase.ENDED
+            self._reporter.tell_end(run, given_back(run))
         self._metrics.queued = 0
         self._on_room()
 
-    def _lost_while_queued(self, execution: Execution) -> None:
+    def _lost_while_queued(self, run: Run) -> None:
         """Its lease ran out before a slot was free (the loop was blocked, the process stopped)."""
-        execution.phase = Phase.ENDED
+        run.phase = Phase.ENDED
         self._metrics.lost += 1
-        log.warning("lease lost while the job waited for a slot", extra=execution.log_fields)
-        self._reporter.tell_end(execution, given_back(execution))
+        log.warning("lease lost while the job waited for a slot", extra=run.log_fields)
+        self._reporter.tell_end(run, given_back(run))
 
     # Shutdown ----------------------------------------------------------------------------------------------------
 
     def stop_all(self, grace_until: float) -> None:
         """Stop every handler; each is given back when it ends, or after the grace."""
-        for execution in list(self.active.values()):
-            if execution.stop is None:
-                execution.stop = Stop.SHUTDOWN
-                if execution.task is None:
-                    execution.loss.set("the worker is shutting down")
-                self._stop(execution, grace_until)
+        for run in list(self.active.values()):
+            if run.stop is None:
+                run.stop = Stop.SHUTDOWN
+                if run.task is None:
+                    run.loss.set("the worker is shutting down")
+                self._stop(run, grace_until)
 
     async def emptied(self) -> None:
         """Wait until no handler is running but those that are stuck."""
@@ -440,8 +440,8 @@ class Runner:
             await self._emptied
 
     def abandon_all(self) -> None:
-        for execution in list(self.active.values()):
-            self.abandon(execution)
+        for run in list(self.active.values()):
+            self.abandon(run)
 
     def close(self) -> None:
         self.watchdog.close()

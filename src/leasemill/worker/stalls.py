@@ -20,8 +20,8 @@ from typing import Any, Final
 
 from leasemill.api import logs
 from leasemill.worker.background import Background
-from leasemill.worker.execution import Execution
 from leasemill.worker.metrics import Metrics
+from leasemill.worker.run import Run
 
 log = logging.getLogger("leasemill.worker")
 
@@ -44,7 +44,7 @@ class Stalls:
         worker_id: str,
         metrics: Metrics,
         *,
-        running: Callable[[], Iterable[Execution]],
+        running: Callable[[], Iterable[Run]],
         on_end: Callable[[BaseException | None], None],
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -59,7 +59,7 @@ class Stalls:
         self._loop_thread = threading.get_ident()
         self._alive_at = math.inf
         """The last sign of life; infinite while nothing has to be watched."""
-        self._guilty: tuple[float, Execution] | None = None
+        self._guilty: tuple[float, Run] | None = None
         """Whose handler was found to run, and the last sign of life before that."""
         self._named_at = 0.0
         self._warn_after_s = BLOCKED_S
@@ -109,9 +109,9 @@ class Stalls:
         else:
             self._loop.call_later(TICK_S, self._tick)
 
-    def excused_s(self, execution: Execution) -> float:
+    def excused_s(self, run: Run) -> float:
         """How long this handler has waited for a loop that others blocked, as far as it was not excused before."""
-        return self.total_s - execution.stalled_before_s - execution.blocked_s
+        return self.total_s - run.stalled_before_s - run.blocked_s
 
     # In the thread -----------------------------------------------------------------------------------------------
 
@@ -121,9 +121,9 @@ class Stalls:
         stalled_s = self._monotonic() - alive_at
         if stalled_s < LOOK_S:
             return
-        frame, execution = self._at_work()
-        if execution is not None:
-            self._guilty = (alive_at, execution)
+        frame, run = self._at_work()
+        if run is not None:
+            self._guilty = (alive_at, run)
         if self._named_at != alive_at:
             self._warn_after_s = BLOCKED_S
         if stalled_s >= self._warn_after_s:
@@ -131,27 +131,27 @@ class Stalls:
                 self._metrics.loop_blocked += 1
             self._named_at = alive_at
             self._warn_after_s *= 2
-            self._name(stalled_s, frame, execution)
+            self._name(stalled_s, frame, run)
 
-    def _at_work(self) -> tuple[FrameType | None, Execution | None]:
+    def _at_work(self) -> tuple[FrameType | None, Run | None]:
         """What the loop is in the middle of, and for which job."""
         frame = sys._current_frames().get(self._loop_thread)
         task = asyncio.current_task(self._loop)
         if task is None:
             return frame, None
-        for execution in self._running():
-            if execution.task is task:
-                return frame, execution
+        for run in self._running():
+            if run.task is task:
+                return frame, run
         return frame, _parent_of(task)
 
-    def _name(self, stalled_s: float, frame: FrameType | None, execution: Execution | None) -> None:
-        fields: dict[str, Any] = {"worker": self._worker_id} if execution is None else execution.log_fields
+    def _name(self, stalled_s: float, frame: FrameType | None, run: Run | None) -> None:
+        fields: dict[str, Any] = {"worker": self._worker_id} if run is None else run.log_fields
         log.warning(
             "the event loop has been blocked for %.1f s by %s: no async handler runs meanwhile; "
             "make it a plain `def` handler, or call what blocks with asyncio.to_thread\n%s",
             stalled_s,
-            "a task or callback that is no handler's" if execution is None else f"the handler of {execution.job.kind}",
-            _stack(frame, execution),
+            "a task or callback that is no handler's" if run is None else f"the handler of {run.job.kind}",
+            _stack(frame, run),
             extra=fields,
         )
 
@@ -162,20 +162,20 @@ class Stalls:
                 self.look()
 
 
-def _parent_of(task: asyncio.Task[Any]) -> Execution | None:
+def _parent_of(task: asyncio.Task[Any]) -> Run | None:
     """The handler that made this task: its context has been copied from the handler's. Python 3.11 does not show it."""
     get_context = getattr(task, "get_context", None)
     parent = None if get_context is None else get_context().get(logs.running)
-    return parent if isinstance(parent, Execution) else None
+    return parent if isinstance(parent, Run) else None
 
 
-def _stack(frame: FrameType | None, execution: Execution | None) -> str:
+def _stack(frame: FrameType | None, run: Run | None) -> str:
     """Where the loop is, from the handler's function on if it is among the callers."""
     if frame is None:
         return ""
     frames = [it for it, _ in traceback.walk_stack(frame)][::-1]
-    if execution is not None:
-        code = execution.job.function.__code__
+    if run is not None:
+        code = run.job.function.__code__
         begins = [index for index, it in enumerate(frames) if it.f_code is code]
         frames = frames[begins[0] :] if begins else frames
     lines = traceback.StackSummary.extract((it, it.f_lineno) for it in frames[-STACK_FRAMES:])

@@ -13,35 +13,35 @@ from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
 
-from leasemill.worker.execution import Execution
-from leasemill.worker.outcome import Report, call_sync
+from leasemill.worker.handler import Report, call_sync
+from leasemill.worker.run import Run
 
-Job = tuple[Execution, float]
+Job = tuple[Run, float]
 
 
 class Threads:
     """Runs handlers in threads and hands their reports to the event loop, several at a time when they come fast."""
 
-    def __init__(self, name: str, most: int, on_end: Callable[[Execution, Report], None]) -> None:
+    def __init__(self, name: str, most: int, on_end: Callable[[Run, Report], None]) -> None:
         self._name = name
         self._most = most
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
         self._work: SimpleQueue[Job | None] = SimpleQueue()
-        self._ended: deque[tuple[Execution, Report]] = deque()
+        self._ended: deque[tuple[Run, Report]] = deque()
         self._is_told = False
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
         self._busy = 0
 
-    def submit(self, execution: Execution, jitter: float) -> None:
+    def submit(self, run: Run, jitter: float) -> None:
         """Called on the event loop; never with more than `most` unfinished."""
         self._busy += 1
         if self._busy > len(self._threads) and len(self._threads) < self._most:
             thread = threading.Thread(target=self._run, name=f"{self._name}-handler-{len(self._threads)}", daemon=True)
             self._threads.append(thread)
             thread.start()
-        self._work.put((execution, jitter))
+        self._work.put((run, jitter))
 
     def close(self) -> None:
         """Let idle threads go; those that run a handler end with it, or with the process."""
@@ -51,14 +51,14 @@ class Threads:
     def _run(self) -> None:
         context = contextvars.Context
         while (job := self._work.get()) is not None:
-            execution, jitter = job
-            report = context().run(call_sync, execution, jitter)
-            self._tell(execution, report)
-            del job, execution, report
+            run, jitter = job
+            report = context().run(call_sync, run, jitter)
+            self._tell(run, report)
+            del job, run, report
 
-    def _tell(self, execution: Execution, report: Report) -> None:
+    def _tell(self, run: Run, report: Report) -> None:
         with self._lock:
-            self._ended.append((execution, report))
+            self._ended.append((run, report))
             if self._is_told:
                 return
             self._is_told = True
@@ -73,5 +73,5 @@ class Threads:
             self._is_told = False
             ended, self._ended = self._ended, deque()
         self._busy -= len(ended)
-        for execution, report in ended:
-            self._on_end(execution, report)
+        for run, report in ended:
+            self._on_end(run, report)

@@ -9,20 +9,20 @@ import time
 from collections import deque
 from typing import Protocol
 
-from leasemill.worker.execution import Execution, Phase
 from leasemill.worker.pacing import LATE_START_S, STUCK_AFTER_S, patience_s
+from leasemill.worker.run import Phase, Run
 
 
 class Slots(Protocol):
-    active: dict[str, Execution]
-    queued: deque[Execution]
+    active: dict[str, Run]
+    queued: deque[Run]
 
-    def tell_start(self, execution: Execution) -> None: ...
-    def is_excused(self, execution: Execution) -> bool: ...
-    def time_out(self, execution: Execution) -> None: ...
-    def lose(self, execution: Execution, reason: str | None) -> None: ...
-    def abandon(self, execution: Execution) -> None: ...
-    def give_up(self, execution: Execution) -> None: ...
+    def tell_start(self, run: Run) -> None: ...
+    def is_excused(self, run: Run) -> bool: ...
+    def time_out(self, run: Run) -> None: ...
+    def lose(self, run: Run, reason: str | None) -> None: ...
+    def abandon(self, run: Run) -> None: ...
+    def give_up(self, run: Run) -> None: ...
     def give_back_queued(self) -> None: ...
 
 
@@ -57,11 +57,11 @@ class Watchdog:
     def look(self, now: float) -> float:
         """Do what is due; answers when something is due next."""
         next_at = math.inf
-        for execution in list(self._slots.active.values()):
-            if execution.phase is Phase.RUNNING:
-                next_at = min(next_at, self._look_at(execution, now))
-            elif execution.left_at is not None and not execution.is_stuck:
-                next_at = min(next_at, self._look_at_left(execution, execution.left_at + STUCK_AFTER_S, now))
+        for run in list(self._slots.active.values()):
+            if run.phase is Phase.RUNNING:
+                next_at = min(next_at, self._look_at(run, now))
+            elif run.left_at is not None and not run.is_stuck:
+                next_at = min(next_at, self._look_at_left(run, run.left_at + STUCK_AFTER_S, now))
         if self._slots.queued:
             first = self._slots.queued[0]
             give_back_at = first.claimed_at + patience_s(first.lease_s)
@@ -71,30 +71,30 @@ class Watchdog:
                 next_at = min(next_at, give_back_at)
         return next_at
 
-    def _look_at_left(self, execution: Execution, stuck_at: float, now: float) -> float:
+    def _look_at_left(self, run: Run, stuck_at: float, now: float) -> float:
         if now < stuck_at:
             return stuck_at
-        self._slots.give_up(execution)
+        self._slots.give_up(run)
         return math.inf
 
-    def _look_at(self, execution: Execution, now: float) -> float:
+    def _look_at(self, run: Run, now: float) -> float:
         slots = self._slots
-        if now >= execution.loss.held_until:
-            slots.lose(execution, None)
+        if now >= run.loss.held_until:
+            slots.lose(run, None)
             return math.inf
-        if execution.stop is not None:
-            if execution.abandon_at is not None and now >= execution.abandon_at:
-                slots.abandon(execution)
+        if run.stop is not None:
+            if run.abandon_at is not None and now >= run.abandon_at:
+                slots.abandon(run)
                 return math.inf
-            return min(execution.abandon_at or math.inf, execution.loss.held_until)
-        if now >= execution.timeout_at and not slots.is_excused(execution):
-            slots.time_out(execution)
+            return min(run.abandon_at or math.inf, run.loss.held_until)
+        if now >= run.timeout_at and not slots.is_excused(run):
+            slots.time_out(run)
             return math.inf
-        next_at = min(execution.timeout_at, execution.loss.held_until)
-        if not execution.is_start_told:
-            start_at = execution.started_at + LATE_START_S
+        next_at = min(run.timeout_at, run.loss.held_until)
+        if not run.is_start_told:
+            start_at = run.started_at + LATE_START_S
             if now >= start_at:
-                slots.tell_start(execution)
+                slots.tell_start(run)
             else:
                 next_at = min(next_at, start_at)
         return next_at

@@ -29,21 +29,20 @@ from leasemill.operator.wording import counted, listed
 from leasemill.store.backoff import backoff_s
 from leasemill.store.presence import new_worker_id
 from leasemill.worker import pacing
-from leasemill.worker.endings import Endings
-from leasemill.worker.execution import Execution, Phase
 from leasemill.worker.executor import DaemonExecutor
 from leasemill.worker.fetcher import Fetcher
 from leasemill.worker.heartbeat import Heartbeat
 from leasemill.worker.housekeeping import Chore, Housekeeping
-from leasemill.worker.identity import Identity
+from leasemill.worker.joblog import JobLog
 from leasemill.worker.metrics import Metrics
-from leasemill.worker.mismatch import MISMATCH_TIMEOUT_S, Mismatches
-from leasemill.worker.presence import WorkerRecord, encode_record, running_job
+from leasemill.worker.presence import WorkerPresence, WorkerRecord, encode_record, running_job
 from leasemill.worker.reaper import Reaper
 from leasemill.worker.reporter import Reporter
+from leasemill.worker.run import Phase, Run
 from leasemill.worker.runner import Runner
 from leasemill.worker.stalls import Stalls
 from leasemill.worker.timing import HURRY_S, Shutdown, Times, shutdown_plan
+from leasemill.worker.unmatched import MISMATCH_TIMEOUT_S, UnmatchedJobs
 
 log = logging.getLogger("leasemill.worker")
 
@@ -98,7 +97,7 @@ class Worker:
         self._store = app.store
         self._presence = self._store.presence
         self._started_at = time.time()
-        self._identity = Identity(self.id, self._presence, self._started_at)
+        self._identity = WorkerPresence(self.id, self._presence, self._started_at)
         self._failure: BaseException | None = None
         self._is_stopping = False
         self._hurries = False
@@ -195,7 +194,7 @@ class Worker:
         return taken
 
     def _assemble(self) -> None:
-        self._mismatches = Mismatches(self._store, self.metrics, self._mismatch_s)
+        self._mismatches = UnmatchedJobs(self._store, self.metrics, self._mismatch_s)
         self._runner = Runner(
             self.id,
             self._store,
@@ -223,7 +222,7 @@ class Worker:
             self._store,
             self.metrics,
             self._heartbeat,
-            Endings(self.id),
+            JobLog(self.id),
             is_busy=lambda: bool(self._runner.queued),
             on_told=self._reports_told,
             on_news=self._news,
@@ -363,7 +362,7 @@ class Worker:
 
     # What the parts tell each other ------------------------------------------------------------------------------
 
-    def _active(self) -> list[Execution]:
+    def _active(self) -> list[Run]:
         return list(self._runner.active.values())
 
     def _room_changed(self) -> None:
@@ -379,10 +378,10 @@ class Worker:
         if self._drains and self._runner.has_nothing_left:
             self._fetcher.news()
 
-    def _lost(self, execution: Execution, reason: str | None) -> None:
+    def _lost(self, run: Run, reason: str | None) -> None:
         if reason is not None:
-            execution.loss.set(reason)  # at once: the loop may be blocked, a handler in a thread need not wait for it
-        self._from_thread(self._runner.lose, execution, reason)
+            run.loss.set(reason)  # at once: the loop may be blocked, a handler in a thread need not wait for it
+        self._from_thread(self._runner.lose, run, reason)
 
     def _extension_answered(self) -> None:
         self._from_thread(self._reporter.flush)

@@ -16,7 +16,7 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, JobState
 from leasemill.operator.times import span
 from leasemill.operator.wording import counted
-from leasemill.worker.execution import Execution
+from leasemill.worker.run import Run
 
 log = logging.getLogger("leasemill.worker")
 
@@ -42,7 +42,7 @@ class _Sum:
         self.seconds: list[float] = []
 
 
-class Endings:
+class JobLog:
     """Logs how jobs ended."""
 
     def __init__(self, worker_id: str) -> None:
@@ -58,44 +58,42 @@ class Endings:
         """Those of `_sums` that succeeded, by their kind."""
         self._timer: asyncio.TimerHandle | None = None
 
-    def succeeded(self, execution: Execution) -> None:
-        found = self._successes.get(execution.lease.job.kind)
+    def succeeded(self, run: Run) -> None:
+        found = self._successes.get(run.lease.job.kind)
         if found is not None and found.count >= SAMPLES:  # the way of most when there are many: two numbers
             found.count += 1
             self._ended += 1
             return
-        if log.isEnabledFor(logging.INFO) and self._is_named(execution, _SUCCEEDED):
-            kind = execution.lease.job.kind
-            log.info("%s succeeded in %s", kind, _duration(execution), extra=_fields(execution, _SUCCEEDED))
+        if log.isEnabledFor(logging.INFO) and self._is_named(run, _SUCCEEDED):
+            kind = run.lease.job.kind
+            log.info("%s succeeded in %s", kind, _duration(run), extra=_fields(run, _SUCCEEDED))
 
-    def given_back(self, execution: Execution, delay_us: int | None) -> None:
+    def given_back(self, run: Run, delay_us: int | None) -> None:
         """Its handler gave it back."""
-        if log.isEnabledFor(logging.INFO) and self._is_named(execution, _GIVEN_BACK):
+        if log.isEnabledFor(logging.INFO) and self._is_named(run, _GIVEN_BACK):
             wait = "" if delay_us is None else f" for {span(delay_us)}"
             sentence = "%s was given back%s by its handler after %s"
-            fields = _fields(execution, _GIVEN_BACK)
-            log.info(sentence, execution.lease.job.kind, wait, _duration(execution), extra=fields)
+            fields = _fields(run, _GIVEN_BACK)
+            log.info(sentence, run.lease.job.kind, wait, _duration(run), extra=fields)
 
-    def failed(self, execution: Execution, outcome: c.Nacked, error: str) -> None:
+    def failed(self, run: Run, outcome: c.Nacked, error: str) -> None:
         how = {JobState.READY: _RETRIED, JobState.FAILED: _FAILED}.get(outcome.state, _SUCCEEDED)
-        raised = None if execution.stop is not None else execution.error
-        execution.error = None
-        if not self._is_named(execution, how):
+        raised = None if run.stop is not None else run.error
+        run.error = None
+        if not self._is_named(run, how):
             if self._failures_named == NAMED_MOST:
                 self._has_unnamed_failures = True
                 return
             self._failures_named += 1
-        fields = _fields(execution, how)
+        fields = _fields(run, how)
         first_line = error.partition("\n")[0]
         text = error if raised is None else first_line  # the traceback follows
         if how is _RETRIED:
             sentence = "job failed after %s and will be retried (retry %d of %d): %s"
-            most = execution.lease.terms.max_retries
-            log.warning(
-                sentence, _duration(execution), outcome.retries, most, first_line, exc_info=raised, extra=fields
-            )
+            most = run.lease.terms.max_retries
+            log.warning(sentence, _duration(run), outcome.retries, most, first_line, exc_info=raised, extra=fields)
         elif how is _FAILED:
-            log.error("job failed for good after %s: %s", _duration(execution), text, exc_info=raised, extra=fields)
+            log.error("job failed for good after %s: %s", _duration(run), text, exc_info=raised, extra=fields)
         else:
             sentence = "job had committed, so it succeeded; its handler then failed: %s"
             log.warning(sentence, text, exc_info=raised, extra=fields)
@@ -108,14 +106,14 @@ class Endings:
 
     # Windows of a second -----------------------------------------------------------------------------------------
 
-    def _is_named(self, execution: Execution, how: str) -> bool:
+    def _is_named(self, run: Run, how: str) -> bool:
         """Whether this end gets a line of its own; otherwise it is in the sum."""
         if self._timer is None:
             self._begin_window()
         self._ended += 1
         if not self._is_summing and self._ended <= NAMED_MOST:
             return True
-        key = (execution.lease.job.kind, how)
+        key = (run.lease.job.kind, how)
         found = self._sums.get(key)
         if found is None:
             found = self._sums[key] = _Sum()
@@ -123,7 +121,7 @@ class Endings:
                 self._successes[key[0]] = found
         found.count += 1
         if found.count <= SAMPLES:
-            found.seconds.append(execution.ended_at - execution.started_at)
+            found.seconds.append(run.ended_at - run.started_at)
         return False
 
     def _begin_window(self) -> None:
@@ -181,13 +179,13 @@ def _median(one: _Sum) -> float:
     return sorted(one.seconds)[len(one.seconds) // 2]
 
 
-def _seconds(execution: Execution) -> float:
-    return execution.ended_at - execution.started_at if execution.started_at else 0.0
+def _seconds(run: Run) -> float:
+    return run.ended_at - run.started_at if run.started_at else 0.0
 
 
-def _duration(execution: Execution) -> str:
-    return span(int(_seconds(execution) * SECOND))
+def _duration(run: Run) -> str:
+    return span(int(_seconds(run) * SECOND))
 
 
-def _fields(execution: Execution, how: str) -> dict[str, Any]:
-    return {**execution.log_fields, DETAILS: {"outcome": how, "ms": round(_seconds(execution) * 1000, 3)}}
+def _fields(run: Run, how: str) -> dict[str, Any]:
+    return {**run.log_fields, DETAILS: {"outcome": how, "ms": round(_seconds(run) * 1000, 3)}}

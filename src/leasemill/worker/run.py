@@ -34,7 +34,7 @@ class Stop(Enum):
     SHUTDOWN = auto()
 
 
-class Execution:
+class Run:
     """What the worker knows of one lease. Changed on the event loop, but for the lease's times (the heartbeat)."""
 
     __slots__ = (
@@ -97,19 +97,19 @@ class Execution:
         """What the handler raised, for the log; until its end is reported."""
 
     @classmethod
-    def without_handler(cls, lease: c.Lease, sent_at: float) -> Execution:
+    def without_handler(cls, lease: c.Lease, sent_at: float) -> Run:
         """A lease that no handler here can run."""
-        execution = cls.__new__(cls)
-        execution.lease = lease
-        execution.sent_at = sent_at
-        execution.started_at = 0.0
-        execution.is_start_told = True
-        execution.context = None
-        execution.ended_at = 0.0
-        execution.error = None
-        execution.stop = None
-        execution.phase = Phase.ENDED
-        return execution
+        run = cls.__new__(cls)
+        run.lease = lease
+        run.sent_at = sent_at
+        run.started_at = 0.0
+        run.is_start_told = True
+        run.context = None
+        run.ended_at = 0.0
+        run.error = None
+        run.stop = None
+        run.phase = Phase.ENDED
+        return run
 
     def begin(self, store: FullStore) -> None:
         """The handler is about to be called."""

@@ -15,7 +15,7 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, AbortReason, JobSpec
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.rules import rule
-from leasemill.worker import mismatch, pacing
+from leasemill.worker import pacing, unmatched
 from tests.worker.support import FaultyStore, until, working
 
 HOUR_US = 3600 * SECOND
@@ -250,7 +250,7 @@ async def test_a_mismatch_is_logged_once_for_its_cause_and_then_once_a_minute(
     assert worker._mismatches.by_kind == {"send_fax": 50, "send": 50}
 
     caplog.clear()
-    monkeypatch.setattr(mismatch, "LINE_EVERY_S", 0.0)
+    monkeypatch.setattr(unmatched, "LINE_EVERY_S", 0.0)
     store.enqueue([JobSpec("one", "default", "send_fax"), JobSpec("two", "default", "send_fax")])
     await drained(old)
     assert len([record for record in caplog.records if "does not match" in record.message]) == 2
@@ -260,13 +260,13 @@ def test_how_many_were_not_logged_is_in_the_next_line(
     store: FaultyStore, old: App, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.enqueue([JobSpec(f"fax-{number}", "default", "send_fax") for number in range(5)])
-    found = mismatch.Mismatches(store, Worker(old).metrics, 3600)
+    found = unmatched.UnmatchedJobs(store, Worker(old).metrics, 3600)
     reports: list[object] = []
     found.connect(lambda _execution, report: reports.append(report))
     leases = store.claim("worker", ["default"], 5)
     for lease in leases[:4]:
         found.take(lease, 0.0, "no handler")
-    monkeypatch.setattr(mismatch, "LINE_EVERY_S", 0.0)
+    monkeypatch.setattr(unmatched, "LINE_EVERY_S", 0.0)
     found.take(leases[4], 0.0, "no handler")
     assert [record.message.partition(":")[0] for record in caplog.records] == [
         "job does not match this worker's code and is given back",

@@ -14,7 +14,7 @@ import pytest
 from leasemill import App, Release, Retry, Worker
 from leasemill.api import logs
 from leasemill.store.memory import MemoryStore
-from leasemill.worker import endings
+from leasemill.worker import joblog
 from tests.worker.support import until, working
 
 
@@ -65,7 +65,7 @@ async def test_each_job_that_ends_has_a_line_with_its_kind_outcome_and_time(
 async def test_many_jobs_are_summed_up_and_failures_are_still_named(
     app: App, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(endings, "WINDOW_S", 3600.0)  # ends with the worker, however slow the machine
+    monkeypatch.setattr(joblog, "WINDOW_S", 3600.0)  # ends with the worker, however slow the machine
 
     @app.job(retry=0)
     async def send(number: int) -> None:
@@ -78,7 +78,7 @@ async def test_many_jobs_are_summed_up_and_failures_are_still_named(
     named = lines(caplog, "send succeeded in ")
     failed = lines(caplog, "job failed for good after ")
     assert len(failed) == 5
-    assert len(named) + len(failed) >= endings.NAMED_MOST >= len(named)
+    assert len(named) + len(failed) >= joblog.NAMED_MOST >= len(named)
     ended = {one["outcome"]: one["count"] for one in vars(total)[logs.DETAILS]["ended"]}
     assert ended["succeeded"] + len(named) == 495
     assert f"{ended['succeeded']} send succeeded (p50 " in total.getMessage()
@@ -88,7 +88,7 @@ async def test_many_jobs_are_summed_up_and_failures_are_still_named(
 async def test_failures_that_are_not_named_are_in_a_sum_at_warning(
     app: App, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(endings, "WINDOW_S", 3600.0)
+    monkeypatch.setattr(joblog, "WINDOW_S", 3600.0)
     caplog.set_level(logging.WARNING, "leasemill")
 
     @app.job(retry=0)
@@ -97,7 +97,7 @@ async def test_failures_that_are_not_named_are_in_a_sum_at_warning(
 
     charge.enqueue_many([charge.call(number) for number in range(100)])
     await drained(app)
-    assert len(lines(caplog, "job failed for good after ")) == 2 * endings.NAMED_MOST
+    assert len(lines(caplog, "job failed for good after ")) == 2 * joblog.NAMED_MOST
     (total,) = lines(caplog, " more jobs ended in ")
     assert (total.levelno, vars(total)[logs.DETAILS]["jobs"]) == (logging.WARNING, 80)
 
@@ -105,8 +105,8 @@ async def test_failures_that_are_not_named_are_in_a_sum_at_warning(
 async def test_a_busy_worker_sums_up_every_second_and_names_jobs_again_when_it_is_quiet(
     app: App, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(endings, "WINDOW_S", 0.2)
-    monkeypatch.setattr(endings, "NAMED_MOST", 2)
+    monkeypatch.setattr(joblog, "WINDOW_S", 0.2)
+    monkeypatch.setattr(joblog, "NAMED_MOST", 2)
 
     def is_summed() -> bool:
         return any(" more " not in one.getMessage() for one in lines(caplog, " ended in "))
@@ -156,8 +156,8 @@ async def test_machines_get_the_numbers_and_people_the_sentence(app: App) -> Non
 
 
 async def test_a_sum_carries_no_job(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endings, "NAMED_MOST", 0)
-    monkeypatch.setattr(endings, "WINDOW_S", 0.01)
+    monkeypatch.setattr(joblog, "NAMED_MOST", 0)
+    monkeypatch.setattr(joblog, "WINDOW_S", 0.01)
     output = io.StringIO()
     handler = logging.StreamHandler(output)
     handler.setFormatter(logs.JsonFormatter())

@@ -14,8 +14,7 @@ import pytest
 from leasemill import App, Worker
 from leasemill.errors import Refused
 from leasemill.store.presence import MemoryPresence
-from leasemill.worker.identity import Identity
-from leasemill.worker.presence import WorkerRecord, encode_record
+from leasemill.worker.presence import WorkerPresence, WorkerRecord, encode_record
 from tests.worker.support import FaultyStore, until, working
 
 
@@ -74,7 +73,7 @@ async def test_a_worker_waits_until_the_record_of_one_that_was_killed_is_stale()
     now = [100.0]
     presence = MemoryPresence(lambda: now[0])
     presence.publish("w", record())
-    identity = Identity("w", presence, time.time())
+    identity = WorkerPresence("w", presence, time.time())
     waiting = threading.Thread(target=identity.await_free, args=[lambda: False], daemon=True)
     waiting.start()
     waiting.join(0.6)
@@ -90,7 +89,7 @@ def test_a_worker_does_not_wait_for_a_process_of_this_machine_that_is_gone() -> 
     presence = MemoryPresence()
     presence.publish("w", record(host=socket.gethostname(), pid=gone.pid))
     waiting = threading.Thread(
-        target=Identity("w", presence, time.time()).await_free, args=[lambda: False], daemon=True
+        target=WorkerPresence("w", presence, time.time()).await_free, args=[lambda: False], daemon=True
     )
     waiting.start()
     waiting.join(5)
@@ -99,7 +98,7 @@ def test_a_worker_does_not_wait_for_a_process_of_this_machine_that_is_gone() -> 
 
 def test_of_two_that_started_at_the_same_moment_the_later_one_is_refused() -> None:
     presence = MemoryPresence()
-    earlier, later = Identity("w", presence, 1.0), Identity("w", presence, 2.0)
+    earlier, later = WorkerPresence("w", presence, 1.0), WorkerPresence("w", presence, 2.0)
     presence.publish("w", record(later.instance, started_at=2.0))
     earlier.check_first()
     presence.publish("w", record(earlier.instance, started_at=1.0))

@@ -12,68 +12,66 @@ from leasemill.errors import Invalid
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND
 from leasemill.worker.error_text import error_text, fitting, message
-from leasemill.worker.execution import Execution
+from leasemill.worker.run import Run
 
 Report: TypeAlias = c.AckReport | c.NackReport | c.ReleaseReport
 
 
-async def call_async(execution: Execution, jitter: float) -> Report:
+async def call_async(run: Run, jitter: float) -> Report:
     """Run an async handler to its end."""
-    running.set(execution)
-    execution.started_at = time.monotonic()
+    running.set(run)
+    run.started_at = time.monotonic()
     try:
-        args, kwargs = execution.arguments()
-        value = await execution.job.function(*args, **kwargs)
+        args, kwargs = run.arguments()
+        value = await run.job.function(*args, **kwargs)
     except BaseException as error:  # noqa: BLE001 (the user's handler: also SystemExit is the job's failure)
-        return failure(execution, error, jitter)
-    return success(execution, value)
+        return failure(run, error, jitter)
+    return success(run, value)
 
 
-def call_sync(execution: Execution, jitter: float) -> Report:
+def call_sync(run: Run, jitter: float) -> Report:
     """Run a sync handler to its end, in the thread this is called in."""
-    running.set(execution)
-    execution.started_at = time.monotonic()
+    running.set(run)
+    run.started_at = time.monotonic()
     try:
-        args, kwargs = execution.arguments()
-        value = execution.job.function(*args, **kwargs)
+        args, kwargs = run.arguments()
+        value = run.job.function(*args, **kwargs)
     except BaseException as error:  # noqa: BLE001 (the user's handler: also SystemExit is the job's failure)
-        return failure(execution, error, jitter)
-    return success(execution, value)
+        return failure(run, error, jitter)
+    return success(run, value)
 
 
-def success(execution: Execution, value: object) -> Report:
+def success(run: Run, value: object) -> Report:
     """The handler returned. Its effects stand, so a result that cannot be kept is no reason to run it again (F9)."""
-    lease = execution.lease
-    if value is None and execution.job.arguments.may_return_none:
+    lease = run.lease
+    if value is None and run.job.arguments.may_return_none:
         return c.AckReport(lease.job.id, lease.token)
     try:
         if inspect.iscoroutine(value):
             value.close()
-            raise Invalid(
-                f"{execution.job.kind} returned a coroutine from a plain function; declare it with `async def`"
-            )
-        return c.AckReport(lease.job.id, lease.token, execution.job.arguments.encode_result(value))
+            raise Invalid(f"{run.job.kind} returned a coroutine from a plain function; declare it with `async def`")
+        return c.AckReport(lease.job.id, lease.token, run.job.arguments.encode_result(value))
     except Exception as error:  # noqa: BLE001 (what the user returned: encoding it may run code of theirs)
         text = f"{INVALID_RESULT}{message(error)}; the handler ran and its effects stand, so it is not run again"
         return c.NackReport(lease.job.id, lease.token, fitting(text), is_permanent=True)
 
 
-def failure(execution: Execution, error: BaseException, jitter: float) -> Report:
+def failure(run: Run, error: BaseException, jitter: float) -> Report:
     """The report of what a handler raised. It never raises itself: a run without a report would keep its slot."""
     try:
         error.__traceback__ = (
             None if error.__traceback__ is None else error.__traceback__.tb_next
         )  # without this module
         if _is_for_the_log(error):
-            execution.error = error
-        return _failure(execution, error, jitter)
+            run.error = error
+        return _failure(run, error, jitter)
     except BaseException as broken:  # noqa: BLE001 (the user's exception class, for example without `delay_us`)
         text = f"{type(error).__name__}, of which no report can be made ({type(broken).__name__})"
-        return c.NackReport(execution.lease.job.id, execution.lease.token, fitting(text), jitter)
+        return c.NackReport(run.lease.job.id, run.lease.token, fitting(text), jitter)
 
 
-def _failure(execution: Execution, error: BaseException, jitter: float) -> Report:
-    lease = execution.lease
+def _failure(run: Run, error: BaseException, jitter: float) -> Report:
+    lease = run.lease
     match error:
         case Release():
             return c.ReleaseReport(lease.job.id, lease.token, error.delay_us)
@@ -95,8 +93,8 @@ def _is_for_the_log(error: BaseException) -> bool:
     return text.isascii() or text.encode("utf-8", "ignore").decode() == text
 
 
-def timed_out(execution: Execution, jitter: float) -> c.NackReport:
-    lease = execution.lease
+def timed_out(run: Run, jitter: float) -> c.NackReport:
+    lease = run.lease
     return c.NackReport(
         lease.job.id,
         lease.token,
@@ -106,5 +104,5 @@ def timed_out(execution: Execution, jitter: float) -> c.NackReport:
     )
 
 
-def given_back(execution: Execution, delay_us: int | None = None) -> c.ReleaseReport:
-    return c.ReleaseReport(execution.lease.job.id, execution.lease.token, delay_us)
+def given_back(run: Run, delay_us: int | None = None) -> c.ReleaseReport:
+    return c.ReleaseReport(run.lease.job.id, run.lease.token, delay_us)

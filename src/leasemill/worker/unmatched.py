@@ -23,10 +23,10 @@ from leasemill.operator.mismatch import MISMATCH, mismatches
 from leasemill.operator.times import instant, span
 from leasemill.store.base import FullStore
 from leasemill.worker.error_text import fitting
-from leasemill.worker.execution import Execution
+from leasemill.worker.handler import Report
 from leasemill.worker.metrics import Metrics
-from leasemill.worker.outcome import Report
 from leasemill.worker.pacing import mismatch_delay_us
+from leasemill.worker.run import Run
 
 log = logging.getLogger("leasemill.worker")
 
@@ -38,7 +38,7 @@ KINDS_COUNTED: Final = 100
 WHY_LENGTH: Final = 500
 
 
-class Mismatches:
+class UnmatchedJobs:
     """Gives back the jobs that do not match, and fails those that have not for too long."""
 
     def __init__(self, store: FullStore, metrics: Metrics, timeout_s: float) -> None:
@@ -47,12 +47,12 @@ class Mismatches:
         self._store = store
         self._metrics = metrics
         self._timeout_us = int(timeout_s * SECOND)
-        self._undecided: deque[tuple[Execution, str]] = deque()
+        self._undecided: deque[tuple[Run, str]] = deque()
         self._deciding: asyncio.Task[None] | None = None
         self._is_stopping = False
         self._lines: dict[tuple[str, str], _Line] = {}
 
-    def connect(self, report: Callable[[Execution, Report], None]) -> None:
+    def connect(self, report: Callable[[Run, Report], None]) -> None:
         self._report = report
 
     @property
@@ -67,11 +67,11 @@ class Mismatches:
         if lease.job.kind in self.by_kind or len(self.by_kind) < KINDS_COUNTED:
             self.by_kind[lease.job.kind] = self.by_kind.get(lease.job.kind, 0) + 1
         self._log(lease, why)
-        execution = Execution.without_handler(lease, sent_at)
+        run = Run.without_handler(lease, sent_at)
         if self._is_stopping or self._is_in_time(lease):
-            self._give_back(execution, why)
+            self._give_back(run, why)
             return
-        self._undecided.append((execution, why))
+        self._undecided.append((run, why))
         if self._deciding is None:
             self._deciding = asyncio.get_running_loop().create_task(self._decide())
 
@@ -92,11 +92,11 @@ class Mismatches:
             since = await self._since(lease)
             if not self._undecided:
                 break  # decided at once meanwhile
-            execution, why = self._undecided.popleft()
+            run, why = self._undecided.popleft()
             if since is not None and lease.leased_at - since >= self._timeout_us:
-                self._give_up(execution, why, since)
+                self._give_up(run, why, since)
             else:
-                self._give_back(execution, why)
+                self._give_back(run, why)
         self._deciding = None
 
     async def _since(self, lease: c.Lease) -> int | None:
@@ -108,17 +108,17 @@ class Mismatches:
         earlier = [] if job is None else mismatches(job)
         return lease.leased_at if not earlier else earlier[0].leased_at
 
-    def _give_back(self, execution: Execution, why: str) -> None:
-        lease = execution.lease
+    def _give_back(self, run: Run, why: str) -> None:
+        lease = run.lease
         tries = lease.attempt - lease.retries - lease.expirations
         delay_us = mismatch_delay_us(tries, self._timeout_us / SECOND, self._store.entropy.jitter())
         note = f"{MISMATCH}{why}; it fails after {span(self._timeout_us)} without code that matches"
-        self._report(execution, c.ReleaseReport(lease.job.id, lease.token, delay_us, note))
+        self._report(run, c.ReleaseReport(lease.job.id, lease.token, delay_us, note))
 
-    def _give_up(self, execution: Execution, why: str, since: int) -> None:
-        lease = execution.lease
+    def _give_up(self, run: Run, why: str, since: int) -> None:
+        lease = run.lease
         error = f"{MISMATCH}{why}\nno worker's code matched since {instant(since)} ({span(lease.leased_at - since)})"
-        self._report(execution, c.NackReport(lease.job.id, lease.token, error, is_permanent=True))
+        self._report(run, c.NackReport(lease.job.id, lease.token, error, is_permanent=True))
 
     def _log(self, lease: c.Lease, why: str) -> None:
         """Once for a kind and a cause, and then once a minute with how many there were."""
