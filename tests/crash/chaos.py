@@ -19,12 +19,12 @@ from pathlib import Path
 import click
 
 from leasemill.store.wal import log
-from leasemill.testing.faults import Sync
 from tests.crash import full, killed, simulations
 from tests.crash.damage import Behind, DamagedFolder, TornLog
 from tests.crash.hammer import Killing
 from tests.fire import chaos as fire
 from tests.fire.chaos import settled_seed
+from tests.lab.faults import Sync
 
 DAMAGES = 24_000
 LOSSES = 2_400

@@ -22,9 +22,9 @@ from leasemill.kernel.model import JobSpec
 from leasemill.store.wal.format import decode_events
 from leasemill.store.wal.store import FileStore
 from leasemill.testing.clock import ManualClock
-from leasemill.testing.faults import SimulatedMachine
 from tests.crash.lab import digest_of, log_of, open_simulated, snapshot, state_of
 from tests.crash.walk import Model, Walk, asked
+from tests.lab.faults import SimulatedMachine
 
 HEADER = 64
 CHECKED_HEADER = 28

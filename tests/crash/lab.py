@@ -15,8 +15,8 @@ from leasemill.store.wal.manifest import Snapshot
 from leasemill.store.wal.options import FileOptions
 from leasemill.store.wal.snapshot import take_snapshot
 from leasemill.store.wal.store import FileStore
-from leasemill.testing.faults import SimulatedMachine
 from tests.crash.walk import Model
+from tests.lab.faults import SimulatedMachine
 
 SEGMENT_BYTES = 4096
 

@@ -18,9 +18,9 @@ from leasemill.kernel.invariants import violations
 from leasemill.store.wal.log import Superseded
 from leasemill.store.wal.store import FileStore
 from leasemill.testing.clock import ManualClock
-from leasemill.testing.faults import SimulatedCrash, SimulatedDisk, SimulatedMachine
 from tests.crash.lab import SEGMENT_BYTES, digest_of, following, log_of, open_simulated, snapshot, state_of
 from tests.crash.walk import Model, Walk
+from tests.lab.faults import SimulatedCrash, SimulatedDisk, SimulatedMachine
 
 MOST_TRUTHS = 64
 

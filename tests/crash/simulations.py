@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from leasemill.errors import Unavailable
-from leasemill.testing.faults import Sync
 from tests.crash.scene import Lost, Scene
+from tests.lab.faults import Sync
 
 STEPS = 160
 SEGMENT_BYTES = 1536

@@ -9,10 +9,10 @@ import pytest
 from leasemill.errors import Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec, JobState
-from leasemill.testing.faults import SimulatedMachine
 from leasemill.testing.rules import rule
 from tests.crash import simulations
 from tests.crash.lab import log_of, open_simulated, snapshot
+from tests.lab.faults import SimulatedMachine
 
 
 @pytest.fixture(autouse=True)

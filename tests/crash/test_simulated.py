@@ -11,11 +11,11 @@ import pytest
 from leasemill.errors import Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec
-from leasemill.testing.faults import Operation, SimulatedDisk, SimulatedMachine, Sync
 from leasemill.testing.rules import rule
 from tests.crash import simulations
 from tests.crash.damage import Behind, DamagedFolder, TornLog
 from tests.crash.lab import log_of, open_simulated
+from tests.lab.faults import Operation, SimulatedDisk, SimulatedMachine, Sync
 
 BEHIND = list(Behind)
 

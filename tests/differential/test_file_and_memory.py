@@ -20,10 +20,10 @@ from leasemill.store.wal.build import build
 from leasemill.store.wal.options import FileOptions
 from leasemill.store.wal.store import FileStore
 from leasemill.testing.clock import ManualClock, SeededEntropy
-from leasemill.testing.faults import SimulatedMachine
 from leasemill.testing.rules import rule
 from tests.crash.lab import digest_of, following, log_of, open_simulated, snapshot, state_of
 from tests.crash.walk import QUEUES, Model, Walk, asked
+from tests.lab.faults import SimulatedMachine
 
 SEEDS = [int(os.environ["SEED"])] if "SEED" in os.environ else list(range(16))
 SEEDS_ON_DISK = SEEDS[:3]

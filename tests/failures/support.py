@@ -22,9 +22,9 @@ import pytest
 from leasemill.kernel import apply
 from leasemill.store.wal.store import FileStore
 from leasemill.testing.clock import ManualClock
-from leasemill.testing.faults import SimulatedDisk, SimulatedMachine
 from tests.crash.lab import open_simulated
 from tests.kernel.mutations import MUTATIONS, ROOT
+from tests.lab.faults import SimulatedDisk, SimulatedMachine
 
 
 def without(patch: pytest.MonkeyPatch, name: str) -> None:

@@ -14,9 +14,9 @@ from leasemill.kernel.commands import Acked
 from leasemill.kernel.model import SECOND, JobSpec, JobState
 from leasemill.store.wal.store import FileStore
 from leasemill.testing.conformance.steps import expect
-from leasemill.testing.faults import SimulatedMachine
 from leasemill.testing.rules import rule
 from tests.crash.lab import open_simulated
+from tests.lab.faults import SimulatedMachine
 
 HOUR_US = 3_600 * SECOND
 LEASE_US = 30 * SECOND

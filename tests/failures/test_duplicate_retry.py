@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from leasemill import JobHandle
 from leasemill.kernel.model import AbortReason, ExecutionStatus, LossReason, Verb
-from leasemill.testing.processes import WorkerProcess, wait_until
 from leasemill.testing.rules import rule
+from tests.lab.processes import WorkerProcess, wait_until
 from tests.process import jobs
 from tests.process.support import Scene
 
@@ -22,7 +22,7 @@ def run_twice(scene: Scene, handle: JobHandle[None] | JobHandle[str], gate: str)
     b = scene.worker("b")
     scene.await_state(handle)
     scene.open_gate(gate)
-    a.go_on()
+    a.resume()
     wait_until(lambda: not scene.trail.unfinished("a"), "the stopped handler to end")
     return a, b
 

@@ -25,9 +25,9 @@ from leasemill.testing.conformance.steps import (
     state_of,
 )
 from leasemill.testing.drain import drain
-from leasemill.testing.faults import Operation, SimulatedCrash, SimulatedDisk
 from leasemill.testing.rules import rule
 from tests.failures.support import FailingMachine, without
+from tests.lab.faults import Operation, SimulatedCrash, SimulatedDisk
 from tests.worker.support import FaultyStore
 
 RECEIPT = c.Followup("receipts", "receipt")

@@ -25,9 +25,9 @@ from leasemill.testing.conformance.steps import (
     started,
     state_of,
 )
-from leasemill.testing.processes import wait_until
 from leasemill.testing.rules import rule
 from tests.failures.support import FailingMachine, environment_without, without
+from tests.lab.processes import wait_until
 from tests.process import jobs
 from tests.process.support import Scene
 

@@ -25,10 +25,10 @@ from leasemill.testing.conformance.steps import (
     release,
     started,
 )
-from leasemill.testing.faults import SimulatedCrash
-from leasemill.testing.processes import wait_until
 from leasemill.testing.rules import rule
 from tests.failures.support import FailingMachine, environment_without, without
+from tests.lab.faults import SimulatedCrash
+from tests.lab.processes import wait_until
 from tests.process import jobs
 from tests.process.support import Scene
 

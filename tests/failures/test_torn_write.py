@@ -17,9 +17,9 @@ from leasemill.errors import Broken
 from leasemill.kernel.commands import Enqueued
 from leasemill.kernel.model import JobState
 from leasemill.testing.conformance.steps import acked, claim_one, enqueue, enqueue_one, job_of, spec, state_of
-from leasemill.testing.faults import SimulatedCrash
 from leasemill.testing.rules import rule
 from tests.failures.support import FailingMachine, replace
+from tests.lab.faults import SimulatedCrash
 
 SEEDS = 40
 PAYLOAD = json.dumps({"text": "x" * 3_000}).encode()

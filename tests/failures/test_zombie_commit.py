@@ -28,9 +28,9 @@ from leasemill.testing.conformance.steps import (
     refused,
     started,
 )
-from leasemill.testing.processes import wait_until
 from leasemill.testing.rules import rule
 from tests.failures.support import FailingMachine
+from tests.lab.processes import wait_until
 from tests.process import jobs
 from tests.process.support import Scene
 
@@ -90,7 +90,7 @@ def who_committed(scene: Scene) -> list[str]:
     scene.worker("b", "--queue", "hit", environment={"PYTHONPATH": path})
     wait_until(lambda: scene.trail.marks("committed", worker="b", job=handle.id), "b to commit")
     scene.open_gate("first")
-    a.go_on()
+    a.resume()
     wait_until(lambda: not scene.trail.unfinished("a"), "the stopped handler to end")
     return [mark.worker for mark in scene.trail.marks("committed", job=handle.id)]
 

@@ -19,9 +19,10 @@ from psycopg.errors import DeadlockDetected
 
 from leasemill.store.postgres.admin.migrate import migrate
 from leasemill.store.postgres.wire.url import parse_url
-from leasemill.testing.postgres import PostgresServer, StopMode
-from leasemill.testing.zombie import Variant, play_all, staged
 from tests.fire.load import ROOT, Load, Verdict
+from tests.lab.postgres import KillableServer, StopMode
+from tests.lab.processes import IMPORT_PATH
+from tests.lab.zombie import Variant, play_all, staged
 
 SKEW = Path(__file__).parent / "skewed"
 TWO_HOURS_S = 7_200
@@ -36,7 +37,7 @@ class Ground:
         self.folder = folder
         self.seed = seed
         self.source = random.Random(seed)
-        self.server = PostgresServer(settings={"max_connections": str(CONNECTIONS), **(settings or {})})
+        self.server = KillableServer(settings={"max_connections": str(CONNECTIONS), **(settings or {})})
         self._schemas = 0
 
     def url(self) -> str:
@@ -212,7 +213,7 @@ def _held(ground: Ground, name: str, seconds: float, hold: Callable[[psycopg.Con
 def clocks_skewed(ground: Ground, seconds: float) -> Verdict:
     """The wall clock of one worker is two hours late, of another two hours early: it decides nothing."""
     skews = [
-        {"PYTHONPATH": f"{SKEW}:{ROOT}:{ROOT / 'src'}", "LEASEMILL_TEST_SKEW_S": str(skew_s)}
+        {"PYTHONPATH": f"{SKEW}:{IMPORT_PATH}", "LEASEMILL_TEST_SKEW_S": str(skew_s)}
         for skew_s in (-TWO_HOURS_S, TWO_HOURS_S)
     ]
     with ground.load("skewed", environments=skews) as load:

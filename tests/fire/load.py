@@ -24,8 +24,8 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.model import Job, JobState
 from leasemill.store.base import FullStore, open_store
 from leasemill.store.postgres.wire.url import parse_url
-from leasemill.testing.processes import TookTooLong, WorkerProcess, wait_until
 from tests.fire import bank
+from tests.lab.processes import IMPORT_PATH, TookTooLong, WorkerProcess, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 ACCOUNTS = 5
@@ -108,7 +108,7 @@ class Load:
             log=self.folder / f"{name}.log",
             worker_id=name,
             folder=self.folder,
-            environment={"PYTHONPATH": f"{ROOT}:{ROOT / 'src'}", **self._environments[number]},
+            environment={"PYTHONPATH": IMPORT_PATH, **self._environments[number]},
         )
         return self._cleaning.enter_context(worker)
 

@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Self
 
-from leasemill.testing.processes import WorkerProcess, wait_until
 from tests.fire.faults import Ground
-from tests.fire.load import ROOT, Load, Verdict
+from tests.fire.load import Load, Verdict
+from tests.lab.processes import IMPORT_PATH, WorkerProcess, wait_until
 
 NAMESPACED: Final = Path(__file__).parent / "namespaced"
 NOBODY: Final = "02:00:00:00:00:99"
@@ -63,7 +63,7 @@ class Network:
     @property
     def environment(self) -> Mapping[str, str]:
         """For a worker that lives in the namespace."""
-        return {"PYTHONPATH": f"{NAMESPACED}:{ROOT}:{ROOT / 'src'}", "LEASEMILL_TEST_NETNS": self.name}
+        return {"PYTHONPATH": f"{NAMESPACED}:{IMPORT_PATH}", "LEASEMILL_TEST_NETNS": self.name}
 
     def drop(self) -> None:
         """From now on every packet goes to an address that nobody has."""

@@ -15,14 +15,14 @@ from leasemill.errors import Unavailable
 from leasemill.kernel.model import JobState
 from leasemill.store.base import FullStore, open_store
 from leasemill.store.postgres.wire import connections as pool
-from leasemill.testing.processes import WorkerProcess, wait_until
 from leasemill.testing.rules import rule
 from leasemill.worker.process import EXIT_OVERRUN
 from tests.fire import bank, cuts, faults
 from tests.fire.chaos import settled_seed
 from tests.fire.faults import Ground
-from tests.fire.load import ROOT, Verdict
+from tests.fire.load import Verdict
 from tests.fire.proxy import Proxy
+from tests.lab.processes import IMPORT_PATH, WorkerProcess, wait_until
 
 Deposit = JobType[[str, int, int], None]
 SCENES = (cuts.enqueue, cuts.claim, cuts.ack, cuts.ack_in_lane, cuts.nack, cuts.user_commit, cuts.user_enqueue)
@@ -83,7 +83,7 @@ def work_through(proxy: Proxy, ground: Ground, folder: Path) -> Iterator[tuple[W
         url=direct.replace(str(ground.server.port), str(proxy.port)),
         log=folder / "worker.log",
         options=["--shutdown-timeout", "1.5"],
-        environment={"PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"},
+        environment={"PYTHONPATH": IMPORT_PATH},
     )
     with open_store(direct) as store, bank.app.bound_to(store), worker:
         first = bank.deposit.enqueue("ann", 1, 100)

@@ -24,8 +24,8 @@ from leasemill.kernel.state import State
 from leasemill.store.wal.format import SEGMENT_HEADER_BYTES, Frame, read_frame
 from leasemill.store.wal.store import FileStore
 from leasemill.testing.clock import ManualClock
-from leasemill.testing.faults import SimulatedMachine
 from tests.crash.lab import open_simulated, snapshot, state_of
+from tests.lab.faults import SimulatedMachine
 
 FOLDER: Final = Path(__file__).parent / "format-1b"
 OLDER: Final = Path(__file__).parent / "format-1"

@@ -21,10 +21,10 @@ from leasemill.kernel.state import State
 from leasemill.store.wal.options import FileOptions
 from leasemill.store.wal.store import FileStore
 from leasemill.testing.clock import ManualClock
-from leasemill.testing.faults import SimulatedMachine
 from leasemill.testing.rules import rule
 from tests.crash.lab import state_of
 from tests.golden.script import FOLDER, OLDER, dumped, expected, written
+from tests.lab.faults import SimulatedMachine
 
 of_both = pytest.mark.parametrize("folder", [OLDER, FOLDER], ids=lambda folder: folder.name)
 

@@ -9,8 +9,8 @@ from click.testing import CliRunner
 from leasemill import JobHandle
 from leasemill.cli import main
 from leasemill.kernel.model import SECOND, JobState
-from leasemill.testing.processes import wait_until
 from leasemill.testing.rules import rule
+from tests.lab.processes import wait_until
 from tests.process import jobs
 from tests.process.support import Scene
 

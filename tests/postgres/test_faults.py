@@ -16,13 +16,13 @@ from leasemill.store.postgres.store import PostgresStore
 from leasemill.store.postgres.verbs import claim, enqueue
 from leasemill.store.postgres.wire import connections as pool
 from leasemill.store.postgres.wire.url import parse_url
-from leasemill.testing.postgres import PostgresServer
 from leasemill.testing.rules import rule
+from tests.lab.postgres import KillableServer
 
 
 @pytest.fixture
-def server() -> Iterator[PostgresServer]:
-    with PostgresServer() as own:
+def server() -> Iterator[KillableServer]:
+    with KillableServer() as own:
         yield own
 
 
@@ -31,7 +31,7 @@ def opened(url: str, **options: object) -> PostgresStore:
 
 
 @rule("E1")
-def test_what_was_answered_is_there_after_a_kill_and_the_store_goes_on(server: PostgresServer) -> None:
+def test_what_was_answered_is_there_after_a_kill_and_the_store_goes_on(server: KillableServer) -> None:
     with opened(server.url(), auto_migrate=1, retry_for_s=10) as store:
         store.enqueue([JobSpec(f"j{number}", "q", "k") for number in range(20)])
         first, second = store.claim("w", ["q"], 2)
@@ -44,7 +44,7 @@ def test_what_was_answered_is_there_after_a_kill_and_the_store_goes_on(server: P
         assert store.totals().counts[JobState.READY] == 18
 
 
-def test_a_server_that_is_down_is_unavailable_and_comes_back(server: PostgresServer) -> None:
+def test_a_server_that_is_down_is_unavailable_and_comes_back(server: KillableServer) -> None:
     with opened(server.url(), auto_migrate=1, retry_for_s=0.3) as store:
         store.enqueue([JobSpec("job", "q", "k")])
         server.stop("immediate")

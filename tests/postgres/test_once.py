@@ -17,7 +17,7 @@ from leasemill.errors import Invalid
 from leasemill.kernel.model import JobState
 from leasemill.store.postgres.wire.url import parse_url
 from leasemill.testing.drain import drain, in_memory
-from leasemill.testing.processes import wait_until
+from tests.lab.processes import wait_until
 
 SCHEMA = "somebodys_bank"
 RACERS = 8

@@ -11,8 +11,8 @@ from click.testing import CliRunner
 
 from leasemill.cli import main
 from leasemill.store.postgres.wire.url import parse_url
-from leasemill.testing.processes import RowLocks
-from leasemill.testing.zombie import Variant, play_all, staged
+from tests.lab.processes import RowLocks
+from tests.lab.zombie import Variant, play_all, staged
 from tests.process.test_demo import run_demo
 
 

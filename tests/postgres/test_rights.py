@@ -25,8 +25,8 @@ from leasemill.store.postgres.store import PostgresStore
 from leasemill.store.postgres.wire.errors import not_let_in, not_reached
 from leasemill.store.postgres.wire.url import parse_url
 from leasemill.testing.postgres import SUPERUSER
-from leasemill.testing.processes import wait_until
 from leasemill.testing.rules import rule
+from tests.lab.processes import wait_until
 from tests.postgres.conftest import with_option
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "postgres.md"

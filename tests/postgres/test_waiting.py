@@ -12,8 +12,8 @@ from leasemill.api.job import JobHandle
 from leasemill.store.base import FullStore, open_store
 from leasemill.store.postgres.store import PostgresStore
 from leasemill.store.postgres.wire import waiters
-from leasemill.testing.processes import wait_until
 from leasemill.testing.rules import rule
+from tests.lab.processes import wait_until
 from tests.postgres.conftest import with_option
 from tests.store.waiting import LONG_S, WaitingSuite, ack_next, in_process
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from leasemill.testing.zombie import Variant, play_all, staged
 from leasemill.worker.timing import DEFAULT_REAPER_S
+from tests.lab.zombie import Variant, play_all, staged
 from tests.process import jobs
 from tests.process.support import Scene
 from tests.process.test_demo import run_demo

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Literal
 
 from leasemill import App, Context
+from leasemill.demo.trail import Trail, What
 from leasemill.errors import LeaseLost
-from leasemill.testing.trail import Trail, What
 
 LEASE_S = 2.0
 SHORT_LEASE_S = 1.0

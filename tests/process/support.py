@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 
 from leasemill import JobHandle, JobState
+from leasemill.demo.trail import TRAIL_VARIABLE, Trail
 from leasemill.kernel.decide import followup_id
 from leasemill.kernel.model import Job
 from leasemill.store.base import FullStore, open_store
-from leasemill.testing.processes import WorkerProcess, wait_until
-from leasemill.testing.trail import TRAIL_VARIABLE, Trail
+from tests.lab.processes import IMPORT_PATH, WorkerProcess, wait_until
 from tests.process import jobs
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,7 +45,7 @@ class Scene:
             folder=self.folder,
             environment={
                 TRAIL_VARIABLE: str(self.trail.path),
-                "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}",
+                "PYTHONPATH": IMPORT_PATH,
                 **(environment or {}),
             },
         )

@@ -9,7 +9,7 @@ import pytest
 
 from leasemill import JobState
 from leasemill.kernel.model import AbortReason
-from leasemill.testing.processes import wait_until
+from tests.lab.processes import wait_until
 from tests.process import jobs
 from tests.process.support import Scene
 

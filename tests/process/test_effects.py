@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from leasemill.testing.processes import wait_until
+from tests.lab.processes import wait_until
 from tests.process import jobs
 from tests.process.support import Scene
 
@@ -51,6 +51,6 @@ def test_a_worker_that_is_stopped_before_its_effect_and_goes_on_when_another_has
     scene.worker("b")
     scene.await_state(handle)
     scene.open_gate("first")
-    a.go_on()
+    a.resume()
     wait_until(lambda: not scene.trail.unfinished("a"), "the stopped handler to end")
     assert booked(database) == expected

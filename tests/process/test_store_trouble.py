@@ -13,7 +13,7 @@ import pytest
 
 from leasemill import JobHandle
 from leasemill.errors import Unavailable
-from leasemill.testing.processes import wait_until
+from tests.lab.processes import wait_until
 from tests.process import jobs
 from tests.process.support import Scene
 

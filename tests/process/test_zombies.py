@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from leasemill.testing.zombie import Stage, Variant, play_all, staged
+from tests.lab.zombie import Stage, Variant, play_all, staged
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from leasemill.store.wal.options import FileOptions
 from leasemill.store.wal.store import FileStore
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.conformance import ConformanceSuite, DurableHarness, Harness, ReopeningHarness
-from leasemill.testing.faults import SimulatedMachine
 from tests.crash.lab import snapshot
+from tests.lab.faults import SimulatedMachine
 
 SMALL = FileOptions(segment_bytes=64 * 1024, does_maintenance=False)
 SMALLEST = FileOptions(segment_bytes=1024, does_maintenance=False)

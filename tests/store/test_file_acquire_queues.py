@@ -19,9 +19,9 @@ from leasemill.store.wal.format import checksum
 from leasemill.store.wal.log import Log
 from leasemill.store.wal.store import FileStore
 from leasemill.testing.clock import ManualClock
-from leasemill.testing.faults import SimulatedCrash, SimulatedMachine
 from leasemill.testing.rules import rule
 from tests.crash.lab import open_simulated, state_of
+from tests.lab.faults import SimulatedCrash, SimulatedMachine
 
 QUEUE = "payments"
 

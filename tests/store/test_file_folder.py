@@ -33,9 +33,9 @@ from leasemill.store.wal.options import FileOptions, parse_folder_url
 from leasemill.store.wal.store import FileStore
 from leasemill.store.wal.watch import FolderWatch
 from leasemill.testing.clock import ManualClock
-from leasemill.testing.faults import SimulatedMachine
 from leasemill.testing.rules import rule
 from tests.crash.lab import digest_of, log_of, open_simulated, snapshot
+from tests.lab.faults import SimulatedMachine
 
 SMALL = FileOptions(segment_bytes=4096, does_maintenance=False)
 

@@ -27,10 +27,10 @@ from leasemill.store.wal.pipeline import Ticket
 from leasemill.store.wal.store import FileStore
 from leasemill.store.wal.weight import weigh
 from leasemill.testing.clock import ManualClock
-from leasemill.testing.faults import Operation, SimulatedDisk, SimulatedMachine
 from leasemill.testing.rules import rule
 from tests.crash.lab import log_of, open_simulated
 from tests.crash.walk import Model, Walk
+from tests.lab.faults import Operation, SimulatedDisk, SimulatedMachine
 
 CALLERS = 32
 LONG_S = 20.0

@@ -12,9 +12,9 @@ from leasemill.kernel.model import SECOND, JobSpec, JobState, Verb
 from leasemill.store.wal import store as wal_store
 from leasemill.store.wal.store import FileStore
 from leasemill.testing.clock import ManualClock
-from leasemill.testing.faults import SimulatedMachine
 from leasemill.testing.rules import rule
 from tests.crash.lab import log_of, open_simulated
+from tests.lab.faults import SimulatedMachine
 
 LEASE_S = 30
 

@@ -28,12 +28,12 @@ from leasemill.store.wal.options import FileOptions
 from leasemill.store.wal.snapshot import read_snapshot
 from leasemill.store.wal.store import FileStore
 from leasemill.testing.clock import ManualClock
-from leasemill.testing.faults import SimulatedMachine
 from leasemill.testing.rules import rule
 from tests.crash.damage import write_walk
 from tests.crash.hammer import every_event, replayed
 from tests.crash.lab import digest_of, open_simulated, snapshot, state_of
 from tests.crash.walk import Walk
+from tests.lab.faults import SimulatedMachine
 
 SMALL = FileOptions(segment_bytes=2048, does_maintenance=False)
 

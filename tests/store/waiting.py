@@ -16,8 +16,8 @@ from leasemill.api.job import JobHandle
 from leasemill.kernel.commands import AckReport
 from leasemill.kernel.model import Job, JobSpec
 from leasemill.store.base import FullStore, open_store
-from leasemill.testing.processes import wait_until
 from leasemill.testing.rules import rule
+from tests.lab.processes import wait_until
 from tests.worker.support import until, working
 
 LONG_S = 30.0

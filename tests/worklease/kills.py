@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from leasemill.store.base import URL_VARIABLE
-from leasemill.testing.processes import TookTooLong
+from tests.lab.processes import TookTooLong
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "partitioned_stream" / "payments.py"
 RECORDS_FOR_EACH_KILL = 60

@@ -17,8 +17,8 @@ from leasemill.store.memory import MemoryStore
 from leasemill.store.wal.options import FileOptions
 from leasemill.store.wal.store import FileStore
 from leasemill.testing.conformance import KeptHarness, ReopeningHarness
-from leasemill.testing.faults import SimulatedMachine
 from leasemill.testing.rules import rule
+from tests.lab.faults import SimulatedMachine
 from tests.worklease.machine import compare
 
 EXAMPLES = settings().max_examples

@@ -25,14 +25,14 @@ import click
 
 from leasemill.cli.lazy import EXIT_REFUSED
 from leasemill.cli.output import json_option, print_json
+from leasemill.demo import ledger
+from leasemill.demo.trail import TRAIL_VARIABLE, Trail
+from leasemill.demo.workers import TookTooLong, WorkerProcess, wait_until
 from leasemill.errors import Refused, Unavailable
 from leasemill.kernel.model import JobState
 from leasemill.kernel.operate import ENDED_STATES
 from leasemill.operator.wording import counted
 from leasemill.store.base import FullStore, hidden_password, open_store
-from leasemill.testing import ledger
-from leasemill.testing.processes import TookTooLong, WorkerProcess, wait_until
-from leasemill.testing.trail import TRAIL_VARIABLE, Trail
 
 WORKERS: Final = 3
 LANES: Final = 20
@@ -160,7 +160,7 @@ class _Demo:
 
     def _worker(self, number: int) -> WorkerProcess:
         return WorkerProcess(
-            "leasemill.testing.ledger:app",
+            "leasemill.demo.ledger:app",
             url=self._url,
             log=self._folder / f"worker-{number}.log",
             folder=self._folder,
@@ -188,7 +188,7 @@ class _Demo:
         stopped_at = time.monotonic()
         self._screen.say(f"{worker.id} stopped: it stands still in the middle of {counted(len(runs), 'job')}")
         self._await("its jobs to be done without it", lambda: all(self._has_succeeded(mark.job) for mark in runs))
-        worker.go_on()
+        worker.resume()
         stopped_s = time.monotonic() - stopped_at
         self._screen.say(
             f"{worker.id} continued after {stopped_s:.1f} s: another worker had taken over its jobs and finished them"

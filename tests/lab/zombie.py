@@ -1,7 +1,5 @@
 """Zombies: a worker that is stopped past its lease and then goes on as if nothing had happened.
 
-    python -m leasemill.testing.zombie --store file:./jobs --runs 20
-
 Each run has two worker processes and one job. The first worker is stopped in the middle of the handler (SIGSTOP, never
 while it holds the folder's lock), loses its lease, and is continued: when the other one has finished the job, while it
 still runs it, or to report a failure late. The effect must be there once, and on record for the worker that held it.
@@ -10,33 +8,27 @@ still runs it, or to report a failure late. The effect must be there once, and o
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
-import signal
-import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from types import FrameType
 from typing import Final
 
-import click
 import msgspec
 
 from leasemill.api.app import App
 from leasemill.api.context import Context
+from leasemill.demo.trail import TRAIL_VARIABLE, Trail, What
 from leasemill.errors import LeaseLost
 from leasemill.kernel.decide import followup_id
 from leasemill.kernel.model import Job, JobSpec, JobState
 from leasemill.store.base import FullStore, open_store
-from leasemill.testing.processes import TookTooLong, WorkerProcess, wait_until
-from leasemill.testing.trail import TRAIL_VARIABLE, Trail, What
+from tests.lab.processes import IMPORT_PATH, TookTooLong, WorkerProcess, wait_until
 
 LEASE_S: Final = 1.0
 LIMIT_S: Final = 30.0
@@ -164,7 +156,7 @@ class Stage:
                 else:
                     wait_until(lambda: trail.marks("began", worker=other.id), "the other worker to begin", LIMIT_S)
                 _gate(trail, stopped.id).touch()
-                stopped.go_on()
+                stopped.resume()
                 wait_until(lambda: not trail.unfinished(stopped.id), "the stopped worker to go on", LIMIT_S)
                 wrong = [
                     *_missing(lambda: self._refused(job_id, stopped.id), "no refusal on record"),
@@ -178,13 +170,13 @@ class Stage:
 
     def _worker(self, folder: Path, role: str, queues: Sequence[str]) -> WorkerProcess:
         return WorkerProcess(
-            "leasemill.testing.zombie:app",
+            "tests.lab.zombie:app",
             url=self.url,
             log=folder / f"{role}.log",
             worker_id=f"{folder.name}-{role}",
             options=["--concurrency", "2", *(option for queue in queues for option in ("--queue", queue))],
             folder=folder,
-            environment={TRAIL_VARIABLE: str(folder / "trail")},
+            environment={TRAIL_VARIABLE: str(folder / "trail"), "PYTHONPATH": IMPORT_PATH},
         )
 
     def _job(self, job_id: str) -> Job | None:
@@ -258,7 +250,7 @@ def _has_logged_loss(worker: WorkerProcess, job_id: str) -> bool:
 
 
 @contextmanager
-def staged(url: str | None, *, is_kept: Callable[[], bool] = lambda: False) -> Iterator[Stage]:
+def staged(url: str | None) -> Iterator[Stage]:
     """A stage on this store, or on one in a temporary folder."""
     folder = Path(tempfile.mkdtemp(prefix="leasemill-zombie-"))
     where = url or f"file:{folder / 'jobs'}"
@@ -267,8 +259,7 @@ def staged(url: str | None, *, is_kept: Callable[[], bool] = lambda: False) -> I
         yield Stage(where, store, folder)
     finally:
         store.close()
-        if not is_kept():
-            shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def play_all(stage: Stage, variants: Iterable[Variant], runs: int, parallel: int) -> list[Run]:
@@ -284,64 +275,3 @@ def play_all(stage: Stage, variants: Iterable[Variant], runs: int, parallel: int
             return [future.result() for future in futures]
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
-
-
-@click.command()
-@click.option("--store", "url", help="The store's URL; a temporary folder unless told.")
-@click.option("--runs", default=20, show_default=True, type=click.IntRange(1), help="Of each variant.")
-@click.option("--variant", "variants", multiple=True, type=click.Choice([it.value for it in Variant]), help="Only it.")
-@click.option("--parallel", default=max(2, 2 * (os.cpu_count() or 1)), type=click.IntRange(1), help="Runs at a time.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def main(url: str | None, runs: int, variants: tuple[str, ...], parallel: int, as_json: bool) -> None:
-    """Stop workers past their leases, continue them, and see that every effect is there once.
-
-    Exits with 1 if an effect is missing or doubled, or the record names the wrong worker.
-    """
-    signal.signal(signal.SIGTERM, _exit)  # so that no worker outlives this command
-    chosen = [Variant(it) for it in variants] or list(Variant)
-    done: list[Run] = []
-    began = time.monotonic()
-    with staged(url, is_kept=lambda: not all(run.is_right for run in done)) as stage:
-        done += play_all(stage, chosen, runs, parallel)
-    took_s = time.monotonic() - began
-    if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode({"seconds": took_s, "runs": list(map(asdict, done))})))
-    else:
-        _print(chosen, done, took_s)
-    if not all(run.is_right for run in done):
-        click.echo(f"logs and marks are in {stage.folder}", err=True)
-        sys.exit(1)
-
-
-def _exit(number: int, frame: FrameType | None) -> None:
-    sys.exit(128 + number)
-
-
-def _print(variants: Iterable[Variant], runs: Sequence[Run], took_s: float) -> None:
-    rows = [("variant", "runs", "effects", "refusals recorded", "final record", "")]
-    for variant in variants:
-        of_it = [run for run in runs if run.variant is variant]
-        effects = Counter(run.effects for run in of_it)
-        verbs = Counter(verb for run in of_it for verb in run.refused)
-        records = Counter(f"attempt {run.attempt} of the {run.worker} worker" for run in of_it)
-        rows.append(
-            (
-                variant.value,
-                str(len(of_it)),
-                ", ".join(f"{count} × {effect}" for effect, count in sorted(effects.items())),
-                ", ".join(f"{count} {verb}" for verb, count in sorted(verbs.items())) or "none",
-                ", ".join(f"{count} × {record}" for record, count in sorted(records.items())),
-                "ok" if all(run.is_right for run in of_it) else "WRONG",
-            )
-        )
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-    for run in runs:
-        for sentence in run.wrong:
-            click.echo(f"{run.job}: {sentence}")
-    click.echo(f"{len(runs)} runs in {took_s:.1f} s")
-
-
-if __name__ == "__main__":
-    main()

@@ -2,7 +2,7 @@
 
     with WorkerProcess("shop:app", url="file:./jobs", log=folder / "worker.log") as worker:
         worker.stop(when=handler_is_running)     # SIGSTOP, never while it holds a lock others wait for
-        worker.go_on()
+        worker.resume()
 
 What must never happen here: a process that outlives its block, or one stopped while it holds the lock of the folder
 (which would stop every other, W11) or is in the middle of a transaction.
@@ -20,9 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Protocol, Self
-
-from msgspec import json
+from typing import Final, Protocol, Self
 
 from leasemill.store.base import URL_VARIABLE
 from leasemill.store.wal.disk import LOCK_NAME
@@ -87,10 +85,6 @@ class WorkerProcess:
         self.close()
 
     @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    @property
     def exit_code(self) -> int | None:
         """None while it runs; negative: the signal that ended it."""
         return self._process.poll()
@@ -98,8 +92,6 @@ class WorkerProcess:
     def check_running(self) -> None:
         if self.exit_code is not None:
             raise TookTooLong(f"worker {self.id} has ended with {self.exit_code}:\n{self.log()[-2_000:]}")
-
-    # What is done to it ------------------------------------------------------------------------------------------
 
     def signal(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
@@ -118,13 +110,13 @@ class WorkerProcess:
             self._await_stopped()
             if self._locks.are_free() and when():
                 return
-            self.go_on()
+            self.resume()
             self.check_running()
             if time.monotonic() >= deadline:
                 raise TookTooLong(f"worker {self.id} could not be stopped at the right moment within {limit_s:g} s")
             time.sleep(RETRY_S)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         self.signal(signal.SIGCONT)
 
     def end(self, limit_s: float = END_S) -> int:
@@ -146,25 +138,13 @@ class WorkerProcess:
             os.killpg(self._process.pid, signal.SIGKILL)  # its group: it leads a session of its own
         self._process.wait()
 
-    # What it said ------------------------------------------------------------------------------------------------
-
     def log(self) -> str:
         return self._log.read_text(errors="replace")
-
-    def log_lines(self) -> list[dict[str, Any]]:
-        """Its log; lines that are not JSON (of the interpreter, not of the worker) are left out."""
-        return [json.decode(line) for line in self.log().splitlines() if line.startswith("{")]
-
-    def has_logged(self, text: str, **fields: object) -> bool:
-        return any(
-            text in line["message"] and all(line.get(name) == value for name, value in fields.items())
-            for line in self.log_lines()
-        )
 
     def _await_stopped(self) -> None:
         """A signal is sent, not done: wait until every thread stands still (or the process has ended)."""
         if sys.platform == "linux":
-            os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+            os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
         else:
             time.sleep(0.05)
 
@@ -177,11 +157,6 @@ class Locks(Protocol):
 
     def are_free(self) -> bool:
         """Whether it holds none, now that it stands still."""
-
-
-class NoLocks:
-    def are_free(self) -> bool:
-        return True
 
 
 class FolderLock:
@@ -239,6 +214,4 @@ def session_name(worker_id: str) -> str:
 def locks_of(url: str, worker_id: str) -> Locks:
     if url.startswith("file:"):
         return FolderLock(parse_folder_url(url)[0] / LOCK_NAME)
-    if url.startswith(("postgresql:", "postgres:")):
-        return RowLocks(url, session_name(worker_id))
-    return NoLocks()
+    return RowLocks(url, session_name(worker_id))
