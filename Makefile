@@ -60,12 +60,12 @@ test-busy: $(DEV) ## Run the tests while two other processes keep the machine bu
 .PHONY: mutants
 mutants: $(DEV) ## Put faults into the kernel and into SQL and see that the tests notice (15 minutes; MUTANTS="--sample 8" for a part)
 	$(BIN)/python -m tests.kernel.mutations $(MUTANTS)
-	$(BIN)/python -m tests.postgres.mutations $(MUTANTS)
+	$(BIN)/python -m tests.store.postgres.mutations $(MUTANTS)
 
 .PHONY: walk
 walk: $(DEV) ## Walk PostgreSQL beside the kernel for as long as it takes to trust it (10 minutes; SEEDS, STEPS, SEED=… to repeat)
 	SEEDS=$(or $(SEEDS),40) STEPS=$(or $(STEPS),1000) $(if $(SEED),SEED=$(SEED)) \
-	  $(BIN)/python -m pytest -n 2 tests/postgres/test_differential.py
+	  $(BIN)/python -m pytest -n 2 tests/store/postgres/test_differential.py
 
 .PHONY: demo
 demo: $(RUN) ## Kill one worker and stop another in the middle of 1,000 jobs, and audit what came of it
@@ -122,7 +122,7 @@ test-floors: $(UV) ## Install each dependency at the lowest version pyproject.to
 	$(UV) pip install --quiet --python $(FLOORS) --resolution lowest-direct --editable '.[postgres,testing]'
 	$(UV) pip freeze --python $(FLOORS) --exclude-editable > $(FLOORS)/floors.txt
 	$(UV) pip install --quiet --python $(FLOORS) --constraint $(FLOORS)/floors.txt --group dev
-	$(FLOORS)/bin/python -m pytest $(PYTEST_ARGS) tests/api tests/cli tests/operator tests/postgres/test_app_and_worker.py
+	$(FLOORS)/bin/python -m pytest $(PYTEST_ARGS) tests/api tests/cli tests/operator tests/store/postgres/test_app_and_worker.py
 
 .PHONY: bench-kernel bench-embedded bench-worker bench-worklease
 bench-kernel: $(DEV) ## Measure the kernel alone

@@ -1,4 +1,4 @@
-"""What is said of a job in every situation, on the stores of one machine. PostgreSQL: tests/postgres."""
+"""What is said of a job in every situation, on the stores of one machine. PostgreSQL: tests/store/postgres."""
 
 from __future__ import annotations
 

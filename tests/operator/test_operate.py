@@ -1,4 +1,4 @@
-"""Operating a folder. PostgreSQL: tests/postgres."""
+"""Operating a folder. PostgreSQL: tests/store/postgres."""
 
 from __future__ import annotations
 

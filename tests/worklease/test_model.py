@@ -1,4 +1,4 @@
-"""`WorkLease` against the document, in memory and in a folder. On PostgreSQL: tests/postgres/test_work_lease.py."""
+"""`WorkLease` against the document, in memory and in a folder. On PostgreSQL: tests/store/postgres."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Orchestrators that should not be there, racing on one folder. On PostgreSQL: tests/postgres/test_work_lease.py."""
+"""Orchestrators that should not be there, racing on one folder. On PostgreSQL: tests/store/postgres."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from leasemill.store.postgres.admin.migrate import applied, migrate, migrations
 from leasemill.store.postgres.store import PostgresStore
 from leasemill.store.postgres.wire.statements import Statements, tight
 from leasemill.store.postgres.wire.url import parse_url
-from tests.postgres.conftest import with_option
+from tests.store.postgres.conftest import with_option
 
 
 @pytest.fixture

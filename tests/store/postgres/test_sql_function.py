@@ -26,7 +26,7 @@ from leasemill.store.postgres.store import PostgresStore
 from leasemill.store.postgres.wire.url import parse_url
 from leasemill.testing.postgres import NoServer, find_binaries
 from leasemill.testing.rules import rule
-from tests.postgres.listening import has_succeeded, is_listening
+from tests.store.postgres.listening import has_succeeded, is_listening
 from tests.worker.support import until, working
 
 Connection = psycopg.Connection[Any]

@@ -39,7 +39,7 @@ from leasemill.worker.reaper import Reaper
 from leasemill.worker.timing import default_reaper_s
 from tests.worker.support import until, working
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 Connection = psycopg.Connection[Any]
 
 

@@ -17,7 +17,7 @@ from leasemill.store.postgres.admin.check import check, rebuild
 from leasemill.store.postgres.store import RETENTION_EVERY_S, PostgresStore
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.rules import rule
-from tests.postgres.conftest import with_option
+from tests.store.postgres.conftest import with_option
 
 JOBS = 60
 ONCE = Policy(max_retries=0)

@@ -14,7 +14,7 @@ from leasemill.store.postgres.store import PostgresStore
 from leasemill.store.postgres.wire import waiters
 from leasemill.testing.rules import rule
 from tests.lab.processes import wait_until
-from tests.postgres.conftest import with_option
+from tests.store.postgres.conftest import with_option
 from tests.store.waiting import LONG_S, WaitingSuite, ack_next, in_process
 
 

@@ -15,7 +15,7 @@ from leasemill.cli import main
 from leasemill.errors import Invalid, LeasemillError
 from leasemill.store.base import hidden_password, open_store
 from leasemill.store.postgres.wire.url import parse_url
-from tests.postgres.conftest import with_option
+from tests.store.postgres.conftest import with_option
 from tests.worker.support import until, working
 
 SECRET = "hunter2secret"

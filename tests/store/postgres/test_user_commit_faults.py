@@ -20,7 +20,7 @@ from leasemill.store.postgres.transactions import block as user_commit
 from leasemill.store.postgres.wire import cursors
 from leasemill.store.postgres.wire.url import parse_url
 from leasemill.testing.rules import rule
-from tests.postgres.committing import (
+from tests.store.postgres.committing import (
     SOON,
     WRITE,
     Connection,

@@ -24,12 +24,12 @@ from typing import Final
 from leasemill.testing.conformance import ConformanceSuite
 from leasemill.testing.postgres import PostgresServer
 
-ROOT: Final = Path(__file__).resolve().parents[2]
+ROOT: Final = Path(__file__).resolve().parents[3]
 SOURCE: Final = ROOT / "src"
 FILES: Final = {file.stem: file for file in (SOURCE / "leasemill/store/postgres").glob("*/*.sql")}
-CONFORMANCE: Final = "tests/postgres/test_postgres_conformance.py"
-LOCKED: Final = "tests/postgres/test_locked_rows.py"
-BLOCKS: Final = "tests/postgres/test_guards.py"
+CONFORMANCE: Final = "tests/store/postgres/test_postgres_conformance.py"
+LOCKED: Final = "tests/store/postgres/test_locked_rows.py"
+BLOCKS: Final = "tests/store/postgres/test_guards.py"
 LONGEST_S: Final = 300
 
 TOKEN: Final = "\n        and token = (%(tokens)b::text[])[width_bucket(no, %(nos)b::int8[])]"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.postgres.mutations import CONFORMANCE, MUTATIONS, ROOT, Mutation, mutated, naming
+from tests.store.postgres.mutations import CONFORMANCE, MUTATIONS, ROOT, Mutation, mutated, naming
 
 AT_LEAST = 25
 

@@ -21,7 +21,7 @@ from leasemill.store.postgres.admin import check
 from leasemill.store.postgres.admin.migrate import migrate
 from leasemill.store.postgres.store import PostgresStore
 from leasemill.testing.rules import rule
-from tests.postgres.conftest import with_option
+from tests.store.postgres.conftest import with_option
 from tests.worker.support import until, working
 
 SCHEMA = "leasemill_stepped"

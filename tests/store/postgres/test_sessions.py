@@ -12,7 +12,7 @@ from psycopg.rows import dict_row
 
 from leasemill import App
 from leasemill.store.postgres.transactions import messages
-from tests.postgres.committing import WRITE, Connection, cents, held
+from tests.store.postgres.committing import WRITE, Connection, cents, held
 
 
 class State(NamedTuple):

@@ -19,7 +19,7 @@ from leasemill.store.base import open_store
 from leasemill.store.postgres.store import PostgresStore
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.rules import rule
-from tests.postgres.committing import (
+from tests.store.postgres.committing import (
     WRITE,
     Connection,
     cents,

@@ -27,9 +27,9 @@ from leasemill.store.postgres.wire.url import parse_url
 from leasemill.testing.postgres import SUPERUSER
 from leasemill.testing.rules import rule
 from tests.lab.processes import wait_until
-from tests.postgres.conftest import with_option
+from tests.store.postgres.conftest import with_option
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "postgres.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "postgres.md"
 Url = Callable[[str], str]
 
 
