@@ -32,9 +32,9 @@ LOCKED: Final = "tests/store/postgres/test_locked_rows.py"
 BLOCKS: Final = "tests/store/postgres/test_guards.py"
 LONGEST_S: Final = 300
 
-TOKEN: Final = "\n        and token = (%(tokens)b::text[])[width_bucket(no, %(nos)b::int8[])]"
-HELD: Final = "\n        and expires_at > leasemill.clock(%(now)b::int8)"
-HELD_OR_COMMITTED: Final = "\n        and (committed_at is not null or expires_at > leasemill.clock(%(now)b::int8))"
+TOKEN: Final = "\n        and token = ({tokens}::text[])[width_bucket(no, {nos}::int8[])]"
+HELD: Final = "\n        and expires_at > {schema}.clock({now}::int8)"
+HELD_OR_COMMITTED: Final = "\n        and (committed_at is not null or expires_at > {schema}.clock({now}::int8))"
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ MUTATIONS: Final = (
     ),
     Mutation("ack of a lane's head checks no token", "L2 I2", "ack_in_lane", TOKEN, "", BLOCKS),
     Mutation("ack of a lane's head checks no time", "L1 L3", "ack_in_lane", HELD_OR_COMMITTED, "", BLOCKS),
-    Mutation("ack of an offset checks no token", "N12 L2 I2", "ack_offset", " and token = %(token)b::text", "", BLOCKS),
+    Mutation("ack of an offset checks no token", "N12 L2 I2", "ack_offset", " and token = {token}::text", "", BLOCKS),
     Mutation("nack checks no token", "L2 I2", "nack", TOKEN, ""),
     Mutation("nack checks no time", "L1 L3", "nack", HELD, ""),
     Mutation("nack takes back a commit", "X5", "nack", " and committed_at is null", ""),
@@ -76,7 +76,7 @@ MUTATIONS: Final = (
         "a delay that was asked for is not kept",
         "F5",
         "nack",
-        "coalesce((%(delays)b::int8[])[number], trunc",
+        "coalesce(({delays}::int8[])[number], trunc",
         "coalesce(null, trunc",
     ),
     Mutation("release checks no token", "L2 I2", "release", TOKEN, ""),
@@ -92,14 +92,14 @@ MUTATIONS: Final = (
     Mutation("start checks no token", "L2 I2", "start", TOKEN, ""),
     Mutation("start checks no time", "L1 L3", "start", HELD, ""),
     Mutation(
-        "a start may be before its lease", "X3", "start", "greatest(leased_at, leasemill", "least(9e18::int8, leasemill"
+        "a start may be before its lease", "X3", "start", "greatest(leased_at, {schema}", "least(9e18::int8, {schema}"
     ),
     Mutation("extend checks no token", "L2 I2", "extend", " and leases.token = given.token", ""),
     Mutation(
         "extend revives a lease",
         "L3",
         "extend",
-        "\n            and leases.expires_at > leasemill.clock(%(now)b::int8)\n        offset 0",
+        "\n            and leases.expires_at > {schema}.clock({now}::int8)\n        offset 0",
         "\n        offset 0",
     ),
     Mutation(
@@ -111,15 +111,15 @@ MUTATIONS: Final = (
         LOCKED,
     ),
     Mutation("extend waits for a locked lease", "L9", "extend", "for update skip locked", "for update", LOCKED),
-    Mutation("commit checks no token", "L2 I2", "commit", " token = %(token)b::text and", ""),
-    Mutation("commit checks no time", "L1 L3", "commit", " and expires_at > leasemill.clock(%(now)b::int8)", ""),
+    Mutation("commit checks no token", "L2 I2", "commit", " token = {token}::text and", ""),
+    Mutation("commit checks no time", "L1 L3", "commit", " and expires_at > {schema}.clock({now}::int8)", ""),
     Mutation("a job commits twice", "X4 L6", "commit", " and committed_at is null", ""),
-    Mutation("a block's commit checks no token", "X4 L2", "commit_last", " token = %(token)b::text and", "", BLOCKS),
+    Mutation("a block's commit checks no token", "X4 L2", "commit_last", " token = {token}::text and", "", BLOCKS),
     Mutation(
         "a block's commit checks no time",
         "X6 L3",
         "commit_last",
-        " and expires_at > leasemill.clock(%(now)b::int8)",
+        " and expires_at > {schema}.clock({now}::int8)",
         "",
         BLOCKS,
     ),
@@ -144,7 +144,7 @@ MUTATIONS: Final = (
         "a claim gives more than was asked for",
         "C4",
         "claim",
-        "    ) as first\n    limit %(limit)b::int8",
+        "    ) as first\n    limit {limit}::int8",
         "    ) as first",
     ),
     Mutation(
@@ -219,7 +219,7 @@ MUTATIONS: Final = (
         "order by first.no) as place",
         "order by first.no desc) as place",
     ),
-    Mutation("an admission waits for a locked lane", "N6", "admit", "for update skip locked", "for update", LOCKED),
+    Mutation("an admission waits for a locked lane", "N6", "admit", "for update {if_locked}", "for update", LOCKED),
     Mutation(
         "the last of a line becomes head",
         "N2",
@@ -231,7 +231,7 @@ MUTATIONS: Final = (
         "a finished offset is acquired again",
         "N8",
         "acquire",
-        "not coalesce(finished @> %(offset)b::int8, false) and ",
+        "not coalesce(finished @> {offset}::int8, false) and ",
         "",
     ),
     # Retention
@@ -239,7 +239,7 @@ MUTATIONS: Final = (
         "retention goes by number alone",
         "O7",
         "prune",
-        "<= surplus.count or listed.at < %(before)b::int8)",
+        "<= surplus.count or listed.at < {before}::int8)",
         "<= surplus.count)",
     ),
     Mutation(

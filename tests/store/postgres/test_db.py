@@ -9,15 +9,15 @@ from typing import Any
 import psycopg
 import pytest
 from click.testing import CliRunner
-from psycopg._queries import MAX_CACHED_STATEMENT_LENGTH
 
 from leasemill.cli import main
 from leasemill.errors import Invalid, Refused, Unavailable
+from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec
 from leasemill.store.base import open_store
 from leasemill.store.postgres.admin.migrate import applied, migrate, migrations
 from leasemill.store.postgres.store import PostgresStore
-from leasemill.store.postgres.wire.statements import Statements, tight
+from leasemill.store.postgres.wire.statements import Statements, statement
 from leasemill.store.postgres.wire.url import parse_url
 from tests.store.postgres.conftest import with_option
 
@@ -93,32 +93,29 @@ def test_a_server_that_is_not_there_is_unavailable() -> None:
     assert run("status", "--url", "postgresql://nobody@127.0.0.1:1/none?connect_timeout=1")[0] == 3
 
 
-def test_the_statements_of_every_job_are_short_enough_for_psycopg_to_remember() -> None:
-    statements = Statements("leasemill")
-    for name in (
-        "enqueue",
-        "enqueue_new",
-        "claim",
-        "start",
-        "extend",
-        "commit",
-        "ack",
-        "ack_in_lane",
-        "advance",
-        "nack",
-        "due",
-        "due_in",
-    ):
-        assert len(statements[name]) <= MAX_CACHED_STATEMENT_LENGTH, name
+def test_a_statement_has_its_parameters_by_number_in_the_order_of_their_first_use() -> None:
+    text, names = statement("select {late}::int8, {early}, {late} from {schema}.jobs where id = '{{}}'", "mill")
+    assert text == b"select $1::int8, $2, $1 from \"mill\".jobs where id = '{}'"
+    assert names == ("late", "early")
 
 
 def test_the_statement_for_new_ids_is_enqueue_without_its_conflict_clause() -> None:
     statements = Statements("leasemill")
-    clause = b"on conflict on constraint job_id do nothing "
-    assert clause in statements["enqueue"]
-    assert statements["enqueue_new"] == statements["enqueue"].replace(clause, b"")
+    clause = b"on conflict on constraint job_id do nothing"
+    assert clause in statements["enqueue"].text
+    assert statements["enqueue_new"].text == statements["enqueue"].text.replace(clause, b"")
 
 
-def test_only_needless_spaces_are_left_out_of_a_statement() -> None:
-    assert tight("select ( 1 , 'a ( b , c )' )\n  from t") == "select(1,'a ( b , c )')from t"
-    assert tight("where a >= %(b)b + 1 and c = 'd = e'") == "where a>=%(b)b+1 and c='d = e'"
+def test_a_schema_may_have_the_name_of_a_keyword(server_url: str, admin: psycopg.Connection[Any]) -> None:
+    admin.execute('drop schema if exists "order" cascade')
+    url = with_option(server_url, "schema=order")
+    try:
+        assert run("migrate", "--url", url)[0] == 0
+        with PostgresStore(url) as store:
+            store.enqueue([JobSpec("one", "mail", "send", b"{}")])
+            (lease,) = store.claim("worker", ["mail"], 1)
+            assert isinstance(store.ack([c.AckReport(lease.job.id, lease.token)])[0], c.Acked)
+        assert run("check", "--rebuild", "--url", url)[0] == 0
+        assert run("check", "--url", url) == (0, "schema order is sound\n")
+    finally:
+        admin.execute('drop schema "order" cascade')

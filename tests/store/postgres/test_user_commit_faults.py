@@ -147,10 +147,7 @@ def test_the_question_waits_for_a_commit_that_is_under_way(
     command = c.Commit(lease.job.id, lease.token)
     with psycopg.connect(parse_url(postgres_url)[0], autocommit=True) as lost:
         lost.execute("begin")
-        lost.execute(
-            store._database.statements["commit"],
-            {"id": lease.job.id, "token": lease.token, "result": None, "now": None},
-        )
+        store._database.do(lost, "commit", {"id": lease.job.id, "token": lease.token, "result": None})
         asked: list[str] = []
 
         def end() -> None:

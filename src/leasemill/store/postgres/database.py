@@ -8,10 +8,14 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Final, TypeAlias, TypeVar
 
+import psycopg
+from psycopg.rows import tuple_row
+
 from leasemill.store.expiries import Expiries
 from leasemill.store.postgres.rows import Row
 from leasemill.store.postgres.wire.arrays import Int8Array, TextArray, int8, int8s, texts
 from leasemill.store.postgres.wire.connections import Connection
+from leasemill.store.postgres.wire.cursors import AsyncPlainCursor, PlainCursor
 from leasemill.store.postgres.wire.statements import Statements
 from leasemill.store.sources import Clock
 
@@ -98,20 +102,26 @@ class Database:
     def now(self) -> int | None:
         return None if self.clock is None else self.clock.now()
 
-    def all(self, connection: Connection, name: str, given: Mapping[str, Any]) -> list[Row]:
-        with connection.cursor(binary=True) as cursor:
-            cursor.execute(self.statements[name], {"now": int8(self.now()), **given})
+    def all(self, connection: psycopg.Connection[Any], name: str, given: Mapping[str, Any]) -> list[Row]:
+        with PlainCursor(connection, row_factory=tuple_row) as cursor:
+            cursor.execute(*self.sent(name, given), binary=True)
             return cursor.fetchall()
 
     def do(self, connection: Connection, name: str, given: Mapping[str, Any]) -> None:
-        with connection.cursor(binary=True) as cursor:
-            cursor.execute(self.statements[name], {"now": int8(self.now()), **given})
+        with PlainCursor(connection, row_factory=tuple_row) as cursor:
+            cursor.execute(*self.sent(name, given), binary=True)
 
     def one(self, connection: Connection, name: str, given: Mapping[str, Any]) -> Row:
         (row,) = self.all(connection, name, given)
         return row
 
-    def follow(self, connection: Connection, steps: Steps[AnswerT]) -> AnswerT:
+    def sent(self, name: str, given: Mapping[str, Any]) -> tuple[bytes, list[Any]]:
+        """A statement and its parameters."""
+        statement = self.statements[name]
+        return statement.text, statement.values({"now": int8(self.now()), **given})
+
+    def follow(self, connection: psycopg.Connection[Any], steps: Steps[AnswerT]) -> AnswerT:
+        """Carry out statements in whatever transaction the connection is in; it may be a user's."""
         try:
             name, given = next(steps)
             while True:
@@ -119,6 +129,18 @@ class Database:
         except StopIteration as end:
             answer: AnswerT = end.value
             return answer
+
+    async def afollow(self, connection: psycopg.AsyncConnection[Any], steps: Steps[AnswerT]) -> AnswerT:
+        """`follow` in async code."""
+        async with AsyncPlainCursor(connection, row_factory=tuple_row) as cursor:
+            try:
+                name, given = next(steps)
+                while True:
+                    await cursor.execute(*self.sent(name, given), binary=True)
+                    name, given = steps.send(await cursor.fetchall())
+            except StopIteration as end:
+                answer: AnswerT = end.value
+                return answer
 
     def look_from(self) -> int:
         """From which expiry on to look: what ended long ago was found then, but for a full look now and then."""

@@ -12,14 +12,14 @@ with standing as materialized (
         case when marks.redriven_attempt = coalesce(last.attempt, 0) then 0 else coalesce(last.retries, 0) end as retries,
         case when marks.redriven_attempt = coalesce(last.attempt, 0) then 0 else coalesce(last.expirations, 0)
             end as expirations
-    from leasemill.jobs
-    left join leasemill.marks on marks.no = jobs.no
-    left join leasemill.leases on leases.no = jobs.no
-    left join leasemill.kept on kept.no = jobs.no
+    from {schema}.jobs
+    left join {schema}.marks on marks.no = jobs.no
+    left join {schema}.leases on leases.no = jobs.no
+    left join {schema}.kept on kept.no = jobs.no
     left join lateral (
         select executions.attempt, executions.slot <= 0 as is_done, executions.is_final, executions.available_at,
             executions.retries, executions.expirations
-        from leasemill.executions where executions.no = jobs.no order by executions.attempt desc limit 1
+        from {schema}.executions where executions.no = jobs.no order by executions.attempt desc limit 1
     ) as last on true
 ), awaiting as materialized (
     select * from standing where not (is_done or is_leased or is_kept)
@@ -27,15 +27,15 @@ with standing as materialized (
     select ready.queue, ready.rank, ready.available_at, ready.seq, coalesce(ready.no, ready.seq) as no,
         coalesce(ready.attempt, 0) as attempt, coalesce(ready.retries, 0) as retries,
         coalesce(ready.expirations, 0) as expirations
-    from leasemill.ready
+    from {schema}.ready
 ), heads as materialized (
-    select lanes.queue, lanes.lane, lanes.head from leasemill.lanes where lanes.head is not null
+    select lanes.queue, lanes.lane, lanes.head from {schema}.lanes where lanes.head is not null
 ), retained as materialized (
-    select finished.at, job.no from leasemill.finished cross join lateral unnest(finished.nos) as job (no)
+    select finished.at, job.no from {schema}.finished cross join lateral unnest(finished.nos) as job (no)
 ), wrong as (
     select 'READY, but can never be claimed' as what, awaiting.id from awaiting
-    where not exists (select from leasemill.arrivals where arrivals.no = awaiting.no)
-        and not exists (select from leasemill.waiting where waiting.no = awaiting.no)
+    where not exists (select from {schema}.arrivals where arrivals.no = awaiting.no)
+        and not exists (select from {schema}.waiting where waiting.no = awaiting.no)
         and not exists (
             select from claimable
             where claimable.queue = awaiting.queue and claimable.rank = awaiting.rank and claimable.seq = awaiting.seq
@@ -57,11 +57,11 @@ with standing as materialized (
         select from heads where heads.queue = standing.queue and heads.lane = standing.lane and heads.head = standing.no)
     union all
     select 'in its lane''s line, but not READY', standing.id
-    from leasemill.waiting left join standing on standing.no = waiting.no
+    from {schema}.waiting left join standing on standing.no = waiting.no
     where standing.no is null or standing.is_done or standing.is_leased or standing.is_kept
     union all
     select 'in a line without a head', standing.id
-    from leasemill.waiting join standing on standing.no = waiting.no
+    from {schema}.waiting join standing on standing.no = waiting.no
     where not exists (select from heads where heads.queue = standing.queue and heads.lane = standing.lane)
     union all
     select 'leased, but not the head of its lane', standing.id from standing
@@ -80,30 +80,30 @@ with standing as materialized (
     where standing.is_final and not (standing.is_kept or standing.is_leased or standing.is_redriven)
     union all
     select 'succeeded, but retention does not know when', standing.id
-    from leasemill.executions join standing on standing.no = executions.no
+    from {schema}.executions join standing on standing.no = executions.no
     where executions.slot = 0 and not exists (
         select from retained where retained.no = executions.no and retained.at = executions.finished_at)
     union all
     select 'known to retention, but it has not succeeded then', standing.id
     from retained left join standing on standing.no = retained.no
     where not exists (
-        select from leasemill.executions
+        select from {schema}.executions
         where executions.no = retained.no and executions.slot = 0 and executions.finished_at = retained.at)
     union all
     select 'known to retention twice', min(standing.id)
     from retained join standing on standing.no = retained.no group by retained.no having count(*) > 1
     union all
     select 'leased by a request that does not know it', jobs.id
-    from leasemill.leases join leasemill.jobs on jobs.no = leases.no
+    from {schema}.leases join {schema}.jobs on jobs.no = leases.no
     where leases.request_id is not null and not exists (
-        select from leasemill.requests where requests.id = leases.request_id and leases.no = any (requests.nos))
+        select from {schema}.requests where requests.id = leases.request_id and leases.no = any (requests.nos))
     union all
     select 'the tallies count ' || tallied.count || ' succeeded in queue ' || tallied.queue || ', there are ' || there.count,
         null
-    from (select queue, sum(succeeded) as count from leasemill.tallies group by queue) as tallied
+    from (select queue, sum(succeeded) as count from {schema}.tallies group by queue) as tallied
     left join lateral (
         select count(*) as count from standing where standing.is_done and standing.queue = tallied.queue
     ) as there on true
     where tallied.count <> there.count
 )
-select what, id from wrong order by what, id limit %(shown)s
+select what, id from wrong order by what, id limit {shown}

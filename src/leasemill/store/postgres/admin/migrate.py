@@ -9,7 +9,7 @@ import psycopg
 from msgspec import Struct
 from psycopg import sql
 
-from leasemill.store.postgres.wire.statements import check_schema, in_schema
+from leasemill.store.postgres.wire.statements import check_schema, statement
 
 FOLDER: Final = Path(__file__).parent / "schema"
 
@@ -55,7 +55,7 @@ def migrate(connection: psycopg.Connection[Any], schema: str) -> list[Migration]
         known = set(applied(connection, schema))
         missing = [one for one in migrations() if one.version not in known]
         for one in missing:
-            connection.execute(in_schema(one.text, schema).encode(), prepare=False)
+            connection.execute(statement(one.text, schema).text, prepare=False)
             connection.execute(
                 sql.SQL("insert into {} (version, name) values (%s, %s)").format(sql.Identifier(schema, "migrations")),
                 [one.version, one.name],

@@ -2,15 +2,15 @@
 -- Returns their jobs; `decided.py` records what follows from it, in the same transaction. Locks the leases and their lanes, and
 -- waits for neither: who holds one is about to decide on that job, and the others are not kept waiting.
 select jobs.id
-from leasemill.leases
+from {schema}.leases
 left join lateral (
-    select lanes.lane from leasemill.lanes
+    select lanes.lane from {schema}.lanes
     where lanes.queue = leases.queue and lanes.lane = leases.lane
     for update skip locked
 ) as free on leases.lane is not null
-cross join lateral (select jobs.id from leasemill.jobs where jobs.no = leases.no offset 0) as jobs
-where leases.expires_at <= leasemill.clock(%(now)b::int8) and leases.expires_at >= %(from_at)b::int8
+cross join lateral (select jobs.id from {schema}.jobs where jobs.no = leases.no offset 0) as jobs
+where leases.expires_at <= {schema}.clock({now}::int8) and leases.expires_at >= {from_at}::int8
     and leases.expires_at < 9223372036854775807 and (leases.lane is null or free.lane is not null)
 order by leases.expires_at, leases.fence
-limit %(limit)b::int8
+limit {limit}::int8
 for update of leases skip locked

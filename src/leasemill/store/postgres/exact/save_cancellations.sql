@@ -1,11 +1,11 @@
 -- Who cancelled a job, when and why: the latest, kept when the job is redriven.
-insert into leasemill.cancellations (
+insert into {schema}.cancellations (
     no, at, by_whom, reason
 )
 select
     no, at, by_whom, reason
 from unnest(
-    %(no)b::int8[], %(at)b::int8[], %(by_whom)b::text[], %(reason)b::text[]
+    {no}::int8[], {at}::int8[], {by_whom}::text[], {reason}::text[]
 ) with ordinality as given (
     no, at, by_whom, reason, turn_given
 )

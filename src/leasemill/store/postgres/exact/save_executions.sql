@@ -1,6 +1,6 @@
 -- Executions that have ended, and for retention those that succeeded.
 with saved as (
-    insert into leasemill.executions (
+    insert into {schema}.executions (
         no, slot, attempt, available_at, retries, expirations, fence, token, worker, request_id, leased_at,
         expires_at, terms, started_at, committed_at, finished_at, ended_by, committed_by, reason, is_final, retry_at,
         result, error, kept_report_id, kept_retries
@@ -10,12 +10,12 @@ with saved as (
         leased_at, expires_at, terms::int8[], started_at, committed_at, finished_at, ended_by, committed_by, reason,
         is_final::bool, retry_at, result, error, kept_report_id, kept_retries
     from unnest(
-        %(no)b::int8[], %(slot)b::int8[], %(attempt)b::int8[], %(available_at)b::int8[],
-        %(retries)b::int8[], %(expirations)b::int8[], %(fence)b::int8[], %(token)b::text[], %(worker)b::text[],
-        %(request_id)b::text[], %(leased_at)b::int8[], %(expires_at)b::int8[], %(terms)b::text[],
-        %(started_at)b::int8[], %(committed_at)b::int8[], %(finished_at)b::int8[], %(ended_by)b::text[],
-        %(committed_by)b::text[], %(reason)b::text[], %(is_final)b::text[], %(retry_at)b::int8[], %(result)b::text[],
-        %(error)b::text[], %(kept_report_id)b::text[], %(kept_retries)b::int8[]
+        {no}::int8[], {slot}::int8[], {attempt}::int8[], {available_at}::int8[],
+        {retries}::int8[], {expirations}::int8[], {fence}::int8[], {token}::text[], {worker}::text[],
+        {request_id}::text[], {leased_at}::int8[], {expires_at}::int8[], {terms}::text[],
+        {started_at}::int8[], {committed_at}::int8[], {finished_at}::int8[], {ended_by}::text[],
+        {committed_by}::text[], {reason}::text[], {is_final}::text[], {retry_at}::int8[], {result}::text[],
+        {error}::text[], {kept_report_id}::text[], {kept_retries}::int8[]
     ) with ordinality as given (
         no, slot, attempt, available_at, retries, expirations, fence, token, worker, request_id, leased_at,
         expires_at, terms, started_at, committed_at, finished_at, ended_by, committed_by, reason, is_final, retry_at,
@@ -24,5 +24,5 @@ with saved as (
     order by turn_given
     returning no, slot, finished_at
 )
-insert into leasemill.finished (at, count, nos)
+insert into {schema}.finished (at, count, nos)
 select finished_at, count(*), array_agg(no) from saved where slot = 0 group by finished_at

@@ -1,12 +1,12 @@
 -- Lanes as they stand; the caller holds their locks.
-insert into leasemill.lanes (
+insert into {schema}.lanes (
     queue, lane, head, head_seq, is_blocked, finished, failed, last_finished
 )
 select
     queue, lane, head, head_seq, is_blocked::bool, finished::int8multirange, failed::int8multirange, last_finished
 from unnest(
-    %(queue)b::text[], %(lane)b::text[], %(head)b::int8[], %(head_seq)b::int8[], %(is_blocked)b::text[],
-    %(finished)b::text[], %(failed)b::text[], %(last_finished)b::int8[]
+    {queue}::text[], {lane}::text[], {head}::int8[], {head_seq}::int8[], {is_blocked}::text[],
+    {finished}::text[], {failed}::text[], {last_finished}::int8[]
 ) with ordinality as given (
     queue, lane, head, head_seq, is_blocked, finished, failed, last_finished, turn_given
 )

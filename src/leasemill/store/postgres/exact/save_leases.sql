@@ -1,5 +1,5 @@
 -- Live executions.
-insert into leasemill.leases (
+insert into {schema}.leases (
     no, queue, lane, lane_offset, rank, seq, available_at, attempt, retries, expirations, fence, token, worker,
     request_id, leased_at, updated_at, expires_at, terms, started_at, committed_at, result, error,
     kept_report_id, kept_retries
@@ -9,11 +9,11 @@ select
     fence, token, worker, request_id, leased_at, nullif(updated_at, leased_at), expires_at, terms::int8[], started_at, committed_at, result, error,
     kept_report_id, kept_retries
 from unnest(
-    %(no)b::int8[], %(queue)b::text[], %(lane)b::text[], %(lane_offset)b::int8[], %(rank)b::int8[], %(seq)b::int8[],
-    %(available_at)b::int8[], %(attempt)b::int8[], %(retries)b::int8[], %(expirations)b::int8[], %(fence)b::int8[],
-    %(token)b::text[], %(worker)b::text[], %(request_id)b::text[], %(leased_at)b::int8[], %(updated_at)b::int8[],
-    %(expires_at)b::int8[], %(terms)b::text[], %(started_at)b::int8[], %(committed_at)b::int8[],
-    %(result)b::text[], %(error)b::text[], %(kept_report_id)b::text[], %(kept_retries)b::int8[]
+    {no}::int8[], {queue}::text[], {lane}::text[], {lane_offset}::int8[], {rank}::int8[], {seq}::int8[],
+    {available_at}::int8[], {attempt}::int8[], {retries}::int8[], {expirations}::int8[], {fence}::int8[],
+    {token}::text[], {worker}::text[], {request_id}::text[], {leased_at}::int8[], {updated_at}::int8[],
+    {expires_at}::int8[], {terms}::text[], {started_at}::int8[], {committed_at}::int8[],
+    {result}::text[], {error}::text[], {kept_report_id}::text[], {kept_retries}::int8[]
 ) with ordinality as given (
     no, queue, lane, lane_offset, rank, seq, available_at, attempt, retries, expirations, fence, token, worker,
     request_id, leased_at, updated_at, expires_at, terms, started_at, committed_at, result, error,

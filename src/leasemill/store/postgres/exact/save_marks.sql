@@ -1,11 +1,11 @@
 -- Jobs an operator redrove.
-insert into leasemill.marks (
+insert into {schema}.marks (
     no, seq, redriven_attempt, redriven_at
 )
 select
     no, seq, redriven_attempt, redriven_at
 from unnest(
-    %(no)b::int8[], %(seq)b::int8[], %(redriven_attempt)b::int8[], %(redriven_at)b::int8[]
+    {no}::int8[], {seq}::int8[], {redriven_attempt}::int8[], {redriven_at}::int8[]
 ) with ordinality as given (
     no, seq, redriven_attempt, redriven_at, turn_given
 )

@@ -1,7 +1,7 @@
 -- Queues as an operator or an acquire left them. The mode, once fixed, stays (I7).
-insert into leasemill.queues (name, mode, is_paused, policy)
+insert into {schema}.queues (name, mode, is_paused, policy)
 select name, mode, is_paused::bool, policy::int8[]
-from unnest(%(name)b::text[], %(mode)b::text[], %(is_paused)b::text[], %(policy)b::text[])
+from unnest({name}::text[], {mode}::text[], {is_paused}::text[], {policy}::text[])
     as given (name, mode, is_paused, policy)
 order by name
 on conflict (name) do update

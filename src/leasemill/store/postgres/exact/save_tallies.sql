@@ -1,3 +1,3 @@
 -- How the numbers of succeeded jobs change.
-insert into leasemill.tallies (queue, succeeded)
-select queue, succeeded from unnest(%(queue)b::text[], %(succeeded)b::int8[]) as given (queue, succeeded)
+insert into {schema}.tallies (queue, succeeded)
+select queue, succeeded from unnest({queue}::text[], {succeeded}::int8[]) as given (queue, succeeded)

@@ -7,32 +7,32 @@ with come as materialized (
         case when jobs.run_at is null then jobs.created_at + coalesce(jobs.delay_us, 0)
             else greatest(jobs.created_at, jobs.run_at) end as available_at,
         row_number() over (partition by first.queue, first.lane order by first.no) as place
-    from (select no, queue, lane from leasemill.arrivals order by no limit %(limit)b::int8) as first
-    cross join lateral (select * from leasemill.jobs where jobs.no = first.no offset 0) as jobs
+    from (select no, queue, lane from {schema}.arrivals order by no limit {limit}::int8) as first
+    cross join lateral (select * from {schema}.jobs where jobs.no = first.no offset 0) as jobs
 ), touched as materialized (
     select distinct queue, lane from come order by queue, lane
 ), locked as materialized (
     select lane.queue, lane.lane, lane.head
     from touched cross join lateral (
-        select lanes.* from leasemill.lanes
+        select lanes.* from {schema}.lanes
         where lanes.queue = touched.queue and lanes.lane = touched.lane
-        for update skip locked
+        for update {if_locked}
     ) as lane
 ), placed as materialized (
     select come.*, locked.head is null and come.place = 1 as is_head
     from come join locked on locked.queue = come.queue and locked.lane = come.lane
 ), gone as (
-    delete from leasemill.arrivals where no = any (array(select no from placed))
+    delete from {schema}.arrivals where no = any (array(select no from placed))
 ), headed as (
-    insert into leasemill.lanes (queue, lane, head, head_seq)
+    insert into {schema}.lanes (queue, lane, head, head_seq)
     select queue, lane, no, no from placed where is_head order by queue, lane
     on conflict (queue, lane) do update set head = excluded.head, head_seq = excluded.head_seq
 ), lined_up as (
-    insert into leasemill.waiting (queue, lane, turn, no, seq, rank, available_at, attempt, retries, expirations)
-    select queue, lane, nextval('leasemill.turn'), no, no, rank, available_at, 0, 0, 0
+    insert into {schema}.waiting (queue, lane, turn, no, seq, rank, available_at, attempt, retries, expirations)
+    select queue, lane, nextval('{schema}.turn'), no, no, rank, available_at, 0, 0, 0
     from placed where not is_head order by no
 ), made_ready as (
-    insert into leasemill.ready (queue, rank, available_at, seq)
+    insert into {schema}.ready (queue, rank, available_at, seq)
     select queue, rank, available_at, no from placed where is_head
     returning queue, rank, available_at, seq
 )

@@ -2,12 +2,12 @@
 -- finds another at it leaves it to that one.
 -- Returns whether this is the one, and how many lanes there are. Locks the admission, inserts lanes in order.
 with gate as materialized (
-    select pg_try_advisory_xact_lock(%(admission_key)b::int8) as is_open
+    select pg_try_advisory_xact_lock({admission_key}::int8) as is_open
 ), come as materialized (
     select distinct queue, lane
-    from (select queue, lane from leasemill.arrivals order by no limit %(limit)b::int8) as first
+    from (select queue, lane from {schema}.arrivals order by no limit {limit}::int8) as first
 ), made as (
-    insert into leasemill.lanes (queue, lane)
+    insert into {schema}.lanes (queue, lane)
     select come.queue, come.lane from come cross join gate where gate.is_open
     order by come.queue, come.lane
     on conflict (queue, lane) do nothing

@@ -1,16 +1,16 @@
 -- Jobs in the order of their sequence numbers after a position, and whether they fit as far as jobs alone can tell.
 with moved as materialized (
-    (select marks.no, marks.seq from leasemill.marks where marks.seq > %(after)b::int8 order by marks.seq limit %(limit)b::int8)
+    (select marks.no, marks.seq from {schema}.marks where marks.seq > {after}::int8 order by marks.seq limit {limit}::int8)
 ), unmoved as materialized (
-    select jobs.no, jobs.no as seq from leasemill.jobs
-    where jobs.no > %(after)b::int8 and not exists (select from leasemill.marks where marks.no = jobs.no offset 0)
-    order by jobs.no limit %(limit)b::int8
+    select jobs.no, jobs.no as seq from {schema}.jobs
+    where jobs.no > {after}::int8 and not exists (select from {schema}.marks where marks.no = jobs.no offset 0)
+    order by jobs.no limit {limit}::int8
 ), first as (
     select no, seq from (select no, seq from moved union all select no, seq from unmoved) as both_kinds
-    order by seq limit %(limit)b::int8
+    order by seq limit {limit}::int8
 )
 select first.no, first.seq,
-    (%(queue)b::text is null or job.queue = %(queue)b::text) and (%(kind)b::text is null or job.kind = %(kind)b::text)
-        and (%(lane)b::text is null or job.lane = %(lane)b::text) as may_fit
-from first cross join lateral (select * from leasemill.jobs where jobs.no = first.no offset 0) as job
+    ({queue}::text is null or job.queue = {queue}::text) and ({kind}::text is null or job.kind = {kind}::text)
+        and ({lane}::text is null or job.lane = {lane}::text) as may_fit
+from first cross join lateral (select * from {schema}.jobs where jobs.no = first.no offset 0) as job
 order by first.seq

@@ -1,2 +1,2 @@
 -- What time it is.
-select leasemill.clock(%(now)b::int8)
+select {schema}.clock({now}::int8)

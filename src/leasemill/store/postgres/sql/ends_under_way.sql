@@ -3,8 +3,8 @@
 select lease.no
 from (select set_config('lock_timeout', '100', true) as limit_ms offset 0) as timeout
 cross join lateral (
-    select leases.no from leasemill.leases
-    where leases.no = any (%(nos)b::int8[]) and timeout.limit_ms is not null
+    select leases.no from {schema}.leases
+    where leases.no = any ({nos}::int8[]) and timeout.limit_ms is not null
     order by leases.no
     for key share
 ) as lease

@@ -1,3 +1,3 @@
 -- O8: what operators did, the latest first.
 select actions.at, actions.verb, actions.by_whom, actions.target, actions.reason
-from leasemill.actions order by actions.number desc limit least(%(limit)b::int8, 1000)
+from {schema}.actions order by actions.number desc limit least({limit}::int8, 1000)

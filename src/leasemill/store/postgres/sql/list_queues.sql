@@ -1,30 +1,30 @@
 -- Queues by name, with their jobs counted by state and the time the next one is due.
 select queues.name, queues.mode, queues.is_paused, queues.policy,
-    (select count(*) from leasemill.ready where ready.queue = queues.name)
-        + (select count(*) from leasemill.waiting where waiting.queue = queues.name)
-        + (select count(*) from leasemill.arrivals where arrivals.queue = queues.name) as ready,
-    (select count(*) from leasemill.leases where leases.queue = queues.name) as leased,
-    (select coalesce(sum(tallies.succeeded), 0)::int8 from leasemill.tallies where tallies.queue = queues.name) as succeeded,
+    (select count(*) from {schema}.ready where ready.queue = queues.name)
+        + (select count(*) from {schema}.waiting where waiting.queue = queues.name)
+        + (select count(*) from {schema}.arrivals where arrivals.queue = queues.name) as ready,
+    (select count(*) from {schema}.leases where leases.queue = queues.name) as leased,
+    (select coalesce(sum(tallies.succeeded), 0)::int8 from {schema}.tallies where tallies.queue = queues.name) as succeeded,
     (
-        select count(*) from leasemill.kept where kept.state = 'failed' and exists (
-            select from leasemill.jobs where jobs.no = kept.no and jobs.queue = queues.name offset 0)
+        select count(*) from {schema}.kept where kept.state = 'failed' and exists (
+            select from {schema}.jobs where jobs.no = kept.no and jobs.queue = queues.name offset 0)
     ) as failed,
     (
-        select count(*) from leasemill.kept where kept.state = 'dead' and exists (
-            select from leasemill.jobs where jobs.no = kept.no and jobs.queue = queues.name offset 0)
+        select count(*) from {schema}.kept where kept.state = 'dead' and exists (
+            select from {schema}.jobs where jobs.no = kept.no and jobs.queue = queues.name offset 0)
     ) as dead,
     (
-        select count(*) from leasemill.kept where kept.state = 'cancelled' and exists (
-            select from leasemill.jobs where jobs.no = kept.no and jobs.queue = queues.name offset 0)
+        select count(*) from {schema}.kept where kept.state = 'cancelled' and exists (
+            select from {schema}.jobs where jobs.no = kept.no and jobs.queue = queues.name offset 0)
     ) as cancelled,
     case when queues.mode = 'claim' then (
         select min(first.available_at) from generate_series(0, 9) as ranks (rank) cross join lateral (
-            select ready.available_at from leasemill.ready
+            select ready.available_at from {schema}.ready
             where ready.queue = queues.name and ready.rank = ranks.rank
             order by ready.available_at limit 1
         ) as first
     ) end as oldest_available_at
-from leasemill.queues
-where queues.name > %(after)b::text
+from {schema}.queues
+where queues.name > {after}::text
 order by queues.name
-limit %(limit)b::int8
+limit {limit}::int8

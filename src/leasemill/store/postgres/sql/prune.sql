@@ -2,48 +2,48 @@
 -- The first batches of finished that hold as many as there may be, their jobs in the order of (finished_at, sequence).
 -- Returns how many. The caller holds the retention lock, taken by a statement before this one.
 with surplus as materialized (
-    select greatest(0, coalesce(sum(tallies.succeeded), 0)::int8 - %(keep)b::int8) as count
-    from leasemill.tallies
+    select greatest(0, coalesce(sum(tallies.succeeded), 0)::int8 - {keep}::int8) as count
+    from {schema}.tallies
     where exists (
-        select from leasemill.queues where queues.name = tallies.queue and queues.mode = 'claim' offset 0
+        select from {schema}.queues where queues.name = tallies.queue and queues.mode = 'claim' offset 0
     )
 ), first as materialized (
-    select ctid as at_ctid, at, count, nos from leasemill.finished
-    order by at fetch first (%(limit)b::int8) rows with ties
+    select ctid as at_ctid, at, count, nos from {schema}.finished
+    order by at fetch first ({limit}::int8) rows with ties
 ), opened as materialized (
     select counted.at_ctid, counted.at, counted.nos from (
         select *, sum(count) over (order by at) - sum(count) over (partition by at) as before from first
     ) as counted
-    where counted.before < %(limit)b::int8
+    where counted.before < {limit}::int8
 ), listed as materialized (
     select opened.at_ctid, opened.at, job.no,
         row_number() over (order by opened.at, coalesce(mark.seq, job.no)) as number
     from opened cross join lateral unnest(opened.nos) as job (no)
-    left join lateral (select marks.seq from leasemill.marks where marks.no = job.no offset 0) as mark on true
+    left join lateral (select marks.seq from {schema}.marks where marks.no = job.no offset 0) as mark on true
 ), chosen as materialized (
     select listed.no, listed.at_ctid,
-        listed.number <= %(limit)b::int8
-            and (listed.number <= surplus.count or listed.at < %(before)b::int8) as is_chosen
+        listed.number <= {limit}::int8
+            and (listed.number <= surplus.count or listed.at < {before}::int8) as is_chosen
     from listed cross join surplus
 ), batch as materialized (
     select at_ctid, array_agg(no) filter (where not is_chosen) as nos from chosen
     group by at_ctid having bool_or(is_chosen)
 ), used_up as (
-    delete from leasemill.finished where ctid = any (array(select at_ctid from batch where nos is null))
+    delete from {schema}.finished where ctid = any (array(select at_ctid from batch where nos is null))
 ), cut as (
-    update leasemill.finished set count = cardinality(batch.nos), nos = batch.nos
+    update {schema}.finished set count = cardinality(batch.nos), nos = batch.nos
     from batch where finished.ctid = batch.at_ctid and batch.nos is not null
 ), gone as (
-    delete from leasemill.jobs where no = any (array(select no from chosen where is_chosen order by no)) returning no, queue
+    delete from {schema}.jobs where no = any (array(select no from chosen where is_chosen order by no)) returning no, queue
 ), executions_gone as (
-    delete from leasemill.executions where no = any (array(select no from gone))
+    delete from {schema}.executions where no = any (array(select no from gone))
 ), refusals_gone as (
-    delete from leasemill.refusals where no = any (array(select no from gone))
+    delete from {schema}.refusals where no = any (array(select no from gone))
 ), marks_gone as (
-    delete from leasemill.marks where no = any (array(select no from gone))
+    delete from {schema}.marks where no = any (array(select no from gone))
 ), cancellations_gone as (
-    delete from leasemill.cancellations where no = any (array(select no from gone))
+    delete from {schema}.cancellations where no = any (array(select no from gone))
 ), counted as (
-    insert into leasemill.tallies (queue, succeeded) select queue, -count(*) from gone group by queue
+    insert into {schema}.tallies (queue, succeeded) select queue, -count(*) from gone group by queue
 )
 select count(*) from gone

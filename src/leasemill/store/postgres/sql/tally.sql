@@ -1,7 +1,7 @@
 -- The tallies so far become one row for each queue.
 with gone as (
-    delete from leasemill.tallies returning queue, succeeded
+    delete from {schema}.tallies returning queue, succeeded
 )
-insert into leasemill.tallies (queue, succeeded)
+insert into {schema}.tallies (queue, succeeded)
 select queue, sum(succeeded) from gone group by queue having sum(succeeded) <> 0
 returning queue

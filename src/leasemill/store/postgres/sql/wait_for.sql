@@ -2,11 +2,11 @@
 -- Returns the numbers and ids of those that are there. Locks rows of its own alone.
 with given as materialized (
     select job.no, given.id
-    from unnest(%(ids)b::text[]) as given (id)
-    cross join lateral (select jobs.no from leasemill.jobs where jobs.id = given.id offset 0) as job
+    from unnest({ids}::text[]) as given (id)
+    cross join lateral (select jobs.no from {schema}.jobs where jobs.id = given.id offset 0) as job
 ), waits as (
-    insert into leasemill.waiters (no, channel, expires_at)
-    select no, %(channel)b::text, statement_timestamp() + interval '1 minute' from given
+    insert into {schema}.waiters (no, channel, expires_at)
+    select no, {channel}::text, statement_timestamp() + interval '1 minute' from given
     on conflict (no, channel) do update set expires_at = excluded.expires_at
 )
 select no, id from given

@@ -1,5 +1,5 @@
 -- This process does not wait for these jobs any more. Returns how many rows went.
 with gone as (
-    delete from leasemill.waiters where no = any (%(nos)b::int8[]) and channel = %(channel)b::text returning no
+    delete from {schema}.waiters where no = any ({nos}::int8[]) and channel = {channel}::text returning no
 )
 select count(*) from gone

@@ -1,2 +1,2 @@
 -- Forgets a worker. Returns it, if it was there.
-delete from leasemill.workers where id = %(id)b::text returning id
+delete from {schema}.workers where id = {id}::text returning id

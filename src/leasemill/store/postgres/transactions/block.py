@@ -28,7 +28,7 @@ from leasemill.store.postgres.wire.commit_connections import (
     is_lost,
 )
 from leasemill.store.postgres.wire.connections import LOGGER, NOT_PREPARED, Moved
-from leasemill.store.postgres.wire.cursors import afollow, asay, follow, say
+from leasemill.store.postgres.wire.cursors import asay, say
 from leasemill.store.postgres.wire.errors import not_reached
 
 LONGEST_IDLE_MS: Final = 2_000_000_000
@@ -112,7 +112,7 @@ class PostgresBlock(Block):
         try:
             outcome: c.CommitOutcome | None = None
             if specs:
-                outcome = follow(self._database, connection, self._followup_steps(specs))
+                outcome = self._database.follow(connection, self._followup_steps(specs))
             if outcome is None:
                 connection.is_as_before = is_as_before(say(connection, self._ending(connection, command)))
                 outcome = c.Committed(command.job_id, tuple(spec.id for spec in specs))
@@ -177,7 +177,7 @@ class PostgresBlock(Block):
         try:
             outcome: c.CommitOutcome | None = None
             if specs:
-                outcome = await afollow(self._database, connection, self._followup_steps(specs))
+                outcome = await self._database.afollow(connection, self._followup_steps(specs))
             if outcome is None:
                 connection.is_as_before = is_as_before(await asay(connection, self._ending(connection, command)))
                 outcome = c.Committed(command.job_id, tuple(spec.id for spec in specs))

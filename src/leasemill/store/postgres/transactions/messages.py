@@ -8,7 +8,6 @@ is never the user's SQL.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -17,8 +16,8 @@ from psycopg.pq import Escaping
 
 from leasemill.kernel import commands as c
 from leasemill.store.postgres.database import Database
+from leasemill.store.postgres.wire.statements import FILES, statement
 
-PLACE: Final = re.compile(r"%\((\w+)\)b(?:::(\w+))")
 NOT_HELD: Final = "leasemill: not held"
 BEGIN: Final = b"begin isolation level read committed;"
 BY_INDEX: Final = b"set local enable_seqscan=off;set local enable_bitmapscan=off;"
@@ -30,17 +29,14 @@ AS_IT_WAS: Final = b";set local enable_seqscan to default;set local enable_bitma
 UserConnection = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
 
 
-class Statement:
-    """One of ours inside a message."""
+class Named:
+    """One of our statements inside a message."""
 
-    def __init__(self, name: str, text: str) -> None:
-        self._text = text
-        types = dict(PLACE.findall(text))
-        self._names = list(types)
-        numbers = {name: f"${number}" for number, name in enumerate(types, 1)}
-        body = PLACE.sub(lambda place: numbers[place[1]], text)
-        parameters = f"({','.join(types.values())})" if types else ""
-        self.preparing = f"prepare leasemill_{name}{parameters} as {body};".encode()
+    def __init__(self, name: str, schema: str) -> None:
+        self._text = FILES[name].read_text()
+        self._schema = schema
+        text, self._names = statement(self._text, schema)
+        self.preparing = b"prepare leasemill_%s as %s;" % (name.encode(), text)
         self._call = f"execute leasemill_{name}".encode()
 
     def called(self, values: Mapping[str, bytes]) -> bytes:
@@ -50,7 +46,7 @@ class Statement:
         return self._call + b"(" + b",".join([values[name] for name in self._names]) + b")"
 
     def written_out(self, values: Mapping[str, bytes]) -> bytes:
-        return PLACE.sub(lambda place: f"{values[place[1]].decode()}::{place[2]}", self._text).encode()
+        return statement(self._text, self._schema, {name: value.decode() for name, value in values.items()}).text
 
 
 class Messages:
@@ -58,9 +54,9 @@ class Messages:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._look = Statement("look", database.statements["look"].decode())
-        self._last = Statement("commit_last", database.statements["commit_last"].decode())
-        self._left_over = Statement("left_over", database.statements["left_over"].decode())
+        self._look = Named("look", database.statements.schema)
+        self._last = Named("commit_last", database.statements.schema)
+        self._left_over = Named("left_over", database.statements.schema)
         self._preparing = self._look.preparing + self._last.preparing + self._left_over.preparing
 
     def begin(

@@ -24,7 +24,6 @@ from leasemill.store.block import Block
 from leasemill.store.postgres.database import Database
 from leasemill.store.postgres.verbs.enqueue import inserting
 from leasemill.store.postgres.wire.connections import Moved
-from leasemill.store.postgres.wire.cursors import afollow, follow
 from leasemill.store.postgres.wire.errors import UNREADY, first_line, meaning
 from leasemill.store.postgres.wire.listen import Teller
 from leasemill.store.presence import Presence
@@ -70,7 +69,7 @@ class BoundStore(Verbs):
             return cast(AnswerT, [])
         self._register(command.jobs)
         try:
-            return cast(AnswerT, follow(self._database, connection, inserting(command.jobs, self._channel())))
+            return cast(AnswerT, self._database.follow(connection, inserting(command.jobs, self._channel())))
         except (Moved, InsufficientPrivilege, *UNREADY) as error:
             raise self._told(error) from error
 
@@ -87,7 +86,7 @@ class BoundStore(Verbs):
         if not self._database.claim_queues.issuperset(job.queue for job in command.jobs):
             await asyncio.to_thread(self._register, command.jobs)
         try:
-            return cast(AnswerT, await afollow(self._database, connection, inserting(command.jobs, self._channel())))
+            return cast(AnswerT, await self._database.afollow(connection, inserting(command.jobs, self._channel())))
         except (Moved, InsufficientPrivilege, *UNREADY) as error:
             raise self._told(error) from error
 

@@ -1,23 +1,23 @@
 -- ack of heads of lanes, first step: held leases end DONE, as in ack.sql. `advance` follows in the same transaction.
 -- Returns the ended jobs and their lanes. Locks the lanes, in order, then the leases' rows, in order.
 with given as materialized (
-    select queue, lane from leasemill.leases
-    where no = any (%(nos)b::int8[]) and lane is not null and lane_offset is null
+    select queue, lane from {schema}.leases
+    where no = any ({nos}::int8[]) and lane is not null and lane_offset is null
     order by queue, lane
 ), locked as materialized (
     select lane.queue from given cross join lateral (
-        select lanes.queue from leasemill.lanes where lanes.queue = given.queue and lanes.lane = given.lane for update
+        select lanes.queue from {schema}.lanes where lanes.queue = given.queue and lanes.lane = given.lane for update
     ) as lane
 ), ended as (
-    delete from leasemill.leases
-    where no = any (%(nos)b::int8[])
-        and token = (%(tokens)b::text[])[width_bucket(no, %(nos)b::int8[])] and lane is not null and lane_offset is null
+    delete from {schema}.leases
+    where no = any ({nos}::int8[])
+        and token = ({tokens}::text[])[width_bucket(no, {nos}::int8[])] and lane is not null and lane_offset is null
         and (select count(*) from locked) > 0
-        and (committed_at is not null or expires_at > leasemill.clock(%(now)b::int8))
-    returning leases.*, (select leasemill.clock(%(now)b::int8)) as now,
-        (%(results)b::text[])[width_bucket(no, %(nos)b::int8[])] as given_result
+        and (committed_at is not null or expires_at > {schema}.clock({now}::int8))
+    returning leases.*, (select {schema}.clock({now}::int8)) as now,
+        ({results}::text[])[width_bucket(no, {nos}::int8[])] as given_result
 ), kept as (
-    insert into leasemill.executions (no, slot, attempt, available_at, retries, expirations, fence, token, worker,
+    insert into {schema}.executions (no, slot, attempt, available_at, retries, expirations, fence, token, worker,
         request_id, leased_at, expires_at, terms, started_at, committed_at, finished_at, ended_by, committed_by, result,
         kept_report_id, kept_retries)
     select no, 0, attempt, available_at, retries, expirations, fence, token, worker, request_id, leased_at, expires_at,
@@ -26,10 +26,10 @@ with given as materialized (
         case when committed_at is null then given_result else result end, kept_report_id, kept_retries
     from ended
 ), finished as (
-    insert into leasemill.finished (at, count, nos) select now, count(*), array_agg(no) from ended group by now
+    insert into {schema}.finished (at, count, nos) select now, count(*), array_agg(no) from ended group by now
 ), counted as (
-    insert into leasemill.tallies (queue, succeeded) select queue, count(*) from ended group by queue
+    insert into {schema}.tallies (queue, succeeded) select queue, count(*) from ended group by queue
 )
 select no, queue, lane,
-    (select count(pg_notify(channel, no::text)) from leasemill.waiters where no = any (%(nos)b::int8[])) as notified
+    (select count(pg_notify(channel, no::text)) from {schema}.waiters where no = any ({nos}::int8[])) as notified
 from ended

@@ -4,63 +4,63 @@
 -- Returns the job and, if it is leased, the lease; or nothing: then `decided.py` decides. Locks the lane's row. Who waited
 -- for it sees the row as it is now, but leases and ready jobs as they were before: what came meanwhile is not found.
 with lane as materialized (
-    select queue, lane, head, head_seq from leasemill.lanes
-    where queue = %(queue)b::text and lane = %(lane)b::text
-        and not coalesce(finished @> %(offset)b::int8, false) and not coalesce(failed @> %(offset)b::int8, false)
+    select queue, lane, head, head_seq from {schema}.lanes
+    where queue = {queue}::text and lane = {lane}::text
+        and not coalesce(finished @> {offset}::int8, false) and not coalesce(failed @> {offset}::int8, false)
     for update
 ), begun as materialized (
-    select lane.*, leasemill.clock(%(now)b::int8) as now, queues.policy as asked
+    select lane.*, {schema}.clock({now}::int8) as now, queues.policy as asked
     from lane cross join lateral (
-        select policy from leasemill.queues where name = lane.queue and mode = 'acquire' offset 0
+        select policy from {schema}.queues where name = lane.queue and mode = 'acquire' offset 0
     ) as queues
 ), made as (
-    insert into leasemill.jobs (created_at, priority, id, queue, kind, payload, lane, lane_offset, policy)
-    select now, 0, %(id)b::text, queue, %(kind)b::text, %(payload)b::text, lane, %(offset)b::int8,
-        %(policy)b::text::int8[]
+    insert into {schema}.jobs (created_at, priority, id, queue, kind, payload, lane, lane_offset, policy)
+    select now, 0, {id}::text, queue, {kind}::text, {payload}::text, lane, {offset}::int8,
+        {policy}::text::int8[]
     from begun
     where head is null
-        or (select lane_offset <> %(offset)b::int8 and expires_at > now from leasemill.leases where no = head)
+        or (select lane_offset <> {offset}::int8 and expires_at > now from {schema}.leases where no = head)
     on conflict on constraint job_id do nothing
     returning *
 ), headed as (
-    update leasemill.lanes set head = (select no from made), head_seq = (select no from made)
-    where queue = %(queue)b::text and lane = %(lane)b::text
+    update {schema}.lanes set head = (select no from made), head_seq = (select no from made)
+    where queue = {queue}::text and lane = {lane}::text
         and exists (select from made) and (select head from begun) is null
 ), lined_up as (
-    insert into leasemill.waiting (queue, lane, turn, no, seq, rank, available_at, attempt, retries, expirations)
-    select made.queue, made.lane, nextval('leasemill.turn'), no, no, 9, created_at, 0, 0, 0
+    insert into {schema}.waiting (queue, lane, turn, no, seq, rank, available_at, attempt, retries, expirations)
+    select made.queue, made.lane, nextval('{schema}.turn'), no, no, 9, created_at, 0, 0, 0
     from made cross join begun where head is not null
 ), next as materialized (
     select job.*, head_seq as seq, now, asked, first.at_ctid
     from begun cross join lateral (
-        select * from leasemill.jobs where no = begun.head and lane_offset = %(offset)b::int8 offset 0
+        select * from {schema}.jobs where no = begun.head and lane_offset = {offset}::int8 offset 0
     ) as job
     cross join lateral (
-        select ready.ctid as at_ctid from leasemill.ready
+        select ready.ctid as at_ctid from {schema}.ready
         where queue = job.queue and rank = 9 and available_at = job.created_at and seq = head_seq and attempt is null
         offset 0
     ) as first
 ), taken as (
-    delete from leasemill.ready where ctid = any (array(select at_ctid from next)) returning seq
+    delete from {schema}.ready where ctid = any (array(select at_ctid from next)) returning seq
 ), held as materialized (
     select made.*, no as seq, now, asked from made cross join begun where head is null
     union all
     select no, created_at, priority, id, queue, kind, payload, lane, lane_offset, run_at, delay_us, policy, seq, now, asked
     from next join taken using (seq)
 ), granted as (
-    insert into leasemill.leases (no, seq, available_at, fence, leased_at, expires_at, attempt, rank, queue, token, worker,
+    insert into {schema}.leases (no, seq, available_at, fence, leased_at, expires_at, attempt, rank, queue, token, worker,
         lane, lane_offset, terms)
-    select no, nullif(seq, no), created_at, nextval('leasemill.fence'), now,
-        coalesce(now + lease_us, 9223372036854775807), 1, 9, queue, %(token)b::text, %(worker)b::text, lane, lane_offset,
+    select no, nullif(seq, no), created_at, nextval('{schema}.fence'), now,
+        coalesce(now + lease_us, 9223372036854775807), 1, 9, queue, {token}::text, {worker}::text, lane, lane_offset,
         nullif(array[
-            coalesce(policy[1], asked[1], (%(defaults)b::int8[])[1]),
+            coalesce(policy[1], asked[1], ({defaults}::int8[])[1]),
             coalesce(lease_us, 9223372036854775807),
-            case when lease_us is null then 9223372036854775807 else coalesce(policy[3], asked[3], %(timeout_leases)b::int8 * lease_us) end,
-            coalesce(policy[4], asked[4], (%(defaults)b::int8[])[4]),
-            coalesce(policy[5], asked[5], (%(defaults)b::int8[])[5]),
-            coalesce(policy[6], asked[6], (%(defaults)b::int8[])[6]),
-            coalesce(policy[7], asked[7], (%(defaults)b::int8[])[7])
-        ], %(null_terms)b::int8[])
+            case when lease_us is null then 9223372036854775807 else coalesce(policy[3], asked[3], {timeout_leases}::int8 * lease_us) end,
+            coalesce(policy[4], asked[4], ({defaults}::int8[])[4]),
+            coalesce(policy[5], asked[5], ({defaults}::int8[])[5]),
+            coalesce(policy[6], asked[6], ({defaults}::int8[])[6]),
+            coalesce(policy[7], asked[7], ({defaults}::int8[])[7])
+        ], {null_terms}::int8[])
     from held cross join lateral (select coalesce(policy[2], asked[2]) as lease_us) as term
     returning no, fence, leased_at, expires_at, terms
 )

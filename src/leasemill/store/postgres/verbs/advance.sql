@@ -3,32 +3,32 @@
 -- Returns the new heads and their places in the ready table.
 with given as materialized (
     select lane.at_ctid as lane_ctid, first.*
-    from unnest(%(queues)b::text[], %(lanes)b::text[]) as given (queue, lane)
+    from unnest({queues}::text[], {lanes}::text[]) as given (queue, lane)
     cross join lateral (
-        select lanes.ctid as at_ctid from leasemill.lanes
+        select lanes.ctid as at_ctid from {schema}.lanes
         where lanes.queue = given.queue and lanes.lane = given.lane
         offset 0
     ) as lane
     left join lateral (
-        select waiting.ctid as at_ctid, waiting.* from leasemill.waiting
+        select waiting.ctid as at_ctid, waiting.* from {schema}.waiting
         where waiting.queue = given.queue and waiting.lane = given.lane
         order by waiting.turn limit 1
     ) as first on true
 ), next as materialized (
     select * from given where no is not null
 ), gone as (
-    delete from leasemill.waiting where ctid = any (array(select at_ctid from next))
+    delete from {schema}.waiting where ctid = any (array(select at_ctid from next))
 ), headed as (
-    insert into leasemill.lanes (queue, lane, head, head_seq)
+    insert into {schema}.lanes (queue, lane, head, head_seq)
     select queue, lane, no, seq from next order by queue, lane
     on conflict (queue, lane) do update
     set head = excluded.head, head_seq = excluded.head_seq, is_blocked = false
 ), idle as (
-    delete from leasemill.lanes where ctid = any (array(select lane_ctid from given where no is null))
+    delete from {schema}.lanes where ctid = any (array(select lane_ctid from given where no is null))
 ), made_ready as (
-    insert into leasemill.ready (queue, rank, available_at, seq, no, attempt, retries, expirations)
+    insert into {schema}.ready (queue, rank, available_at, seq, no, attempt, retries, expirations)
     select queue, rank, available_at, seq, nullif(no, seq), nullif(attempt, 0), nullif(retries, 0), nullif(expirations, 0)
     from next
 )
 select next.queue, next.lane, job.id, next.rank, next.available_at, next.seq
-from next cross join lateral (select jobs.id from leasemill.jobs where jobs.no = next.no offset 0) as job
+from next cross join lateral (select jobs.id from {schema}.jobs where jobs.no = next.no offset 0) as job

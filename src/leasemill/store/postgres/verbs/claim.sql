@@ -5,18 +5,18 @@
 -- whether there are arrivals to admit; NULL with those of a repeat.
 -- Locks the ready rows it takes; skips those others hold.
 with gate as materialized (
-    select pg_try_advisory_xact_lock_shared(%(request_key)b::int8), leasemill.clock(%(now)b::int8) as now
+    select pg_try_advisory_xact_lock_shared({request_key}::int8), {schema}.clock({now}::int8) as now
 ), repeated as materialized (
-    select l.* from gate cross join leasemill.requests as r cross join lateral (
-        select * from leasemill.leases where no = any (r.nos) and request_id = r.id offset 0
+    select l.* from gate cross join {schema}.requests as r cross join lateral (
+        select * from {schema}.leases where no = any (r.nos) and request_id = r.id offset 0
     ) as l
-    where r.id = %(request_id)b::text and expires_at > now
+    where r.id = {request_id}::text and expires_at > now
 ), place as materialized (
     select place.*, policy, now
-    from gate cross join unnest(%(queues)b::text[], %(ranks)b::int8[], %(from_ats)b::int8[], %(from_seqs)b::int8[])
+    from gate cross join unnest({queues}::text[], {ranks}::int8[], {from_ats}::int8[], {from_seqs}::int8[])
         with ordinality as place (queue, rank, from_at, from_seq, turn)
     cross join lateral (
-        select policy from leasemill.queues where name = place.queue and mode = 'claim' and not is_paused offset 0
+        select policy from {schema}.queues where name = place.queue and mode = 'claim' and not is_paused offset 0
     ) as q
     where not exists (select from repeated)
     order by turn
@@ -24,68 +24,68 @@ with gate as materialized (
     select turn, policy, now, first.*
     from place cross join lateral (
         select r.ctid as at_ctid, r.rank, available_at, seq, coalesce(no, seq) as no, attempt, retries, expirations
-        from leasemill.ready as r
+        from {schema}.ready as r
         where r.queue = place.queue and r.rank = place.rank and available_at <= now
             and (available_at, seq) >= (from_at, from_seq)
         order by available_at, seq
-        limit %(limit)b::int8
+        limit {limit}::int8
         for update skip locked
     ) as first
-    limit %(limit)b::int8
+    limit {limit}::int8
 ), numbered as (
     select *, row_number() over (order by turn, available_at, seq) as number from claimable
 ), stop as (
     select min(number) as number
     from numbered as n cross join lateral (
-        select from leasemill.executions as e
-        where e.no = n.no and e.token = (%(tokens)b::text[])[number]
+        select from {schema}.executions as e
+        where e.no = n.no and e.token = ({tokens}::text[])[number]
         offset 0
     ) as spent
     where attempt > 0
 ), picked as materialized (
     select * from numbered where number < coalesce((select number from stop), number + 1)
 ), taken as (
-    delete from leasemill.ready where ctid = any (array(select at_ctid from picked))
+    delete from {schema}.ready where ctid = any (array(select at_ctid from picked))
 ), kinds as materialized (
     select kind, policy::int8[] as policy
-    from unnest(%(kinds)b::text[], %(policies)b::text[]) as kinds (kind, policy)
+    from unnest({kinds}::text[], {policies}::text[]) as kinds (kind, policy)
 ), settled as materialized (
     select j.*, rank, seq, available_at, coalesce(attempt, 0) + 1 as attempt, retries, expirations,
-        nextval('leasemill.fence') as fence, (%(tokens)b::text[])[number] as token, now, now + lease_us as expires_at,
+        nextval('{schema}.fence') as fence, ({tokens}::text[])[number] as token, now, now + lease_us as expires_at,
         nullif(case when coalesce(j.policy, p.policy, k.policy) is null then d else array[
             coalesce(j.policy[1], p.policy[1], k.policy[1], d[1]),
             lease_us,
-            coalesce(j.policy[3], p.policy[3], k.policy[3], %(timeout_leases)b::int8 * lease_us),
+            coalesce(j.policy[3], p.policy[3], k.policy[3], {timeout_leases}::int8 * lease_us),
             coalesce(j.policy[4], p.policy[4], k.policy[4], d[4]),
             coalesce(j.policy[5], p.policy[5], k.policy[5], d[5]),
             coalesce(j.policy[6], p.policy[6], k.policy[6], d[6]),
             coalesce(j.policy[7], p.policy[7], k.policy[7], d[7])
-        ] end, %(null_terms)b::int8[]) as terms
-    from (select *, %(defaults)b::int8[] as d from picked order by number) as p
-    cross join lateral (select * from leasemill.jobs where no = p.no offset 0) as j
+        ] end, {null_terms}::int8[]) as terms
+    from (select *, {defaults}::int8[] as d from picked order by number) as p
+    cross join lateral (select * from {schema}.jobs where no = p.no offset 0) as j
     left join lateral (select policy from kinds where kind = j.kind offset 0) as k on true
     cross join lateral (select coalesce(j.policy[2], p.policy[2], k.policy[2], d[2]) as lease_us) as term
 ), granted as (
-    insert into leasemill.leases (no, queue, lane, rank, seq, available_at, attempt, retries, expirations, fence, token,
+    insert into {schema}.leases (no, queue, lane, rank, seq, available_at, attempt, retries, expirations, fence, token,
         worker, request_id, leased_at, expires_at, terms)
     select no, queue, lane, rank, nullif(seq, no), available_at, attempt, retries, expirations, fence, token,
-        %(worker)b::text, %(request_id)b::text, now, expires_at, terms
+        {worker}::text, {request_id}::text, now, expires_at, terms
     from settled
 ), asked as (
-    insert into leasemill.requests as r (id, forget_at, nos)
-    select %(request_id)b::text, min(now) + 60000000, array_agg(no) from settled
-    having count(*) > 0 and %(request_id)b::text is not null
+    insert into {schema}.requests as r (id, forget_at, nos)
+    select {request_id}::text, min(now) + 60000000, array_agg(no) from settled
+    having count(*) > 0 and {request_id}::text is not null
     on conflict (id) do update set forget_at = excluded.forget_at, nos = (excluded.nos || r.nos)[:20000]
 ), come as materialized (
-    select exists (select from leasemill.arrivals) as has_arrived
+    select exists (select from {schema}.arrivals) as has_arrived
 )
 select id, queue, kind, payload, lane, priority, run_at, delay_us, policy, token, attempt, fence,
-    %(worker)b::text, now, expires_at, terms, retries, expirations, created_at, available_at, seq, no,
+    {worker}::text, now, expires_at, terms, retries, expirations, created_at, available_at, seq, no,
     has_arrived
 from settled cross join come
 union all
 select id, j.queue, kind, payload, j.lane, priority, run_at, delay_us, policy, token, attempt, fence, worker, leased_at,
     expires_at, terms, retries, expirations, created_at, available_at, seq, j.no, null
 from repeated as l
-cross join lateral (select * from leasemill.jobs where no = l.no offset 0) as j
+cross join lateral (select * from {schema}.jobs where no = l.no offset 0) as j
 order by fence

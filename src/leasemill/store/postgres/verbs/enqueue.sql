@@ -1,35 +1,35 @@
 -- enqueue: new jobs, durable with the transaction this runs in, which may be the caller's own.
 -- E2, E4, E5: a known id is left alone; the caller compares contents. E3: due at once, after a delay, or at a time.
--- Without the conflict clause (`statements.py`) it is for ids drawn for this call alone: the clause costs a record in the
+-- Without a conflict clause (`enqueue_new`) it is for ids drawn for this call alone: the clause costs a record in the
 -- log for each job. Returns how many are new and, if not all are, which. Only inserts: waits for nobody but an open insert of the same id.
 with given as (
     select turn, id, queue, kind, payload, lane, priority, run_at, delay_us, policy::int8[] as policy
     from unnest(
-        %(ids)b::text[], %(queues)b::text[], %(kinds)b::text[], %(payloads)b::text[], %(lanes)b::text[],
-        %(priorities)b::int8[], %(run_ats)b::int8[], %(delays)b::int8[], %(policies)b::text[]
+        {ids}::text[], {queues}::text[], {kinds}::text[], {payloads}::text[], {lanes}::text[],
+        {priorities}::int8[], {run_ats}::int8[], {delays}::int8[], {policies}::text[]
     ) with ordinality as given (id, queue, kind, payload, lane, priority, run_at, delay_us, policy, turn)
 ), inserted as (
-    insert into leasemill.jobs (id, queue, kind, payload, lane, priority, run_at, delay_us, policy, created_at)
-    select id, queue, kind, payload, lane, priority, run_at, delay_us, policy, (select leasemill.clock(%(now)b::int8))
+    insert into {schema}.jobs (id, queue, kind, payload, lane, priority, run_at, delay_us, policy, created_at)
+    select id, queue, kind, payload, lane, priority, run_at, delay_us, policy, (select {schema}.clock({now}::int8))
     from given
     order by turn
-    on conflict on constraint job_id do nothing
+    {if_known}
     returning no, id, queue, lane, priority, created_at,
         case when run_at is null then created_at + coalesce(delay_us, 0) else greatest(created_at, run_at) end as due_at
 ), made_ready as (
-    insert into leasemill.ready (queue, rank, available_at, seq)
+    insert into {schema}.ready (queue, rank, available_at, seq)
     select queue, 9 - priority, due_at, no from inserted where lane is null
 ), arrived as (
-    insert into leasemill.arrivals (no, queue, lane)
+    insert into {schema}.arrivals (no, queue, lane)
     select no, queue, lane from inserted where lane is not null
 ), told as (
-    select count(pg_notify(%(channel)b::text, due_queue)) as count
+    select count(pg_notify({channel}::text, due_queue)) as count
     from (
         select distinct case when due_at <= created_at then queue else '' end as due_queue
-        from inserted where %(channel)b::text is not null
+        from inserted where {channel}::text is not null
     ) as changed
 )
 select count(*) as count,
-    case when count(*) < cardinality(%(ids)b::text[]) then array_agg(id) end as ids,
+    case when count(*) < cardinality({ids}::text[]) then array_agg(id) end as ids,
     (select count from told) as told
 from inserted

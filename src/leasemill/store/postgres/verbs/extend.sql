@@ -3,27 +3,27 @@
 -- has locked keeps its end, and that is what is returned.
 with held as materialized (
     select lease.no, lease.expires_at
-    from unnest(%(nos)b::int8[], %(tokens)b::text[]) as given (no, token)
+    from unnest({nos}::int8[], {tokens}::text[]) as given (no, token)
     cross join lateral (
-        select leases.no, leases.expires_at from leasemill.leases
+        select leases.no, leases.expires_at from {schema}.leases
         where leases.no = given.no and leases.token = given.token
-            and leases.expires_at > leasemill.clock(%(now)b::int8)
+            and leases.expires_at > {schema}.clock({now}::int8)
         offset 0
     ) as lease
     order by lease.no
 ), locked as materialized (
     select lease.no
     from held cross join lateral (
-        select leases.no from leasemill.leases
-        where leases.no = held.no and leases.expires_at > leasemill.clock(%(now)b::int8)
-            and (coalesce(leases.terms, %(null_terms)b::int8[]))[2] < 9223372036854775807
-            and leases.expires_at - leasemill.clock(%(now)b::int8) < (coalesce(leases.terms, %(null_terms)b::int8[]))[2]
+        select leases.no from {schema}.leases
+        where leases.no = held.no and leases.expires_at > {schema}.clock({now}::int8)
+            and (coalesce(leases.terms, {null_terms}::int8[]))[2] < 9223372036854775807
+            and leases.expires_at - {schema}.clock({now}::int8) < (coalesce(leases.terms, {null_terms}::int8[]))[2]
         for update skip locked
     ) as lease
 ), extended as (
-    update leasemill.leases
-    set expires_at = greatest(expires_at, leasemill.clock(%(now)b::int8) + (coalesce(terms, %(null_terms)b::int8[]))[2]),
-        updated_at = leasemill.clock(%(now)b::int8)
+    update {schema}.leases
+    set expires_at = greatest(expires_at, {schema}.clock({now}::int8) + (coalesce(terms, {null_terms}::int8[]))[2]),
+        updated_at = {schema}.clock({now}::int8)
     where no = any (array(select no from locked))
     returning no, expires_at
 )

@@ -2,28 +2,28 @@
 -- Returns retries and when it is due. What is final, committed or not held is left to `decided.py`.
 -- Locks the leases' rows, in order.
 with held as (
-    delete from leasemill.leases
-    where no = any (%(nos)b::int8[])
-        and token = (%(tokens)b::text[])[width_bucket(no, %(nos)b::int8[])]
-        and lane_offset is null and committed_at is null and coalesce(retries, 0) < (coalesce(terms, %(null_terms)b::int8[]))[1]
-        and expires_at > leasemill.clock(%(now)b::int8)
-    returning leases.*, coalesce(seq, no) as place, coalesce(retries, 0) + 1 as failures, (select leasemill.clock(%(now)b::int8)) as now, width_bucket(no, %(nos)b::int8[]) as number
+    delete from {schema}.leases
+    where no = any ({nos}::int8[])
+        and token = ({tokens}::text[])[width_bucket(no, {nos}::int8[])]
+        and lane_offset is null and committed_at is null and coalesce(retries, 0) < (coalesce(terms, {null_terms}::int8[]))[1]
+        and expires_at > {schema}.clock({now}::int8)
+    returning leases.*, coalesce(seq, no) as place, coalesce(retries, 0) + 1 as failures, (select {schema}.clock({now}::int8)) as now, width_bucket(no, {nos}::int8[]) as number
 ), failed as (
-    select *, now + coalesce((%(delays)b::int8[])[number], trunc((%(jitters)b::text[])[number]::float8 * least(
-        (coalesce(terms, %(null_terms)b::int8[]))[5]::float8 * 2::float8 ^ least(failures - 1, %(longest_exponent)b::int8),
-        (coalesce(terms, %(null_terms)b::int8[]))[6]::float8
+    select *, now + coalesce(({delays}::int8[])[number], trunc(({jitters}::text[])[number]::float8 * least(
+        (coalesce(terms, {null_terms}::int8[]))[5]::float8 * 2::float8 ^ least(failures - 1, {longest_exponent}::int8),
+        (coalesce(terms, {null_terms}::int8[]))[6]::float8
     ))::int8) as due_at
     from held
 ), kept as (
-    insert into leasemill.executions (no, slot, attempt, available_at, retries, expirations, fence, token, worker,
+    insert into {schema}.executions (no, slot, attempt, available_at, retries, expirations, fence, token, worker,
         request_id, leased_at, expires_at, terms, started_at, finished_at, ended_by, reason, retry_at, error,
         kept_report_id, kept_retries)
     select no, attempt, attempt, due_at, failures, expirations, fence, token, worker, request_id, leased_at,
-        expires_at, terms, coalesce(started_at, now), now, 'nack', 'failed', due_at, (%(errors)b::text[])[number],
+        expires_at, terms, coalesce(started_at, now), now, 'nack', 'failed', due_at, ({errors}::text[])[number],
         kept_report_id, kept_retries
     from failed
 ), made_ready as (
-    insert into leasemill.ready (queue, rank, available_at, seq, no, attempt, retries, expirations)
+    insert into {schema}.ready (queue, rank, available_at, seq, no, attempt, retries, expirations)
     select queue, rank, due_at, place, nullif(no, place), attempt, failures, expirations from failed
 )
 select no, failures as retries, due_at as available_at, queue, rank, place as seq from failed

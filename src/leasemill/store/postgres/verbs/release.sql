@@ -3,24 +3,24 @@
 -- Returns the jobs and their places. What is committed or not held is left to `decided.py`.
 -- Locks the leases' rows, in order.
 with held as (
-    delete from leasemill.leases
-    where no = any (%(nos)b::int8[])
-        and token = (%(tokens)b::text[])[width_bucket(no, %(nos)b::int8[])]
+    delete from {schema}.leases
+    where no = any ({nos}::int8[])
+        and token = ({tokens}::text[])[width_bucket(no, {nos}::int8[])]
         and lane_offset is null and committed_at is null
-        and expires_at > leasemill.clock(%(now)b::int8)
-    returning leases.*, (select leasemill.clock(%(now)b::int8)) as now, width_bucket(no, %(nos)b::int8[]) as number
+        and expires_at > {schema}.clock({now}::int8)
+    returning leases.*, (select {schema}.clock({now}::int8)) as now, width_bucket(no, {nos}::int8[]) as number
 ), released as (
-    select *, coalesce(now + (%(delays)b::int8[])[number], available_at) as due_at, coalesce(seq, no) as place from held
+    select *, coalesce(now + ({delays}::int8[])[number], available_at) as due_at, coalesce(seq, no) as place from held
 ), kept as (
-    insert into leasemill.executions (no, slot, attempt, available_at, retries, expirations, fence, token, worker,
+    insert into {schema}.executions (no, slot, attempt, available_at, retries, expirations, fence, token, worker,
         request_id, leased_at, expires_at, terms, started_at, finished_at, ended_by, reason, error,
         kept_report_id, kept_retries)
     select no, attempt, attempt, due_at, retries, expirations, fence, token, worker, request_id, leased_at,
         expires_at, terms, started_at, now, 'release', 'released',
-        coalesce((%(errors)b::text[])[number], error), kept_report_id, kept_retries
+        coalesce(({errors}::text[])[number], error), kept_report_id, kept_retries
     from released
 ), made_ready as (
-    insert into leasemill.ready (queue, rank, available_at, seq, no, attempt, retries, expirations)
+    insert into {schema}.ready (queue, rank, available_at, seq, no, attempt, retries, expirations)
     select queue, rank, due_at, place, nullif(no, place), attempt, retries, expirations from released
 )
 select no, queue, rank, due_at as available_at, place as seq from released

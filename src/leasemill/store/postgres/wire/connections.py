@@ -23,7 +23,6 @@ from psycopg import errors
 from psycopg.abc import PQGen
 
 from leasemill.errors import LeasemillError, Unavailable
-from leasemill.store.postgres.wire.arrays import register
 from leasemill.store.postgres.wire.errors import GONE, meaning, not_let_in, not_reached
 from leasemill.store.postgres.wire.url import SERVER_NETWORK, PostgresOptions, network_parameters, session_options
 
@@ -222,7 +221,6 @@ class Pool:
         if self._options.statement_timeout_s:
             connection.silent_for_s = self._options.statement_timeout_s + SILENCE_S
         self._has_connected = True
-        register(connection)
         if self.prepares and _is_pooled(connection):
             LOGGER.info("a pooler stands before the server: going on without prepared statements")
             self.prepares = False

@@ -7,8 +7,8 @@ transaction of its own accord.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import Sequence
+from typing import Any, Final
 
 import psycopg
 from psycopg import adapters
@@ -17,13 +17,10 @@ from psycopg.errors import error_from_result
 from psycopg.generators import execute
 from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGresult
-from psycopg.rows import tuple_row
+from psycopg.types.string import StrBinaryDumper
 
-from leasemill.store.postgres.database import Database, Steps
 from leasemill.store.postgres.rows import Row
-from leasemill.store.postgres.wire.arrays import int8, register
-
-AnswerT = TypeVar("AnswerT")
+from leasemill.store.postgres.wire.arrays import register
 
 
 class _Plain:
@@ -31,6 +28,7 @@ class _Plain:
 
     def __init__(self) -> None:
         self.adapters = AdaptersMap(adapters)
+        self.adapters.register_dumper(str, StrBinaryDumper)
         self.connection = None
         register(self)
 
@@ -39,42 +37,16 @@ PLAIN: Final = _Plain()
 ENDS: Final = frozenset({b"COMMIT", b"ROLLBACK"})
 
 
-class PlainCursor(psycopg.Cursor[Row]):
+class PlainCursor(psycopg.RawCursor[Row]):
     @property
     def adapters(self) -> AdaptersMap:
         return PLAIN.adapters
 
 
-class AsyncPlainCursor(psycopg.AsyncCursor[Row]):
+class AsyncPlainCursor(psycopg.AsyncRawCursor[Row]):
     @property
     def adapters(self) -> AdaptersMap:
         return PLAIN.adapters
-
-
-def follow(database: Database, connection: psycopg.Connection[Any], steps: Steps[AnswerT]) -> AnswerT:
-    """Carry out statements in whatever transaction the connection is in."""
-    with PlainCursor(connection, row_factory=tuple_row) as cursor:
-        try:
-            name, given = next(steps)
-            while True:
-                cursor.execute(database.statements[name], timed(database, given), binary=True)
-                name, given = steps.send(cursor.fetchall())
-        except StopIteration as end:
-            answer: AnswerT = end.value
-            return answer
-
-
-async def afollow(database: Database, connection: psycopg.AsyncConnection[Any], steps: Steps[AnswerT]) -> AnswerT:
-    """`follow` in async code."""
-    async with AsyncPlainCursor(connection, row_factory=tuple_row) as cursor:
-        try:
-            name, given = next(steps)
-            while True:
-                await cursor.execute(database.statements[name], timed(database, given), binary=True)
-                name, given = steps.send(await cursor.fetchall())
-        except StopIteration as end:
-            answer: AnswerT = end.value
-            return answer
 
 
 def say(connection: psycopg.Connection[Any], message: bytes) -> str | None:
@@ -106,7 +78,3 @@ def _last_value(results: Sequence[PGresult]) -> str | None:
             value = result.get_value(0, 0) if result.ntuples else None
             found = None if value is None else value.decode()
     return found
-
-
-def timed(database: Database, given: Mapping[str, Any]) -> dict[str, Any]:
-    return {"now": int8(database.now()), **given}

@@ -1,22 +1,41 @@
-"""The SQL files of a store, read once: one for each verb and each reading, with the schema's name put in."""
+"""The SQL files of a store, each read once.
+
+A file is a format string: `{schema}` is the name of the store's schema, every other field a parameter or one of the
+clauses below. Parameters are numbered here (`$1`, `$2`, …), so that the driver has nothing to parse.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from string import Formatter
+from typing import Any, Final, NamedTuple
+
+from psycopg import sql
 
 from leasemill.errors import Invalid
 
-FOLDERS: Final = ("verbs", "exact", "sql")
-FILES: Final = {file.stem: file for folder in FOLDERS for file in (Path(__file__).parents[1] / folder).glob("*.sql")}
-NEEDLESS: Final = re.compile(r" ?([(),=<>+]) ?")
-WITHOUT: Final = {
-    "enqueue_new": ("enqueue", "on conflict on constraint job_id do nothing"),
-    "admit_all": ("admit", "skip locked"),
+FOLDER: Final = Path(__file__).parents[1]
+FILES: Final = {file.stem: file for file in FOLDER.rglob("*.sql")}
+CLAUSES: Final = {
+    "enqueue": ("enqueue", {"if_known": "on conflict on constraint job_id do nothing"}),
+    "enqueue_new": ("enqueue", {"if_known": ""}),
+    "admit": ("admit", {"if_locked": "skip locked"}),
+    "admit_all": ("admit", {"if_locked": ""}),
 }
-"""Statements that are another one's file without a clause."""
+"""Statements that share a file: its name, and the clauses in which they differ."""
 SCHEMA_NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}", re.ASCII)
+
+
+class Statement(NamedTuple):
+    """What a server is sent, and the names of its parameters in their order."""
+
+    text: bytes
+    names: tuple[str, ...]
+
+    def values(self, given: Mapping[str, Any]) -> list[Any]:
+        return [given[name] for name in self.names]
 
 
 def check_schema(schema: str) -> None:
@@ -24,29 +43,26 @@ def check_schema(schema: str) -> None:
         raise Invalid(f"schema {schema!r} is not a name: use 1 to 63 of a-z 0-9 _ and begin with a letter or _")
 
 
-def in_schema(text: str, schema: str) -> str:
-    """The files say `leasemill.`; a store of another name has its own put there."""
-    return text if schema == "leasemill" else re.sub(r"\bleasemill\.", f"{schema}.", text)
-
-
-def tight(text: str) -> str:
-    """Without the spaces that SQL does not need; what is quoted stays as it is."""
-    parts = " ".join(text.split()).split("'")
-    return "'".join(part if number % 2 else NEEDLESS.sub(r"\1", part) for number, part in enumerate(parts))
+def statement(text: str, schema: str, clauses: Mapping[str, str] | None = None) -> Statement:
+    check_schema(schema)
+    known = {"schema": sql.Identifier(schema).as_string(None), **(clauses or {})}
+    fields = dict.fromkeys(field for _, field, _, _ in Formatter().parse(text) if field is not None)
+    names = tuple(field for field in fields if field not in known)
+    numbers = {name: f"${number}" for number, name in enumerate(names, 1)}
+    return Statement(text.format_map({**known, **numbers}).encode(), names)
 
 
 class Statements:
-    """`statements["claim"]` is `verbs/claim.sql`, short enough for psycopg to remember."""
+    """`statements["claim"]` is `claim.sql`, in this store's schema."""
 
     def __init__(self, schema: str) -> None:
         check_schema(schema)
         self.schema = schema
-        self._read: dict[str, bytes] = {}
+        self._read: dict[str, Statement] = {}
 
-    def __getitem__(self, name: str) -> bytes:
-        statement = self._read.get(name)
-        if statement is None:
-            file, clause = WITHOUT.get(name, (name, ""))
-            text = re.sub(r"--[^\n]*", "", FILES[file].read_text()).replace(clause, "")
-            statement = self._read[name] = in_schema(tight(text), self.schema).encode()
-        return statement
+    def __getitem__(self, name: str) -> Statement:
+        found = self._read.get(name)
+        if found is None:
+            file, clauses = CLAUSES.get(name, (name, {}))
+            found = self._read[name] = statement(FILES[file].read_text(), self.schema, clauses)
+        return found

@@ -1,17 +1,17 @@
--- The tables of one Leasemill store. `leasemill.` stands for the store's schema, whatever its name.
+-- The tables of one Leasemill store. `{{schema}}` stands for the name of its schema.
 -- Instants are microseconds since the Unix epoch, durations microseconds. docs/postgres.md explains each table.
 -- For the log's sake, in jobs, ready, leases and executions: columns of a fixed width come first, so that nothing is padded,
 -- and what is nearly always so is NULL: counts that are 0, and what a comment says.
 
-create sequence leasemill.seq;
-create sequence leasemill.fence;
-create sequence leasemill.turn;
+create sequence {schema}.seq;
+create sequence {schema}.fence;
+create sequence {schema}.turn;
 
 -- What the store's time is: a test's, or the database's clock, read anew at each call.
-create function leasemill.clock(given int8) returns int8 language sql volatile
+create function {schema}.clock(given int8) returns int8 language sql volatile
 return coalesce(given, (extract(epoch from clock_timestamp()) * 1000000)::int8);
 
-create table leasemill.queues (
+create table {schema}.queues (
     name text collate "C" primary key,
     mode text,
     is_paused boolean not null default false,
@@ -21,8 +21,8 @@ create table leasemill.queues (
 );
 
 -- Written once, never updated.
-create table leasemill.jobs (
-    no int8 primary key default nextval('leasemill.seq'),
+create table {schema}.jobs (
+    no int8 primary key default nextval('{schema}.seq'),
     created_at int8 not null,
     priority int2 not null,
     id text collate "C" not null,
@@ -41,7 +41,7 @@ create table leasemill.jobs (
 );
 
 -- The claimable set: derived, rebuilt by `leasemill db check --rebuild`.
-create table leasemill.ready (
+create table {schema}.ready (
     available_at int8 not null,
     seq int8 not null,
     rank int2 not null,
@@ -55,7 +55,7 @@ create table leasemill.ready (
 
 -- One live execution for each leased job (the primary key) and each lane (lease_lane): COMMITTED if committed_at is there,
 -- else STARTED if started_at is, else LEASED.
-create table leasemill.leases (
+create table {schema}.leases (
     no int8 primary key,
     available_at int8 not null,
     fence int8 not null,
@@ -84,22 +84,22 @@ create table leasemill.leases (
     constraint lease_terms check (cardinality(terms) = 7),
     constraint lease_kept check ((kept_report_id is null) = (kept_retries is null))
 ) with (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 5000);
-create unique index lease_lane on leasemill.leases (queue, lane) where lane is not null;
-create index lease_expiry on leasemill.leases (expires_at) where expires_at < 9223372036854775807;
+create unique index lease_lane on {schema}.leases (queue, lane) where lane is not null;
+create index lease_expiry on {schema}.leases (expires_at) where expires_at < 9223372036854775807;
 
 -- Which jobs a claim gave, for one that comes again: those of them that are leased under this request are the answer.
 -- Derived from leases; forgotten when none of them is, looked at from forget_at on.
-create table leasemill.requests (
+create table {schema}.requests (
     id text collate "C" primary key,
     forget_at int8 not null,
     nos int8[] not null
 ) with (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 1000);
-create index request_forget on leasemill.requests (forget_at);
+create index request_forget on {schema}.requests (forget_at);
 
 -- Executions that have ended: written once. slot is the attempt, but 0 (jobs that were claimed) or -1 (acquired) for the
 -- one that committed, so that the primary key says: one commit per job. retries, expirations and available_at are the
 -- job's as this execution left them.
-create table leasemill.executions (
+create table {schema}.executions (
     no int8 not null,
     available_at int8 not null,
     fence int8 not null,
@@ -138,16 +138,16 @@ create table leasemill.executions (
 
 -- Which enqueued jobs succeeded when, a row for each batch: the order in which retention forgets them. Derived from
 -- executions (slot 0); changed and deleted under the retention lock alone.
-create table leasemill.finished (
+create table {schema}.finished (
     at int8 not null,
     count int4 not null,
     nos int8[] not null,
     constraint finished_count check (count > 0 and count = cardinality(nos))
 ) with (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 1000);
-create index finished_at on leasemill.finished (at);
+create index finished_at on {schema}.finished (at);
 
 -- FAILED and DEAD jobs.
-create table leasemill.kept (
+create table {schema}.kept (
     no int8 primary key,
     seq int8 not null unique,
     state text not null,
@@ -163,7 +163,7 @@ create table leasemill.kept (
 );
 
 -- Jobs an operator redrove: their place in the order, and since when their retries count anew.
-create table leasemill.marks (
+create table {schema}.marks (
     no int8 primary key,
     seq int8 not null unique,
     redriven_attempt int4 not null,
@@ -171,14 +171,14 @@ create table leasemill.marks (
 );
 
 -- Lane jobs that were enqueued and not admitted yet; no row outlives the next admission that sees it.
-create table leasemill.arrivals (
+create table {schema}.arrivals (
     no int8 primary key,
     queue text collate "C" not null,
     lane text collate "C" not null
 ) with (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 5000);
 
 -- Admitted jobs behind their lane's head, in turn. Changed under the lock of the lane's row alone.
-create table leasemill.waiting (
+create table {schema}.waiting (
     queue text collate "C" not null,
     lane text collate "C" not null,
     turn int8 not null,
@@ -193,7 +193,7 @@ create table leasemill.waiting (
 ) with (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 5000);
 
 -- Lanes that have a head, or offsets to remember.
-create table leasemill.lanes (
+create table {schema}.lanes (
     queue text collate "C" not null,
     lane text collate "C" not null,
     head int8,
@@ -207,7 +207,7 @@ create table leasemill.lanes (
 ) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 5000);
 
 -- Reports that came too late.
-create table leasemill.refusals (
+create table {schema}.refusals (
     no int8 not null,
     token text collate "C" not null,
     verb text not null,
@@ -221,7 +221,7 @@ create table leasemill.refusals (
 );
 
 -- What operators did.
-create table leasemill.actions (
+create table {schema}.actions (
     number int8 generated always as identity primary key,
     at int8 not null,
     verb text not null,
@@ -231,13 +231,13 @@ create table leasemill.actions (
 );
 
 -- How many jobs succeeded, per queue, as changes to be summed: nobody waits for anybody to count.
-create table leasemill.tallies (
+create table {schema}.tallies (
     queue text collate "C" not null,
     succeeded int8 not null
 );
 
 -- Who works here: soft state, safe to lose.
-create unlogged table leasemill.workers (
+create unlogged table {schema}.workers (
     id text collate "C" primary key,
     record bytea not null,
     seen_at int8 not null
