@@ -71,7 +71,7 @@ def main(url: str) -> int:
     _, status = os.waitpid(child, 0)
     use(app, "alone")  # the child has closed what was its own, and nothing else
     app.close()
-    left = [thread.name for thread in threading.enumerate() if thread.name.startswith("leasemill postgres")]
+    left = [thread.name for thread in threading.enumerate() if thread.name.startswith("leasemill-postgres")]
     assert not left, left
     return os.waitstatus_to_exitcode(status)
 

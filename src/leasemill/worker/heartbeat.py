@@ -19,11 +19,11 @@ from leasemill.errors import Unavailable
 from leasemill.kernel import commands as c
 from leasemill.store.backoff import backoff_s
 from leasemill.store.base import Store, Subscription
-from leasemill.worker.background import Background
 from leasemill.worker.metrics import Metrics
 from leasemill.worker.pacing import HURRY_EVERY_S, beat_at, retry_beat_s, worth_extending
 from leasemill.worker.reporter import Ended
 from leasemill.worker.run import Phase, Run
+from leasemill.worker.threads import start_background
 
 log = logging.getLogger("leasemill.worker")
 
@@ -64,11 +64,11 @@ class Heartbeat:
         self._changed = threading.Condition()
         self._is_stopping = False
         self.wakes_at = math.inf
-        self._background = Background("heartbeat", self._run, on_end)
+        self._on_end = on_end
 
     def start(self) -> None:
         self._subscription = self._store.watch_cancellations(self.hurry)
-        self._background.start()
+        start_background("heartbeat", self._run, self._on_end)
 
     def stop(self) -> None:
         if self._subscription is not None:

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from leasemill.errors import Unavailable
-from leasemill.worker.background import Background
 from leasemill.worker.metrics import Metrics
+from leasemill.worker.threads import start_background
 
 log = logging.getLogger("leasemill.worker")
 
@@ -55,10 +55,10 @@ class Housekeeping:
         self._jitter = jitter
         self._monotonic = monotonic
         self._stopped = threading.Event()
-        self._background = Background("housekeeping", self._run, on_end)
+        self._on_end = on_end
 
     def start(self) -> None:
-        self._background.start()
+        start_background("housekeeping", self._run, self._on_end)
 
     def stop(self, farewell: Callable[[], None]) -> None:
         """End after the chore at hand; the farewell is said in the thread, if the store lets it."""

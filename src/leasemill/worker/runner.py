@@ -27,7 +27,7 @@ from leasemill.worker.metrics import Metrics
 from leasemill.worker.reporter import Reporter
 from leasemill.worker.run import Phase, Run, Stop
 from leasemill.worker.stalls import Stalls
-from leasemill.worker.threads import Threads
+from leasemill.worker.threads import HandlerThreads
 from leasemill.worker.unmatched import UnmatchedJobs
 from leasemill.worker.watchdog import Watchdog
 
@@ -78,7 +78,7 @@ class Runner:
         self._measured_at = time.monotonic()
         self._takes_no_more = False
         self._emptied: asyncio.Future[None] | None = None
-        self._threads = Threads(worker_id, concurrency, self._ended)
+        self._threads = HandlerThreads(worker_id, concurrency, self._ended)
         self.watchdog = Watchdog(self)
 
     def connect(self, reporter: Reporter, heartbeat: Heartbeat, stalls: Stalls) -> None:
@@ -169,7 +169,7 @@ class Runner:
             run.task = self._loop.create_task(self._call(run, jitter), context=self._context.copy())
         else:
             run.task = None
-            self._threads.submit(run, jitter)
+            self._threads.start(run, jitter)
 
     async def _call(self, run: Run, jitter: float) -> None:
         self._ended(run, await call_async(run, jitter))

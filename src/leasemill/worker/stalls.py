@@ -19,9 +19,9 @@ from types import FrameType
 from typing import Any, Final
 
 from leasemill.api import logs
-from leasemill.worker.background import Background
 from leasemill.worker.metrics import Metrics
 from leasemill.worker.run import Run
+from leasemill.worker.threads import start_background
 
 log = logging.getLogger("leasemill.worker")
 
@@ -65,10 +65,10 @@ class Stalls:
         self._warn_after_s = BLOCKED_S
         self._stopped = threading.Event()
         self._wanted = threading.Event()
-        self._background = Background("loop-watch", self._run, on_end)
+        self._on_end = on_end
 
     def start(self) -> None:
-        self._background.start()
+        start_background("loop-watch", self._run, self._on_end)
 
     def stop(self) -> None:
         self._stopped.set()

@@ -1,67 +1,55 @@
-"""Threads for sync handlers: made when needed, kept, and never in the way of the process's end.
-
-The standard executor joins its threads when the interpreter exits; one handler that does not return would keep the
-process alive for ever. These are daemons.
-"""
+"""The worker's threads: for sync handlers, for what handlers call with `asyncio.to_thread`, and its own three."""
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
+import os
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable
-from queue import SimpleQueue
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import Final, ParamSpec, TypeVar
 
+from leasemill.errors import LeasemillError
+from leasemill.store.threads import Threads
 from leasemill.worker.handler import Report, call_sync
 from leasemill.worker.run import Run
 
-Job = tuple[Run, float]
+P = ParamSpec("P")
+T = TypeVar("T")
+
+TO_THREAD_SIZE: Final = min(32, (os.cpu_count() or 1) + 4)
+"""As many threads as the standard executor would have."""
 
 
-class Threads:
-    """Runs handlers in threads and hands their reports to the event loop, several at a time when they come fast."""
+class HandlerThreads:
+    """Runs sync handlers and hands their reports to the event loop, several at a time when they come fast."""
 
-    def __init__(self, name: str, most: int, on_end: Callable[[Run, Report], None]) -> None:
-        self._name = name
-        self._most = most
+    def __init__(self, name: str, size: int, on_end: Callable[[Run, Report], None]) -> None:
+        self._threads = Threads(size, f"{name}-handler")
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
-        self._work: SimpleQueue[Job | None] = SimpleQueue()
-        self._ended: deque[tuple[Run, Report]] = deque()
-        self._is_told = False
         self._lock = threading.Lock()
-        self._threads: list[threading.Thread] = []
-        self._busy = 0
+        self._ended: deque[tuple[Run, Report]] = deque()
+        self._is_collecting = False
 
-    def submit(self, run: Run, jitter: float) -> None:
-        """Called on the event loop; never with more than `most` unfinished."""
-        self._busy += 1
-        if self._busy > len(self._threads) and len(self._threads) < self._most:
-            thread = threading.Thread(target=self._run, name=f"{self._name}-handler-{len(self._threads)}", daemon=True)
-            self._threads.append(thread)
-            thread.start()
-        self._work.put((run, jitter))
+    def start(self, run: Run, jitter: float) -> None:
+        self._threads.start(self._call, run, jitter)
 
     def close(self) -> None:
         """Let idle threads go; those that run a handler end with it, or with the process."""
-        for _ in self._threads:
-            self._work.put(None)
+        self._threads.close()
 
-    def _run(self) -> None:
-        context = contextvars.Context
-        while (job := self._work.get()) is not None:
-            run, jitter = job
-            report = context().run(call_sync, run, jitter)
-            self._tell(run, report)
-            del job, run, report
-
-    def _tell(self, run: Run, report: Report) -> None:
+    def _call(self, run: Run, jitter: float) -> None:
+        report = contextvars.Context().run(call_sync, run, jitter)
         with self._lock:
             self._ended.append((run, report))
-            if self._is_told:
+            if self._is_collecting:
                 return
-            self._is_told = True
+            self._is_collecting = True
         if not self._loop.is_closed():
             try:
                 self._loop.call_soon_threadsafe(self._collect)
@@ -70,8 +58,40 @@ class Threads:
 
     def _collect(self) -> None:
         with self._lock:
-            self._is_told = False
+            self._is_collecting = False
             ended, self._ended = self._ended, deque()
-        self._busy -= len(ended)
         for run, report in ended:
             self._on_end(run, report)
+
+
+class DaemonExecutor(ThreadPoolExecutor):
+    """A ThreadPoolExecutor, as the event loop demands, whose threads nobody waits for."""
+
+    def __init__(self, size: int = TO_THREAD_SIZE) -> None:
+        super().__init__(size)
+        self._daemons = Threads(size, "leasemill-to-thread")
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        return self._daemons.submit(partial(fn, *args, **kwargs))
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Let idle threads go. It waits for none, whatever is asked: the process must not."""
+        self._daemons.close()
+
+
+def start_background(name: str, run: Callable[[], None], on_end: Callable[[BaseException | None], None]) -> None:
+    """Run this in a thread that cannot end unnoticed; `on_end` is called with what ended it, or None.
+
+    A heartbeat that died in silence would cost every lease.
+    """
+
+    def main() -> None:
+        error: BaseException | None = None
+        try:
+            run()
+        except LeasemillError as raised:  # Broken, mostly: the worker must stop, and logs why itself
+            error = raised
+        finally:
+            on_end(error or sys.exc_info()[1])
+
+    threading.Thread(target=main, name=f"leasemill-{name}", daemon=True).start()

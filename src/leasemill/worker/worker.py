@@ -29,7 +29,6 @@ from leasemill.operator.wording import counted, listed
 from leasemill.store.backoff import backoff_s
 from leasemill.store.presence import new_worker_id
 from leasemill.worker import pacing
-from leasemill.worker.executor import DaemonExecutor
 from leasemill.worker.fetcher import Fetcher
 from leasemill.worker.heartbeat import Heartbeat
 from leasemill.worker.housekeeping import Chore, Housekeeping
@@ -41,6 +40,7 @@ from leasemill.worker.reporter import Reporter
 from leasemill.worker.run import Phase, Run
 from leasemill.worker.runner import Runner
 from leasemill.worker.stalls import Stalls
+from leasemill.worker.threads import DaemonExecutor
 from leasemill.worker.timing import HURRY_S, Shutdown, Times, shutdown_plan
 from leasemill.worker.unmatched import MISMATCH_TIMEOUT_S, UnmatchedJobs
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Iterator
 
 import psycopg
 import pytest
 
 from leasemill.store.postgres.wire.connections import Pool
-from leasemill.store.postgres.wire.threads import Threads
 from leasemill.store.postgres.wire.url import NETWORK, SERVER_NETWORK, network_parameters, parse_url, session_options
 from leasemill.testing.postgres import PostgresServer
 
@@ -52,43 +49,3 @@ def test_the_server_too_notices_that_a_client_has_vanished(tcp_url: str) -> None
         "tcp_user_timeout": ("10000",),
     }  # fmt: skip
     pool.close(1)
-
-
-# Threads ---------------------------------------------------------------------------------------------------------
-
-
-def test_a_call_that_never_returns_does_not_keep_the_others_waiting_nor_the_process() -> None:
-    threads, never = Threads(2, "t"), threading.Event()
-    stuck = threads.submit(never.wait)
-    assert [threads.submit(lambda number=number: number).result(10) for number in range(20)] == list(range(20))
-    threads.submit(never.wait)
-    waiting = threads.submit(lambda: 1)
-    assert all(thread.daemon for thread in threading.enumerate() if thread.name.startswith("t "))
-    threads.close()
-    assert waiting.cancelled()
-    assert threads.submit(lambda: 1).cancelled()
-    threads.join(0.0)
-    assert not stuck.done()
-    never.set()
-    assert stuck.result(10)
-
-
-def test_no_more_threads_are_started_than_are_needed_or_allowed() -> None:
-    threads, gate = Threads(3, "few"), threading.Event()
-    for number in range(50):
-        assert threads.submit(lambda number=number: number).result(10) == number
-    held = [threads.submit(gate.wait) for _ in range(9)]
-    names = [thread.name for thread in threading.enumerate() if thread.name.startswith("few ")]
-    assert len(names) == 3
-    gate.set()
-    assert all(one.result(10) for one in held)
-    threads.close()
-
-
-def test_an_error_of_a_call_is_its_callers() -> None:
-    threads = Threads(1, "e")
-    failing = threads.submit(os.stat, "/no/such/file")
-    with pytest.raises(FileNotFoundError):
-        failing.result(10)
-    assert threads.submit(lambda: 1).result(10) == 1
-    threads.close()

@@ -40,11 +40,11 @@ from leasemill.store.postgres.wire.commit_connections import CommitPool
 from leasemill.store.postgres.wire.connections import LOGGER, Connection, Moved, Pool
 from leasemill.store.postgres.wire.listen import Listener, News, PostgresWatch, Teller
 from leasemill.store.postgres.wire.statements import Statements
-from leasemill.store.postgres.wire.threads import Threads
 from leasemill.store.postgres.wire.url import PostgresOptions, parse_url
 from leasemill.store.postgres.wire.waiters import PostgresEndWatch, Waiters
 from leasemill.store.signal import Signal
 from leasemill.store.sources import Clock, Entropy
+from leasemill.store.threads import Threads
 
 AnswerT = TypeVar("AnswerT")
 ReportT = TypeVar("ReportT", c.StartReport, c.LeaseRef, c.AckReport, c.NackReport, c.ReleaseReport)
@@ -82,7 +82,7 @@ class PostgresStore(Verbs):
         self._listener: Listener | None = None
         self._ends = Ends(self._nudge)
         self._cancellations = Cancellations()
-        self._threads = Threads(self._options.pool_size, "leasemill postgres")
+        self._threads = Threads(self._options.pool_size, "leasemill-postgres")
         self._lane_tokens: set[str] = set()
         self._offset_lanes: dict[str, tuple[str, str]] = {}
         self._retained_at_s = time.monotonic()

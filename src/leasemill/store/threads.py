@@ -1,0 +1,107 @@
+"""Threads for calls that an event loop must not wait for: sync handlers, `asyncio.to_thread`, a database.
+
+They are daemons. The standard executor joins its threads when the interpreter exits, so one call that never returns
+(the network swallows what is sent, a handler loops) would keep the process alive for ever.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+AnswerT = TypeVar("AnswerT")
+Task = tuple["Future[Any] | None", Callable[..., Any], tuple[Any, ...]]
+
+
+class Threads:
+    """At most `size` threads, started when they are needed. A forked child starts its own."""
+
+    def __init__(self, size: int, name: str) -> None:
+        self._size = size
+        self._name = name
+        self._is_closed = False
+        self._start_over()
+
+    def _start_over(self) -> None:
+        self._pid = os.getpid()
+        self._work = _Work()
+        self._threads: list[threading.Thread] = []
+        weakref.finalize(self, self._work.tasks.put, None).atexit = False
+
+    def submit(self, call: Callable[..., AnswerT], *arguments: Any) -> Future[AnswerT]:
+        """Its future is cancelled if they are closed."""
+        future: Future[AnswerT] = Future()
+        if not self._put((future, call, arguments)):
+            future.cancel()
+        return future
+
+    def start(self, call: Callable[..., None], *arguments: Any) -> None:
+        """A call whose end nobody waits for, and that raises nothing."""
+        self._put((None, call, arguments))
+
+    def _put(self, task: Task) -> bool:
+        if os.getpid() != self._pid:
+            self._start_over()  # the parent's threads are not here
+        work, threads = self._work, self._threads
+        with work.lock:
+            if self._is_closed:
+                return False
+            work.unfinished += 1
+            work.tasks.put(task)
+            if work.unfinished > len(threads) and len(threads) < self._size:
+                name = f"{self._name}-{len(threads)}"
+                threads.append(threading.Thread(target=work.carry_out, name=name, daemon=True))
+                threads[-1].start()
+        return True
+
+    def close(self) -> None:
+        """Cancel what has not begun; threads end with the call they are in."""
+        if os.getpid() != self._pid:
+            self._start_over()
+        with self._work.lock:
+            self._is_closed = True
+        try:
+            while (task := self._work.tasks.get_nowait()) is not None:
+                if task[0] is not None:
+                    task[0].cancel()
+        except queue.Empty:
+            pass
+        self._work.tasks.put(None)
+
+    def join(self, until_s: float) -> None:
+        """Wait for them, until then on the monotonic clock."""
+        for thread in self._threads:
+            thread.join(max(0.0, until_s - time.monotonic()))
+
+
+class _Work:
+    """What the threads know. Not the `Threads` themselves: when those are forgotten, the threads end."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
+        self.unfinished = 0
+
+    def carry_out(self) -> None:
+        while (task := self.tasks.get()) is not None:
+            future, call, arguments = task
+            if future is None:
+                call(*arguments)
+            elif future.set_running_or_notify_cancel():
+                try:
+                    answer = call(*arguments)
+                except BaseException as error:  # noqa: BLE001  (whatever it is, it is the caller's)
+                    future.set_exception(error)
+                else:
+                    future.set_result(answer)
+                    del answer
+            del task, future, call, arguments  # what they hold is not kept until the next one
+            with self.lock:
+                self.unfinished -= 1
+        self.tasks.put(None)  # for the others
