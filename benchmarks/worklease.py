@@ -28,7 +28,7 @@ from leasemill.kernel.image import Image, digest, image, jobs_in_order, restore
 from leasemill.kernel.machine import run
 from leasemill.kernel.model import SECOND, Job
 from leasemill.kernel.state import State
-from leasemill.store.base import FullStore
+from leasemill.store.base import Store
 from leasemill.store.postgres.store import PostgresStore
 from leasemill.store.wal.store import FileStore
 from leasemill.testing.postgres import PostgresServer
@@ -99,7 +99,7 @@ def one_domain(offsets: int = 2_000) -> float:
         return alone_on(store, offsets)
 
 
-def alone_on(store: FullStore, offsets: int) -> float:
+def alone_on(store: Store, offsets: int) -> float:
     work = WorkLease(store, QUEUE)
     began = time.perf_counter()
     for offset in range(offsets):

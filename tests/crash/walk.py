@@ -28,7 +28,7 @@ from leasemill.kernel.model import (
 from leasemill.kernel.operate import ENDED_STATES
 from leasemill.kernel.state import State
 from leasemill.kernel.validate import check
-from leasemill.store.base import FullStore
+from leasemill.store.base import Store
 
 QUEUES = ("q", "r")
 OFFSETS = "offsets"
@@ -284,7 +284,7 @@ def _copy_job(job: Job) -> Job:
     return replace(job, executions=tuple(replace(one) for one in job.executions))
 
 
-def asked(store: FullStore, command: c.Command[Any]) -> object:
+def asked(store: Store, command: c.Command[Any]) -> object:
     """What a store answers, or its refusal as a value."""
     try:
         answer: object = store.run(command)

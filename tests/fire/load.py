@@ -22,7 +22,7 @@ import psycopg
 from leasemill.errors import Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import Job, JobState
-from leasemill.store.base import FullStore, open_store
+from leasemill.store.base import Store, open_store
 from leasemill.store.postgres.wire.url import parse_url
 from tests.fire import bank
 from tests.lab.processes import IMPORT_PATH, TookTooLong, WorkerProcess, wait_until
@@ -162,7 +162,7 @@ class Load:
             self._check(store)
         return self.verdict
 
-    def _standing(self, store: FullStore) -> list[str]:
+    def _standing(self, store: Store) -> list[str]:
         """How jobs that have not ended stand, and what changed last: slow, or stuck?"""
         live = frozenset({JobState.READY, JobState.LEASED})
         jobs = store.jobs(c.JobFilter(states=live), limit=5).jobs
@@ -236,13 +236,13 @@ class Load:
 
     # The verdict
 
-    def _unfinished(self, store: FullStore) -> bool:
+    def _unfinished(self, store: Store) -> bool:
         try:
             return any(view.counts.get(state) for view in store.queues() for state in (JobState.READY, JobState.LEASED))
         except Unavailable:
             return True
 
-    def _check(self, store: FullStore) -> None:
+    def _check(self, store: Store) -> None:
         verdict = self.verdict
         jobs = {job.spec.id: job for job in _all_jobs(store)}
         deposits = {job_id: job for job_id, job in jobs.items() if job.spec.queue == "deposits"}
@@ -277,7 +277,7 @@ class Load:
         verdict.wrong += wrong
 
 
-def _all_jobs(store: FullStore) -> Iterator[Job]:
+def _all_jobs(store: Store) -> Iterator[Job]:
     after: int | None = 0
     while after is not None:
         page = store.jobs(c.JobFilter(), limit=1_000, after=after)

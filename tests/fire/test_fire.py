@@ -13,7 +13,7 @@ import pytest
 from leasemill.api.job import JobType
 from leasemill.errors import Unavailable
 from leasemill.kernel.model import JobState
-from leasemill.store.base import FullStore, open_store
+from leasemill.store.base import Store, open_store
 from leasemill.store.postgres.wire import connections as pool
 from leasemill.testing.rules import rule
 from leasemill.worker.process import EXIT_OVERRUN
@@ -141,7 +141,7 @@ def test_closing_a_store_does_not_wait_for_a_silent_server(ground: Ground) -> No
         assert not asked.is_alive(), "a call under way ends with its store"
 
 
-def _answers(store: FullStore) -> bool:
+def _answers(store: Store) -> bool:
     try:
         return store.queues() == []
     except Unavailable:

@@ -27,7 +27,7 @@ from leasemill.demo.trail import TRAIL_VARIABLE, Trail, What
 from leasemill.errors import LeaseLost
 from leasemill.kernel.decide import followup_id
 from leasemill.kernel.model import Job, JobSpec, JobState
-from leasemill.store.base import FullStore, open_store
+from leasemill.store.base import Store, open_store
 from tests.lab.processes import IMPORT_PATH, TookTooLong, WorkerProcess, wait_until
 
 LEASE_S: Final = 1.0
@@ -118,7 +118,7 @@ class Run:
     job: str
     effects: int
     refused: tuple[str, ...]
-    """Verbs of the stopped worker's reports that are on record as refused."""
+    """Store of the stopped worker's reports that are on record as refused."""
     attempt: int
     worker: str
     """Which one is on record as the one whose commit counts: the stopped or the other."""
@@ -134,7 +134,7 @@ class Stage:
     """Where runs take place: a store, and a folder for logs and marks."""
 
     url: str
-    store: FullStore
+    store: Store
     folder: Path
 
     def play(self, variant: Variant, number: int) -> Run:

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from leasemill.cli import main
 from leasemill.kernel.commands import AckReport, Acquired, AcquireRequest, NackReport
 from leasemill.kernel.model import JobSpec, JobState, OnFailure, Policy
-from leasemill.store.base import FullStore, open_store
+from leasemill.store.base import Store, open_store
 
 BLOCK = Policy(max_retries=0, on_failure=OnFailure.BLOCK)
 
@@ -22,7 +22,7 @@ class Desk:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self.store: FullStore = open_store(url)
+        self.store: Store = open_store(url)
 
     def run(self, *arguments: str) -> Result:
         return CliRunner().invoke(main, [*arguments, "--url", self.url])

@@ -14,7 +14,8 @@ from leasemill.kernel import decide
 from leasemill.kernel.machine import run
 from leasemill.kernel.model import QueueMode
 from leasemill.operator.explain import Situation, explain, gather
-from leasemill.store.base import Subscription, Verbs, Watch
+from leasemill.store.base import Store, Watch
+from leasemill.store.ends import Subscription
 from leasemill.store.memory import MemoryStore
 from leasemill.store.wal.options import FileOptions
 from leasemill.store.wal.store import FileStore
@@ -42,7 +43,7 @@ class TestFile(ExplainSuite):
         harness.close()
 
 
-class Looking(Verbs):
+class Looking(Store):
     """A store that only looks at the state of a history."""
 
     def __init__(self, world: World) -> None:

@@ -13,7 +13,7 @@ from leasemill import JobHandle, JobState
 from leasemill.demo.trail import TRAIL_VARIABLE, Trail
 from leasemill.kernel.decide import followup_id
 from leasemill.kernel.model import Job
-from leasemill.store.base import FullStore, open_store
+from leasemill.store.base import Store, open_store
 from tests.lab.processes import IMPORT_PATH, WorkerProcess, wait_until
 from tests.process import jobs
 
@@ -28,7 +28,7 @@ class Scene:
         self.folder = folder
         self.trail = Trail(folder / "trail")
         self._cleaning = cleaning
-        self.store: FullStore = open_store(url)
+        self.store: Store = open_store(url)
         cleaning.callback(self.store.close)
         for app in (jobs.app, jobs.patient):
             cleaning.enter_context(app.bound_to(self.store))

@@ -15,7 +15,7 @@ from leasemill import App, Context
 from leasemill.api.job import JobHandle
 from leasemill.kernel.commands import AckReport
 from leasemill.kernel.model import Job, JobSpec
-from leasemill.store.base import FullStore, open_store
+from leasemill.store.base import Store, open_store
 from leasemill.testing.rules import rule
 from tests.lab.processes import wait_until
 from tests.worker.support import until, working
@@ -37,7 +37,7 @@ def cancel(url: str, job_id: str) -> None:
         store.cancel([job_id], by="ada", reason="because")
 
 
-def wait_in_child(store: FullStore, answers: Any) -> None:
+def wait_in_child(store: Store, answers: Any) -> None:
     answers.put("waits")
     answers.put(JobHandle[Any](store, "job", None).result(timeout=LONG_S))
 
@@ -53,31 +53,29 @@ class WaitingSuite:
     """A subclass supplies `url` and `without_looking`, which leaves nothing but notifications to wake by."""
 
     @pytest.fixture
-    def store(self, url: str) -> Iterator[FullStore]:
+    def store(self, url: str) -> Iterator[Store]:
         with open_store(url) as store:
             yield store
 
     @pytest.fixture
-    def handle(self, store: FullStore) -> JobHandle[Any]:
+    def handle(self, store: Store) -> JobHandle[Any]:
         store.enqueue([JobSpec("job", QUEUE, "kind")])
         return JobHandle(store, "job", None)
 
-    def is_ready_to_be_woken(self, store: FullStore) -> bool:
+    def is_ready_to_be_woken(self, store: Store) -> bool:
         """Whether whoever waits has been registered."""
         raise NotImplementedError
 
-    def is_left_behind(self, store: FullStore) -> bool:
+    def is_left_behind(self, store: Store) -> bool:
         """Whether anything of a waiter is still there."""
         raise NotImplementedError
 
-    async def _until_ready(self, store: FullStore) -> None:
+    async def _until_ready(self, store: Store) -> None:
         await asyncio.to_thread(wait_until, lambda: self.is_ready_to_be_woken(store), "the waiter", LONG_S)
 
     @rule("O9")
     @pytest.mark.usefixtures("without_looking")
-    def test_the_ack_of_another_process_wakes_by_itself(
-        self, url: str, store: FullStore, handle: JobHandle[Any]
-    ) -> None:
+    def test_the_ack_of_another_process_wakes_by_itself(self, url: str, store: Store, handle: JobHandle[Any]) -> None:
         with ThreadPoolExecutor(1) as executor:
             waiter = executor.submit(handle.result, LONG_S)
             wait_until(lambda: self.is_ready_to_be_woken(store), "the waiter", LONG_S)
@@ -87,7 +85,7 @@ class WaitingSuite:
 
     @rule("O9")
     @pytest.mark.usefixtures("without_looking")
-    def test_tasks_are_woken_by_another_process(self, url: str, store: FullStore, handle: JobHandle[Any]) -> None:
+    def test_tasks_are_woken_by_another_process(self, url: str, store: Store, handle: JobHandle[Any]) -> None:
         async def wait() -> list[Any]:
             tasks = [asyncio.ensure_future(handle.aresult(LONG_S)) for _ in range(10)]
             await self._until_ready(store)
@@ -98,7 +96,7 @@ class WaitingSuite:
 
     @rule("O9")
     @pytest.mark.usefixtures("without_looking")
-    def test_a_forked_child_can_wait(self, url: str, store: FullStore, handle: JobHandle[Any]) -> None:
+    def test_a_forked_child_can_wait(self, url: str, store: Store, handle: JobHandle[Any]) -> None:
         with ThreadPoolExecutor(1) as executor:  # the parent has a waiter's thread of its own by now
             waiter = executor.submit(handle.result, 0.5)
             wait_until(lambda: self.is_ready_to_be_woken(store), "the waiter", LONG_S)
@@ -115,7 +113,7 @@ class WaitingSuite:
             JobHandle[Any](store, "second", None).result(timeout=0.01)
 
     @rule("O9")
-    def test_who_gives_up_leaves_nothing_behind(self, store: FullStore, handle: JobHandle[Any]) -> None:
+    def test_who_gives_up_leaves_nothing_behind(self, store: Store, handle: JobHandle[Any]) -> None:
         with pytest.raises(TimeoutError):
             handle.result(timeout=0.05)
 
@@ -133,7 +131,7 @@ class WaitingSuite:
 
     @rule("O9")
     def test_a_due_job_that_nobody_works_on_is_not_looked_at_again_and_again(
-        self, store: FullStore, handle: JobHandle[Any], monkeypatch: pytest.MonkeyPatch
+        self, store: Store, handle: JobHandle[Any], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         looks: list[str] = []
         look = store.job
@@ -149,9 +147,7 @@ class WaitingSuite:
 
     @rule("O10")
     @pytest.mark.usefixtures("without_looking")
-    def test_a_cancellation_by_another_store_is_reported(
-        self, url: str, store: FullStore, handle: JobHandle[Any]
-    ) -> None:
+    def test_a_cancellation_by_another_store_is_reported(self, url: str, store: Store, handle: JobHandle[Any]) -> None:
         store.claim("worker", [QUEUE], 1)
         called = threading.Event()
         subscription = store.watch_cancellations(called.set)
@@ -166,7 +162,7 @@ class WaitingSuite:
     @pytest.mark.usefixtures("without_looking")
     @pytest.mark.parametrize("is_async", [True, False])
     async def test_a_cancellation_by_another_process_stops_the_handler(
-        self, url: str, store: FullStore, is_async: bool
+        self, url: str, store: Store, is_async: bool
     ) -> None:
         app = App(store=store)
         saw: list[str | None] = []

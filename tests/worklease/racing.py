@@ -9,13 +9,13 @@ from threading import Barrier
 
 from leasemill.api.worklease import AcquireStatus, WorkLease
 from leasemill.errors import BacklogOrder, LeaseNotFound, TokenMismatch
-from leasemill.store.base import FullStore
+from leasemill.store.base import Store
 
 DOMAINS = ("A", "B")
 OFFSETS = range(25)
 
 
-def race(open_one: Callable[[], FullStore], callers: int) -> None:
+def race(open_one: Callable[[], Store], callers: int) -> None:
     """Every caller wants every offset; whatever they do to each other, each is acquired and succeeded exactly once."""
     barrier = Barrier(callers)
 

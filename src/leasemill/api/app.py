@@ -21,7 +21,7 @@ from leasemill.api.policy import Duration, LeasePreset, OnFailureChoice, Retry, 
 from leasemill.errors import Invalid
 from leasemill.kernel.model import OnFailure
 from leasemill.kernel.validate import check_name
-from leasemill.store.base import FullStore, choose_url, hidden_password, open_store
+from leasemill.store.base import Store, choose_url, hidden_password, open_store
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -49,7 +49,7 @@ class App:
     `.leasemill` in the working directory.
     """
 
-    def __init__(self, url: str | None = None, *, store: FullStore | None = None) -> None:
+    def __init__(self, url: str | None = None, *, store: Store | None = None) -> None:
         self.url = choose_url(url)
         self._store = store
         self._opening = threading.Lock()
@@ -68,7 +68,7 @@ class App:
         self.close()
 
     @property
-    def store(self) -> FullStore:
+    def store(self) -> Store:
         """The store, opened at first use."""
         store = self._store
         if store is None:
@@ -96,7 +96,7 @@ class App:
             store.close()
 
     @contextmanager
-    def bound_to(self, store: FullStore) -> Iterator[Self]:
+    def bound_to(self, store: Store) -> Iterator[Self]:
         """Use another store inside the block: for tests, or to move jobs. The block does not close it."""
         with self._opening:
             before, self._store = self._store, store

@@ -18,7 +18,7 @@ from leasemill.errors import Invalid, JobConflict, LeaseLost, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.decide import followup_id
 from leasemill.store.backoff import backoff_s
-from leasemill.store.base import FullStore
+from leasemill.store.base import Store
 from leasemill.store.block import Block
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ AnswerT = TypeVar("AnswerT")
 class _Work:
     """What takes effect with the commit: follow-up jobs and the result."""
 
-    def __init__(self, store: FullStore, lease: c.Lease, job: JobType[..., Any], block: Block) -> None:
+    def __init__(self, store: Store, lease: c.Lease, job: JobType[..., Any], block: Block) -> None:
         self._store = store
         self._lease = lease
         self._job = job
@@ -85,7 +85,7 @@ class Transaction(_Work):
 class AsyncTransaction(_Work):
     """`async with ctx.commit() as tx`: on PostgreSQL also a transaction for your own tables."""
 
-    def __init__(self, store: FullStore, lease: c.Lease, job: JobType[..., Any], block: Block) -> None:
+    def __init__(self, store: Store, lease: c.Lease, job: JobType[..., Any], block: Block) -> None:
         super().__init__(store, lease, job, block)
         self._calls: list[Coroutine[Any, Any, Any]] = []
 
@@ -118,7 +118,7 @@ class Boundary:
 
     __slots__ = ("_block", "_command", "_context", "_job", "_lease", "_store", "_work")
 
-    def __init__(self, context: Context, lease: c.Lease, job: JobType[..., Any], store: FullStore) -> None:
+    def __init__(self, context: Context, lease: c.Lease, job: JobType[..., Any], store: Store) -> None:
         self._context = context
         self._lease = lease
         self._job = job

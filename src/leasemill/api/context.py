@@ -17,7 +17,7 @@ from leasemill.api.commit import Boundary
 from leasemill.api.job import JobType
 from leasemill.errors import Invalid, LeaseLost
 from leasemill.kernel import commands as c
-from leasemill.store.base import FullStore
+from leasemill.store.base import Store
 
 NOTE_LENGTH: Final = 200
 
@@ -95,7 +95,7 @@ class Context:
     __slots__ = ("_applied", "_commit", "_job", "_lease", "_logger", "_store", "latest_progress", "lost", "timeout_at")
 
     def __init__(
-        self, lease: c.Lease, job: JobType[..., Any], store: FullStore, lost: LossSignal, timeout_at: float
+        self, lease: c.Lease, job: JobType[..., Any], store: Store, lost: LossSignal, timeout_at: float
     ) -> None:
         self.lost = lost
         """Set when the job is not this handler's any more: stop, whatever you do now changes nothing."""

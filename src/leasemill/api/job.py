@@ -22,7 +22,7 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, Job, JobSpec, JobState, Policy
 from leasemill.kernel.operate import ENDED_STATES
 from leasemill.kernel.validate import BATCH_ITEMS
-from leasemill.store.base import FullStore
+from leasemill.store.base import Store
 
 if TYPE_CHECKING:
     import psycopg
@@ -39,7 +39,7 @@ _EPOCH: Final = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 
 class HasStore(Protocol):
     @property
-    def store(self) -> FullStore: ...
+    def store(self) -> Store: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +210,7 @@ class _Using:
         self._connection = connection
 
     @property
-    def store(self) -> FullStore:
+    def store(self) -> Store:
         return self._app.store.using(self._connection)
 
 
@@ -249,7 +249,7 @@ class Call(Generic[R_co]):
 # Enqueueing ----------------------------------------------------------------------------------------------------
 
 
-def enqueue_all(store: FullStore, calls: Iterable[Call[R]]) -> list[JobHandle[R]]:
+def enqueue_all(store: Store, calls: Iterable[Call[R]]) -> list[JobHandle[R]]:
     """Enqueue calls of any kinds; the first conflict is raised when all have been sent."""
     handles: list[JobHandle[R]] = []
     for batch in _batches(calls):
@@ -262,7 +262,7 @@ def enqueue_all(store: FullStore, calls: Iterable[Call[R]]) -> list[JobHandle[R]
     return _without_conflict(handles)
 
 
-async def aenqueue_all(store: FullStore, calls: Iterable[Call[R]]) -> list[JobHandle[R]]:
+async def aenqueue_all(store: Store, calls: Iterable[Call[R]]) -> list[JobHandle[R]]:
     """`enqueue_all` in async code."""
     handles: list[JobHandle[R]] = []
     for batch in _batches(calls):
@@ -293,7 +293,7 @@ def _batches(calls: Iterable[Call[R]]) -> Iterator[list[Call[R]]]:
         yield batch
 
 
-def _handles(store: FullStore, batch: list[Call[R]], outcomes: list[c.EnqueueOutcome]) -> list[JobHandle[R]]:
+def _handles(store: Store, batch: list[Call[R]], outcomes: list[c.EnqueueOutcome]) -> list[JobHandle[R]]:
     return [
         JobHandle(store, call.spec.id, call.arguments, outcome) for call, outcome in zip(batch, outcomes, strict=True)
     ]
@@ -321,7 +321,7 @@ class JobHandle(Generic[R_co]):
 
     def __init__(
         self,
-        store: FullStore,
+        store: Store,
         job_id: str,
         arguments: Arguments | None,
         outcome: c.EnqueueOutcome | None = None,

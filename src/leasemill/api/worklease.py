@@ -20,7 +20,7 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.decide import offset_id
 from leasemill.kernel.model import SECOND, Job, JobState, OnFailure, Policy
 from leasemill.kernel.validate import check_name, check_policy, check_text
-from leasemill.store.base import FullStore
+from leasemill.store.base import Store
 from leasemill.store.presence import new_worker_id
 
 TOKEN: Final = re.compile(r"(?P<offset>\d{1,19})-.+", re.ASCII)
@@ -101,7 +101,7 @@ class WorkLease:
 
     def __init__(
         self,
-        store: FullStore,
+        store: Store,
         queue: str,
         *,
         max_retries: int | None = None,
@@ -135,7 +135,7 @@ class WorkLease:
     async def atry_acquire(self, domain: str, offset: int) -> AcquireResult:
         """`try_acquire` in async code."""
         request = self._request(domain, offset)
-        (outcome,) = await self._store.aacquire([request])
+        (outcome,) = await self._store.arun(c.Acquire([request]))
         earlier_id = _acquired_earlier(outcome)
         return _acquire_result(request, outcome, await self._store.ajob(earlier_id) if earlier_id else None)
 
@@ -153,7 +153,7 @@ class WorkLease:
 
     async def asucceed(self, domain: str, token: str) -> SucceedResult:
         """`succeed` in async code."""
-        (outcome,) = await self._store.aack([self._success(domain, token)])
+        (outcome,) = await self._store.arun(c.Ack([self._success(domain, token)]))
         result = _succeed_result(outcome)
         if result is None:
             raise self._refusal(domain, await self._store.arun(c.GetLane(self.queue, domain)))
@@ -173,7 +173,7 @@ class WorkLease:
 
     async def afail(self, domain: str, token: str, error: str = "failed") -> FailResult:
         """`fail` in async code."""
-        (outcome,) = await self._store.anack([self._failure(domain, token, error)])
+        (outcome,) = await self._store.arun(c.Nack([self._failure(domain, token, error)]))
         result = _fail_result(outcome)
         if result is None:
             raise self._refusal(domain, await self._store.arun(c.GetLane(self.queue, domain)))

@@ -32,7 +32,7 @@ from leasemill.errors import Refused, Unavailable
 from leasemill.kernel.model import JobState
 from leasemill.kernel.operate import ENDED_STATES
 from leasemill.operator.wording import counted
-from leasemill.store.base import FullStore, hidden_password, open_store
+from leasemill.store.base import Store, hidden_password, open_store
 
 WORKERS: Final = 3
 LANES: Final = 20
@@ -244,7 +244,7 @@ class _Demo:
 
 
 @contextmanager
-def _opened(url: str) -> Iterator[FullStore]:
+def _opened(url: str) -> Iterator[Store]:
     store = open_store(url)
     try:
         yield store

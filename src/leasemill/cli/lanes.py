@@ -17,7 +17,7 @@ from leasemill.errors import NotFound, Refused
 from leasemill.kernel.commands import Cancelled, JobFilter, LaneView
 from leasemill.kernel.model import Job, JobState
 from leasemill.operator.explain import what_it_does
-from leasemill.store.base import FullStore
+from leasemill.store.base import Store
 
 PAGE = 1_000
 RANGES_SHOWN = 10
@@ -126,7 +126,7 @@ def unblock(url: str, queue: str, lane: str, how: str, reason: str, by: str, as_
     click.echo(f"{head}: {_done(How(how))}; {'the lane is empty' if behind is None else f'the head is {behind}'}")
 
 
-def _act(store: FullStore, how: How, job_id: str, by: str, reason: str) -> bool:
+def _act(store: Store, how: How, job_id: str, by: str, reason: str) -> bool:
     """Whether it changed something."""
     this = JobFilter(job_ids=(job_id,))
     match how:
@@ -145,14 +145,14 @@ def _done(how: How) -> str:
     return {How.REDRIVE: "redriven", How.CANCEL: "cancelled", How.PURGE: "purged"}[how]
 
 
-def _found(store: FullStore, queue: str, lane: str) -> LaneView:
+def _found(store: Store, queue: str, lane: str) -> LaneView:
     view = store.lane(queue, lane)
     if view is None:
         raise NotFound(f"lane {lane!r} of queue {queue!r} has no work, or does not exist")
     return view
 
 
-def _views(store: FullStore, queue: str | None, blocked: bool) -> Iterator[LaneView]:
+def _views(store: Store, queue: str | None, blocked: bool) -> Iterator[LaneView]:
     for name in [view.name for view in all_queues(store)] if queue is None else [queue]:
         after: int | None = 0
         while after is not None:
@@ -161,7 +161,7 @@ def _views(store: FullStore, queue: str | None, blocked: bool) -> Iterator[LaneV
             after = page.after
 
 
-def _waiting(store: FullStore, view: LaneView) -> Iterator[Job]:
+def _waiting(store: Store, view: LaneView) -> Iterator[Job]:
     """Those behind the head, in order. They came after it, so nothing before it is looked at."""
     head = view.head
     where = JobFilter(queue=view.queue, lane=view.lane, states=frozenset({JobState.READY}))

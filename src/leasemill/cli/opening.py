@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import click
 
 from leasemill.errors import NotFound, Refused
-from leasemill.store.base import DEFAULT_URL, URL_VARIABLE, FullStore, choose_url, open_store
+from leasemill.store.base import DEFAULT_URL, URL_VARIABLE, Store, choose_url, open_store
 
 url_option = click.option(
     "--url",
@@ -37,7 +37,7 @@ by_option = click.option("--by", default=operator_name, help="Who does this. Def
 
 
 @contextmanager
-def opened(url: str) -> Iterator[FullStore]:
+def opened(url: str) -> Iterator[Store]:
     """A store that exists: looking must not create one."""
     refuse_memory(url)
     if url.startswith("file:"):

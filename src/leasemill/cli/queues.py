@@ -16,7 +16,7 @@ from leasemill.kernel.commands import QueueView
 from leasemill.kernel.model import SECOND, JobState, OnFailure, Policy
 from leasemill.operator.explain import find_queue
 from leasemill.operator.wording import did_you_mean, listed
-from leasemill.store.base import FullStore
+from leasemill.store.base import Store
 
 PAGE = 1_000
 
@@ -26,7 +26,7 @@ def queues() -> None:
     """List, pause, resume and configure queues."""
 
 
-def all_queues(store: FullStore) -> list[QueueView]:
+def all_queues(store: Store) -> list[QueueView]:
     found: list[QueueView] = []
     while page := store.queues(limit=PAGE, after=found[-1].name if found else ""):
         found += page
@@ -168,7 +168,7 @@ def set_queue(
         click.echo(f"queue {queue}: {shown or 'no policy of its own'}")
 
 
-def _check_known(store: FullStore, queue: str, create: bool) -> None:
+def _check_known(store: Store, queue: str, create: bool) -> None:
     """A queue comes to be with its first job; a misspelt name must not look as if it had worked."""
     if create or find_queue(store, queue) is not None:
         return

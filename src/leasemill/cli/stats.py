@@ -14,7 +14,7 @@ from leasemill.cli.queues import all_queues
 from leasemill.cli.workers import records
 from leasemill.kernel.model import JobState
 from leasemill.operator.wording import counted
-from leasemill.store.base import FullStore
+from leasemill.store.base import Store
 
 MISMATCHED_SHOWN = 5
 
@@ -51,7 +51,7 @@ def stats(url: str, watch: bool, interval: float, as_json: bool) -> None:
                 return
 
 
-def gathered(store: FullStore) -> dict[str, Any]:
+def gathered(store: Store) -> dict[str, Any]:
     totals = store.totals()
     now = time.time()
     queues = all_queues(store)

@@ -28,7 +28,7 @@ from leasemill.kernel.model import Job, JobState
 from leasemill.kernel.operate import ENDED_STATES, KEPT_STATES, REDRIVEN_STATES
 from leasemill.operator.fingerprint import Groups, fingerprint
 from leasemill.operator.wording import counted
-from leasemill.store.base import FullStore
+from leasemill.store.base import Store
 
 PAGE: Final = 1_000
 PROGRESS_S: Final = 2.0
@@ -192,7 +192,7 @@ def _narrowed(where: c.JobFilter, states: frozenset[JobState]) -> c.JobFilter:
     return msgspec.structs.replace(where, states=states & (where.states or states))
 
 
-def _pages(store: FullStore, where: c.JobFilter, print_: str | None = None) -> Iterator[list[Job]]:
+def _pages(store: Store, where: c.JobFilter, print_: str | None = None) -> Iterator[list[Job]]:
     """Jobs that fit, page by page, of those that are there now."""
     last = store.totals().seq
     after: int | None = 0
@@ -205,7 +205,7 @@ def _pages(store: FullStore, where: c.JobFilter, print_: str | None = None) -> I
 
 
 def _sweep(
-    store: FullStore,
+    store: Store,
     act: Act,
     *,
     named: tuple[str, ...],
@@ -238,7 +238,7 @@ def _sweep(
         sys.exit(EXIT_REFUSED)
 
 
-def _report_left(store: FullStore, act: Act, report: Report) -> None:
+def _report_left(store: Store, act: Act, report: Report) -> None:
     for job_id in report.missing:
         job = store.job(job_id)
         if job is None:

@@ -26,7 +26,7 @@ from leasemill.errors import LeaseLost
 from leasemill.kernel import commands as c
 from leasemill.kernel.decide import followup_id
 from leasemill.kernel.model import AbortReason, Execution, Job, JobState, Refusal, Verb
-from leasemill.store.base import FullStore
+from leasemill.store.base import Store
 
 WORK_VARIABLE: Final = "LEASEMILL_DEMO_WORK_S"
 LEASE_S: Final = 2.0
@@ -130,7 +130,7 @@ class Audit:
         return all(finding.holds is not False for finding in self.findings)
 
 
-def audit(store: FullStore, entries: Mapping[str, Entry], trail: Trail, disturbance: Disturbance) -> Audit:
+def audit(store: Store, entries: Mapping[str, Entry], trail: Trail, disturbance: Disturbance) -> Audit:
     jobs = {job.spec.id: job for job in _all_jobs(store)}
     marks = trail.marks()
     known = [jobs[job_id] for job_id in entries if job_id in jobs]
@@ -166,7 +166,7 @@ def audit(store: FullStore, entries: Mapping[str, Entry], trail: Trail, disturba
     return result
 
 
-def _all_jobs(store: FullStore) -> Iterator[Job]:
+def _all_jobs(store: Store) -> Iterator[Job]:
     after: int | None = 0
     while after is not None:
         page = store.jobs(c.JobFilter(), limit=PAGE, after=after)

@@ -32,7 +32,7 @@ from leasemill.kernel.operate import last_error
 from leasemill.operator.mismatch import MISMATCH, is_mismatch, mismatches
 from leasemill.operator.times import instant, span
 from leasemill.operator.wording import counted, listed, times
-from leasemill.store.base import Inspector
+from leasemill.store.base import Store
 
 ENDS_TOLD: Final = 10
 """Earlier attempts that are told one by one; of more, the first and the latest."""
@@ -91,7 +91,7 @@ class Explanation(Struct, frozen=True):
     advice: list[str]
 
 
-def gather(store: Inspector, job_id: str, now: int, workers: Sequence[AtWork] | None = None) -> Facts | None:
+def gather(store: Store, job_id: str, now: int, workers: Sequence[AtWork] | None = None) -> Facts | None:
     """The facts of a job; None if there is no such job."""
     job = store.job(job_id)
     if job is None:
@@ -107,7 +107,7 @@ def gather(store: Inspector, job_id: str, now: int, workers: Sequence[AtWork] | 
     )
 
 
-def find_queue(store: Inspector, name: str) -> QueueView | None:
+def find_queue(store: Store, name: str) -> QueueView | None:
     after = ""
     while page := store.queues(limit=QUEUES_READ, after=after):
         for view in page:

@@ -1,5 +1,5 @@
-"""Stores: ways to keep the kernel's events, or the same contract on something else. See `store.base`."""
+"""Stores: the kernel's events made durable, or the same contract on something else. See `store.base`."""
 
-from leasemill.store.base import Inspector, Operator, Store, Watch, open_store
+from leasemill.store.base import Store, Watch, open_store
 
-__all__ = ["Inspector", "Operator", "Store", "Watch", "open_store"]
+__all__ = ["Store", "Watch", "open_store"]

@@ -1,9 +1,9 @@
-"""What a store is: the verbs (Store), reading (Inspector), operating (Operator), and how one is opened.
+"""What a store is: one class of verbs, readings and operations over `run`, and how a store is opened.
 
-Every store passes the whole conformance suite (`leasemill.testing.conformance`) or is not a store. The methods are
-sugar over two: `run` and `arun` take any command of `kernel.commands` and answer when the answer is durable. A store
-derives from `Verbs` and supplies those two, the three ways to wait (`watch`, `watch_end`, `watch_cancellations`) and
-`close`.
+Every store passes the whole conformance suite (`leasemill.testing.conformance`) or is not a store. A store derives from
+`Store` and supplies `run` and `arun`, which take any command of `kernel.commands` and return when its answer is
+durable, the three ways to wait (`watch`, `watch_end`, `watch_cancellations`), `close` and `presence`. Every other
+method builds a command and runs it; async code writes `await store.arun(command)`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.model import Action, Job, JobSpec, Policy
 from leasemill.kernel.validate import BATCH_ITEMS
 from leasemill.store.block import Block
+from leasemill.store.ends import Subscription
 from leasemill.store.expiries import Expiries
 from leasemill.store.presence import Presence
 from leasemill.store.sources import Entropy, SystemEntropy
@@ -44,126 +45,15 @@ class Watch(Protocol):
     def close(self) -> None: ...
 
 
-class Subscription(Protocol):
-    """Lasts until it is closed."""
-
-    def close(self) -> None: ...
-
-
-class Store(Protocol):
-    """The verbs. Sequences in, one outcome for each item out, in order; `a…` in async code."""
-
-    entropy: Entropy
-    expiries: Expiries
-
-    def run(self, command: c.Command[AnswerT]) -> AnswerT: ...
-    async def arun(self, command: c.Command[AnswerT]) -> AnswerT: ...
-    def watch(self, queues: Sequence[str]) -> Watch: ...
-    def watch_end(self, job_id: str) -> Watch: ...
-    def watch_cancellations(self, wake: Callable[[], None]) -> Subscription: ...
-    def close(self) -> None: ...
-
-    def enqueue(self, jobs: Sequence[JobSpec]) -> list[c.EnqueueOutcome]: ...
-    def claim(
-        self,
-        worker: str,
-        queues: Sequence[str],
-        limit: int,
-        *,
-        kinds: Mapping[str, Policy] = ...,
-        request_id: str | None = ...,
-    ) -> list[c.Lease]: ...
-    def start(self, reports: Sequence[c.StartReport]) -> list[c.StartOutcome]: ...
-    def extend(self, leases: Sequence[c.LeaseRef]) -> list[c.ExtendOutcome]: ...
-    def commit(
-        self, job_id: str, token: str, *, result: bytes | None = ..., followups: Sequence[c.Followup] = ...
-    ) -> c.CommitOutcome: ...
-    def ack(self, reports: Sequence[c.AckReport]) -> list[c.AckOutcome]: ...
-    def nack(self, reports: Sequence[c.NackReport]) -> list[c.NackOutcome]: ...
-    def release(self, reports: Sequence[c.ReleaseReport]) -> list[c.ReleaseOutcome]: ...
-    def expire(self, limit: int = ...) -> list[c.Expiration]: ...
-    def acquire(self, requests: Sequence[c.AcquireRequest]) -> list[c.AcquireOutcome]: ...
-
-    async def aenqueue(self, jobs: Sequence[JobSpec]) -> list[c.EnqueueOutcome]: ...
-    async def aclaim(
-        self,
-        worker: str,
-        queues: Sequence[str],
-        limit: int,
-        *,
-        kinds: Mapping[str, Policy] = ...,
-        request_id: str | None = ...,
-    ) -> list[c.Lease]: ...
-    async def astart(self, reports: Sequence[c.StartReport]) -> list[c.StartOutcome]: ...
-    async def aextend(self, leases: Sequence[c.LeaseRef]) -> list[c.ExtendOutcome]: ...
-    async def acommit(
-        self, job_id: str, token: str, *, result: bytes | None = ..., followups: Sequence[c.Followup] = ...
-    ) -> c.CommitOutcome: ...
-    async def aack(self, reports: Sequence[c.AckReport]) -> list[c.AckOutcome]: ...
-    async def anack(self, reports: Sequence[c.NackReport]) -> list[c.NackOutcome]: ...
-    async def arelease(self, reports: Sequence[c.ReleaseReport]) -> list[c.ReleaseOutcome]: ...
-    async def aexpire(self, limit: int = ...) -> list[c.Expiration]: ...
-    async def aacquire(self, requests: Sequence[c.AcquireRequest]) -> list[c.AcquireOutcome]: ...
-
-
-class Inspector(Protocol):
-    """Reading. Every answer is bounded by a limit."""
-
-    def job(self, job_id: str) -> Job | None: ...
-    async def ajob(self, job_id: str) -> Job | None: ...
-    def jobs(
-        self, where: c.JobFilter = ..., *, limit: int = ..., after: int = ..., newest_first: bool = ...
-    ) -> c.JobPage: ...
-    def queues(self, *, limit: int = ..., after: str = ...) -> list[c.QueueView]: ...
-    def lane(self, queue: str, lane: str) -> c.LaneView | None: ...
-    def lanes(self, queue: str, *, blocked_only: bool = ..., limit: int = ..., after: int = ...) -> c.LanePage: ...
-    def actions(self, *, limit: int = ...) -> list[Action]: ...
-    def totals(self) -> c.Totals: ...
-    def due_in(self, queues: Sequence[str]) -> int | None: ...
-
-
-class Operator(Protocol):
-    """Operating: each act is recorded with who did it and why."""
-
-    def cancel(self, job_ids: Sequence[str], *, by: str, reason: str) -> list[c.CancelOutcome]: ...
-    def redrive(
-        self,
-        where: c.JobFilter,
-        *,
-        by: str,
-        reason: str,
-        limit: int = ...,
-        after: int = ...,
-        include_cancelled: bool = ...,
-    ) -> c.Operated: ...
-    def purge(self, where: c.JobFilter, *, by: str, reason: str, limit: int = ..., after: int = ...) -> c.Operated: ...
-    def pause(self, queue: str, *, by: str, reason: str) -> None: ...
-    def resume(self, queue: str, *, by: str, reason: str) -> None: ...
-    def set_policy(self, queue: str, policy: Policy, *, by: str, reason: str) -> None: ...
-    def prune(self, before: int, *, keep: int, limit: int = ...) -> int: ...
-
-
-class FullStore(Store, Inspector, Operator, Protocol):
-    """What `open_store` gives: all three, and a place for workers' records."""
-
-    @property
-    def name(self) -> str:
-        """Where it is, as it may be shown: an absolute folder, or a URL without its password."""
-
-    @property
-    def presence(self) -> Presence: ...
-    def using(self, connection: object) -> FullStore: ...
-    def block(self, lease: c.Lease, seconds_left: float) -> Block: ...
-    def __enter__(self) -> Self: ...
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-
-
-class Verbs(ABC):
-    """The methods of all three protocols, over `run` and `arun`."""
+class Store(ABC):
+    """Sequences in, one outcome for each item out, in order. Every reading is bounded by a limit; every operation is
+    recorded with who did it and why."""
 
     name = "store"
+    """Where it is, as it may be shown: an absolute folder, or a URL without its password."""
+
+    presence: Presence
+    """Where workers publish their records."""
 
     def __init__(self, entropy: Entropy | None = None) -> None:
         self.entropy: Entropy = entropy or SystemEntropy()
@@ -193,7 +83,7 @@ class Verbs(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of everything; a closed store answers no command."""
+        """Release everything; a closed store runs no command."""
 
     def __enter__(self) -> Self:
         return self
@@ -203,8 +93,8 @@ class Verbs(ABC):
     ) -> None:
         self.close()
 
-    def using(self, connection: object) -> FullStore:
-        """This store with an enqueue in the transaction of a caller's connection; there is one on PostgreSQL alone."""
+    def using(self, connection: object) -> Store:
+        """This store with an enqueue in the transaction of a caller's connection; on PostgreSQL alone."""
         raise Invalid(
             "using(connection) needs a store on PostgreSQL, in the connection's own database; "
             "on another store enqueue without it, after the transaction has committed"
@@ -214,13 +104,10 @@ class Verbs(ABC):
         """What surrounds a commit of this lease; its handler may run for `seconds_left`."""
         return Block(self)
 
-    # Store
+    # Verbs
 
     def enqueue(self, jobs: Sequence[JobSpec]) -> list[c.EnqueueOutcome]:
         return self.run(c.Enqueue(jobs))
-
-    async def aenqueue(self, jobs: Sequence[JobSpec]) -> list[c.EnqueueOutcome]:
-        return await self.arun(c.Enqueue(jobs))
 
     def claim(
         self,
@@ -231,83 +118,36 @@ class Verbs(ABC):
         kinds: Mapping[str, Policy] | None = None,
         request_id: str | None = None,
     ) -> list[c.Lease]:
-        return self.run(self._claim(worker, queues, limit, kinds, request_id))
-
-    async def aclaim(
-        self,
-        worker: str,
-        queues: Sequence[str],
-        limit: int,
-        *,
-        kinds: Mapping[str, Policy] | None = None,
-        request_id: str | None = None,
-    ) -> list[c.Lease]:
-        return await self.arun(self._claim(worker, queues, limit, kinds, request_id))
-
-    def _claim(
-        self,
-        worker: str,
-        queues: Sequence[str],
-        limit: int,
-        kinds: Mapping[str, Policy] | None,
-        request_id: str | None,
-    ) -> c.Claim:
         *tokens, request = self.entropy.tokens(max(0, min(limit, BATCH_ITEMS)) + 1)
-        return c.Claim(worker, queues, limit, tokens, request_id or request, kinds or {})
+        return self.run(c.Claim(worker, queues, limit, tokens, request_id or request, kinds or {}))
 
     def start(self, reports: Sequence[c.StartReport]) -> list[c.StartOutcome]:
         return self.run(c.Start(reports))
 
-    async def astart(self, reports: Sequence[c.StartReport]) -> list[c.StartOutcome]:
-        return await self.arun(c.Start(reports))
-
     def extend(self, leases: Sequence[c.LeaseRef]) -> list[c.ExtendOutcome]:
         return self.run(c.Extend(leases))
-
-    async def aextend(self, leases: Sequence[c.LeaseRef]) -> list[c.ExtendOutcome]:
-        return await self.arun(c.Extend(leases))
 
     def commit(
         self, job_id: str, token: str, *, result: bytes | None = None, followups: Sequence[c.Followup] = ()
     ) -> c.CommitOutcome:
         return self.run(c.Commit(job_id, token, result, followups))
 
-    async def acommit(
-        self, job_id: str, token: str, *, result: bytes | None = None, followups: Sequence[c.Followup] = ()
-    ) -> c.CommitOutcome:
-        return await self.arun(c.Commit(job_id, token, result, followups))
-
     def ack(self, reports: Sequence[c.AckReport]) -> list[c.AckOutcome]:
         return self.run(c.Ack(reports))
-
-    async def aack(self, reports: Sequence[c.AckReport]) -> list[c.AckOutcome]:
-        return await self.arun(c.Ack(reports))
 
     def nack(self, reports: Sequence[c.NackReport]) -> list[c.NackOutcome]:
         return self.run(c.Nack(reports))
 
-    async def anack(self, reports: Sequence[c.NackReport]) -> list[c.NackOutcome]:
-        return await self.arun(c.Nack(reports))
-
     def release(self, reports: Sequence[c.ReleaseReport]) -> list[c.ReleaseOutcome]:
         return self.run(c.Release(reports))
-
-    async def arelease(self, reports: Sequence[c.ReleaseReport]) -> list[c.ReleaseOutcome]:
-        return await self.arun(c.Release(reports))
 
     def expire(self, limit: int = 1_000) -> list[c.Expiration]:
         return self.run(c.Expire(limit))
 
-    async def aexpire(self, limit: int = 1_000) -> list[c.Expiration]:
-        return await self.arun(c.Expire(limit))
-
     def acquire(self, requests: Sequence[c.AcquireRequest]) -> list[c.AcquireOutcome]:
         return self.run(c.Acquire(requests))
 
-    async def aacquire(self, requests: Sequence[c.AcquireRequest]) -> list[c.AcquireOutcome]:
-        return await self.arun(c.Acquire(requests))
-
-    # Inspector
+    # Readings
 
     def job(self, job_id: str) -> Job | None:
         return self.run(c.GetJob(job_id))
@@ -338,7 +178,7 @@ class Verbs(ABC):
     def due_in(self, queues: Sequence[str]) -> int | None:
         return self.run(c.DueIn(queues))
 
-    # Operator
+    # Operations
 
     def cancel(self, job_ids: Sequence[str], *, by: str, reason: str) -> list[c.CancelOutcome]:
         return self.run(c.Cancel(job_ids, by, reason))
@@ -383,7 +223,7 @@ def choose_url(url: str | None = None) -> str:
     return url if url is not None else os.environ.get(URL_VARIABLE) or DEFAULT_URL
 
 
-def open_store(url: str) -> FullStore:
+def open_store(url: str) -> Store:
     """Open the store a URL names: `file:PATH` (a folder), `postgresql://…`, `memory:` (this process, gone with it)."""
     scheme, separator, _ = url.partition(":")
     if scheme == "file" and separator:

@@ -12,8 +12,8 @@ from leasemill.kernel.ends import cancels_a_run
 from leasemill.kernel.machine import run
 from leasemill.kernel.state import State
 from leasemill.kernel.validate import check
-from leasemill.store.base import Subscription, Verbs, Watch
-from leasemill.store.ends import Cancellations, Ends
+from leasemill.store.base import Store, Watch
+from leasemill.store.ends import Cancellations, Ends, Subscription
 from leasemill.store.presence import MemoryPresence
 from leasemill.store.signal import Signal
 from leasemill.store.sources import Clock, Entropy, SteadyClock
@@ -21,7 +21,7 @@ from leasemill.store.sources import Clock, Entropy, SteadyClock
 AnswerT = TypeVar("AnswerT")
 
 
-class MemoryStore(Verbs):
+class MemoryStore(Store):
     """A state, a lock, a clock."""
 
     name = "memory:"

@@ -15,7 +15,7 @@ from leasemill.errors import Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import Policy
 from leasemill.store.backoff import backoff_s
-from leasemill.store.base import FullStore, Watch
+from leasemill.store.base import Store, Watch
 from leasemill.worker import pacing
 from leasemill.worker.metrics import Metrics
 from leasemill.worker.runner import Runner
@@ -34,7 +34,7 @@ class Fetcher:
     def __init__(
         self,
         worker_id: str,
-        store: FullStore,
+        store: Store,
         runner: Runner,
         metrics: Metrics,
         *,

@@ -18,7 +18,8 @@ from collections.abc import Callable, Iterable
 from leasemill.errors import Unavailable
 from leasemill.kernel import commands as c
 from leasemill.store.backoff import backoff_s
-from leasemill.store.base import Store, Subscription
+from leasemill.store.base import Store
+from leasemill.store.ends import Subscription
 from leasemill.worker.metrics import Metrics
 from leasemill.worker.pacing import HURRY_EVERY_S, beat_at, retry_beat_s, worth_extending
 from leasemill.worker.reporter import Ended

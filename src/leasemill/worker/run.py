@@ -13,7 +13,7 @@ from leasemill.api.job import JobType
 from leasemill.errors import Invalid
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND
-from leasemill.store.base import FullStore
+from leasemill.store.base import Store
 from leasemill.worker.pacing import held_until
 
 
@@ -111,7 +111,7 @@ class Run:
         run.phase = Phase.ENDED
         return run
 
-    def begin(self, store: FullStore) -> None:
+    def begin(self, store: Store) -> None:
         """The handler is about to be called."""
         now = time.monotonic()
         self.phase = Phase.RUNNING

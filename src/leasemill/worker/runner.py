@@ -19,7 +19,7 @@ from leasemill.errors import LeasemillError, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, AbortReason
 from leasemill.store.backoff import backoff_s
-from leasemill.store.base import FullStore
+from leasemill.store.base import Store
 from leasemill.worker import pacing
 from leasemill.worker.handler import Report, call_async, given_back, timed_out
 from leasemill.worker.heartbeat import Heartbeat
@@ -43,7 +43,7 @@ class Runner:
     def __init__(
         self,
         worker_id: str,
-        store: FullStore,
+        store: Store,
         jobs: Mapping[str, JobType[..., Any]],
         concurrency: int,
         most_ahead: int,

@@ -21,7 +21,7 @@ from leasemill.kernel.model import SECOND
 from leasemill.operator.fingerprint import normalised
 from leasemill.operator.mismatch import MISMATCH, mismatches
 from leasemill.operator.times import instant, span
-from leasemill.store.base import FullStore
+from leasemill.store.base import Store
 from leasemill.worker.error_text import fitting
 from leasemill.worker.handler import Report
 from leasemill.worker.metrics import Metrics
@@ -41,7 +41,7 @@ WHY_LENGTH: Final = 500
 class UnmatchedJobs:
     """Gives back the jobs that do not match, and fails those that have not for too long."""
 
-    def __init__(self, store: FullStore, metrics: Metrics, timeout_s: float) -> None:
+    def __init__(self, store: Store, metrics: Metrics, timeout_s: float) -> None:
         self.by_kind: dict[str, int] = {}
         """How many claims of each kind did not match; at most 100 kinds."""
         self._store = store

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from leasemill import JobHandle, JobState
-from leasemill.store.base import FullStore
+from leasemill.store.base import Store
 from leasemill.store.postgres.store import PostgresStore
 
 
-def is_listening(store: FullStore) -> bool:
+def is_listening(store: Store) -> bool:
     assert isinstance(store, PostgresStore)
     return store._listener is not None and store._listener.is_listening.is_set()
 

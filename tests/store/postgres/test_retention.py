@@ -11,7 +11,7 @@ import pytest
 
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec, JobState, Policy
-from leasemill.store.base import Verbs
+from leasemill.store.base import Store
 from leasemill.store.memory import MemoryStore
 from leasemill.store.postgres.admin.check import check, rebuild
 from leasemill.store.postgres.store import RETENTION_EVERY_S, PostgresStore
@@ -23,7 +23,7 @@ JOBS = 60
 ONCE = Policy(max_retries=0)
 
 
-def finish(store: Verbs, rng: random.Random, clock: ManualClock) -> None:
+def finish(store: Store, rng: random.Random, clock: ManualClock) -> None:
     """All jobs succeed in batches of several sizes, some at the same time; a few fail first and are redriven."""
     store.enqueue([JobSpec(f"j{n:02}", "q", "k", lane="l" if n % 7 == 0 else None, policy=ONCE) for n in range(JOBS)])
     failed = store.claim("w", ["q"], 9)
@@ -34,7 +34,7 @@ def finish(store: Verbs, rng: random.Random, clock: ManualClock) -> None:
         clock.advance(us=rng.randint(0, 1))
 
 
-def left(store: Verbs) -> list[str]:
+def left(store: Store) -> list[str]:
     return [job.spec.id for job in store.jobs(limit=1_000).jobs]
 
 

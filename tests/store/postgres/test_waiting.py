@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from leasemill.api.job import JobHandle
-from leasemill.store.base import FullStore, open_store
+from leasemill.store.base import Store, open_store
 from leasemill.store.postgres.store import PostgresStore
 from leasemill.store.postgres.wire import waiters
 from leasemill.testing.rules import rule
@@ -31,10 +31,10 @@ class TestPostgres(WaitingSuite):
     def without_looking(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(waiters, "LOOK_EVERY_S", 3_600.0)
 
-    def is_ready_to_be_woken(self, store: FullStore) -> bool:
+    def is_ready_to_be_woken(self, store: Store) -> bool:
         return self._count() > 0
 
-    def is_left_behind(self, store: FullStore) -> bool:
+    def is_left_behind(self, store: Store) -> bool:
         return bool(cast(PostgresStore, store)._ends) or self._count() > 0
 
     def _count(self) -> int:

@@ -78,11 +78,11 @@ def one_life(store: FileStore, name: str) -> None:
 
 
 async def one_life_async(store: FileStore, name: str) -> None:
-    assert await store.aenqueue([job(name, name)]) == [c.Enqueued(name)]
-    assert await store.aenqueue([job(name, name)]) == [c.Duplicate(name)]
-    (lease,) = await store.aclaim(name, [name], 1)
+    assert await store.arun(c.Enqueue([job(name, name)])) == [c.Enqueued(name)]
+    assert await store.arun(c.Enqueue([job(name, name)])) == [c.Duplicate(name)]
+    (lease,) = await store.arun(c.Claim(name, [name], 1, [f"token {name}"], f"request {name}"))
     assert lease.job.id == name
-    assert await store.aack([c.AckReport(name, lease.token)]) == [c.Acked(name)]
+    assert await store.arun(c.Ack([c.AckReport(name, lease.token)])) == [c.Acked(name)]
 
 
 async def many_lives(store: FileStore, prefix: str) -> None:
@@ -123,8 +123,8 @@ def test_a_refused_call_costs_its_neighbours_nothing(store: FileStore) -> None:
     store.acquire([c.AcquireRequest("offsets", "lane", 1, "worker", "token")])
 
     async def overlap() -> list[object]:
-        calls: list[Awaitable[object]] = [store.aenqueue([job(f"j-{number}")]) for number in range(10)]
-        calls.insert(5, store.aenqueue([job("wrong", "offsets")]))
+        calls: list[Awaitable[object]] = [store.arun(c.Enqueue([job(f"j-{number}")])) for number in range(10)]
+        calls.insert(5, store.arun(c.Enqueue([job("wrong", "offsets")])))
         return await asyncio.gather(*calls, return_exceptions=True)
 
     answers = asyncio.run(overlap())
@@ -231,8 +231,8 @@ def test_a_coroutine_that_is_cancelled_costs_its_neighbours_nothing(held: Held) 
     async def overlap() -> object:
         held.call("first")
         await asyncio.to_thread(held.reached.wait, LONG_S)
-        gone = asyncio.ensure_future(held.store.aenqueue([job("gone")]))
-        behind = asyncio.ensure_future(held.store.aenqueue([job("behind")]))
+        gone = asyncio.ensure_future(held.store.arun(c.Enqueue([job("gone")])))
+        behind = asyncio.ensure_future(held.store.arun(c.Enqueue([job("behind")])))
         await asyncio.to_thread(held.wait_for_waiting, 2)
         gone.cancel()
         held.go.set()
@@ -244,7 +244,7 @@ def test_a_coroutine_that_is_cancelled_costs_its_neighbours_nothing(held: Held) 
 
 def test_a_loop_that_ended_costs_its_neighbours_nothing(held: Held) -> None:
     async def leave() -> None:
-        asyncio.ensure_future(held.store.aenqueue([job("left")]))  # noqa: RUF006  (nobody waits for it)
+        asyncio.ensure_future(held.store.arun(c.Enqueue([job("left")])))  # noqa: RUF006  (nobody waits for it)
         await asyncio.to_thread(held.wait_for_waiting, 1)
 
     held.call("first")
@@ -270,8 +270,8 @@ def test_an_error_in_the_thread_that_leads_for_loops_ends_nothing_for_good(
     async def calls() -> object:
         machine.before = fail_once
         with pytest.raises(Unavailable, match="interrupted by ArithmeticError"):
-            await asyncio.wait_for(store.aenqueue([job("first")]), LONG_S)
-        return await asyncio.wait_for(store.aenqueue([job("second")]), LONG_S)
+            await asyncio.wait_for(store.arun(c.Enqueue([job("first")])), LONG_S)
+        return await asyncio.wait_for(store.arun(c.Enqueue([job("second")])), LONG_S)
 
     assert asyncio.run(calls()) == [c.Enqueued("second")]
     store.close()
@@ -282,11 +282,11 @@ def test_a_closed_store_refuses_coroutines_too(tmp_path: Path) -> None:
     store = open_simulated(machine, tmp_path)
 
     async def calls() -> None:
-        await store.aenqueue([job("first")])
+        await store.arun(c.Enqueue([job("first")]))
         store.close()
         for _ in range(2):
             with pytest.raises(Unavailable, match="closed"):
-                await asyncio.wait_for(store.aenqueue([job("second")]), LONG_S)
+                await asyncio.wait_for(store.arun(c.Enqueue([job("second")])), LONG_S)
 
     asyncio.run(calls())
 

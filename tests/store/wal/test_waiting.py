@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from leasemill.api.job import JobHandle
-from leasemill.store.base import FullStore
+from leasemill.store.base import Store
 from leasemill.store.wal import lookout, watch
 from leasemill.store.wal.store import FileStore
 from leasemill.testing.rules import rule
@@ -24,10 +24,10 @@ class TestFile(WaitingSuite):
     def without_looking(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(lookout, "LOOK_EVERY_S", 3_600.0)
 
-    def is_ready_to_be_woken(self, store: FullStore) -> bool:
+    def is_ready_to_be_woken(self, store: Store) -> bool:
         return bool(cast(FileStore, store)._lookout.ends)
 
-    def is_left_behind(self, store: FullStore) -> bool:
+    def is_left_behind(self, store: Store) -> bool:
         found = cast(FileStore, store)._lookout
         return bool(found.ends) or found._thread is not None or found._log_ear is not None
 
@@ -45,6 +45,6 @@ class TestFile(WaitingSuite):
     @rule("O10")
     @pytest.mark.usefixtures("without_reports_of_writes")
     def test_without_reports_of_writes_a_cancellation_is_looked_for_once_a_second(
-        self, url: str, store: FullStore, handle: JobHandle[Any]
+        self, url: str, store: Store, handle: JobHandle[Any]
     ) -> None:
         self.test_a_cancellation_by_another_store_is_reported(url, store, handle)

@@ -24,8 +24,8 @@ from leasemill.kernel.decide import offset_id
 from leasemill.kernel.model import JobSpec
 from leasemill.kernel.operate import ENDED_STATES, redriven_states
 from leasemill.kernel.validate import check
-from leasemill.store.base import Subscription, Verbs, Watch, hidden_password
-from leasemill.store.ends import Cancellations, Ends
+from leasemill.store.base import Store, Watch, hidden_password
+from leasemill.store.ends import Cancellations, Ends, Subscription
 from leasemill.store.postgres import admission, reading, retention
 from leasemill.store.postgres.admin.migrate import applied, migrate, migrations
 from leasemill.store.postgres.database import Database
@@ -63,7 +63,7 @@ EACH_ONCE: Final = 2
 """The tries of a report when no connection was lost: on the straight path, and by the kernel."""
 
 
-class PostgresStore(Verbs):
+class PostgresStore(Store):
     """A database's jobs. Threads and event loops may share one object."""
 
     def __init__(self, url: str, *, clock: Clock | None = None, entropy: Entropy | None = None) -> None:

@@ -30,7 +30,8 @@ from leasemill.kernel.machine import run
 from leasemill.kernel.model import SECOND, QueueMode
 from leasemill.kernel.state import State
 from leasemill.kernel.validate import check
-from leasemill.store.base import Subscription, Verbs, Watch
+from leasemill.store.base import Store, Watch
+from leasemill.store.ends import Subscription
 from leasemill.store.presence import FolderPresence
 from leasemill.store.sources import Clock, Entropy
 from leasemill.store.wal.clock import Machine, RealMachine
@@ -53,7 +54,7 @@ EXPIRE_BATCH: Final = 1_000
 READS: Final = (c.GetJob, c.ListJobs, c.ListQueues, c.GetLane, c.ListLanes, c.ListActions, c.GetTotals, c.DueIn)
 
 
-class FileStore(Verbs):
+class FileStore(Store):
     """A folder's jobs. Threads, event loops and forked children may use one object."""
 
     def __init__(

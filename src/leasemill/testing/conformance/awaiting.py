@@ -8,78 +8,61 @@ from typing import Any
 
 import msgspec
 
-from leasemill.kernel.commands import (
-    AckReport,
-    AcquireRequest,
-    Followup,
-    GetJob,
-    GetTotals,
-    Lease,
-    LeaseRef,
-    NackReport,
-    ReleaseReport,
-    StartReport,
-)
+from leasemill.kernel import commands as c
 from leasemill.kernel.model import NEVER, Policy
-from leasemill.store.base import FullStore
+from leasemill.store.base import Store
 from leasemill.testing.conformance.harness import Harness
 from leasemill.testing.conformance.steps import LEASE_US, spec
 from leasemill.testing.rules import rule
 
-Call = Callable[..., Awaitable[Any]]
-VERBS = ("enqueue", "claim", "start", "extend", "commit", "ack", "nack", "release", "expire", "acquire", "job", "run")
+Run = Callable[[c.Command[Any]], Awaitable[Any]]
 
 
-def blocking(store: FullStore) -> dict[str, Call]:
-    def awaitable(verb: str) -> Call:
-        async def call(*arguments: Any, **options: Any) -> Any:
-            return getattr(store, verb)(*arguments, **options)
+def blocking(store: Store) -> Run:
+    async def run(command: c.Command[Any]) -> Any:
+        return store.run(command)
 
-        return call
-
-    return {verb: awaitable(verb) for verb in VERBS}
+    return run
 
 
-def awaiting(store: FullStore) -> dict[str, Call]:
-    return {verb: getattr(store, f"a{verb}") for verb in VERBS}
-
-
-async def walk(call: dict[str, Call], harness: Harness, name: str) -> list[Any]:
-    """A walk over every verb, accepted and refused, in a queue of this name; answers with all the answers."""
+async def walk(run: Run, harness: Harness, name: str) -> list[Any]:
+    """Every verb, accepted and refused, in a queue of this name; returns all the answers."""
     answers: list[Any] = []
 
-    async def tell(verb: str, *arguments: Any, **options: Any) -> Any:
-        answer = await call[verb](*arguments, **options)
+    async def note(command: c.Command[Any]) -> Any:
+        answer = await run(command)
         answers.append(answer)
         return answer
 
+    def claim(limit: int, request: str, kinds: dict[str, Policy]) -> c.Claim:
+        return c.Claim("worker", [name], limit, harness.store.entropy.tokens(limit), f"{request}-{name}", kinds)
+
     ids = [f"{name}-{number}" for number in range(5)]
     jobs = [spec(job_id, queue=name) for job_id in ids]
-    await tell("enqueue", jobs[:4])
-    await tell("enqueue", [jobs[3], spec(ids[3], queue=name, priority=1), jobs[4]])
-    leases: list[Lease] = await tell("claim", "worker", [name], 4, request_id=f"request-{name}")
-    await tell("claim", "worker", [name], 4, request_id=f"request-{name}")
+    await note(c.Enqueue(jobs[:4]))
+    await note(c.Enqueue([jobs[3], spec(ids[3], queue=name, priority=1), jobs[4]]))
+    leases: list[c.Lease] = await note(claim(4, "first", {}))
+    await note(claim(4, "first", {}))
     first, second, third, fourth = [(lease.job.id, lease.token) for lease in leases]
-    await tell("start", [StartReport(*first, 1), StartReport(*second), StartReport("none", "none")])
+    await note(c.Start([c.StartReport(*first, 1), c.StartReport(*second), c.StartReport("none", "none")]))
     harness.clock.advance(s=1)
-    await tell("extend", [LeaseRef(*first), LeaseRef("none", "none")])
-    followups = [Followup(f"{name}-later", "kind")]
-    await tell("commit", *first, result=b"1", followups=followups)
-    await tell("commit", *first, result=b"1", followups=followups)
-    await tell("ack", [AckReport(*first), AckReport(*first), AckReport(*second, b"[2]")])
-    await tell("nack", [NackReport(*third, "broke", jitter=0.5), NackReport(*third, "broke", jitter=0.5)])
-    await tell("release", [ReleaseReport(*fourth, 5), ReleaseReport(*second)])
-    (short,) = await tell("claim", "worker", [name], 1, kinds={"kind": Policy(max_retries=0)})
-    await tell("start", [StartReport(short.job.id, short.token)])
+    await note(c.Extend([c.LeaseRef(*first), c.LeaseRef("none", "none")]))
+    followups = [c.Followup(f"{name}-later", "kind")]
+    await note(c.Commit(*first, b"1", followups))
+    await note(c.Commit(*first, b"1", followups))
+    await note(c.Ack([c.AckReport(*first), c.AckReport(*first), c.AckReport(*second, b"[2]")]))
+    await note(c.Nack([c.NackReport(*third, "broke", jitter=0.5), c.NackReport(*third, "broke", jitter=0.5)]))
+    await note(c.Release([c.ReleaseReport(*fourth, 5), c.ReleaseReport(*second)]))
+    (short,) = await note(claim(1, "second", {"kind": Policy(max_retries=0)}))
+    await note(c.Start([c.StartReport(short.job.id, short.token)]))
     harness.clock.advance(us=LEASE_US)
-    await tell("expire", 10)
-    await tell("ack", [AckReport(short.job.id, short.token)])
-    requests = [AcquireRequest(f"{name}-offsets", "A", offset, "worker", f"token-{offset}") for offset in (1, 2, 1)]
-    await tell("acquire", requests)
+    await note(c.Expire(10))
+    await note(c.Ack([c.AckReport(short.job.id, short.token)]))
+    requests = [c.AcquireRequest(f"{name}-offsets", "A", offset, "worker", f"token-{offset}") for offset in (1, 2, 1)]
+    await note(c.Acquire(requests))
     for job_id in (*ids, "nowhere"):
-        await tell("job", job_id)
-    await tell("run", GetJob(ids[0]))
-    assert (await call["run"](GetTotals())).counts
+        await note(c.GetJob(job_id))
+    assert (await run(c.GetTotals())).counts
     return answers
 
 
@@ -111,20 +94,25 @@ class Awaiting:
     def test_every_verb_answers_alike_in_blocking_and_in_async_code(self, harness: Harness) -> None:
         store = harness.store
         begun = harness.clock.now()
-        told = plainly(asyncio.run(walk(blocking(store), harness, "alpha")), "alpha", begun)
+        answers = plainly(asyncio.run(walk(blocking(store), harness, "alpha")), "alpha", begun)
         begun = harness.clock.now()
-        told_async = plainly(asyncio.run(walk(awaiting(store), harness, "omega")), "omega", begun)
-        assert told_async == told
+        async_answers = plainly(asyncio.run(walk(store.arun, harness, "omega")), "omega", begun)
+        assert async_answers == answers
 
     @rule("C7")
     def test_calls_may_overlap_in_one_event_loop(self, harness: Harness) -> None:
         store = harness.store
 
         async def overlap() -> list[str]:
-            await asyncio.gather(*(store.aenqueue([spec(f"job-{number}")]) for number in range(20)))
-            claims = await asyncio.gather(*(store.aclaim(f"worker-{number}", ["work"], 4) for number in range(6)))
+            await asyncio.gather(*(store.arun(c.Enqueue([spec(f"job-{number}")])) for number in range(20)))
+            commands = [
+                c.Claim(f"worker-{number}", ["work"], 4, store.entropy.tokens(4), f"request-{number}")
+                for number in range(6)
+            ]
+            claims = await asyncio.gather(*(store.arun(command) for command in commands))
             leases = [lease for claimed in claims for lease in claimed]
-            await asyncio.gather(*(store.aack([AckReport(lease.job.id, lease.token)]) for lease in leases))
+            reports = [c.AckReport(lease.job.id, lease.token) for lease in leases]
+            await asyncio.gather(*(store.arun(c.Ack([report])) for report in reports))
             return [lease.job.id for lease in leases]
 
         given = asyncio.run(overlap())

@@ -16,9 +16,9 @@ import pytest
 
 from leasemill.api.job import JobHandle, has_ended
 from leasemill.errors import LeasemillError, NotFound, Unavailable
-from leasemill.kernel.commands import AckReport, JobFilter, Lease, NackReport, StartReport
+from leasemill.kernel.commands import Ack, AckReport, Claim, JobFilter, Lease, NackReport, StartReport
 from leasemill.kernel.model import JobState, Policy
-from leasemill.store.base import FullStore
+from leasemill.store.base import Store
 from leasemill.testing.conformance.harness import Harness
 from leasemill.testing.conformance.steps import OPERATOR, QUEUE, WHY, spec
 from leasemill.testing.rules import rule
@@ -41,26 +41,26 @@ def result_async(handle: JobHandle[Any]) -> Any:
 both_ways = pytest.mark.parametrize("result", [result_blocking, result_async])
 
 
-def handle_of(store: FullStore, job_id: str = "job") -> JobHandle[Any]:
+def handle_of(store: Store, job_id: str = "job") -> JobHandle[Any]:
     return JobHandle(store, job_id, None)
 
 
-def claimed(store: FullStore, job_id: str = "job", **policy: Any) -> Lease:
+def claimed(store: Store, job_id: str = "job", **policy: Any) -> Lease:
     store.enqueue([spec(job_id, policy=Policy(**policy))])
     (lease,) = store.claim("worker", [QUEUE], 1)
     return lease
 
 
-def ack(store: FullStore, lease: Lease, result: bytes = b"42") -> None:
+def ack(store: Store, lease: Lease, result: bytes = b"42") -> None:
     store.ack([AckReport(lease.job.id, lease.token, result)])
 
 
 @contextmanager
-def waiting(store: FullStore, result: Result, job_id: str = "job") -> Iterator[Future[Any]]:
+def waiting(store: Store, result: Result, job_id: str = "job") -> Iterator[Future[Any]]:
     """Somebody who waits for the job in another thread, and has looked at it and not found its end."""
     looked = Looked(store)
     with ThreadPoolExecutor(1) as executor:
-        waiter = executor.submit(result, handle_of(cast(FullStore, looked), job_id))
+        waiter = executor.submit(result, handle_of(cast(Store, looked), job_id))
         assert looked.twice.wait(LONG_S)
         yield waiter
 
@@ -68,7 +68,7 @@ def waiting(store: FullStore, result: Result, job_id: str = "job") -> Iterator[F
 class Looked:
     """A store that reports when a job was looked at for the second time, which is after the watch was made."""
 
-    def __init__(self, store: FullStore) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
         self._looks = 0
         self.twice = threading.Event()
@@ -95,7 +95,7 @@ class Looked:
 class EndsBetween:
     """A store in which the job ends just before, or just after, somebody begins to watch for it."""
 
-    def __init__(self, store: FullStore, end: Callable[[], None], *, is_before: bool) -> None:
+    def __init__(self, store: Store, end: Callable[[], None], *, is_before: bool) -> None:
         self._store = store
         self._end = end
         self._is_before = is_before
@@ -202,7 +202,7 @@ class Ending:
         store = harness.store
         lease = claimed(store)
         racing = EndsBetween(store, lambda: ack(store, lease), is_before=is_before)
-        assert result(handle_of(cast(FullStore, racing))) == 42
+        assert result(handle_of(cast(Store, racing))) == 42
 
     @rule("O9")
     @both_ways
@@ -214,7 +214,7 @@ class Ending:
         def refuse() -> None:
             raise AssertionError("it was watched")
 
-        assert result(handle_of(cast(FullStore, EndsBetween(store, refuse, is_before=True)))) == 42
+        assert result(handle_of(cast(Store, EndsBetween(store, refuse, is_before=True)))) == 42
 
     @rule("O9")
     def test_every_thread_that_waits_for_a_job_is_woken(self, harness: Harness) -> None:
@@ -222,7 +222,7 @@ class Ending:
         lease = claimed(store)
         looked = [Looked(store) for _ in range(CROWD)]
         with ThreadPoolExecutor(CROWD) as executor:
-            waiters = [executor.submit(result_blocking, handle_of(cast(FullStore, one))) for one in looked]
+            waiters = [executor.submit(result_blocking, handle_of(cast(Store, one))) for one in looked]
             assert all(one.twice.wait(LONG_S) for one in looked)
             ack(store, lease)
             assert [waiter.result(LONG_S) for waiter in waiters] == [42] * CROWD
@@ -238,9 +238,10 @@ class Ending:
                 for number in range(CROWD)
                 for _ in range(2)
             ]
-            leases = await store.aclaim("worker", [QUEUE], CROWD)
+            leases = await store.arun(Claim("worker", [QUEUE], CROWD, store.entropy.tokens(CROWD), "request"))
             for lease in leases:
-                await store.aack([AckReport(lease.job.id, lease.token, lease.job.id.removeprefix("job-").encode())])
+                number = lease.job.id.removeprefix("job-").encode()
+                await store.arun(Ack([AckReport(lease.job.id, lease.token, number)]))
             return await asyncio.gather(*tasks)
 
         assert asyncio.run(all_of_them()) == [number for number in range(CROWD) for _ in range(2)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from leasemill.store.base import FullStore
+from leasemill.store.base import Store
 from leasemill.testing.clock import ManualClock
 
 
@@ -20,7 +20,7 @@ class Harness(Protocol):
     def clock(self) -> ManualClock: ...
 
     @property
-    def store(self) -> FullStore: ...
+    def store(self) -> Store: ...
 
     def reopen(self) -> None:
         """Close a durable store and open it again; nothing for one that ends with its process."""
@@ -29,12 +29,12 @@ class Harness(Protocol):
 class KeptHarness:
     """One store, opened once: for stores that end with their process."""
 
-    def __init__(self, open_store: Callable[[ManualClock], FullStore]) -> None:
+    def __init__(self, open_store: Callable[[ManualClock], Store]) -> None:
         self.clock = ManualClock()
         self._store = open_store(self.clock)
 
     @property
-    def store(self) -> FullStore:
+    def store(self) -> Store:
         return self._store
 
     def reopen(self) -> None:
@@ -60,13 +60,13 @@ class StayingOpen:
 class DurableHarness:
     """A store that can be closed and opened again by the same call."""
 
-    def __init__(self, open_store: Callable[[ManualClock], FullStore]) -> None:
+    def __init__(self, open_store: Callable[[ManualClock], Store]) -> None:
         self.clock = ManualClock()
         self._open = open_store
         self._store = open_store(self.clock)
 
     @property
-    def store(self) -> FullStore:
+    def store(self) -> Store:
         return self._store
 
     def reopen(self) -> None:
@@ -81,6 +81,6 @@ class ReopeningHarness(DurableHarness):
     """The store is closed and opened again before every step of every test."""
 
     @property
-    def store(self) -> FullStore:
+    def store(self) -> Store:
         self.reopen()
         return self._store

@@ -13,7 +13,8 @@ from collections.abc import Callable
 import pytest
 
 from leasemill.errors import Unavailable
-from leasemill.store.base import FullStore, Watch
+from leasemill.kernel.commands import Enqueue
+from leasemill.store.base import Store, Watch
 from leasemill.testing.conformance.harness import Harness
 from leasemill.testing.conformance.steps import QUEUE, spec
 from leasemill.testing.rules import rule
@@ -47,7 +48,7 @@ def settle(watch: Watch, wait: Wait) -> None:
     raise AssertionError("the watch goes on telling of changes, and there are none")
 
 
-def enqueue_while(store: FullStore, wait: Callable[[], bool]) -> bool:
+def enqueue_while(store: Store, wait: Callable[[], bool]) -> bool:
     """What `wait` answers while another thread enqueues a job."""
     answers: list[bool] = []
     waiter = threading.Thread(target=lambda: answers.append(wait()))
@@ -121,7 +122,7 @@ class Watching:
         async def wait_all() -> list[bool]:
             waiting = [asyncio.ensure_future(watch.wait_async(LONG_S)) for watch in watches]
             await asyncio.sleep(0)
-            await store.aenqueue([spec()])
+            await store.arun(Enqueue([spec()]))
             return await asyncio.gather(*waiting)
 
         assert asyncio.run(wait_all()) == [True, True, True]

@@ -19,31 +19,33 @@ from leasemill.errors import Invalid, Refused, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec
 from leasemill.kernel.validate import check
-from leasemill.store.base import FullStore, Subscription, Verbs, Watch
+from leasemill.store.base import Store, Watch
 from leasemill.store.block import Block
+from leasemill.store.ends import Subscription
 from leasemill.store.postgres.database import Database
 from leasemill.store.postgres.verbs.enqueue import inserting
 from leasemill.store.postgres.wire.connections import Moved
 from leasemill.store.postgres.wire.errors import UNREADY, first_line, meaning
 from leasemill.store.postgres.wire.listen import Teller
-from leasemill.store.presence import Presence
 
 AnswerT = TypeVar("AnswerT")
 UserConnection: TypeAlias = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
 
 
-class BoundStore(Verbs):
+class BoundStore(Store):
     """A store whose enqueue joins the caller's transaction. Owns neither the store nor the connection."""
 
     def __init__(
         self,
-        store: FullStore,
+        store: Store,
         database: Database,
         teller: Teller,
         register: Callable[[Sequence[JobSpec]], None],
         connection: object,
     ) -> None:
         super().__init__(store.entropy)
+        self.name = store.name
+        self.presence = store.presence
         if not isinstance(connection, psycopg.Connection | psycopg.AsyncConnection):
             raise Invalid(
                 f"using() takes a psycopg.Connection or psycopg.AsyncConnection, not a {type(connection).__name__}: "
@@ -54,10 +56,6 @@ class BoundStore(Verbs):
         self._teller = teller
         self._register = register
         self._connection: UserConnection = connection
-
-    @property
-    def presence(self) -> Presence:
-        return self._store.presence
 
     def run(self, command: c.Command[AnswerT]) -> AnswerT:
         if not isinstance(command, c.Enqueue):
