@@ -35,7 +35,8 @@ async def walk(run: Run, harness: Harness, name: str) -> list[Any]:
         return answer
 
     def claim(limit: int, request: str, kinds: dict[str, Policy]) -> c.Claim:
-        return c.Claim("worker", [name], limit, harness.store.entropy.tokens(limit), f"{request}-{name}", kinds)
+        tokens = [f"{request}-token-{number}" for number in range(limit)]
+        return c.Claim("worker", [name], limit, tokens, f"{request}-{name}", kinds)
 
     ids = [f"{name}-{number}" for number in range(5)]
     jobs = [spec(job_id, queue=name) for job_id in ids]
