@@ -17,31 +17,11 @@ numbers the contract leaves open: sequence numbers and fences rise, but need not
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-pytest.register_assert_rewrite(
-    *(
-        f"{__name__}.{module}"
-        for module in (
-            "acquire",
-            "awaiting",
-            "claim",
-            "ends",
-            "enqueue",
-            "execution",
-            "failure",
-            "identity",
-            "lanes",
-            "lease",
-            "operate",
-            "reading",
-            "refusing",
-            "steps",
-            "watching",
-            "worklease",
-        )
-    )
-)
+pytest.register_assert_rewrite(*(f"{__name__}.{path.stem}" for path in Path(__file__).parent.glob("[a-z]*.py")))
 
 from leasemill.testing.conformance.acquire import Acquiring  # noqa: E402  (asserts are rewritten at import)
 from leasemill.testing.conformance.awaiting import Awaiting  # noqa: E402
@@ -62,8 +42,11 @@ from leasemill.testing.conformance.lease import Leases  # noqa: E402
 from leasemill.testing.conformance.operate import Operating  # noqa: E402
 from leasemill.testing.conformance.reading import Reading  # noqa: E402
 from leasemill.testing.conformance.refusing import Refusing  # noqa: E402
+from leasemill.testing.conformance.reports import Reporting  # noqa: E402
+from leasemill.testing.conformance.transitions import Transitions  # noqa: E402
 from leasemill.testing.conformance.watching import Watching  # noqa: E402
 from leasemill.testing.conformance.worklease import WorkLeases  # noqa: E402
+from leasemill.testing.conformance.worklease_terms import WorkLeaseTerms  # noqa: E402
 
 __all__ = ["ConformanceSuite", "DurableHarness", "Harness", "KeptHarness", "ReopeningHarness"]
 
@@ -74,11 +57,14 @@ class ConformanceSuite(
     Enqueuing,
     Claiming,
     Leases,
+    Reporting,
+    Transitions,
     Executing,
     Failing,
     Lanes,
     Acquiring,
     WorkLeases,
+    WorkLeaseTerms,
     Operating,
     Reading,
     Watching,
