@@ -13,8 +13,7 @@ from typing import Annotated
 from fastapi import FastAPI, Header, HTTPException
 from pydantic import BaseModel
 
-from leasemill import App, Context
-from leasemill.errors import JobConflict, NotFound, Unavailable
+from leasemill import App, Context, JobConflict, NotFound, Unavailable
 
 jobs = App()
 

@@ -1,7 +1,7 @@
 """Leasemill: durable jobs for Python, held by a lease, fenced by a token, applied once.
 
-The public names live here. Nothing heavy may be imported by this module: `leasemill --help` pays for it, so each name
-is imported when it is first used.
+The public names. Nothing heavy may be imported by this module, because `leasemill --help` pays for it: each name is
+imported when it is first used.
 """
 
 from typing import TYPE_CHECKING
@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 __all__ = [
+    "ONCE_TABLE_SQL",
     "AcquireStatus",
     "App",
+    "AsyncTransaction",
     "BacklogOrder",
     "Broken",
     "Call",
@@ -38,18 +40,23 @@ __all__ = [
     "RetryAfter",
     "SucceedStatus",
     "TokenMismatch",
+    "Transaction",
     "Unavailable",
     "WorkLease",
     "Worker",
     "WorkerStuck",
     "__version__",
+    "configure_logging",
     "open_store",
 ]
 
 if TYPE_CHECKING:
     from leasemill.api.app import App
+    from leasemill.api.commit import AsyncTransaction, Transaction
     from leasemill.api.context import Context
+    from leasemill.api.effects import ONCE_TABLE_SQL
     from leasemill.api.job import Call, FixedLane, JobHandle, JobType
+    from leasemill.api.logs import configure_logging
     from leasemill.api.outcomes import Fail, Release, RetryAfter
     from leasemill.api.policy import Retry
     from leasemill.api.worklease import AcquireStatus, FailStatus, SucceedStatus, WorkLease
@@ -73,45 +80,43 @@ if TYPE_CHECKING:
         WorkerStuck,
     )
     from leasemill.kernel.model import JobState
-    from leasemill.store.base import open_store
+    from leasemill.store.opening import open_store
     from leasemill.worker.worker import Worker
 else:
-    _HOMES = {
-        "AcquireStatus": "leasemill.api.worklease",
-        "App": "leasemill.api.app",
-        "BacklogOrder": "leasemill.errors",
-        "Broken": "leasemill.errors",
-        "Call": "leasemill.api.job",
-        "Context": "leasemill.api.context",
-        "Fail": "leasemill.api.outcomes",
-        "FailStatus": "leasemill.api.worklease",
-        "FixedLane": "leasemill.api.job",
-        "Invalid": "leasemill.errors",
-        "JobCancelled": "leasemill.errors",
-        "JobConflict": "leasemill.errors",
-        "JobDead": "leasemill.errors",
-        "JobFailed": "leasemill.errors",
-        "JobHandle": "leasemill.api.job",
-        "JobState": "leasemill.kernel.model",
-        "JobType": "leasemill.api.job",
-        "LeaseLost": "leasemill.errors",
-        "LeaseNotFound": "leasemill.errors",
-        "LeasemillError": "leasemill.errors",
-        "NoResult": "leasemill.errors",
-        "NotFound": "leasemill.errors",
-        "QueueRefused": "leasemill.errors",
-        "Refused": "leasemill.errors",
-        "Release": "leasemill.api.outcomes",
-        "Retry": "leasemill.api.policy",
-        "RetryAfter": "leasemill.api.outcomes",
-        "SucceedStatus": "leasemill.api.worklease",
-        "TokenMismatch": "leasemill.errors",
-        "Unavailable": "leasemill.errors",
-        "WorkLease": "leasemill.api.worklease",
-        "Worker": "leasemill.worker.worker",
-        "WorkerStuck": "leasemill.errors",
-        "open_store": "leasemill.store.base",
+    _MODULES = {
+        "leasemill.api.app": ["App"],
+        "leasemill.api.commit": ["AsyncTransaction", "Transaction"],
+        "leasemill.api.context": ["Context"],
+        "leasemill.api.effects": ["ONCE_TABLE_SQL"],
+        "leasemill.api.job": ["Call", "FixedLane", "JobHandle", "JobType"],
+        "leasemill.api.logs": ["configure_logging"],
+        "leasemill.api.outcomes": ["Fail", "Release", "RetryAfter"],
+        "leasemill.api.policy": ["Retry"],
+        "leasemill.api.worklease": ["AcquireStatus", "FailStatus", "SucceedStatus", "WorkLease"],
+        "leasemill.errors": [
+            "BacklogOrder",
+            "Broken",
+            "Invalid",
+            "JobCancelled",
+            "JobConflict",
+            "JobDead",
+            "JobFailed",
+            "LeaseLost",
+            "LeaseNotFound",
+            "LeasemillError",
+            "NoResult",
+            "NotFound",
+            "QueueRefused",
+            "Refused",
+            "TokenMismatch",
+            "Unavailable",
+            "WorkerStuck",
+        ],
+        "leasemill.kernel.model": ["JobState"],
+        "leasemill.store.opening": ["open_store"],
+        "leasemill.worker.worker": ["Worker"],
     }
+    _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
     def __getattr__(name):
         from importlib import import_module  # noqa: PLC0415  (only when a name is first used)

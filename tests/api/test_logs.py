@@ -28,7 +28,7 @@ def untouched_root() -> Iterator[None]:
 
 def lines(log_format: logs.LogFormat, app: App) -> list[str]:
     stream = io.StringIO()
-    logs.configure(log_format, "INFO", stream)
+    logs.configure_logging(log_format, "INFO", stream)
     drain(app)
     return stream.getvalue().splitlines()
 
@@ -71,7 +71,7 @@ def test_json_lines_carry_the_job_whatever_logger_wrote_them() -> None:
 @pytest.mark.usefixtures("untouched_root")
 def test_every_line_of_a_process_that_is_one_workers_carries_its_id() -> None:
     stream = io.StringIO()
-    logs.configure("json", "INFO", stream, worker_id="mill-1")
+    logs.configure_logging("json", "INFO", stream, worker_id="mill-1")
     in_thread = threading.Thread(target=logging.getLogger("leasemill.wal").warning, args=["from a thread of the store"])
     in_thread.start()
     in_thread.join()

@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 from leasemill import __version__
 from leasemill.cli import COMMANDS, main
 from leasemill.kernel.model import JobState
-from leasemill.store.base import open_store
+from leasemill.store.opening import open_store
 from leasemill.worker.presence import RunningJob, WorkerRecord, encode_record
 
 TASKS = """

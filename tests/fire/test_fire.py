@@ -13,7 +13,8 @@ import pytest
 from leasemill.api.job import JobType
 from leasemill.errors import Unavailable
 from leasemill.kernel.model import JobState
-from leasemill.store.base import Store, open_store
+from leasemill.store.base import Store
+from leasemill.store.opening import open_store
 from leasemill.store.postgres.wire import connections as pool
 from leasemill.testing.rules import rule
 from leasemill.worker.process import EXIT_OVERRUN

@@ -27,7 +27,8 @@ from leasemill.demo.trail import TRAIL_VARIABLE, Trail, What
 from leasemill.errors import LeaseLost
 from leasemill.kernel.decide import followup_id
 from leasemill.kernel.model import Job, JobSpec, JobState
-from leasemill.store.base import Store, open_store
+from leasemill.store.base import Store
+from leasemill.store.opening import open_store
 from tests.lab.processes import IMPORT_PATH, TookTooLong, WorkerProcess, wait_until
 
 LEASE_S: Final = 1.0

@@ -12,7 +12,8 @@ from click.testing import CliRunner, Result
 from leasemill.cli import main
 from leasemill.kernel.commands import AckReport, Acquired, AcquireRequest, NackReport
 from leasemill.kernel.model import JobSpec, JobState, OnFailure, Policy
-from leasemill.store.base import Store, open_store
+from leasemill.store.base import Store
+from leasemill.store.opening import open_store
 
 BLOCK = Policy(max_retries=0, on_failure=OnFailure.BLOCK)
 

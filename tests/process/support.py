@@ -13,7 +13,8 @@ from leasemill import JobHandle, JobState
 from leasemill.demo.trail import TRAIL_VARIABLE, Trail
 from leasemill.kernel.decide import followup_id
 from leasemill.kernel.model import Job
-from leasemill.store.base import Store, open_store
+from leasemill.store.base import Store
+from leasemill.store.opening import open_store
 from tests.lab.processes import IMPORT_PATH, WorkerProcess, wait_until
 from tests.process import jobs
 

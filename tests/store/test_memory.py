@@ -12,8 +12,8 @@ import pytest
 from leasemill.errors import Invalid, Unavailable
 from leasemill.kernel.commands import AckReport, Enqueued
 from leasemill.kernel.model import SECOND, JobSpec, JobState
-from leasemill.store.base import open_store
 from leasemill.store.memory import MemoryStore
+from leasemill.store.opening import open_store
 from leasemill.store.signal import Signal
 from leasemill.store.sources import SteadyClock, SystemEntropy
 from leasemill.testing.clock import ManualClock, SeededEntropy

@@ -139,7 +139,7 @@ async def test_a_second_commit_opened_before_the_first_was_sent_is_refused_too(a
 
     (error,) = await run_and_catch(app, nested)
     assert isinstance(error, Invalid)
-    assert "commits twice" in str(error)
+    assert "has committed in this run already" in str(error)
 
 
 async def test_a_commit_is_used_inside_its_block_and_on_the_loop_with_async_with(app: App) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from leasemill import App, Context, JobState, Worker
-from leasemill.api.context import LossSignal
+from leasemill.api.loss import LossSignal
 from leasemill.errors import Broken
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec, Terms

@@ -14,7 +14,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from leasemill.store.base import URL_VARIABLE
+from leasemill.store.url import URL_VARIABLE
 from tests.lab.processes import TookTooLong
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "partitioned_stream" / "payments.py"

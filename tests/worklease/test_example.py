@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from leasemill import WorkLease
-from leasemill.store.base import URL_VARIABLE
+from leasemill.store.url import URL_VARIABLE
 from tests.worklease.kills import EXAMPLE
 
 

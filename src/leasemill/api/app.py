@@ -21,7 +21,9 @@ from leasemill.api.policy import Duration, LeasePreset, OnFailureChoice, Retry, 
 from leasemill.errors import Invalid
 from leasemill.kernel.model import OnFailure
 from leasemill.kernel.validate import check_name
-from leasemill.store.base import Store, choose_url, hidden_password, open_store
+from leasemill.store.base import Store
+from leasemill.store.opening import open_store
+from leasemill.store.url import choose_url, hidden_password
 
 P = ParamSpec("P")
 R = TypeVar("R")

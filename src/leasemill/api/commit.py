@@ -11,9 +11,10 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar, assert_never
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeAlias, TypeVar, assert_never
 
 from leasemill.api.job import JobHandle, JobType
+from leasemill.api.loss import LossSignal
 from leasemill.errors import Invalid, JobConflict, LeaseLost, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.decide import followup_id
@@ -25,13 +26,21 @@ if TYPE_CHECKING:
     import psycopg
     from psycopg.abc import Params
 
-    from leasemill.api.context import Context
-
     Query: TypeAlias = str | bytes | psycopg.sql.SQL | psycopg.sql.Composed
 
 P = ParamSpec("P")
 R = TypeVar("R")
 AnswerT = TypeVar("AnswerT")
+
+
+class Handling(Protocol):
+    """What a commit needs of the run it belongs to; `Context` is it."""
+
+    lost: LossSignal
+    commit_sent: c.Commit | None
+
+    @property
+    def seconds_left(self) -> float: ...
 
 
 class _Work:
@@ -116,14 +125,14 @@ class AsyncTransaction(_Work):
 class Boundary:
     """What `ctx.commit()` gives: enter it with `with` in a thread, with `async with` on the event loop."""
 
-    __slots__ = ("_block", "_command", "_context", "_job", "_lease", "_store", "_work")
+    __slots__ = ("_block", "_command", "_job", "_lease", "_run", "_store", "_work")
 
-    def __init__(self, context: Context, lease: c.Lease, job: JobType[..., Any], store: Store) -> None:
-        self._context = context
+    def __init__(self, run: Handling, lease: c.Lease, job: JobType[..., Any], store: Store) -> None:
+        self._run = run
         self._lease = lease
         self._job = job
         self._store = store
-        self._block = store.block(lease, context.seconds_left)
+        self._block = store.block(lease, run.seconds_left)
         self._work: Transaction | AsyncTransaction | None = None
         self._command: c.Commit | None = None
 
@@ -164,7 +173,7 @@ class Boundary:
                 return call()
             except Unavailable:
                 failures += 1
-                if self._context.lost.wait(backoff_s(failures, self._store.entropy.jitter())):
+                if self._run.lost.wait(backoff_s(failures, self._store.entropy.jitter())):
                     raise self._given_up() from None
 
     # In async handlers
@@ -201,20 +210,23 @@ class Boundary:
                 return await call()
             except Unavailable:
                 failures += 1
-                if self._context.lost.is_set():
+                if self._run.lost.is_set():
                     raise self._given_up() from None
                 await asyncio.sleep(backoff_s(failures, self._store.entropy.jitter()))
 
     # In both
 
     def _check_first(self) -> None:
-        if self._context.is_committed or self._work is not None:
-            raise Invalid(f"job {self._lease.job.id!r} commits twice in this run; one commit holds everything")
+        if self._run.commit_sent is not None or self._work is not None:
+            raise self._repeated()
+
+    def _repeated(self) -> Invalid:
+        return Invalid(f"job {self._lease.job.id!r} has committed in this run already; one commit holds everything")
 
     def _refuse(self, outcome: c.CommitOutcome | None) -> None:
         """A block whose lease is lost, or whose job has committed, does not run."""
         if isinstance(outcome, c.Committed):
-            raise Invalid(f"job {self._lease.job.id!r} has committed in this run already; one commit holds everything")
+            raise self._repeated()
         if outcome is not None:
             self._settle(outcome)
 
@@ -226,9 +238,9 @@ class Boundary:
         """The commit that is about to be sent."""
         assert self._work is not None
         self._close()
-        if self._context.is_committed:
-            raise Invalid(f"job {self._lease.job.id!r} commits twice in this run; one commit holds everything")
-        self._command = self._context._commit = self._work._command()
+        if self._run.commit_sent is not None:
+            raise self._repeated()
+        self._command = self._run.commit_sent = self._work._command()
         return self._command
 
     def _settle(self, outcome: c.CommitOutcome | None) -> None:
@@ -238,7 +250,7 @@ class Boundary:
             case c.Conflict(job_id=job_id):
                 raise JobConflict(job_id)
             case c.Lost(reason=reason, current_attempt=current_attempt):
-                self._context.lost.set(reason)
+                self._run.lost.set(reason)
                 raise self._lost(reason, current_attempt)
             case None:
                 raise Unavailable(
@@ -249,12 +261,12 @@ class Boundary:
 
     def _forget_unless_lost(self) -> None:
         """X6: a commit that is refused whole did not happen, and the lease is as it was: another may be tried."""
-        if not self._context.lost.is_set() and self._context._commit is self._command:
-            self._context._commit = None
+        if not self._run.lost.is_set() and self._run.commit_sent is self._command:
+            self._run.commit_sent = None
 
     def _given_up(self) -> LeaseLost:
         """The store was not heard until the lease was over: that is a loss, not a failure of the handler."""
-        self._context.lost.set("it could not be extended in time")
+        self._run.lost.set("it could not be extended in time")
         return self._lost("expired", self._lease.attempt)
 
     def _lost(self, reason: str, current_attempt: int) -> LeaseLost:

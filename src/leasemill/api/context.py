@@ -6,7 +6,6 @@ Everything here is about one execution. What `commit` does is in `commit.py`, ef
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import MutableMapping
 from datetime import UTC, datetime, timedelta
@@ -15,59 +14,12 @@ from typing import Any, Final
 from leasemill.api import effects
 from leasemill.api.commit import Boundary
 from leasemill.api.job import JobType
+from leasemill.api.loss import LossSignal
 from leasemill.errors import Invalid, LeaseLost
 from leasemill.kernel import commands as c
 from leasemill.store.base import Store
 
 NOTE_LENGTH: Final = 200
-
-_events_lock: Final = threading.Lock()
-
-
-class LossSignal:
-    """Tells a handler, in whatever thread it runs, that the job is not its own any more.
-
-    Set by the worker, and by time: past `held_until` (the worker's monotonic time) the lease may be somebody else's
-    even if nobody could tell us so.
-    """
-
-    __slots__ = ("_event", "held_until", "reason")
-
-    def __init__(self, held_until: float) -> None:
-        self.held_until = held_until
-        self.reason: str | None = None
-        self._event: threading.Event | None = None
-
-    def is_set(self) -> bool:
-        return self.reason is not None or time.monotonic() >= self.held_until
-
-    def set(self, reason: str) -> None:
-        with _events_lock:
-            if self.reason is None:
-                self.reason = reason
-            if self._event is not None:
-                self._event.set()
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it is set, at most this many seconds; True if it is."""
-        event = self._made_event()
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while not self.is_set():
-            now = time.monotonic()
-            until = self.held_until if deadline is None else min(deadline, self.held_until)
-            if event.wait(max(0.0, until - now)):
-                return True
-            if deadline is not None and time.monotonic() >= deadline:
-                return self.is_set()
-        return True
-
-    def _made_event(self) -> threading.Event:
-        with _events_lock:
-            if self._event is None:
-                self._event = threading.Event()
-                if self.reason is not None:
-                    self._event.set()
-            return self._event
 
 
 class Progress:
@@ -92,7 +44,17 @@ class JobLogger(logging.LoggerAdapter[logging.Logger]):
 class Context:
     """One run of a job, as its handler sees it."""
 
-    __slots__ = ("_applied", "_commit", "_job", "_lease", "_logger", "_store", "latest_progress", "lost", "timeout_at")
+    __slots__ = (
+        "_applied",
+        "_job",
+        "_lease",
+        "_logger",
+        "_store",
+        "commit_sent",
+        "latest_progress",
+        "lost",
+        "timeout_at",
+    )
 
     def __init__(
         self, lease: c.Lease, job: JobType[..., Any], store: Store, lost: LossSignal, timeout_at: float
@@ -106,7 +68,8 @@ class Context:
         self.timeout_at = timeout_at
         """The deadline in monotonic time; later when others have blocked the event loop."""
         self._logger: JobLogger | None = None
-        self._commit: c.Commit | None = None
+        self.commit_sent: c.Commit | None = None
+        """The commit of this run, from when it is about to be sent."""
         self._applied: set[str] | None = None
 
     @property
@@ -166,11 +129,11 @@ class Context:
     @property
     def is_committed(self) -> bool:
         """The commit of this run has been sent; from then on the job can only succeed, or be somebody else's."""
-        return self._commit is not None
+        return self.commit_sent is not None
 
     @property
     def has_committed_without_result(self) -> bool:
-        return self._commit is not None and self._commit.result is None
+        return self.commit_sent is not None and self.commit_sent.result is None
 
     @property
     def logger(self) -> JobLogger:
@@ -190,7 +153,7 @@ class Context:
         its result; on PostgreSQL with what `tx.execute` wrote. Raises LeaseLost if the job is not this handler's any
         more: then nothing happened; stop.
         """
-        if self._commit is not None:
+        if self.commit_sent is not None:
             raise Invalid(f"job {self.job_id!r} has committed in this run already; one commit holds everything")
         return Boundary(self, self._lease, self._job, self._store)
 

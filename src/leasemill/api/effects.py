@@ -22,7 +22,7 @@ from urllib.parse import quote
 from leasemill.errors import Invalid
 
 TABLE: Final = "leasemill_once"
-CREATE: Final = f"""create table if not exists {TABLE} (
+ONCE_TABLE_SQL: Final = f"""create table if not exists {TABLE} (
   job varchar(200) not null,
   effect varchar(100) not null,
   fence bigint not null,
@@ -137,7 +137,7 @@ class Once:
 
     def _put_guard_in_new_table(self) -> bool:
         try:
-            self._say(CREATE)
+            self._say(ONCE_TABLE_SQL)
         except self._module.Error:
             self._back_to_savepoint()  # somebody made it in the same moment; whatever else it was, the insert says it
         try:

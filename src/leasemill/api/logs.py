@@ -69,7 +69,7 @@ class TextFormatter(logging.Formatter):
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
-def configure(
+def configure_logging(
     log_format: LogFormat = "text",
     level: int | str = "INFO",
     stream: TextIO | None = None,

@@ -12,7 +12,7 @@ from leasemill.cli.opening import url_option
 from leasemill.cli.output import json_option, print_json
 from leasemill.errors import Invalid
 from leasemill.operator.wording import counted
-from leasemill.store.base import URL_VARIABLE, hidden_password
+from leasemill.store.url import URL_VARIABLE, hidden_password
 
 if TYPE_CHECKING:
     import psycopg

@@ -32,7 +32,9 @@ from leasemill.errors import Refused, Unavailable
 from leasemill.kernel.model import JobState
 from leasemill.kernel.operate import ENDED_STATES
 from leasemill.operator.wording import counted
-from leasemill.store.base import Store, hidden_password, open_store
+from leasemill.store.base import Store
+from leasemill.store.opening import open_store
+from leasemill.store.url import hidden_password
 
 WORKERS: Final = 3
 LANES: Final = 20

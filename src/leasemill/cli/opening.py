@@ -13,7 +13,9 @@ from contextlib import contextmanager
 import click
 
 from leasemill.errors import NotFound, Refused
-from leasemill.store.base import DEFAULT_URL, URL_VARIABLE, Store, choose_url, open_store
+from leasemill.store.base import Store
+from leasemill.store.opening import open_store
+from leasemill.store.url import DEFAULT_URL, URL_VARIABLE, choose_url
 
 url_option = click.option(
     "--url",

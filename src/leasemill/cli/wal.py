@@ -13,7 +13,7 @@ import msgspec
 from leasemill.cli.output import instant, json_option, print_json
 from leasemill.kernel.model import NEVER
 from leasemill.operator.wording import counted
-from leasemill.store.base import hidden_password
+from leasemill.store.url import hidden_password
 from leasemill.store.wal.disk import holds_log
 from leasemill.store.wal.options import parse_folder_url
 

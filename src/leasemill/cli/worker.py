@@ -84,7 +84,7 @@ def worker(
     from leasemill.worker.worker import Worker  # noqa: PLC0415
 
     worker_id = worker_id or new_worker_id()
-    logs.configure(log_format, log_level.upper(), worker_id=worker_id)
+    logs.configure_logging(log_format, log_level.upper(), worker_id=worker_id)
     loaded = load_app(app, url)
     weights = dict(map(weighted, queues))
     warn_of_unknown(weights, loaded)

@@ -22,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Protocol, Self
 
-from leasemill.store.base import URL_VARIABLE
+from leasemill.store.url import URL_VARIABLE
 from leasemill.store.wal.disk import LOCK_NAME
 from leasemill.store.wal.options import parse_folder_url
 

@@ -1,4 +1,4 @@
-"""What a store is: one class of verbs, readings and operations over `run`, and how a store is opened.
+"""What a store is: one class of verbs, readings and operations over `run`.
 
 Every store passes the whole conformance suite (`leasemill.testing.conformance`) or is not a store. A store derives from
 `Store` and supplies `run` and `arun`, which take any command of `kernel.commands` and return when its answer is
@@ -8,15 +8,12 @@ method builds a command and runs it; async code writes `await store.arun(command
 
 from __future__ import annotations
 
-import os
-import re
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Final, Protocol, Self, TypeVar
+from typing import Protocol, Self, TypeVar
 
-from leasemill.errors import Invalid, Refused
+from leasemill.errors import Invalid
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import Action, Job, JobSpec, Policy
 from leasemill.kernel.validate import BATCH_ITEMS
@@ -27,11 +24,6 @@ from leasemill.store.presence import Presence
 from leasemill.store.sources import Entropy, SystemEntropy
 
 AnswerT = TypeVar("AnswerT")
-
-URL_VARIABLE: Final = "LEASEMILL_URL"
-DEFAULT_URL: Final = "file:./.leasemill"
-ACCOUNT: Final = re.compile(r"^([^:]*:/*[^:@/?]*):.*@", re.DOTALL)
-SECRET_OPTION: Final = re.compile(r"(?i)(\w*(?:password|passwd|secret))\s*=[^&]*")
 
 
 class Watch(Protocol):
@@ -209,37 +201,3 @@ class Store(ABC):
 
     def prune(self, before: int, *, keep: int, limit: int = 1_000) -> int:
         return self.run(c.Prune(before, keep, limit))
-
-
-def hidden_password(url: str) -> str:
-    """A store's URL as it may be shown: rather too much is hidden than too little, also in one that is wrong."""
-    if url.startswith("file:"):
-        return url
-    return SECRET_OPTION.sub(r"\1=***", ACCOUNT.sub(r"\1:***@", url))
-
-
-def choose_url(url: str | None = None) -> str:
-    """The store to use: the one named explicitly, else the environment's, else a folder in the working directory."""
-    return url if url is not None else os.environ.get(URL_VARIABLE) or DEFAULT_URL
-
-
-def open_store(url: str) -> Store:
-    """Open the store a URL names: `file:PATH` (a folder), `postgresql://…`, `memory:` (this process, gone with it)."""
-    scheme, separator, _ = url.partition(":")
-    if scheme == "file" and separator:
-        if sys.platform == "win32":
-            raise Refused("a file: store needs Linux or macOS: use postgresql://, or memory: for tests")
-        from leasemill.store.wal.store import open_folder  # noqa: PLC0415  (a store is imported when it is used)
-
-        return open_folder(url)
-    if scheme == "memory" and separator:
-        from leasemill.store.memory import MemoryStore  # noqa: PLC0415  (a store is imported when it is used)
-
-        return MemoryStore()
-    if scheme in {"postgresql", "postgres"} and separator:
-        from leasemill.store.postgres import open_postgres  # noqa: PLC0415  (a store is imported when it is used)
-
-        return open_postgres(url)
-    raise Invalid(
-        f"{hidden_password(url)!r} names no store: write file:PATH, memory: or postgresql://user@host/database"
-    )

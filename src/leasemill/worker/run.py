@@ -8,8 +8,9 @@ import time
 from enum import Enum, auto
 from typing import Any
 
-from leasemill.api.context import Context, LossSignal
+from leasemill.api.context import Context
 from leasemill.api.job import JobType
+from leasemill.api.loss import LossSignal
 from leasemill.errors import Invalid
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND

@@ -14,7 +14,7 @@ from leasemill.cli import main
 from leasemill.errors import Invalid, Refused, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec
-from leasemill.store.base import open_store
+from leasemill.store.opening import open_store
 from leasemill.store.postgres.admin.migrate import applied, migrate, migrations
 from leasemill.store.postgres.store import PostgresStore
 from leasemill.store.postgres.wire.statements import Statements, statement

@@ -20,7 +20,7 @@ from leasemill.cli import main
 from leasemill.errors import Refused, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec, Policy
-from leasemill.store.base import open_store
+from leasemill.store.opening import open_store
 from leasemill.store.postgres.store import PostgresStore
 from leasemill.store.postgres.wire.errors import not_let_in, not_reached
 from leasemill.store.postgres.wire.url import parse_url

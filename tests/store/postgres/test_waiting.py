@@ -9,7 +9,8 @@ import psycopg
 import pytest
 
 from leasemill.api.job import JobHandle
-from leasemill.store.base import Store, open_store
+from leasemill.store.base import Store
+from leasemill.store.opening import open_store
 from leasemill.store.postgres.store import PostgresStore
 from leasemill.store.postgres.wire import waiters
 from leasemill.testing.rules import rule

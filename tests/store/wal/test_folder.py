@@ -24,7 +24,7 @@ from leasemill.cli import main
 from leasemill.errors import Broken, Invalid, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, JobSpec, JobState, LossReason, Policy
-from leasemill.store.base import open_store
+from leasemill.store.opening import open_store
 from leasemill.store.wal.clock import RealMachine
 from leasemill.store.wal.disk import refuse_network_file_system
 from leasemill.store.wal.format import FRAME_HEADER, Kind, checksum, frame_bytes

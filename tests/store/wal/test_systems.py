@@ -13,7 +13,7 @@ import pytest
 
 from leasemill.errors import Refused
 from leasemill.kernel.model import JobSpec
-from leasemill.store.base import open_store
+from leasemill.store.opening import open_store
 from leasemill.store.wal import clock, disk
 from leasemill.store.wal.store import FileStore
 from leasemill.testing.rules import rule

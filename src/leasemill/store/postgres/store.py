@@ -24,7 +24,7 @@ from leasemill.kernel.decide import offset_id
 from leasemill.kernel.model import JobSpec
 from leasemill.kernel.operate import ENDED_STATES, redriven_states
 from leasemill.kernel.validate import check
-from leasemill.store.base import Store, Watch, hidden_password
+from leasemill.store.base import Store, Watch
 from leasemill.store.ends import Cancellations, Ends, Subscription
 from leasemill.store.postgres import admission, reading, retention
 from leasemill.store.postgres.admin.migrate import applied, migrate, migrations
@@ -45,6 +45,7 @@ from leasemill.store.postgres.wire.waiters import PostgresEndWatch, Waiters
 from leasemill.store.signal import Signal
 from leasemill.store.sources import Clock, Entropy
 from leasemill.store.threads import Threads
+from leasemill.store.url import hidden_password
 
 AnswerT = TypeVar("AnswerT")
 ReportT = TypeVar("ReportT", c.StartReport, c.LeaseRef, c.AckReport, c.NackReport, c.ReleaseReport)

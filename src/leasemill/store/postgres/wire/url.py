@@ -17,8 +17,8 @@ from msgspec import Struct
 from psycopg.conninfo import conninfo_to_dict
 
 from leasemill.errors import Invalid
-from leasemill.store.base import hidden_password
 from leasemill.store.postgres.wire.statements import check_schema
+from leasemill.store.url import hidden_password
 
 
 class PostgresOptions(Struct, frozen=True):

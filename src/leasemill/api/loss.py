@@ -1,0 +1,55 @@
+"""How a handler learns, in whatever thread it runs, that its lease is lost."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Final
+
+_events_lock: Final = threading.Lock()
+
+
+class LossSignal:
+    """Set when the job is no longer this handler's.
+
+    Set by the worker, and by time: past `held_until` (the worker's monotonic time) another worker may have the job,
+    even if the store could not report it.
+    """
+
+    __slots__ = ("_event", "held_until", "reason")
+
+    def __init__(self, held_until: float) -> None:
+        self.held_until = held_until
+        self.reason: str | None = None
+        self._event: threading.Event | None = None
+
+    def is_set(self) -> bool:
+        return self.reason is not None or time.monotonic() >= self.held_until
+
+    def set(self, reason: str) -> None:
+        with _events_lock:
+            if self.reason is None:
+                self.reason = reason
+            if self._event is not None:
+                self._event.set()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it is set, at most this many seconds; True if it is."""
+        event = self._made_event()
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not self.is_set():
+            now = time.monotonic()
+            until = self.held_until if deadline is None else min(deadline, self.held_until)
+            if event.wait(max(0.0, until - now)):
+                return True
+            if deadline is not None and time.monotonic() >= deadline:
+                return self.is_set()
+        return True
+
+    def _made_event(self) -> threading.Event:
+        with _events_lock:
+            if self._event is None:
+                self._event = threading.Event()
+                if self.reason is not None:
+                    self._event.set()
+            return self._event

@@ -1,0 +1,31 @@
+"""Opening the store that a URL names. Each kind of store is imported when it is first opened."""
+
+from __future__ import annotations
+
+import sys
+
+from leasemill.errors import Invalid, Refused
+from leasemill.store.base import Store
+from leasemill.store.url import hidden_password
+
+
+def open_store(url: str) -> Store:
+    """Open the store a URL names: `file:PATH` (a folder), `postgresql://…`, `memory:` (this process, gone with it)."""
+    scheme, separator, _ = url.partition(":")
+    if scheme == "file" and separator:
+        if sys.platform == "win32":
+            raise Refused("a file: store needs Linux or macOS: use postgresql://, or memory: for tests")
+        from leasemill.store.wal.store import open_folder  # noqa: PLC0415
+
+        return open_folder(url)
+    if scheme == "memory" and separator:
+        from leasemill.store.memory import MemoryStore  # noqa: PLC0415
+
+        return MemoryStore()
+    if scheme in {"postgresql", "postgres"} and separator:
+        from leasemill.store.postgres import open_postgres  # noqa: PLC0415
+
+        return open_postgres(url)
+    raise Invalid(
+        f"{hidden_password(url)!r} names no store: write file:PATH, memory: or postgresql://user@host/database"
+    )
