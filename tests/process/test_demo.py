@@ -21,15 +21,15 @@ def run_demo(*options: str, **environment: str) -> tuple[int, str, str]:
     return ran.returncode, ran.stdout, ran.stderr
 
 
-def test_the_demo_holds_and_says_so() -> None:
+def test_the_demos_audit_holds() -> None:
     code, output, errors = run_demo("--jobs", "200", "--json")
     assert code == 0, output + errors
-    told: dict[str, Any] = json.loads(output)
-    assert told["holds"]
-    assert (told["jobs"], told["effects_once"], told["lanes_in_order"]) == (200, 200, 20)
-    assert (told["effects_doubled"], told["effects_missing"]) == (0, 0)
-    assert told["handler_runs"] > 200
-    assert told["late_reports_refused"]["commit"] > 0
-    assert set(told["leases_expired"]) >= {"worker-1", "worker-2"}
-    assert told["ran_again_s"][-1] < 30
-    assert told["seconds"] < 60
+    result: dict[str, Any] = json.loads(output)
+    assert result["holds"]
+    assert (result["jobs"], result["effects_once"], result["lanes_in_order"]) == (200, 200, 20)
+    assert (result["effects_doubled"], result["effects_missing"]) == (0, 0)
+    assert result["handler_runs"] > 200
+    assert result["late_reports_refused"]["commit"] > 0
+    assert set(result["leases_expired"]) >= {"worker-1", "worker-2"}
+    assert result["ran_again_s"][-1] < 30
+    assert result["seconds"] < 60

@@ -14,11 +14,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Final, Protocol
+from typing import Final
 from urllib.parse import quote
 
 import click
@@ -26,13 +26,13 @@ import click
 from leasemill.cli.lazy import EXIT_REFUSED
 from leasemill.cli.output import json_option, print_json
 from leasemill.demo import ledger
+from leasemill.demo.audit import Audit, Disturbance, audit
 from leasemill.demo.trail import TRAIL_VARIABLE, Trail
 from leasemill.demo.workers import TookTooLong, WorkerProcess, wait_until
 from leasemill.errors import Refused, Unavailable
 from leasemill.kernel.model import JobState
 from leasemill.kernel.operate import ENDED_STATES
 from leasemill.operator.wording import counted
-from leasemill.store.base import Store
 from leasemill.store.opening import open_store
 from leasemill.store.url import hidden_password
 
@@ -68,8 +68,10 @@ def demo(kind: str, count: int, keep: bool, as_json: bool) -> None:
     """
     signal.signal(signal.SIGTERM, _exit)  # so that no worker outlives this command
     folder = Path(tempfile.mkdtemp(prefix="leasemill-demo-"))
-    cleaning = nullcontext() if keep else _removed(folder)
     began = time.monotonic()
+    cleaning = ExitStack()
+    if not keep:
+        cleaning.callback(shutil.rmtree, folder, ignore_errors=True)
     with cleaning, _screen(count, is_silent=as_json) as screen, _store_url(kind, folder) as url:
         result = _Demo(url, folder, count, screen).run()
     took_s = time.monotonic() - began
@@ -87,14 +89,6 @@ def demo(kind: str, count: int, keep: bool, as_json: bool) -> None:
 
 def _exit(number: int, frame: FrameType | None) -> None:
     sys.exit(128 + number)
-
-
-@contextmanager
-def _removed(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
@@ -117,11 +111,12 @@ def _store_url(kind: str, folder: Path) -> Iterator[str]:
 # What happens --------------------------------------------------------------------------------------------------
 
 
-class Screen(Protocol):
-    """Where the demo tells what happens."""
+@dataclass(frozen=True, slots=True)
+class Screen:
+    """Where the demo reports what happens: lines, and how many jobs are done."""
 
-    def say(self, text: str) -> None: ...
-    def show(self, done: int) -> None: ...
+    write: Callable[[str], object]
+    show: Callable[[int], object]
 
 
 class _Demo:
@@ -134,19 +129,19 @@ class _Demo:
         self._work_s = min(max(BUSY_S * LANES / count, 0.01), 0.25)
         self._deadline = time.monotonic() + LIMIT_S
 
-    def run(self) -> ledger.Audit:
+    def run(self) -> Audit:
         with ExitStack() as cleaning:
-            self._store = cleaning.enter_context(_opened(self._url))
+            self._store = cleaning.enter_context(open_store(self._url))
             cleaning.enter_context(ledger.app.bound_to(self._store))
             ledger.app.enqueue_many(ledger.calls(self._entries))
-            self._screen.say(f"{len(self._entries):,} jobs in {LANES} lanes enqueued in {hidden_password(self._url)}")
+            self._screen.write(f"{len(self._entries):,} jobs in {LANES} lanes enqueued in {hidden_password(self._url)}")
             self._working = [cleaning.enter_context(self._worker(it)) for it in range(1, WORKERS + 1)]
             first, second, third = self._working
-            self._screen.say(f"{WORKERS} workers started, leases of {ledger.LEASE_S:g} s")
+            self._screen.write(f"{WORKERS} workers started, leases of {ledger.LEASE_S:g} s")
             disturbance = self._disturb(first, second, third)
-            return ledger.audit(self._store, self._entries, self._trail, disturbance)
+            return audit(self._store, self._entries, self._trail, disturbance)
 
-    def _disturb(self, killed: WorkerProcess, stopped: WorkerProcess, left: WorkerProcess) -> ledger.Disturbance:
+    def _disturb(self, killed: WorkerProcess, stopped: WorkerProcess, left: WorkerProcess) -> Disturbance:
         """Whatever goes wrong, what there is by then is audited."""
         killed_at, exit_codes, trouble = math.inf, {}, None
         try:
@@ -154,11 +149,11 @@ class _Demo:
             self._stop_for_a_while(stopped)
             self._await_end()
             self._await("the continued worker to learn what it lost", lambda: not self._trail.unfinished(stopped.id))
-            self._screen.say("all jobs are done: stopping the workers")
+            self._screen.write("all jobs are done: stopping the workers")
             exit_codes = {worker.id: worker.end() for worker in (stopped, left)}
         except TookTooLong as error:
             trouble = str(error)
-        return ledger.Disturbance(killed.id, killed_at, stopped.id, exit_codes, trouble)
+        return Disturbance(killed.id, killed_at, stopped.id, exit_codes, trouble)
 
     def _worker(self, number: int) -> WorkerProcess:
         return WorkerProcess(
@@ -180,7 +175,7 @@ class _Demo:
         worker.kill()
         self._working.remove(worker)
         runs = len(self._trail.unfinished(worker.id))
-        self._screen.say(f"{worker.id} killed with -9: it was in the middle of {counted(runs, 'job')}")
+        self._screen.write(f"{worker.id} killed with -9: it was in the middle of {counted(runs, 'job')}")
         return killed_at
 
     def _stop_for_a_while(self, worker: WorkerProcess) -> None:
@@ -188,11 +183,11 @@ class _Demo:
         worker.stop(lambda: self._is_hit(worker), self._left_s())
         runs = self._trail.unfinished(worker.id)
         stopped_at = time.monotonic()
-        self._screen.say(f"{worker.id} stopped: it stands still in the middle of {counted(len(runs), 'job')}")
+        self._screen.write(f"{worker.id} stopped: it stands still in the middle of {counted(len(runs), 'job')}")
         self._await("its jobs to be done without it", lambda: all(self._has_succeeded(mark.job) for mark in runs))
         worker.resume()
         stopped_s = time.monotonic() - stopped_at
-        self._screen.say(
+        self._screen.write(
             f"{worker.id} continued after {stopped_s:.1f} s: another worker had taken over its jobs and finished them"
         )
 
@@ -245,74 +240,46 @@ class _Demo:
         return sum(counts.get(state, 0) for state in ENDED_STATES)
 
 
-@contextmanager
-def _opened(url: str) -> Iterator[Store]:
-    store = open_store(url)
-    try:
-        yield store
-    finally:
-        store.close()
-
-
 # What is shown -------------------------------------------------------------------------------------------------
-
-
-class _Plain:
-    """Lines, for files and pipes."""
-
-    def __init__(self, total: int) -> None:
-        self._total = total
-        self._tenths = 0
-
-    def say(self, text: str) -> None:
-        click.echo(text)
-
-    def show(self, done: int) -> None:
-        tenths = 10 * done // self._total
-        if tenths > self._tenths:
-            self._tenths = tenths
-            click.echo(f"  {done:,} of {self._total:,} jobs done")
-
-
-class _Silent:
-    def say(self, text: str) -> None:
-        pass
-
-    def show(self, done: int) -> None:
-        pass
 
 
 @contextmanager
 def _screen(total: int, *, is_silent: bool) -> Iterator[Screen]:
     if is_silent:
-        yield _Silent()
+        yield Screen(lambda text: None, lambda done: None)
     elif not sys.stdout.isatty():
-        yield _Plain(total)
+        yield Screen(click.echo, _Tenths(total).show)
     else:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415
 
         columns = (TextColumn("jobs done"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         with Progress(*columns, transient=True) as progress:
             task = progress.add_task("jobs", total=total)
-            yield _Live(
+            yield Screen(
                 lambda text: progress.console.print(text, highlight=False),
                 lambda done: progress.update(task, completed=done),
             )
 
 
-@dataclass(frozen=True, slots=True)
-class _Live:
-    """A bar that grows, with what happens above it."""
+class _Tenths:
+    """A line for every tenth of the jobs, for files and pipes."""
 
-    say: Callable[[str], None]
-    show: Callable[[int], None]
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._shown = 0
+
+    def show(self, done: int) -> None:
+        tenths = 10 * done // self._total
+        if tenths > self._shown:
+            self._shown = tenths
+            click.echo(f"  {done:,} of {self._total:,} jobs done")
 
 
-def _print(result: ledger.Audit, took_s: float) -> None:
+def _print(result: Audit, took_s: float) -> None:
     click.echo(f"\naudit, after {took_s:.1f} s")
     for finding in result.findings:
         verdict = {True: "ok", False: "WRONG", None: ""}[finding.holds]
-        click.echo(f"  {finding.name:<22} {verdict:<6} {finding.told}")
+        click.echo(f"  {finding.name:<22} {verdict:<6} {finding.text}")
         for example in finding.wrong[:EXAMPLES_SHOWN]:
             click.echo(f"  {'':<22} {'':<6} {example}")
     click.echo("the audit holds" if result.holds else "the audit does NOT hold")

@@ -1,7 +1,7 @@
-"""Lines that handlers leave outside the commit boundary, so that their runs can be told from their effects.
+"""Marks that handlers leave outside the commit boundary, so that runs can be counted apart from effects.
 
-Appended in one write each, by any number of processes, and never taken back: what stands here happened, whatever the
-store says. Times are of the monotonic clock, which all processes of a machine share.
+Each is a line, appended in one write by any number of processes and never removed: what is here happened, whatever the
+store holds. Times are of the monotonic clock, which all processes of a machine share.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ What: TypeAlias = Literal["began", "committed", "refused", "failed"]
 
 
 class Mark(Struct, frozen=True):
-    """One line: what a run of a job came to."""
+    """One line: a run of a job began, or how it ended."""
 
     at: float
     what: What
@@ -42,7 +42,7 @@ class Trail:
 
     @classmethod
     def of_process(cls) -> Trail:
-        """The trail whoever started this process wants."""
+        """The one named in this process's environment."""
         return cls(Path(os.environ[TRAIL_VARIABLE]))
 
     def leave(self, what: What, ctx: Context) -> None:
@@ -54,7 +54,7 @@ class Trail:
             os.close(fd)
 
     def marks(self, what: What | None = None, *, worker: str | None = None, job: str | None = None) -> list[Mark]:
-        """What was left so far, oldest first."""
+        """All marks so far, oldest first."""
         try:
             lines = self.path.read_bytes().splitlines()
         except FileNotFoundError:
@@ -69,7 +69,7 @@ class Trail:
         ]
 
     def unfinished(self, worker: str) -> list[Mark]:
-        """Runs of a worker that began and did not come to anything yet."""
+        """Runs of a worker that began and have not ended."""
         open_runs: dict[tuple[str, int], Mark] = {}
         for mark in self.marks(worker=worker):
             if mark.what == "began":

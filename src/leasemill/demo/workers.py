@@ -102,8 +102,8 @@ class WorkerProcess:
         self._process.wait()
 
     def stop(self, when: Callable[[], object] = lambda: True, limit_s: float = 60.0) -> None:
-        """SIGSTOP it at a moment when it holds no lock of the store and `when`, asked while it stands still, says
-        yes; it is continued and stopped again until that is so."""
+        """SIGSTOP it at a moment when it holds no lock of the store and `when`, asked while it stands still, is true;
+        until then it is continued and stopped again."""
         deadline = time.monotonic() + limit_s
         while True:
             self.signal(signal.SIGSTOP)

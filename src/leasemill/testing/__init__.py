@@ -1,4 +1,4 @@
 """What tests of Leasemill, and of programs that use it, need: shipped with the package.
 
-Nothing here is imported by the rest of Leasemill, and nothing here imports pytest unless its module says so.
+Of the rest of Leasemill only the command line imports from here, and only the conformance suite imports pytest.
 """

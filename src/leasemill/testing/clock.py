@@ -10,7 +10,7 @@ from leasemill.kernel.model import SECOND
 
 
 class ManualClock:
-    """A clock that moves when it is told to."""
+    """A clock that moves only by `advance`."""
 
     def __init__(self, now: int = 1_700_000_000 * SECOND) -> None:
         self._now = now

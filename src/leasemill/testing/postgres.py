@@ -33,7 +33,7 @@ SYSTEM_PLACES: Final = ("/usr/lib/postgresql", "/usr/local/pgsql", "/opt/homebre
 
 
 class NoServer(RuntimeError):
-    """There is no PostgreSQL to start, or it did not start; the message says what to do."""
+    """There is no PostgreSQL to start, or it did not start; the message names the remedy."""
 
 
 def find_binaries() -> Path:

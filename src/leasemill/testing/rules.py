@@ -1,4 +1,4 @@
-"""`@rule("L3", "X1")`: says which rules of docs/contract.md or docs/log-format.md a test proves.
+"""`@rule("L3", "X1")`: which rules of docs/contract.md or docs/log-format.md a test proves.
 
 The names are read from the source, never at run time: the decorator only keeps them on the test, so it costs
 nothing and needs no test framework. Every rule of the contract must be named by at least one test.
