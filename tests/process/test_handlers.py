@@ -31,7 +31,7 @@ def test_a_worker_whose_slots_are_all_stuck_says_so_and_ends_with_an_exit_code_o
     scene.await_state(handle, JobState.FAILED)
     waiting = jobs.sleeps.enqueue(0)
     assert worker.wait(limit_s=60) == EXIT_STUCK
-    scene.await_logged(worker, "worker stops: no slot is left, 1 are stuck")
+    scene.await_logged(worker, "worker stops: all slots are stuck (1 of 1)")
     assert waiting.status() is JobState.READY, "it waits for the next worker"
 
 

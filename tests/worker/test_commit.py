@@ -335,7 +335,7 @@ async def test_a_result_returned_after_a_commit_without_one_is_missed_loudly(
 
     handle = charge.enqueue()
     await drained(app)
-    assert "returned a result after its commit, where it is not kept: use tx.set_result" in caplog.text
+    assert "returned a result after its commit, which is dropped: use tx.set_result" in caplog.text
     with pytest.raises(NoResult, match="succeeded without a result"):
         handle.result(0)
 

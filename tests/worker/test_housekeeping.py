@@ -19,8 +19,8 @@ from leasemill.testing.clock import ManualClock
 from leasemill.testing.rules import rule
 from leasemill.worker.housekeeping import Chore, Housekeeping
 from leasemill.worker.metrics import Metrics
-from leasemill.worker.presence import WorkerRecord, decode_record, encode_record
 from leasemill.worker.reaper import Reaper
+from leasemill.worker.records import WorkerRecord, decode_record, encode_record
 from tests.worker.support import FaultyStore, until, working
 
 
@@ -43,7 +43,7 @@ def test_the_reaper_recovers_jobs_and_counts_how_long_they_were_stuck() -> None:
     handles = noop.enqueue_many(noop.call() for _ in range(3))
     store.claim("dead", ["default"], 2)
     metrics = Metrics()
-    reaper = Reaper("me", store, MemoryPresence(), metrics)
+    reaper = Reaper("me", store, metrics)
     reaper.run()
     assert (metrics.reaper_runs, metrics.reaper_recovered) == (1, 0)
     clock.advance(s=34)
@@ -66,7 +66,7 @@ def test_what_a_claim_recovers_is_counted_and_logged_too(caplog: pytest.LogCaptu
     noop.enqueue_many(noop.call() for _ in range(3))
     store.claim("dead", ["default"], 3)
     metrics = Metrics()
-    reaper = Reaper("me", store, MemoryPresence(), metrics)
+    reaper = Reaper("me", store, metrics)
     clock.advance(s=31)
     assert len(store.claim("me", ["default"], 2)) == 2
     assert metrics.reaper_recovered == 2
@@ -92,7 +92,7 @@ def test_more_than_one_batch_is_recovered_in_one_run() -> None:
     store.claim("dead", ["default"], 2_500)
     clock.advance(s=31)
     metrics = Metrics()
-    Reaper("me", store, MemoryPresence(), metrics).run()
+    Reaper("me", store, metrics).run()
     assert metrics.reaper_recovered == 2_500
 
 
@@ -107,7 +107,7 @@ def test_a_dead_worker_is_noticed_logged_and_counted_by_one(caplog: pytest.LogCa
     noop.enqueue()
     store.claim("dead", ["default"], 1)
     now = [0.0]
-    presence = MemoryPresence(lambda: now[0])
+    store.presence = presence = MemoryPresence(lambda: now[0])
     for worker, published_at in (("me", 50.0), ("dead", 100.0), ("alive", 120.0)):
         now[0] = published_at
         presence.publish(worker, encode_record(record_of(worker)))
@@ -116,7 +116,7 @@ def test_a_dead_worker_is_noticed_logged_and_counted_by_one(caplog: pytest.LogCa
     clock.advance(s=31)
     metrics = [Metrics(), Metrics()]
     for name, counted in zip(("me", "you"), metrics, strict=True):
-        Reaper(name, store, presence, counted).run()
+        Reaper(name, store, counted).run()
     assert [counted.dead_workers for counted in metrics] == [1, 1], "you counts me, which is silent too"
     assert {worker for worker, _, _ in presence.records()} == {"alive", "newer"}
     (line,) = [record for record in caplog.records if "worker dead (host host, pid 7)" in record.message]
@@ -130,7 +130,7 @@ def test_a_live_worker_of_a_machine_with_a_wrong_clock_is_not_declared_dead(behi
     store, metrics = MemoryStore(), Metrics()
     for _ in range(3):
         store.presence.publish("other", encode_record(record_of("other", time.time() - behind_s)))
-        Reaper("me", store, store.presence, metrics).run()
+        Reaper("me", store, metrics).run()
     assert metrics.dead_workers == 0
     assert [worker for worker, _, _ in store.presence.records()] == ["other"]
 
@@ -209,7 +209,7 @@ def test_a_record_says_for_itself_when_it_is_stale() -> None:
 
 
 async def test_a_worker_shows_what_it_runs_and_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("leasemill.worker.worker.PRESENCE_S", 0.01)
+    monkeypatch.setattr("leasemill.worker.presence.PRESENCE_S", 0.01)
     app = App("memory:")
     may_end = threading.Event()
 

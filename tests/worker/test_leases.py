@@ -379,9 +379,9 @@ async def test_a_broken_store_stops_the_worker_with_its_error(app: App, store: F
         await asyncio.wait_for(task, 30)
 
 
-def test_an_execution_counts_its_lease_from_before_the_claim_was_sent() -> None:
+def test_a_run_counts_its_lease_from_before_the_claim_was_sent() -> None:
     lease = c.Lease(JobSpec("j", "q", "k"), "t", 1, 1, "w", 0, 30_000_000, Terms(), 0, 0, 0)
-    run = Run(lease, None, 100.0)  # type: ignore[arg-type]
+    run = Run(lease, None, 100.0)
     assert run.loss.held_until == pytest.approx(127)
     assert run.extended(109.0, 39_500_000, is_repeat=False)
     assert run.loss.held_until == pytest.approx(136)

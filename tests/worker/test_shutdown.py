@@ -160,7 +160,7 @@ async def test_a_worker_that_is_stopped_waits_neither_for_a_deaf_handler_nor_for
     monkeypatch.setattr(store, "arun", hangs)
     worker.stop()
     await asyncio.wait_for(task, 30)
-    assert "1 reports could not be sent" in caplog.text
+    assert "1 report could not be sent: its lease will expire" in caplog.text
     may_end.set()
 
 

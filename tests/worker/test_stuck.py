@@ -12,7 +12,7 @@ import pytest
 from leasemill import App, Context, JobState, Retry, Worker
 from leasemill.errors import WorkerStuck
 from leasemill.kernel.model import AbortReason
-from leasemill.worker.presence import WorkerRecord, decode_record
+from leasemill.worker.records import WorkerRecord, decode_record
 from tests.worker.support import until, working
 
 SOON = Retry(max=3, base=0.001, cap=0.001)
@@ -32,9 +32,8 @@ def may_end() -> Iterator[threading.Event]:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("leasemill.worker.worker.PRESENCE_S", 0.01)
+    monkeypatch.setattr("leasemill.worker.presence.PRESENCE_S", 0.01)
     monkeypatch.setattr("leasemill.worker.pacing.STUCK_AFTER_S", 0.05)
-    monkeypatch.setattr("leasemill.worker.watchdog.STUCK_AFTER_S", 0.05)
 
 
 def record_of(app: App) -> WorkerRecord | None:
@@ -99,7 +98,7 @@ async def test_a_slot_whose_handler_does_not_return_is_shown_logged_and_counted(
 async def test_a_worker_without_a_usable_slot_gives_its_jobs_back_and_ends(
     app: App, may_end: threading.Event, is_async: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("leasemill.worker.runner.CANCEL_GRACE_S", 0.05)
+    monkeypatch.setattr("leasemill.worker.watchdog.CANCEL_GRACE_S", 0.05)
 
     @app.job(name="hangs_in_a_thread", timeout=0.05, retry=0)
     def hangs_in_a_thread() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import logging
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -16,6 +17,8 @@ from leasemill.kernel.model import SECOND, AbortReason, JobSpec
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.rules import rule
 from leasemill.worker import pacing, unmatched
+from leasemill.worker.reporter import Reporter
+from leasemill.worker.run import Run
 from tests.worker.support import FaultyStore, until, working
 
 HOUR_US = 3600 * SECOND
@@ -247,7 +250,7 @@ async def test_a_mismatch_is_logged_once_for_its_cause_and_then_once_a_minute(
     assert sorted(vars(record)["kind"] for record in lines) == ["send", "send_fax"]
     assert lines[0].levelno == logging.WARNING
     assert worker.metrics.mismatched == 100
-    assert worker._mismatches.by_kind == {"send_fax": 50, "send": 50}
+    assert worker._unmatched.by_kind == {"send_fax": 50, "send": 50}
 
     caplog.clear()
     monkeypatch.setattr(unmatched, "LINE_EVERY_S", 0.0)
@@ -260,19 +263,18 @@ def test_how_many_were_not_logged_is_in_the_next_line(
     store: FaultyStore, old: App, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.enqueue([JobSpec(f"fax-{number}", "default", "send_fax") for number in range(5)])
-    found = unmatched.UnmatchedJobs(store, Worker(old).metrics, 3600)
-    reports: list[object] = []
-    found.connect(lambda _execution, report: reports.append(report))
-    leases = store.claim("worker", ["default"], 5)
-    for lease in leases[:4]:
-        found.take(lease, 0.0, "no handler")
+    reporter = Mock(Reporter)
+    found = unmatched.UnmatchedJobs(store, Worker(old).metrics, reporter, 3600)
+    runs = [Run(lease, None, 0.0) for lease in store.claim("worker", ["default"], 5)]
+    for run in runs[:4]:
+        found.take(run, "no handler")
     monkeypatch.setattr(unmatched, "LINE_EVERY_S", 0.0)
-    found.take(leases[4], 0.0, "no handler")
+    found.take(runs[4], "no handler")
     assert [record.message.partition(":")[0] for record in caplog.records] == [
         "job does not match this worker's code and is given back",
         "job does not match this worker's code and is given back (3 more like it since the last such line)",
     ]
-    assert len(reports) == 5
+    assert reporter.send.call_count == 5
 
 
 def test_a_mismatched_job_is_left_alone_longer_each_time_up_to_a_sixtieth_of_the_timeout() -> None:

@@ -9,7 +9,7 @@ import click
 from leasemill.cli.lazy import EXIT_REFUSED
 from leasemill.cli.opening import opened, url_option
 from leasemill.cli.output import json_option, print_json
-from leasemill.cli.workers import records
+from leasemill.worker.records import records
 
 
 @click.command()

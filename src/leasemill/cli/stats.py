@@ -11,10 +11,10 @@ import click
 from leasemill.cli.opening import opened, url_option
 from leasemill.cli.output import json_option, print_json, print_table, span
 from leasemill.cli.queues import all_queues
-from leasemill.cli.workers import records
 from leasemill.kernel.model import JobState
 from leasemill.operator.wording import counted
 from leasemill.store.base import Store
+from leasemill.worker.records import records
 
 MISMATCHED_SHOWN = 5
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -13,7 +12,7 @@ from leasemill.cli.output import json_option, print_json, print_table, span
 from leasemill.kernel.model import SECOND
 from leasemill.operator.explain import AtWork
 from leasemill.store.presence import Presence
-from leasemill.worker.presence import RunningJob, WorkerRecord, decode_record
+from leasemill.worker.records import RunningJob, WorkerRecord, records
 
 
 @click.command()
@@ -51,22 +50,9 @@ def workers(url: str, as_json: bool) -> None:
             )
 
 
-def records(presence: Presence) -> list[tuple[WorkerRecord, float]]:
-    """What workers published, as far as it can be read, and how many seconds ago."""
-    return list(_readable(presence))
-
-
 def at_work(presence: Presence) -> list[AtWork]:
     """The workers with a recent heartbeat."""
     return [AtWork(one.worker, frozenset(one.queues)) for one, age_s in records(presence) if not one.is_stale(age_s)]
-
-
-def _readable(presence: Presence) -> Iterator[tuple[WorkerRecord, float]]:
-    for _, content, age_s in presence.records():
-        try:
-            yield decode_record(content), age_s
-        except msgspec.MsgspecError:
-            continue  # of another version
 
 
 def _state(record: WorkerRecord, age_s: float) -> str:

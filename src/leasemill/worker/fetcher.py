@@ -1,4 +1,4 @@
-"""Claims jobs when there is room for them, and waits for news when there are none.
+"""Claims jobs when there is room for them, and waits for more when there are none.
 
 A claim whose reply was lost is repeated with the same request id, so that what it was granted is not orphaned (C5).
 """
@@ -25,7 +25,7 @@ log = logging.getLogger("leasemill.worker")
 
 CLAIM_MOST: Final = 1_000
 POLL_S: Final = 1.0
-"""How long to wait for news before looking anyway."""
+"""How long to wait for a notification before claiming anyway."""
 
 
 class Fetcher:
@@ -35,7 +35,6 @@ class Fetcher:
         self,
         worker_id: str,
         store: Store,
-        runner: Runner,
         metrics: Metrics,
         *,
         queues: Mapping[str, int],
@@ -45,7 +44,6 @@ class Fetcher:
     ) -> None:
         self._worker_id = worker_id
         self._store = store
-        self._runner = runner
         self._metrics = metrics
         self._queues = dict(queues)
         self._names = list(queues)
@@ -54,16 +52,16 @@ class Fetcher:
         self._drains = drains
         self._times = times
         self._is_stopping = False
-        self._has_news = False
+        self._must_claim = False
         self._waits_for_room: asyncio.Future[None] | None = None
-        self._waits_for_news: asyncio.Future[bool] | None = None
+        self._waits_for_jobs: asyncio.Future[bool] | None = None
         self._sleeps: asyncio.Future[None] | None = None
 
     def stop(self) -> None:
         """Claim no more; `run` returns when a claim under way has been answered."""
         self._is_stopping = True
         self.room_changed()
-        self.news()
+        self.wake()
         if self._sleeps is not None:
             self._sleeps.cancel()
 
@@ -72,26 +70,26 @@ class Fetcher:
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
 
-    def news(self) -> None:
+    def wake(self) -> None:
         """Something changed that may have made a job claimable: do not go on waiting."""
-        self._has_news = True
-        if self._waits_for_news is not None:
-            self._waits_for_news.cancel()
+        self._must_claim = True
+        if self._waits_for_jobs is not None:
+            self._waits_for_jobs.cancel()
 
-    async def run(self) -> None:
+    async def run(self, runner: Runner) -> None:
         """Until it is stopped or, when draining, nothing is left to do."""
         watch = await self._watch()
         empty_claims = 0
         try:
             while not self._is_stopping:
-                size = min(self._runner.room(), CLAIM_MOST)
+                size = min(runner.room(), CLAIM_MOST)
                 if size == 0:
                     await self._wait_for_room()
                     continue
-                self._has_news = False
-                had_nothing_left = self._runner.has_nothing_left
+                self._must_claim = False
+                had_nothing_left = runner.has_nothing_left
                 leases, sent_at = await self._claim(size)
-                self._runner.accept(leases, sent_at)
+                runner.accept(leases, sent_at)
                 if leases:
                     empty_claims = 0
                     if len(leases) == size:
@@ -101,7 +99,7 @@ class Fetcher:
                     if self._drains and had_nothing_left and not await self._something_is_due():
                         return
                     await self._sleep(pacing.pause_s(empty_claims))
-                if await self._wait_for_news(watch):
+                if await self._wait_for_jobs(watch):
                     empty_claims = 0
         finally:
             watch.close()
@@ -162,7 +160,7 @@ class Fetcher:
         finally:
             self._waits_for_room = None
 
-    async def _wait_for_news(self, watch: Watch) -> bool:
+    async def _wait_for_jobs(self, watch: Watch) -> bool:
         """True if it was time that ended the wait: then something may be due."""
         if self._must_not_wait():
             return False
@@ -173,11 +171,11 @@ class Fetcher:
         if self._must_not_wait():
             return False
         waiting = asyncio.ensure_future(watch.wait_async(pacing.idle_s(due_in_us, POLL_S)))
-        self._waits_for_news = waiting
+        self._waits_for_jobs = waiting
         try:
             await asyncio.wait([waiting])
         finally:
-            self._waits_for_news = None
+            self._waits_for_jobs = None
             waiting.cancel()
         if waiting.cancelled():
             return False
@@ -188,7 +186,7 @@ class Fetcher:
             return True
 
     def _must_not_wait(self) -> bool:
-        return self._has_news or self._is_stopping
+        return self._must_claim or self._is_stopping
 
     async def _sleep(self, seconds: float) -> None:
         if seconds <= 0 or self._is_stopping:

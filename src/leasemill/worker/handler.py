@@ -1,8 +1,9 @@
-"""How a handler's end becomes a report. The one place that catches whatever a user's handler raises."""
+"""Calls a user's handler and makes the report of how it ended. The one place that catches whatever a handler raises."""
 
 from __future__ import annotations
 
 import inspect
+import logging
 import time
 from typing import TypeAlias, assert_never
 
@@ -14,6 +15,8 @@ from leasemill.kernel.model import SECOND
 from leasemill.worker.error_text import error_text, fitting, message
 from leasemill.worker.run import Run
 
+log = logging.getLogger("leasemill.worker")
+
 Report: TypeAlias = c.AckReport | c.NackReport | c.ReleaseReport
 
 
@@ -23,7 +26,7 @@ async def call_async(run: Run, jitter: float) -> Report:
     run.started_at = time.monotonic()
     try:
         args, kwargs = run.arguments()
-        value = await run.job.function(*args, **kwargs)
+        value = await run.handler.function(*args, **kwargs)
     except BaseException as error:  # noqa: BLE001 (the user's handler: also SystemExit is the job's failure)
         return failure(run, error, jitter)
     return success(run, value)
@@ -35,7 +38,7 @@ def call_sync(run: Run, jitter: float) -> Report:
     run.started_at = time.monotonic()
     try:
         args, kwargs = run.arguments()
-        value = run.job.function(*args, **kwargs)
+        value = run.handler.function(*args, **kwargs)
     except BaseException as error:  # noqa: BLE001 (the user's handler: also SystemExit is the job's failure)
         return failure(run, error, jitter)
     return success(run, value)
@@ -43,50 +46,51 @@ def call_sync(run: Run, jitter: float) -> Report:
 
 def success(run: Run, value: object) -> Report:
     """The handler returned. Its effects stand, so a result that cannot be kept is no reason to run it again (F9)."""
-    lease = run.lease
-    if value is None and run.job.arguments.may_return_none:
+    lease, job = run.lease, run.handler
+    if value is None and job.arguments.may_return_none:
         return c.AckReport(lease.job.id, lease.token)
     try:
         if inspect.iscoroutine(value):
             value.close()
-            raise Invalid(f"{run.job.kind} returned a coroutine from a plain function; declare it with `async def`")
-        return c.AckReport(lease.job.id, lease.token, run.job.arguments.encode_result(value))
+            raise Invalid(f"{job.kind} returned a coroutine from a plain function; declare it with `async def`")
+        report = c.AckReport(lease.job.id, lease.token, job.arguments.encode_result(value))
     except Exception as error:  # noqa: BLE001 (what the user returned: encoding it may run code of theirs)
         text = f"{INVALID_RESULT}{message(error)}; the handler ran and its effects stand, so it is not run again"
         return c.NackReport(lease.job.id, lease.token, fitting(text), is_permanent=True)
+    if run.context is not None and run.context.has_committed_without_result:
+        log.warning(
+            "the handler returned a result after its commit, which is dropped: use tx.set_result",
+            extra=run.log_fields,
+        )
+    return report
 
 
 def failure(run: Run, error: BaseException, jitter: float) -> Report:
     """The report of what a handler raised. It never raises itself: a run without a report would keep its slot."""
+    lease = run.lease
     try:
-        error.__traceback__ = (
-            None if error.__traceback__ is None else error.__traceback__.tb_next
-        )  # without this module
+        if error.__traceback__ is not None:
+            error.__traceback__ = error.__traceback__.tb_next  # without this module
         if _is_for_the_log(error):
             run.error = error
-        return _failure(run, error, jitter)
+        match error:
+            case Release():
+                return c.ReleaseReport(lease.job.id, lease.token, error.delay_us)
+            case Fail():
+                return c.NackReport(lease.job.id, lease.token, error_text(error), is_permanent=True)
+            case RetryAfter():
+                return c.NackReport(lease.job.id, lease.token, error_text(error), delay_us=error.delay_us)
+            case BaseException():
+                return c.NackReport(lease.job.id, lease.token, error_text(error), jitter)
+            case _:
+                assert_never(error)
     except BaseException as broken:  # noqa: BLE001 (the user's exception class, for example without `delay_us`)
         text = f"{type(error).__name__}, of which no report can be made ({type(broken).__name__})"
-        return c.NackReport(run.lease.job.id, run.lease.token, fitting(text), jitter)
-
-
-def _failure(run: Run, error: BaseException, jitter: float) -> Report:
-    lease = run.lease
-    match error:
-        case Release():
-            return c.ReleaseReport(lease.job.id, lease.token, error.delay_us)
-        case Fail():
-            return c.NackReport(lease.job.id, lease.token, error_text(error), is_permanent=True)
-        case RetryAfter():
-            return c.NackReport(lease.job.id, lease.token, error_text(error), delay_us=error.delay_us)
-        case BaseException():
-            return c.NackReport(lease.job.id, lease.token, error_text(error), jitter)
-        case _:
-            assert_never(error)
+        return c.NackReport(lease.job.id, lease.token, fitting(text), jitter)
 
 
 def _is_for_the_log(error: BaseException) -> bool:
-    """Its traceback says something, and handlers of the log can write its text."""
+    """Its traceback is of interest, and handlers of the log can write its text."""
     if isinstance(error, Outcome) and error.__cause__ is None:
         return False
     text = message(error)
@@ -106,3 +110,8 @@ def timed_out(run: Run, jitter: float) -> c.NackReport:
 
 def given_back(run: Run, delay_us: int | None = None) -> c.ReleaseReport:
     return c.ReleaseReport(run.lease.job.id, run.lease.token, delay_us)
+
+
+def is_cut_short(report: Report) -> bool:
+    """A handler that was stopped and raised: not a failure of the job, unless it was raised on purpose."""
+    return isinstance(report, c.NackReport) and not report.is_permanent and report.delay_us is None

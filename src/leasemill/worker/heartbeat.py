@@ -3,7 +3,7 @@
 It extends what runs. A job that only waits for a slot is not extended (it is given back soon), nor is one whose handler
 has outrun its timeout because the event loop is blocked: somebody else must get it.
 
-When the store reports that a running job was cancelled, all that runs is extended at once: the answer says which of it
+When the store reports that a running job was cancelled, all that runs is extended at once: the answer shows which of it
 is lost (O10).
 """
 
@@ -20,17 +20,19 @@ from leasemill.kernel import commands as c
 from leasemill.store.backoff import backoff_s
 from leasemill.store.base import Store
 from leasemill.store.ends import Subscription
+from leasemill.worker.handler import Report
 from leasemill.worker.metrics import Metrics
 from leasemill.worker.pacing import HURRY_EVERY_S, beat_at, retry_beat_s, worth_extending
-from leasemill.worker.reporter import Ended
 from leasemill.worker.run import Phase, Run
 from leasemill.worker.threads import start_background
 
 log = logging.getLogger("leasemill.worker")
 
+Ended = tuple[Run, Report]
+
 
 class Heartbeat:
-    """Extends the leases of running jobs before they run out, and says which are lost."""
+    """Extends the leases of running jobs before they run out, and reports which are lost."""
 
     def __init__(
         self,
@@ -51,7 +53,7 @@ class Heartbeat:
         self._running = running
         """A copy: it is called in this thread."""
         self._on_lost = on_lost
-        """With the store's reason, or None if it is only time that says so."""
+        """With the store's reason, or None if the lease could not be extended in time."""
         self._on_answered = on_answered
         self._interval_s = interval_s
         self._monotonic = monotonic
@@ -113,7 +115,7 @@ class Heartbeat:
             )
 
     def beat(self) -> float:
-        """Extend what is due; answers when to look again."""
+        """Extend what is due; returns when to look again."""
         now = self._monotonic()
         if now >= self._not_before:
             is_hurried = self._takes_hurry(now)

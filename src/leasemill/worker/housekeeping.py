@@ -47,11 +47,13 @@ class Housekeeping:
         *,
         jitter: Callable[[], float],
         on_end: Callable[[BaseException | None], None],
+        at_end: Chore | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._worker_id = worker_id
         self._chores = chores
         self._metrics = metrics
+        self._at_end = at_end
         self._jitter = jitter
         self._monotonic = monotonic
         self._stopped = threading.Event()
@@ -60,13 +62,12 @@ class Housekeeping:
     def start(self) -> None:
         start_background("housekeeping", self._run, self._on_end)
 
-    def stop(self, farewell: Callable[[], None]) -> None:
-        """End after the chore at hand; the farewell is said in the thread, if the store lets it."""
-        self._farewell = Chore("farewell", lambda: 0.0, farewell)
+    def stop(self) -> None:
+        """End after the chore at hand and the one for the end, both in the thread."""
         self._stopped.set()
 
     def round(self) -> float:
-        """Do what is due; answers in how many seconds something is due next."""
+        """Do what is due; returns in how many seconds something is due next."""
         for chore in self._chores:
             now = self._monotonic()
             if now >= chore.due_at:
@@ -88,4 +89,5 @@ class Housekeeping:
         wait_s = self.round()
         while not self._stopped.wait(wait_s):
             wait_s = self.round()
-        self._do(self._farewell)
+        if self._at_end is not None:
+            self._do(self._at_end)

@@ -145,7 +145,7 @@ class JobLog:
     def _log_sums(self, elapsed_s: float) -> None:
         largest = sorted(self._sums.items(), key=lambda item: (-item[1].count, item[0]))
         total = sum(one.count for _, one in largest)
-        parts = [_told(kind, how, one) for (kind, how), one in largest[:SUMS_SHOWN]]
+        parts = [_part(kind, how, one) for (kind, how), one in largest[:SUMS_SHOWN]]
         if len(largest) > SUMS_SHOWN:
             parts.append(f"{sum(one.count for _, one in largest[SUMS_SHOWN:]):,} of other kinds")
         # What has no line of its own must not be lost to those who read warnings only.
@@ -171,7 +171,7 @@ class JobLog:
         )
 
 
-def _told(kind: str, how: str, one: _Sum) -> str:
+def _part(kind: str, how: str, one: _Sum) -> str:
     return f"{one.count:,} {kind} {how} (p50 {span(int(_median(one) * SECOND))})"
 
 

@@ -38,10 +38,10 @@ FLUSH_SIZE: Final = 64
 FLUSH_WINDOW_S: Final = 0.002
 
 LATE_START_S: Final = 0.01
-"""A run that takes longer than this has its start told while it runs."""
+"""A run that takes longer than this has its start reported while it runs."""
 
-START_WORTH_TELLING_S: Final = 0.002
-"""A run shorter than this is told by its end alone, which implies its start (X3)."""
+REPORTED_START_S: Final = 0.002
+"""Of a run shorter than this only the end is reported, which implies its start (X3)."""
 
 STUCK_AFTER_S: Final = 5.0
 """How long after its job was over a handler may still run before its slot counts as stuck."""
@@ -51,7 +51,7 @@ PUT_OFF_LONGEST_S: Final = 60
 
 MISMATCH_SHORTEST_S: Final = 1.0
 MISMATCH_FRACTION: Final = 1 / 60
-"""Of the mismatch timeout: the longest wait. All tries of a timeout are then among the executions kept (I8)."""
+"""Of the mismatch timeout: the longest wait. All tries of a timeout are then among the recorded executions (I8)."""
 
 
 # Leases ----------------------------------------------------------------------------------------------------------
@@ -120,12 +120,12 @@ def patience_s(lease_s: float) -> float:
 
 
 def idle_s(due_in_us: int | None, poll_s: float) -> float:
-    """How long to wait for news before asking again."""
+    """How long to wait for a notification before asking again."""
     return poll_s if due_in_us is None else min(poll_s, due_in_us / 1_000_000)
 
 
 def pause_s(empty_claims: int) -> float:
-    """After news that brought no work, several times in a row: a little rest, so that others' news cost little."""
+    """A short rest after several claims in a row that were empty: notifications of others' jobs must cost little."""
     return 0.0 if empty_claims <= 1 else min(0.001 * empty_claims, 0.01)
 
 

@@ -34,7 +34,7 @@ LAST_WORDS_S: Final = 0.2
 def run_process(worker: Worker, close: Callable[[], None]) -> None:
     """Run the worker until it is stopped, then `close`; from then on nothing keeps the process alive for long."""
     last_resort = LastResort(worker.id)
-    worker.on_stopping = last_resort.arm
+    worker.shutdown.on_planned = last_resort.arm
     try:
         with signals_noticed(worker.stop):
             worker.run_sync()

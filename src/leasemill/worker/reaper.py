@@ -12,14 +12,11 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
-from msgspec import MsgspecError
-
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, JobState
 from leasemill.store.base import Store
-from leasemill.store.presence import Presence
 from leasemill.worker.metrics import Metrics
-from leasemill.worker.presence import decode_record
+from leasemill.worker.records import records
 
 log = logging.getLogger("leasemill.worker")
 
@@ -29,10 +26,9 @@ BATCH: Final = 1_000
 class Reaper:
     """`expire`, with its counters."""
 
-    def __init__(self, worker_id: str, store: Store, presence: Presence, metrics: Metrics) -> None:
+    def __init__(self, worker_id: str, store: Store, metrics: Metrics) -> None:
         self._worker_id = worker_id
         self._store = store
-        self._presence = presence
         self._metrics = metrics
         self._lock = threading.Lock()
         self._unattributed: Counter[str] = Counter()
@@ -76,14 +72,10 @@ class Reaper:
 
     def _notice_dead(self, expired: Counter[str]) -> None:
         """A worker whose record was not replaced for several intervals; the first to remove it counts it."""
-        for worker_id, content, age_s in self._presence.records():
-            if worker_id == self._worker_id:
-                continue
-            try:
-                record = decode_record(content)
-            except MsgspecError:
-                continue  # of another version: not ours to judge
-            if record.is_stale(age_s) and self._presence.remove(worker_id):
+        presence = self._store.presence
+        for record, age_s in records(presence):
+            worker_id = record.worker
+            if worker_id != self._worker_id and record.is_stale(age_s) and presence.remove(worker_id):
                 self._metrics.dead_workers += 1
                 log.error(
                     "worker %s (host %s, pid %d) is dead or stopped: last seen %.0f s ago, %d of its leases expired",

@@ -1,8 +1,8 @@
-"""Tells the store how runs went: starts, acks, nacks and releases, many in one call.
+"""Reports to the store how runs went: starts, acks, nacks and releases, many in one call.
 
 One batch is under way at a time, and what comes meanwhile makes the next, so batches grow with the store's latency by
-themselves. A batch that the store could not take is repeated as it is. What is not told yet counts as held, so a store
-that is away stops the worker from claiming instead of filling its memory.
+themselves. A batch that the store could not take is repeated as it is. What is not reported yet counts as held, so an
+unavailable store stops the worker from claiming instead of filling its memory.
 """
 
 from __future__ import annotations
@@ -12,30 +12,26 @@ import contextvars
 import logging
 import time
 from collections.abc import Callable
-from typing import Protocol, TypeVar, assert_never
+from typing import TypeVar, assert_never
 
 from leasemill.errors import Refused, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, JobState
 from leasemill.store.backoff import backoff_s
 from leasemill.store.base import Store
-from leasemill.worker.handler import Report
+from leasemill.worker.handler import Report, given_back, is_cut_short, timed_out
+from leasemill.worker.heartbeat import Heartbeat
 from leasemill.worker.joblog import JobLog
 from leasemill.worker.metrics import Metrics
-from leasemill.worker.pacing import START_WORTH_TELLING_S, flush_in_s
-from leasemill.worker.run import Run
+from leasemill.worker.pacing import REPORTED_START_S, flush_in_s
+from leasemill.worker.run import Phase, Run, Stop
+from leasemill.worker.slots import Slots
 
 log = logging.getLogger("leasemill.worker")
 
+AnswerT = TypeVar("AnswerT")
 ReportT = TypeVar("ReportT")
 OutcomeT = TypeVar("OutcomeT")
-Ended = tuple[Run, Report]
-
-
-class Gate(Protocol):
-    """Parts reports that may be sent from those about leases that are being extended at this moment."""
-
-    def admit(self, reports: list[Ended]) -> tuple[list[Ended], list[Ended]]: ...
 
 
 class Reporter:
@@ -45,30 +41,28 @@ class Reporter:
         self,
         worker_id: str,
         store: Store,
+        slots: Slots,
         metrics: Metrics,
-        gate: Gate,
-        endings: JobLog,
+        heartbeat: Heartbeat,
         *,
-        is_busy: Callable[[], bool],
-        on_told: Callable[[], None],
-        on_news: Callable[[], None],
+        on_answered: Callable[[], None],
+        on_claimable: Callable[[], None],
     ) -> None:
         self._worker_id = worker_id
         self._store = store
+        self._slots = slots
         self._metrics = metrics
-        self._gate = gate
-        self._endings = endings
+        self._heartbeat = heartbeat
+        self._joblog = JobLog(worker_id)
         self._context = contextvars.copy_context()
         """Of no job: what is sent, and logged, is not the business of the handler that happened to end last."""
-        self._is_busy = is_busy
-        """More will end very soon: then a batch is worth a short wait."""
-        self._on_told = on_told
-        """A batch was answered, or cannot be (`failure` says so)."""
-        self._on_news = on_news
+        self._on_answered = on_answered
+        """A batch was answered, or cannot be (`failure` is why)."""
+        self._on_claimable = on_claimable
         """A report may have made a job claimable, now or soon."""
         self.failure: BaseException | None = None
         self._starts: list[Run] = []
-        self._ends: list[Ended] = []
+        self._ends: list[tuple[Run, Report]] = []
         self._in_flight = 0
         self._timer: asyncio.Handle | None = None
         self._is_due_now = False
@@ -80,41 +74,55 @@ class Reporter:
         """Ends that the store has not answered yet."""
         return len(self._ends) + self._in_flight
 
-    def tell_start(self, run: Run) -> None:
-        """An observation (X3): told while the handler runs, or with its end."""
-        run.is_start_told = True
-        self._starts.append(run)
+    # What is to be sent ------------------------------------------------------------------------------------------
+
+    def report_start(self, run: Run) -> None:
+        """An observation (X3): sent while the handler runs, or with its end."""
+        self._add_start(run)
         self._schedule()
 
-    def tell_end(self, run: Run, report: Report) -> None:
-        run.ended_at = time.monotonic()
-        if not run.is_start_told and type(report) is not c.ReleaseReport and _is_worth_telling(run):
-            run.is_start_told = True
-            self._starts.append(run)
+    def report_end(self, run: Run, report: Report | None) -> None:
+        """How a run ended; None: the worker does not wait for its handler any longer."""
+        run.phase = Phase.ENDED
+        match run.stop:
+            case None:
+                assert report is not None
+                self.send(run, report)
+            case Stop.TIMEOUT:
+                self.send(run, timed_out(run, self._store.entropy.jitter()))
+            case Stop.SHUTDOWN:
+                self.send(run, given_back(run) if report is None or is_cut_short(report) else report)
+            case Stop.LOST:
+                pass  # whatever the handler returned is dropped
+            case _:
+                assert_never(run.stop)
+
+    def give_back(self, run: Run, delay_us: int | None = None) -> None:
+        """Without a penalty, for others to run."""
+        self.send(run, given_back(run, delay_us))
+
+    def send(self, run: Run, report: Report) -> None:
+        run.phase = Phase.ENDED
+        run.ended_at = now = time.monotonic()
+        if not run.is_start_reported and type(report) is not c.ReleaseReport:
+            # The end implies the start (X3), and so does a commit: reported only when it was noticeably earlier.
+            is_committed = run.context is not None and run.context.is_committed
+            if not is_committed and run.started_at and now - run.started_at >= REPORTED_START_S:
+                self._add_start(run)
         self._ends.append((run, report))
         self._schedule()
 
-    async def drained(self) -> None:
-        """Wait until everything is told."""
-        while (self._sending is not None or self._ends or self._starts) and self.failure is None:
-            self.flush()
-            if self._sending is not None:
-                await asyncio.wait([self._sending])
-            else:
-                await asyncio.sleep(0.001)  # what is left waits for an extension to be answered
+    def _add_start(self, run: Run) -> None:
+        run.is_start_reported = True
+        self._starts.append(run)
 
-    def close(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._sending is not None:
-            self._sending.cancel()
-        self._endings.close()
+    # When it is sent ---------------------------------------------------------------------------------------------
 
     def _schedule(self) -> None:
         self._has_new = True
         if self._sending is not None or self._is_due_now:
             return
-        wait_s = flush_in_s(len(self._ends), is_busy=self._is_busy())
+        wait_s = flush_in_s(len(self._ends), is_busy=bool(self._slots.queued))
         loop = asyncio.get_running_loop()
         if wait_s == 0:
             if self._timer is not None:
@@ -141,35 +149,43 @@ class Reporter:
             self.failure = task.exception()
         if self._has_new:
             self.flush()  # it came when the task had nothing left to do but to end
-        self._on_told()
+        self._on_answered()
+
+    async def drained(self) -> None:
+        """Wait until everything is reported."""
+        while (self._sending is not None or self._ends or self._starts) and self.failure is None:
+            self.flush()
+            if self._sending is not None:
+                await asyncio.wait([self._sending])
+            else:
+                await asyncio.sleep(0.001)  # what is left waits for an extension to be answered
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._sending is not None:
+            self._sending.cancel()
+        self._joblog.close()
+
+    # Sending -----------------------------------------------------------------------------------------------------
 
     async def _send(self) -> None:
         while True:
             self._has_new = False
-            ends, self._ends = self._gate.admit(self._ends)
+            ends, self._ends = self._heartbeat.admit(self._ends)
             starts, self._starts = self._starts, []
             if not ends and not starts:
                 return
             self._in_flight = len(ends)
             self._metrics.flushes += 1
-            await self._tell_starts(starts)
-            await self._tell_ends(ends)
+            if starts:  # first: a start after its end would be refused
+                now = time.monotonic()
+                await self._deliver([(run, _start_report(run, now)) for run in starts], c.Start, self._started)
+            await self._send_ends(ends)
             self._in_flight = 0
-            self._on_told()
+            self._on_answered()
 
-    # What is sent, by verb ---------------------------------------------------------------------------------------
-
-    async def _tell_starts(self, starts: list[Run]) -> None:
-        """Before the ends of the same batch: a start after its end would be refused."""
-        if not starts:
-            return
-        now = time.monotonic()
-        items = [(it, _start_report(it, now)) for it in starts]
-        for run, outcome in await self._deliver(items, c.Start):
-            if isinstance(outcome, c.Lost):
-                self._refused(run, outcome)
-
-    async def _tell_ends(self, ends: list[Ended]) -> None:
+    async def _send_ends(self, ends: list[tuple[Run, Report]]) -> None:
         acks: list[tuple[Run, c.AckReport]] = []
         nacks: list[tuple[Run, c.NackReport]] = []
         releases: list[tuple[Run, c.ReleaseReport]] = []
@@ -184,100 +200,38 @@ class Reporter:
                 case _:
                     assert_never(report)
         if not nacks and not releases:
-            await self._ack(acks)
+            await self._deliver(acks, c.Ack, self._acked)
         else:
-            await asyncio.gather(self._ack(acks), self._nack(nacks), self._release(releases))
-
-    async def _ack(self, items: list[tuple[Run, c.AckReport]]) -> None:
-        for run, outcome in await self._deliver(items, c.Ack):
-            match outcome:
-                case c.Acked():
-                    self._metrics.succeeded += 1
-                    self._endings.succeeded(run)
-                    if outcome.next_in_lane is not None:
-                        self._on_news()
-                case c.Lost():
-                    self._refused(run, outcome)
-                case _:
-                    assert_never(outcome)
-
-    async def _nack(self, items: list[tuple[Run, c.NackReport]]) -> None:
-        errors = {report.token: report.error for _, report in items}
-        for run, outcome in await self._deliver(items, c.Nack):
-            match outcome:
-                case c.Nacked():
-                    self._count_failure(run, outcome, errors[run.lease.token])
-                    self._on_news()
-                case c.Lost():
-                    self._refused(run, outcome)
-                case _:
-                    assert_never(outcome)
-
-    def _count_failure(self, run: Run, outcome: c.Nacked, error: str) -> None:
-        if outcome.state is JobState.READY:
-            self._metrics.retried += 1
-        elif outcome.state is JobState.FAILED:
-            self._metrics.failed += 1
-        else:
-            self._metrics.succeeded += 1
-        self._endings.failed(run, outcome, error)
-
-    async def _release(self, items: list[tuple[Run, c.ReleaseReport]]) -> None:
-        delays = {report.token: report.delay_us for _, report in items}
-        for run, outcome in await self._deliver(items, c.Release):
-            match outcome:
-                case c.Released():
-                    self._metrics.released += 1
-                    if run.started_at and run.stop is None:
-                        self._endings.given_back(run, delays[run.lease.token])
-                    self._on_news()
-                case c.Lost():
-                    self._refused(run, outcome)
-                case _:
-                    assert_never(outcome)
-
-    def _refused(self, run: Run, lost: c.Lost) -> None:
-        self._metrics.refused += 1
-        log.warning(
-            "%s refused, the lease is not ours: %s; the latest attempt is %d",
-            lost.verb,
-            lost.reason,
-            lost.current_attempt,
-            extra=run.log_fields,
-        )
-
-    # Sending -----------------------------------------------------------------------------------------------------
+            await asyncio.gather(
+                self._deliver(acks, c.Ack, self._acked),
+                self._deliver(nacks, c.Nack, self._nacked),
+                self._deliver(releases, c.Release, self._released),
+            )
 
     async def _deliver(
         self,
         items: list[tuple[Run, ReportT]],
-        command: Callable[[list[ReportT]], c.Command[list[OutcomeT]]],
-    ) -> list[tuple[Run, OutcomeT]]:
+        command: Callable[[list[ReportT]], c.Command[list[OutcomeT | c.Lost]]],
+        answered: Callable[[Run, ReportT, OutcomeT], None],
+    ) -> None:
         if not items:
-            return []
+            return
         try:
-            outcomes = await self._repeat(command([report for _, report in items]))
-        except Refused:
-            return await self._deliver_singly(items, command)
-        return [(run, outcome) for (run, _), outcome in zip(items, outcomes, strict=True)]
-
-    async def _deliver_singly(
-        self,
-        items: list[tuple[Run, ReportT]],
-        command: Callable[[list[ReportT]], c.Command[list[OutcomeT]]],
-    ) -> list[tuple[Run, OutcomeT]]:
-        """A batch is refused whole for one malformed report: the others are told, that one is left to its lease."""
-        answered: list[tuple[Run, OutcomeT]] = []
-        for run, report in items:
-            try:
-                outcomes = await self._repeat(command([report]))
-            except Refused as error:
-                log.error("a report was refused, the lease will expire: %s", error, extra=run.log_fields)
+            outcomes = await self.repeat(command([report for _, report in items]))
+        except Refused as error:
+            if len(items) == 1:
+                log.error("a report was refused, the lease will expire: %s", error, extra=items[0][0].log_fields)
+                return
+            for item in items:  # a batch is refused whole for one malformed report: the others are sent singly
+                await self._deliver([item], command, answered)
+            return
+        for (run, report), outcome in zip(items, outcomes, strict=True):
+            if isinstance(outcome, c.Lost):
+                self._refused(run, outcome)
             else:
-                answered.append((run, outcomes[0]))
-        return answered
+                answered(run, report, outcome)
 
-    async def _repeat(self, command: c.Command[list[OutcomeT]]) -> list[OutcomeT]:
+    async def repeat(self, command: c.Command[AnswerT]) -> AnswerT:
         """The store's answer, however long it takes: after a lost reply the same command gives the same answer (L6)."""
         failures = 0
         while True:
@@ -291,16 +245,43 @@ class Reporter:
                     log.warning("the store is unavailable, will retry reports: %s", error, extra=fields)
                 await asyncio.sleep(backoff_s(failures, self._store.entropy.jitter()))
 
+    # What the store answered -------------------------------------------------------------------------------------
 
-def _is_worth_telling(run: Run) -> bool:
-    """Its end implies its start (X3), and so has a commit; told apart only when it was noticeably earlier."""
-    context = run.context
-    if context is not None and context.is_committed:
-        return False
-    started_at = run.started_at
-    return started_at > 0 and time.monotonic() - started_at >= START_WORTH_TELLING_S
+    def _started(self, run: Run, report: c.StartReport, outcome: c.Started) -> None:
+        """A start that was recorded changes nothing here."""
+
+    def _acked(self, run: Run, report: c.AckReport, outcome: c.Acked) -> None:
+        self._metrics.succeeded += 1
+        self._joblog.succeeded(run)
+        if outcome.next_in_lane is not None:
+            self._on_claimable()
+
+    def _nacked(self, run: Run, report: c.NackReport, outcome: c.Nacked) -> None:
+        if outcome.state is JobState.READY:
+            self._metrics.retried += 1
+        elif outcome.state is JobState.FAILED:
+            self._metrics.failed += 1
+        else:
+            self._metrics.succeeded += 1
+        self._joblog.failed(run, outcome, report.error)
+        self._on_claimable()
+
+    def _released(self, run: Run, report: c.ReleaseReport, outcome: c.Released) -> None:
+        self._metrics.released += 1
+        if run.started_at and run.stop is None:
+            self._joblog.given_back(run, report.delay_us)
+        self._on_claimable()
+
+    def _refused(self, run: Run, lost: c.Lost) -> None:
+        self._metrics.refused += 1
+        log.warning(
+            "%s refused, the lease is not ours: %s; the latest attempt is %d",
+            lost.verb,
+            lost.reason,
+            lost.current_attempt,
+            extra=run.log_fields,
+        )
 
 
 def _start_report(run: Run, now: float) -> c.StartReport:
-    lease = run.lease
-    return c.StartReport(lease.job.id, lease.token, int((now - run.started_at) * SECOND))
+    return c.StartReport(run.lease.job.id, run.lease.token, int((now - run.started_at) * SECOND))

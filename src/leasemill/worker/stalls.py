@@ -150,7 +150,7 @@ class Stalls:
             "the event loop has been blocked for %.1f s by %s: no async handler runs meanwhile; "
             "make it a plain `def` handler, or call what blocks with asyncio.to_thread\n%s",
             stalled_s,
-            "a task or callback that is no handler's" if run is None else f"the handler of {run.job.kind}",
+            "a task or callback that is no handler's" if run is None else f"the handler of {run.lease.job.kind}",
             _stack(frame, run),
             extra=fields,
         )
@@ -175,7 +175,7 @@ def _stack(frame: FrameType | None, run: Run | None) -> str:
         return ""
     frames = [it for it, _ in traceback.walk_stack(frame)][::-1]
     if run is not None:
-        code = run.job.function.__code__
+        code = run.handler.function.__code__
         begins = [index for index, it in enumerate(frames) if it.f_code is code]
         frames = frames[begins[0] :] if begins else frames
     lines = traceback.StackSummary.extract((it, it.f_lineno) for it in frames[-STACK_FRAMES:])

@@ -49,7 +49,7 @@ class Times:
         self.adopt(dict.fromkeys(queues))
 
     def adopt(self, policies: Mapping[str, Policy | None]) -> bool:
-        """Take over what the store says of the queues; True if it is something new."""
+        """Adopt the queues' policies as the store has them; True if something changed."""
         if policies == self._policies:
             return False
         self._policies = dict(policies)
@@ -98,7 +98,7 @@ def default_shutdown_s(lease_s: float) -> float:
     return min(DEFAULT_SHUTDOWN_S, lease_s)
 
 
-class Shutdown(NamedTuple):
+class ShutdownPlan(NamedTuple):
     """When which part of a shutdown is over, in monotonic time. All of them together take the limit, and no longer."""
 
     handlers_until: float
@@ -110,17 +110,17 @@ class Shutdown(NamedTuple):
     gone_by: float
 
 
-def shutdown_plan(now: float, limit_s: float, *, waits_for_handlers: bool = True) -> Shutdown:
+def shutdown_plan(now: float, limit_s: float, *, waits_for_handlers: bool = True) -> ShutdownPlan:
     """How the time of a shutdown that begins now is divided."""
     limit_s = max(limit_s, SHORTEST_SHUTDOWN_S)
     gone_by = now + limit_s
     reports_until = gone_by - min(CLOSING_S, limit_s / 6)
     closing_until = (reports_until + gone_by) / 2
     if not waits_for_handlers:
-        return Shutdown(now, now, reports_until, closing_until, gone_by)
+        return ShutdownPlan(now, now, reports_until, closing_until, gone_by)
     grace_until = reports_until - min(LAST_REPORTS_S, limit_s / 6)
     handlers_until = grace_until - min(STOP_GRACE_S, limit_s / 6)
-    return Shutdown(handlers_until, grace_until, reports_until, closing_until, gone_by)
+    return ShutdownPlan(handlers_until, grace_until, reports_until, closing_until, gone_by)
 
 
 def settled(kinds: Mapping[str, Policy], queues: Mapping[str, Policy | None]) -> dict[tuple[str, str], Terms]:

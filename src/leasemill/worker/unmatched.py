@@ -12,7 +12,6 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
 from typing import Final
 
 from leasemill.errors import LeasemillError
@@ -23,9 +22,9 @@ from leasemill.operator.mismatch import MISMATCH, mismatches
 from leasemill.operator.times import instant, span
 from leasemill.store.base import Store
 from leasemill.worker.error_text import fitting
-from leasemill.worker.handler import Report
 from leasemill.worker.metrics import Metrics
 from leasemill.worker.pacing import mismatch_delay_us
+from leasemill.worker.reporter import Reporter
 from leasemill.worker.run import Run
 
 log = logging.getLogger("leasemill.worker")
@@ -41,33 +40,30 @@ WHY_LENGTH: Final = 500
 class UnmatchedJobs:
     """Gives back the jobs that do not match, and fails those that have not for too long."""
 
-    def __init__(self, store: Store, metrics: Metrics, timeout_s: float) -> None:
+    def __init__(self, store: Store, metrics: Metrics, reporter: Reporter, timeout_s: float) -> None:
         self.by_kind: dict[str, int] = {}
         """How many claims of each kind did not match; at most 100 kinds."""
         self._store = store
         self._metrics = metrics
+        self._reporter = reporter
         self._timeout_us = int(timeout_s * SECOND)
         self._undecided: deque[tuple[Run, str]] = deque()
         self._deciding: asyncio.Task[None] | None = None
         self._is_stopping = False
         self._lines: dict[tuple[str, str], _Line] = {}
 
-    def connect(self, report: Callable[[Run, Report], None]) -> None:
-        self._report = report
-
     @property
     def undecided(self) -> int:
         """Jobs whose record is being read."""
         return len(self._undecided)
 
-    def take(self, lease: c.Lease, sent_at: float, why: str) -> None:
+    def take(self, run: Run, why: str) -> None:
         """A job was claimed that no handler here can run, because of `why`."""
-        why = fitting(why[:WHY_LENGTH])
+        lease, why = run.lease, fitting(why[:WHY_LENGTH])
         self._metrics.mismatched += 1
         if lease.job.kind in self.by_kind or len(self.by_kind) < KINDS_COUNTED:
             self.by_kind[lease.job.kind] = self.by_kind.get(lease.job.kind, 0) + 1
-        self._log(lease, why)
-        run = Run.without_handler(lease, sent_at)
+        self._log(run, why)
         if self._is_stopping or self._is_in_time(lease):
             self._give_back(run, why)
             return
@@ -100,7 +96,7 @@ class UnmatchedJobs:
         self._deciding = None
 
     async def _since(self, lease: c.Lease) -> int | None:
-        """When a worker first could not run it; None: nobody can say now."""
+        """When a worker first could not run it; None: unknown now."""
         try:
             job = await self._store.ajob(lease.job.id)
         except LeasemillError:
@@ -113,40 +109,40 @@ class UnmatchedJobs:
         tries = lease.attempt - lease.retries - lease.expirations
         delay_us = mismatch_delay_us(tries, self._timeout_us / SECOND, self._store.entropy.jitter())
         note = f"{MISMATCH}{why}; it fails after {span(self._timeout_us)} without code that matches"
-        self._report(run, c.ReleaseReport(lease.job.id, lease.token, delay_us, note))
+        self._reporter.send(run, c.ReleaseReport(lease.job.id, lease.token, delay_us, note))
 
     def _give_up(self, run: Run, why: str, since: int) -> None:
         lease = run.lease
         error = f"{MISMATCH}{why}\nno worker's code matched since {instant(since)} ({span(lease.leased_at - since)})"
-        self._report(run, c.NackReport(lease.job.id, lease.token, error, is_permanent=True))
+        self._reporter.send(run, c.NackReport(lease.job.id, lease.token, error, is_permanent=True))
 
-    def _log(self, lease: c.Lease, why: str) -> None:
+    def _log(self, run: Run, why: str) -> None:
         """Once for a kind and a cause, and then once a minute with how many there were."""
         now = time.monotonic()
-        key = (lease.job.kind, normalised(why))
+        key = (run.lease.job.kind, normalised(why))
         line = self._lines.get(key)
         if line is not None and now < line.at + LINE_EVERY_S:
-            line.unsaid += 1
+            line.skipped += 1
             return
         if len(self._lines) >= LINES_REMEMBERED:
             self._lines.clear()
         self._lines[key] = _Line(now)
-        more = f" ({line.unsaid:,} more like it since the last such line)" if line is not None and line.unsaid else ""
+        more = f" ({line.skipped:,} more like it since the last such line)" if line is not None and line.skipped else ""
         log.warning(
             "job does not match this worker's code and is given back%s: %s; "
             "it fails after %s unless a worker whose code matches claims it",
             more,
             why,
             span(self._timeout_us),
-            extra={"job": lease.job.id, "kind": lease.job.kind, "attempt": lease.attempt, "worker": lease.worker},
+            extra=run.log_fields,
         )
 
 
 class _Line:
     """When a mismatch was logged, and how often it has been seen since."""
 
-    __slots__ = ("at", "unsaid")
+    __slots__ = ("at", "skipped")
 
     def __init__(self, at: float) -> None:
         self.at = at
-        self.unsaid = 0
+        self.skipped = 0

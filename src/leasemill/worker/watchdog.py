@@ -1,100 +1,226 @@
-"""One timer for everything that becomes due while jobs run: late starts, timeouts, leases that ran out, jobs that wait
-too long for a slot. No job has a timer of its own."""
+"""Stops jobs: at their timeout, when their lease is lost, when they wait too long for a slot, at a shutdown.
+
+One timer serves everything that becomes due while jobs run; no job has a timer of its own. An async handler is
+cancelled, a thread can only be asked to stop (`ctx.lost`). All of it on the event loop.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import time
-from collections import deque
-from typing import Protocol
+from collections.abc import Callable
+from typing import Final
 
-from leasemill.worker.pacing import LATE_START_S, STUCK_AFTER_S, patience_s
-from leasemill.worker.run import Phase, Run
+from leasemill.worker import pacing
+from leasemill.worker.metrics import Metrics
+from leasemill.worker.reporter import Reporter
+from leasemill.worker.run import Phase, Run, Stop
+from leasemill.worker.slots import Slots
+from leasemill.worker.stalls import Stalls
 
+log = logging.getLogger("leasemill.worker")
 
-class Slots(Protocol):
-    active: dict[str, Run]
-    queued: deque[Run]
-
-    def tell_start(self, run: Run) -> None: ...
-    def is_excused(self, run: Run) -> bool: ...
-    def time_out(self, run: Run) -> None: ...
-    def lose(self, run: Run, reason: str | None) -> None: ...
-    def abandon(self, run: Run) -> None: ...
-    def give_up(self, run: Run) -> None: ...
-    def give_back_queued(self) -> None: ...
+CANCEL_GRACE_S: Final = 5.0
+"""How long a cancelled async handler may take to clean up before its job is reported without it."""
 
 
 class Watchdog:
-    """Looks after running jobs when something is due, and at no other time."""
+    """Looks after jobs when something is due, and at no other time."""
 
-    def __init__(self, slots: Slots) -> None:
+    def __init__(
+        self,
+        slots: Slots,
+        metrics: Metrics,
+        reporter: Reporter,
+        stalls: Stalls,
+        *,
+        on_room: Callable[[], None],
+        on_stuck: Callable[[], None],
+    ) -> None:
         self._slots = slots
+        self._metrics = metrics
+        self._reporter = reporter
+        self._stalls = stalls
+        self._on_room = on_room
+        self._on_stuck = on_stuck
+        """No slot is left that could run anything."""
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
-        self.wakes_at = math.inf
-
-    def expect(self, at: float) -> None:
-        """Something is due at this monotonic time."""
-        if at < self.wakes_at:
-            self.wakes_at = at
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer = self._loop.call_later(max(0.0, at - time.monotonic()), self._wake)
+        self._wakes_at = math.inf
 
     def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
 
+    # What is due -------------------------------------------------------------------------------------------------
+
+    def expect(self, at: float) -> None:
+        """Something is due at this monotonic time."""
+        if at < self._wakes_at:
+            self._wakes_at = at
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self._loop.call_later(max(0.0, at - time.monotonic()), self._wake)
+
     def _wake(self) -> None:
         self._timer = None
-        self.wakes_at = math.inf
-        next_at = self.look(time.monotonic())
+        self._wakes_at = math.inf
+        next_at = self._look(time.monotonic())
         if next_at < math.inf:
             self.expect(next_at)
 
-    def look(self, now: float) -> float:
-        """Do what is due; answers when something is due next."""
+    def _look(self, now: float) -> float:
+        """Do what is due; returns when something is due next."""
         next_at = math.inf
-        for run in list(self._slots.active.values()):
+        for run in self._slots.running():
             if run.phase is Phase.RUNNING:
                 next_at = min(next_at, self._look_at(run, now))
             elif run.left_at is not None and not run.is_stuck:
-                next_at = min(next_at, self._look_at_left(run, run.left_at + STUCK_AFTER_S, now))
+                stuck_at = run.left_at + pacing.STUCK_AFTER_S
+                if now < stuck_at:
+                    next_at = min(next_at, stuck_at)
+                else:
+                    self._mark_stuck(run)
         if self._slots.queued:
             first = self._slots.queued[0]
-            give_back_at = first.claimed_at + patience_s(first.lease_s)
+            give_back_at = first.claimed_at + pacing.patience_s(first.lease_s)
             if now >= give_back_at:
-                self._slots.give_back_queued()
+                self.give_back_queued()
             else:
                 next_at = min(next_at, give_back_at)
         return next_at
 
-    def _look_at_left(self, run: Run, stuck_at: float, now: float) -> float:
-        if now < stuck_at:
-            return stuck_at
-        self._slots.give_up(run)
-        return math.inf
-
     def _look_at(self, run: Run, now: float) -> float:
-        slots = self._slots
         if now >= run.loss.held_until:
-            slots.lose(run, None)
+            self.lose(run, None)
             return math.inf
         if run.stop is not None:
             if run.abandon_at is not None and now >= run.abandon_at:
-                slots.abandon(run)
+                self._abandon(run)
                 return math.inf
             return min(run.abandon_at or math.inf, run.loss.held_until)
-        if now >= run.timeout_at and not slots.is_excused(run):
-            slots.time_out(run)
+        if now >= run.timeout_at and not self._is_excused(run):
+            self._time_out(run)
             return math.inf
         next_at = min(run.timeout_at, run.loss.held_until)
-        if not run.is_start_told:
-            start_at = run.started_at + LATE_START_S
+        if not run.is_start_reported:
+            start_at = run.started_at + pacing.LATE_START_S
             if now >= start_at:
-                slots.tell_start(run)
+                self._reporter.report_start(run)
             else:
                 next_at = min(next_at, start_at)
         return next_at
+
+    def give_back_queued(self) -> None:
+        """What has no slot is returned without a penalty, for others to run."""
+        while self._slots.queued:
+            self._reporter.give_back(self._slots.queued.popleft())
+        self._slots.changed()
+        self._on_room()
+
+    # Lost leases -------------------------------------------------------------------------------------------------
+
+    def lose(self, run: Run, reason: str | None) -> None:
+        """The lease is not ours any more, as the store reports, or (None) because it could not be extended in time."""
+        if run.phase is not Phase.RUNNING or run.stop is Stop.LOST:
+            return
+        if reason is None and time.monotonic() < run.loss.held_until:
+            return  # extended in the meantime
+        run.loss.set(reason or "expired")
+        self.note_loss(run, reason or "it could not be extended in time")
+        run.phase = Phase.ENDED
+        if reason is None:
+            # The store was not heard. Giving the job back frees it at once, or leaves a record that it came too late.
+            self._reporter.give_back(run)
+        self._leave(run)
+        self._cancel(run)
+
+    def note_loss(self, run: Run, reason: str) -> None:
+        run.stop = Stop.LOST
+        self._metrics.lost += 1
+        log.warning("lease lost (%s): the handler's result is dropped", reason, extra=run.log_fields)
+
+    # Timeouts ----------------------------------------------------------------------------------------------------
+
+    def _is_excused(self, run: Run) -> bool:
+        """Time in which others blocked the event loop is not an async handler's: it gets as much more."""
+        if run.task is None:
+            return False  # a thread ran on meanwhile
+        self._stalls.alive()
+        excused_s = self._stalls.excused_s(run)
+        if excused_s <= 0:
+            return False
+        run.excuse(excused_s)
+        return time.monotonic() < run.timeout_at
+
+    def _time_out(self, run: Run) -> None:
+        run.stop = Stop.TIMEOUT
+        self._metrics.timed_out += 1
+        log.error("job timed out after %g s", time.monotonic() - run.started_at, extra=run.log_fields)
+        if run.task is None:
+            self._abandon(run)
+        else:
+            self._stop(run, time.monotonic() + CANCEL_GRACE_S)
+
+    # Shutdown ----------------------------------------------------------------------------------------------------
+
+    def stop_all(self, grace_until: float) -> None:
+        """Stop every handler; each is given back when it ends, or after the grace."""
+        for run in self._slots.running():
+            if run.stop is None:
+                run.stop = Stop.SHUTDOWN
+                if run.task is None:
+                    run.loss.set("the worker is shutting down")
+                self._stop(run, grace_until)
+
+    def abandon_all(self) -> None:
+        for run in self._slots.running():
+            self._abandon(run)
+
+    # Handlers that do not return ---------------------------------------------------------------------------------
+
+    def _stop(self, run: Run, grace_until: float) -> None:
+        self._cancel(run)
+        run.abandon_at = grace_until
+        self.expect(grace_until)
+
+    def _cancel(self, run: Run) -> None:
+        """Not before its first step: a task that was never entered could not report that it ended."""
+        if run.task is not None:
+            self._loop.call_soon(run.task.cancel)
+
+    def _abandon(self, run: Run) -> None:
+        """Report without waiting for the handler, which does not end; it keeps its slot."""
+        if run.phase is not Phase.RUNNING:
+            return
+        run.phase = Phase.ENDED
+        run.abandon_at = None
+        run.loss.set("the worker did not wait any longer")
+        self._reporter.report_end(run, None)
+        self._leave(run)
+
+    def _leave(self, run: Run) -> None:
+        """Its job is over here, and its handler has not returned (yet)."""
+        run.left_at = time.monotonic()
+        self._slots.left[run.lease.job.id] = run
+        self._slots.changed()
+        self.expect(run.left_at + pacing.STUCK_AFTER_S)
+
+    def _mark_stuck(self, run: Run) -> None:
+        """It has not returned for so long that its slot counts as stuck."""
+        run.is_stuck = True
+        self._metrics.stuck_runs += 1
+        stuck = self._slots.stuck
+        log.error(
+            "the handler has not returned since its job %s: its slot is stuck, %d of %d slots are",
+            "timed out" if run.stop is Stop.TIMEOUT else "was lost",
+            stuck,
+            self._slots.size,
+            extra=run.log_fields,
+        )
+        self._slots.changed()
+        self._on_room()
+        if stuck == self._slots.size:
+            self._on_stuck()

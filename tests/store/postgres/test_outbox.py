@@ -34,8 +34,8 @@ from leasemill.store.postgres.wire.url import parse_url
 from leasemill.testing.clock import ManualClock
 from leasemill.worker.housekeeping import Chore, Housekeeping
 from leasemill.worker.metrics import Metrics
-from leasemill.worker.presence import WorkerRecord, encode_record
 from leasemill.worker.reaper import Reaper
+from leasemill.worker.records import WorkerRecord, encode_record
 from leasemill.worker.timing import default_reaper_s
 from tests.worker.support import until, working
 
@@ -350,7 +350,7 @@ async def test_rule_020_023_every_run_of_the_reaper_says_how_many_it_recovered(p
         async def event() -> None: ...
 
         metrics = Metrics()
-        reaper = Reaper("w", store, store.presence, metrics)
+        reaper = Reaper("w", store, metrics)
         for recovered in (2, 0, 1):
             event.enqueue_many([event.call() for _ in range(recovered)])
             assert len(store.claim("dead", ["outbox"], recovered or 1)) == recovered

@@ -1,0 +1,42 @@
+"""What a worker is given, checked: a mistake is refused before it claims anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from leasemill.api.app import App
+from leasemill.api.policy import Duration, is_whole, microseconds
+from leasemill.errors import Invalid
+from leasemill.kernel.model import SECOND
+from leasemill.kernel.validate import check_name
+
+
+def weights(app: App, queues: Mapping[str, int] | Iterable[str] | None) -> dict[str, int]:
+    """The queues to serve and their weights; default: all queues of the app's jobs, alike."""
+    if isinstance(queues, str):
+        raise Invalid(f"queues is the text {queues!r}; write [{queues!r}] or {{{queues!r}: 1}}")
+    asked = sorted({job.queue for job in app.jobs.values()}) if queues is None else queues
+    weights = dict(asked) if isinstance(asked, Mapping) else dict.fromkeys(asked, 1)
+    if not weights:
+        if queues is not None:
+            raise Invalid(
+                "no queue to work on: name at least one, or leave `queues` out to serve those of the app's jobs"
+            )
+        raise Invalid(
+            "no queue to work on, because the app has no job: declare one with @app.job. If jobs are declared in other "
+            "modules, import those in the module of the app: a job is known when its module is imported"
+        )
+    for name, weight in weights.items():
+        check_name("queue", name)
+        at_least(f"the weight of queue {name!r}", weight, 1)
+    return weights
+
+
+def at_least(what: str, value: int, least: int) -> int:
+    if not is_whole(value) or value < least:
+        raise Invalid(f"{what} is {value!r}; write a whole number of at least {least}")
+    return value
+
+
+def seconds(what: str, duration: Duration | None) -> float | None:
+    return None if duration is None else microseconds(what, duration) / SECOND

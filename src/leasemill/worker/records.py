@@ -1,0 +1,66 @@
+"""What a worker publishes about itself now and then (`store.presence`). Soft state, safe to lose.
+
+Imports nothing that runs jobs: `leasemill workers` reads records, too.
+"""
+
+from __future__ import annotations
+
+from msgspec import MsgspecError, Struct, json
+
+from leasemill.store.presence import Presence
+
+
+class RunningJob(Struct, frozen=True, omit_defaults=True):
+    job: str
+    kind: str
+    attempt: int
+    seconds: float
+    done: float | None = None
+    total: float | None = None
+    note: str = ""
+
+
+class WorkerRecord(Struct, frozen=True):
+    """Times are seconds of the worker's wall clock since the epoch."""
+
+    worker: str
+    host: str
+    pid: int
+    started_at: float
+    published_at: float
+    interval_s: float
+    queues: dict[str, int]
+    concurrency: int
+    is_stopping: bool
+    running: list[RunningJob]
+    counters: dict[str, float]
+    mismatched: dict[str, int] = {}
+    """Kinds of jobs that it gave back because its code cannot run them, and how many times."""
+    instance: str = ""
+    """Tells two workers of one id apart."""
+    stuck: list[RunningJob] = []
+    """Slots taken by handlers whose job has timed out or was lost, and that have not returned."""
+
+    @property
+    def is_stuck(self) -> bool:
+        """No slot is left that could run anything."""
+        return len(self.stuck) >= self.concurrency
+
+    def is_stale(self, age_s: float) -> bool:
+        """Not published for several intervals, by the store's clock: stopped, cut off or dead."""
+        return age_s > 4 * self.interval_s + 1
+
+
+encode_record = json.Encoder().encode
+decode_record = json.Decoder(WorkerRecord).decode
+
+
+def records(presence: Presence) -> list[tuple[WorkerRecord, float]]:
+    """What workers published and how many seconds ago; records of other versions are skipped."""
+    found: list[tuple[WorkerRecord, float]] = []
+    for _, content, age_s in presence.records():
+        try:
+            found.append((decode_record(content), age_s))
+        except MsgspecError:
+            continue
+    return found

@@ -1,0 +1,87 @@
+"""When a worker stops, and how the time it has for that is spent.
+
+Asked once, it waits for running jobs; asked twice, it does not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from leasemill.worker.timing import HURRY_S, ShutdownPlan, shutdown_plan
+
+log = logging.getLogger("leasemill.worker")
+
+
+class Shutdown:
+    """Whether a worker is to stop, how soon, and waiting that ends when it is."""
+
+    def __init__(self, worker_id: str, limit_s: Callable[[], float]) -> None:
+        self.is_requested = False
+        self.hurries = False
+        """It does not wait for handlers."""
+        self.on_planned: Callable[[float], None] | None = None
+        """Called with the monotonic time by which the worker is gone, and again if that gets earlier."""
+        self._worker_id = worker_id
+        self._limit_s = limit_s
+        self._plan: ShutdownPlan | None = None
+        self._begun = asyncio.Event()
+        self._hurried = asyncio.Event()
+
+    def request(self, *, now: bool) -> None:
+        """From any thread; `begin` follows on the event loop, if there is one."""
+        self.hurries = now or self.is_requested
+        self.is_requested = True
+        self.plan()
+
+    def begin(self) -> None:
+        """Wake whoever waits. On the event loop."""
+        if self.hurries and not self._hurried.is_set():
+            log.warning("stopping now: running jobs are given back", extra={"worker": self._worker_id})
+            self._hurried.set()
+        elif self.is_requested and not self._begun.is_set():
+            log.info("stopping: waiting for running jobs", extra={"worker": self._worker_id})
+        self._begun.set()
+
+    def plan(self) -> ShutdownPlan:
+        """When which part of the shutdown is over, set when it begins; a hurry makes it shorter, never longer."""
+        plan, now = self._plan, time.monotonic()
+        if plan is None:
+            limit_s = HURRY_S if self.hurries else self._limit_s()
+            plan = shutdown_plan(now, limit_s, waits_for_handlers=not self.hurries)
+        elif self.hurries and plan.handlers_until > now:
+            plan = shutdown_plan(now, min(HURRY_S, plan.gone_by - now), waits_for_handlers=False)
+        else:
+            return plan
+        self._plan = plan
+        if self.on_planned is not None:
+            self.on_planned(plan.gone_by)
+        return plan
+
+    async def begun(self) -> None:
+        await self._begun.wait()
+
+    async def unless_begun(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do it, but let go of it when the worker is stopped: the store may not answer."""
+        doing, stopping = asyncio.ensure_future(work), asyncio.ensure_future(self._begun.wait())
+        try:
+            await asyncio.wait([doing, stopping], return_when=asyncio.FIRST_COMPLETED)
+            if doing.done():
+                doing.result()
+        finally:
+            stopping.cancel()
+            doing.cancel()
+
+    async def until(self, deadline: float, work: asyncio.Future[Any] | Coroutine[Any, Any, Any]) -> None:
+        """Wait for it, no longer than until the deadline or a second request to stop."""
+        future, hurry = asyncio.ensure_future(work), asyncio.ensure_future(self._hurried.wait())
+        left_s = max(0.0, deadline - time.monotonic())
+        try:
+            await asyncio.wait({future, hurry}, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            hurry.cancel()
+            if not future.done():
+                future.cancel()
