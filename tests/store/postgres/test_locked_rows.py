@@ -254,7 +254,7 @@ def test_a_claim_that_would_give_nothing_waits_for_an_admission_that_is_under_wa
     postgres_url: str, admin: Admin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever admits has the lock; the job is claimable when they are done."""
-    monkeypatch.setattr("leasemill.store.postgres.store.ADMISSION_S", float(LIMIT_S))
+    monkeypatch.setattr("leasemill.store.postgres.admission.LONGEST_WAIT_S", float(LIMIT_S))
     conninfo, _ = parse_url(postgres_url)
     with PostgresStore(f"{postgres_url}&application_name=claiming") as store, psycopg.connect(conninfo) as caller:
         with caller.transaction():
@@ -272,7 +272,7 @@ def test_a_claim_that_would_give_nothing_waits_for_an_admission_that_is_under_wa
 
 @rule("C1", "N3")
 def test_a_claim_after_one_that_found_arrivals_gets_them(store: PostgresStore, postgres_url: str) -> None:
-    """The first was granted something and left their admission to a thread."""
+    """The first was granted something and returned it at once; the second admits what the first saw."""
     with psycopg.connect(parse_url(postgres_url)[0]) as caller, caller.transaction():
         store.using(caller).enqueue([JobSpec("free", "q", "k"), JobSpec("a", "q", "k", lane="x")])
     assert [lease.job.id for lease in store.claim("w", ["q"], 2)] == ["free"]

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Final
+
+from psycopg.errors import LockNotAvailable
 
 from leasemill.store.postgres.database import Database
 from leasemill.store.postgres.wire.arrays import int8
 from leasemill.store.postgres.wire.connections import Connection
 
 ADMITTED_AT_ONCE: Final = 2_000
+LONGEST_WAIT_S: Final = 1.0
+"""For an admission that is under way."""
 
 
 def admit(database: Database, connection: Connection, *, waits: bool = False) -> bool:
@@ -22,6 +27,21 @@ def admit(database: Database, connection: Connection, *, waits: bool = False) ->
     if is_open and count:
         database.positions.lower(database.all(connection, "admit_all" if waits else "admit", given))
     return bool(is_open)
+
+
+def admit_now(database: Database, connection: Connection) -> bool:
+    """Admit in a transaction of its own. False: another admission is under way."""
+    with connection.transaction():
+        return admit(database, connection)
+
+
+def admit_or_wait(database: Database, connection: Connection) -> None:
+    """What had arrived is admitted when this returns, by this or another admission, unless that takes long."""
+    if admit_now(database, connection):
+        return
+    with suppress(LockNotAvailable), connection.transaction():
+        connection.execute("select set_config('lock_timeout', %s, true)", [f"{LONGEST_WAIT_S * 1000:.0f}"])
+        lock_admission(database, connection)
 
 
 def lock_admission(database: Database, connection: Connection) -> None:

@@ -11,12 +11,9 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, wait
-from contextlib import suppress
 from typing import Any, Final, TypeVar, cast
 
 from msgspec.structs import replace
-from psycopg.errors import LockNotAvailable
 
 from leasemill.errors import Refused, Unavailable
 from leasemill.kernel import commands as c
@@ -35,6 +32,7 @@ from leasemill.store.postgres.transactions.block import PostgresBlock
 from leasemill.store.postgres.transactions.messages import Messages
 from leasemill.store.postgres.transactions.using import BoundStore
 from leasemill.store.postgres.verbs import ack, acquire, claim, commit, enqueue, extend, nack, release, start
+from leasemill.store.postgres.watermarks import Watermarks
 from leasemill.store.postgres.wire.arrays import int8
 from leasemill.store.postgres.wire.commit_connections import CommitPool
 from leasemill.store.postgres.wire.connections import LOGGER, Connection, Moved, Pool
@@ -56,8 +54,6 @@ LANE_TOKENS_KEPT: Final = 100_000
 RETENTION_EVERY_S: Final = 30.0
 RETENTION_BATCH: Final = 2_000
 LONGEST_RETENTION_S: Final = 5.0
-ADMISSION_S: Final = 1.0
-"""How long a claim that was granted nothing waits for an admission that is under way."""
 CLOSE_S: Final = 1.0
 """How long closing waits for calls under way: a server that is silent keeps no process from ending."""
 EACH_ONCE: Final = 2
@@ -87,7 +83,8 @@ class PostgresStore(Store):
         self._lane_tokens: set[str] = set()
         self._offset_lanes: dict[str, tuple[str, str]] = {}
         self._retained_at_s = time.monotonic()
-        self._admission: Future[None] | None = None
+        self._has_arrived = False
+        self._watermarks = Watermarks(self._database)
         self._is_closed = False
         try:
             self._pool.run(self._check_schema)
@@ -247,11 +244,12 @@ class PostgresStore(Store):
         database = self._database
         if not database.claim_queues.issuperset(command.queues):
             self._pool.run(lambda connection: claim.check_claim_queues(database, connection, command.queues))
+        if self._has_arrived:  # the claim before this one saw them
+            self._admit()
         claimed = self._claimed(command)
-        if not claimed.leases and (self._await_admission() or self._look(command.limit)):
+        if not claimed.leases and self._found_more(claimed, command.limit):
             claimed = self._claimed(command)
-        elif claimed.has_arrived:
-            self._admit_soon()
+        self._has_arrived = claimed.has_arrived
         self._remember(claimed.leases)
         return claimed.leases
 
@@ -265,52 +263,21 @@ class PostgresStore(Store):
 
         return self._pool.run(work, is_repeatable=command.request_id is not None)
 
-    def _look(self, limit: int) -> bool:
-        """L7: leases that have expired are recorded as such, arrived jobs are admitted. Whether there were any."""
-        database = self._database
-        from_at = database.look_from()
-        has_expired, has_arrived, now = self._pool.run(
-            lambda connection: database.one(connection, "due", {"from_at": int8(from_at)})
-        )
-        database.looked(from_at, until=now)
-        if has_expired:
-            self._expired(limit, from_at)
-        if has_arrived:
-            self._pool.run(self._admit_or_wait)
-        return bool(has_expired or has_arrived)
+    def _found_more(self, claimed: claim.Claimed, limit: int) -> bool:
+        """L7: what a claim that was granted nothing saw: expired leases are recorded, arrivals admitted."""
+        if claimed.expired_from is not None:
+            self._expired(limit, claimed.expired_from)
+        if claimed.has_arrived:
+            self._pool.run(lambda connection: admission.admit_or_wait(self._database, connection))
+        self._pool.run(self._watermarks.move)
+        return claimed.has_arrived or claimed.expired_from is not None
 
-    def _admit(self, connection: Connection) -> bool:
-        with connection.transaction():
-            return admission.admit(self._database, connection)
-
-    def _admit_or_wait(self, connection: Connection) -> None:
-        """Where somebody else is admitting, what they admit is there when this returns, unless it takes long."""
-        if self._admit(connection):
-            return
-        with suppress(LockNotAvailable), connection.transaction():
-            connection.execute("select set_config('lock_timeout', %s, true)", [f"{ADMISSION_S * 1000:.0f}"])
-            admission.lock_admission(self._database, connection)
-
-    def _await_admission(self) -> bool:
-        """An admission that an earlier claim began may have made jobs claimable since. Whether there was one."""
-        admission, self._admission = self._admission, None
-        if admission is None or admission.cancel():  # it has not begun: this claim admits for itself
-            return False
-        wait([admission], ADMISSION_S)
-        return True
-
-    def _admit_soon(self) -> None:
-        """In a thread beside: a claim that was granted something does not wait for it."""
-        if self._admission is None or self._admission.done():
-            self._admission = self._threads.submit(self._admit_committed)
-
-    def _admit_committed(self) -> None:
-        """Arrivals are durable: an admission that fails is left to the next claim that sees them."""
+    def _admit(self) -> None:
+        """Arrivals are durable: an admission that fails is left to the next claim."""
         try:
-            self._pool.run(self._admit)
+            self._pool.run(lambda connection: admission.admit_now(self._database, connection))
         except Unavailable as error:
             LOGGER.warning("admission to lanes postponed: %s", error)
-        self._signal.notify()
 
     def _remember(self, leases: Sequence[c.Lease]) -> None:
         """Which leases are of lanes, so that their ack needs no second try; what executions are too many."""
@@ -416,7 +383,7 @@ class PostgresStore(Store):
 
         answer = self._pool.run(work)
         if any(followup.lane is not None for followup in command.followups):
-            self._admit_committed()
+            self._admit()
         self._signal.notify()
         return answer
 
@@ -424,12 +391,21 @@ class PostgresStore(Store):
 
     def _do_expire(self, command: c.Expire) -> list[c.Expiration]:
         """With what else is done now and then: whoever runs the reaper admits and forgets."""
-        answer = self._expired(command.limit)
-        self._admit_committed()
+        answer = self._expired(command.limit, self._database.expiry_position.from_at())
+        self._admit()
+        self._signal.notify()
+        self._move_watermarks()
         self._retain()
         return answer
 
-    def _expired(self, limit: int, from_at: int = 0) -> list[c.Expiration]:
+    def _move_watermarks(self) -> None:
+        try:
+            self._pool.run(self._watermarks.move)
+            self._pool.run(self._watermarks.check)
+        except Unavailable as error:
+            LOGGER.warning("watermarks not moved: %s", error)
+
+    def _expired(self, limit: int, from_at: int) -> list[c.Expiration]:
         """L7. Jobs whose rows somebody has locked are left for the next time."""
         database = self._database
 

@@ -30,6 +30,7 @@ left join lateral (
 where coalesce(last.slot, 1) > 0 and (kept.no is null or kept.blocks_lane);
 
 delete from {schema}.ready;
+delete from {schema}.watermarks;
 delete from {schema}.waiting;
 delete from {schema}.arrivals;
 update {schema}.lanes set head = null, head_seq = null, is_blocked = false;

@@ -9,7 +9,8 @@ left join lateral (
     for update skip locked
 ) as free on leases.lane is not null
 cross join lateral (select jobs.id from {schema}.jobs where jobs.no = leases.no offset 0) as jobs
-where leases.expires_at <= {schema}.clock({now}::int8) and leases.expires_at >= {from_at}::int8
+where leases.expires_at <= (select {schema}.clock({now}::int8))
+    and leases.expires_at >= least({from_at}::int8, (select {schema}.clock({now}::int8))) - 5000000
     and leases.expires_at < 9223372036854775807 and (leases.lane is null or free.lane is not null)
 order by leases.expires_at, leases.fence
 limit {limit}::int8

@@ -35,5 +35,7 @@ with come as materialized (
     insert into {schema}.ready (queue, rank, available_at, seq)
     select queue, rank, available_at, no from placed where is_head
     returning queue, rank, available_at, seq
+), lowered as materialized (
+    select {schema}.lower_watermarks(array_agg(queue), array_agg(rank::int8), array_agg(available_at)) from made_ready
 )
-select queue, rank, available_at, seq from made_ready
+select queue, rank, available_at, seq from made_ready cross join lowered

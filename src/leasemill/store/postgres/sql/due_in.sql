@@ -8,9 +8,14 @@ cross join lateral (
     offset 0
 ) as queue
 cross join lateral (
-    select min(first.available_at) as available_at from generate_series(0, 9) as ranks (rank) cross join lateral (
+    select min(first.available_at) as available_at
+    from generate_series(0, 9) as ranks (rank)
+    left join {schema}.watermarks on watermarks.queue = queue.name and watermarks.rank = ranks.rank
+        and watermarks.low_at <= (select {schema}.clock({now}::int8))
+    cross join lateral (
         select ready.available_at from {schema}.ready
         where ready.queue = queue.name and ready.rank = ranks.rank
+            and ready.available_at >= coalesce(watermarks.low_at, 0)
         order by ready.available_at limit 1
     ) as first
     union all

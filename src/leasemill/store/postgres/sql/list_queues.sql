@@ -1,6 +1,6 @@
 -- Queues by name, with their jobs counted by state and the time the next one is due.
 select queues.name, queues.mode, queues.is_paused, queues.policy,
-    (select count(*) from {schema}.ready where ready.queue = queues.name)
+    claimable.count
         + (select count(*) from {schema}.waiting where waiting.queue = queues.name)
         + (select count(*) from {schema}.arrivals where arrivals.queue = queues.name) as ready,
     (select count(*) from {schema}.leases where leases.queue = queues.name) as leased,
@@ -17,14 +17,19 @@ select queues.name, queues.mode, queues.is_paused, queues.policy,
         select count(*) from {schema}.kept where kept.state = 'cancelled' and exists (
             select from {schema}.jobs where jobs.no = kept.no and jobs.queue = queues.name offset 0)
     ) as cancelled,
-    case when queues.mode = 'claim' then (
-        select min(first.available_at) from generate_series(0, 9) as ranks (rank) cross join lateral (
-            select ready.available_at from {schema}.ready
-            where ready.queue = queues.name and ready.rank = ranks.rank
-            order by ready.available_at limit 1
-        ) as first
-    ) end as oldest_available_at
+    case when queues.mode = 'claim' then claimable.oldest_at end as oldest_available_at
 from {schema}.queues
+cross join lateral (
+    select sum(counted.count)::int8 as count, min(counted.oldest_at) as oldest_at
+    from generate_series(0, 9) as ranks (rank)
+    left join {schema}.watermarks on watermarks.queue = queues.name and watermarks.rank = ranks.rank
+        and watermarks.low_at <= (select {schema}.clock({now}::int8))
+    cross join lateral (
+        select count(*), min(ready.available_at) as oldest_at from {schema}.ready
+        where ready.queue = queues.name and ready.rank = ranks.rank
+            and ready.available_at >= coalesce(watermarks.low_at, 0)
+    ) as counted
+) as claimable
 where queues.name > {after}::text
 order by queues.name
 limit {limit}::int8

@@ -1,6 +1,22 @@
--- What the store holds now.
+-- What the store holds now. Ready jobs are counted from each watermark to the next queue and rank that has one: no name sorts
+-- after '~'.
+with mark as (
+    select '' collate "C" as queue, 0::int2 as rank, 0::int8 as low_at
+    union all
+    select queue, rank, low_at from {schema}.watermarks where low_at <= (select {schema}.clock({now}::int8))
+), span as (
+    select *, lead(queue, 1, '~') over following as next_queue, lead(rank, 1, 0::int2) over following as next_rank
+    from mark window following as (order by queue, rank)
+), claimable as (
+    select coalesce(sum(counted.count), 0)::int8 as count
+    from span cross join lateral (
+        select count(*) from {schema}.ready
+        where (ready.queue, ready.rank, ready.available_at) >= (span.queue, span.rank, span.low_at)
+            and (ready.queue, ready.rank) < (span.next_queue, span.next_rank)
+    ) as counted
+)
 select
-    (select count(*) from {schema}.ready) + (select count(*) from {schema}.waiting)
+    (select count from claimable) + (select count(*) from {schema}.waiting)
         + (select count(*) from {schema}.arrivals) as ready,
     (select count(*) from {schema}.leases) as leased,
     (select coalesce(sum(tallies.succeeded), 0)::int8 from {schema}.tallies) as succeeded,

@@ -29,6 +29,8 @@ with given as materialized (
     insert into {schema}.ready (queue, rank, available_at, seq, no, attempt, retries, expirations)
     select queue, rank, available_at, seq, nullif(no, seq), nullif(attempt, 0), nullif(retries, 0), nullif(expirations, 0)
     from next
+), lowered as materialized (
+    select {schema}.lower_watermarks(array_agg(queue), array_agg(rank::int8), array_agg(available_at)) from next
 )
 select next.queue, next.lane, job.id, next.rank, next.available_at, next.seq
-from next cross join lateral (select jobs.id from {schema}.jobs where jobs.no = next.no offset 0) as job
+from next cross join lowered cross join lateral (select jobs.id from {schema}.jobs where jobs.no = next.no offset 0) as job

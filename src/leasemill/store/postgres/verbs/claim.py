@@ -10,6 +10,7 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.model import QueueMode
 from leasemill.kernel.retry import DEFAULTS, NO_POLICY, TIMEOUT_LEASES
 from leasemill.store.postgres.database import Database, advisory_key
+from leasemill.store.postgres.positions import Look
 from leasemill.store.postgres.rows import lease_of, policy_text, terms_numbers
 from leasemill.store.postgres.verbs.enqueue import modes
 from leasemill.store.postgres.verbs.reports import NULL_TERMS
@@ -37,7 +38,9 @@ def settling() -> dict[str, Any]:
 class Claimed(NamedTuple):
     leases: list[c.Lease]
     has_arrived: bool = False
-    """There are arrivals to admit, found on the way."""
+    """There are arrivals to admit."""
+    expired_from: int | None = None
+    """Nothing was granted, and there are leases that expired at this time or later."""
 
 
 def claim(database: Database, connection: Connection, command: c.Claim, *, is_repeat: bool) -> Claimed:
@@ -61,26 +64,30 @@ def claim(database: Database, connection: Connection, command: c.Claim, *, is_re
 
 
 def _claimed(database: Database, connection: Connection, command: c.Claim, given: dict[str, Any]) -> Claimed:
-    queues = list(dict.fromkeys(command.queues))
-    places, is_start = database.positions.places(queues)
-    rows = database.all(connection, "claim", {**given, **places})
-    if not rows and not is_start:
-        database.positions.forget()
-        places, _ = database.positions.places(queues)
-        rows = database.all(connection, "claim", {**given, **places})
-    if not rows:
-        database.positions.forget()
-        return Claimed([])
-    database.remember((row[9], row[0], row[21]) for row in rows)
-    leases = [lease_of(row) for row in rows]
-    *_, has_arrived = rows[0]
-    if has_arrived is None:  # a repeat: it says nothing of where the first claimable jobs are, and has not looked
+    look = database.positions.look(command.queues)
+    claimed = _claimed_from(look, database, connection, command, given)
+    if claimed.leases or look.is_full:
+        return claimed
+    return _claimed_from(database.positions.look(command.queues, is_full=True), database, connection, command, given)
+
+
+def _claimed_from(
+    look: Look, database: Database, connection: Connection, command: c.Claim, given: dict[str, Any]
+) -> Claimed:
+    expired_from = database.expiry_position.from_at()
+    rows = database.all(connection, "claim", {**given, **look.parameters(), "expired_from": int8(expired_from)})
+    granted = [row for row in rows if row[0] is not None]
+    database.remember((row[9], row[0], row[21]) for row in granted)
+    leases = [lease_of(row) for row in granted]
+    last = rows[-1]
+    if granted and last[0] is None:  # a repeat: it did not look for jobs
         return Claimed(leases)
-    if len(rows) == command.limit:
-        database.positions.advance((row[1], 9 - row[5], row[19], row[20] or row[21]) for row in rows)
-    else:
-        database.positions.forget()
-    return Claimed(leases, has_arrived)
+    now, (has_arrived, has_expired, served) = last[13], last[22:]
+    places = [(row[1], 9 - row[5], row[19], row[20]) for row in granted]
+    database.positions.advance(look.served(served), places, now, is_exhausted=len(granted) < command.limit)
+    if not granted and not has_expired:
+        database.expiry_position.found_none(expired_from, now)
+    return Claimed(leases, has_arrived, expired_from if has_expired else None)
 
 
 def trim(database: Database, connection: Connection, ids: list[str], attempts: Mapping[str, int]) -> None:

@@ -1,8 +1,10 @@
 -- claim: leases on the first claimable jobs, queue by queue in the caller's order, priority by priority.
 -- C1, C2: due, not paused; by priority, available_at, sequence. C5: a repeated request gets its held leases and no others,
 -- found by its row in requests. I2: stops before a job that has had the token meant for it. I5: the terms are settled here.
--- Returns the leases with their jobs, by fence: drawn in the order of number, which no join here may change; with each,
--- whether there are arrivals to admit; NULL with those of a repeat.
+-- Looks from the given places or, where none is given, from the watermark.
+-- Returns the leases with their jobs, by fence: drawn in the order of number, which no join here may change; with each, or in a
+-- row without a lease, whether there are arrivals to admit, whether leases have expired (looked for if nothing was granted), and
+-- which queues were looked through (NULL: all; none, where it stopped).
 -- Locks the ready rows it takes; skips those others hold.
 with gate as materialized (
     select pg_try_advisory_xact_lock_shared({request_key}::int8), {schema}.clock({now}::int8) as now
@@ -12,7 +14,9 @@ with gate as materialized (
     ) as l
     where r.id = {request_id}::text and expires_at > now
 ), place as materialized (
-    select place.*, policy, now
+    select place.queue, rank, turn, policy, now, from_seq, coalesce(from_at, (
+        select low_at from {schema}.watermarks as w where w.queue = place.queue and w.rank = place.rank and low_at <= now
+    ), 0) as from_at
     from gate cross join unnest({queues}::text[], {ranks}::int8[], {from_ats}::int8[], {from_seqs}::int8[])
         with ordinality as place (queue, rank, from_at, from_seq, turn)
     cross join lateral (
@@ -77,15 +81,24 @@ with gate as materialized (
     having count(*) > 0 and {request_id}::text is not null
     on conflict (id) do update set forget_at = excluded.forget_at, nos = (excluded.nos || r.nos)[:20000]
 ), come as materialized (
-    select exists (select from {schema}.arrivals) as has_arrived
+    select now, exists (select from {schema}.arrivals) as has_arrived,
+        not exists (select from settled) and exists (
+            select from {schema}.leases
+            where leases.expires_at >= least({expired_from}::int8, now) - 5000000 and leases.expires_at <= now
+                and leases.expires_at < 9223372036854775807
+        ) as has_expired,
+        case when (select number from stop) is not null then '{{}}'
+            when (select count(*) from place) < cardinality({queues}::text[]) then array(select distinct queue from place)
+            end as served
+    from gate
 )
 select id, queue, kind, payload, lane, priority, run_at, delay_us, policy, token, attempt, fence,
-    {worker}::text, now, expires_at, terms, retries, expirations, created_at, available_at, seq, no,
-    has_arrived
-from settled cross join come
+    {worker}::text, come.now, expires_at, terms, retries, expirations, created_at, available_at, seq, no,
+    has_arrived, has_expired, served
+from come left join settled on true
 union all
 select id, j.queue, kind, payload, j.lane, priority, run_at, delay_us, policy, token, attempt, fence, worker, leased_at,
-    expires_at, terms, retries, expirations, created_at, available_at, seq, j.no, null
+    expires_at, terms, retries, expirations, created_at, available_at, seq, j.no, null, null, null
 from repeated as l
 cross join lateral (select * from {schema}.jobs where no = l.no offset 0) as j
 order by fence

@@ -22,5 +22,7 @@ with held as (
 ), made_ready as (
     insert into {schema}.ready (queue, rank, available_at, seq, no, attempt, retries, expirations)
     select queue, rank, due_at, place, nullif(no, place), attempt, retries, expirations from released
+), lowered as materialized (
+    select {schema}.lower_watermarks(array_agg(queue), array_agg(rank::int8), array_agg(due_at)) from released
 )
-select no, queue, rank, due_at as available_at, place as seq from released
+select no, queue, rank, due_at as available_at, place as seq from released cross join lowered

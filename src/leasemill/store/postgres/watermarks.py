@@ -1,0 +1,85 @@
+"""The watermarks of `ready`: for each queue and rank a time before which there is no job, committed or not.
+
+A watermark moves in two steps. First the time it may move to is published (`next_at`). Whoever begins to write after
+that writes a job that is due later, as new jobs are, or sees the time and takes it back (`lower_watermarks`). When
+every transaction that was writing at that moment has ended, its jobs are visible, and the watermark moves to the
+published time or to the first job before it. Any process may take the second step. What must never happen here: a
+watermark that passes a job.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Final
+
+from leasemill.store.postgres.database import Database
+from leasemill.store.postgres.positions import Key
+from leasemill.store.postgres.wire.arrays import int8s, texts
+from leasemill.store.postgres.wire.connections import LOGGER, Connection
+
+WORN: Final = 1_000
+"""So many jobs this process claims from a queue and rank before it moves their watermark."""
+MOVE_EVERY_S: Final = 1.0
+CHECK_EVERY_S: Final = 60.0
+
+
+class Watermarks:
+    """Moves them, on behalf of one store."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._lock = threading.Lock()
+        self._published: dict[Key, int] = {}
+        self._writers: set[str] = set()
+        """Transactions that were writing when the above was published."""
+        self._moved_at_s = -MOVE_EVERY_S
+        self._checked_at_s = -CHECK_EVERY_S
+
+    @property
+    def are_due(self) -> bool:
+        if time.monotonic() - self._moved_at_s < MOVE_EVERY_S:
+            return False
+        return bool(self._published or self._database.positions.worn(WORN))
+
+    def move(self, connection: Connection) -> None:
+        """Forward, where enough was claimed and nobody who may have seen the old one is still writing."""
+        if not self.are_due or not self._lock.acquire(blocking=False):
+            return
+        try:
+            self._moved_at_s = time.monotonic()
+            if self._writers and (writers := self._writers & self._writing(connection)):
+                self._writers = writers
+                return
+            self._move(connection)
+        finally:
+            self._lock.release()
+
+    def _move(self, connection: Connection) -> None:
+        positions = self._database.positions
+        worn = positions.worn(WORN)
+        keys = sorted({*worn, *self._published})
+        given = {
+            "queues": texts([queue for queue, _ in keys]),
+            "ranks": int8s([rank for _, rank in keys]),
+            "proven_ats": int8s([self._published.get(key) for key in keys]),
+            "worn": int8s([int(key in worn) for key in keys]),
+        }
+        self._published, self._writers = {}, set()
+        positions.forget_claimed(worn)
+        rows = self._database.all(connection, "move_watermarks", given)
+        published = {(queue, rank): next_at for queue, rank, next_at in rows if next_at is not None}
+        if published:
+            self._writers = self._writing(connection)
+        self._published = published
+
+    def _writing(self, connection: Connection) -> set[str]:
+        return {transaction for (transaction,) in self._database.all(connection, "ready_writers", {})}
+
+    def check(self, connection: Connection) -> None:
+        """Now and then, whether a watermark has passed a job: the clock was set back, or an older version wrote it."""
+        if time.monotonic() - self._checked_at_s < CHECK_EVERY_S:
+            return
+        self._checked_at_s = time.monotonic()
+        for queue, rank, low_at in self._database.all(connection, "check_watermarks", {}):
+            LOGGER.warning("the watermark of queue %s, rank %d was lowered to %d", queue, rank, low_at)

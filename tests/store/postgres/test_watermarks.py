@@ -1,0 +1,311 @@
+"""Claims begin behind no job: whatever commits late, comes back or is put behind their position is found."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import psycopg
+import pytest
+
+from leasemill.kernel import commands as c
+from leasemill.kernel.model import JobSpec, JobState, Policy
+from leasemill.store.postgres import positions, watermarks
+from leasemill.store.postgres.admin.check import check
+from leasemill.store.postgres.store import PostgresStore
+from leasemill.store.postgres.wire.url import parse_url
+from leasemill.testing.clock import ManualClock
+from leasemill.testing.rules import rule
+
+Admin = psycopg.Connection[Any]
+SECOND = 1_000_000
+LIMIT_S = 60.0
+QUEUE = "q"
+NEVER_S = 3600.0
+
+
+@pytest.fixture(autouse=True)
+def moved_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A watermark moves at every call, whatever was claimed; none is ever checked."""
+    monkeypatch.setattr(watermarks, "WORN", 1)
+    monkeypatch.setattr(watermarks, "MOVE_EVERY_S", 0.0)
+    monkeypatch.setattr(watermarks, "CHECK_EVERY_S", NEVER_S)
+
+
+@pytest.fixture
+def store(postgres_url: str) -> Iterator[PostgresStore]:
+    with PostgresStore(postgres_url) as opened:
+        opened._watermarks._checked_at_s = time.monotonic()
+        yield opened
+
+
+@contextmanager
+def calling(postgres_url: str) -> Iterator[Admin]:
+    with psycopg.connect(parse_url(postgres_url)[0]) as connection:
+        yield connection
+
+
+def low_at(admin: Admin, schema: str) -> int:
+    row = admin.execute(f"select coalesce(max(low_at), 0) from {schema}.watermarks".encode()).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def run_some(store: PostgresStore, count: int = 3) -> list[str]:
+    """Enqueue, claim and finish jobs; who claims that way leaves dead rows."""
+    store.enqueue([JobSpec(store.entropy.new_id(), QUEUE, "k") for _ in range(count)])
+    leases = store.claim("w", [QUEUE], 100)
+    store.ack([c.AckReport(lease.job.id, lease.token) for lease in leases])
+    return [lease.job.id for lease in leases]
+
+
+def pass_by(store: PostgresStore, admin: Admin, schema: str) -> int:
+    """Run jobs until the watermark has passed everything before now that it may pass."""
+    row = admin.execute(f"select {schema}.clock(null)".encode()).fetchone()
+    assert row is not None
+    began_at, deadline = int(row[0]), time.monotonic() + LIMIT_S
+    while (low := low_at(admin, schema)) < began_at:
+        assert time.monotonic() < deadline, f"the watermark stays at {low - began_at} µs"
+        run_some(store)
+        store.expire(10)
+        time.sleep(0.1)
+    return low
+
+
+def seen_by_another(postgres_url: str) -> list[str]:
+    """What a process claims that knows no position."""
+    with PostgresStore(postgres_url) as other:
+        return [lease.job.id for lease in other.claim("other", [QUEUE], 100)]
+
+
+def eventually(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@rule("C4")
+def test_a_watermark_follows_the_jobs_that_were_claimed(store: PostgresStore, schema: str, admin: Admin) -> None:
+    pass_by(store, admin, schema)
+    store.enqueue([JobSpec("waits", QUEUE, "k"), JobSpec("urgent", QUEUE, "k", priority=9)])
+    assert [lease.job.id for lease in store.claim("w", [QUEUE], 1)] == ["urgent"]
+    time.sleep(2.1)
+    for _ in range(5):
+        store.expire(10)
+    assert store.totals().counts[JobState.READY] == 1
+    assert [view.counts[JobState.READY] for view in store.queues()] == [1]
+    assert store.due_in([QUEUE]) == 0
+    assert [lease.job.id for lease in store.claim("w", [QUEUE], 1)] == ["waits"]
+
+
+@rule("C1", "C4")
+@pytest.mark.parametrize("way", ["using", "function"])
+def test_a_transaction_that_commits_long_after_its_enqueue_is_passed_by_no_claim(
+    way: str, store: PostgresStore, postgres_url: str, schema: str, admin: Admin
+) -> None:
+    run_some(store)
+    with calling(postgres_url) as caller:
+        if way == "function":
+            caller.execute(f"select {schema}.enqueue('{QUEUE}', 'k', id => 'late')".encode())
+        else:
+            store.using(caller).enqueue([JobSpec("late", QUEUE, "k")])
+        open_until = time.monotonic() + 4.0
+        while time.monotonic() < open_until:
+            assert "late" not in run_some(store)
+            store.expire(10)
+        caller.commit()
+    assert [lease.job.id for lease in store.claim("w", [QUEUE], 100)] == ["late"]
+
+
+@rule("C1")
+def test_a_job_that_commits_late_is_found_while_claims_go_on_and_find_others(
+    store: PostgresStore, postgres_url: str
+) -> None:
+    """No claim comes back empty, which would look again at once."""
+    run_some(store)
+    with calling(postgres_url) as caller:
+        store.using(caller).enqueue([JobSpec("late", QUEUE, "k")])
+        time.sleep(2 * positions.BEHIND_US / SECOND)
+        assert "late" not in run_some(store)
+        caller.commit()
+    began = time.monotonic()
+    while "late" not in run_some(store):
+        assert time.monotonic() < began + LIMIT_S
+    # once a second there is a full look, whatever the claims find
+
+
+def released(store: PostgresStore, lease: c.Lease) -> None:
+    store.release([c.ReleaseReport(lease.job.id, lease.token)])
+
+
+def redriven(store: PostgresStore, lease: c.Lease) -> None:
+    store.nack([c.NackReport(lease.job.id, lease.token, "broke", is_permanent=True)])
+    store.redrive(c.JobFilter(job_ids=(lease.job.id,)), by="ada", reason="because")
+
+
+def retried(store: PostgresStore, lease: c.Lease) -> None:
+    store.nack([c.NackReport(lease.job.id, lease.token, "broke", delay_us=0)])
+
+
+@rule("C1", "C3", "O2")
+@pytest.mark.parametrize("put_back", [released, redriven, retried])
+def test_a_job_that_another_process_puts_back_is_found_by_all(
+    put_back: Callable[[PostgresStore, c.Lease], None],
+    store: PostgresStore,
+    postgres_url: str,
+    schema: str,
+    admin: Admin,
+) -> None:
+    with PostgresStore(postgres_url) as holder:
+        holder.enqueue([JobSpec("back", QUEUE, "k")])
+        (lease,) = holder.claim("holder", [QUEUE], 1)
+        pass_by(store, admin, schema)
+        put_back(holder, lease)
+        assert store.totals().counts[JobState.READY] == 1
+        assert [view.counts[JobState.READY] for view in store.queues()] == [1]
+        assert store.due_in([QUEUE]) == 0
+        assert [one.job.id for one in store.claim("w", [QUEUE], 10)] == ["back"]
+
+
+@rule("C1", "L7")
+def test_a_job_whose_lease_expires_behind_the_watermark_is_found(
+    store: PostgresStore, postgres_url: str, schema: str, admin: Admin
+) -> None:
+    store.enqueue([JobSpec("back", QUEUE, "k", policy=Policy(lease_ttl_us=500_000))])
+    store.claim("dies", [QUEUE], 1)
+    pass_by(store, admin, schema)
+    eventually(lambda: "back" in seen_by_another(postgres_url) or store.job("back").attempt == 2)  # type: ignore[union-attr]
+
+
+@rule("C1", "N4")
+def test_the_next_head_of_a_lane_behind_the_watermark_is_found(
+    store: PostgresStore, postgres_url: str, schema: str, admin: Admin
+) -> None:
+    with PostgresStore(postgres_url) as holder:
+        holder.enqueue([JobSpec(one, QUEUE, "k", lane="x") for one in ("first", "second", "third")])
+        (lease,) = holder.claim("holder", [QUEUE], 1)
+        pass_by(store, admin, schema)
+        holder.ack([c.AckReport(lease.job.id, lease.token)])
+        (lease,) = store.claim("w", [QUEUE], 10)
+        assert lease.job.id == "second"
+        pass_by(store, admin, schema)
+        holder.cancel(["second"], by="ada", reason="because")
+        assert seen_by_another(postgres_url) == ["third"]
+
+
+@rule("C1", "N3")
+def test_a_lanes_job_that_is_admitted_behind_the_watermark_is_found(
+    store: PostgresStore, postgres_url: str, schema: str, admin: Admin
+) -> None:
+    run_some(store)
+    with calling(postgres_url) as caller:
+        store.using(caller).enqueue([JobSpec("late", QUEUE, "k", lane="x")])
+        time.sleep(2.5)
+        caller.commit()
+    admin.execute(f"insert into {schema}.watermarks values (%s, 9, %s)".encode(), [QUEUE, time.time_ns() // 1000])
+    assert [lease.job.id for lease in store.claim("w", [QUEUE], 10)] == ["late"]
+    assert store.totals().counts[JobState.LEASED] == 1
+
+
+@rule("L8", "C1")
+def test_jobs_of_after_a_step_back_of_the_clock_are_found(postgres_url: str, schema: str, admin: Admin) -> None:
+    clock = ManualClock()
+    with PostgresStore(postgres_url, clock=clock) as store:
+        clock.advance(s=3600)
+        for _ in range(5):
+            run_some(store)
+            clock.advance(s=5)
+            store.expire(10)
+    assert low_at(admin, schema) > 0
+    behind = ManualClock()
+    with PostgresStore(postgres_url, clock=behind) as store:
+        store.enqueue([JobSpec("a", QUEUE, "k"), JobSpec("b", QUEUE, "k")])
+        assert store.totals().counts[JobState.READY] == 2
+        assert [lease.job.id for lease in store.claim("w", [QUEUE], 1)] == ["a"]
+        store.expire(10)  # checks the watermarks: it is the first of its process
+    with PostgresStore(postgres_url, clock=clock) as store:
+        assert [lease.job.id for lease in store.claim("w", [QUEUE], 1)] == ["b"]
+
+
+@rule("C1", "C7")
+def test_jobs_that_come_in_every_way_while_watermarks_move_are_all_found_soon(
+    postgres_url: str, schema: str, admin: Admin
+) -> None:
+    """Long and short transactions, retries, releases, lanes; the claims go on beside, in three processes."""
+    ends_at, ids, done = time.monotonic() + 12.0, set[str](), set[str]()
+    lock, produced = threading.Lock(), threading.Event()
+    setup = PostgresStore(postgres_url)
+    setup.enqueue([JobSpec("first", QUEUE, "k")])
+    ids.add("first")
+
+    def produce(seed: int) -> None:
+        draw = random.Random(seed)
+        with PostgresStore(postgres_url) as own, calling(postgres_url) as caller:
+            for number in range(10_000):
+                if time.monotonic() > ends_at:
+                    return
+                jobs = [
+                    JobSpec(
+                        f"{seed}-{number}-{one}",
+                        QUEUE,
+                        "k",
+                        lane=draw.choice([None, None, "x", "y"]),
+                        priority=draw.choice([0, 0, 5]),
+                        run_at=draw.choice([None, 1]),
+                    )
+                    for one in range(3)
+                ]
+                if draw.random() < 0.5:
+                    own.using(caller).enqueue(jobs)
+                else:
+                    for job in jobs:
+                        call = f"select {schema}.enqueue('{QUEUE}', 'k', id => %s, lane => %s, priority => %s)"
+                        caller.execute(call.encode(), [job.id, job.lane, job.priority])
+                time.sleep(draw.choice([0, 0, 0.01, 0.4, 3.5]))
+                caller.commit()
+                with lock:
+                    ids.update(job.id for job in jobs)
+
+    def work(seed: int) -> None:
+        draw, deadline = random.Random(seed), ends_at + LIMIT_S
+        with PostgresStore(postgres_url) as own:
+            own._watermarks._checked_at_s = time.monotonic()
+            while time.monotonic() < deadline:
+                if produced.is_set() and len(done) == len(ids):
+                    return
+                for lease in own.claim(f"w{seed}", [QUEUE], draw.choice([1, 5, 20])):
+                    match draw.choices(["ack", "nack", "release", "hold"], [80, 8, 8, 4])[0]:
+                        case "ack":
+                            own.ack([c.AckReport(lease.job.id, lease.token)])
+                            done.add(lease.job.id)
+                        case "nack":
+                            own.nack(
+                                [c.NackReport(lease.job.id, lease.token, "broke", delay_us=draw.randrange(SECOND))]
+                            )
+                        case "release":
+                            released(own, lease)
+                        case _:
+                            time.sleep(draw.uniform(0, 0.5))
+                            released(own, lease)
+                own.expire(10)
+                time.sleep(0.01)
+
+    with ThreadPoolExecutor(6) as executor:
+        producing = [executor.submit(produce, seed) for seed in range(3)]
+        working = [executor.submit(partial(work, seed)) for seed in range(3)]
+        for one in producing:
+            one.result()
+        assert low_at(admin, schema) > 0, "no watermark has moved: this test shows nothing"
+        produced.set()
+        for one in working:
+            one.result()
+    assert ids - done == set()
+    setup.close()
+    assert check(admin, schema) == []
