@@ -23,11 +23,11 @@ from benchmarks.disk import folder
 from benchmarks.report import Bar, finish, table
 from leasemill.api.worklease import WorkLease
 from leasemill.kernel import commands as c
-from leasemill.kernel.decide import offset_id
 from leasemill.kernel.image import Image, digest, image, jobs_in_order, restore
 from leasemill.kernel.machine import run
 from leasemill.kernel.model import SECOND, Job
 from leasemill.kernel.state import State
+from leasemill.kernel.verbs.acquire import offset_id
 from leasemill.store.base import Store
 from leasemill.store.postgres.store import PostgresStore
 from leasemill.store.wal.store import FileStore

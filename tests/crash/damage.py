@@ -16,8 +16,8 @@ from pathlib import Path
 import google_crc32c
 
 from leasemill.errors import Broken
-from leasemill.kernel.apply import apply
 from leasemill.kernel.events import AnyEvent
+from leasemill.kernel.machine import apply
 from leasemill.kernel.model import JobSpec
 from leasemill.store.wal.format import decode_events
 from leasemill.store.wal.store import FileStore

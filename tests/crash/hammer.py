@@ -22,10 +22,10 @@ from pathlib import Path
 
 from leasemill.errors import Unavailable
 from leasemill.kernel import commands as c
-from leasemill.kernel.apply import apply
 from leasemill.kernel.events import AnyEvent, ExecutionCommitted, ExecutionDone, JobEnqueued
 from leasemill.kernel.image import digest
 from leasemill.kernel.invariants import violations
+from leasemill.kernel.machine import apply
 from leasemill.kernel.model import MILLISECOND, JobSpec, Policy
 from leasemill.kernel.state import State
 from leasemill.store.wal.format import SEGMENT_HEADER_BYTES, Frame, read_frame

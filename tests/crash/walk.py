@@ -10,11 +10,10 @@ from msgspec.structs import replace
 
 from leasemill.errors import LeasemillError
 from leasemill.kernel import commands as c
-from leasemill.kernel.apply import apply
-from leasemill.kernel.decide import expire_regardless
 from leasemill.kernel.image import digest, image, jobs_in_order, restore
-from leasemill.kernel.machine import run
+from leasemill.kernel.machine import apply, check, run
 from leasemill.kernel.model import (
+    ENDED_STATES,
     LIVE,
     MILLISECOND,
     SECOND,
@@ -25,9 +24,8 @@ from leasemill.kernel.model import (
     Policy,
     QueueMode,
 )
-from leasemill.kernel.operate import ENDED_STATES
 from leasemill.kernel.state import State
-from leasemill.kernel.validate import check
+from leasemill.kernel.verbs.expire import expire_regardless
 from leasemill.store.base import Store
 
 QUEUES = ("q", "r")

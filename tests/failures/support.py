@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from leasemill.kernel import apply
+from leasemill.kernel import lookup
 from leasemill.store.wal.store import FileStore
 from leasemill.testing.clock import ManualClock
 from tests.crash.lab import open_simulated
@@ -32,12 +32,12 @@ def without(patch: pytest.MonkeyPatch, name: str) -> None:
     accept_every_event(patch)
     mutation = next(one for one in MUTATIONS if one.name == name)
     for file, old, new in mutation.changes:
-        replace(patch, f"leasemill.kernel.{file.removesuffix('.py')}", old, new)
+        replace(patch, f"leasemill.kernel.{file.removesuffix('.py').replace('/', '.')}", old, new)
 
 
 def accept_every_event(patch: pytest.MonkeyPatch) -> None:
     """`apply` refuses what a command without its guard decides; this shows what would follow if it did not."""
-    patch.setattr(apply, "_does_not_follow", lambda _event, _why: None)
+    swap(patch, lookup.does_not_follow, lambda _event, _why: None)
 
 
 def environment_without(name: str) -> dict[str, str]:
@@ -55,7 +55,7 @@ def replace(patch: pytest.MonkeyPatch, module_name: str, old: str, new: str) -> 
     changed = [name for name, function in after.items() if ast.dump(function) != ast.dump(before[name])]
     assert changed, f"no function of {module_name} is another without it:\n{old}"
     for name in changed:
-        _swap(patch, getattr(module, name), _compiled(module, after[name]))
+        swap(patch, getattr(module, name), _compiled(module, after[name]))
 
 
 def _functions(source: str) -> dict[str, ast.FunctionDef]:
@@ -70,7 +70,8 @@ def _compiled(module: ModuleType, function: ast.FunctionDef) -> Callable[..., An
     return made[function.name]
 
 
-def _swap(patch: pytest.MonkeyPatch, guarded: object, unguarded: Callable[..., Any]) -> None:
+def swap(patch: pytest.MonkeyPatch, guarded: object, unguarded: Callable[..., Any]) -> None:
+    """Put one function for another, wherever it was imported to."""
     for other in [one for name, one in sys.modules.items() if name.startswith("leasemill.")]:
         for name, value in list(vars(other).items()):
             if value is guarded:

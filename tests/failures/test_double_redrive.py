@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import pytest
 
-from leasemill.kernel import operate
 from leasemill.kernel.commands import JobFilter
 from leasemill.kernel.model import JobState, Verb
+from leasemill.kernel.verbs import redrive as redrive_verb
 from leasemill.testing.conformance import Harness
 from leasemill.testing.conformance.steps import (
     OTHER,
@@ -57,7 +57,7 @@ def effects(harness: Harness) -> int:
 @pytest.fixture
 def unguarded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every job that is named is redriven, whatever its state."""
-    monkeypatch.setattr(operate, "REDRIVEN_STATES", frozenset(JobState))
+    monkeypatch.setattr(redrive_verb, "REDRIVEN_STATES", frozenset(JobState))
     accept_every_event(monkeypatch)
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pytest
 
-from leasemill.kernel import apply, decide
+from leasemill.kernel import fence, lookup
 from leasemill.kernel.commands import Committed
 from leasemill.kernel.model import LossReason, Verb
 from leasemill.testing.conformance import Harness
@@ -29,7 +29,7 @@ from leasemill.testing.conformance.steps import (
     started,
 )
 from leasemill.testing.rules import rule
-from tests.failures.support import FailingMachine
+from tests.failures.support import FailingMachine, swap
 from tests.lab.processes import wait_until
 from tests.process import jobs
 from tests.process.support import Scene
@@ -55,8 +55,8 @@ def take_out_the_fence(patch: pytest.MonkeyPatch) -> None:
         job = state.jobs[event.job_id]
         return job, next(it for it in job.executions if it.token == event.token)
 
-    patch.setattr(decide, "_held", lambda execution, _now: execution is not None)
-    patch.setattr(apply, "_live", execution_of)
+    swap(patch, fence.held, lambda execution, _now: execution is not None)
+    swap(patch, lookup.live, execution_of)
 
 
 def test_reproduce_without_the_fence_both_commit_and_the_zombies_result_stays(

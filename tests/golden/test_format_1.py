@@ -12,10 +12,10 @@ from msgspec.structs import replace
 
 from leasemill.errors import QueueRefused
 from leasemill.kernel import commands as c
-from leasemill.kernel.apply import apply
 from leasemill.kernel.events import AnyEvent, JobCancelled, JobEnqueued
 from leasemill.kernel.image import image, jobs_in_order, restore
 from leasemill.kernel.invariants import violations
+from leasemill.kernel.machine import apply
 from leasemill.kernel.model import JobSpec, JobState
 from leasemill.kernel.state import State
 from leasemill.store.wal.options import FileOptions

@@ -50,18 +50,18 @@ MUTATIONS: Final = (
     mutation(
         "the token is not checked",
         "L2 I2",
-        ("decide.py", "        if execution.token == token:\n            return execution", "        return execution"),
+        ("fence.py", "        if execution.token == token:\n            return execution", "        return execution"),
     ),
     mutation(
         "the time is not checked",
         "L1 L3",
         (
-            "decide.py",
+            "fence.py",
             "return execution is not None and execution.status in LIVE and now < execution.expires_at",
             "return execution is not None and execution.status in LIVE",
         ),
         (
-            "decide.py",
+            "fence.py",
             "(execution.status in LIVE and now < execution.expires_at)",
             "execution.status in LIVE",
         ),
@@ -70,43 +70,43 @@ MUTATIONS: Final = (
         "a refused lease may be revived",
         "L3",
         (
-            "decide.py",
-            "    if execution is not None and execution.status in LIVE:\n        events.append(_expire_one",
-            "    if False:\n        events.append(_expire_one",
+            "fence.py",
+            "    if execution is not None and execution.status in LIVE:\n        events.append(expire_one",
+            "    if False:\n        events.append(expire_one",
         ),
     ),
     mutation(
         "expiry after commit gives the job back",
         "X5 X4",
         (
-            "decide.py",
-            "COMMITTED:\n        return _done_after_commit(execution, Verb.EXPIRE",
-            "DONE:\n        return _done_after_commit(execution, Verb.EXPIRE",
+            "ending.py",
+            "COMMITTED:\n        return done_after_commit(execution, Verb.EXPIRE",
+            "DONE:\n        return done_after_commit(execution, Verb.EXPIRE",
         ),
     ),
     mutation(
         "nack after commit gives the job back",
         "X5 X4",
         (
-            "decide.py",
-            "COMMITTED:\n        return (_done_after_commit(execution, Verb.NACK",
-            "DONE:\n        return (_done_after_commit(execution, Verb.NACK",
+            "verbs/nack.py",
+            "COMMITTED:\n        return (done_after_commit(execution, Verb.NACK",
+            "DONE:\n        return (done_after_commit(execution, Verb.NACK",
         ),
     ),
     mutation(
         "release after commit gives the job back",
         "X5 X4",
         (
-            "decide.py",
-            "    if execution.status is ExecutionStatus.COMMITTED:\n        event = _done_after_commit",
-            "    if False:\n        event = _done_after_commit",
+            "verbs/release.py",
+            "    if execution.status is ExecutionStatus.COMMITTED:\n        done = done_after_commit",
+            "    if False:\n        done = done_after_commit",
         ),
     ),
     mutation(
         "cancel after commit kills the job",
         "X5",
         (
-            "operate.py",
+            "verbs/cancel.py",
             "if execution is not None and execution.status is ExecutionStatus.COMMITTED:",
             "if execution is not None and execution.status is ExecutionStatus.LEASED and False:",
         ),
@@ -115,7 +115,7 @@ MUTATIONS: Final = (
         "a repeated commit commits again",
         "X4 L6",
         (
-            "decide.py",
+            "verbs/commit.py",
             "if execution is not None and execution.committed_by is Verb.COMMIT:",
             "if execution is not None and False:",
         ),
@@ -124,7 +124,7 @@ MUTATIONS: Final = (
         "a repeated ack is refused",
         "L6",
         (
-            "decide.py",
+            "verbs/ack.py",
             "if job is not None and execution is not None and execution.status is ExecutionStatus.DONE:",
             "if job is not None and execution is not None and False:",
         ),
@@ -133,7 +133,7 @@ MUTATIONS: Final = (
         "a repeated nack is refused",
         "L6",
         (
-            "decide.py",
+            "verbs/nack.py",
             "        if repeated is not None:\n            return (), repeated",
             "        if repeated is not None and False:\n            return (), repeated",
         ),
@@ -141,18 +141,22 @@ MUTATIONS: Final = (
     mutation(
         "a repeated release is refused",
         "L6",
-        ("decide.py", "        if execution.ended_by is Verb.RELEASE:", "        if False:"),
+        ("verbs/release.py", "        if execution.ended_by is Verb.RELEASE:", "        if False:"),
     ),
     mutation(
         "a repeated claim claims again",
         "C5",
-        ("decide.py", "    if repeated:\n        return (), repeated", "    if False:\n        return (), repeated"),
+        (
+            "verbs/claim.py",
+            "    if repeated:\n        return (), repeated",
+            "    if False:\n        return (), repeated",
+        ),
     ),
     mutation(
         "a kept failure counts again when it is repeated",
         "N11",
         (
-            "decide.py",
+            "verbs/nack.py",
             "if report.keep_lease and kept is not None and kept.report_id == report.report_id:",
             "if False and report.keep_lease and kept is not None and kept.report_id == report.report_id:",
         ),
@@ -160,13 +164,13 @@ MUTATIONS: Final = (
     mutation(
         "a token is granted twice",
         "I2",
-        ("decide.py", "        if _execution(job, token) is not None:\n", "        if False:\n"),
+        ("verbs/claim.py", "        if execution_of(job, token) is not None:\n", "        if False:\n"),
     ),
     mutation(
         "a refusal is not kept",
         "L5",
         (
-            "decide.py",
+            "fence.py",
             "        events.append(ReportRefused(job_id, token, verb, worker, attempt, job.attempt, reason, now))",
             "        pass",
         ),
@@ -175,7 +179,7 @@ MUTATIONS: Final = (
         "a refusal is kept every time",
         "L5",
         (
-            "decide.py",
+            "fence.py",
             "refusal.token == token and refusal.verb is verb for refusal in job.refusals",
             "False for refusal in job.refusals",
         ),
@@ -184,21 +188,21 @@ MUTATIONS: Final = (
         "jobs behind a lane's head can be claimed",
         "N1 N2 N3",
         (
-            "state.py",
-            "    lane.waiting.append(job.seq)\n    lane.waiting_count += 1",
-            "    lane.waiting.append(job.seq)\n    lane.waiting_count += 1\n    make_ready(state, job, at)",
+            "lanes.py",
+            "    lane.waiting_count += 1\n    return False",
+            "    lane.waiting_count += 1\n    return True",
         ),
     ),
     mutation(
         "the next in the lane is not made head",
         "N4",
-        ("state.py", "    lane.head = None\n    head = next_in_lane(state, lane)", "    lane.head = head = None"),
+        ("lanes.py", "    lane.head = None\n    head = next_in_lane(state, lane)", "    lane.head = head = None"),
     ),
     mutation(
         "a failed head never blocks its lane",
         "N5",
         (
-            "decide.py",
+            "ending.py",
             "    return job.spec.lane is not None and terms.on_failure is OnFailure.BLOCK",
             "    return job.spec.lane is not None and terms.on_failure is OnFailure.BLOCK and False",
         ),
@@ -217,7 +221,7 @@ MUTATIONS: Final = (
         "expiry uses a retry",
         "F3",
         (
-            "apply.py",
+            "verbs/expire.py",
             "    execution.reason = AbortReason.EXPIRED\n",
             "    execution.reason = AbortReason.EXPIRED\n    job.retries += 1\n",
         ),
@@ -231,7 +235,7 @@ MUTATIONS: Final = (
         "expirations before a start are counted",
         "F4",
         (
-            "apply.py",
+            "verbs/expire.py",
             "    if execution.status is ExecutionStatus.STARTED:\n        job.expirations += 1",
             "    job.expirations += 1",
         ),
@@ -244,37 +248,41 @@ MUTATIONS: Final = (
     mutation(
         "pause is ignored",
         "C6 O3",
-        ("decide.py", "        if queue is None or queue.is_paused:\n", "        if queue is None:\n"),
+        ("verbs/claim.py", "        if queue is None or queue.is_paused:\n", "        if queue is None:\n"),
     ),
     mutation(
         "jobs are given before they are due",
         "C1 E3",
-        ("decide.py", "            found = order.first(left, now)", "            found = order.first(left, 2**63)"),
+        (
+            "verbs/claim.py",
+            "            found = order.first(left, now)",
+            "            found = order.first(left, 2**63)",
+        ),
     ),
     mutation(
         "the lowest priority goes first",
         "C2",
-        ("decide.py", "range(PRIORITIES - 1, -1, -1)", "range(PRIORITIES)"),
+        ("verbs/claim.py", "range(PRIORITIES - 1, -1, -1)", "range(PRIORITIES)"),
     ),
     mutation(
         "claim records no expiries",
         "L7",
         (
-            "machine.py",
-            "if leases or not _at_once(state, decide.expire(state, command.limit, now), events):",
+            "verbs/claim.py",
+            "if leases or not do(expire(state, command.limit, now)):",
             "if True:",
         ),
     ),
     mutation(
         "the fence stands still",
         "I3",
-        ("decide.py", "        fence += 1\n", "        fence = max(fence, 1)\n"),
+        ("verbs/claim.py", "        fence += 1\n", "        fence = max(fence, 1)\n"),
     ),
     mutation(
         "other content counts as the same job",
         "E4",
         (
-            "decide.py",
+            "verbs/enqueue.py",
             "(Duplicate(job.id) if known.spec == job else Conflict(job.id))",
             "Duplicate(job.id)",
         ),
@@ -282,12 +290,12 @@ MUTATIONS: Final = (
     mutation(
         "a conflicting follow-up is passed over",
         "X6",
-        ("decide.py", "        if isinstance(outcome, Conflict):", "        if False:"),
+        ("verbs/commit.py", "        if isinstance(outcome, Conflict):", "        if False:"),
     ),
     mutation(
         "extend may shorten a lease",
         "L9",
-        ("decide.py", "    if until <= execution.expires_at:", "    if until == execution.expires_at:"),
+        ("verbs/extend.py", "    if until <= execution.expires_at:", "    if until == execution.expires_at:"),
     ),
     mutation(
         "the kind's policy goes before the job's",
@@ -297,35 +305,35 @@ MUTATIONS: Final = (
     mutation(
         "a redriven job keeps its counts",
         "O2",
-        ("apply.py", "    job.retries = 0\n    job.expirations = 0\n", ""),
+        ("verbs/redrive.py", "    job.retries = 0\n    job.expirations = 0\n", ""),
     ),
     mutation(
         "live jobs can be purged",
         "O5",
         (
-            "operate.py",
-            "ENDED_STATES: Final = KEPT_STATES | {JobState.SUCCEEDED}",
-            "ENDED_STATES: Final = KEPT_STATES | {JobState.READY, JobState.SUCCEEDED}",
+            "model.py",
+            "ENDED_STATES: Final = UNSUCCESSFUL_STATES | {JobState.SUCCEEDED}",
+            "ENDED_STATES: Final = UNSUCCESSFUL_STATES | {JobState.READY, JobState.SUCCEEDED}",
         ),
     ),
     mutation(
         "an operator's act is not kept",
         "O8",
-        ("apply.py", "    _note(state, Verb.CANCEL, event.job_id, event)\n", ""),
+        ("verbs/cancel.py", "    record(state, Verb.CANCEL, event.job_id, event)\n", ""),
     ),
     mutation(
         "offsets are acquired out of order",
         "N8",
         (
-            "decide.py",
-            "    if head.spec.offset != request.offset:\n        return (), OutOfOrder",
-            "    if False:\n        return (), OutOfOrder",
+            "verbs/acquire.py",
+            "        if head.spec.offset != request.offset:\n            return (), OutOfOrder",
+            "        if False:\n            return (), OutOfOrder",
         ),
     ),
     mutation(
         "finished offsets are forgotten",
         "N10",
-        ("state.py", "    lane.finished.add(spec.offset)\n", ""),
+        ("lanes.py", "    lane.finished.add(spec.offset)\n", ""),
     ),
     mutation(
         "acquired leases end like others",

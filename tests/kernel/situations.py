@@ -14,11 +14,11 @@ from typing import Any, Final
 
 from leasemill.errors import Refused
 from leasemill.kernel import commands as c
-from leasemill.kernel.decide import offset_id
 from leasemill.kernel.events import AnyEvent
 from leasemill.kernel.machine import run
 from leasemill.kernel.model import SECOND, Job, JobSpec, OnFailure, Policy
 from leasemill.kernel.state import State
+from leasemill.kernel.verbs.acquire import offset_id
 
 NOW: Final = 1_700_000_000 * SECOND
 QUEUE: Final = "queue"

@@ -9,9 +9,9 @@ import pytest
 
 from leasemill.errors import Broken
 from leasemill.kernel import events as e
-from leasemill.kernel.apply import apply
 from leasemill.kernel.events import AnyEvent, Event
 from leasemill.kernel.image import digest
+from leasemill.kernel.machine import apply
 from leasemill.kernel.model import JobSpec, LossReason, OnFailure, Policy, Terms, Verb
 from leasemill.kernel.state import State
 from leasemill.testing.rules import rule

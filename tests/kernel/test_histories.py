@@ -16,9 +16,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize
 from hypothesis.stateful import rule as step
 
 import leasemill
-from leasemill.kernel.apply import apply
 from leasemill.kernel.events import AnyEvent
 from leasemill.kernel.image import digest
+from leasemill.kernel.machine import apply
 from leasemill.kernel.model import Verb
 from leasemill.kernel.state import State
 from leasemill.testing.rules import rule

@@ -8,10 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from leasemill.kernel import commands as c
-from leasemill.kernel.apply import apply
 from leasemill.kernel.events import JobEnqueued
 from leasemill.kernel.invariants import violations
-from leasemill.kernel.machine import run
+from leasemill.kernel.machine import apply, run
 from leasemill.kernel.model import AbortReason, ExecutionStatus, Job, JobSpec, JobState, LossReason, Refusal, Verb
 from leasemill.kernel.ranges import Ranges
 from leasemill.kernel.state import Lane, State
@@ -160,7 +159,7 @@ def _lose_a_request(state: State) -> None:
 
 
 def _lose_the_kept(state: State) -> None:
-    state.kept.discard(job(state, "failed").seq)
+    state.unsuccessful.discard(job(state, "failed").seq)
 
 
 def _lose_a_success(state: State) -> None:

@@ -15,7 +15,7 @@ def test_a_mutation_finds_its_text_and_leaves_source_that_compiles(one: Mutation
 
 def test_a_mutation_whose_text_is_gone_is_an_error() -> None:
     with pytest.raises(ValueError, match="0 times, not once"):
-        mutated(Mutation("gone", "", (("decide.py", "no such text", ""),)))
+        mutated(Mutation("gone", "", (("fence.py", "no such text", ""),)))
 
 
 def test_mutations_have_names_of_their_own() -> None:

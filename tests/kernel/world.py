@@ -15,7 +15,6 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from leasemill.kernel import commands as c
-from leasemill.kernel.apply import apply
 from leasemill.kernel.events import (
     AnyEvent,
     ExecutionCommitted,
@@ -29,7 +28,7 @@ from leasemill.kernel.events import (
 )
 from leasemill.kernel.image import Image, digest, image, jobs_in_order, restore
 from leasemill.kernel.invariants import violations
-from leasemill.kernel.machine import run
+from leasemill.kernel.machine import apply, check, run
 from leasemill.kernel.model import (
     SECOND,
     Job,
@@ -41,7 +40,6 @@ from leasemill.kernel.model import (
     Verb,
 )
 from leasemill.kernel.state import State
-from leasemill.kernel.validate import check
 
 T = TypeVar("T")
 

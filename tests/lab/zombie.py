@@ -25,8 +25,8 @@ from leasemill.api.app import App
 from leasemill.api.context import Context
 from leasemill.demo.trail import TRAIL_VARIABLE, Trail, What
 from leasemill.errors import LeaseLost
-from leasemill.kernel.decide import followup_id
 from leasemill.kernel.model import Job, JobSpec, JobState
+from leasemill.kernel.verbs.commit import followup_id
 from leasemill.store.base import Store
 from leasemill.store.opening import open_store
 from tests.lab.processes import IMPORT_PATH, TookTooLong, WorkerProcess, wait_until

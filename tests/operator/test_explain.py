@@ -10,9 +10,9 @@ from typing import TypeVar
 import pytest
 
 from leasemill.kernel import commands as c
-from leasemill.kernel import decide
 from leasemill.kernel.machine import run
 from leasemill.kernel.model import QueueMode
+from leasemill.kernel.verbs.claim import claimable
 from leasemill.operator.explain import Situation, explain, gather
 from leasemill.store.base import Store, Watch
 from leasemill.store.ends import Subscription
@@ -76,12 +76,12 @@ def test_in_random_histories_a_job_is_said_to_be_due_if_and_only_if_a_claim_woul
         world = history(seed, steps)
         queues = [name for name, queue in world.state.queues.items() if queue.mode is not QueueMode.ACQUIRE]
         claim = c.Claim("somebody", queues, 10_000, ())
-        claimable = {job.spec.id for job in decide._claimable(world.state, claim, world.now)}
+        due = {job.spec.id for job in claimable(world.state, claim, world.now)}
         for job_id, job in world.state.jobs.items():
             facts = gather(Looking(world), job_id, world.now)
             assert facts is not None
             told = explain(facts)
             seen[told.situation] += 1
-            assert (told.situation is Situation.DUE) == (job_id in claimable), told
+            assert (told.situation is Situation.DUE) == (job_id in due), told
             assert told.state is job.state
     assert len(seen) >= 12, "most situations are met by chance"

@@ -19,8 +19,8 @@ from leasemill.api.context import Context
 from leasemill.api.job import Call, FixedLane, JobHandle, JobType, LaneRule, aenqueue_all, check_priority, enqueue_all
 from leasemill.api.policy import Duration, LeasePreset, OnFailureChoice, Retry, kind_policy
 from leasemill.errors import Invalid
+from leasemill.kernel.limits import check_name
 from leasemill.kernel.model import OnFailure
-from leasemill.kernel.validate import check_name
 from leasemill.store.base import Store
 from leasemill.store.opening import open_store
 from leasemill.store.url import choose_url, hidden_password

@@ -17,7 +17,7 @@ from leasemill.api.job import JobHandle, JobType
 from leasemill.api.loss import LossSignal
 from leasemill.errors import Invalid, JobConflict, LeaseLost, Unavailable
 from leasemill.kernel import commands as c
-from leasemill.kernel.decide import followup_id
+from leasemill.kernel.verbs.commit import followup_id
 from leasemill.store.backoff import backoff_s
 from leasemill.store.base import Store
 from leasemill.store.block import Block

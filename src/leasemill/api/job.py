@@ -19,9 +19,8 @@ from leasemill.api.arguments import Arguments, lane_key
 from leasemill.api.policy import Duration, is_whole, microseconds
 from leasemill.errors import Invalid, JobCancelled, JobConflict, JobDead, JobFailed, NoResult, NotFound, Unavailable
 from leasemill.kernel import commands as c
-from leasemill.kernel.model import SECOND, Job, JobSpec, JobState, Policy
-from leasemill.kernel.operate import ENDED_STATES
-from leasemill.kernel.validate import BATCH_ITEMS
+from leasemill.kernel.limits import BATCH_ITEMS
+from leasemill.kernel.model import ENDED_STATES, SECOND, Job, JobSpec, JobState, Policy
 from leasemill.store.base import Store
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from datetime import timedelta
 from typing import Final, Literal, TypeAlias
 
 from leasemill.errors import Invalid
+from leasemill.kernel.limits import LONGEST_US, check_policy
 from leasemill.kernel.model import SECOND, OnFailure, Policy
 from leasemill.kernel.retry import settle
-from leasemill.kernel.validate import LONGEST_US, check_policy
 
 Duration: TypeAlias = float | timedelta
 """Seconds, or a timedelta."""

@@ -17,9 +17,9 @@ from typing import Final, assert_never
 from leasemill.api.policy import SHORTEST_LEASE_US, Duration, microseconds
 from leasemill.errors import BacklogOrder, LeaseNotFound, Refused, TokenMismatch
 from leasemill.kernel import commands as c
-from leasemill.kernel.decide import offset_id
+from leasemill.kernel.limits import check_name, check_policy, check_text
 from leasemill.kernel.model import SECOND, Job, JobState, OnFailure, Policy
-from leasemill.kernel.validate import check_name, check_policy, check_text
+from leasemill.kernel.verbs.acquire import offset_id
 from leasemill.store.base import Store
 from leasemill.store.presence import new_worker_id
 

@@ -30,8 +30,7 @@ from leasemill.demo.audit import Audit, Disturbance, audit
 from leasemill.demo.trail import TRAIL_VARIABLE, Trail
 from leasemill.demo.workers import TookTooLong, WorkerProcess, wait_until
 from leasemill.errors import Refused, Unavailable
-from leasemill.kernel.model import JobState
-from leasemill.kernel.operate import ENDED_STATES
+from leasemill.kernel.model import ENDED_STATES, JobState
 from leasemill.operator.wording import counted
 from leasemill.store.opening import open_store
 from leasemill.store.url import hidden_password

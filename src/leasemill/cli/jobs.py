@@ -14,8 +14,8 @@ from leasemill.cli.output import instant, json_option, print_json, print_table, 
 from leasemill.cli.sweep import cancel, failures, purge, redrive
 from leasemill.cli.workers import at_work
 from leasemill.errors import NotFound
+from leasemill.kernel.filter import last_error
 from leasemill.kernel.model import NEVER, Cancellation, Execution, Job, JobState, Refusal
-from leasemill.kernel.operate import last_error
 from leasemill.operator.explain import explain, gather
 from leasemill.operator.wording import counted
 

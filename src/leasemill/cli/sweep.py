@@ -24,8 +24,7 @@ from leasemill.cli.opening import by_option, opened, reason_option, url_option
 from leasemill.cli.output import instant, json_option, print_json, print_table
 from leasemill.errors import Invalid, Refused
 from leasemill.kernel import commands as c
-from leasemill.kernel.model import Job, JobState
-from leasemill.kernel.operate import ENDED_STATES, KEPT_STATES, REDRIVEN_STATES
+from leasemill.kernel.model import ENDED_STATES, REDRIVEN_STATES, UNSUCCESSFUL_STATES, Job, JobState
 from leasemill.operator.fingerprint import Groups, fingerprint
 from leasemill.operator.wording import counted
 from leasemill.store.base import Store
@@ -115,7 +114,7 @@ def redrive(url: str, reason: str, by: str, include_cancelled: bool, **options: 
             done = store.redrive(where, by=by, reason=reason, limit=PAGE, include_cancelled=include_cancelled)
             return done.job_ids
 
-        among = KEPT_STATES if include_cancelled else REDRIVEN_STATES
+        among = UNSUCCESSFUL_STATES if include_cancelled else REDRIVEN_STATES
         hint = {JobState.CANCELLED: ": --include-cancelled redrives it"}
         _sweep(store, Act(among, run, "redriven", hint), **options)
 

@@ -16,8 +16,8 @@ import msgspec
 from leasemill.demo.ledger import LEASE_S, LEDGER, Entry
 from leasemill.demo.trail import Mark, Trail
 from leasemill.kernel import commands as c
-from leasemill.kernel.decide import followup_id
 from leasemill.kernel.model import AbortReason, Execution, Job, JobState, Verb
+from leasemill.kernel.verbs.commit import followup_id
 from leasemill.store.base import Store
 
 PAGE: Final = 1_000

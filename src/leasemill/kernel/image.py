@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 
 import msgspec
 from msgspec import Struct
 
+from leasemill.kernel.lanes import enter_lane
 from leasemill.kernel.model import Action, Job, Policy, QueueMode
 from leasemill.kernel.ranges import Ranges
 from leasemill.kernel.state import CANCELLED, LEASED, READY, SUCCEEDED, Lane, State, finished_at, hold, make_ready
@@ -96,30 +96,15 @@ def _place(state: State, job: Job) -> None:
     state.queue(spec.queue).counts[job.state] += 1
     state.jobs[spec.id] = job
     state.listing.add(job)
+    in_lane = spec.lane is not None and (job.state in (READY, LEASED) or job.blocks_lane)
+    is_first = enter_lane(state, job) if in_lane else True
     if job.state is READY:
-        if spec.lane is None or _enters_lane_as_head(state, job):
+        if is_first:
             make_ready(state, job, job.updated_at)
     elif job.state is LEASED:
         hold(state, job.executions[-1])
-        _enters_lane_as_head(state, job)
     elif job.state is SUCCEEDED:
         if spec.offset is None:
             state.finished.push(finished_at(job), job.seq, job)
     else:
-        state.kept.add(job)
-        if job.blocks_lane:
-            _enters_lane_as_head(state, job)
-
-
-def _enters_lane_as_head(state: State, job: Job) -> bool:
-    if job.spec.lane is None:
-        return False
-    lane = state.lanes.setdefault((job.spec.queue, job.spec.lane), Lane())
-    if lane.head is None:
-        lane.head = job
-        return True
-    if lane.waiting is None:
-        lane.waiting = deque()
-    lane.waiting.append(job.seq)
-    lane.waiting_count += 1
-    return False
+        state.unsuccessful.add(job)

@@ -6,8 +6,16 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 
-from leasemill.kernel.model import LIVE, NEVER, ExecutionStatus, Job, JobState, QueueMode, derived_state
-from leasemill.kernel.operate import KEPT_STATES
+from leasemill.kernel.model import (
+    LIVE,
+    NEVER,
+    UNSUCCESSFUL_STATES,
+    ExecutionStatus,
+    Job,
+    JobState,
+    QueueMode,
+    derived_state,
+)
 from leasemill.kernel.state import Lane, LaneKey, State
 
 
@@ -142,8 +150,8 @@ def _of_orders(state: State) -> Iterator[str]:
     }
     if {fence for granted in state.claims.values() for fence in granted} != requested:
         yield "the claims known by request are not the live ones"
-    ended = {job.spec.id for job in state.jobs.values() if job.state in KEPT_STATES}
-    if {job.spec.id for job in state.kept.after(0)} != ended:
+    ended = {job.spec.id for job in state.jobs.values() if job.state in UNSUCCESSFUL_STATES}
+    if {job.spec.id for job in state.unsuccessful.after(0)} != ended:
         yield "the failed, dead and cancelled jobs listed are not those there are"
     succeeded = sorted(
         (job for job in state.jobs.values() if job.state is JobState.SUCCEEDED and job.spec.offset is None),

@@ -36,6 +36,11 @@ class JobState(StrEnum):
     CANCELLED = "cancelled"
 
 
+REDRIVEN_STATES: Final = frozenset({JobState.FAILED, JobState.DEAD})
+UNSUCCESSFUL_STATES: Final = REDRIVEN_STATES | {JobState.CANCELLED}
+ENDED_STATES: Final = UNSUCCESSFUL_STATES | {JobState.SUCCEEDED}
+
+
 class ExecutionStatus(StrEnum):
     LEASED = "leased"
     STARTED = "started"

@@ -1,35 +1,134 @@
-"""What can be told of a state. Reads; every answer is bounded by the question's limit, and is a copy."""
+"""What can be read of a state: the questions, their answers, and how they are answered.
+
+Nothing here changes anything. Every answer is bounded by the question's limit, and is a copy.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from heapq import nsmallest
 from itertools import islice
+from typing import Any, Final
 
+from msgspec import Struct
 from msgspec.structs import replace
 
-from leasemill.kernel.commands import (
-    DueIn,
-    Expiration,
-    GetJob,
-    GetLane,
-    JobPage,
-    LanePage,
-    LaneView,
-    ListActions,
-    ListJobs,
-    ListLanes,
-    ListQueues,
-    QueueView,
-    Totals,
-)
-from leasemill.kernel.events import AnyEvent, ExecutionDone, LeaseExpired
-from leasemill.kernel.model import Action, Job, JobState, Verb
-from leasemill.kernel.operate import JOBS_LOOKED_AT, fitting
+from leasemill.kernel.command import Command
+from leasemill.kernel.filter import JOBS_LOOKED_AT, JobFilter, fitting
+from leasemill.kernel.limits import check_limit
+from leasemill.kernel.model import Action, Job, JobState, Policy, QueueMode
 from leasemill.kernel.state import Lane, Queue, State
 
+__all__ = [
+    "DueIn",
+    "GetJob",
+    "GetLane",
+    "GetTotals",
+    "JobPage",
+    "LanePage",
+    "LaneView",
+    "ListActions",
+    "ListJobs",
+    "ListLanes",
+    "ListQueues",
+    "QueueView",
+    "Totals",
+]
 
-def get_job(state: State, query: GetJob) -> Job | None:
+
+class JobPage(Struct, frozen=True):
+    """Jobs of one page; `after` continues the reading, None: there is no more."""
+
+    jobs: tuple[Job, ...]
+    after: int | None
+
+
+class QueueView(Struct, frozen=True):
+    name: str
+    mode: QueueMode | None
+    is_paused: bool
+    policy: Policy | None
+    counts: dict[JobState, int]
+    oldest_available_at: int | None
+
+
+class LaneView(Struct, frozen=True):
+    queue: str
+    lane: str
+    head: Job | None
+    is_blocked: bool
+    waiting: int
+    finished: tuple[tuple[int, int], ...]
+    failed: tuple[tuple[int, int], ...]
+
+
+class LanePage(Struct, frozen=True):
+    lanes: tuple[LaneView, ...]
+    after: int | None
+
+
+class Totals(Struct, frozen=True):
+    """What the store holds now, over all queues."""
+
+    counts: dict[JobState, int]
+    timed_leases: int
+    fence: int
+    seq: int
+    next_expiry_at: int | None
+
+
+class GetJob(Command[Job | None], frozen=True):
+    job_id: str
+
+
+class ListJobs(Command[JobPage], frozen=True):
+    """Jobs in the order of their sequence numbers, or newest first; `after`: the page before, 0: from the start."""
+
+    filter: JobFilter
+    limit: int
+    after: int = 0
+    newest_first: bool = False
+
+
+class ListQueues(Command[list[QueueView]], frozen=True):
+    limit: int
+    after: str = ""
+
+
+class GetLane(Command[LaneView | None], frozen=True):
+    queue: str
+    lane: str
+
+
+class ListLanes(Command[LanePage], frozen=True):
+    queue: str
+    limit: int
+    blocked_only: bool = False
+    after: int = 0
+
+
+class ListActions(Command[list[Action]], frozen=True):
+    """The latest operator actions, newest first."""
+
+    limit: int
+
+
+class DueIn(Command[int | None], frozen=True):
+    """In how many microseconds the next job of these queues is due; 0: now, None: none is waiting."""
+
+    queues: Sequence[str]
+
+
+class GetTotals(Command[Totals], frozen=True):
+    pass
+
+
+def check(query: Command[Any]) -> None:
+    if isinstance(query, ListJobs | ListQueues | ListLanes | ListActions):
+        check_limit(query)
+
+
+def get_job(state: State, query: GetJob, _now: int) -> Job | None:
     job = state.jobs.get(query.job_id)
     return None if job is None else _copy(job)
 
@@ -38,12 +137,12 @@ def _copy(job: Job) -> Job:
     return replace(job, executions=tuple(replace(execution) for execution in job.executions))
 
 
-def list_jobs(state: State, query: ListJobs) -> JobPage:
+def list_jobs(state: State, query: ListJobs, _now: int) -> JobPage:
     jobs, after = fitting(state, query.filter, None, query.limit, query.after, newest_first=query.newest_first)
     return JobPage(tuple(_copy(job) for job in jobs), after)
 
 
-def list_queues(state: State, query: ListQueues) -> list[QueueView]:
+def list_queues(state: State, query: ListQueues, _now: int) -> list[QueueView]:
     names = nsmallest(query.limit, (name for name in state.queues if name > query.after))
     return [_queue_view(state.queues[name]) for name in names]
 
@@ -65,32 +164,15 @@ def due_in(state: State, query: DueIn, now: int) -> int | None:
     return min((max(0, at - now) for at in dues if at is not None), default=None)
 
 
-def expirations(state: State, events: Sequence[AnyEvent]) -> list[Expiration]:
-    """The leases that expired, of events that were just applied to this state."""
-    found: list[Expiration] = []
-    for event in events:
-        if isinstance(event, LeaseExpired):
-            after = JobState.DEAD if event.is_final else JobState.READY
-        elif isinstance(event, ExecutionDone) and event.ended_by is Verb.EXPIRE:
-            after = JobState.SUCCEEDED
-        else:
-            continue
-        executions = state.jobs[event.job_id].executions
-        execution = next(one for one in reversed(executions) if one.token == event.token)
-        stuck_us = max(0, event.at - execution.expires_at)
-        found.append(Expiration(event.job_id, execution.worker, execution.attempt, stuck_us, after))
-    return found
-
-
-def get_lane(state: State, query: GetLane) -> LaneView | None:
+def get_lane(state: State, query: GetLane, _now: int) -> LaneView | None:
     lane = state.lanes.get((query.queue, query.lane))
     return None if lane is None else _lane_view(query.queue, query.lane, lane)
 
 
-def list_lanes(state: State, query: ListLanes) -> LanePage:
+def list_lanes(state: State, query: ListLanes, _now: int) -> LanePage:
     """Lanes with work, in the order of their heads."""
     views: list[LaneView] = []
-    order = state.kept if query.blocked_only else state.listing
+    order = state.unsuccessful if query.blocked_only else state.listing
     for looked_at, job in enumerate(islice(order.after(query.after), JOBS_LOOKED_AT), 1):
         spec = job.spec
         if spec.lane is not None and spec.queue == query.queue:
@@ -114,10 +196,22 @@ def _lane_view(queue: str, key: str, lane: Lane) -> LaneView:
     )
 
 
-def list_actions(state: State, query: ListActions) -> list[Action]:
+def list_actions(state: State, query: ListActions, _now: int) -> list[Action]:
     return list(islice(reversed(state.actions), query.limit))
 
 
 def totals(state: State) -> Totals:
     counts = {job_state: sum(queue.counts[job_state] for queue in state.queues.values()) for job_state in JobState}
     return Totals(counts, len(state.leases), state.fence, state.seq, state.leases.next_at())
+
+
+ANSWERS: Final[dict[type, Callable[[State, Any, int], Any]]] = {
+    GetJob: get_job,
+    ListJobs: list_jobs,
+    ListQueues: list_queues,
+    GetLane: get_lane,
+    ListLanes: list_lanes,
+    ListActions: list_actions,
+    DueIn: due_in,
+    GetTotals: lambda state, _query, _now: totals(state),
+}

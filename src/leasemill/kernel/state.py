@@ -1,7 +1,7 @@
 """What the kernel knows: jobs, queues, lanes, and the indexes that make every step short.
 
 Everything but jobs, queues, lanes' offset ranges and the two counters is derived and can be rebuilt from them
-(`kernel.image`). The functions here keep the indexes in step; `kernel.apply` is the only caller that changes anything.
+(`kernel.image`). The functions here keep the indexes in step; only the applying of events calls them.
 """
 
 from __future__ import annotations
@@ -83,18 +83,18 @@ class State:
         "fence",
         "finished",
         "jobs",
-        "kept",
         "lanes",
         "leases",
         "listing",
         "queues",
         "seq",
+        "unsuccessful",
     )
 
     def __init__(self) -> None:
         self.jobs: dict[str, Job] = {}
         self.listing = SequenceOrder()
-        self.kept = SequenceOrder()
+        self.unsuccessful = SequenceOrder()
         self.queues: dict[str, Queue] = {}
         self.lanes: dict[LaneKey, Lane] = {}
         self.leases: TimeOrder[Execution] = TimeOrder(_is_live)
@@ -128,24 +128,6 @@ def _is_finished(entry: tuple[int, int, Job]) -> bool:
 # Jobs ------------------------------------------------------------------------------------
 
 
-def add(state: State, spec: JobSpec, at: int) -> None:
-    jobs, job_id = state.jobs, spec.id
-    if job_id in jobs:
-        return  # E5: a known id is left as it is
-    seq = state.seq = state.seq + 1
-    available_at = due_at(spec, at) if spec.run_at is not None or spec.delay_us else at
-    jobs[job_id] = job = Job(spec, seq, at, available_at, at)
-    queue = state.queues.get(spec.queue) or state.queue(spec.queue)
-    if queue.mode is None:
-        queue.mode = QueueMode.CLAIM if spec.offset is None else QueueMode.ACQUIRE
-    queue.counts[READY] += 1
-    state.listing.add(job)
-    if spec.lane is not None:
-        join_lane(state, job, at)
-    elif spec.offset is None:
-        _line_up(queue, job, at)
-
-
 def move(state: State, job: Job, to: JobState, at: int) -> None:
     counts = state.queues[job.spec.queue].counts
     counts[job.state] -= 1
@@ -166,10 +148,13 @@ def forget(state: State, job: Job) -> None:
     seq = job.seq
     del state.jobs[job.spec.id]
     state.listing.discard(seq)
-    state.kept.discard(seq)
+    state.unsuccessful.discard(seq)
     job.seq = 0  # dead in every order it was in
     if job.spec.offset is not None:
-        _forget_last_finished(state, job)
+        assert job.spec.lane is not None
+        lane = state.lanes.get((job.spec.queue, job.spec.lane))
+        if lane is not None and lane.last_finished == job.spec.id:
+            lane.last_finished = None
     elif job.state is SUCCEEDED:
         state.finished.remove(finished_at(job), seq)
 
@@ -182,14 +167,13 @@ def renumber(state: State, job: Job) -> None:
 
 
 def make_ready(state: State, job: Job, at: int) -> None:
-    if job.spec.offset is None:  # N8: others are taken by acquire only
-        _line_up(state.queues[job.spec.queue], job, at)
-
-
-def _line_up(queue: Queue, job: Job, at: int) -> None:
-    order = queue.ready[job.spec.priority]
+    spec = job.spec
+    if spec.offset is not None:
+        return  # N8: it is taken by acquire only
+    ready = state.queues[spec.queue].ready
+    order = ready[spec.priority]
     if order is None:
-        order = queue.ready[job.spec.priority] = TimeOrder(_is_claimable)
+        order = ready[spec.priority] = TimeOrder(_is_claimable)
     order.push(job.available_at, job.seq, job, job.available_at <= at)
 
 
@@ -206,95 +190,3 @@ def finished_at(job: Job) -> int:
     finished_at = job.executions[-1].finished_at
     assert finished_at is not None
     return finished_at
-
-
-# Lanes ---------------------------------------------------------------------------------------------------------
-
-
-def join_lane(state: State, job: Job, at: int) -> None:
-    spec = job.spec
-    assert spec.lane is not None
-    key = (spec.queue, spec.lane)
-    lane = state.lanes.get(key)
-    if lane is None:
-        lane = state.lanes[key] = Lane()
-    if lane.head is None:
-        lane.head = job
-        make_ready(state, job, at)
-        return
-    if lane.waiting is None:
-        lane.waiting = deque()
-    lane.waiting.append(job.seq)
-    lane.waiting_count += 1
-
-
-def leave_lane(state: State, job: Job, at: int) -> None:
-    spec = job.spec
-    if spec.lane is None:
-        return
-    key = (spec.queue, spec.lane)
-    lane = state.lanes[key]
-    if lane.head is not job:
-        lane.waiting_count -= 1
-        return
-    lane.head = None
-    head = next_in_lane(state, lane)
-    if head is not None:
-        assert lane.waiting is not None
-        while lane.waiting.popleft() != head.seq:
-            pass
-        lane.waiting_count -= 1
-        lane.head = head
-        make_ready(state, head, at)
-    elif not lane.finished and not lane.failed:
-        del state.lanes[key]  # N6: an idle lane costs nothing
-    else:
-        lane.waiting = None
-
-
-def next_in_lane(state: State, lane: Lane) -> Job | None:
-    """The job behind the lane's head."""
-    for seq in lane.waiting or ():
-        job = state.listing.get(seq)
-        if job is not None and job.state is READY:
-            return job
-    return None
-
-
-def finish_offset(state: State, job: Job) -> None:
-    """N10: the offset goes into the lane's ranges; of its jobs only the latest is kept, to know a repeated ack."""
-    spec = job.spec
-    assert spec.lane is not None and spec.offset is not None
-    lane = state.lanes[spec.queue, spec.lane]
-    if lane.finished is None:
-        lane.finished = Ranges()
-    lane.finished.add(spec.offset)
-    if lane.last_finished is not None and (earlier := state.jobs.get(lane.last_finished)) is not None:
-        forget(state, earlier)
-    lane.last_finished = spec.id
-
-
-def _forget_last_finished(state: State, job: Job) -> None:
-    assert job.spec.lane is not None
-    lane = state.lanes.get((job.spec.queue, job.spec.lane))
-    if lane is not None and lane.last_finished == job.spec.id:
-        lane.last_finished = None
-
-
-def fail_offset(state: State, job: Job) -> None:
-    spec = job.spec
-    if spec.offset is None or spec.lane is None:
-        return
-    lane = state.lanes[spec.queue, spec.lane]
-    if lane.failed is None:
-        lane.failed = Ranges()
-    lane.failed.add(spec.offset)
-
-
-def unfail_offset(state: State, job: Job) -> None:
-    spec = job.spec
-    if spec.offset is None or spec.lane is None:
-        return
-    lane = state.lanes[spec.queue, spec.lane]
-    if lane.failed is not None:
-        lane.failed.discard(spec.offset)

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from leasemill.api.outcomes import INVALID_RESULT
 from leasemill.kernel.commands import LaneView, QueueView
+from leasemill.kernel.filter import last_error
 from leasemill.kernel.model import (
     ACTIONS_KEPT,
     NEVER,
@@ -28,7 +29,6 @@ from leasemill.kernel.model import (
     QueueMode,
     Verb,
 )
-from leasemill.kernel.operate import last_error
 from leasemill.operator.mismatch import MISMATCH, is_mismatch, mismatches
 from leasemill.operator.times import instant, span
 from leasemill.operator.wording import counted, listed, times

@@ -15,8 +15,8 @@ from typing import Protocol, Self, TypeVar
 
 from leasemill.errors import Invalid
 from leasemill.kernel import commands as c
+from leasemill.kernel.limits import BATCH_ITEMS
 from leasemill.kernel.model import Action, Job, JobSpec, Policy
-from leasemill.kernel.validate import BATCH_ITEMS
 from leasemill.store.block import Block
 from leasemill.store.ends import Subscription
 from leasemill.store.expiries import Expiries

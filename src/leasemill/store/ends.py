@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 
-from leasemill.kernel.ends import ended_jobs
+from leasemill.kernel.ending import ended_jobs
 from leasemill.kernel.events import AnyEvent
 from leasemill.store.signal import Signal
 

@@ -7,8 +7,8 @@ from typing import TypeAlias
 
 from leasemill.kernel.commands import Expiration
 from leasemill.kernel.events import AnyEvent
-from leasemill.kernel.read import expirations
 from leasemill.kernel.state import State
+from leasemill.kernel.verbs.expire import expirations
 
 ExpiryListener: TypeAlias = Callable[[Sequence[Expiration]], None]
 

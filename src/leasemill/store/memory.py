@@ -8,10 +8,9 @@ from typing import TypeVar
 
 from leasemill.errors import Unavailable
 from leasemill.kernel import commands as c
-from leasemill.kernel.ends import cancels_a_run
-from leasemill.kernel.machine import run
+from leasemill.kernel.machine import check, run
 from leasemill.kernel.state import State
-from leasemill.kernel.validate import check
+from leasemill.kernel.verbs.cancel import cancels_a_run
 from leasemill.store.base import Store, Watch
 from leasemill.store.ends import Cancellations, Ends, Subscription
 from leasemill.store.presence import MemoryPresence

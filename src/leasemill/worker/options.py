@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from leasemill.api.app import App
 from leasemill.api.policy import Duration, is_whole, microseconds
 from leasemill.errors import Invalid
+from leasemill.kernel.limits import check_name
 from leasemill.kernel.model import SECOND
-from leasemill.kernel.validate import check_name
 
 
 def weights(app: App, queues: Mapping[str, int] | Iterable[str] | None) -> dict[str, int]:

@@ -22,8 +22,8 @@ from leasemill.api.logs import DETAILS
 from leasemill.api.policy import Duration, ReaperPreset, reaper_s
 from leasemill.errors import Invalid, Unavailable, WorkerStuck
 from leasemill.kernel import commands as c
+from leasemill.kernel.limits import check_text
 from leasemill.kernel.model import Policy
-from leasemill.kernel.validate import check_text
 from leasemill.operator.wording import counted, listed
 from leasemill.store.backoff import backoff_s
 from leasemill.store.presence import new_worker_id

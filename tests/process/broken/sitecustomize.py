@@ -5,7 +5,7 @@ Python imports this module by its name when it starts. It is how the tests show 
 
 from typing import Any
 
-from leasemill.kernel import apply, decide
+from leasemill.kernel import lookup
 
 
 def is_held(execution: object, now: int) -> bool:
@@ -17,5 +17,8 @@ def any_execution(state: Any, event: Any) -> tuple[Any, Any]:
     return job, next(it for it in job.executions if it.token == event.token)
 
 
-decide._held = decide._held_or_committed = is_held
-apply._live = any_execution
+lookup.live = any_execution
+
+from leasemill.kernel import fence  # noqa: E402  (it and the verbs take `live` as it is when they are imported)
+
+fence.held = fence.held_or_committed = is_held

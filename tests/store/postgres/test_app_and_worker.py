@@ -16,8 +16,8 @@ from click.testing import CliRunner, Result
 
 from leasemill import App, Context, Fail, JobState, Retry, Worker
 from leasemill.cli import main
-from leasemill.kernel.decide import followup_id
 from leasemill.kernel.model import JobSpec
+from leasemill.kernel.verbs.commit import followup_id
 from leasemill.store.postgres.store import PostgresStore
 from leasemill.store.postgres.wire.url import parse_url
 from leasemill.testing.clock import ManualClock

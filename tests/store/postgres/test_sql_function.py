@@ -19,7 +19,7 @@ from leasemill import App, JobState, JobType
 from leasemill.errors import Invalid
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec
-from leasemill.kernel.validate import check_job
+from leasemill.kernel.verbs.enqueue import check_job
 from leasemill.store.postgres.admin.check import check
 from leasemill.store.postgres.admin.migrate import migrate, migrations
 from leasemill.store.postgres.store import PostgresStore

@@ -13,8 +13,8 @@ import pytest
 from leasemill import App, Context, JobState
 from leasemill.errors import Invalid, JobConflict, LeaseLost, Refused
 from leasemill.kernel import commands as c
-from leasemill.kernel.decide import followup_id
 from leasemill.kernel.model import ExecutionStatus, JobSpec
+from leasemill.kernel.verbs.commit import followup_id
 from leasemill.store.opening import open_store
 from leasemill.store.postgres.store import PostgresStore
 from leasemill.testing.clock import ManualClock

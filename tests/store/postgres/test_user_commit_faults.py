@@ -14,7 +14,7 @@ import pytest
 from leasemill import App, Context, JobState
 from leasemill.errors import LeaseLost, Unavailable
 from leasemill.kernel import commands as c
-from leasemill.kernel.decide import followup_id
+from leasemill.kernel.verbs.commit import followup_id
 from leasemill.store.postgres.store import PostgresStore
 from leasemill.store.postgres.transactions import block as user_commit
 from leasemill.store.postgres.wire import cursors

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from leasemill.kernel import commands as c
-from leasemill.kernel.model import Action, Job, JobState, QueueMode, Verb
-from leasemill.kernel.operate import JOBS_LOOKED_AT, KEPT_STATES, fits, is_further
+from leasemill.kernel.filter import JOBS_LOOKED_AT, fits, is_further
+from leasemill.kernel.model import UNSUCCESSFUL_STATES, Action, Job, JobState, QueueMode, Verb
 from leasemill.store.postgres.database import Database
 from leasemill.store.postgres.rows import Row, job_of, policy_of, ranges_of
 from leasemill.store.postgres.wire.arrays import int8, int8s, texts
@@ -57,7 +57,7 @@ def fitting(
                     return found, job.seq
         return found, None
     narrowed = states if wanted.states is None else wanted.states
-    statement = "candidates_kept" if narrowed is not None and narrowed <= KEPT_STATES else "candidates"
+    statement = "candidates_kept" if narrowed is not None and narrowed <= UNSUCCESSFUL_STATES else "candidates"
     if newest_first:
         statement += "_newest_first"
         after = after or MOST_INT8

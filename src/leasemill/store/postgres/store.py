@@ -17,10 +17,10 @@ from msgspec.structs import replace
 
 from leasemill.errors import Refused, Unavailable
 from leasemill.kernel import commands as c
-from leasemill.kernel.decide import offset_id
-from leasemill.kernel.model import JobSpec
-from leasemill.kernel.operate import ENDED_STATES, redriven_states
-from leasemill.kernel.validate import check
+from leasemill.kernel.machine import check
+from leasemill.kernel.model import ENDED_STATES, JobSpec
+from leasemill.kernel.verbs.acquire import offset_id
+from leasemill.kernel.verbs.redrive import redriven_states
 from leasemill.store.base import Store, Watch
 from leasemill.store.ends import Cancellations, Ends, Subscription
 from leasemill.store.postgres import admission, reading, retention

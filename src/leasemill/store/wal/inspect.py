@@ -9,9 +9,9 @@ from pathlib import Path
 from msgspec import Struct
 
 from leasemill.errors import Broken, Invalid
-from leasemill.kernel.apply import apply
 from leasemill.kernel.events import AnyEvent
 from leasemill.kernel.invariants import violations
+from leasemill.kernel.machine import apply
 from leasemill.kernel.model import JobState
 from leasemill.kernel.read import totals
 from leasemill.kernel.state import State

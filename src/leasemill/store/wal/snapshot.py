@@ -14,8 +14,8 @@ from typing import Final
 import msgspec
 
 from leasemill.errors import Broken
-from leasemill.kernel.apply import apply
 from leasemill.kernel.image import Image, image, jobs_in_order, restore
+from leasemill.kernel.machine import apply
 from leasemill.kernel.model import Job
 from leasemill.kernel.state import State
 from leasemill.store.wal.disk import Disk, File

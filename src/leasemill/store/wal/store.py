@@ -22,14 +22,12 @@ from typing import Final, TypeVar, cast
 
 from leasemill.errors import Broken, LeasemillError, Unavailable
 from leasemill.kernel import commands as c
-from leasemill.kernel.apply import apply_all
-from leasemill.kernel.decide import expire_regardless
-from leasemill.kernel.ends import cancels_a_run
 from leasemill.kernel.events import AnyEvent, JobEnqueued
-from leasemill.kernel.machine import run
+from leasemill.kernel.machine import apply_all, check, run
 from leasemill.kernel.model import SECOND, QueueMode
 from leasemill.kernel.state import State
-from leasemill.kernel.validate import check
+from leasemill.kernel.verbs.cancel import cancels_a_run
+from leasemill.kernel.verbs.expire import expire_regardless
 from leasemill.store.base import Store, Watch
 from leasemill.store.ends import Subscription
 from leasemill.store.presence import FolderPresence

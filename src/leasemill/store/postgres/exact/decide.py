@@ -16,11 +16,12 @@ from msgspec.structs import replace
 
 from leasemill.errors import QueueRefused
 from leasemill.kernel import commands as c
-from leasemill.kernel.ends import cancels_a_run, ended_jobs
+from leasemill.kernel.ending import ended_jobs
 from leasemill.kernel.events import AnyEvent, ExecutionCommitted
 from leasemill.kernel.machine import run
 from leasemill.kernel.model import Job, JobState, QueueMode
 from leasemill.kernel.state import Lane, LaneKey, State, finished_at, hold, make_ready
+from leasemill.kernel.verbs.cancel import cancels_a_run
 from leasemill.store.postgres import admission, retention
 from leasemill.store.postgres.database import RUN_CANCELLED, Database
 from leasemill.store.postgres.exact import image
@@ -160,7 +161,7 @@ def _place(state: State, job: Job, *, is_waiting: bool) -> None:
         case JobState.LEASED:
             hold(state, job.executions[-1])
         case JobState.FAILED | JobState.DEAD | JobState.CANCELLED:
-            state.kept.add(job)
+            state.unsuccessful.add(job)
         case JobState.SUCCEEDED if job.spec.offset is None:
             state.finished.push(finished_at(job), job.seq, job)
         case JobState.READY if not is_waiting:

@@ -15,8 +15,8 @@ from psycopg.pq import TransactionStatus
 
 from leasemill.errors import Invalid, Refused, Unavailable
 from leasemill.kernel import commands as c
+from leasemill.kernel.machine import check
 from leasemill.kernel.model import JobSpec
-from leasemill.kernel.validate import check
 from leasemill.store.block import Block
 from leasemill.store.postgres.database import Database, Steps
 from leasemill.store.postgres.transactions.messages import Messages, is_as_before, is_not_held

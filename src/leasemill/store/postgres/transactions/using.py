@@ -17,8 +17,8 @@ from psycopg.pq import TransactionStatus
 
 from leasemill.errors import Invalid, Refused, Unavailable
 from leasemill.kernel import commands as c
+from leasemill.kernel.machine import check
 from leasemill.kernel.model import JobSpec
-from leasemill.kernel.validate import check
 from leasemill.store.base import Store, Watch
 from leasemill.store.block import Block
 from leasemill.store.ends import Subscription

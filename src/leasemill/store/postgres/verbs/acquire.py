@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from leasemill.kernel import commands as c
-from leasemill.kernel.decide import offset_id
+from leasemill.kernel.verbs.acquire import offset_id
 from leasemill.store.postgres.database import Database
 from leasemill.store.postgres.rows import policy_text, terms_of
 from leasemill.store.postgres.verbs.claim import settling

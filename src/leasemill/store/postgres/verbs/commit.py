@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from leasemill.kernel import commands as c
-from leasemill.kernel.decide import followup_id
 from leasemill.kernel.model import JobSpec
+from leasemill.kernel.verbs.commit import followup_id
 from leasemill.store.postgres.database import Database
 from leasemill.store.postgres.verbs.enqueue import check_enqueue_queues, insert, use_queues
 from leasemill.store.postgres.wire.connections import Connection

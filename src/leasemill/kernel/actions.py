@@ -1,0 +1,33 @@
+"""The audit trail: who did what, and why (O8). Shared by the operator's verbs."""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+from leasemill.kernel.events import JobCancelled, JobPurged, JobRedriven, QueuePaused, QueuePolicySet, QueueResumed
+from leasemill.kernel.limits import check_text
+from leasemill.kernel.model import Action, Verb
+from leasemill.kernel.state import State
+
+REASON_LENGTH: Final = 1_000
+
+
+class _Signed(Protocol):
+    @property
+    def by(self) -> str: ...
+    @property
+    def reason(self) -> str: ...
+
+
+def check_operator(command: _Signed) -> None:
+    check_text("the operator's name", command.by)
+    check_text("the reason", command.reason, REASON_LENGTH)
+
+
+def record(
+    state: State,
+    verb: Verb,
+    target: str,
+    event: JobCancelled | JobRedriven | JobPurged | QueuePaused | QueueResumed | QueuePolicySet,
+) -> None:
+    state.actions.append(Action(event.at, verb, event.by, target, event.reason))

@@ -1,0 +1,120 @@
+"""How an execution ends, and what becomes of its job. Shared by the verbs that can end one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from leasemill.kernel.command import Appliers
+from leasemill.kernel.events import (
+    AnyEvent,
+    ExecutionDone,
+    ExecutionFailed,
+    JobCancelled,
+    JobPurged,
+    JobsPruned,
+    LeaseExpired,
+)
+from leasemill.kernel.lanes import fail_offset, finish_offset, leave_lane
+from leasemill.kernel.lookup import does_not_follow, live
+from leasemill.kernel.model import NEVER, Execution, ExecutionStatus, Job, JobState, OnFailure, Terms, Verb
+from leasemill.kernel.retry import quarantined
+from leasemill.kernel.state import READY, SUCCEEDED, State, make_ready, move
+
+# Deciding ------------------------------------------------------------------------------------------------------
+
+
+def done_after_commit(execution: Execution, by: Verb, now: int, note: str | None) -> ExecutionDone:
+    """X5: after COMMITTED a job can only succeed."""
+    return ExecutionDone(execution.job_id, execution.token, now, by, None, note)
+
+
+def expire_one(job: Job, execution: Execution, now: int) -> tuple[AnyEvent, JobState]:
+    """What becomes of a lease that has run out, and the job's state afterwards."""
+    if execution.status is ExecutionStatus.COMMITTED:
+        return done_after_commit(execution, Verb.EXPIRE, now, None), JobState.SUCCEEDED
+    is_final = execution.status is ExecutionStatus.STARTED and quarantined(job, execution.terms)
+    is_blocking = is_final and blocks_lane(job, execution.terms)
+    event = LeaseExpired(execution.job_id, execution.token, now, is_final, is_blocking)
+    return event, JobState.DEAD if is_final else JobState.READY
+
+
+def blocks_lane(job: Job, terms: Terms) -> bool:
+    """N5: whether the job keeps its lane to itself when it fails for good."""
+    return job.spec.lane is not None and terms.on_failure is OnFailure.BLOCK
+
+
+def ended_jobs(events: Iterable[AnyEvent]) -> set[str]:
+    """The jobs that will not run again by themselves (O9); also those that are forgotten."""
+    ended: set[str] = set()
+    for event in events:
+        match event:
+            case ExecutionDone() | JobCancelled() | JobPurged():
+                ended.add(event.job_id)
+            case ExecutionFailed() | LeaseExpired() if event.is_final:
+                ended.add(event.job_id)
+            case JobsPruned():
+                ended.update(event.job_ids)
+            case _:
+                pass
+    return ended
+
+
+# Applying ------------------------------------------------------------------------------------------------------
+
+
+def apply_done(state: State, event: ExecutionDone) -> None:
+    job, execution = live(state, event)
+    if execution.committed_at is None:
+        if event.ended_by is not Verb.ACK:
+            does_not_follow(event, f"{event.ended_by} finishes a committed execution alone")
+        mark_committed(job, execution, event.ended_by, event.at, event.result)
+    execution.error = event.error
+    end(state, execution, ExecutionStatus.DONE, event.ended_by, event.at)
+    move(state, job, SUCCEEDED, event.at)
+    if job.spec.offset is None:
+        state.finished.push(event.at, job.seq, job)
+    else:
+        finish_offset(state, job)
+    leave_lane(state, job, event.at)
+
+
+def mark_committed(job: Job, execution: Execution, by: Verb, at: int, result: bytes | None) -> None:
+    if execution.started_at is None:
+        execution.started_at = at
+    execution.committed_at = at
+    execution.committed_by = by
+    job.result = result
+
+
+def end(state: State, execution: Execution, status: ExecutionStatus, by: Verb, at: int) -> None:
+    execution.status = status
+    execution.ended_by = by
+    execution.finished_at = at
+    if execution.expires_at != NEVER:
+        state.leases.remove(execution.expires_at, execution.fence)
+    if execution.request_id is not None:
+        claimed = state.claims[execution.request_id]
+        del claimed[execution.fence]
+        if not claimed:
+            del state.claims[execution.request_id]
+
+
+def give_back(state: State, job: Job, at: int) -> None:
+    """A leased job is READY again; in a lane it is still the head."""
+    move(state, job, READY, at)
+    make_ready(state, job, at)
+
+
+def give_up(state: State, job: Job, to: JobState, at: int, *, blocks_lane: bool) -> None:
+    """A leased job is FAILED or DEAD."""
+    move(state, job, to, at)
+    state.unsuccessful.add(job)
+    fail_offset(state, job)
+    if blocks_lane:
+        job.blocks_lane = True
+    else:
+        leave_lane(state, job, at)
+
+
+APPLIERS: Final[Appliers] = {ExecutionDone: apply_done}

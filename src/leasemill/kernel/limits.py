@@ -1,0 +1,131 @@
+"""The limits of names, texts, numbers and batches.
+
+A command is checked once, when a store receives it; the message of a refusal says what to write instead.
+
+A batch with one wrong item is refused whole: nothing of it happens.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+import msgspec
+
+from leasemill.errors import Invalid
+from leasemill.kernel.model import SECOND, OnFailure, Policy
+
+NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,99}", re.ASCII)
+TEXT_LENGTH: Final = 200
+STRING_LENGTH: Final = 100_000
+PAYLOAD_BYTES: Final = 1024 * 1024
+BATCH_ITEMS: Final = 10_000
+BATCH_BYTES: Final = 64 * 1024 * 1024
+FOLLOWUPS: Final = 1_000
+LATEST: Final = 253_402_300_799 * SECOND
+LONGEST_US: Final = 3_660 * 24 * 3_600 * SECOND
+LARGEST_OFFSET: Final = 2**63 - 2
+
+_json_decode = msgspec.json.Decoder().decode
+
+
+class _Limited(Protocol):
+    @property
+    def limit(self) -> int: ...
+
+
+class _Report(Protocol):
+    @property
+    def job_id(self) -> str: ...
+    @property
+    def token(self) -> str: ...
+
+
+def check_name(what: str, name: str) -> None:
+    if NAME.fullmatch(name) is None:
+        raise Invalid(
+            f"{what} {_shown(name)} is not a name: use 1 to 100 of A-Z a-z 0-9 _ . : - "
+            "and begin with a letter, a digit or _"
+        )
+
+
+def check_text(what: str, text: str, longest: int = TEXT_LENGTH) -> None:
+    if not 0 < len(text) <= longest or not text.isprintable():
+        raise Invalid(f"{what} {_shown(text)} must be 1 to {longest} printable characters")
+
+
+def check_string(what: str, value: str) -> None:
+    """Text of any kind, as long as it can be written down and read again."""
+    if not isinstance(value, str):
+        raise Invalid(f"{what} is {_shown(value)}; it must be text")
+    if len(value) > STRING_LENGTH or "\0" in value:
+        raise Invalid(f"{what} must have at most {STRING_LENGTH:,} characters and no zero among them: shorten it")
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise Invalid(f"{what} {_shown(value)} is not text that UTF-8 can write") from None
+
+
+def check_json(what: str, content: bytes) -> None:
+    if not isinstance(content, bytes):
+        raise Invalid(f"{what} is a {type(content).__name__}; it must be JSON in bytes")
+    if len(content) > PAYLOAD_BYTES:
+        raise Invalid(
+            f"{what} has {len(content):,} bytes, at most {PAYLOAD_BYTES:,} are taken: "
+            "store it elsewhere and pass a reference"
+        )
+    try:
+        _json_decode(content)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Invalid(f"{what} is not JSON: {error}") from None
+    except RecursionError:
+        raise Invalid(f"{what} is nested too deeply to be read: make it flatter") from None
+
+
+def check_policy(policy: Policy | None) -> None:
+    """F6: every bound of a policy, and the bounds between them."""
+    if policy is None:
+        return
+    check_range("max_retries", policy.max_retries, 0, 1_000)
+    check_range("max_expirations", policy.max_expirations, 1, 1_000)
+    check_range("lease_ttl_us", policy.lease_ttl_us, 1_000, LONGEST_US)
+    check_range("timeout_us", policy.timeout_us, 1, LONGEST_US)
+    check_range("backoff_base_us", policy.backoff_base_us, 0, LONGEST_US)
+    check_range("backoff_cap_us", policy.backoff_cap_us, 0, LONGEST_US)
+    if policy.on_failure is not None and not isinstance(policy.on_failure, OnFailure):
+        raise Invalid(f"on_failure is {_shown(policy.on_failure)}; it must be one of {', '.join(OnFailure)}")
+    base, cap = policy.backoff_base_us, policy.backoff_cap_us
+    if base is not None and cap is not None and base > cap:
+        raise Invalid(f"backoff_base_us {base} is more than backoff_cap_us {cap}: make the cap at least the base")
+
+
+def check_range(what: str, value: int | None, least: int, most: int) -> None:
+    if value is not None:
+        check_number(what, value, least, most)
+
+
+def check_number(what: str, value: int, least: int, most: int) -> None:
+    if type(value) is not int or not least <= value <= most:
+        raise Invalid(f"{what} is {value!r}; it must be a whole number from {least} to {most}")
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def check_batch(items: Sequence[object]) -> None:
+    if len(items) > BATCH_ITEMS:
+        raise Invalid(f"{len(items):,} items in one call; at most {BATCH_ITEMS:,} are taken: send several calls")
+
+
+def check_limit(command: _Limited) -> None:
+    check_range("limit", command.limit, 1, BATCH_ITEMS)
+
+
+def check_report(report: _Report) -> None:
+    """The two fields by which every report names its lease."""
+    check_string("job id", report.job_id)
+    check_string("token", report.token)

@@ -1,0 +1,130 @@
+"""enqueue: a job exists from here on, once for each id. Rules E1 to E6."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, TypeAlias
+
+from msgspec import Struct
+
+from leasemill.errors import Invalid, QueueRefused
+from leasemill.kernel.command import Appliers, Command, Commands, Decision, Do, Rules
+from leasemill.kernel.events import JobEnqueued
+from leasemill.kernel.lanes import join_lane
+from leasemill.kernel.limits import (
+    BATCH_BYTES,
+    LATEST,
+    LONGEST_US,
+    check_batch,
+    check_json,
+    check_name,
+    check_number,
+    check_policy,
+    check_range,
+    check_text,
+)
+from leasemill.kernel.model import Job, JobSpec, QueueMode
+from leasemill.kernel.state import READY, State, due_at, make_ready
+
+__all__ = ["Conflict", "Duplicate", "Enqueue", "EnqueueOutcome", "Enqueued"]
+
+
+class Enqueued(Struct, frozen=True):
+    job_id: str
+
+
+class Duplicate(Struct, frozen=True):
+    """The id is known with the same content: nothing was changed."""
+
+    job_id: str
+
+
+class Conflict(Struct, frozen=True):
+    """The id is known with other content: refused."""
+
+    job_id: str
+
+
+EnqueueOutcome: TypeAlias = Enqueued | Duplicate | Conflict
+
+
+class Enqueue(Command[list[EnqueueOutcome]], frozen=True):
+    """`are_new`: the ids were drawn for this call, which is not a repeat; a store may then skip looking for them."""
+
+    jobs: Sequence[JobSpec]
+    are_new: bool = False
+
+
+def check(command: Enqueue) -> None:
+    check_batch(command.jobs)
+    if sum(len(job.payload) for job in command.jobs) > BATCH_BYTES:
+        raise Invalid(f"the payloads of one call have more than {BATCH_BYTES:,} bytes: send several calls")
+    for job in command.jobs:
+        check_job(job)
+        if job.offset is not None:
+            raise Invalid(f"job {job.id!r} has an offset; jobs with offsets come by acquire")
+
+
+def check_job(job: JobSpec) -> None:
+    check_text("job id", job.id)
+    check_name("queue", job.queue)
+    check_name("kind", job.kind)
+    check_json("payload", job.payload)
+    if job.lane is not None:
+        check_text("lane", job.lane)
+    if job.priority or type(job.priority) is not int:
+        check_number("priority", job.priority, 0, 9)
+    if job.run_at is not None:
+        check_range("run_at", job.run_at, 0, LATEST)
+        if job.delay_us:
+            raise Invalid("run_at and delay exclude each other: give one of them")
+    if job.delay_us or type(job.delay_us) is not int:
+        check_number("delay_us", job.delay_us, 0, LONGEST_US)
+    check_policy(job.policy)
+
+
+def decide(state: State, command: Enqueue, now: int, do: Do) -> list[EnqueueOutcome]:
+    for name in {job.queue for job in command.jobs}:
+        check_queue(state, name)
+    return [do(enqueue(state, job, now)) for job in command.jobs]
+
+
+def check_queue(state: State, name: str) -> None:
+    """I7: refuses jobs for a queue that is used with acquire."""
+    queue = state.queues.get(name)
+    if queue is not None and queue.mode is QueueMode.ACQUIRE:
+        raise QueueRefused(f"queue {name!r} is used with acquire; enqueue into another queue")
+
+
+def enqueue(state: State, job: JobSpec, now: int) -> Decision[EnqueueOutcome]:
+    known = state.jobs.get(job.id)
+    if known is not None:
+        # E2: the same content is the same job; E4: other content is refused
+        return (), (Duplicate(job.id) if known.spec == job else Conflict(job.id))
+    return (JobEnqueued(job, now),), Enqueued(job.id)
+
+
+def apply(state: State, event: JobEnqueued) -> None:
+    add_job(state, event.job, event.at)
+
+
+def add_job(state: State, spec: JobSpec, at: int) -> None:
+    jobs, job_id = state.jobs, spec.id
+    if job_id in jobs:
+        return  # E5: a known id is left as it is
+    seq = state.seq = state.seq + 1
+    available_at = due_at(spec, at) if spec.run_at is not None or spec.delay_us else at
+    jobs[job_id] = job = Job(spec, seq, at, available_at, at)
+    queue = state.queues.get(spec.queue) or state.queue(spec.queue)
+    if queue.mode is None:
+        queue.mode = QueueMode.CLAIM if spec.offset is None else QueueMode.ACQUIRE
+    queue.counts[READY] += 1
+    state.listing.add(job)
+    if spec.lane is None:
+        make_ready(state, job, at)
+    else:
+        join_lane(state, job, at)
+
+
+COMMANDS: Final[Commands] = {Enqueue: Rules(check, decide)}
+APPLIERS: Final[Appliers] = {JobEnqueued: apply}

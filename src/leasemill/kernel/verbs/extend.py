@@ -1,0 +1,71 @@
+"""extend: a lease is held for longer. Rules L1 and L9."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, TypeAlias
+
+from msgspec import Struct
+
+from leasemill.kernel.command import Appliers, Command, Commands, Decision, Do, Rules
+from leasemill.kernel.events import LeaseExtended
+from leasemill.kernel.fence import Lost, execution_of, held, refuse
+from leasemill.kernel.limits import check_batch, check_report
+from leasemill.kernel.lookup import does_not_follow, live
+from leasemill.kernel.model import Verb
+from leasemill.kernel.retry import expires_at
+from leasemill.kernel.state import State
+
+__all__ = ["Extend", "ExtendOutcome", "Extended", "LeaseRef"]
+
+
+class LeaseRef(Struct, frozen=True):
+    job_id: str
+    token: str
+
+
+class Extended(Struct, frozen=True):
+    job_id: str
+    expires_at: int
+
+
+ExtendOutcome: TypeAlias = Extended | Lost
+
+
+class Extend(Command[list[ExtendOutcome]], frozen=True):
+    leases: Sequence[LeaseRef]
+
+
+def check(command: Extend) -> None:
+    check_batch(command.leases)
+    for lease in command.leases:
+        check_report(lease)
+
+
+def decide(state: State, command: Extend, now: int, do: Do) -> list[ExtendOutcome]:
+    return [do(extend(state, lease, now)) for lease in command.leases]
+
+
+def extend(state: State, lease: LeaseRef, now: int) -> Decision[ExtendOutcome]:
+    job = state.jobs.get(lease.job_id)
+    execution = execution_of(job, lease.token)
+    if execution is None or not held(execution, now):
+        return refuse(job, lease.job_id, execution, lease.token, Verb.EXTEND, now)
+    until = expires_at(execution.terms, now)
+    if until <= execution.expires_at:
+        return (), Extended(lease.job_id, execution.expires_at)
+    return (LeaseExtended(lease.job_id, lease.token, now, until),), Extended(lease.job_id, until)
+
+
+def apply(state: State, event: LeaseExtended) -> None:
+    job, execution = live(state, event)
+    if event.expires_at <= execution.expires_at:
+        does_not_follow(event, "the lease is held for longer")  # L9
+    earlier, execution.expires_at = execution.expires_at, event.expires_at
+    state.leases.push(event.expires_at, execution.fence, execution)
+    state.leases.remove(earlier, execution.fence)
+    job.updated_at = event.at
+
+
+COMMANDS: Final[Commands] = {Extend: Rules(check, decide)}
+APPLIERS: Final[Appliers] = {LeaseExtended: apply}

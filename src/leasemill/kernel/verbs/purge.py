@@ -1,0 +1,96 @@
+"""purge and prune: ended jobs are forgotten, by an operator (O5) or by retention (O7)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from leasemill.errors import Broken
+from leasemill.kernel.actions import check_operator, record
+from leasemill.kernel.command import Appliers, Command, Commands, Decision, Do, Rules
+from leasemill.kernel.events import JobPurged, JobsPruned
+from leasemill.kernel.filter import JobFilter, Operated, fitting
+from leasemill.kernel.lanes import leave_lane
+from leasemill.kernel.limits import check_limit, check_range
+from leasemill.kernel.lookup import does_not_follow, job_of
+from leasemill.kernel.model import ENDED_STATES, NEVER, Verb
+from leasemill.kernel.state import LEASED, READY, SUCCEEDED, State, forget
+
+__all__ = ["Prune", "Purge"]
+
+
+class Purge(Command[Operated], frozen=True):
+    """SUCCEEDED, FAILED, DEAD and CANCELLED jobs that fit are forgotten."""
+
+    filter: JobFilter
+    by: str
+    reason: str
+    limit: int
+    after: int = 0
+
+
+def check_purge(command: Purge) -> None:
+    check_limit(command)
+    check_operator(command)
+
+
+def decide_purge(state: State, command: Purge, now: int, do: Do) -> Operated:
+    return do(purge(state, command, now))
+
+
+def purge(state: State, command: Purge, now: int) -> Decision[Operated]:
+    jobs, after = fitting(state, command.filter, ENDED_STATES, command.limit, command.after)
+    events = tuple(JobPurged(job.spec.id, now, command.by, command.reason) for job in jobs)
+    return events, Operated(tuple(job.spec.id for job in jobs), after)
+
+
+def apply_purged(state: State, event: JobPurged) -> None:
+    job = job_of(state, event)
+    if job.state in (READY, LEASED):
+        does_not_follow(event, f"the job is {job.state}")  # O5
+    blocked, job.blocks_lane = job.blocks_lane, False
+    if blocked:
+        leave_lane(state, job, event.at)
+    forget(state, job)
+    record(state, Verb.PURGE, event.job_id, event)
+
+
+class Prune(Command[int], frozen=True):
+    """Retention: forget SUCCEEDED jobs that ended before `before`, and the oldest beyond `keep`; returns how many."""
+
+    before: int
+    keep: int
+    limit: int
+
+
+def check_prune(command: Prune) -> None:
+    check_limit(command)
+    check_range("keep", command.keep, 0, NEVER)
+
+
+def decide_prune(state: State, command: Prune, now: int, do: Do) -> int:
+    return do(prune(state, command, now))
+
+
+def prune(state: State, command: Prune, now: int) -> Decision[int]:
+    """O7: what retention forgets: the oldest successes, by age and by number."""
+    surplus = max(0, len(state.finished) - command.keep)
+    jobs = state.finished.first(min(command.limit, surplus), NEVER)
+    if len(jobs) < command.limit:
+        jobs = max(jobs, state.finished.first(command.limit, command.before - 1), key=len)
+    if not jobs:
+        return (), 0
+    return (JobsPruned(tuple(job.spec.id for job in jobs), now),), len(jobs)
+
+
+def apply_pruned(state: State, event: JobsPruned) -> None:
+    jobs = [state.jobs.get(job_id) for job_id in event.job_ids]
+    for job_id, job in zip(event.job_ids, jobs, strict=True):
+        if job is None or job.state is not SUCCEEDED:
+            raise Broken(f"JobsPruned for job {job_id!r} does not follow from what came before: it has not succeeded")
+    for job in jobs:
+        assert job is not None
+        forget(state, job)
+
+
+COMMANDS: Final[Commands] = {Purge: Rules(check_purge, decide_purge), Prune: Rules(check_prune, decide_prune)}
+APPLIERS: Final[Appliers] = {JobPurged: apply_purged, JobsPruned: apply_pruned}

@@ -1,0 +1,85 @@
+"""pause, resume and set_policy: what an operator does to a whole queue. Rules O3 and O4."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from leasemill.kernel.actions import check_operator, record
+from leasemill.kernel.command import Appliers, Command, Commands, Do, Rules
+from leasemill.kernel.events import QueuePaused, QueuePolicySet, QueueResumed
+from leasemill.kernel.limits import check_name, check_policy
+from leasemill.kernel.model import Policy, Verb
+from leasemill.kernel.state import State
+
+__all__ = ["Pause", "Resume", "SetPolicy"]
+
+
+class Pause(Command[None], frozen=True):
+    queue: str
+    by: str
+    reason: str
+
+
+class Resume(Command[None], frozen=True):
+    queue: str
+    by: str
+    reason: str
+
+
+class SetPolicy(Command[None], frozen=True):
+    queue: str
+    policy: Policy
+    by: str
+    reason: str
+
+
+def check(command: Pause | Resume | SetPolicy) -> None:
+    check_name("queue", command.queue)
+    check_operator(command)
+    if isinstance(command, SetPolicy):
+        check_policy(command.policy)
+
+
+def decide_pause(state: State, command: Pause, now: int, do: Do) -> None:
+    queue = state.queues.get(command.queue)
+    if queue is None or not queue.is_paused:
+        do(((QueuePaused(command.queue, now, command.by, command.reason),), None))
+
+
+def decide_resume(state: State, command: Resume, now: int, do: Do) -> None:
+    queue = state.queues.get(command.queue)
+    if queue is not None and queue.is_paused:
+        do(((QueueResumed(command.queue, now, command.by, command.reason),), None))
+
+
+def decide_policy(state: State, command: SetPolicy, now: int, do: Do) -> None:
+    queue = state.queues.get(command.queue)
+    if queue is None or queue.policy != command.policy:
+        do(((QueuePolicySet(command.queue, now, command.by, command.reason, command.policy),), None))
+
+
+def apply_paused(state: State, event: QueuePaused) -> None:
+    state.queue(event.queue).is_paused = True
+    record(state, Verb.PAUSE, event.queue, event)
+
+
+def apply_resumed(state: State, event: QueueResumed) -> None:
+    state.queue(event.queue).is_paused = False
+    record(state, Verb.RESUME, event.queue, event)
+
+
+def apply_policy(state: State, event: QueuePolicySet) -> None:
+    state.queue(event.queue).policy = event.policy
+    record(state, Verb.SET_POLICY, event.queue, event)
+
+
+COMMANDS: Final[Commands] = {
+    Pause: Rules(check, decide_pause),
+    Resume: Rules(check, decide_resume),
+    SetPolicy: Rules(check, decide_policy),
+}
+APPLIERS: Final[Appliers] = {
+    QueuePaused: apply_paused,
+    QueueResumed: apply_resumed,
+    QueuePolicySet: apply_policy,
+}

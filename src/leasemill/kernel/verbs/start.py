@@ -1,0 +1,72 @@
+"""start: the handler of a leased job has begun. Rule X3."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, TypeAlias
+
+from msgspec import Struct
+
+from leasemill.kernel.command import Appliers, Command, Commands, Decision, Do, Rules
+from leasemill.kernel.events import ExecutionStarted
+from leasemill.kernel.fence import Lost, execution_of, held, refuse
+from leasemill.kernel.limits import LONGEST_US, check_batch, check_range, check_report
+from leasemill.kernel.lookup import does_not_follow, live
+from leasemill.kernel.model import ExecutionStatus, Verb
+from leasemill.kernel.state import State
+
+__all__ = ["Start", "StartOutcome", "StartReport", "Started"]
+
+
+class StartReport(Struct, frozen=True):
+    """`age_us`: how long ago the handler started, for starts that are reported late."""
+
+    job_id: str
+    token: str
+    age_us: int = 0
+
+
+class Started(Struct, frozen=True):
+    job_id: str
+
+
+StartOutcome: TypeAlias = Started | Lost
+
+
+class Start(Command[list[StartOutcome]], frozen=True):
+    reports: Sequence[StartReport]
+
+
+def check(command: Start) -> None:
+    check_batch(command.reports)
+    for report in command.reports:
+        check_report(report)
+        check_range("age_us", report.age_us, 0, LONGEST_US)
+
+
+def decide(state: State, command: Start, now: int, do: Do) -> list[StartOutcome]:
+    return [do(start(state, report, now)) for report in command.reports]
+
+
+def start(state: State, report: StartReport, now: int) -> Decision[StartOutcome]:
+    job = state.jobs.get(report.job_id)
+    execution = execution_of(job, report.token)
+    if execution is None or not held(execution, now):
+        return refuse(job, report.job_id, execution, report.token, Verb.START, now)
+    if execution.status is not ExecutionStatus.LEASED:
+        return (), Started(report.job_id)
+    started_at = max(execution.leased_at, now - report.age_us)
+    return (ExecutionStarted(report.job_id, report.token, now, started_at),), Started(report.job_id)
+
+
+def apply(state: State, event: ExecutionStarted) -> None:
+    job, execution = live(state, event)
+    if execution.status is not ExecutionStatus.LEASED:
+        does_not_follow(event, f"the execution is {execution.status}")
+    execution.status = ExecutionStatus.STARTED
+    execution.started_at = event.started_at
+    job.updated_at = event.at
+
+
+COMMANDS: Final[Commands] = {Start: Rules(check, decide)}
+APPLIERS: Final[Appliers] = {ExecutionStarted: apply}
