@@ -26,7 +26,7 @@ from leasemill.testing.postgres import PostgresServer
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 SOURCE: Final = ROOT / "src"
-FILES: Final = {file.stem: file for file in (SOURCE / "leasemill/store/postgres").glob("*/*.sql")}
+FILES: Final = {file.stem: file for file in (SOURCE / "leasemill/store/postgres").rglob("*.sql")}
 CONFORMANCE: Final = "tests/store/postgres/test_postgres_conformance.py"
 LOCKED: Final = "tests/store/postgres/test_locked_rows.py"
 BLOCKS: Final = "tests/store/postgres/test_guards.py"
@@ -111,19 +111,22 @@ MUTATIONS: Final = (
         LOCKED,
     ),
     Mutation("extend waits for a locked lease", "L9", "extend", "for update skip locked", "for update", LOCKED),
-    Mutation("commit checks no token", "L2 I2", "commit", " token = {token}::text and", ""),
-    Mutation("commit checks no time", "L1 L3", "commit", " and expires_at > {schema}.clock({now}::int8)", ""),
-    Mutation("a job commits twice", "X4 L6", "commit", " and committed_at is null", ""),
-    Mutation("a block's commit checks no token", "X4 L2", "commit_last", " token = {token}::text and", "", BLOCKS),
+    Mutation("commit checks no token", "L2 I2", "0006_commit", " token = lease_token and committed", " committed"),
+    Mutation("commit checks no time", "L1 L3", "0006_commit", " and expires_at > at", ""),
+    Mutation("a job commits twice", "X4 L6", "0006_commit", " and committed_at is null", ""),
     Mutation(
-        "a block's commit checks no time",
-        "X6 L3",
-        "commit_last",
-        " and expires_at > {schema}.clock({now}::int8)",
-        "",
+        "a block's commit checks no token",
+        "X4 L2",
+        "0006_commit",
+        " token = lease_token and committed",
+        " committed",
         BLOCKS,
     ),
-    Mutation("a block commits what has committed", "X4", "commit_last", " and committed_at is null", "", BLOCKS),
+    Mutation("a block's commit checks no time", "X6 L3", "0006_commit", " and expires_at > at", "", BLOCKS),
+    Mutation("a block commits what has committed", "X4", "0006_commit", " and committed_at is null", "", BLOCKS),
+    Mutation(
+        "a block commits what is not held", "X4", "0006_commit", "if must_hold and not", "if false and not", BLOCKS
+    ),
     # Enqueue
     Mutation(
         "a job is due before it was enqueued",

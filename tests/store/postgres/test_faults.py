@@ -14,7 +14,7 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec, JobState
 from leasemill.store.postgres.store import PostgresStore
 from leasemill.store.postgres.verbs import claim, enqueue
-from leasemill.store.postgres.wire import connections as pool
+from leasemill.store.postgres.wire import connections
 from leasemill.store.postgres.wire.url import parse_url
 from leasemill.testing.rules import rule
 from tests.lab.postgres import KillableServer
@@ -70,10 +70,11 @@ def test_terminated_backends_are_replaced(postgres_url: str, admin: psycopg.Conn
 
 def test_an_exhausted_pool_says_so(postgres_url: str) -> None:
     with PostgresStore(f"{postgres_url}&pool_size=1&pool_timeout_s=0.1") as store:
-        taken = store._pool._take()
+        pool = store._pool._pool
+        taken = pool.take(store._pool.connect)
         with pytest.raises(Unavailable, match="pool_size"):
             store.job("job")
-        store._pool._give_back(taken)
+        pool.give_back(taken)
         assert store.job("job") is None
 
 
@@ -169,13 +170,13 @@ def test_behind_a_pooler_nothing_is_prepared(
 ) -> None:
     """There another client's statement may stand under the name of ours, and would be carried out instead."""
     told = admin.info.backend_pid
-    assert not pool._is_pooled(admin)
+    assert not connections._is_pooled(admin)
     monkeypatch.setattr(type(admin.info), "backend_pid", told + 1)
-    assert pool._is_pooled(admin)
+    assert connections._is_pooled(admin)
     with PostgresStore(postgres_url) as store:
         store.enqueue([JobSpec("job", "q", "k")])
         (lease,) = store.claim("w", ["q"], 1)
         assert store.ack([c.AckReport("job", lease.token)]) == [c.Acked("job")]
         prepared = store._pool.run(lambda own: own.execute("select count(*) from pg_prepared_statements").fetchone())
         assert prepared == (0,)
-        assert not store._commits.prepares
+        assert store._commits._prepare_threshold is None

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from leasemill.store.postgres.wire.connections import Pool
+from leasemill.store.postgres.wire.connections import Connections
 from leasemill.store.postgres.wire.url import NETWORK, SERVER_NETWORK, network_parameters, parse_url, session_options
 from leasemill.testing.postgres import PostgresServer
 
@@ -37,7 +37,7 @@ def tcp_url() -> Iterator[str]:
 
 
 def test_the_server_too_notices_that_a_client_has_vanished(tcp_url: str) -> None:
-    pool = Pool(*parse_url(tcp_url))
+    pool = Connections(*parse_url(tcp_url))
 
     def settings(connection: psycopg.Connection[tuple[object, ...]]) -> dict[str, object]:
         return {name: connection.execute(f"show {name}".encode()).fetchone() for name in SERVER_NETWORK}

@@ -110,14 +110,14 @@ def test_a_lock_is_free_when_its_block_has_ended_not_when_the_next_begins(app: A
     assert row == (True, True)
 
 
-def test_the_session_and_our_prepared_statements_are_kept(app: App) -> None:
-    question = (
-        "select pg_backend_pid() || ' ' || (select min(prepare_time) from pg_prepared_statements "
-        "where name = 'leasemill_commit_last')"
-    )
+def test_the_session_is_used_again_with_what_psycopg_has_prepared_in_it(app: App) -> None:
+    question = "select pg_backend_pid() || ' ' || (select count(*) from pg_prepared_statements)"
+    for _ in range(6):
+        in_block(app, ("select 1",), is_async=False)
     first = in_block(app, (question,), is_async=False)
     in_block(app, ("set search_path to tenant_a",), is_async=False)
     assert in_block(app, (question,), is_async=False) == first
+    assert str(first).endswith(" 1',)")
 
 
 def test_what_was_set_on_the_connection_object_is_gone_too(app: App) -> None:
@@ -131,8 +131,11 @@ def test_what_was_set_on_the_connection_object_is_gone_too(app: App) -> None:
         connection: Any = tx.connection
         connection.row_factory = dict_row
         connection.cursor_factory = psycopg.RawCursor
+        connection.server_cursor_factory = psycopg.RawServerCursor
         connection.prepare_threshold = 0
         connection.add_notice_handler(note)
+        connection.add_notify_handler(print)
+        connection.remove_notify_handler(print)
         connection.adapters.register_loader("int4", psycopg.types.string.TextLoader)
         connection.execute("do $$ begin raise notice 'mine'; end $$")
     assert seen == ["mine"]
@@ -142,6 +145,7 @@ def test_what_was_set_on_the_connection_object_is_gone_too(app: App) -> None:
         assert again is connection
         assert again.execute("select %s::int4 as n", [1]).fetchone() == (1,)
         assert again.prepare_threshold == 5
+        assert again.server_cursor_factory is psycopg.ServerCursor
         again.execute("do $$ begin raise notice 'yours'; end $$")
     assert seen == ["mine"]
 
@@ -156,7 +160,7 @@ def test_a_commit_stands_if_its_session_cannot_be_made_as_before(
     app: App, bank: Connection, monkeypatch: pytest.MonkeyPatch, is_async: bool
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(messages, "AS_BEFORE", b";select 1 / 0;")
+        patched.setattr(messages, "RESET", b";select 1 / 0;")
         first = in_block(app, (WRITE % 7, "select pg_backend_pid()"), is_async=is_async)
     assert cents(bank) == 7
     assert in_block(app, ("select pg_backend_pid()",), is_async=is_async) != first

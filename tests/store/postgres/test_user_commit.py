@@ -9,6 +9,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg import sql
 
 from leasemill import App, Context, JobState
 from leasemill.errors import Invalid, JobConflict, LeaseLost, Refused
@@ -316,7 +317,7 @@ def forgetful_block(context: Context) -> None:
 
 
 @pytest.mark.parametrize("is_async", [True, False])
-async def test_where_prepared_statements_do_not_last_it_goes_on_without(
+async def test_where_prepared_statements_do_not_last_blocks_do_not_need_any(
     app: App, bank: Connection, is_async: bool
 ) -> None:
     store = app.store
@@ -324,9 +325,8 @@ async def test_where_prepared_statements_do_not_last_it_goes_on_without(
     for _ in range(4):
         context, lease = held(app)
         await entered(context, is_async, store.wake)
-        for connection in (*store._commits._idle, *store._commits._async_idle):
+        for connection in (*store._commits._pool._idle, *store._commits._async_pool._idle):
             connection.pgconn.exec_(b"deallocate all")
-    assert not store._commits.prepares
     assert cents(bank) == 28
     context, lease = held(app)
     with pytest.raises(LeaseLost):
@@ -461,3 +461,15 @@ async def test_a_commit_says_when_its_run_began(app: App, bank: Connection) -> N
     assert execution.committed_at is not None
     assert execution.committed_at - execution.started_at >= 300_000
     assert execution.leased_at <= execution.started_at
+
+
+@rule("X6")
+def test_a_commit_that_is_not_held_fails_with_a_code_of_its_own(app: App, bank: Connection, schema: str) -> None:
+    """So that the COMMIT behind it in the same message is not carried out."""
+    _, lease = held(app)
+    call = sql.SQL("select {}(%s, %s, null, null, %s)").format(sql.Identifier(schema, "commit_lease"))
+    with pytest.raises(psycopg.Error, match="is not held") as failed:
+        bank.execute(call, [lease.job.id, "another token", True])
+    assert failed.value.sqlstate == "LM001"
+    assert bank.execute(call, [lease.job.id, "another token", False]).fetchone() == (False,)
+    assert bank.execute(call, [lease.job.id, lease.token, True]).fetchone() == (True,)

@@ -16,7 +16,7 @@ from leasemill.errors import LeaseLost, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.verbs.commit import followup_id
 from leasemill.store.postgres.store import PostgresStore
-from leasemill.store.postgres.transactions import block as user_commit
+from leasemill.store.postgres.transactions import steps
 from leasemill.store.postgres.wire import cursors
 from leasemill.store.postgres.wire.url import parse_url
 from leasemill.testing.rules import rule
@@ -96,22 +96,22 @@ async def test_a_connection_lost_around_commit_is_resolved_by_asking(
         connection.pgconn.finish()
         raise psycopg.OperationalError("server closed the connection unexpectedly")
 
-    async def asay(connection: psycopg.AsyncConnection[Any], message: bytes) -> Any:
+    async def asend(connection: psycopg.AsyncConnection[Any], message: bytes) -> Any:
         if b";commit;" in message and next(cuts, False):
             if is_done:
-                await cursors.asay(connection, message)
+                await cursors.asend(connection, message)
             cut(connection)
-        return await cursors.asay(connection, message)
+        return await cursors.asend(connection, message)
 
-    def say(connection: Connection, message: bytes) -> Any:
+    def send(connection: Connection, message: bytes) -> Any:
         if b";commit;" in message and next(cuts, False):
             if is_done:
-                cursors.say(connection, message)
+                cursors.send(connection, message)
             cut(connection)
-        return cursors.say(connection, message)
+        return cursors.send(connection, message)
 
-    monkeypatch.setattr(user_commit, "asay", asay)
-    monkeypatch.setattr(user_commit, "say", say)
+    monkeypatch.setattr(steps, "asend", asend)
+    monkeypatch.setattr(steps, "send", send)
 
     @app.job(name="cut", retry=SOON)
     async def cut_async(ctx: Context) -> None:

@@ -14,7 +14,7 @@ from leasemill.store.postgres.positions import ExpiryPosition, Positions
 from leasemill.store.postgres.rows import Row
 from leasemill.store.postgres.wire.arrays import int8
 from leasemill.store.postgres.wire.connections import Connection
-from leasemill.store.postgres.wire.cursors import AsyncPlainCursor, PlainCursor
+from leasemill.store.postgres.wire.cursors import PlainCursor
 from leasemill.store.postgres.wire.statements import Statements
 from leasemill.store.sources import Clock
 
@@ -69,8 +69,8 @@ class Database:
         statement = self.statements[name]
         return statement.text, statement.values({"now": int8(self.now()), **given})
 
-    def follow(self, connection: psycopg.Connection[Any], steps: Steps[AnswerT]) -> AnswerT:
-        """Carry out statements in whatever transaction the connection is in; it may be a user's."""
+    def follow(self, connection: Connection, steps: Steps[AnswerT]) -> AnswerT:
+        """Carry out statements in whatever transaction the connection is in."""
         try:
             name, given = next(steps)
             while True:
@@ -78,18 +78,6 @@ class Database:
         except StopIteration as end:
             answer: AnswerT = end.value
             return answer
-
-    async def afollow(self, connection: psycopg.AsyncConnection[Any], steps: Steps[AnswerT]) -> AnswerT:
-        """`follow` in async code."""
-        async with AsyncPlainCursor(connection, row_factory=tuple_row) as cursor:
-            try:
-                name, given = next(steps)
-                while True:
-                    await cursor.execute(*self.sent(name, given), binary=True)
-                    name, given = steps.send(await cursor.fetchall())
-            except StopIteration as end:
-                answer: AnswerT = end.value
-                return answer
 
 
 def advisory_key(text: str) -> int:

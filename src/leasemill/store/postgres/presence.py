@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from leasemill.kernel.model import SECOND
 from leasemill.store.postgres.database import Database
-from leasemill.store.postgres.wire.connections import Pool
+from leasemill.store.postgres.wire.connections import Connections
 from leasemill.store.presence import Present
 
 
 class PostgresPresence:
     """A row for each worker. Called from threads, never from an event loop."""
 
-    def __init__(self, pool: Pool, database: Database) -> None:
+    def __init__(self, pool: Connections, database: Database) -> None:
         self._pool = pool
         self._database = database
 

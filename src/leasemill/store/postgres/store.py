@@ -34,9 +34,9 @@ from leasemill.store.postgres.transactions.using import BoundStore
 from leasemill.store.postgres.verbs import ack, acquire, claim, commit, enqueue, extend, nack, release, start
 from leasemill.store.postgres.watermarks import Watermarks
 from leasemill.store.postgres.wire.arrays import int8
-from leasemill.store.postgres.wire.commit_connections import CommitPool
-from leasemill.store.postgres.wire.connections import LOGGER, Connection, Moved, Pool
-from leasemill.store.postgres.wire.listen import Listener, News, PostgresWatch, Teller
+from leasemill.store.postgres.wire.commit_connections import CommitConnections
+from leasemill.store.postgres.wire.connections import LOGGER, Connection, Connections, Moved
+from leasemill.store.postgres.wire.listen import Listener, News, Notifier, PostgresWatch
 from leasemill.store.postgres.wire.statements import Statements
 from leasemill.store.postgres.wire.url import PostgresOptions, parse_url
 from leasemill.store.postgres.wire.waiters import PostgresEndWatch, Waiters
@@ -67,15 +67,15 @@ class PostgresStore(Store):
         super().__init__(entropy)
         self.name = hidden_password(url)
         conninfo, self._options = parse_url(url)
-        self._pool = Pool(conninfo, self._options)
-        self._commits = CommitPool(conninfo, self._options)
-        self._messages: Messages | None = None
+        self._pool = Connections(conninfo, self._options)
+        self._commits = CommitConnections(conninfo, self._options, self._pool)
         self._database = Database(Statements(self._options.schema), clock, self.expiries)
+        self._messages = Messages(self._database)
         self.presence = PostgresPresence(self._pool, self._database)
         self._signal = Signal()
         self._news = News()
         self._listen_lock = threading.Lock()
-        self._teller = Teller(self._database.channel, self._tell)
+        self._notifier = Notifier(self._database.channel, self._tell)
         self._listener: Listener | None = None
         self._ends = Ends(self._nudge)
         self._cancellations = Cancellations()
@@ -88,8 +88,6 @@ class PostgresStore(Store):
         self._is_closed = False
         try:
             self._pool.run(self._check_schema)
-            self._commits.prepares = self._pool.prepares
-            self._commits.has_settings = self._pool.has_settings
         except BaseException:
             self.close()
             raise
@@ -165,7 +163,7 @@ class PostgresStore(Store):
             return
         self._is_closed = True
         until_s = time.monotonic() + CLOSE_S
-        self._teller.stop()
+        self._notifier.stop()
         if self._listener is not None:
             self._listener.stop()
         self._threads.close()
@@ -174,16 +172,14 @@ class PostgresStore(Store):
         self._signal.notify()
         self._ends.notify_all()
         self._threads.join(until_s)
-        self._teller.join(until_s)
+        self._notifier.join(until_s)
         if self._listener is not None:
             self._listener.join(until_s)
 
     def using(self, connection: object) -> BoundStore:
-        return BoundStore(self, self._database, self._teller, self.use_queues, connection)
+        return BoundStore(self, self._database, self._notifier, self.use_queues, connection)
 
     def block(self, lease: c.Lease, seconds_left: float) -> PostgresBlock:
-        if self._messages is None:
-            self._messages = Messages(self._database)
         return PostgresBlock(self, self._database, self._commits, self._messages, lease, seconds_left)
 
     # For transactions of users, on connections of our own
@@ -227,7 +223,7 @@ class PostgresStore(Store):
     # Straight path
 
     def _do_enqueue(self, command: c.Enqueue) -> list[c.EnqueueOutcome]:
-        channel = self._teller.channel()
+        channel = self._notifier.channel()
         tries = 0
 
         def work(connection: Connection) -> list[c.EnqueueOutcome]:
@@ -375,7 +371,7 @@ class PostgresStore(Store):
 
     def _do_commit(self, command: c.Commit) -> c.CommitOutcome:
         database = self._database
-        channel = self._teller.channel() if command.followups else None
+        channel = self._notifier.channel() if command.followups else None
 
         def work(connection: Connection) -> c.CommitOutcome:
             outcome = commit.commit(database, connection, command, channel=channel)
@@ -524,7 +520,7 @@ class PostgresStore(Store):
 
     def _wake(self) -> None:
         self._signal.notify()
-        if self._teller.channel() is not None:
+        if self._notifier.channel() is not None:
             self._tell()
 
     def _tell(self) -> None:

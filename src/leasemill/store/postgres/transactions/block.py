@@ -8,7 +8,8 @@ store is asked what became of it. What must never happen here: a marker without 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol, TypeVar
+from functools import partial
+from typing import Any, Final, Protocol, TypeVar, cast
 
 import psycopg
 from psycopg.pq import TransactionStatus
@@ -18,24 +19,18 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.machine import check
 from leasemill.kernel.model import JobSpec
 from leasemill.store.block import Block
-from leasemill.store.postgres.database import Database, Steps
-from leasemill.store.postgres.transactions.messages import Messages, is_as_before, is_not_held
+from leasemill.store.postgres.database import Database
+from leasemill.store.postgres.transactions.messages import Messages, is_not_held, is_reset
+from leasemill.store.postgres.transactions.steps import Steps, afollow, follow
 from leasemill.store.postgres.verbs import commit, enqueue
-from leasemill.store.postgres.wire.commit_connections import (
-    AsyncCommitConnection,
-    CommitConnection,
-    CommitPool,
-    is_lost,
-)
-from leasemill.store.postgres.wire.connections import LOGGER, NOT_PREPARED, Moved
-from leasemill.store.postgres.wire.cursors import asay, say
-from leasemill.store.postgres.wire.errors import not_reached
+from leasemill.store.postgres.wire.commit_connections import AsyncCommitConnection, CommitConnection, CommitConnections
+from leasemill.store.postgres.wire.connections import NOT_PREPARED, Moved
+from leasemill.store.postgres.wire.errors import is_lost, not_reached
 
 LONGEST_IDLE_MS: Final = 2_000_000_000
 SHORTEST_IDLE_MS: Final = 1_000
-NOT_OPEN: Final = "this commit is not open: use it inside its `with` or `async with` block"
 
-AnswerT = TypeVar("AnswerT")
+ResultT = TypeVar("ResultT")
 
 
 class Own(Protocol):
@@ -48,186 +43,128 @@ class Own(Protocol):
 
     def wake(self) -> None: ...
 
-    async def off_loop(self, call: Callable[..., AnswerT], *arguments: Any) -> AnswerT: ...
+    async def off_loop(self, call: Callable[..., ResultT], *arguments: Any) -> ResultT: ...
 
 
 class PostgresBlock(Block):
     """One commit with a transaction of the user's, in a sync or in an async handler."""
 
     def __init__(
-        self, own: Own, database: Database, pool: CommitPool, messages: Messages, lease: c.Lease, seconds_left: float
+        self,
+        own: Own,
+        database: Database,
+        connections: CommitConnections,
+        messages: Messages,
+        lease: c.Lease,
+        seconds_left: float,
     ) -> None:
         self._own = own
         self._database = database
-        self._pool = pool
+        self._connections = connections
         self._messages = messages
         self._lease = c.LeaseRef(lease.job.id, lease.token)
         self._idle_ms = int(min(LONGEST_IDLE_MS, max(SHORTEST_IDLE_MS, seconds_left * 1_000)))
-        self._sync: CommitConnection | None = None
-        self._async: AsyncCommitConnection | None = None
+        self._connection: CommitConnection | AsyncCommitConnection | None = None
         self._must_ask = False
 
     @property
     def connection(self) -> CommitConnection | AsyncCommitConnection:
-        connection = self._sync or self._async
-        if connection is None:
-            raise Invalid(NOT_OPEN)
-        return connection
+        if self._connection is None:
+            raise Invalid("this commit is not open: use it inside its `with` or `async with` block")
+        return self._connection
 
     # In sync handlers
 
     def begin(self) -> c.CommitOutcome | None:
-        connection = self._sync = self._pool.take()
-        try:
-            status = self._looked(connection)
-        except psycopg.Error as error:
-            was_lost = is_lost(error, connection)
-            connection.pgconn.finish()  # whatever of the message was carried out is gone with its session
-            self.roll_back()
-            if was_lost:
-                raise not_reached(error) from error
-            raise
-        if _is_held(status):
-            return None
-        self.roll_back()
-        return self._own.settle(self._nothing()) or _held_after_all()
-
-    def _looked(self, connection: CommitConnection) -> str | None:
-        try:
-            return say(connection, self._beginning(connection))
-        except NOT_PREPARED:
-            say(connection, b"rollback")
-            self._do_without_prepared(connection)
-            return say(connection, self._beginning(connection))
+        self._connection = self._connections.take()
+        return self._follow(self._begin())
 
     def commit(self, command: c.Commit) -> c.CommitOutcome | None:
-        return (None if self._must_ask else self._committed(command)) or self._own.settle(command)
-
-    def _committed(self, command: c.Commit) -> c.CommitOutcome | None:
-        """None: not held, or the connection was lost; the store knows."""
-        connection = self._sync
-        specs = _checked(connection, command)
-        self._own.use_queues(specs)
-        assert connection is not None
-        try:
-            outcome: c.CommitOutcome | None = None
-            if specs:
-                outcome = self._database.follow(connection, self._followup_steps(specs))
-            if outcome is None:
-                connection.is_as_before = is_as_before(say(connection, self._ending(connection, command)))
-                outcome = c.Committed(command.job_id, tuple(spec.id for spec in specs))
-                self._own.wake()
-        except psycopg.Error as error:
-            if not (is_lost(error, connection) or is_not_held(error)):
-                raise
-            self._must_ask = True
-            outcome = None
-        self.roll_back()
-        return outcome
+        return self._follow(self._commit(command))
 
     def roll_back(self) -> None:
-        connection, self._sync = self._sync, None
-        if connection is None:
-            return
-        try:
-            if not connection.closed and connection.info.transaction_status != TransactionStatus.IDLE:
-                connection.is_as_before = is_as_before(say(connection, self._undoing(connection)))
-        except psycopg.Error:
-            connection.close()
-        finally:
-            self._pool.give_back(connection)
+        self._follow(self._roll_back())
+
+    def _follow(self, steps: Steps[ResultT]) -> ResultT:
+        return follow(self._database, cast(CommitConnection, self._connection), steps)
 
     # In async handlers
 
     async def abegin(self) -> c.CommitOutcome | None:
-        connection = self._async = await self._pool.atake()
+        self._connection = await self._connections.atake()
+        return await self._afollow(self._begin())
+
+    async def acommit(self, command: c.Commit) -> c.CommitOutcome | None:
+        return await self._afollow(self._commit(command))
+
+    async def aroll_back(self) -> None:
+        await self._afollow(self._roll_back())
+
+    async def _afollow(self, steps: Steps[ResultT]) -> ResultT:
+        return await afollow(self._database, cast(AsyncCommitConnection, self._connection), steps, self._own.off_loop)
+
+    # In both
+
+    def _begin(self) -> Steps[c.CommitOutcome | None]:
+        connection = self.connection
+        connection.is_reset = False
         try:
-            status = await self._alooked(connection)
+            status = yield self._messages.begin(connection, self._lease, self._idle_ms)
         except psycopg.Error as error:
             was_lost = is_lost(error, connection)
             connection.pgconn.finish()  # whatever of the message was carried out is gone with its session
-            await self.aroll_back()
+            yield from self._roll_back()
             if was_lost:
                 raise not_reached(error) from error
             raise
-        if _is_held(status):
+        if status == "held":
             return None
-        await self.aroll_back()
-        return await self._own.off_loop(self._own.settle, self._nothing()) or _held_after_all()
+        yield from self._roll_back()
+        refused = c.Commit(self._lease.job_id, self._lease.token)  # and recorded
+        outcome: c.CommitOutcome | None = yield partial(self._own.settle, refused)
+        if outcome is None:
+            raise Unavailable("the lease could not be looked at; repeat the call")
+        return outcome
 
-    async def _alooked(self, connection: AsyncCommitConnection) -> str | None:
-        try:
-            return await asay(connection, self._beginning(connection))
-        except NOT_PREPARED:
-            await asay(connection, b"rollback")
-            self._do_without_prepared(connection)
-            return await asay(connection, self._beginning(connection))
+    def _commit(self, command: c.Commit) -> Steps[c.CommitOutcome | None]:
+        outcome: c.CommitOutcome | None = None
+        if not self._must_ask:
+            outcome = yield from self._send(command)
+        if outcome is None:
+            outcome = yield partial(self._own.settle, command)
+        return outcome
 
-    async def acommit(self, command: c.Commit) -> c.CommitOutcome | None:
-        outcome = None if self._must_ask else await self._acommitted(command)
-        return outcome or await self._own.off_loop(self._own.settle, command)
-
-    async def _acommitted(self, command: c.Commit) -> c.CommitOutcome | None:
+    def _send(self, command: c.Commit) -> Steps[c.CommitOutcome | None]:
         """None: not held, or the connection was lost; the store knows."""
-        connection = self._async
-        specs = _checked(connection, command)
+        check(command)
+        connection = self.connection
+        if connection.info.transaction_status == TransactionStatus.IDLE:
+            raise Refused(
+                "the transaction of ctx.commit() was ended inside its block, so this commit is refused: "
+                "leave commit and rollback to the block"
+            )
+        specs = commit.followup_specs(command)
         if not self._database.claim_queues.issuperset(spec.queue for spec in specs):
-            await self._own.off_loop(self._own.use_queues, specs)
-        assert connection is not None
+            yield partial(self._own.use_queues, specs)
+        outcome: c.CommitOutcome | None = None
         try:
-            outcome: c.CommitOutcome | None = None
             if specs:
-                outcome = await self._database.afollow(connection, self._followup_steps(specs))
+                outcome = yield from self._enqueue(specs)
             if outcome is None:
-                connection.is_as_before = is_as_before(await asay(connection, self._ending(connection, command)))
+                connection.is_reset = is_reset((yield self._messages.end(connection, command)))
                 outcome = c.Committed(command.job_id, tuple(spec.id for spec in specs))
                 self._own.wake()
+        except NOT_PREPARED:
+            self._connections.do_not_prepare()
+            raise
         except psycopg.Error as error:
             if not (is_lost(error, connection) or is_not_held(error)):
                 raise
             self._must_ask = True
-            outcome = None
-        await self.aroll_back()
+        yield from self._roll_back()
         return outcome
 
-    async def aroll_back(self) -> None:
-        connection, self._async = self._async, None
-        if connection is None:
-            return
-        try:
-            if not connection.closed and connection.info.transaction_status != TransactionStatus.IDLE:
-                connection.is_as_before = is_as_before(await asay(connection, self._undoing(connection)))
-        except psycopg.Error:
-            connection.pgconn.finish()
-        finally:
-            self._pool.agive_back(connection)
-
-    # In both
-
-    def _beginning(self, connection: CommitConnection | AsyncCommitConnection) -> bytes:
-        connection.is_as_before = False
-        prepares, connection.has_prepared = self._pool.prepares and not connection.has_prepared, self._pool.prepares
-        return self._messages.begin(
-            connection, self._lease, self._idle_ms, prepares=prepares, is_prepared=connection.has_prepared
-        )
-
-    def _ending(self, connection: CommitConnection | AsyncCommitConnection, command: c.Commit) -> bytes:
-        return self._messages.end(connection, command, is_prepared=connection.has_prepared)
-
-    def _undoing(self, connection: CommitConnection | AsyncCommitConnection) -> bytes:
-        return self._messages.roll_back(is_prepared=connection.has_prepared)
-
-    def _do_without_prepared(self, connection: CommitConnection | AsyncCommitConnection) -> None:
-        LOGGER.info("prepared statements do not last here (a pooler?): going on without")
-        self._pool.prepares = False
-        connection.has_prepared = False
-        connection.prepare_threshold = None
-
-    def _nothing(self) -> c.Commit:
-        """The commit of a lease that is lost: never carried out, only refused."""
-        return c.Commit(self._lease.job_id, self._lease.token)
-
-    def _followup_steps(self, specs: Sequence[JobSpec]) -> Steps[c.Conflict | None]:
+    def _enqueue(self, specs: Sequence[JobSpec]) -> Steps[c.Conflict | None]:
         """The follow-ups, in the user's transaction; or the one that refuses the whole commit (X6)."""
         try:
             outcomes = yield from enqueue.inserting(specs, self._database.channel)
@@ -235,25 +172,14 @@ class PostgresBlock(Block):
             raise Unavailable(f"{error}; repeat the call") from error
         return next((outcome for outcome in outcomes if isinstance(outcome, c.Conflict)), None)
 
-
-def _is_held(status: str | None) -> bool:
-    return status == "held"
-
-
-def _checked(
-    connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any] | None, command: c.Commit
-) -> list[JobSpec]:
-    """The follow-ups as jobs, of a commit that can be sent."""
-    check(command)
-    if connection is None:
-        raise Invalid(NOT_OPEN)
-    if connection.info.transaction_status == TransactionStatus.IDLE:
-        raise Refused(
-            "the transaction of ctx.commit() was ended inside its block, so this commit is refused: "
-            "leave commit and rollback to the block"
-        )
-    return commit.followup_specs(command)
-
-
-def _held_after_all() -> c.CommitOutcome:
-    raise Unavailable("the lease could not be looked at; repeat the call")
+    def _roll_back(self) -> Steps[None]:
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        try:
+            if not connection.closed and connection.info.transaction_status != TransactionStatus.IDLE:
+                connection.is_reset = is_reset((yield self._messages.roll_back()))
+        except psycopg.Error:
+            connection.pgconn.finish()
+        finally:
+            self._connections.give_back(connection)

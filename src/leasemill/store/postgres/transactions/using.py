@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeAlias, TypeVar, cast
 
 import psycopg
@@ -23,10 +24,11 @@ from leasemill.store.base import Store, Watch
 from leasemill.store.block import Block
 from leasemill.store.ends import Subscription
 from leasemill.store.postgres.database import Database
+from leasemill.store.postgres.transactions.steps import Steps, afollow, follow
 from leasemill.store.postgres.verbs.enqueue import inserting
 from leasemill.store.postgres.wire.connections import Moved
 from leasemill.store.postgres.wire.errors import UNREADY, first_line, meaning
-from leasemill.store.postgres.wire.listen import Teller
+from leasemill.store.postgres.wire.listen import Notifier
 
 AnswerT = TypeVar("AnswerT")
 UserConnection: TypeAlias = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
@@ -39,7 +41,7 @@ class BoundStore(Store):
         self,
         store: Store,
         database: Database,
-        teller: Teller,
+        notifier: Notifier,
         register: Callable[[Sequence[JobSpec]], None],
         connection: object,
     ) -> None:
@@ -53,7 +55,7 @@ class BoundStore(Store):
             )
         self._store = store
         self._database = database
-        self._teller = teller
+        self._notifier = notifier
         self._register = register
         self._connection: UserConnection = connection
 
@@ -63,13 +65,7 @@ class BoundStore(Store):
         connection = self._connection
         if not isinstance(connection, psycopg.Connection):
             raise Invalid("this is an AsyncConnection: write `await job.using(connection).aenqueue(...)`")
-        if not self._checked(command):
-            return cast(AnswerT, [])
-        self._register(command.jobs)
-        try:
-            return cast(AnswerT, self._database.follow(connection, inserting(command.jobs, self._channel())))
-        except (Moved, InsufficientPrivilege, *UNREADY) as error:
-            raise self._told(error) from error
+        return cast(AnswerT, follow(self._database, connection, self._enqueue(command)))
 
     async def arun(self, command: c.Command[AnswerT]) -> AnswerT:
         if not isinstance(command, c.Enqueue):
@@ -79,14 +75,7 @@ class BoundStore(Store):
             raise Invalid(
                 "this connection would block the event loop: take a psycopg.AsyncConnection, or write `enqueue`"
             )
-        if not self._checked(command):
-            return cast(AnswerT, [])
-        if not self._database.claim_queues.issuperset(job.queue for job in command.jobs):
-            await asyncio.to_thread(self._register, command.jobs)
-        try:
-            return cast(AnswerT, await self._database.afollow(connection, inserting(command.jobs, self._channel())))
-        except (Moved, InsufficientPrivilege, *UNREADY) as error:
-            raise self._told(error) from error
+        return cast(AnswerT, await afollow(self._database, connection, self._enqueue(command), asyncio.to_thread))
 
     def block(self, lease: c.Lease, seconds_left: float) -> Block:
         return self._store.block(lease, seconds_left)
@@ -103,28 +92,32 @@ class BoundStore(Store):
     def close(self) -> None:
         """Nothing here is this object's own."""
 
-    def _checked(self, command: c.Enqueue) -> bool:
-        """Refuses what cannot be sent; False: there is nothing to send."""
+    def _enqueue(self, command: c.Enqueue) -> Steps[list[c.EnqueueOutcome]]:
         check(command)
         if not command.jobs:
-            return False
+            return []
         encoding = self._connection.info.encoding
         if encoding != "utf-8":
             raise Invalid(f"the connection's client_encoding is {encoding}: connect with client_encoding=utf8")
-        return True
+        if not self._database.claim_queues.issuperset(job.queue for job in command.jobs):
+            yield partial(self._register, command.jobs)
+        try:
+            return (yield from inserting(command.jobs, self._channel()))
+        except (Moved, InsufficientPrivilege, *UNREADY) as error:
+            raise self._meaning(error) from error
 
     def _channel(self) -> str | None:
-        """Told with the caller's transaction, when it commits: PostgreSQL tells one that says it often only once.
+        """Notified when the caller's transaction commits: PostgreSQL sends the same notification only once.
 
-        An autocommit connection outside a transaction commits with the statement: what many of them would tell is told
-        together, as for the store's own.
+        An autocommit connection outside a transaction commits with the statement: notifications of many of them are
+        sent together, as for the store's own.
         """
         connection = self._connection
         if connection.autocommit and connection.info.transaction_status == TransactionStatus.IDLE:
-            return self._teller.channel()
+            return self._notifier.channel()
         return self._database.channel
 
-    def _told(self, error: Exception) -> Exception:
+    def _meaning(self, error: Exception) -> Exception:
         if isinstance(error, Moved):
             return Unavailable(f"{error}; roll back, and repeat the transaction")
         schema = self._database.statements.schema

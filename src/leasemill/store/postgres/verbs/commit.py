@@ -36,7 +36,8 @@ def commit(
 def mark_committed(database: Database, connection: Connection, command: c.Commit) -> bool:
     result = None if command.result is None else command.result.decode()
     given = {"id": command.job_id, "token": command.token, "result": result}
-    return bool(database.all(connection, "commit", given))
+    (is_committed,) = database.one(connection, "commit", given)
+    return bool(is_committed)
 
 
 def followup_specs(command: c.Commit) -> list[JobSpec]:

@@ -11,8 +11,7 @@ from struct import Struct
 from typing import Any, Final
 
 from psycopg import pq
-from psycopg.abc import AdaptContext
-from psycopg.adapt import Dumper
+from psycopg.adapt import AdaptersMap, Dumper
 from psycopg.types.numeric import Int8
 
 INT8_OID: Final = 20
@@ -76,6 +75,6 @@ class _TextArrayDumper(_Encoded):
     oid = TEXT_ARRAY_OID
 
 
-def register(context: AdaptContext) -> None:
-    context.adapters.register_dumper(Int8Array, _Int8ArrayDumper)
-    context.adapters.register_dumper(TextArray, _TextArrayDumper)
+def register(adapters: AdaptersMap) -> None:
+    adapters.register_dumper(Int8Array, _Int8ArrayDumper)
+    adapters.register_dumper(TextArray, _TextArrayDumper)

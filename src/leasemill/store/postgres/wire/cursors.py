@@ -1,7 +1,7 @@
-"""Our statements on connections that are, or have been, in a user's hands.
+"""How our statements are sent, on the store's own connections and on users'.
 
-Whatever was set there (row factory, cursor factory, adapters, search path) must not matter: the cursors are our own,
-rows are plain tuples in binary form, every name in a statement has its schema. Nothing here begins or ends a
+Whatever was set on a connection (row factory, cursor factory, adapters, search path) must not matter: the cursors are
+our own, rows are plain tuples in binary form, every name in a statement has its schema. Nothing here begins or ends a
 transaction of its own accord.
 """
 
@@ -22,34 +22,26 @@ from psycopg.types.string import StrBinaryDumper
 from leasemill.store.postgres.rows import Row
 from leasemill.store.postgres.wire.arrays import register
 
-
-class _Plain:
-    """psycopg's own adapters and ours, whatever a connection's are."""
-
-    def __init__(self) -> None:
-        self.adapters = AdaptersMap(adapters)
-        self.adapters.register_dumper(str, StrBinaryDumper)
-        self.connection = None
-        register(self)
-
-
-PLAIN: Final = _Plain()
+OURS: Final = AdaptersMap(adapters)
+"""psycopg's own adapters and ours, whatever a connection's are."""
+OURS.register_dumper(str, StrBinaryDumper)
+register(OURS)
 ENDS: Final = frozenset({b"COMMIT", b"ROLLBACK"})
 
 
 class PlainCursor(psycopg.RawCursor[Row]):
     @property
     def adapters(self) -> AdaptersMap:
-        return PLAIN.adapters
+        return OURS
 
 
 class AsyncPlainCursor(psycopg.AsyncRawCursor[Row]):
     @property
     def adapters(self) -> AdaptersMap:
-        return PLAIN.adapters
+        return OURS
 
 
-def say(connection: psycopg.Connection[Any], message: bytes) -> str | None:
+def send(connection: psycopg.Connection[Any], message: bytes) -> str | None:
     """Several statements at once, in half the time a cursor takes; the first value of the last one, if it gives rows.
 
     None of them is the user's: they need no parameters, types or rows of psycopg's. An error after COMMIT or ROLLBACK
@@ -60,8 +52,8 @@ def say(connection: psycopg.Connection[Any], message: bytes) -> str | None:
         return _last_value(connection.wait(execute(connection.pgconn)))
 
 
-async def asay(connection: psycopg.AsyncConnection[Any], message: bytes) -> str | None:
-    """`say` in async code."""
+async def asend(connection: psycopg.AsyncConnection[Any], message: bytes) -> str | None:
+    """`send` in async code."""
     async with connection.lock:
         connection.pgconn.send_query(message)
         return _last_value(await connection.wait(execute(connection.pgconn)))

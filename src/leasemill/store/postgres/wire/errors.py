@@ -7,7 +7,7 @@ so those are known by their text.
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Any, Final
 
 import psycopg
 from psycopg import errors
@@ -55,6 +55,11 @@ def meaning(error: psycopg.Error, schema: str) -> LeasemillError:
             return Unavailable(f"PostgreSQL refused for the sake of others: {line}; repeat the call")
         case _:
             return Broken(f"PostgreSQL refused what should not be refused: {line}")
+
+
+def is_lost(error: psycopg.Error, connection: psycopg.BaseConnection[Any]) -> bool:
+    """Whether nothing more will be heard on it; what was sent last may have happened."""
+    return connection.closed or isinstance(error, GONE)
 
 
 def not_reached(error: psycopg.Error) -> Unavailable:

@@ -35,7 +35,7 @@ LONGEST_PAUSE_S: Final = 5.0
 QUEUES_KEPT: Final = 10_000
 
 
-class Teller:
+class Notifier:
     """Tells other processes that jobs came: with the statement that brings them, unless there were many of late. Then
     at most once in a while."""
 
