@@ -55,7 +55,8 @@ if TYPE_CHECKING:
     from leasemill.api.commit import AsyncTransaction, Transaction
     from leasemill.api.context import Context
     from leasemill.api.effects import ONCE_TABLE_SQL
-    from leasemill.api.job import Call, FixedLane, JobHandle, JobType
+    from leasemill.api.handle import JobHandle
+    from leasemill.api.job import Call, FixedLane, JobType
     from leasemill.api.logs import configure_logging
     from leasemill.api.outcomes import Fail, Release, RetryAfter
     from leasemill.api.policy import Retry
@@ -88,7 +89,8 @@ else:
         "leasemill.api.commit": ["AsyncTransaction", "Transaction"],
         "leasemill.api.context": ["Context"],
         "leasemill.api.effects": ["ONCE_TABLE_SQL"],
-        "leasemill.api.job": ["Call", "FixedLane", "JobHandle", "JobType"],
+        "leasemill.api.handle": ["JobHandle"],
+        "leasemill.api.job": ["Call", "FixedLane", "JobType"],
         "leasemill.api.logs": ["configure_logging"],
         "leasemill.api.outcomes": ["Fail", "Release", "RetryAfter"],
         "leasemill.api.policy": ["Retry"],

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from leasemill.kernel.model import ACTIONS_KEPT, SECOND, JobState, OnFailure, Policy
-from leasemill.operator.explain import AtWork, Explanation, Situation, explain, gather
+from leasemill.operator.explain import Explanation, Situation, explain
+from leasemill.operator.facts import AtWork, gather
 from leasemill.operator.times import instant
 from leasemill.testing.conformance import Harness
 from leasemill.testing.conformance.steps import (

@@ -13,7 +13,8 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.machine import run
 from leasemill.kernel.model import QueueMode
 from leasemill.kernel.verbs.claim import claimable
-from leasemill.operator.explain import Situation, explain, gather
+from leasemill.operator.explain import Situation, explain
+from leasemill.operator.facts import gather
 from leasemill.store.base import Store, Watch
 from leasemill.store.ends import Subscription
 from leasemill.store.memory import MemoryStore

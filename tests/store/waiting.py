@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from leasemill import App, Context
-from leasemill.api.job import JobHandle
+from leasemill.api.handle import JobHandle
 from leasemill.kernel.commands import AckReport
 from leasemill.kernel.model import Job, JobSpec
 from leasemill.store.base import Store

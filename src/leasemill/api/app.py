@@ -16,7 +16,8 @@ from typing import Any, Concatenate, Final, ParamSpec, Protocol, Self, TypeVar, 
 
 from leasemill.api.arguments import Arguments
 from leasemill.api.context import Context
-from leasemill.api.job import Call, FixedLane, JobHandle, JobType, LaneRule, aenqueue_all, check_priority, enqueue_all
+from leasemill.api.handle import JobHandle
+from leasemill.api.job import Call, FixedLane, JobType, LaneRule, aenqueue_all, check_priority, enqueue_all
 from leasemill.api.policy import Duration, LeasePreset, OnFailureChoice, Retry, kind_policy
 from leasemill.errors import Invalid
 from leasemill.kernel.limits import check_name
@@ -197,7 +198,7 @@ class App:
         self._handlers.update(dict.fromkeys((job.kind, *job.aliases), job))
 
     def enqueue_many(self, calls: Iterable[Call[R]]) -> list[JobHandle[R]]:
-        """Hand over calls of any kinds, made with `job.call(...)`."""
+        """Enqueue calls of any kinds, made with `job.call(...)`."""
         return enqueue_all(self.store, calls)
 
     async def aenqueue_many(self, calls: Iterable[Call[R]]) -> list[JobHandle[R]]:

@@ -13,7 +13,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeAlias, TypeVar, assert_never
 
-from leasemill.api.job import JobHandle, JobType
+from leasemill.api.handle import JobHandle
+from leasemill.api.job import JobType
 from leasemill.api.loss import LossSignal
 from leasemill.errors import Invalid, JobConflict, LeaseLost, Unavailable
 from leasemill.kernel import commands as c
@@ -43,7 +44,7 @@ class Handling(Protocol):
     def seconds_left(self) -> float: ...
 
 
-class _Work:
+class _Gathered:
     """What takes effect with the commit: follow-up jobs and the result."""
 
     def __init__(self, store: Store, lease: c.Lease, job: JobType[..., Any], block: Block) -> None:
@@ -76,7 +77,7 @@ class _Work:
         return c.Commit(self._lease.job.id, self._lease.token, self._result, tuple(self._followups))
 
 
-class Transaction(_Work):
+class Transaction(_Gathered):
     """`with ctx.commit() as tx`: on PostgreSQL also a transaction for your own tables."""
 
     @property
@@ -91,7 +92,7 @@ class Transaction(_Work):
         return self.connection.execute(query, params)
 
 
-class AsyncTransaction(_Work):
+class AsyncTransaction(_Gathered):
     """`async with ctx.commit() as tx`: on PostgreSQL also a transaction for your own tables."""
 
     def __init__(self, store: Store, lease: c.Lease, job: JobType[..., Any], block: Block) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import click
 
-from leasemill.cli.opening import opened, url_option
-from leasemill.cli.output import instant, json_option, print_json, print_table
+from leasemill.cli.opening import limit_option, on_store
+from leasemill.cli.output import emit_table, instant
 from leasemill.kernel.model import ACTIONS_KEPT, Verb
+from leasemill.store.base import Store
 
 ACTS = (Verb.CANCEL, Verb.REDRIVE, Verb.PURGE, Verb.PAUSE, Verb.RESUME, Verb.SET_POLICY)
 
@@ -21,32 +22,25 @@ ACTS = (Verb.CANCEL, Verb.REDRIVE, Verb.PURGE, Verb.PAUSE, Verb.RESUME, Verb.SET
 )
 @click.option("--target", help="Only actions on this job or queue.")
 @click.option("--by", help="Only actions of this person.")
-@click.option("--limit", default=50, show_default=True, type=click.IntRange(1), help="List at most this many.")
-@url_option
-@json_option
-def actions(url: str, verbs: tuple[str, ...], target: str | None, by: str | None, limit: int, as_json: bool) -> None:
+@limit_option()
+@on_store
+def actions(
+    store: Store, verbs: tuple[str, ...], target: str | None, by: str | None, limit: int, as_json: bool
+) -> None:
     """List what operators did, newest first: when, who, what, on which job or queue, and why.
 
     The latest 1,000 actions are kept.
     """
-    with opened(url) as store:
-        kept = store.actions(limit=ACTIONS_KEPT)
     found = [
         act
-        for act in kept
+        for act in store.actions(limit=ACTIONS_KEPT)
         if (not verbs or act.verb in verbs) and target in (None, act.target) and by in (None, act.by)
     ]
-    if as_json:
-        print_json(
-            [
-                {"at": instant(act.at), "by": act.by, "verb": act.verb, "target": act.target, "reason": act.reason}
-                for act in found[:limit]
-            ]
-        )
-        return
-    print_table(
+    rows = [(instant(act.at), act.by, act.verb.value, act.target, act.reason) for act in found[:limit]]
+    emit_table(
+        as_json,
+        (dict(zip(("at", "by", "verb", "target", "reason"), row, strict=True)) for row in rows),
         ("at", "by", "act", "target", "reason"),
-        [(instant(act.at), act.by, act.verb.value, act.target, act.reason) for act in found[:limit]],
+        rows,
+        f"{len(found) - limit:,} more: --limit {len(found)}" if len(found) > limit else "",
     )
-    if len(found) > limit:
-        click.echo(f"{len(found) - limit:,} more: --limit {len(found)}", err=True)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from leasemill.cli.opening import url_option
-from leasemill.cli.output import json_option, print_json
+from leasemill.cli.opening import json_option, url_option
+from leasemill.cli.output import emit
 from leasemill.errors import Invalid
 from leasemill.operator.wording import counted
 from leasemill.store.url import URL_VARIABLE, hidden_password
@@ -39,12 +39,9 @@ def migrate(url: str, as_json: bool) -> None:
 
     with _connected(url) as (connection, schema):
         done = bring_up_to_date(connection, schema)
-    if as_json:
-        print_json({"schema": schema, "applied": [one.name for one in done]})
-    elif done:
-        click.echo(f"schema {schema}: applied {', '.join(one.name for one in done)}")
-    else:
-        click.echo(f"schema {schema} is up to date")
+    names = [one.name for one in done]
+    result = f": applied {', '.join(names)}" if names else " is up to date"
+    emit(as_json, {"schema": schema, "applied": names}, f"schema {schema}{result}")
 
 
 @db.command()
@@ -58,12 +55,11 @@ def status(url: str, as_json: bool) -> None:
         known = applied(connection, schema)
         row = connection.execute("show server_version").fetchone()
     missing = [one.name for one in migrations() if one.version not in known]
-    if as_json:
-        print_json({"schema": schema, "server": row[0] if row else None, "applied": known, "missing": missing})
-    elif missing:
-        click.echo(f"schema {schema} lacks {', '.join(missing)}: run leasemill db migrate")
-    else:
-        click.echo(f"schema {schema} is up to date, at version {known[-1]}")
+    state = (
+        f"lacks {', '.join(missing)}: run leasemill db migrate" if missing else f"is up to date, at version {known[-1]}"
+    )
+    document = {"schema": schema, "server": row[0] if row else None, "applied": known, "missing": missing}
+    emit(as_json, document, f"schema {schema} {state}")
     if missing:
         raise SystemExit(EXIT_BEHIND)
 
@@ -85,12 +81,8 @@ def check(url: str, rebuild: bool, as_json: bool) -> None:
                 for sentence in found:
                     click.echo(f"was wrong: {sentence}")
                 click.echo(f"schema {schema}: rebuilt, {counted(claimable, 'job')} can be claimed")
-    if as_json:
-        print_json({"schema": schema, "is_sound": not wrong, "wrong": wrong})
-    else:
-        for sentence in wrong:
-            click.echo(sentence)
-        click.echo(f"schema {schema} is {'not ' if wrong else ''}sound")
+    document = {"schema": schema, "is_sound": not wrong, "wrong": wrong}
+    emit(as_json, document, *wrong, f"schema {schema} is {'not ' if wrong else ''}sound")
     if wrong:
         raise SystemExit(EXIT_UNSOUND)
 

@@ -24,7 +24,8 @@ from urllib.parse import quote
 import click
 
 from leasemill.cli.lazy import EXIT_REFUSED
-from leasemill.cli.output import json_option, print_json
+from leasemill.cli.opening import json_option
+from leasemill.cli.output import print_json
 from leasemill.demo import ledger
 from leasemill.demo.audit import Audit, Disturbance, audit
 from leasemill.demo.trail import TRAIL_VARIABLE, Trail

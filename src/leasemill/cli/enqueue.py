@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from leasemill.cli.filters import time_option
-from leasemill.cli.opening import app_url_option, refuse_memory
-from leasemill.cli.output import json_option, print_json
+from leasemill.cli.opening import app_url_option, json_option, refuse_memory
+from leasemill.cli.output import emit
 from leasemill.errors import NotFound
 from leasemill.operator.wording import did_you_mean
 
@@ -50,10 +50,8 @@ def enqueue(
     handle = job.options(delay=delay, run_at=run_at, priority=priority, job_id=job_id, lane=lane).enqueue(
         **_object(arguments)
     )
-    if as_json:
-        print_json({"id": handle.id, "kind": kind, "queue": job.queue, "is_duplicate": handle.is_duplicate})
-    else:
-        click.echo(handle.id)
+    document = {"id": handle.id, "kind": kind, "queue": job.queue, "is_duplicate": handle.is_duplicate}
+    emit(as_json, document, handle.id)
     loaded.close()
 
 

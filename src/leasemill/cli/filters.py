@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any, TypeAlias
+from typing import Any
 
 import click
 
+from leasemill.cli.opening import Command, with_options
 from leasemill.errors import Invalid
 from leasemill.kernel.commands import JobFilter
 from leasemill.kernel.model import SECOND, JobState
 
-Decorator: TypeAlias = Callable[[Callable[..., None]], Callable[..., None]]
 
-
-def time_option(name: str, *, help: str) -> Decorator:  # noqa: A002  (click's word)
+def time_option(name: str, *, help: str) -> Callable[[Command], Command]:  # noqa: A002  (click's word)
     """An option that takes a time with its zone."""
     return click.option(name, metavar="TIME", callback=_as_time, help=help)
 
 
-def filter_options(command: Callable[..., None]) -> Callable[..., None]:
-    options: list[Decorator] = [
+def filter_options(command: Command) -> Command:
+    return with_options(
+        command,
         click.option("--id", "job_ids", multiple=True, help="Jobs with this id; may be repeated."),
         click.option("--queue", help="Jobs of this queue."),
         click.option("--kind", help="Jobs of this kind."),
@@ -36,10 +36,7 @@ def filter_options(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--error", help="Jobs whose latest error contains this text."),
         time_option("--after", help="Jobs that last changed at or after this time: 2030-01-31T12:00:00+01:00."),
         time_option("--before", help="Jobs that last changed before this time."),
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
+    )
 
 
 def wanted(

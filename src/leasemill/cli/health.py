@@ -7,8 +7,9 @@ import sys
 import click
 
 from leasemill.cli.lazy import EXIT_REFUSED
-from leasemill.cli.opening import opened, url_option
-from leasemill.cli.output import json_option, print_json
+from leasemill.cli.opening import on_store
+from leasemill.cli.output import emit
+from leasemill.store.base import Store
 from leasemill.worker.records import records
 
 
@@ -21,9 +22,8 @@ from leasemill.worker.records import records
     help="The oldest heartbeat that counts as healthy, in seconds.",
 )
 @click.option("--worker", "worker_id", help="Check this worker. Default: any worker.")
-@url_option
-@json_option
-def health(url: str, max_age: float, worker_id: str | None, as_json: bool) -> None:
+@on_store
+def health(store: Store, max_age: float, worker_id: str | None, as_json: bool) -> None:
     """Exit with 0 if a worker with a usable slot sent a heartbeat lately, else with 1.
 
     Exit with 3 if the store is unavailable. A slot is stuck, and not usable, while its handler does not return although
@@ -31,30 +31,26 @@ def health(url: str, max_age: float, worker_id: str | None, as_json: bool) -> No
 
     It reads no jobs, so it stays fast however many there are.
     """
-    with opened(url) as store:
-        found = [(record, age_s) for record, age_s in records(store.presence) if worker_id in (None, record.worker)]
+    found = [(record, age_s) for record, age_s in records(store.presence) if worker_id in (None, record.worker)]
     ages = [age_s for _, age_s in found]
     live = [record for record, age_s in found if age_s <= max_age]
     is_healthy = any(not record.is_stuck for record in live)
     stuck, slots = sum(len(record.stuck) for record in live), sum(record.concurrency for record in live)
-    if as_json:
-        print_json(
-            {
-                "is_healthy": is_healthy,
-                "workers": len(ages),
-                "youngest_s": min(ages, default=None),
-                "slots": slots,
-                "stuck": stuck,
-            }
-        )
-    elif not ages:
-        click.echo(
-            "unhealthy: no worker has sent a heartbeat"
-            if worker_id is None
-            else f"unhealthy: no heartbeat from {worker_id}"
-        )
+    youngest_s = min(ages, default=None)
+    if youngest_s is None:
+        why = "no worker has sent a heartbeat" if worker_id is None else f"no heartbeat from {worker_id}"
     else:
-        note = f"; {stuck} of {slots} slots are stuck" if stuck else ""
-        click.echo(f"{'healthy' if is_healthy else 'unhealthy'}: last heartbeat {min(ages):.1f} s ago{note}")
+        why = f"last heartbeat {youngest_s:.1f} s ago" + (f"; {stuck} of {slots} slots are stuck" if stuck else "")
+    emit(
+        as_json,
+        {
+            "is_healthy": is_healthy,
+            "workers": len(ages),
+            "youngest_s": youngest_s,
+            "slots": slots,
+            "stuck": stuck,
+        },
+        f"{'healthy' if is_healthy else 'unhealthy'}: {why}",
+    )
     if not is_healthy:
         sys.exit(EXIT_REFUSED)

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import click
 import msgspec
 
 from leasemill.cli.filters import filter_options, wanted
-from leasemill.cli.opening import opened, url_option
-from leasemill.cli.output import instant, json_option, print_json, print_table, span
+from leasemill.cli.opening import limit_option, on_store
+from leasemill.cli.output import emit, instant, now_us, print_fields, print_json, print_table, span
 from leasemill.cli.sweep import cancel, failures, purge, redrive
 from leasemill.cli.workers import at_work
 from leasemill.errors import NotFound
 from leasemill.kernel.filter import last_error
 from leasemill.kernel.model import NEVER, Cancellation, Execution, Job, JobState, Refusal
-from leasemill.operator.explain import explain, gather
+from leasemill.operator.explain import explain
+from leasemill.operator.facts import gather
 from leasemill.operator.wording import counted
+from leasemill.store.base import Store
 
 PAGE = 1_000
 ERROR_SHOWN = 60
@@ -31,28 +32,26 @@ def jobs() -> None:
 @jobs.command("list")
 @filter_options
 @click.option("--oldest-first", is_flag=True, help="In the order they were enqueued. Default: newest first.")
-@click.option("--limit", default=50, show_default=True, type=click.IntRange(1), help="List at most this many.")
+@limit_option()
 @click.option("--cursor", default=0, help="Continue after this position, as the last line of a full page says.")
-@url_option
-@json_option
-def list_jobs(url: str, oldest_first: bool, limit: int, cursor: int, as_json: bool, **filters: Any) -> None:
+@on_store
+def list_jobs(store: Store, oldest_first: bool, limit: int, cursor: int, as_json: bool, **filters: Any) -> None:
     """List jobs, newest first.
 
     A READY job that is not due yet is shown as `scheduled`, with the time that is left.
     """
     found: list[Job] = []
     goes_on: int | None = cursor
-    with opened(url) as store:
-        while goes_on is not None and len(found) < limit:
-            page = store.jobs(
-                wanted(**filters), limit=min(PAGE, limit - len(found)), after=goes_on, newest_first=not oldest_first
-            )
-            found += page.jobs
-            goes_on = page.after
+    while goes_on is not None and len(found) < limit:
+        page = store.jobs(
+            wanted(**filters), limit=min(PAGE, limit - len(found)), after=goes_on, newest_first=not oldest_first
+        )
+        found += page.jobs
+        goes_on = page.after
     if as_json:
         print_json({"jobs": [summary(job) for job in found], "cursor": goes_on})
         return
-    now = _now()
+    now = now_us()
     rows = [
         (
             job.spec.id,
@@ -75,12 +74,10 @@ def list_jobs(url: str, oldest_first: bool, limit: int, cursor: int, as_json: bo
 
 @jobs.command()
 @click.argument("job_id")
-@url_option
-@json_option
-def show(url: str, job_id: str, as_json: bool) -> None:
+@on_store
+def show(store: Store, job_id: str, as_json: bool) -> None:
     """Show a job with its executions (who, when, how long, how it ended) and the reports that were refused."""
-    with opened(url) as store:
-        job = store.job(job_id)
+    job = store.job(job_id)
     if job is None:
         raise _no_such_job(job_id)
     if as_json:
@@ -95,22 +92,14 @@ def _no_such_job(job_id: str) -> NotFound:
 
 @jobs.command("explain")
 @click.argument("job_id")
-@url_option
-@json_option
-def explain_job(url: str, job_id: str, as_json: bool) -> None:
+@on_store
+def explain_job(store: Store, job_id: str, as_json: bool) -> None:
     """Explain in sentences why a job waits, who runs it, why it ran more than once, or how it ended."""
-    with opened(url) as store:
-        facts = gather(store, job_id, _now(), at_work(store.presence))
+    facts = gather(store, job_id, now_us(), at_work(store.presence))
     if facts is None:
         raise _no_such_job(job_id)
-    told = explain(facts)
-    if as_json:
-        print_json(told)
-        return
-    for line in (*told.now, *told.history):
-        click.echo(line)
-    for line in told.advice:
-        click.echo(f"  -> {line}")
+    found = explain(facts)
+    emit(as_json, found, *found.now, *found.history, *(f"  -> {line}" for line in found.advice))
 
 
 for command in (failures, cancel, redrive, purge):
@@ -196,7 +185,7 @@ def _print_job(job: Job) -> None:
     spec = job.spec
     lines = [
         ("job", spec.id),
-        ("state", shown_state(job, _now()).upper() + (" (blocks its lane)" if job.blocks_lane else "")),
+        ("state", shown_state(job, now_us()).upper() + (" (blocks its lane)" if job.blocks_lane else "")),
         ("queue", spec.queue),
         ("kind", spec.kind),
         ("lane", spec.lane or "-"),
@@ -211,8 +200,7 @@ def _print_job(job: Job) -> None:
     ]
     if job.result is not None:
         lines.append(("result", job.result.decode()))
-    for name, value in lines:
-        click.echo(f"{name:<10} {value}")
+    print_fields(lines)
     if job.executions:
         click.echo("\nexecutions")
         print_table(
@@ -262,10 +250,6 @@ def _how(execution: Execution) -> str:
         return execution.reason.value + (", for good" if execution.is_final else "")
     by = execution.ended_by.value if execution.ended_by else "-"
     return execution.status.value if by == "ack" else f"{execution.status.value}, by {by} after its commit"
-
-
-def _now() -> int:
-    return time.time_ns() // 1_000
 
 
 def _first_line(error: str | None) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from enum import StrEnum
 from itertools import islice
@@ -10,13 +9,13 @@ from typing import Any, assert_never
 
 import click
 
-from leasemill.cli.opening import by_option, opened, reason_option, url_option
-from leasemill.cli.output import instant, json_option, print_json, print_table
-from leasemill.cli.queues import all_queues
+from leasemill.cli.opening import acting_on_store, limit_option, on_store
+from leasemill.cli.output import emit, emit_table, instant, now_us, print_fields, print_json
 from leasemill.errors import NotFound, Refused
 from leasemill.kernel.commands import Cancelled, JobFilter, LaneView
 from leasemill.kernel.model import Job, JobState
 from leasemill.operator.explain import what_it_does
+from leasemill.operator.facts import all_queues
 from leasemill.store.base import Store
 
 PAGE = 1_000
@@ -32,6 +31,9 @@ class How(StrEnum):
     PURGE = "purge"
 
 
+DONE = {How.REDRIVE: "redriven", How.CANCEL: "cancelled", How.PURGE: "purged"}
+
+
 @click.group()
 def lanes() -> None:
     """List and show lanes, and unblock them."""
@@ -40,59 +42,46 @@ def lanes() -> None:
 @lanes.command("list")
 @click.option("--queue", help="Lanes of this queue. Default: all queues.")
 @click.option("--blocked", is_flag=True, help="Only lanes that are blocked until an operator acts.")
-@click.option("--limit", default=50, show_default=True, type=click.IntRange(1), help="List at most this many.")
-@url_option
-@json_option
-def list_lanes(url: str, queue: str | None, blocked: bool, limit: int, as_json: bool) -> None:
+@limit_option()
+@on_store
+def list_lanes(store: Store, queue: str | None, blocked: bool, limit: int, as_json: bool) -> None:
     """List lanes that have work: their head, what it does, and how many jobs wait behind it."""
-    now = _now()
-    found: list[LaneView] = []
-    with opened(url) as store:
-        is_cut = False
-        for view in _views(store, queue, blocked):
-            if len(found) == limit:
-                is_cut = True
-                break
-            found.append(view)
-    if as_json:
-        print_json([_told(view) for view in found])
-        return
-    print_table(
+    now = now_us()
+    views = list(islice(_views(store, queue, blocked), limit + 1))
+    found = views[:limit]
+    emit_table(
+        as_json,
+        map(_document, found),
         ("queue", "lane", "waiting", "head", "status"),
-        [(view.queue, view.lane, f"{view.waiting:,}", _id(view.head), _which(view.head, now)) for view in found],
+        ((view.queue, view.lane, f"{view.waiting:,}", _id(view.head), _which(view.head, now)) for view in found),
+        "there are more: use --limit or --queue" if len(views) > limit else "",
     )
-    if is_cut:
-        click.echo("there are more: use --limit or --queue", err=True)
 
 
 @lanes.command()
 @click.argument("queue")
 @click.argument("lane")
-@url_option
-@json_option
-def show(url: str, queue: str, lane: str, as_json: bool) -> None:
+@on_store
+def show(store: Store, queue: str, lane: str, as_json: bool) -> None:
     """Show a lane: its head, what waits behind it, and which offsets have ended."""
-    with opened(url) as store:
-        view = _found(store, queue, lane)
-        waiting = list(islice(_waiting(store, view), WAITING_SHOWN))
+    view = _found(store, queue, lane)
+    waiting = list(islice(_waiting(store, view), WAITING_SHOWN))
     if as_json:
-        print_json(_told(view) | {"next": [job.spec.id for job in waiting]})
+        print_json(_document(view) | {"next": [job.spec.id for job in waiting]})
         return
     lines = [
         ("lane", f"{lane} (queue {queue})"),
         ("state", "BLOCKED until an operator acts" if view.is_blocked else "moving"),
-        ("head", f"{_id(view.head)}, which {_which(view.head, _now())}" if view.head else "-"),
+        ("head", f"{_id(view.head)}, which {_which(view.head, now_us())}" if view.head else "-"),
         ("waiting", f"{view.waiting:,}"),
     ]
     for name, ranges in (("finished", view.finished), ("failed", view.failed)):
         if ranges:
             lines.append((name, _ranges(ranges)))
-    for name, value in lines:
-        click.echo(f"{name:<10} {value}")
-    for job in waiting:
-        click.echo(f"{'':<10} {job.spec.id}")
+    lines += [("", job.spec.id) for job in waiting]
     if view.waiting > len(waiting):
-        click.echo(f"{'':<10} … and {view.waiting - len(waiting):,} more")
+        lines.append(("", f"… and {view.waiting - len(waiting):,} more"))
+    print_fields(lines)
 
 
 @lanes.command()
@@ -104,26 +93,23 @@ def show(url: str, queue: str, lane: str, as_json: bool) -> None:
     type=click.Choice([how.value for how in How]),
     help="Redrive its head, cancel it, or purge it.",
 )
-@reason_option
-@by_option
-@url_option
-@json_option
-def unblock(url: str, queue: str, lane: str, how: str, reason: str, by: str, as_json: bool) -> None:
+@acting_on_store
+def unblock(store: Store, queue: str, lane: str, how: str, reason: str, by: str, as_json: bool) -> None:
     """Unblock a lane whose head has failed: redrive, cancel or purge that job."""
-    with opened(url) as store:
-        view = _found(store, queue, lane)
-        if not view.is_blocked or view.head is None:
-            does = "" if view.head is None else f": its head {view.head.spec.id!r} {what_it_does(view.head, _now())}"
-            raise Refused(f"lane {lane!r} of queue {queue!r} is not blocked{does}")
-        head = view.head.spec.id
-        if not _act(store, How(how), head, by, reason):
-            raise Refused(f"{head!r} has just been changed by somebody else: look again with leasemill lanes show")
-        after = store.lane(queue, lane)
+    view = _found(store, queue, lane)
+    if not view.is_blocked or view.head is None:
+        does = "" if view.head is None else f": its head {view.head.spec.id!r} {what_it_does(view.head, now_us())}"
+        raise Refused(f"lane {lane!r} of queue {queue!r} is not blocked{does}")
+    head = view.head.spec.id
+    if not _act(store, How(how), head, by, reason):
+        raise Refused(f"{head!r} has just been changed by somebody else: look again with leasemill lanes show")
+    after = store.lane(queue, lane)
     behind = None if after is None or after.head is None else after.head.spec.id
-    if as_json:
-        print_json({"queue": queue, "lane": lane, "job_id": head, "how": how, "head": behind})
-        return
-    click.echo(f"{head}: {_done(How(how))}; {'the lane is empty' if behind is None else f'the head is {behind}'}")
+    emit(
+        as_json,
+        {"queue": queue, "lane": lane, "job_id": head, "how": how, "head": behind},
+        f"{head}: {DONE[How(how)]}; {'the lane is empty' if behind is None else f'the head is {behind}'}",
+    )
 
 
 def _act(store: Store, how: How, job_id: str, by: str, reason: str) -> bool:
@@ -139,10 +125,6 @@ def _act(store: Store, how: How, job_id: str, by: str, reason: str) -> bool:
             return bool(store.purge(this, by=by, reason=reason).job_ids)
         case _:
             assert_never(how)
-
-
-def _done(how: How) -> str:
-    return {How.REDRIVE: "redriven", How.CANCEL: "cancelled", How.PURGE: "purged"}[how]
 
 
 def _found(store: Store, queue: str, lane: str) -> LaneView:
@@ -172,7 +154,7 @@ def _waiting(store: Store, view: LaneView) -> Iterator[Job]:
         after = page.after
 
 
-def _told(view: LaneView) -> dict[str, Any]:
+def _document(view: LaneView) -> dict[str, Any]:
     head = view.head
     return {
         "queue": view.queue,
@@ -198,7 +180,3 @@ def _which(job: Job | None, now: int) -> str:
 def _ranges(ranges: tuple[tuple[int, int], ...]) -> str:
     shown = ", ".join(str(first) if first == last else f"{first} to {last}" for first, last in ranges[-RANGES_SHOWN:])
     return shown if len(ranges) <= RANGES_SHOWN else f"… {shown} ({len(ranges)} ranges)"
-
-
-def _now() -> int:
-    return time.time_ns() // 1_000

@@ -7,8 +7,10 @@ LEASEMILL_URL, then the folder `.leasemill` in the working directory.
 from __future__ import annotations
 
 import getpass
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
+from typing import Any, TypeAlias
 
 import click
 
@@ -16,6 +18,8 @@ from leasemill.errors import NotFound, Refused
 from leasemill.store.base import Store
 from leasemill.store.opening import open_store
 from leasemill.store.url import DEFAULT_URL, URL_VARIABLE, choose_url
+
+Command: TypeAlias = Callable[..., None]
 
 url_option = click.option(
     "--url",
@@ -25,7 +29,8 @@ url_option = click.option(
 app_url_option = click.option(
     "--url", help=f"The store. Default: the app's own URL, then {URL_VARIABLE}, then {DEFAULT_URL}."
 )
-reason_option = click.option("--reason", required=True, help="Why you do this; kept in the list of actions.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+reason_option = click.option("--reason", required=True, help="Why you do this; recorded in the list of actions.")
 
 
 def operator_name() -> str:
@@ -36,6 +41,34 @@ def operator_name() -> str:
 
 
 by_option = click.option("--by", default=operator_name, help="Who does this. Default: the name of the current user.")
+
+
+def limit_option(what: str = "") -> Callable[[Command], Command]:
+    help_text = f"List at most this many{what and ' ' + what}."
+    return click.option("--limit", default=50, show_default=True, type=click.IntRange(1), help=help_text)
+
+
+def with_options(command: Command, *options: Callable[[Command], Command]) -> Command:
+    """The command with these options, in this order."""
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def on_store(command: Command) -> Command:
+    """Options --url and --json; the command is called with the opened store."""
+
+    @wraps(command)
+    def run(url: str, **given: Any) -> None:
+        with opened(url) as store:
+            command(store, **given)
+
+    return with_options(run, url_option, json_option)
+
+
+def acting_on_store(command: Command) -> Command:
+    """As `on_store`, for what is recorded in the list of actions."""
+    return with_options(on_store(command), reason_option, by_option)
 
 
 @contextmanager
@@ -49,11 +82,8 @@ def opened(url: str) -> Iterator[Store]:
         folder = parse_folder_url(url)[0]
         if not holds_log(folder):
             raise NotFound(f"there are no jobs in {folder} yet: enqueue one, or name another store with --url")
-    store = open_store(url)
-    try:
+    with open_store(url) as store:
         yield store
-    finally:
-        store.close()
 
 
 def refuse_memory(url: str) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import click
@@ -11,7 +12,7 @@ import msgspec
 
 from leasemill.operator.times import instant, span
 
-__all__ = ["instant", "json_option", "print_json", "print_table", "span"]
+__all__ = ["emit", "emit_table", "instant", "now_us", "print_fields", "print_json", "print_table", "span"]
 
 GAP: Final = "  "
 STYLES: Final = {
@@ -26,11 +27,40 @@ STYLES: Final = {
     "-": "dim",
 }
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-
 
 def print_json(value: object) -> None:
     click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2))
+
+
+def emit(as_json: bool, document: object, *lines: str) -> None:
+    """A result, in one of its two forms."""
+    if as_json:
+        print_json(document)
+    else:
+        for line in lines:
+            click.echo(line)
+
+
+def emit_table(
+    as_json: bool, documents: Iterable[object], columns: Sequence[str], rows: Iterable[Sequence[str]], more: str = ""
+) -> None:
+    """A list, in one of its two forms; `more` is what to do if it was cut off."""
+    if as_json:
+        print_json(list(documents))
+        return
+    print_table(columns, list(rows))
+    if more:
+        click.echo(more, err=True)
+
+
+def print_fields(fields: Iterable[tuple[str, object]], width: int = 10) -> None:
+    """One name and its value per line, the values below each other."""
+    for name, value in fields:
+        click.echo(f"{name:<{width}} {value}")
+
+
+def now_us() -> int:
+    return time.time_ns() // 1_000
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

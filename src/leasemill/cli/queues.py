@@ -9,16 +9,15 @@ import msgspec
 
 from leasemill.api.policy import LEASES_S, SHORTEST_LEASE_US, check_backoff, microseconds
 from leasemill.cli.durations import metavar, seconds_or
-from leasemill.cli.opening import by_option, opened, reason_option, url_option
-from leasemill.cli.output import json_option, print_json, print_table
+from leasemill.cli.opening import acting_on_store, on_store
+from leasemill.cli.output import emit, emit_table
 from leasemill.errors import Invalid, NotFound
-from leasemill.kernel.commands import QueueView
 from leasemill.kernel.model import SECOND, JobState, OnFailure, Policy
-from leasemill.operator.explain import find_queue
+from leasemill.operator.facts import all_queues, find_queue
 from leasemill.operator.wording import did_you_mean, listed
 from leasemill.store.base import Store
 
-PAGE = 1_000
+create_option = click.option("--create", is_flag=True, help="Also if the store has no such queue yet.")
 
 
 @click.group()
@@ -26,76 +25,47 @@ def queues() -> None:
     """List, pause, resume and configure queues."""
 
 
-def all_queues(store: Store) -> list[QueueView]:
-    found: list[QueueView] = []
-    while page := store.queues(limit=PAGE, after=found[-1].name if found else ""):
-        found += page
-        if len(page) < PAGE:
-            break
-    return found
-
-
 @queues.command("list")
-@url_option
-@json_option
-def list_queues(url: str, as_json: bool) -> None:
+@on_store
+def list_queues(store: Store, as_json: bool) -> None:
     """List queues with their jobs by state, and their policy."""
-    with opened(url) as store:
-        found = all_queues(store)
-    if as_json:
-        print_json([msgspec.structs.asdict(queue) | {"policy": _policy(queue.policy)} for queue in found])
-        return
-    print_table(
+    found = list(all_queues(store))
+    emit_table(
+        as_json,
+        (msgspec.structs.asdict(queue) | {"policy": _policy(queue.policy)} for queue in found),
         ("queue", *(state.value for state in JobState), "paused", "policy"),
-        [
+        (
             (
                 queue.name,
                 *(f"{queue.counts[state]:,}" for state in JobState),
                 "paused" if queue.is_paused else "-",
-                " ".join(f"{name}={value}" for name, value in _policy(queue.policy).items()) or "-",
+                _shown(queue.policy) or "-",
             )
             for queue in found
-        ],
+        ),
     )
 
 
-create_option = click.option("--create", is_flag=True, help="Also if the store has no such queue yet.")
-
-
 @queues.command()
 @click.argument("queue")
 @create_option
-@reason_option
-@by_option
-@url_option
-@json_option
-def pause(url: str, queue: str, create: bool, reason: str, by: str, as_json: bool) -> None:
+@acting_on_store
+def pause(store: Store, queue: str, create: bool, reason: str, by: str, as_json: bool) -> None:
     """Pause QUEUE: workers claim no more of its jobs. Jobs that are running go on."""
-    with opened(url) as store:
-        _check_known(store, queue, create)
-        store.pause(queue, by=by, reason=reason)
-    if as_json:
-        print_json({"queue": queue, "is_paused": True})
-    else:
-        click.echo(f"queue {queue} paused")
+    _check_known(store, queue, create)
+    store.pause(queue, by=by, reason=reason)
+    emit(as_json, {"queue": queue, "is_paused": True}, f"queue {queue} paused")
 
 
 @queues.command()
 @click.argument("queue")
 @create_option
-@reason_option
-@by_option
-@url_option
-@json_option
-def resume(url: str, queue: str, create: bool, reason: str, by: str, as_json: bool) -> None:
+@acting_on_store
+def resume(store: Store, queue: str, create: bool, reason: str, by: str, as_json: bool) -> None:
     """Resume QUEUE: workers claim its jobs again."""
-    with opened(url) as store:
-        _check_known(store, queue, create)
-        store.resume(queue, by=by, reason=reason)
-    if as_json:
-        print_json({"queue": queue, "is_paused": False})
-    else:
-        click.echo(f"queue {queue} resumed")
+    _check_known(store, queue, create)
+    store.resume(queue, by=by, reason=reason)
+    emit(as_json, {"queue": queue, "is_paused": False}, f"queue {queue} resumed")
 
 
 @queues.command("set")
@@ -120,12 +90,9 @@ def resume(url: str, queue: str, create: bool, reason: str, by: str, as_json: bo
 )
 @click.option("--clear", is_flag=True, help="Remove everything that was set before.")
 @create_option
-@reason_option
-@by_option
-@url_option
-@json_option
+@acting_on_store
 def set_queue(
-    url: str,
+    store: Store,
     queue: str,
     lease: float | None,
     timeout: float | None,
@@ -155,17 +122,16 @@ def set_queue(
     )
     if asked == Policy() and not clear:
         raise Invalid("nothing to set: give at least one option, or --clear")
-    with opened(url) as store:
-        _check_known(store, queue, create)
-        before = next((found.policy for found in all_queues(store) if found.name == queue), None)
-        policy = asked if clear or before is None else _over(asked, before)
-        check_backoff(f"queue {queue!r}", policy)
-        store.set_policy(queue, policy, by=by, reason=reason)
-    if as_json:
-        print_json({"queue": queue, "policy": _policy(policy)})
-    else:
-        shown = " ".join(f"{name}={value}" for name, value in _policy(policy).items())
-        click.echo(f"queue {queue}: {shown or 'no policy of its own'}")
+    _check_known(store, queue, create)
+    before = None if clear else find_queue(store, queue)
+    policy = asked if before is None or before.policy is None else _over(asked, before.policy)
+    check_backoff(f"queue {queue!r}", policy)
+    store.set_policy(queue, policy, by=by, reason=reason)
+    emit(
+        as_json,
+        {"queue": queue, "policy": _policy(policy)},
+        f"queue {queue}: {_shown(policy) or 'no policy of its own'}",
+    )
 
 
 def _check_known(store: Store, queue: str, create: bool) -> None:
@@ -187,6 +153,10 @@ def _over(policy: Policy, before: Policy) -> Policy:
     fields: dict[str, Any] = msgspec.structs.asdict(before)
     fields |= {name: value for name, value in msgspec.structs.asdict(policy).items() if value is not None}
     return Policy(**fields)
+
+
+def _shown(policy: Policy | None) -> str:
+    return " ".join(f"{name}={value}" for name, value in _policy(policy).items())
 
 
 def _policy(policy: Policy | None) -> dict[str, Any]:

@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
-from leasemill.cli.opening import opened, url_option
-from leasemill.cli.output import json_option, print_json, print_table, span
-from leasemill.cli.queues import all_queues
+from leasemill.cli.opening import on_store
+from leasemill.cli.output import print_json, print_table, span
 from leasemill.kernel.model import JobState
+from leasemill.operator.facts import all_queues
 from leasemill.operator.wording import counted
 from leasemill.store.base import Store
 from leasemill.worker.records import records
@@ -28,33 +28,30 @@ MISMATCHED_SHOWN = 5
     type=click.FloatRange(0.1),
     help="Seconds between two counts, with --watch.",
 )
-@url_option
-@json_option
-def stats(url: str, watch: bool, interval: float, as_json: bool) -> None:
+@on_store
+def stats(store: Store, watch: bool, interval: float, as_json: bool) -> None:
     """Count jobs by queue and state."""
-    with opened(url) as store:
-        before: dict[str, Any] | None = None
-        while True:
-            found = gathered(store)
-            if as_json:
-                print_json(found)
-            else:
-                if watch:
-                    click.clear()
-                _print(found, before)
-            if not watch:
-                return
-            before = found
-            try:
-                time.sleep(interval)
-            except KeyboardInterrupt:
-                return
+    before: dict[str, Any] | None = None
+    while True:
+        found = gathered(store)
+        if as_json:
+            print_json(found)
+        else:
+            if watch:
+                click.clear()
+            _print(found, before)
+        if not watch:
+            return
+        before = found
+        try:
+            time.sleep(interval)
+        except KeyboardInterrupt:
+            return
 
 
 def gathered(store: Store) -> dict[str, Any]:
     totals = store.totals()
     now = time.time()
-    queues = all_queues(store)
     workers = [record for record, age_s in records(store.presence) if not record.is_stale(age_s)]
     mismatched: Counter[str] = Counter()
     for record in workers:
@@ -73,7 +70,7 @@ def gathered(store: Store) -> dict[str, Any]:
                 "is_paused": queue.is_paused,
                 "due_in_us": store.due_in([queue.name]) if queue.mode == "claim" else None,
             }
-            for queue in queues
+            for queue in all_queues(store)
         },
     }
 

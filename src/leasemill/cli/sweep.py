@@ -20,8 +20,8 @@ import msgspec
 
 from leasemill.cli.filters import filter_options, names_something, wanted
 from leasemill.cli.lazy import EXIT_REFUSED
-from leasemill.cli.opening import by_option, opened, reason_option, url_option
-from leasemill.cli.output import instant, json_option, print_json, print_table
+from leasemill.cli.opening import Command, by_option, limit_option, on_store, reason_option, with_options
+from leasemill.cli.output import emit_table, instant
 from leasemill.errors import Invalid, Refused
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import ENDED_STATES, REDRIVEN_STATES, UNSUCCESSFUL_STATES, Job, JobState
@@ -46,8 +46,9 @@ def as_rate(value: str) -> float:
     return rate
 
 
-def sweep_options(command: Callable[..., None]) -> Callable[..., None]:
-    options: list[Callable[[Callable[..., None]], Callable[..., None]]] = [
+def sweep_options(command: Command) -> Command:
+    return with_options(
+        on_store(command),
         click.argument("named", metavar="[JOB_ID]...", nargs=-1),
         filter_options,
         click.option("--fingerprint", "print_", metavar="ID", help="Jobs of this group of `leasemill jobs failures`."),
@@ -59,12 +60,7 @@ def sweep_options(command: Callable[..., None]) -> Callable[..., None]:
             "--rate", type=as_rate, metavar="N/s", help="At most this many jobs per s, min or h: 5/s, 100/min."
         ),
         click.option("--dry-run", is_flag=True, help="List the jobs, and change nothing."),
-        url_option,
-        json_option,
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,41 +78,39 @@ class Act:
 
 @click.command()
 @sweep_options
-def cancel(url: str, reason: str, by: str, **options: Any) -> None:
+def cancel(store: Store, reason: str, by: str, **options: Any) -> None:
     """Cancel jobs by id or filter: they end CANCELLED, and one that is running is stopped.
 
     A filter takes READY and LEASED jobs; --state names others. JOB_ID is short for --id.
     """
-    with opened(url) as store:
 
-        def run(where: c.JobFilter) -> list[str]:
-            outcomes = store.cancel(where.job_ids or (), by=by, reason=reason)
-            return [
-                one.job_id
-                for one in outcomes
-                if isinstance(one, c.Cancelled) and one.state is JobState.CANCELLED and not one.is_repeat
-            ]
+    def run(where: c.JobFilter) -> list[str]:
+        outcomes = store.cancel(where.job_ids or (), by=by, reason=reason)
+        return [
+            one.job_id
+            for one in outcomes
+            if isinstance(one, c.Cancelled) and one.state is JobState.CANCELLED and not one.is_repeat
+        ]
 
-        is_chosen = options["named"] or options["job_ids"] or options["states"]
-        among = frozenset(JobState) - {JobState.SUCCEEDED, JobState.CANCELLED} if is_chosen else UNENDED_STATES
-        _sweep(store, Act(among, run, "cancelled", repeats=frozenset({JobState.CANCELLED})), **options)
+    is_chosen = options["named"] or options["job_ids"] or options["states"]
+    among = frozenset(JobState) - {JobState.SUCCEEDED, JobState.CANCELLED} if is_chosen else UNENDED_STATES
+    _sweep(store, Act(among, run, "cancelled", repeats=frozenset({JobState.CANCELLED})), **options)
 
 
 @click.command()
 @sweep_options
 @click.option("--include-cancelled", is_flag=True, help="Also jobs that were cancelled; they must be named by id.")
-def redrive(url: str, reason: str, by: str, include_cancelled: bool, **options: Any) -> None:
+def redrive(store: Store, reason: str, by: str, include_cancelled: bool, **options: Any) -> None:
     """Make FAILED and DEAD jobs READY again, with all their retries. JOB_ID is short for --id."""
     _check_cancelled(include_cancelled, options)
-    with opened(url) as store:
 
-        def run(where: c.JobFilter) -> tuple[str, ...]:
-            done = store.redrive(where, by=by, reason=reason, limit=PAGE, include_cancelled=include_cancelled)
-            return done.job_ids
+    def run(where: c.JobFilter) -> tuple[str, ...]:
+        done = store.redrive(where, by=by, reason=reason, limit=PAGE, include_cancelled=include_cancelled)
+        return done.job_ids
 
-        among = UNSUCCESSFUL_STATES if include_cancelled else REDRIVEN_STATES
-        hint = {JobState.CANCELLED: ": --include-cancelled redrives it"}
-        _sweep(store, Act(among, run, "redriven", hint), **options)
+    among = UNSUCCESSFUL_STATES if include_cancelled else REDRIVEN_STATES
+    hint = {JobState.CANCELLED: ": --include-cancelled redrives it"}
+    _sweep(store, Act(among, run, "redriven", hint), **options)
 
 
 def _check_cancelled(include_cancelled: bool, options: dict[str, Any]) -> None:
@@ -128,63 +122,45 @@ def _check_cancelled(include_cancelled: bool, options: dict[str, Any]) -> None:
 
 @click.command()
 @sweep_options
-def purge(url: str, reason: str, by: str, **options: Any) -> None:
+def purge(store: Store, reason: str, by: str, **options: Any) -> None:
     """Delete jobs that have ended (SUCCEEDED, FAILED, DEAD, CANCELLED), with their history.
 
     JOB_ID is short for --id.
     """
-    with opened(url) as store:
 
-        def run(where: c.JobFilter) -> tuple[str, ...]:
-            return store.purge(where, by=by, reason=reason, limit=PAGE).job_ids
+    def run(where: c.JobFilter) -> tuple[str, ...]:
+        return store.purge(where, by=by, reason=reason, limit=PAGE).job_ids
 
-        hint = dict.fromkeys(UNENDED_STATES, ": cancel it first")
-        _sweep(store, Act(ENDED_STATES, run, "purged", hint), **options)
+    hint = dict.fromkeys(UNENDED_STATES, ": cancel it first")
+    _sweep(store, Act(ENDED_STATES, run, "purged", hint), **options)
 
 
 @click.command()
 @filter_options
-@click.option("--limit", default=50, show_default=True, type=click.IntRange(1), help="List at most this many groups.")
-@url_option
-@json_option
-def failures(url: str, limit: int, as_json: bool, **filters: Any) -> None:
+@limit_option("groups")
+@on_store
+def failures(store: Store, limit: int, as_json: bool, **filters: Any) -> None:
     """Group FAILED and DEAD jobs by kind and error, largest group first.
 
     Errors that differ only in numbers, ids and quoted values are one group. `redrive`, `purge` and `cancel` take a
     whole group with --fingerprint.
     """
     groups = Groups()
-    with opened(url) as store:
-        for jobs in _pages(store, _narrowed(wanted(**filters), REDRIVEN_STATES)):
-            for job in jobs:
-                groups.add(job)
+    for jobs in _pages(store, _narrowed(wanted(**filters), REDRIVEN_STATES)):
+        for job in jobs:
+            groups.add(job)
     found = groups.largest_first()
-    if as_json:
-        times = ("first_at", "last_at")
-        print_json(
-            [
-                msgspec.structs.asdict(group) | {name: instant(getattr(group, name)) for name in times}
-                for group in found[:limit]
-            ]
-        )
-        return
-    print_table(
+    shown = [(group, instant(group.first_at), instant(group.last_at)) for group in found[:limit]]
+    emit_table(
+        as_json,
+        (msgspec.structs.asdict(group) | {"first_at": first, "last_at": last} for group, first, last in shown),
         ("fingerprint", "jobs", "kind", "first", "last", "example", "error"),
-        [
-            (
-                group.fingerprint,
-                f"{group.count:,}",
-                group.kind,
-                instant(group.first_at),
-                instant(group.last_at),
-                group.example,
-                group.text,
-            )
-            for group in found[:limit]
-        ],
+        (
+            (group.fingerprint, f"{group.count:,}", group.kind, first, last, group.example, group.text)
+            for group, first, last in shown
+        ),
+        f"{counted(len(found) - limit, 'more group')}: --limit {len(found)}" if len(found) > limit else "",
     )
-    if len(found) > limit:
-        click.echo(f"{counted(len(found) - limit, 'more group')}: --limit {len(found)}", err=True)
 
 
 def _narrowed(where: c.JobFilter, states: frozenset[JobState]) -> c.JobFilter:

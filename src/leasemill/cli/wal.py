@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from leasemill.cli.output import instant, json_option, print_json
+from leasemill.cli.opening import json_option
+from leasemill.cli.output import emit, instant, print_fields, print_json
 from leasemill.kernel.model import NEVER
 from leasemill.operator.wording import counted
 from leasemill.store.url import hidden_password
@@ -114,15 +115,18 @@ def stats(folder: Path, as_json: bool) -> None:
     if as_json:
         print_json(msgspec.to_builtins(facts))
         return
-    click.echo(f"{'folder':<12} {folder}")
-    click.echo(f"{'snapshot':<12} {facts.snapshot or 'none'}")
-    click.echo(f"{'on disk':<12} {facts.bytes_on_disk / 1e6:,.1f} MB in {counted(len(facts.segments), 'segment')}")
-    click.echo(f"{'queues':<12} {facts.queues}, with {counted(facts.lanes, 'lane')} in use")
-    for state, count in facts.jobs.items():
-        click.echo(f"{state.value:<12} {count:,}")
+    print_fields(
+        [
+            ("folder", folder),
+            ("snapshot", facts.snapshot or "none"),
+            ("on disk", f"{facts.bytes_on_disk / 1e6:,.1f} MB in {counted(len(facts.segments), 'segment')}"),
+            ("queues", f"{facts.queues}, with {counted(facts.lanes, 'lane')} in use"),
+            *((state.value, f"{count:,}") for state, count in facts.jobs.items()),
+        ],
+        width=12,
+    )
     click.echo("events since the snapshot:" if facts.snapshot else "events:")
-    for name, count in facts.events.items():
-        click.echo(f"  {name:<20} {count:,}")
+    print_fields(((f"  {name}", f"{count:,}") for name, count in facts.events.items()), width=22)
 
 
 @wal.command()
@@ -136,13 +140,12 @@ def snapshot(folder: Path, keep_segments: bool, as_json: bool) -> None:
     from leasemill.store.wal.build import build  # noqa: PLC0415
 
     taken = build(folder, keep_segments=keep_segments, seal_first=True)
-    if as_json:
-        print_json({"snapshot": None if taken is None else msgspec.to_builtins(taken)})
-    elif taken is None:
-        click.echo("nothing to do: a snapshot covers the whole log, or another process is writing one")
+    if taken is None:
+        line = "nothing to do: a snapshot covers the whole log, or another process is writing one"
     else:
         size = (folder / taken.name).stat().st_size
-        click.echo(f"{taken.name}: {size / 1e6:,.1f} MB, covers the log up to position {taken.position}")
+        line = f"{taken.name}: {size / 1e6:,.1f} MB, covers the log up to position {taken.position}"
+    emit(as_json, {"snapshot": None if taken is None else msgspec.to_builtins(taken)}, line)
 
 
 def _events(examiner: Examiner, first: int) -> Iterator[tuple[Frame, AnyEvent]]:
@@ -180,17 +183,17 @@ def _as_json(frame: Frame, event: AnyEvent) -> str:
 def _as_text(frame: Frame, event: AnyEvent) -> str:
     fields = _fields(event)
     at = instant(fields.pop("at"))
-    told = " ".join(f"{name}={_told(name, value)}" for name, value in fields.items() if value not in (None, (), []))
-    return f"{frame.position:>12}  {at}  {type(event).__name__:<18} {told}"
+    shown = " ".join(f"{name}={_shown(name, value)}" for name, value in fields.items() if value not in (None, (), []))
+    return f"{frame.position:>12}  {at}  {type(event).__name__:<18} {shown}"
 
 
-def _told(name: str, value: Any) -> str:
+def _shown(name: str, value: Any) -> str:
     if isinstance(value, int) and not isinstance(value, bool) and name.endswith(TIMES):
         return "never" if value == NEVER else instant(value)
     if isinstance(value, dict):
-        return "{" + " ".join(f"{key}={_told(key, item)}" for key, item in value.items() if item is not None) + "}"
+        return "{" + " ".join(f"{key}={_shown(key, item)}" for key, item in value.items() if item is not None) + "}"
     if isinstance(value, list):
-        return "[" + " ".join(_told(name, item) for item in value) + "]"
+        return "[" + " ".join(_shown(name, item) for item in value) + "]"
     if isinstance(value, msgspec.Raw):
         return bytes(value).decode()
     return str(value)

@@ -7,25 +7,23 @@ from typing import Any
 import click
 import msgspec
 
-from leasemill.cli.opening import opened, url_option
-from leasemill.cli.output import json_option, print_json, print_table, span
+from leasemill.cli.opening import on_store
+from leasemill.cli.output import emit_table, span
 from leasemill.kernel.model import SECOND
-from leasemill.operator.explain import AtWork
+from leasemill.operator.facts import AtWork
+from leasemill.store.base import Store
 from leasemill.store.presence import Presence
 from leasemill.worker.records import RunningJob, WorkerRecord, records
 
 
 @click.command()
-@url_option
-@json_option
-def workers(url: str, as_json: bool) -> None:
+@on_store
+def workers(store: Store, as_json: bool) -> None:
     """List workers, as they reported themselves a few seconds ago."""
-    with opened(url) as store:
-        found = records(store.presence)
-    if as_json:
-        print_json([_as_json(record, age_s) for record, age_s in found])
-        return
-    print_table(
+    found = records(store.presence)
+    emit_table(
+        as_json,
+        [_as_json(record, age_s) for record, age_s in found],
         ("worker", "heartbeat", "up", "queues", "jobs", "done", "state"),
         [
             (
@@ -40,7 +38,7 @@ def workers(url: str, as_json: bool) -> None:
             for record, age_s in found
         ],
     )
-    for record, _ in found:
+    for record, _ in [] if as_json else found:
         for job in record.running:
             click.echo(f"  {record.worker} has run {job.kind} {job.job} for {job.seconds:.1f} s{_progress(job)}")
         for job in record.stuck:

@@ -1,27 +1,22 @@
-"""Why a job is as it is, in sentences: why it waits, who has it, why it ran twice, how it ended.
+"""Why a job is in its state, in sentences: why it waits, who has it, why it ran twice, how it ended. Pure.
 
-Everything is told from recorded facts: the job with its executions and refusals, its queue, its lane, what operators
-did, and who says that they are at work. `explain` is pure; `gather` reads the facts of any store. What must never
-happen here: a sentence that the record does not bear out. Where the record was cut (I8, O8) the sentence says so.
+Every sentence follows from recorded facts: the job with its executions and refusals, its queue, its lane, what
+operators did, and which workers sent a heartbeat. What must never happen here: a sentence that the record does not
+support. Where the record was cut (I8, O8), the sentence says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from shlex import quote
-from typing import Final
 
 from msgspec import Struct
 
 from leasemill.api.outcomes import INVALID_RESULT
-from leasemill.kernel.commands import LaneView, QueueView
 from leasemill.kernel.filter import last_error
 from leasemill.kernel.model import (
-    ACTIONS_KEPT,
     NEVER,
     AbortReason,
-    Action,
     Execution,
     ExecutionStatus,
     Job,
@@ -29,14 +24,11 @@ from leasemill.kernel.model import (
     QueueMode,
     Verb,
 )
+from leasemill.operator.facts import JobFacts
+from leasemill.operator.history import cancellation, error_of, history
 from leasemill.operator.mismatch import MISMATCH, is_mismatch, mismatches
 from leasemill.operator.times import instant, span
 from leasemill.operator.wording import counted, listed, times
-from leasemill.store.base import Store
-
-ENDS_TOLD: Final = 10
-"""Earlier attempts that are told one by one; of more, the first and the latest."""
-QUEUES_READ: Final = 1_000
 
 
 class Situation(StrEnum):
@@ -62,24 +54,6 @@ class Situation(StrEnum):
     CANCELLED = "cancelled"
 
 
-class AtWork(Struct, frozen=True):
-    """A worker with a recent heartbeat, and the queues it serves."""
-
-    worker: str
-    queues: frozenset[str]
-
-
-class Facts(Struct, frozen=True):
-    """What is known of a job and of what is around it. `actions`: newest first; `workers`: None if nobody can tell."""
-
-    job: Job
-    now: int
-    queue: QueueView | None = None
-    lane: LaneView | None = None
-    actions: Sequence[Action] = ()
-    workers: Sequence[AtWork] | None = None
-
-
 class Explanation(Struct, frozen=True):
     """`now`: what holds and what comes next; `history`: how it came to this; `advice`: what an operator can do."""
 
@@ -91,38 +65,10 @@ class Explanation(Struct, frozen=True):
     advice: list[str]
 
 
-def gather(store: Store, job_id: str, now: int, workers: Sequence[AtWork] | None = None) -> Facts | None:
-    """The facts of a job; None if there is no such job."""
-    job = store.job(job_id)
-    if job is None:
-        return None
-    spec = job.spec
-    return Facts(
-        job,
-        now,
-        find_queue(store, spec.queue),
-        None if spec.lane is None else store.lane(spec.queue, spec.lane),
-        [action for action in store.actions(limit=ACTIONS_KEPT) if action.target in (spec.id, spec.queue)],
-        workers,
-    )
-
-
-def find_queue(store: Store, name: str) -> QueueView | None:
-    after = ""
-    while page := store.queues(limit=QUEUES_READ, after=after):
-        for view in page:
-            if view.name == name:
-                return view
-        after = page[-1].name
-        if len(page) < QUEUES_READ or after > name:
-            break
-    return None
-
-
-def explain(facts: Facts) -> Explanation:
+def explain(facts: JobFacts) -> Explanation:
     job = facts.job
     situation, now, advice = _present(facts)
-    return Explanation(job.spec.id, job.state, situation, [_headline(job), *now], list(_history(facts)), advice)
+    return Explanation(job.spec.id, job.state, situation, [_headline(job), *now], list(history(facts)), advice)
 
 
 def _headline(job: Job) -> str:
@@ -134,7 +80,7 @@ def _headline(job: Job) -> str:
 _Present = tuple[Situation, list[str], list[str]]
 
 
-def _present(facts: Facts) -> _Present:
+def _present(facts: JobFacts) -> _Present:
     match facts.job.state:
         case JobState.READY:
             return _ready(facts)
@@ -153,7 +99,7 @@ def _present(facts: Facts) -> _Present:
 # READY: what it waits for --------------------------------------------------------------------------------------
 
 
-def _ready(facts: Facts) -> _Present:
+def _ready(facts: JobFacts) -> _Present:
     job = facts.job
     if facts.queue is not None and facts.queue.mode is QueueMode.ACQUIRE and job.spec.offset is None:
         said = f"Queue {job.spec.queue!r} is used with acquire and this job has no offset: nothing can ever claim it."
@@ -170,7 +116,7 @@ def _ready(facts: Facts) -> _Present:
     return situation, waits, advice
 
 
-def _waits(facts: Facts) -> _Present:
+def _waits(facts: JobFacts) -> _Present:
     """What it would wait for if its queue is not paused."""
     job = facts.job
     head = None if facts.lane is None else facts.lane.head
@@ -181,14 +127,14 @@ def _waits(facts: Facts) -> _Present:
     return _due(facts)
 
 
-def _paused(facts: Facts) -> str:
+def _paused(facts: JobFacts) -> str:
     name = facts.job.spec.queue
     pause = next((one for one in facts.actions if one.verb is Verb.PAUSE and one.target == name), None)
     who = "by an operator" if pause is None else f"since {instant(pause.at)} by {pause.by} ({pause.reason})"
     return f"Queue {name!r} is paused {who} and no worker claims its jobs until it is resumed."
 
 
-def _behind(facts: Facts, head: Job) -> str:
+def _behind(facts: JobFacts, head: Job) -> str:
     return f"It waits in its lane behind {head.spec.id!r}, which {what_it_does(head, facts.now)}."
 
 
@@ -212,7 +158,7 @@ def _behind_advice(head: Job) -> list[str]:
     return [f"leasemill jobs explain {quote(head.spec.id)}"]
 
 
-def _not_due(facts: Facts) -> _Present:
+def _not_due(facts: JobFacts) -> _Present:
     job = facts.job
     until = f"until {instant(job.available_at)} ({_in(job.available_at, facts.now)})"
     last = job.executions[-1] if job.executions else None
@@ -220,7 +166,7 @@ def _not_due(facts: Facts) -> _Present:
         return Situation.NOT_DUE, [f"It is scheduled: not due {until}."], []
     if _failed_last(job):
         said = (
-            f"It waits for retry {job.retries} of {last.terms.max_retries} {until}. The last error: {_error_of(last)}."
+            f"It waits for retry {job.retries} of {last.terms.max_retries} {until}. The last error: {error_of(last)}."
         )
         return Situation.RETRY, [said], []
     if is_mismatch(last):
@@ -231,7 +177,7 @@ def _not_due(facts: Facts) -> _Present:
 def _mismatch(job: Job, next_offer: str) -> _Present:
     tries = mismatches(job)
     workers = len({one.worker for one in tries})
-    why = _error_of(tries[-1]).removeprefix(MISMATCH)
+    why = error_of(tries[-1]).removeprefix(MISMATCH)
     how_often = f"{counted(workers, 'worker')} tried, {times(len(tries))} in all"
     said = [
         f"It does not match the code of the workers that claimed it: {why}.",
@@ -241,7 +187,7 @@ def _mismatch(job: Job, next_offer: str) -> _Present:
     return Situation.MISMATCH, said, [advice]
 
 
-def _due(facts: Facts) -> _Present:
+def _due(facts: JobFacts) -> _Present:
     job = facts.job
     said = f"It has been due since {instant(job.available_at)} and waits for a free worker."
     if job.executions and job.redriven_attempt != job.attempt and is_mismatch(job.executions[-1]):
@@ -262,7 +208,7 @@ def _due(facts: Facts) -> _Present:
 # LEASED: who has it --------------------------------------------------------------------------------------------
 
 
-def _leased(facts: Facts) -> _Present:
+def _leased(facts: JobFacts) -> _Present:
     execution = facts.job.executions[-1]
     who = f"Worker {execution.worker} holds it as attempt {execution.attempt} since {instant(execution.leased_at)}"
     said: list[str]
@@ -286,7 +232,7 @@ def _leased(facts: Facts) -> _Present:
     return situation, said, []
 
 
-def _lease(facts: Facts, execution: Execution) -> str:
+def _lease(facts: JobFacts, execution: Execution) -> str:
     if execution.expires_at == NEVER:
         return "Its lease never expires: it is held until its owner reports."
     if execution.expires_at > facts.now:
@@ -312,14 +258,14 @@ def _success(execution: Execution) -> str:
         case Verb.EXPIRE:
             return f"{by}; its end was never reported, so the job was finished at {ended}, after its lease had expired."
         case Verb.NACK:
-            return f"{by}; the handler failed after that ({_error_of(execution)}), which changes nothing."
+            return f"{by}; the handler failed after that ({error_of(execution)}), which changes nothing."
         case Verb.CANCEL:
             return f"{by}; an operator's cancel at {ended} came after that and could only finish it."
         case _:
             return f"{by}; it was given back at {ended}, after its commit, which could only finish it."
 
 
-def _failed(facts: Facts) -> _Present:
+def _failed(facts: JobFacts) -> _Present:
     job = facts.job
     last = job.executions[-1]
     allowed = last.terms.max_retries
@@ -336,20 +282,13 @@ def _failed(facts: Facts) -> _Present:
     return Situation.FAILED, [*said, f"The error: {_error_line(job)}."], _redrive_advice(job)
 
 
-def _cancelled(facts: Facts) -> _Present:
+def _cancelled(facts: JobFacts) -> _Present:
     job = facts.job
     advice = [f"leasemill jobs redrive --id {quote(job.spec.id)} --include-cancelled --reason …"]
-    return Situation.CANCELLED, [_cancellation(job)], advice
+    return Situation.CANCELLED, [cancellation(job)], advice
 
 
-def _cancellation(job: Job) -> str:
-    act = job.cancellation
-    if act is None:
-        return f"An operator cancelled it at {instant(job.updated_at)}."
-    return f"{act.by} cancelled it at {instant(act.at)}: {act.reason}."
-
-
-def _quarantined(facts: Facts) -> _Present:
+def _quarantined(facts: JobFacts) -> _Present:
     job = facts.job
     last = job.executions[-1]
     runs = counted(job.expirations, "run")
@@ -360,7 +299,7 @@ def _quarantined(facts: Facts) -> _Present:
     return Situation.QUARANTINED, [said, *_blocking(facts)], _redrive_advice(job)
 
 
-def _blocking(facts: Facts) -> list[str]:
+def _blocking(facts: JobFacts) -> list[str]:
     if not facts.job.blocks_lane:
         return []
     behind = "" if facts.lane is None else f"; {counted(facts.lane.waiting, 'job')} behind it"
@@ -373,79 +312,8 @@ def _redrive_advice(job: Job) -> list[str]:
     return [f"leasemill jobs redrive --id {quote(job.spec.id)} --reason …"]
 
 
-# How it came to this -------------------------------------------------------------------------------------------
-
-
-def _history(facts: Facts) -> Iterator[str]:
-    job = facts.job
-    if job.attempt > 1:
-        yield _runs(job)
-    ends = [_end(one, following) for one, following in zip(job.executions, job.executions[1:], strict=False)]
-    if job.executions and job.state is JobState.READY:
-        ends.append(_end(job.executions[-1], None))
-    yield from ends if len(ends) <= ENDS_TOLD else ends[:1]
-    if len(ends) > ENDS_TOLD:
-        yield f"{len(ends) - ENDS_TOLD} more attempts; the latest {ENDS_TOLD - 1}:"
-        yield from ends[1 - ENDS_TOLD :]
-    for refusal in job.refusals:
-        of = "an unknown attempt" if refusal.attempt is None else f"attempt {refusal.attempt}"
-        yield (
-            f"Worker {refusal.worker or 'unknown'} sent {refusal.verb.value} for {of} too late, at "
-            f"{instant(refusal.at)}, when attempt {refusal.current_attempt} was the latest (lease "
-            f"{refusal.reason.value}): it was refused and changed nothing."
-        )
-    if job.cancellation is not None and not job.is_cancelled:
-        yield _cancellation(job)
-    yield from _redrives(facts)
-
-
-def _runs(job: Job) -> str:
-    committed = next((one for one in job.executions if one.committed_at is not None), None)
-    effect = "none has taken effect" if committed is None else f"only attempt {committed.attempt} took effect"
-    dropped = job.attempt - len(job.executions)
-    cut = f" ({dropped} of them are no longer kept)" if dropped > 0 else ""
-    return f"It has been claimed {times(job.attempt)}{cut}; {effect}."
-
-
-def _end(execution: Execution, following: Execution | None) -> str:
-    who = f"Attempt {execution.attempt} (worker {execution.worker})"
-    at = instant(execution.finished_at)
-    next_one = (
-        "" if following is None else f", then worker {following.worker} claimed it as attempt {following.attempt}"
-    )
-    match execution.reason:
-        case AbortReason.EXPIRED:
-            began = "before its handler was recorded as started" if execution.started_at is None else "while it ran"
-            why = "the worker had died, stalled or lost its connection"
-            return f"{who}: its lease expired {began}, noticed at {at}; {why}{next_one}."
-        case AbortReason.FAILED:
-            return f"{who}: failed at {at} ({_error_of(execution)}){next_one}."
-        case AbortReason.RELEASED:
-            why = "" if execution.error is None else f" ({_error_of(execution)})"
-            return f"{who}: given back at {at}{why}, which does not count as a failure{next_one}."
-        case AbortReason.CANCELLED:
-            return f"{who}: cancelled by an operator at {at}{next_one}."
-        case None:
-            return f"{who}: {execution.status.value} at {at}{next_one}."
-
-
-def _redrives(facts: Facts) -> Iterator[str]:
-    acts = [one for one in facts.actions if one.verb is Verb.REDRIVE and one.target == facts.job.spec.id]
-    for act in reversed(acts):
-        yield f"{act.by} redrove it at {instant(act.at)}: {act.reason}."
-    if facts.job.redriven_attempt is not None and not acts:
-        yield f"An operator redrove it after attempt {facts.job.redriven_attempt}; who and why is no longer kept."
-
-
-# Words ---------------------------------------------------------------------------------------------------------
-
-
 def _failed_last(job: Job) -> bool:
     return bool(job.executions) and job.executions[-1].reason is AbortReason.FAILED and job.retries > 0
-
-
-def _error_of(execution: Execution) -> str:
-    return (execution.error or "no error was reported").partition("\n")[0].rstrip(".")
 
 
 def _error_line(job: Job) -> str:

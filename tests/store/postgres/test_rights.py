@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from leasemill import App, Context, JobState, Retry, Worker
-from leasemill.api.job import JobHandle
+from leasemill.api.handle import JobHandle
 from leasemill.cli import main
 from leasemill.errors import Refused, Unavailable
 from leasemill.kernel import commands as c

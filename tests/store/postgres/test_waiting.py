@@ -8,7 +8,7 @@ from typing import Any, cast
 import psycopg
 import pytest
 
-from leasemill.api.job import JobHandle
+from leasemill.api.handle import JobHandle
 from leasemill.store.base import Store
 from leasemill.store.opening import open_store
 from leasemill.store.postgres.store import PostgresStore

@@ -14,7 +14,8 @@ from leasemill.errors import QueueRefused, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.invariants import violations
 from leasemill.kernel.model import JobSpec, JobState
-from leasemill.operator.explain import Situation, explain, gather
+from leasemill.operator.explain import Situation, explain
+from leasemill.operator.facts import gather
 from leasemill.store.wal.format import checksum
 from leasemill.store.wal.log import Log
 from leasemill.store.wal.store import FileStore

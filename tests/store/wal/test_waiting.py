@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from leasemill.api.job import JobHandle
+from leasemill.api.handle import JobHandle
 from leasemill.store.base import Store
 from leasemill.store.wal import lookout, watch
 from leasemill.store.wal.store import FileStore

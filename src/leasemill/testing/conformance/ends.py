@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, cast
 
 import pytest
 
-from leasemill.api.job import JobHandle, has_ended
+from leasemill.api.handle import JobHandle, has_ended
 from leasemill.errors import LeasemillError, NotFound, Unavailable
 from leasemill.kernel.commands import Ack, AckReport, Claim, JobFilter, Lease, NackReport, StartReport
 from leasemill.kernel.model import JobState, Policy

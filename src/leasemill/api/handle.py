@@ -1,0 +1,146 @@
+"""`JobHandle`: a job in the store, its state and its result."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Final, Generic, TypeVar
+
+import msgspec
+
+from leasemill.api.arguments import Arguments
+from leasemill.api.policy import Duration, microseconds
+from leasemill.errors import JobCancelled, JobDead, JobFailed, NoResult, NotFound
+from leasemill.kernel import commands as c
+from leasemill.kernel.model import ENDED_STATES, SECOND, Job, JobState
+from leasemill.store.base import Store
+
+R_co = TypeVar("R_co", covariant=True)
+
+LONGEST_WAIT_S: Final = 60.0
+"""A job is read again after this time, even if nothing has woken its waiter."""
+
+
+class JobHandle(Generic[R_co]):
+    """A job in the store: how it stands, and what came of it."""
+
+    __slots__ = ("_arguments", "_store", "id", "outcome")
+
+    def __init__(
+        self,
+        store: Store,
+        job_id: str,
+        arguments: Arguments | None,
+        outcome: c.EnqueueOutcome | None = None,
+    ) -> None:
+        self.id = job_id
+        self.outcome = outcome
+        self._store = store
+        self._arguments = arguments
+
+    def __repr__(self) -> str:
+        return f"<job {self.id}>"
+
+    @property
+    def is_duplicate(self) -> bool:
+        """The id was known with the same content, so enqueueing it changed nothing (E2)."""
+        return isinstance(self.outcome, c.Duplicate)
+
+    def record(self) -> Job:
+        """Everything the store knows of the job: its state, every execution, every refused report."""
+        return self._known(self._store.job(self.id))
+
+    async def arecord(self) -> Job:
+        """`record` in async code."""
+        return self._known(await self._store.ajob(self.id))
+
+    def status(self) -> JobState:
+        """READY, LEASED, SUCCEEDED, FAILED, DEAD or CANCELLED."""
+        return self.record().state
+
+    async def astatus(self) -> JobState:
+        """`status` in async code."""
+        return (await self.arecord()).state
+
+    def result(self, timeout: Duration | None = None) -> R_co:
+        """Wait until the job has ended, and return its result.
+
+        Raises JobFailed, JobDead, JobCancelled, or TimeoutError if it has not ended in time.
+        """
+        deadline = _Deadline(self.id, timeout)
+        job = self.record()
+        if has_ended(job):
+            return self._result_of(job)
+        watch = self._store.watch_end(self.id)
+        try:
+            while not has_ended(job := self.record()):
+                watch.wait(deadline.left_s(job.state))
+            return self._result_of(job)
+        finally:
+            watch.close()
+
+    async def aresult(self, timeout: Duration | None = None) -> R_co:  # noqa: ASYNC109 (the same call as `result`)
+        """`result` in async code."""
+        deadline = _Deadline(self.id, timeout)
+        job = await self.arecord()
+        if has_ended(job):
+            return self._result_of(job)
+        watch = self._store.watch_end(self.id)
+        try:
+            while not has_ended(job := await self.arecord()):
+                await watch.wait_async(deadline.left_s(job.state))
+            return self._result_of(job)
+        finally:
+            watch.close()
+
+    def _known(self, job: Job | None) -> Job:
+        if job is None:
+            raise NotFound(
+                f"there is no job {self.id!r} (any more): it was purged, pruned, or never enqueued (or "
+                "in a transaction that has not committed)"
+            )
+        return job
+
+    def _result_of(self, job: Job) -> R_co:
+        if job.state is JobState.FAILED:
+            raise JobFailed(self.id, job.executions[-1].error or "no error was reported")
+        if job.state is JobState.DEAD:
+            raise JobDead(self.id, f"quarantined: {job.expirations} of its runs ended with their worker or their lease")
+        if job.state is JobState.CANCELLED:
+            raise JobCancelled(self.id, _why_cancelled(job))
+        if self._arguments is None:
+            content: R_co = msgspec.json.decode(job.result or b"null")
+            return content
+        try:
+            result: R_co = self._arguments.decode_result(job.result)
+        except msgspec.ValidationError as error:
+            if job.result is None:
+                raise NoResult(
+                    self.id, "succeeded without a result: its commit set none (tx.set_result), and after a commit "
+                    "what the handler returns is not kept"
+                ) from None  # fmt: skip
+            raise NoResult(self.id, f"has a result that does not fit the declared type: {error}") from None
+        return result
+
+
+class _Deadline:
+    """How long to wait for the job's end at most."""
+
+    def __init__(self, job_id: str, timeout: Duration | None) -> None:
+        self._job_id = job_id
+        self._at_s = math.inf if timeout is None else time.monotonic() + microseconds("timeout", timeout) / SECOND
+
+    def left_s(self, state: JobState) -> float:
+        left_s = self._at_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError(f"job {self._job_id!r} has not ended in time; it is {state}")
+        return min(left_s, LONGEST_WAIT_S)
+
+
+def has_ended(job: Job) -> bool:
+    return job.state in ENDED_STATES
+
+
+def _why_cancelled(job: Job) -> str:
+    cancellation = job.cancellation
+    return "by an operator" if cancellation is None else f"by {cancellation.by}: {cancellation.reason}"
