@@ -244,7 +244,7 @@ def _missing(condition: Callable[[], object], sentence: str) -> list[str]:
 
 
 def _has_logged_loss(worker: WorkerProcess, job_id: str) -> bool:
-    return worker.has_logged("lease lost", job=job_id) or worker.has_logged("the lease is not ours", job=job_id)
+    return worker.has_logged("lease lost", job=job_id) or worker.has_logged("lease not held", job=job_id)
 
 
 # All runs ------------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """A process that uses a store in every way, forks, and goes on in both: `python -m tests.process.forking URL`.
 
-Both must get their answers; whichever hangs is ended by an alarm, and the exit code says so.
+Both must get their answers; whichever hangs is ended by an alarm, and the exit code shows it.
 """
 
 from __future__ import annotations

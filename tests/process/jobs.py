@@ -1,4 +1,4 @@
-"""The handlers that the process tests run in workers of their own: they die, block, hang and wait as they are told.
+"""The handlers that the process tests run in workers of their own: they die, block, hang and wait as they are asked.
 
 Each leaves marks outside the boundary and commits one effect, a receipt. A gate is a file: a handler that waits for one
 goes on when the test makes it.
@@ -134,7 +134,7 @@ async def blocks_the_loop_for_ever(ctx: Context) -> None:
 
 @app.job(queue="hit", lease=SHORT_LEASE_S, max_expirations=2)
 def dies(ctx: Context, how: Literal["exit", "segfault"], times: int) -> str:
-    """Takes its worker with it, as often as it is told."""
+    """Takes its worker with it, as often as it is asked."""
     trail = Trail.of_process()
     trail.leave("began", ctx)
     if ctx.attempt <= times:

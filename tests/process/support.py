@@ -80,12 +80,12 @@ class Scene:
     # What came of it
 
     def check_applied_once(self, handle: JobHandle[Any], by: WorkerProcess | str | None = None) -> Job:
-        """One commit on record, one handler told so, one receipt, and all of them name the same run."""
+        """One commit on record, one handler that knows, one receipt, and all of them name the same run."""
         job = self.await_state(handle)
         committed = [execution for execution in job.executions if execution.committed_at is not None]
-        told = self.trail.marks("committed", job=handle.id)
+        marks = self.trail.marks("committed", job=handle.id)
         assert len(committed) == 1
-        assert [(mark.worker, mark.attempt) for mark in told] == [(committed[0].worker, committed[0].attempt)]
+        assert [(mark.worker, mark.attempt) for mark in marks] == [(committed[0].worker, committed[0].attempt)]
         assert job.result == msgspec.json.encode(committed[0].worker)
         assert self.store.job(followup_id(handle.id, 0)) is not None
         assert self.store.job(followup_id(handle.id, 1)) is None

@@ -25,7 +25,7 @@ def test_a_handler_that_blocks_the_loop_for_two_leases_keeps_its_job(scene: Scen
     assert (first.end(), second.end()) == (0, 0)
 
 
-def test_a_worker_whose_slots_are_all_stuck_says_so_and_ends_with_an_exit_code_of_its_own(scene: Scene) -> None:
+def test_a_worker_whose_slots_are_all_stuck_ends_with_an_exit_code_of_its_own(scene: Scene) -> None:
     handle = jobs.never_returns_in_a_thread.enqueue()
     worker = scene.worker("only", "--concurrency", "1")
     scene.await_state(handle, JobState.FAILED)

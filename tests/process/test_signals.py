@@ -55,7 +55,7 @@ def test_threads_and_child_processes_that_go_on_do_not_keep_the_process(scene: S
     try:
         scene.await_state(handle)
         assert worker.end(limit_s=60) == 0
-        scene.await_logged(worker, "something keeps the process alive: the process ends itself with exit code 0")
+        scene.await_logged(worker, "the process is kept alive: ending the process with exit code 0")
     finally:
         scene.open_gate("child")
 
@@ -65,7 +65,7 @@ def test_a_worker_whose_event_loop_is_blocked_ends_itself_with_an_exit_code_of_i
     worker = scene.worker("only", "--shutdown-timeout", "2", app="patient")
     scene.await_began(handle, worker)
     assert worker.end(limit_s=60) == EXIT_OVERRUN
-    scene.await_logged(worker, "the worker has not stopped: the process ends itself with exit code 6")
+    scene.await_logged(worker, "the worker has not stopped: ending the process with exit code 6")
     assert scene.check_not_applied(handle).state is JobState.LEASED, "another worker has it when its lease has expired"
 
 

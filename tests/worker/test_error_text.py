@@ -113,7 +113,7 @@ def test_exceptions_that_cause_each_other_end() -> None:
     assert error_text(first).splitlines()[0] == "ValueError: first (caused by ValueError: second)"
 
 
-def test_notes_and_further_lines_of_a_message_are_kept() -> None:
+def test_notes_and_further_lines_of_a_message_are_recorded() -> None:
     error = ValueError("first line\nsecond line")
     error.add_note("a hint")
     assert error_text(error) == "ValueError: first line\nsecond line\na hint"

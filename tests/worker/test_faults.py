@@ -42,7 +42,7 @@ async def test_a_claim_whose_reply_was_lost_is_repeated_and_orphans_nothing(
     assert (worker.metrics.succeeded, worker.metrics.unavailable) == (5, 1)
 
 
-async def test_a_claim_repeated_for_too_long_is_asked_anew(app: App, store: FaultyStore) -> None:
+async def test_a_claim_repeated_for_too_long_is_replaced_by_a_new_one(app: App, store: FaultyStore) -> None:
     @app.job(lease=0.05)
     async def noop() -> None: ...
 

@@ -182,7 +182,7 @@ def test_a_chore_that_fails_is_done_again_next_time(error: Exception, caplog: py
     assert "reaper postponed" in caplog.text
 
 
-def test_a_broken_store_ends_housekeeping_and_is_told() -> None:
+def test_a_broken_store_ends_housekeeping_and_is_reported() -> None:
     ended: list[BaseException | None] = []
 
     def breaks() -> None:
@@ -201,7 +201,7 @@ def test_a_broken_store_ends_housekeeping_and_is_told() -> None:
 # Presence -------------------------------------------------------------------------------------------------------
 
 
-def test_a_record_says_for_itself_when_it_is_stale() -> None:
+def test_a_record_knows_when_it_is_stale() -> None:
     record = record_of("w")
     assert not record.is_stale(8.0)
     assert record.is_stale(10.0)
@@ -242,7 +242,7 @@ async def test_a_worker_shows_what_it_runs_and_how_far_it_is(monkeypatch: pytest
 
 
 @rule("O4")
-async def test_a_queue_policy_that_stops_fitting_is_said_loudly_and_leases_are_kept_all_the_same(
+async def test_a_queue_policy_that_stops_fitting_is_logged_and_leases_are_still_extended(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("leasemill.worker.worker.POLICIES_S", 0.01)

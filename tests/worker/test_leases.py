@@ -174,7 +174,7 @@ def test_an_extension_whose_reply_was_lost_counts_from_when_it_was_asked_for(
     assert run.loss.held_until == pytest.approx(9 + 27)
 
 
-def test_a_lost_lease_is_told_with_the_stores_reason(bench: Bench) -> None:
+def test_a_lost_lease_is_reported_with_the_stores_reason(bench: Bench) -> None:
     bench.run("a")
     bench.run("b")
     bench.store.cancel(["a"], by="me", reason="test")
@@ -206,7 +206,7 @@ def test_a_cancellation_has_all_leases_extended_at_once_but_not_too_often(bench:
     assert bench.lost == [("a", "cancelled"), ("b", "cancelled")]
 
 
-def test_a_handler_that_outran_its_timeout_on_a_blocked_loop_is_not_kept_alive(bench: Bench) -> None:
+def test_the_lease_of_a_handler_that_outran_its_timeout_on_a_blocked_loop_is_not_extended(bench: Bench) -> None:
     run = bench.run("a")
     run.timeout_at = 10
     bench.beat_at(9)
@@ -326,7 +326,7 @@ async def test_a_worker_cut_off_from_the_store_stops_its_handlers_before_others_
     assert handle.record().attempt == 2
 
 
-async def test_a_handler_in_a_thread_sees_its_lease_end_although_nobody_can_tell_it(
+async def test_a_handler_in_a_thread_sees_its_lease_end_while_the_store_is_unavailable(
     app: App, store: FaultyStore
 ) -> None:
     loss = LossSignal(time.monotonic() + 0.02)
@@ -362,7 +362,7 @@ async def test_a_report_that_comes_too_late_is_refused_on_record_and_counted(cap
     (refusal,) = handle.record().refusals
     assert (refusal.worker, refusal.attempt, refusal.verb) == ("zombie", 1, "ack")
     assert worker.metrics.refused == 1
-    assert "ack refused, the lease is not ours: expired" in caplog.text
+    assert "ack refused, lease not held (expired)" in caplog.text
 
 
 async def test_a_broken_store_stops_the_worker_with_its_error(app: App, store: FaultyStore) -> None:

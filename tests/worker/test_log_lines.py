@@ -17,7 +17,7 @@ LEVELS = {"debug", "info", "warning", "error", "critical", "exception", "log"}
 
 
 def test_no_log_call_of_the_worker_is_without_fields() -> None:
-    """What is said rarely is tested rarely: so the calls themselves are looked at."""
+    """Rare lines are tested rarely: so the calls themselves are looked at."""
     calls = 0
     for path in Path(*leasemill.worker.__path__).glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):

@@ -144,7 +144,7 @@ def test_reports_are_sent_at_once_when_idle_or_when_many_and_else_a_little_later
     ("attempt", "retries", "expirations", "durably"),
     [
         (1, 0, 0, False),
-        (2, 1, 0, False),  # it failed and said so
+        (2, 1, 0, False),  # it failed and reported it
         (2, 0, 0, True),  # it neither failed nor was seen to start
         (2, 0, 1, True),
         (4, 3, 0, False),

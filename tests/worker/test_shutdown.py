@@ -68,16 +68,16 @@ async def test_what_does_not_end_in_time_is_stopped_and_given_back_without_a_pen
     @app.job
     def endless_thread(ctx: Context) -> None:
         ctx.lost.wait(60)
-        saw.append(f"told: {ctx.lost.reason}")
+        saw.append(f"lost: {ctx.lost.reason}")
 
     handles = [endless.enqueue(), endless_thread.enqueue()]
     worker, task = await started(app, shutdown_timeout=3)
     await until(lambda: worker.metrics.running == 2)
     worker.stop()
     await asyncio.wait_for(task, 30)
-    assert sorted(saw) == ["cancelled", "told: the worker is shutting down"]
+    assert sorted(saw) == ["cancelled", "lost: the worker is shutting down"]
     thread_job = handles[1].record()
-    assert thread_job.state is JobState.SUCCEEDED, "it ended by itself when it was told"
+    assert thread_job.state is JobState.SUCCEEDED, "it ended by itself when ctx.lost was set"
     job = handles[0].record()
     assert (job.state, job.retries, job.executions[0].reason) == (JobState.READY, 0, AbortReason.RELEASED)
 
@@ -122,7 +122,7 @@ async def test_a_second_request_does_not_wait_for_handlers(app: App) -> None:
 @pytest.mark.parametrize(
     ("hurries", "state"), [(False, JobState.FAILED), (True, JobState.READY)], ids=["stopped", "at once"]
 )
-async def test_what_a_stopped_handler_says_is_believed_where_the_worker_waits_for_it(
+async def test_the_outcome_of_a_stopped_handler_counts_where_the_worker_waits_for_it(
     app: App, hurries: bool, state: JobState
 ) -> None:
     @app.job

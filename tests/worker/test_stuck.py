@@ -55,7 +55,7 @@ async def test_a_retry_waits_in_the_same_worker_until_the_run_before_it_has_retu
 
     handle = slow.enqueue()
     async with working(app) as worker:
-        await until(lambda: "its attempt 1 has not returned in this worker" in caplog.text, limit_s=30)
+        await until(lambda: "its attempt 1 is still running in this worker" in caplog.text, limit_s=30)
         assert runs == ["begin 1"]
         assert worker.metrics.stuck == 1
         may_end.set()
@@ -81,7 +81,7 @@ async def test_a_slot_whose_handler_does_not_return_is_shown_logged_and_counted(
     handle = hangs.enqueue()
     async with working(app, concurrency=2) as worker:
         await until(lambda: worker.metrics.stuck_runs, limit_s=30)
-        assert "its slot is stuck, 1 of 2 slots are" in caplog.text
+        assert "its slot is stuck (1 of 2 slots)" in caplog.text
         await until(lambda: (record := record_of(app)) is not None and record.stuck, limit_s=30)
         record = record_of(app)
         assert record is not None
@@ -90,7 +90,7 @@ async def test_a_slot_whose_handler_does_not_return_is_shown_logged_and_counted(
         await other.enqueue().aresult(30)
         may_end.set()
         await until(lambda: worker.metrics.stuck == 0, limit_s=30)
-        assert "the handler has returned: its slot is free again" in caplog.text
+        assert "handler has returned: its slot is free again" in caplog.text
 
 
 @pytest.mark.usefixtures("impatient")

@@ -13,27 +13,25 @@ from leasemill.kernel.model import SECOND, Policy
 from leasemill.worker.timing import (
     SHORTEST_SHUTDOWN_S,
     Times,
-    broken_rules,
     default_reaper_s,
     default_shutdown_s,
-    settled,
     shutdown_plan,
 )
 
 
 def times(lease_s: float = 30, **options: float | None) -> Times:
     kinds = {"charge": Policy(lease_ttl_us=round(lease_s * SECOND))}
-    told: dict[str, float | None] = {"heartbeat_s": None, "reaper_s": None, "shutdown_s": None}
-    return Times(kinds, ["billing"], **told | options)
+    given: dict[str, float | None] = {"heartbeat_s": None, "reaper_s": None, "shutdown_s": None}
+    return Times(kinds, ["billing"], **given | options)
 
 
 @pytest.mark.parametrize("lease_s", [0.01, 1, 2, 30, 3600])
 def test_the_defaults_fit_every_lease(lease_s: float) -> None:
-    told = times(lease_s)
-    assert told.broken_rules() == []
-    assert told.reaper_s < lease_s
-    assert told.shutdown_s <= lease_s
-    assert times(lease_s, reaper_s=told.reaper_s, shutdown_s=told.shutdown_s).broken_rules() == []
+    found = times(lease_s)
+    assert found.broken_rules() == []
+    assert found.reaper_s < lease_s
+    assert found.shutdown_s <= lease_s
+    assert times(lease_s, reaper_s=found.reaper_s, shutdown_s=found.shutdown_s).broken_rules() == []
 
 
 def test_the_usual_times() -> None:
@@ -53,21 +51,21 @@ SHORTEST = r"the shortest lease, 6 s \(kind 'charge' in queue 'billing'\)"
         ("shutdown_s", 6.5, f"shutdown timeout 6.5 s must not be negative nor longer than {SHORTEST}: write 6"),
     ],
 )
-def test_each_rule_has_one_sentence_that_says_what_to_write(option: str, seconds: float, sentence: str) -> None:
+def test_each_rule_has_one_sentence_with_a_value_to_write(option: str, seconds: float, sentence: str) -> None:
     with pytest.raises(Invalid, match=sentence):
         times(6, **{option: seconds}).check()
 
 
-def test_all_broken_rules_are_told_together() -> None:
+def test_all_broken_rules_are_reported_together() -> None:
     broken = times(3, heartbeat_s=1, reaper_s=3, shutdown_s=4).broken_rules()
     assert [sentence.split()[0] for sentence in broken] == ["heartbeat", "reaper", "shutdown"]
 
 
 def test_bounds_of_retries_and_timeouts_hold_for_what_is_settled_not_only_for_what_is_written() -> None:
     kinds = {"charge": Policy(backoff_base_us=20 * SECOND)}
-    queues: dict[str, Policy | None] = {"billing": Policy(backoff_cap_us=SECOND, timeout_us=0, max_retries=-1)}
-    broken = broken_rules(settled(kinds, queues), heartbeat_s=None, reaper_s=None, shutdown_s=None)
-    assert broken == [
+    found = Times(kinds, ["billing"], heartbeat_s=None, reaper_s=None, shutdown_s=None)
+    found.adopt({"billing": Policy(backoff_cap_us=SECOND, timeout_us=0, max_retries=-1)})
+    assert found.broken_rules() == [
         "timeout of kind 'charge' in queue 'billing' must be more than 0",
         "max_retries of kind 'charge' in queue 'billing' must be 0 or more",
         (
@@ -78,11 +76,11 @@ def test_bounds_of_retries_and_timeouts_hold_for_what_is_settled_not_only_for_wh
 
 
 def test_a_queues_policy_changes_the_shortest_lease() -> None:
-    told = times(30, reaper_s=5)
-    assert told.adopt({"billing": Policy(lease_ttl_us=4 * SECOND)})
-    assert told.shortest_lease_s == 4
-    assert "reaper interval 5 s" in told.broken_rules()[0]
-    assert not told.adopt({"billing": Policy(lease_ttl_us=4 * SECOND)})
+    found = times(30, reaper_s=5)
+    assert found.adopt({"billing": Policy(lease_ttl_us=4 * SECOND)})
+    assert found.shortest_lease_s == 4
+    assert "reaper interval 5 s" in found.broken_rules()[0]
+    assert not found.adopt({"billing": Policy(lease_ttl_us=4 * SECOND)})
 
 
 def test_a_given_time_that_does_not_fit_a_new_policy_is_replaced_for_as_long_as_that_is_so() -> None:
@@ -151,6 +149,6 @@ async def test_a_worker_is_refused_a_queue_policy_that_does_not_fit_it() -> None
         await Worker(app, reaper_interval=5, handle_signals=False).run()
 
 
-def test_an_app_without_jobs_says_that_modules_with_jobs_must_be_imported() -> None:
+def test_the_error_of_an_app_without_jobs_advises_to_import_their_modules() -> None:
     with pytest.raises(Invalid, match=r"the app has no job: .* import those in the module of the app"):
         Worker(App("memory:"))

@@ -1,4 +1,4 @@
-"""The worker as its users see it: handlers run, and how they end is told."""
+"""The worker as its users see it: handlers run, and how they end is reported."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ async def test_queues_are_served_by_weight(app: App) -> None:
     assert len(ran) == 120
 
 
-async def test_a_worker_serves_the_queues_of_its_apps_jobs_unless_told(app: App) -> None:
+async def test_a_worker_serves_the_queues_of_its_apps_jobs_by_default(app: App) -> None:
     @app.job(queue="b")
     def one() -> None: ...
 
@@ -388,7 +388,7 @@ async def test_an_exception_that_cannot_be_formatted_is_reported_and_its_slot_is
         (object(), "returned what its annotation does not allow: Encoding objects of type object is unsupported"),
     ],
 )
-async def test_a_result_that_cannot_be_kept_fails_the_job_and_runs_it_no_more(
+async def test_a_result_that_cannot_be_stored_fails_the_job_and_runs_it_no_more(
     app: App, is_async: bool, value: Any, why: str
 ) -> None:
     ran: list[int] = []
@@ -573,7 +573,7 @@ async def test_a_long_run_is_seen_to_have_started_while_it_runs(app: App) -> Non
         await until(lambda: worker.metrics.succeeded)
 
 
-async def test_a_quick_run_is_told_by_its_end_alone(app: App, store: FaultyStore) -> None:
+async def test_of_a_quick_run_only_the_end_is_reported(app: App, store: FaultyStore) -> None:
     @app.job
     async def quick() -> None: ...
 

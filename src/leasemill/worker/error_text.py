@@ -1,4 +1,4 @@
-"""An exception as text that can be kept: what it was, what caused it, and where each was raised.
+"""An exception as text for the record: what it was, what caused it, and where each was raised.
 
 The first line names the exception and its causes: it is what lists show and what failures are grouped by. Then come,
 for the exception and for each cause, the rest of its message and its deepest frames. At most 8 KiB, shared so that the
@@ -20,7 +20,7 @@ HEADLINE_LENGTH: Final = 200
 FRAMES: Final = 8
 CAUSE_FRAMES: Final = 4
 LINKED_SHOWN: Final = 7
-"""Causes and sub-exceptions that are told; of more, the first and the latest."""
+"""Causes and sub-exceptions that are shown; of more, the first and the latest."""
 LINKED_IN_FIRST_LINE: Final = 3
 LINKED_WALKED: Final = 100
 SUB_EXCEPTIONS: Final = 3
@@ -119,13 +119,13 @@ def _section(relation: str, error: BaseException, frames: int) -> tuple[str, lis
 def _clipped(head: str, frames: list[str], most: int) -> str:
     head = _cut(head, max(most // 2, most - sum(len(one.encode()) + 1 for one in frames)))
     left = most - len(head.encode())
-    kept: list[str] = []
+    shown: list[str] = []
     for frame in reversed(frames):  # the deepest are where it happened
         left -= len(frame.encode()) + 1
         if left < 0:
             break
-        kept.append(frame)
-    return "\n".join([*([head] if head else []), *reversed(kept)])
+        shown.append(frame)
+    return "\n".join([*([head] if head else []), *reversed(shown)])
 
 
 def _encodable(text: str) -> str:

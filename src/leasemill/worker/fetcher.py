@@ -9,7 +9,8 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping
-from typing import Final
+from enum import Enum, auto
+from typing import Any, Final
 
 from leasemill.errors import Unavailable
 from leasemill.kernel import commands as c
@@ -26,6 +27,12 @@ log = logging.getLogger("leasemill.worker")
 CLAIM_MOST: Final = 1_000
 POLL_S: Final = 1.0
 """How long to wait for a notification before claiming anyway."""
+
+
+class Wait(Enum):
+    ROOM = auto()
+    JOBS = auto()
+    TIME = auto()
 
 
 class Fetcher:
@@ -53,28 +60,24 @@ class Fetcher:
         self._times = times
         self._is_stopping = False
         self._must_claim = False
-        self._waits_for_room: asyncio.Future[None] | None = None
-        self._waits_for_jobs: asyncio.Future[bool] | None = None
-        self._sleeps: asyncio.Future[None] | None = None
+        self._waiting: asyncio.Future[Any] | None = None
+        self._waits_for = Wait.TIME
 
     def stop(self) -> None:
         """Claim no more; `run` returns when a claim under way has been answered."""
         self._is_stopping = True
-        self.room_changed()
-        self.wake()
-        if self._sleeps is not None:
-            self._sleeps.cancel()
+        if self._waiting is not None:
+            self._waiting.cancel()
 
     def room_changed(self) -> None:
-        waiter = self._waits_for_room
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
+        if self._waiting is not None and self._waits_for is Wait.ROOM:
+            self._waiting.cancel()
 
     def wake(self) -> None:
         """Something changed that may have made a job claimable: do not go on waiting."""
         self._must_claim = True
-        if self._waits_for_jobs is not None:
-            self._waits_for_jobs.cancel()
+        if self._waiting is not None and self._waits_for is Wait.JOBS:
+            self._waiting.cancel()
 
     async def run(self, runner: Runner) -> None:
         """Until it is stopped or, when draining, nothing is left to do."""
@@ -84,7 +87,7 @@ class Fetcher:
             while not self._is_stopping:
                 size = min(runner.room(), CLAIM_MOST)
                 if size == 0:
-                    await self._wait_for_room()
+                    await self._wait(Wait.ROOM, asyncio.get_running_loop().create_future())
                     continue
                 self._must_claim = False
                 had_nothing_left = runner.has_nothing_left
@@ -153,13 +156,6 @@ class Fetcher:
         *tokens, request = self._store.entropy.tokens(size + 1)
         return c.Claim(self._worker_id, order, size, tokens, request, self._kinds)
 
-    async def _wait_for_room(self) -> None:
-        self._waits_for_room = asyncio.get_running_loop().create_future()
-        try:
-            await self._waits_for_room
-        finally:
-            self._waits_for_room = None
-
     async def _wait_for_jobs(self, watch: Watch) -> bool:
         """True if it was time that ended the wait: then something may be due."""
         if self._must_not_wait():
@@ -171,12 +167,7 @@ class Fetcher:
         if self._must_not_wait():
             return False
         waiting = asyncio.ensure_future(watch.wait_async(pacing.idle_s(due_in_us, POLL_S)))
-        self._waits_for_jobs = waiting
-        try:
-            await asyncio.wait([waiting])
-        finally:
-            self._waits_for_jobs = None
-            waiting.cancel()
+        await self._wait(Wait.JOBS, waiting)
         if waiting.cancelled():
             return False
         try:
@@ -189,11 +180,14 @@ class Fetcher:
         return self._must_claim or self._is_stopping
 
     async def _sleep(self, seconds: float) -> None:
-        if seconds <= 0 or self._is_stopping:
-            return
-        self._sleeps = asyncio.ensure_future(asyncio.sleep(seconds))
+        if seconds > 0 and not self._is_stopping:
+            await self._wait(Wait.TIME, asyncio.ensure_future(asyncio.sleep(seconds)))
+
+    async def _wait(self, waits_for: Wait, future: asyncio.Future[Any]) -> None:
+        """Until the future is done, or cancelled because what is waited for is there."""
+        self._waiting, self._waits_for = future, waits_for
         try:
-            await asyncio.wait([self._sleeps])
+            await asyncio.wait([future])
         finally:
-            self._sleeps.cancel()
-            self._sleeps = None
+            self._waiting = None
+            future.cancel()

@@ -45,7 +45,7 @@ def call_sync(run: Run, jitter: float) -> Report:
 
 
 def success(run: Run, value: object) -> Report:
-    """The handler returned. Its effects stand, so a result that cannot be kept is no reason to run it again (F9)."""
+    """The handler returned. Its effects stand, so a result that cannot be stored is no reason to run it again (F9)."""
     lease, job = run.lease, run.handler
     if value is None and job.arguments.may_return_none:
         return c.AckReport(lease.job.id, lease.token)

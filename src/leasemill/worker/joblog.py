@@ -54,12 +54,10 @@ class JobLog:
         self._failures_named = 0
         self._has_unnamed_failures = False
         self._sums: dict[tuple[str, str], _Sum] = {}
-        self._successes: dict[str, _Sum] = {}
-        """Those of `_sums` that succeeded, by their kind."""
         self._timer: asyncio.TimerHandle | None = None
 
     def succeeded(self, run: Run) -> None:
-        found = self._successes.get(run.lease.job.kind)
+        found = self._sums.get((run.lease.job.kind, _SUCCEEDED))
         if found is not None and found.count >= SAMPLES:  # the way of most when there are many: two numbers
             found.count += 1
             self._ended += 1
@@ -117,8 +115,6 @@ class JobLog:
         found = self._sums.get(key)
         if found is None:
             found = self._sums[key] = _Sum()
-            if how is _SUCCEEDED:
-                self._successes[key[0]] = found
         found.count += 1
         if found.count <= SAMPLES:
             found.seconds.append(run.ended_at - run.started_at)
@@ -140,7 +136,7 @@ class JobLog:
         self._timer = None
         self._ended = self._failures_named = 0
         self._has_unnamed_failures = False
-        self._sums, self._successes = {}, {}
+        self._sums = {}
 
     def _log_sums(self, elapsed_s: float) -> None:
         largest = sorted(self._sums.items(), key=lambda item: (-item[1].count, item[0]))

@@ -1,4 +1,4 @@
-"""What a worker counts. Plain numbers that only rise, but for the few that say how it stands now."""
+"""What a worker counts. Plain numbers that only rise, but for the few about the present."""
 
 from __future__ import annotations
 

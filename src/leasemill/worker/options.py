@@ -1,14 +1,24 @@
-"""What a worker is given, checked: a mistake is refused before it claims anything."""
+"""What a worker is given: checked when it is made, logged when it starts."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
+from typing import Final
 
+from leasemill import __version__
 from leasemill.api.app import App
+from leasemill.api.logs import DETAILS
 from leasemill.api.policy import Duration, is_whole, microseconds
 from leasemill.errors import Invalid
 from leasemill.kernel.limits import check_name
 from leasemill.kernel.model import SECOND
+from leasemill.operator.wording import counted, listed
+
+log = logging.getLogger("leasemill.worker")
+
+NAMES_SHOWN: Final = 20
+"""Queues and kinds named when the worker starts."""
 
 
 def weights(app: App, queues: Mapping[str, int] | Iterable[str] | None) -> dict[str, int]:
@@ -40,3 +50,32 @@ def at_least(what: str, value: int, least: int) -> int:
 
 def seconds(what: str, duration: Duration | None) -> float | None:
     return None if duration is None else microseconds(what, duration) / SECOND
+
+
+def log_start(worker_id: str, app: App, queues: Mapping[str, int], concurrency: int) -> None:
+    """Name what the worker serves, and the handlers that cannot be called."""
+    names, kinds, store = list(queues), sorted(app.jobs), app.store.name
+    log.info(
+        "worker started: leasemill %s, store %s, queues %s, kinds %s, %s",
+        __version__,
+        store,
+        listed(names, NAMES_SHOWN),
+        listed(kinds, NAMES_SHOWN) or "none",
+        counted(concurrency, "slot"),
+        extra={
+            "worker": worker_id,
+            DETAILS: {
+                "version": __version__,
+                "store": store,
+                "queues": names[:NAMES_SHOWN],
+                "kinds": kinds[:NAMES_SHOWN],
+                "slots": concurrency,
+            },
+        },
+    )
+    for job in app.jobs.values():
+        try:
+            job.arguments.check()  # an annotation may name what is defined later; by now it must be
+        except Invalid as error:
+            fields = {"worker": worker_id, "kind": job.kind}
+            log.error("jobs of kind %r cannot run here: %s", job.kind, error, extra=fields)

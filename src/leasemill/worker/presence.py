@@ -97,7 +97,7 @@ class WorkerPresence:
         if first is None:
             return
         log.warning(
-            "a worker of this id was at work a moment ago (host %s, pid %d): waiting until it is surely gone",
+            "worker id was in use moments ago (host %s, pid %d): waiting until that worker is gone",
             first.host,
             first.pid,
             extra={"worker": self._worker_id},

@@ -82,10 +82,10 @@ class LastResort:
         left = sorted(thread.name for thread in threading.enumerate() if thread not in own and not thread.daemon)
         log.log(
             logging.WARNING if self.exit_code == 0 else logging.CRITICAL,
-            "the shutdown timeout is over and %s: the process ends itself with exit code %d%s",
-            "something keeps the process alive" if self.has_finished else "the worker has not stopped",
+            "shutdown timeout exceeded, %s: ending the process with exit code %d%s",
+            "the process is kept alive" if self.has_finished else "the worker has not stopped",
             self.exit_code,
-            f"; threads that still run: {', '.join(left)}" if left else "",
+            f"; threads still running: {', '.join(left)}" if left else "",
             extra={"worker": self._worker_id},
         )
         for handler in logging.getLogger().handlers:

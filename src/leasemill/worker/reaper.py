@@ -63,10 +63,10 @@ class Reaper:
             is_dead = expiration.state is JobState.DEAD
             log.log(
                 logging.ERROR if is_dead else logging.WARNING,
-                "lease of worker %s had expired for %.1f s: the job is %s",
+                "lease of worker %s expired %.1f s ago: the job is %s",
                 expiration.worker,
                 stuck_s,
-                "quarantined, it ended too many runs this way" if is_dead else expiration.state,
+                "quarantined after too many expirations" if is_dead else expiration.state,
                 extra={"job": expiration.job_id, "attempt": expiration.attempt, "worker": self._worker_id},
             )
 

@@ -37,7 +37,7 @@ class WorkerRecord(Struct, frozen=True):
     mismatched: dict[str, int] = {}
     """Kinds of jobs that it gave back because its code cannot run them, and how many times."""
     instance: str = ""
-    """Tells two workers of one id apart."""
+    """Distinguishes two workers of one id."""
     stuck: list[RunningJob] = []
     """Slots taken by handlers whose job has timed out or was lost, and that have not returned."""
 

@@ -275,7 +275,7 @@ class Reporter:
     def _refused(self, run: Run, lost: c.Lost) -> None:
         self._metrics.refused += 1
         log.warning(
-            "%s refused, the lease is not ours: %s; the latest attempt is %d",
+            "%s refused, lease not held (%s): the latest attempt is %d",
             lost.verb,
             lost.reason,
             lost.current_attempt,

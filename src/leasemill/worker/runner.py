@@ -130,7 +130,7 @@ class Runner:
     def _put_off(self, run: Run) -> None:
         """An earlier run of this job goes on in this worker: two at a time are one too many."""
         log.warning(
-            "job given back for a while: its attempt %d has not returned in this worker",
+            "job given back: its attempt %d is still running in this worker",
             self._slots.left[run.lease.job.id].lease.attempt,
             extra=run.log_fields,
         )
@@ -246,7 +246,7 @@ class Runner:
         if run.left_at is not None:
             del self._slots.left[run.lease.job.id]
             if run.is_stuck:
-                log.warning("the handler has returned: its slot is free again", extra=run.log_fields)
+                log.warning("handler has returned: its slot is free again", extra=run.log_fields)
         if self._slots.queued:
             self._fill()
         else:

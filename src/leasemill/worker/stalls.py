@@ -116,7 +116,7 @@ class Stalls:
     # In the thread -----------------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Find out what blocks the loop, if something does; say so when it lasts."""
+        """Find out what blocks the loop, if something does; log it when it lasts."""
         alive_at = self._alive_at
         stalled_s = self._monotonic() - alive_at
         if stalled_s < LOOK_S:
@@ -150,7 +150,7 @@ class Stalls:
             "the event loop has been blocked for %.1f s by %s: no async handler runs meanwhile; "
             "make it a plain `def` handler, or call what blocks with asyncio.to_thread\n%s",
             stalled_s,
-            "a task or callback that is no handler's" if run is None else f"the handler of {run.lease.job.kind}",
+            "a task or callback outside the handlers" if run is None else f"the handler of {run.lease.job.kind}",
             _stack(frame, run),
             extra=fields,
         )

@@ -53,8 +53,13 @@ class Times:
         if policies == self._policies:
             return False
         self._policies = dict(policies)
-        self._terms = settled(self._kinds, self._policies)
-        self.shortest_lease_s = shortest_lease_s(self._terms.values())
+        self._terms = {  # I5: of every kind in every queue, a job's own policy left out
+            (kind, queue): settle(None, queue_policy, kind_policy)
+            for kind, kind_policy in (self._kinds or {"": Policy()}).items()
+            for queue, queue_policy in self._policies.items()
+        }
+        self._shortest = min(self._terms, key=lambda which: self._terms[which].lease_ttl_us)
+        self.shortest_lease_s = self._terms[self._shortest].lease_ttl_us / SECOND
         return True
 
     @property
@@ -65,29 +70,43 @@ class Times:
 
     @property
     def reaper_s(self) -> float:
-        fitting_s = default_reaper_s(self.shortest_lease_s)
-        given_s = self._reaper_s
-        return given_s if given_s is not None and given_s < self.shortest_lease_s else fitting_s
+        given_s, lease_s = self._reaper_s, self.shortest_lease_s
+        return given_s if given_s is not None and given_s < lease_s else default_reaper_s(lease_s)
 
     @property
     def shutdown_s(self) -> float:
         given_s = self._shutdown_s
         return default_shutdown_s(self.shortest_lease_s) if given_s is None else min(given_s, self.shortest_lease_s)
 
-    def broken_rules(self) -> list[str]:
-        return broken_rules(
-            self._terms, heartbeat_s=self._heartbeat_s, reaper_s=self._reaper_s, shutdown_s=self._shutdown_s
-        )
-
     def check(self) -> None:
         broken = self.broken_rules()
         if broken:
             raise Invalid("\n".join(broken))
 
-
-def shortest_lease_s(terms: Iterable[Terms]) -> float:
-    """The shortest lease these terms can grant."""
-    return min((it.lease_ttl_us for it in terms), default=Terms().lease_ttl_us) / SECOND
+    def broken_rules(self) -> list[str]:
+        """One sentence for each rule that does not hold; a default always fits."""
+        heartbeat_s, reaper_s, shutdown_s = self._heartbeat_s, self._reaper_s, self._shutdown_s
+        lease_s = self.shortest_lease_s
+        lease = f"the shortest lease, {lease_s:g} s ({_where(*self._shortest)})"
+        sentences = []
+        if heartbeat_s is not None and not 0 < heartbeat_s < lease_s / 3:
+            sentences.append(
+                f"heartbeat interval {heartbeat_s:g} s must be more than 0 and less than a third of {lease}: "
+                f"write at most {lease_s * BEAT_FRACTION:g}, or leave it out"
+            )
+        if reaper_s is not None and not 0 < reaper_s < lease_s:
+            sentences.append(
+                f"reaper interval {reaper_s:g} s must be more than 0 and less than {lease}: "
+                f"write {default_reaper_s(lease_s):g}, or leave it out"
+            )
+        if shutdown_s is not None and not 0 <= shutdown_s <= lease_s:
+            sentences.append(
+                f"shutdown timeout {shutdown_s:g} s must not be negative nor longer than {lease}: "
+                f"write {default_shutdown_s(lease_s):g}, or leave it out"
+            )
+        for (kind, queue), terms in self._terms.items():
+            sentences += _broken_terms(_where(kind, queue), terms)
+        return sentences
 
 
 def default_reaper_s(lease_s: float) -> float:
@@ -121,49 +140,6 @@ def shutdown_plan(now: float, limit_s: float, *, waits_for_handlers: bool = True
     grace_until = reports_until - min(LAST_REPORTS_S, limit_s / 6)
     handlers_until = grace_until - min(STOP_GRACE_S, limit_s / 6)
     return ShutdownPlan(handlers_until, grace_until, reports_until, closing_until, gone_by)
-
-
-def settled(kinds: Mapping[str, Policy], queues: Mapping[str, Policy | None]) -> dict[tuple[str, str], Terms]:
-    """What holds for every kind in every queue (I5), a job's own policy left out: by kind and queue."""
-    return {
-        (kind, queue): settle(None, queue_policy, kind_policy)
-        for kind, kind_policy in (kinds or {"": Policy()}).items()
-        for queue, queue_policy in (queues or {"": None}).items()
-    }
-
-
-def broken_rules(
-    terms: Mapping[tuple[str, str], Terms],
-    *,
-    heartbeat_s: float | None,
-    reaper_s: float | None,
-    shutdown_s: float | None,
-) -> list[str]:
-    """One sentence for each rule that does not hold; None for a time stands for its default, which always fits."""
-    if not terms:
-        return []
-    (kind, queue), shortest = min(terms.items(), key=lambda item: item[1].lease_ttl_us)
-    lease_s = shortest.lease_ttl_us / SECOND
-    lease = f"the shortest lease, {lease_s:g} s ({_where(kind, queue)})"
-    sentences = []
-    if heartbeat_s is not None and not 0 < heartbeat_s < lease_s / 3:
-        sentences.append(
-            f"heartbeat interval {heartbeat_s:g} s must be more than 0 and less than a third of {lease}: "
-            f"write at most {lease_s * BEAT_FRACTION:g}, or leave it out"
-        )
-    if reaper_s is not None and not 0 < reaper_s < lease_s:
-        sentences.append(
-            f"reaper interval {reaper_s:g} s must be more than 0 and less than {lease}: "
-            f"write {default_reaper_s(lease_s):g}, or leave it out"
-        )
-    if shutdown_s is not None and not 0 <= shutdown_s <= lease_s:
-        sentences.append(
-            f"shutdown timeout {shutdown_s:g} s must not be negative nor longer than {lease}: "
-            f"write {default_shutdown_s(lease_s):g}, or leave it out"
-        )
-    for (of_kind, in_queue), it in terms.items():
-        sentences += _broken_terms(_where(of_kind, in_queue), it)
-    return sentences
 
 
 def _broken_terms(where: str, terms: Terms) -> list[str]:

@@ -132,7 +132,7 @@ class Watchdog:
         self.note_loss(run, reason or "it could not be extended in time")
         run.phase = Phase.ENDED
         if reason is None:
-            # The store was not heard. Giving the job back frees it at once, or leaves a record that it came too late.
+            # The store did not answer. Giving the job back frees it at once, or leaves a record that it came too late.
             self._reporter.give_back(run)
         self._leave(run)
         self._cancel(run)
@@ -214,7 +214,7 @@ class Watchdog:
         self._metrics.stuck_runs += 1
         stuck = self._slots.stuck
         log.error(
-            "the handler has not returned since its job %s: its slot is stuck, %d of %d slots are",
+            "handler has not returned since its job %s: its slot is stuck (%d of %d slots)",
             "timed out" if run.stop is Stop.TIMEOUT else "was lost",
             stuck,
             self._slots.size,

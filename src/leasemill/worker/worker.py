@@ -1,7 +1,7 @@
 """`Worker`: puts the parts together, runs them, and takes them down again in the right order.
 
 A job goes fetcher -> runner -> handler -> reporter; the heartbeat extends its lease meanwhile. When the worker stops,
-claims stop first, then handlers, then reports; leases are kept alive until the last report is answered. What must never
+claims stop first, then handlers, then reports; leases are extended until the last report is answered. What must never
 happen: an end of the worker because the store is unavailable for a while.
 """
 
@@ -16,15 +16,13 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from leasemill import __version__
 from leasemill.api.app import App
-from leasemill.api.logs import DETAILS
 from leasemill.api.policy import Duration, ReaperPreset, reaper_s
 from leasemill.errors import Invalid, Unavailable, WorkerStuck
 from leasemill.kernel import commands as c
 from leasemill.kernel.limits import check_text
 from leasemill.kernel.model import Policy
-from leasemill.operator.wording import counted, listed
+from leasemill.operator.wording import counted
 from leasemill.store.backoff import backoff_s
 from leasemill.store.presence import new_worker_id
 from leasemill.worker import pacing, presence
@@ -32,7 +30,7 @@ from leasemill.worker.fetcher import Fetcher
 from leasemill.worker.heartbeat import Heartbeat
 from leasemill.worker.housekeeping import Chore, Housekeeping
 from leasemill.worker.metrics import Metrics
-from leasemill.worker.options import at_least, seconds, weights
+from leasemill.worker.options import at_least, log_start, seconds, weights
 from leasemill.worker.presence import WorkerPresence
 from leasemill.worker.reaper import Reaper
 from leasemill.worker.reporter import Reporter
@@ -51,8 +49,6 @@ log = logging.getLogger("leasemill.worker")
 POLICIES_S: Final = 5.0
 ID_CHECK_S: Final = 10.0
 QUEUES_READ: Final = 10_000
-NAMES_SHOWN: Final = 20
-"""Queues and kinds named when the worker starts."""
 
 
 class Worker:
@@ -234,7 +230,7 @@ class Worker:
         self._background_left = len(background)
         for part in background:
             part.start()
-        self._log_start()
+        log_start(self.id, self.app, self.queues, self.concurrency)
         fetching = asyncio.create_task(self._fetcher.run(self._runner))
         stopping = asyncio.create_task(self.shutdown.begun())
         try:
@@ -282,33 +278,6 @@ class Worker:
             log.warning(
                 "%s could not be sent: %s will expire", counted(left, "report"), leases, extra={"worker": self.id}
             )
-
-    def _log_start(self) -> None:
-        queues, kinds = list(self.queues), sorted(self.app.jobs)
-        log.info(
-            "worker started: leasemill %s, store %s, queues %s, kinds %s, %s",
-            __version__,
-            self._store.name,
-            listed(queues, NAMES_SHOWN),
-            listed(kinds, NAMES_SHOWN) or "none",
-            counted(self.concurrency, "slot"),
-            extra={
-                "worker": self.id,
-                DETAILS: {
-                    "version": __version__,
-                    "store": self._store.name,
-                    "queues": queues[:NAMES_SHOWN],
-                    "kinds": kinds[:NAMES_SHOWN],
-                    "slots": self.concurrency,
-                },
-            },
-        )
-        for job in self.app.jobs.values():
-            try:
-                job.arguments.check()  # an annotation may name what is defined later; by now it must be
-            except Invalid as error:
-                fields = {"worker": self.id, "kind": job.kind}
-                log.error("jobs of kind %r cannot run here: %s", job.kind, error, extra=fields)
 
     # What its parts report ---------------------------------------------------------------------------------------
 
