@@ -26,10 +26,16 @@ from leasemill.testing.postgres import PostgresServer
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 SOURCE: Final = ROOT / "src"
-FILES: Final = {file.stem: file for file in (SOURCE / "leasemill/store/postgres").rglob("*.sql")}
+EXACT_PATH: Final = SOURCE / "leasemill/store/postgres/exact"
+FILES: Final = {file.name: file for file in EXACT_PATH.glob("*.py")} | {
+    file.stem: file for file in (SOURCE / "leasemill/store/postgres").rglob("*.sql")
+}
 CONFORMANCE: Final = "tests/store/postgres/test_postgres_conformance.py"
 LOCKED: Final = "tests/store/postgres/test_locked_rows.py"
 BLOCKS: Final = "tests/store/postgres/test_guards.py"
+EXACT: Final = "tests/store/postgres/test_exact.py"
+ISOLATION: Final = "tests/store/postgres/test_isolation.py"
+WORK_LEASE: Final = "tests/store/postgres/test_work_lease.py"
 LONGEST_S: Final = 300
 
 TOKEN: Final = "\n        and token = ({tokens}::text[])[width_bucket(no, {nos}::int8[])]"
@@ -53,7 +59,14 @@ MUTATIONS: Final = (
     # Reports
     Mutation("ack checks no token", "L2 I2", "ack", TOKEN, ""),
     Mutation("ack checks no time", "L1 L3", "ack", HELD_OR_COMMITTED, ""),
-    Mutation("ack ends a lane's head and leaves its lane", "N4", "ack", " and lane is null", "", BLOCKS),
+    Mutation(
+        "ack ends a lane's head and leaves its lane",
+        "N4",
+        "ack",
+        "(lane is null or (queue, lane) in",
+        "(true or (queue, lane) in",
+        EXACT,
+    ),
     Mutation("ack keeps no result", "X7", "ack", "then given_result else result end", "then result else result end"),
     Mutation(
         "ack replaces the result of a commit",
@@ -62,9 +75,14 @@ MUTATIONS: Final = (
         "then given_result else result end",
         "then given_result else given_result end",
     ),
-    Mutation("ack of a lane's head checks no token", "L2 I2", "ack_in_lane", TOKEN, "", BLOCKS),
-    Mutation("ack of a lane's head checks no time", "L1 L3", "ack_in_lane", HELD_OR_COMMITTED, "", BLOCKS),
-    Mutation("ack of an offset checks no token", "N12 L2 I2", "ack_offset", " and token = {token}::text", "", BLOCKS),
+    Mutation(
+        "ack of a lane's head locks no lane",
+        "N4",
+        "ack",
+        "lane = given.lane for update",
+        "lane = given.lane",
+        ISOLATION,
+    ),
     Mutation("nack checks no token", "L2 I2", "nack", TOKEN, ""),
     Mutation("nack checks no time", "L1 L3", "nack", HELD, ""),
     Mutation("nack takes back a commit", "X5", "nack", " and committed_at is null", ""),
@@ -230,13 +248,66 @@ MUTATIONS: Final = (
         "order by waiting.turn limit 1",
         "order by waiting.turn desc limit 1",
     ),
+    # The exact path
     Mutation(
-        "a finished offset is acquired again",
+        "a decision locks no lane",
+        "N12",
+        "lock",
+        "from made) is not null\n        for update",
+        "from made) is not null",
+        WORK_LEASE,
+    ),
+    Mutation(
+        "a decision locks no lease",
+        "X6",
+        "lock",
+        "leases.no = concerned.no for update",
+        "leases.no = concerned.no",
+        LOCKED,
+    ),
+    Mutation(
+        "a lane is not made before it is used",
         "N8",
-        "acquire",
-        "not coalesce(finished @> {offset}::int8, false) and ",
+        "lock",
+        "select queue, lane from touched where {makes_lanes}::bool order",
+        "select queue, lane from touched where false order",
+    ),
+    Mutation("a row that has gone is not noticed", "O1 C1", "save.py", "counts.append(", "str(", EXACT),
+    Mutation(
+        "a lease that was not locked is ended",
+        "O1 X4",
+        "decide.py",
+        "row.no in known and row.no not in nos",
+        "False",
+        EXACT,
+    ),
+    Mutation(
+        "a queue's mode is changed",
+        "I7",
+        "save.py",
+        "where queues.mode is null or excluded",
+        "where true or excluded",
+        EXACT,
+    ),
+    Mutation("a refusal is saved without its attempt", "L5", "rows.py", "        attempt=refusal.attempt,\n", ""),
+    Mutation(
+        "a final failure is saved as any other", "F2", "rows.py", "is_final=execution.is_final,", "is_final=False,"
+    ),
+    Mutation(
+        "a lane forgets its finished offsets",
+        "N10 N8",
+        "save.py",
+        "            finished=ranges_text(lane.finished),\n",
         "",
     ),
+    Mutation(
+        "an offset that finished is kept for ever",
+        "N10",
+        "save.py",
+        "returning no, slot, finished_at",
+        "and false returning no, slot, finished_at",
+    ),
+    Mutation("what an operator did is not recorded", "O8", "save.py", "for one in state.actions]", "for one in ()]"),
     # Retention
     Mutation(
         "retention goes by number alone",
@@ -255,7 +326,7 @@ def mutated(wanted: Mutation) -> str:
     """The changed statement; the text must be found exactly once."""
     text = FILES[wanted.file].read_text()
     if text.count(wanted.old) != 1:
-        raise ValueError(f"{wanted.name}: in {wanted.file}.sql {text.count(wanted.old)} times, not once:\n{wanted.old}")
+        raise ValueError(f"{wanted.name}: in {wanted.file} {text.count(wanted.old)} times, not once:\n{wanted.old}")
     return text.replace(wanted.old, wanted.new)
 
 

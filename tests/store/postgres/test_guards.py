@@ -16,7 +16,6 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, JobSpec, JobState, LossReason
 from leasemill.store.postgres.admin.check import check
 from leasemill.store.postgres.store import PostgresStore
-from leasemill.store.postgres.verbs import ack
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.rules import rule
 
@@ -67,17 +66,6 @@ def test_a_lanes_head_does_not_succeed_after_its_lease_has_ended(store: Postgres
     (lease,) = store.claim("w", ["q"], 1)
     clock.advance(s=LEASE_S)
     assert reason(*store.ack([c.AckReport("head", lease.token)])) is LossReason.EXPIRED
-
-
-@rule("L2", "I2", "N12")
-def test_the_statement_that_ends_an_offset_needs_its_token(store: PostgresStore) -> None:
-    (acquired,) = store.acquire([c.AcquireRequest("offsets", "a", 1, "w", "token")])
-    assert isinstance(acquired, c.Acquired)
-    job_id = acquired.lease.job.id
-    with store._pool.connect() as connection:
-        report = c.AckReport(job_id, "another")
-        assert ack.ack_offset(store._database, connection, report, "offsets", "a") == {}
-        assert ack.ack_offset(store._database, connection, c.AckReport(job_id, "token"), "offsets", "a")
 
 
 @rule("X4", "L2")

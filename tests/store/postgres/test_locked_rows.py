@@ -15,7 +15,7 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, JobSpec, JobState, Policy
 from leasemill.store.postgres import admission
 from leasemill.store.postgres.admin.check import check
-from leasemill.store.postgres.exact.decide import decide
+from leasemill.store.postgres.exact.decide import Concern, decide
 from leasemill.store.postgres.store import RETENTION_EVERY_S, PostgresStore
 from leasemill.store.postgres.verbs import commit, enqueue
 from leasemill.store.postgres.wire.url import parse_url
@@ -230,7 +230,7 @@ def test_a_commit_with_follow_ups_in_its_own_lane_and_a_cancel_of_its_job_meet_n
             try:
                 with store._pool.connect() as connection:
                     command = c.Cancel(["head"], "ada", "because")
-                    ended.extend(decide(store._database, connection, command, ids=["head"]))
+                    ended.extend(decide(store._database, connection, command, Concern(["head"])))
             except psycopg.Error as error:
                 ended.append(error)
 

@@ -9,7 +9,7 @@ import pytest
 
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, JobSpec, JobState, Policy, Terms
-from leasemill.store.postgres.rows import ABBREVIATED, terms_numbers
+from leasemill.store.postgres.exact.rows import NOT_WRITTEN, terms_numbers
 from leasemill.store.postgres.store import PostgresStore
 from leasemill.store.postgres.verbs import claim
 from leasemill.store.postgres.wire.arrays import int8s
@@ -31,9 +31,47 @@ def later_release(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @rule("I5")
-def test_null_terms_are_these_numbers_in_every_version() -> None:
+def test_terms_that_an_earlier_version_did_not_write_are_these_numbers() -> None:
     """A change here would change leases and executions that were written before."""
-    assert terms_numbers(ABBREVIATED) == [3, 30_000_000, 90_000_000, 5, 500_000, 30_000_000, 0]
+    assert terms_numbers(NOT_WRITTEN) == [3, 30_000_000, 90_000_000, 5, 500_000, 30_000_000, 0]
+
+
+@rule("I5", "L9", "F1")
+def test_leases_of_an_earlier_version_are_extended_fail_and_end_by_the_terms_it_left_out(
+    postgres_url: str, schema: str, admin: psycopg.Connection[Any], later_release: Any
+) -> None:
+    clock = ManualClock()
+    with PostgresStore(postgres_url, clock=clock) as store:
+        store.enqueue([JobSpec(one, "q", "k") for one in ("ended", "extended", "failed")])
+        ended, extended, failed = store.claim("w", ["q"], 3)
+        admin.execute(f"update {schema}.leases set terms = null".encode())
+        later_release()
+        clock.advance(s=10)
+        assert store.extend([c.LeaseRef("extended", extended.token)]) == [
+            c.Extended("extended", clock.now() + NOT_WRITTEN.lease_ttl_us)
+        ]
+        assert store.nack([c.NackReport("failed", failed.token, "broke", jitter=0.5)]) == [
+            c.Nacked("failed", JobState.READY, 1, clock.now() + NOT_WRITTEN.backoff_base_us // 2)
+        ]
+        assert store.ack([c.AckReport("ended", ended.token)]) == [c.Acked("ended")]
+        job = store.job("ended")
+        assert job is not None
+        assert job.executions[-1].terms == NOT_WRITTEN
+
+
+@rule("I5")
+def test_terms_are_written_with_every_lease_and_every_execution(
+    postgres_url: str, schema: str, admin: psycopg.Connection[Any]
+) -> None:
+    with PostgresStore(postgres_url) as store:
+        store.enqueue([JobSpec(one, "q", "k") for one in ("ended", "failed", "released", "held")])
+        ended, failed, released, _ = store.claim("w", ["q"], 4)
+        store.ack([c.AckReport("ended", ended.token)])
+        store.nack([c.NackReport("failed", failed.token, "broke", jitter=0.5)])
+        store.release([c.ReleaseReport("released", released.token)])
+        for table in ("leases", "executions"):
+            written = admin.execute(f"select distinct terms from {schema}.{table}".encode()).fetchall()
+            assert written == [(terms_numbers(Terms()),)]
 
 
 @rule("I5")

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
-from typing import Any
 
-import pytest
 from hypothesis import settings
 
-from leasemill.api.worklease import AcquireStatus, SucceedResult, SucceedStatus, WorkLease
-from leasemill.store.postgres.database import Database
+from leasemill.api.worklease import AcquireStatus, SucceedStatus, WorkLease
 from leasemill.store.postgres.store import PostgresStore
-from leasemill.store.postgres.wire.connections import Connection
 from leasemill.testing.conformance import DurableHarness
 from leasemill.testing.rules import rule
 from tests.worklease.machine import compare
@@ -54,29 +49,3 @@ def test_an_offset_that_lines_up_as_the_one_before_it_ends_is_never_stranded(pos
         view = one.lane("offsets", "A")
         assert view is not None
         assert view.finished == ((0, 148),)
-
-
-def test_the_offsets_of_a_domain_take_the_straight_path(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-    ask = Database.all
-
-    def noted(self: Database, connection: Connection, name: str, given: Mapping[str, Any]) -> list[Any]:
-        asked.append(name)
-        return ask(self, connection, name, given)
-
-    with PostgresStore(postgres_url) as store:
-        work = WorkLease(store, "offsets")
-        for offset in range(3):
-            if offset == 1:
-                monkeypatch.setattr(Database, "all", noted)
-            lease = work.try_acquire("A", offset).lease
-            assert lease is not None
-            work.succeed("A", lease.token)
-        assert asked == 2 * ["acquire", "lock_lanes", "ack_offset"]
-        asked.clear()
-        first, second = work.try_acquire("A", 3), work.try_acquire("A", 4)
-        assert (second.status, second.lease) == (AcquireStatus.ENQUEUED, None)
-        assert first.lease is not None
-        assert work.succeed("A", first.lease.token) == SucceedResult(SucceedStatus.NEXT_HINT, 4)
-        assert work.try_acquire("A", 4).status is AcquireStatus.ACQUIRED
-        assert asked == ["acquire", "acquire", "lock_lanes", "ack_offset", "acquire"]

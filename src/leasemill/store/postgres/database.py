@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping
 from hashlib import blake2b
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import psycopg
 from psycopg.rows import tuple_row
 
 from leasemill.store.expiries import Expiries
 from leasemill.store.postgres.positions import ExpiryPosition, Positions
-from leasemill.store.postgres.rows import Row
 from leasemill.store.postgres.wire.arrays import int8
-from leasemill.store.postgres.wire.connections import Connection
+from leasemill.store.postgres.wire.connections import Connection, Row
 from leasemill.store.postgres.wire.cursors import PlainCursor
 from leasemill.store.postgres.wire.statements import Statements
 from leasemill.store.sources import Clock
@@ -24,7 +23,16 @@ Steps: TypeAlias = Generator[tuple[str, Mapping[str, Any]], list[Row], AnswerT]
 
 RUN_CANCELLED: Final = "!cancelled"
 """What the channel of new jobs carries when a running job was cancelled: no queue has such a name."""
-NUMBERS_KEPT: Final = 100_000
+LEASES_REMEMBERED: Final = 100_000
+
+
+class Held(NamedTuple):
+    """What a claim found out about a job it granted a lease on: all of it stays as it is."""
+
+    job_id: str
+    no: int
+    queue: str
+    lane: str | None
 
 
 class Database:
@@ -37,16 +45,16 @@ class Database:
         self.positions = Positions()
         self.expiry_position = ExpiryPosition()
         self.claim_queues: set[str] = set()
-        self.numbers: dict[str, tuple[str, int]] = {}
+        self.leases: dict[str, Held] = {}
         self.channel = f"leasemill_{statements.schema}"
         self.admission_key = advisory_key(f"leasemill admission {statements.schema}")
         self.retention_key = advisory_key(f"leasemill retention {statements.schema}")
 
-    def remember(self, leases: Iterable[tuple[str, str, int]]) -> None:
-        """Tokens, their jobs and the jobs' numbers, so that reports need not ask for them."""
-        if len(self.numbers) > NUMBERS_KEPT:
-            self.numbers = {}
-        self.numbers.update((token, (job_id, no)) for token, job_id, no in leases)
+    def remember(self, leases: Iterable[tuple[str, Held]]) -> None:
+        """Leases granted here by their tokens: reports on them take the fast path."""
+        if len(self.leases) > LEASES_REMEMBERED:
+            self.leases = {}
+        self.leases.update(leases)
 
     def now(self) -> int | None:
         return None if self.clock is None else self.clock.now()
@@ -56,9 +64,13 @@ class Database:
             cursor.execute(*self.sent(name, given), binary=True)
             return cursor.fetchall()
 
+    def send(self, connection: Connection, name: str, given: Mapping[str, Any]) -> PlainCursor:
+        """For statements of a pipeline: the rows are there when it has ended."""
+        return PlainCursor(connection, row_factory=tuple_row).execute(*self.sent(name, given), binary=True)
+
     def do(self, connection: Connection, name: str, given: Mapping[str, Any]) -> None:
-        with PlainCursor(connection, row_factory=tuple_row) as cursor:
-            cursor.execute(*self.sent(name, given), binary=True)
+        with self.send(connection, name, given):
+            pass
 
     def one(self, connection: Connection, name: str, given: Mapping[str, Any]) -> Row:
         (row,) = self.all(connection, name, given)

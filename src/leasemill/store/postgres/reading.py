@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from leasemill.kernel import commands as c
 from leasemill.kernel.filter import JOBS_LOOKED_AT, fits, is_further
 from leasemill.kernel.model import UNSUCCESSFUL_STATES, Action, Job, JobState, QueueMode, Verb
 from leasemill.store.postgres.database import Database
-from leasemill.store.postgres.rows import Row, job_of, policy_of, ranges_of
+from leasemill.store.postgres.exact.rows import jobs_of, policy_of, ranges_of
+from leasemill.store.postgres.exact.tables import Read
 from leasemill.store.postgres.wire.arrays import int8, int8s, texts
-from leasemill.store.postgres.wire.connections import Connection
+from leasemill.store.postgres.wire.connections import Connection, Row
 
 LOOKED_AT_ONCE = 1_000
 MOST_INT8 = 2**63 - 1
+_read = msgspec.json.Decoder(Read).decode
 STATES = (JobState.READY, JobState.LEASED, JobState.SUCCEEDED, JobState.FAILED, JobState.DEAD, JobState.CANCELLED)
 
 
@@ -24,8 +28,14 @@ def read_jobs(
     database: Database, connection: Connection, *, nos: list[int] | None = None, ids: list[str] | None = None
 ) -> list[Job]:
     """Jobs by number or id, in the order of their sequence numbers."""
-    rows = database.all(connection, "read", {"nos": int8s(nos or []), "ids": texts(ids or [])})
-    return sorted((job_of(row)[1] for row in rows), key=lambda job: job.seq)
+    return sorted(_jobs(database, connection, nos=nos, ids=ids).values(), key=lambda job: job.seq)
+
+
+def _jobs(
+    database: Database, connection: Connection, *, nos: list[int] | None = None, ids: list[str] | None = None
+) -> dict[int, Job]:
+    (document,) = database.one(connection, "read", {"nos": int8s(nos or []), "ids": texts(ids or [])})
+    return jobs_of(_read(document))
 
 
 def list_jobs(database: Database, connection: Connection, query: c.ListJobs) -> c.JobPage:
@@ -125,8 +135,7 @@ def _lanes(
     given = {"queue": queue, "lane": lane, "blocked_only": blocked_only, "after": int8(after), "limit": int8(limit)}
     rows = database.all(connection, "list_lanes", given)
     heads = [row[1] for row in rows if row[1] is not None]
-    read = database.all(connection, "read", {"nos": int8s(heads), "ids": texts([])}) if heads else []
-    jobs = dict(job_of(row) for row in read)
+    jobs = _jobs(database, connection, nos=heads) if heads else {}
     return [
         (
             seq,

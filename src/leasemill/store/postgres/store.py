@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from leasemill.errors import Refused, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.machine import check
-from leasemill.kernel.model import ENDED_STATES, JobSpec
+from leasemill.kernel.model import ENDED_STATES, EXECUTIONS_KEPT, JobSpec
 from leasemill.kernel.verbs.acquire import offset_id
 from leasemill.kernel.verbs.redrive import redriven_states
 from leasemill.store.base import Store, Watch
@@ -26,12 +26,12 @@ from leasemill.store.ends import Cancellations, Ends, Subscription
 from leasemill.store.postgres import admission, reading, retention
 from leasemill.store.postgres.admin.migrate import applied, migrate, migrations
 from leasemill.store.postgres.database import Database
-from leasemill.store.postgres.exact.decide import decide
+from leasemill.store.postgres.exact.decide import Concern, decide, decide_found
 from leasemill.store.postgres.presence import PostgresPresence
 from leasemill.store.postgres.transactions.block import PostgresBlock
 from leasemill.store.postgres.transactions.messages import Messages
 from leasemill.store.postgres.transactions.using import BoundStore
-from leasemill.store.postgres.verbs import ack, acquire, claim, commit, enqueue, extend, nack, release, start
+from leasemill.store.postgres.verbs import ack, claim, commit, enqueue, extend, nack, release, start
 from leasemill.store.postgres.watermarks import Watermarks
 from leasemill.store.postgres.wire.arrays import int8
 from leasemill.store.postgres.wire.commit_connections import CommitConnections
@@ -50,7 +50,6 @@ ReportT = TypeVar("ReportT", c.StartReport, c.LeaseRef, c.AckReport, c.NackRepor
 FastPath = Callable[[Database, Connection, Sequence[Any]], Mapping[str, Any]]
 
 REPORTS_AT_ONCE: Final = 1_000
-LANE_TOKENS_KEPT: Final = 100_000
 RETENTION_EVERY_S: Final = 30.0
 RETENTION_BATCH: Final = 2_000
 LONGEST_RETENTION_S: Final = 5.0
@@ -80,8 +79,6 @@ class PostgresStore(Store):
         self._ends = Ends(self._nudge)
         self._cancellations = Cancellations()
         self._threads = Threads(self._options.pool_size, "leasemill-postgres")
-        self._lane_tokens: set[str] = set()
-        self._offset_lanes: dict[str, tuple[str, str]] = {}
         self._retained_at_s = time.monotonic()
         self._has_arrived = False
         self._watermarks = Watermarks(self._database)
@@ -201,7 +198,7 @@ class PostgresStore(Store):
 
         def work(connection: Connection) -> c.CommitOutcome | None:
             try:
-                return decide(self._database, connection, command, ids=[command.job_id])
+                return decide(self._database, connection, command, Concern([command.job_id]))
             except Moved:
                 return None
 
@@ -246,7 +243,9 @@ class PostgresStore(Store):
         if not claimed.leases and self._found_more(claimed, command.limit):
             claimed = self._claimed(command)
         self._has_arrived = claimed.has_arrived
-        self._remember(claimed.leases)
+        many = [lease for lease in claimed.leases if lease.attempt > EXECUTIONS_KEPT]
+        if many:
+            self._pool.run(lambda connection: claim.trim(database, connection, many))
         return claimed.leases
 
     def _claimed(self, command: c.Claim) -> claim.Claimed:
@@ -275,17 +274,6 @@ class PostgresStore(Store):
         except Unavailable as error:
             LOGGER.warning("admission to lanes postponed: %s", error)
 
-    def _remember(self, leases: Sequence[c.Lease]) -> None:
-        """Which leases are of lanes, so that their ack needs no second try; what executions are too many."""
-        if len(self._lane_tokens) > LANE_TOKENS_KEPT:
-            self._lane_tokens.clear()
-        self._lane_tokens.update(lease.token for lease in leases if lease.job.lane is not None)
-        many = [lease for lease in leases if lease.attempt > 100]
-        if many:
-            ids = [lease.job.id for lease in many]
-            attempts = {lease.job.id: lease.attempt for lease in many}
-            self._pool.run(lambda connection: claim.trim(self._database, connection, ids, attempts))
-
     def _do_start(self, command: c.Start) -> list[c.StartOutcome]:
         return self._reported(command.reports, start.start, c.Start)
 
@@ -293,26 +281,9 @@ class PostgresStore(Store):
         return self._reported(command.leases, extend.extend, c.Extend)
 
     def _do_ack(self, command: c.Ack) -> list[c.AckOutcome]:
-        return self._reported(command.reports, self._ack_straight, c.Ack)
-
-    def _ack_straight(
-        self, database: Database, connection: Connection, reports: Sequence[c.AckReport]
-    ) -> dict[str, c.AckOutcome]:
-        if len(reports) == 1 and (place := self._offset_lanes.pop(reports[0].token, None)) is not None:
-            outcomes = ack.ack_offset(database, connection, reports[0], *place)
-            database.numbers.pop(reports[0].token, None)
-            return outcomes
-        in_lanes = [report for report in reports if report.token in self._lane_tokens]
-        plain = [report for report in reports if report.token not in self._lane_tokens] if in_lanes else reports
-        outcomes = ack.ack(database, connection, plain) if plain else {}
-        in_lanes += [one for one in plain if one.job_id not in outcomes and one.token not in database.numbers]
-        if in_lanes:
-            outcomes |= ack.ack_in_lane(database, connection, in_lanes)
-            self._lane_tokens.difference_update(report.token for report in in_lanes)
-            self._signal.notify()
-        for report in reports:
-            database.numbers.pop(report.token, None)
-        return outcomes
+        answer = self._reported(command.reports, ack.ack, c.Ack)
+        self._signal.notify()
+        return answer
 
     def _do_nack(self, command: c.Nack) -> list[c.NackOutcome]:
         return self._reported(command.reports, nack.nack, c.Nack, wakes=True)
@@ -356,7 +327,7 @@ class PostgresStore(Store):
 
         def then(connection: Connection) -> Any:
             next(tries)
-            return decide(database, connection, make(rest), ids=[report.job_id for report in rest])
+            return decide(database, connection, make(rest), Concern([report.job_id for report in rest]))
 
         done = self._pool.run(first)
         if len(done) == len(reports):
@@ -375,7 +346,7 @@ class PostgresStore(Store):
 
         def work(connection: Connection) -> c.CommitOutcome:
             outcome = commit.commit(database, connection, command, channel=channel)
-            return outcome or decide(database, connection, command, ids=[command.job_id])
+            return outcome or decide(database, connection, command, Concern([command.job_id]))
 
         answer = self._pool.run(work)
         if any(followup.lane is not None for followup in command.followups):
@@ -407,7 +378,7 @@ class PostgresStore(Store):
 
         def work(connection: Connection) -> list[c.Expiration]:
             given = {"from_at": int8(from_at), "limit": int8(limit)}
-            return decide(database, connection, c.Expire(limit), find=("expired", given))
+            return decide_found(database, connection, c.Expire(limit), "expired", given)
 
         answer = self._pool.run(work)
         if answer:
@@ -416,29 +387,12 @@ class PostgresStore(Store):
 
     def _do_acquire(self, command: c.Acquire) -> list[c.AcquireOutcome]:
         requests = command.requests
-        if len(requests) == 1:
-            (request,) = requests
-            acquired = self._pool.run(lambda connection: acquire.acquire(self._database, connection, request))
-            if acquired is not None:
-                self._remember_offset(request, acquired)
-                return [acquired]
         ids = [offset_id(request.queue, request.lane, request.offset) for request in requests]
-        lanes = {(request.queue, request.lane) for request in requests}
-        queues = {request.queue for request in requests}
-        outcomes = self._decided(command, ids=ids, lanes=lanes, queues=queues, makes_lanes=True)
-        for request, outcome in zip(requests, outcomes, strict=True):
-            self._remember_offset(request, outcome)
-        return outcomes
-
-    def _remember_offset(self, request: c.AcquireRequest, outcome: c.AcquireOutcome) -> None:
-        """Which leases are of offsets, so that their ack needs no second try."""
-        if len(self._offset_lanes) > LANE_TOKENS_KEPT:
-            self._offset_lanes = {}
-        if isinstance(outcome, c.Acquired | c.AlreadyAcquired):
-            self._offset_lanes[outcome.lease.token] = request.queue, request.lane
+        lanes = list({(request.queue, request.lane): None for request in requests})
+        return self._decided(command, Concern(ids, lanes, makes_lanes=True))
 
     def _do_cancel(self, command: c.Cancel) -> list[c.CancelOutcome]:
-        return self._decided(command, ids=command.job_ids)
+        return self._decided(command, Concern(command.job_ids))
 
     def _do_redrive(self, command: c.Redrive) -> c.Operated:
         return self._swept(command, redriven_states(command), makes_lanes=True)
@@ -456,7 +410,7 @@ class PostgresStore(Store):
             if not ids:
                 return c.Operated((), after)
             narrowed = replace(command, filter=replace(command.filter, job_ids=ids))
-            operated = decide(database, connection, narrowed, ids=ids, makes_lanes=makes_lanes)
+            operated = decide(database, connection, narrowed, Concern(ids, makes_lanes=makes_lanes))
             return c.Operated(operated.job_ids, after)
 
         answer = self._pool.run(work, is_repeatable=False)
@@ -464,10 +418,10 @@ class PostgresStore(Store):
         return answer
 
     def _do_on_queue(self, command: c.Pause | c.Resume | c.SetPolicy) -> None:
-        self._decided(command, queues=[command.queue])
+        self._decided(command, Concern(queues=[command.queue]))
 
-    def _decided(self, command: c.Command[AnswerT], **concerns: Any) -> AnswerT:
-        answer = self._pool.run(lambda connection: decide(self._database, connection, command, **concerns))
+    def _decided(self, command: c.Command[AnswerT], concern: Concern) -> AnswerT:
+        answer = self._pool.run(lambda connection: decide(self._database, connection, command, concern))
         self._wake()
         return answer
 

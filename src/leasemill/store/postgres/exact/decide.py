@@ -1,77 +1,164 @@
-"""What the straight path leaves over is decided by the kernel itself, on the rows it concerns, under their locks.
+"""A command decided by the kernel, on the rows it concerns, under their locks: one transaction, two round trips.
 
-A transaction locks the lanes, then the jobs, in order; loads them into a small `State`; lets `kernel.machine.run`
-decide and apply; and writes the difference. So a rule that is not in SQL is not written twice either. What must never
-happen here: a decision of its own, or a write to a row that was not locked or checked (`Moved`: begin anew).
+Lock and load are sent together, and so are save and COMMIT. What is loaded becomes a small `State`; the kernel decides
+and applies; the difference is written. So a rule that is not in SQL is not written twice either. What must never happen
+here: a decision of its own, or a write to a row that was not locked or checked (`Moved`: try again).
 """
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, NamedTuple, TypeVar
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
+from psycopg.rows import tuple_row
 
-from leasemill.errors import QueueRefused
 from leasemill.kernel import commands as c
 from leasemill.kernel.ending import ended_jobs
 from leasemill.kernel.events import AnyEvent, ExecutionCommitted
 from leasemill.kernel.machine import run
-from leasemill.kernel.model import Job, JobState, QueueMode
+from leasemill.kernel.model import Job, JobState
 from leasemill.kernel.state import Lane, LaneKey, State, finished_at, hold, make_ready
 from leasemill.kernel.verbs.cancel import cancels_a_run
 from leasemill.store.postgres import admission, retention
 from leasemill.store.postgres.database import RUN_CANCELLED, Database
-from leasemill.store.postgres.exact import image
-from leasemill.store.postgres.rows import job_of, policy_of, ranges_of
+from leasemill.store.postgres.exact.rows import jobs_of, policy_of, ranges_of
+from leasemill.store.postgres.exact.save import Change, Image, difference, image, is_behind, saving
+from leasemill.store.postgres.exact.tables import LaneRow, QueueRow, Read, WaitingRow
 from leasemill.store.postgres.wire.arrays import int8, int8s, texts
-from leasemill.store.postgres.wire.connections import Connection, Moved
+from leasemill.store.postgres.wire.connections import BEGIN, Connection, Moved
+from leasemill.store.postgres.wire.cursors import PlainCursor
 
 AnswerT = TypeVar("AnswerT")
 BASE: Final = 2**62
 ADMISSION_TRIES: Final = 20
 
 
-class Loaded(Struct):
+class Concern(NamedTuple):
+    """Which jobs, lanes and queues a command is about, and no others."""
+
+    ids: Sequence[str] = ()
+    lanes: Sequence[LaneKey] = ()
+    queues: Sequence[str] = ()
+    makes_lanes: bool = False
+    """Jobs may be added to the lanes, or put back into them."""
+
+    def parameters(self) -> dict[str, Any]:
+        return {
+            "ids": texts(dict.fromkeys(self.ids)),
+            "lane_queues": texts([queue for queue, _ in self.lanes]),
+            "lanes": texts([lane for _, lane in self.lanes]),
+            "queues": texts(self.queues),
+            "makes_lanes": self.makes_lanes,
+            "draws": int8(len(self.ids) if self.makes_lanes else 0),
+        }
+
+
+class Locked(Struct, gc=False):
+    """What lock.sql has locked."""
+
+    lanes: list[tuple[str, str]] | None
+    nos: list[int] | None
+    queues: list[str] | None
+
+
+class Loaded(Read, gc=False):
+    """What load.sql returns."""
+
+    now: int
+    has_arrived: bool
+    queues: list[QueueRow] | None
+    lanes: list[LaneRow] | None
+    waiting: list[WaitingRow] | None
+    seqs: list[int]
+    fences: list[int]
+    turns: list[int]
+
+
+_locked = msgspec.json.Decoder(Locked).decode
+_loaded = msgspec.json.Decoder(Loaded).decode
+
+
+class Part(NamedTuple):
     """A part of the store as a kernel state, and the numbers of its rows."""
 
     state: State
     numbers: dict[str, int]
     turns: dict[str, int]
-    lanes: set[LaneKey]
-    now: int
 
 
-def decide(
-    database: Database,
-    connection: Connection,
-    command: c.Command[AnswerT],
-    *,
-    ids: Iterable[str] = (),
-    queues: Iterable[str] = (),
-    lanes: Iterable[LaneKey] = (),
-    makes_lanes: bool = False,
-    find: tuple[str, Mapping[str, Any]] | None = None,
+def decide(database: Database, connection: Connection, command: c.Command[AnswerT], concern: Concern) -> AnswerT:
+    with _transaction(connection):
+        locked, loaded = _lock_and_load(database, connection, concern)
+        return _decide(database, connection, command, locked, loaded)
+
+
+def decide_found(
+    database: Database, connection: Connection, command: c.Command[AnswerT], find: str, given: Mapping[str, Any]
 ) -> AnswerT:
-    """Carry out a command that concerns these jobs, queues and lanes, and no others.
+    """The jobs are those that the statement `find` names, with their lanes; it has locked both."""
+    with _transaction(connection):
+        with connection.pipeline():
+            connection.execute(BEGIN)
+            found = database.send(connection, find, given)
+        rows = found.fetchall()
+        if not rows:
+            connection.commit()
+            return run(State(), command, 0)[1]
+        ids = [job_id for job_id, *_ in rows]
+        lanes = [(queue, lane) for _, _, queue, lane in rows if lane is not None]
+        loaded = _loaded(database.one(connection, "load", Concern(ids).parameters())[0])
+        return _decide(database, connection, command, Locked(lanes, [no for _, no, *_ in rows], None), loaded)
 
-    `find`: the statement that locks the jobs and names them, in the same transaction.
-    """
-    with connection.transaction():
-        if find is not None:
-            ids = [job_id for (job_id,) in database.all(connection, *find)]
-        loaded = _load(database, connection, list(dict.fromkeys(ids)), set(queues), set(lanes), makes_lanes)
-        before = image.image(loaded.state, loaded.numbers, loaded.turns)
-        events, answer = run(loaded.state, command, loaded.now)
-        if any(isinstance(event, ExecutionCommitted) for event in events):
-            raise Moved("the lease is held after all: commit on the straight path")
-        fences = _number(database, connection, loaded)
-        after = image.image(loaded.state, loaded.numbers, loaded.turns)
-        _save(database, connection, loaded, before, after)
-        _notify(database, connection, loaded, events)
-    database.expiries.notify(database.expiries.found(loaded.state, events))
+
+def _lock_and_load(database: Database, connection: Connection, concern: Concern) -> tuple[Locked, Loaded]:
+    """None of the jobs waits for admission any more."""
+    given = concern.parameters()
+    for _ in range(ADMISSION_TRIES):
+        with connection.pipeline():
+            connection.execute(BEGIN)
+            lock = database.send(connection, "lock", given)
+            load = database.send(connection, "load", given)
+        loaded = _loaded(load.fetchall()[0][0])
+        if not loaded.has_arrived:
+            return _locked(lock.fetchall()[0][0]), loaded
+        connection.rollback()
+        with connection.transaction():
+            admission.lock_admission(database, connection)
+            database.all(connection, "lock", given)  # waits for their lanes, which the admission would pass over
+            admission.admit(database, connection)
+    raise Moved("jobs wait for their admission")
+
+
+@contextmanager
+def _transaction(connection: Connection) -> Iterator[None]:
+    """BEGIN and COMMIT are sent with statements; whatever fails is rolled back."""
+    try:
+        yield
+    except BaseException:
+        if not connection.closed:
+            connection.rollback()
+        raise
+
+
+def _decide(
+    database: Database, connection: Connection, command: c.Command[AnswerT], locked: Locked, loaded: Loaded
+) -> AnswerT:
+    part = _part(loaded)
+    before = _as_stored(image(*part), loaded)
+    events, answer = run(part.state, command, loaded.now)
+    if any(isinstance(event, ExecutionCommitted) for event in events):
+        raise Moved("the lease is held after all: commit on the fast path")
+    fences = _number(part, loaded)
+    after = image(*part)
+    change = difference(before, after, part.state)
+    _check_locked(change, before, locked)
+    _save(database, connection, part, change, events)
+    database.expiries.notify(database.expiries.found(part.state, events))
     database.positions.lower((row.queue, row.rank, row.available_at, row.seq) for row in after.ready.values())
     return _with_fences(answer, fences)
 
@@ -79,77 +166,30 @@ def decide(
 # Load --------------------------------------------------------------------------------------------------------------
 
 
-def _load(
-    database: Database,
-    connection: Connection,
-    ids: list[str],
-    queues: set[str],
-    lanes: set[LaneKey],
-    makes_lanes: bool,
-) -> Loaded:
-    members = _members(database, connection, ids) if ids else []
-    depths = Counter((queue, lane) for _, _, queue, lane, _ in members if lane is not None)
-    keys = sorted(lanes | depths.keys())
-    nos = {no for no, *_ in members}
+def _part(loaded: Loaded) -> Part:
     state, turns = State(), dict[str, int]()
-    heads, lasts, line = [], [], []
-    if keys:
-        given: dict[str, Any] = {
-            "queues": texts([queue for queue, _ in keys]),
-            "lanes": texts([lane for _, lane in keys]),
-        }
-        if makes_lanes:
-            database.do(connection, "make_lanes", given)
-        locked = database.all(connection, "lock_lanes", given)
-        if makes_lanes and len(locked) < len(keys):
-            raise Moved("a lane was forgotten as it was to be used")
-        heads = [(queue, lane, head) for queue, lane, head, *_ in locked if head is not None]
-        lasts = [(queue, lane, last) for queue, lane, *_, last in locked if last is not None]
-        given |= {"depths": int8s([depths[key] + 1 for key in keys]), "nos": int8s(sorted(nos))}
-        line = database.all(connection, "line", given)
-        for queue, lane, _, _, finished, failed, _ in locked:
-            if finished is not None or failed is not None:
-                kept = state.lanes[queue, lane] = Lane()
-                kept.finished, kept.failed = ranges_of(finished), ranges_of(failed)
-    nos |= {head for _, _, head in heads} | {last for _, _, last in lasts} | {no for *_, no in line}
-    database.do(connection, "lock_jobs", {"nos": int8s(sorted(nos))})
-    (now,) = database.one(connection, "clock", {})
-    read = [job_of(row) for row in database.all(connection, "read", {"nos": int8s(sorted(nos)), "ids": texts([])})]
-    jobs = dict(read)
-    _load_queues(database, connection, state, queues | {job.spec.queue for job in jobs.values()} | {q for q, _ in keys})
-    for queue, lane, head in heads:
-        state.lanes.setdefault((queue, lane), Lane()).head = jobs.get(head)
-    for queue, lane, last in lasts:
-        state.lanes[queue, lane].last_finished = jobs[last].spec.id if last in jobs else None
-    for queue, lane, turn, no in line:
-        turns[jobs[no].spec.id] = turn
-        waits = state.lanes[queue, lane]
-        waits.waiting = waits.waiting or deque()
-        waits.waiting.append(jobs[no].seq)
-        waits.waiting_count += 1
+    jobs = jobs_of(loaded)
+    for queue in loaded.queues or ():
+        known = state.queue(queue.name)
+        known.mode, known.is_paused, known.policy = queue.mode, queue.is_paused, policy_of(queue.policy)
+    for row in loaded.lanes or ():
+        if row.head is not None or row.finished is not None or row.failed is not None:
+            lane = state.lanes[row.queue, row.lane] = Lane()
+            lane.finished, lane.failed = ranges_of(row.finished), ranges_of(row.failed)
+            lane.head = None if row.head is None else jobs.get(row.head)
+            last = None if row.last_finished is None else jobs.get(row.last_finished)
+            lane.last_finished = None if last is None else last.spec.id
+    for behind in loaded.waiting or ():
+        job = jobs[behind.no]
+        turns[job.spec.id] = behind.turn
+        lane = state.lanes[behind.queue, behind.lane]
+        lane.waiting = lane.waiting or deque()
+        lane.waiting.append(job.seq)
+        lane.waiting_count += 1
     for job in sorted(jobs.values(), key=lambda job: job.seq):
         _place(state, job, is_waiting=job.spec.id in turns)
     state.seq = state.fence = BASE
-    return Loaded(state, {job.spec.id: no for no, job in read}, turns, set(keys), now)
-
-
-def _members(database: Database, connection: Connection, ids: list[str]) -> list[Any]:
-    """The jobs' numbers and lanes; none of them waits for admission any more."""
-    for _ in range(ADMISSION_TRIES):
-        members = database.all(connection, "members", {"ids": texts(ids)})
-        if not any(has_arrived for *_, has_arrived in members):
-            return members
-        admission.lock_admission(database, connection)
-        admission.admit(database, connection, waits=True)
-    raise Moved("jobs wait for their admission")
-
-
-def _load_queues(database: Database, connection: Connection, state: State, names: set[str]) -> None:
-    for name, mode, is_paused, policy in database.all(connection, "queues_read", {"names": texts(sorted(names))}):
-        queue = state.queue(name)
-        queue.mode = None if mode is None else QueueMode(mode)
-        queue.is_paused = is_paused
-        queue.policy = policy_of(policy)
+    return Part(state, {job.spec.id: no for no, job in jobs.items()}, turns)
 
 
 def _place(state: State, job: Job, *, is_waiting: bool) -> None:
@@ -170,25 +210,30 @@ def _place(state: State, job: Job, *, is_waiting: bool) -> None:
             pass
 
 
+def _as_stored(before: Image, loaded: Loaded) -> Image:
+    """With the lanes and queues as they are in their tables: also a lane that was just made, and no new queue."""
+    lanes = {(row.queue, row.lane): row for row in loaded.lanes or ()}
+    queues = {row.name: row for row in loaded.queues or ()}
+    return before._replace(lanes=lanes, queues=queues)
+
+
 # Save --------------------------------------------------------------------------------------------------------------
 
 
-def _number(database: Database, connection: Connection, loaded: Loaded) -> dict[int, int]:
-    """Real numbers for what the kernel counted up from BASE; answers with the fences."""
-    state = loaded.state
+def _number(part: Part, loaded: Loaded) -> dict[int, int]:
+    """The numbers that were drawn for what the kernel counted up from BASE; returns the fences."""
+    state = part.state
     moved = sorted((job for job in state.jobs.values() if job.seq > BASE), key=lambda job: job.seq)
     granted = sorted(one.fence for job in state.jobs.values() for one in job.executions if one.fence > BASE)
-    lined_up = [job for job in moved if image.is_behind(state, job) and job.spec.id not in loaded.turns]
-    if not moved and not granted and not lined_up:
+    if not moved and not granted:
         return {}
-    counts = {"seqs": int8(len(moved)), "fences": int8(len(granted)), "turns": int8(len(lined_up))}
-    seqs, fences, turns = database.one(connection, "draw", counts)
-    drawn = dict(zip(granted, sorted(fences), strict=True))
-    for job, seq in zip(moved, sorted(seqs), strict=True):
+    lined_up = [job for job in moved if is_behind(state, job) and job.spec.id not in part.turns]
+    drawn = dict(zip(granted, loaded.fences, strict=False))
+    for job, turn in zip(lined_up, loaded.turns, strict=False):
+        part.turns[job.spec.id] = turn
+    for job, seq in zip(moved, loaded.seqs, strict=False):
         job.seq = seq
-        loaded.numbers.setdefault(job.spec.id, seq)
-    for job, turn in zip(lined_up, sorted(turns), strict=True):
-        loaded.turns[job.spec.id] = turn
+        part.numbers.setdefault(job.spec.id, seq)
     for job in state.jobs.values():
         for execution in job.executions:
             execution.fence = drawn.get(execution.fence, execution.fence)
@@ -208,55 +253,23 @@ def _with_fence(outcome: Any, fences: dict[int, int]) -> Any:
     return replace(outcome, lease=replace(lease, fence=fences.get(lease.fence, lease.fence)))
 
 
-def _save(database: Database, connection: Connection, loaded: Loaded, before: image.Image, after: image.Image) -> None:
-    change = image.difference(before, after)
-    if any(job.lane_offset is None for job in change.gone["jobs"]):
-        retention.lock_retention(database, connection)
-    for table, rows in change.gone.items():
-        if rows:
-            (count,) = database.one(connection, f"drop_{table}", image.columns(rows))
-            if table in {"jobs", "ready", "waiting"} and count != len(rows):
-                raise Moved(f"a job left {table} before it was locked")
-    for table, rows in change.come.items():
-        if rows:
-            database.do(connection, f"save_{table}", image.columns(rows))
-    _save_lanes(database, connection, loaded, after)
-    _save_queues(database, connection, before, after)
-    if loaded.state.actions:
-        database.do(connection, "save_actions", image.action_columns(loaded.state.actions))
+def _check_locked(change: Change, before: Image, locked: Locked) -> None:
+    """Rows that came to be after the locks were taken may be read; changed they must not be."""
+    nos, lanes = set(locked.nos or ()), set(locked.lanes or ())
+    if not lanes.issuperset((row.queue, row.lane) for row in change.written("lanes")):
+        raise Moved("a lane came to be after the lanes were locked")
+    for table, known in (("leases", before.leases), ("kept", before.kept)):
+        if any(row.no in known and row.no not in nos for row in change.written(table)):
+            raise Moved("a job changed hands after the jobs were locked")
 
 
-def _save_lanes(database: Database, connection: Connection, loaded: Loaded, after: image.Image) -> None:
-    idle = sorted(loaded.lanes - after.lanes.keys())
-    if idle:
-        given = {"queue": texts([queue for queue, _ in idle]), "lane": texts([lane for _, lane in idle])}
-        database.one(connection, "drop_lanes", given)
-
-
-def _save_queues(database: Database, connection: Connection, before: image.Image, after: image.Image) -> None:
-    changed = [row for key, row in after.queues.items() if before.queues.get(key) != row]
-    if not changed:
-        return
-    for (name, mode), row in zip(
-        sorted(database.all(connection, "save_queues", image.columns(changed))), sorted(changed, key=_name), strict=True
-    ):
-        if mode != row.mode:
-            raise QueueRefused(f"queue {name!r} has come to be used with {mode} meanwhile; use another queue")
-
-
-def _notify(database: Database, connection: Connection, loaded: Loaded, events: Sequence[AnyEvent]) -> None:
-    """O9, O10: who waits for a job that ended, and workers one of whose jobs was cancelled. Sent with the commit."""
-    ended = sorted(loaded.numbers[job_id] for job_id in ended_jobs(events) if job_id in loaded.numbers)
-    if ended:
-        database.all(connection, "notify_waiters", {"nos": int8s(ended)})
-    if cancels_a_run(loaded.state, events):
-        connection.execute("select pg_notify(%s, %s)", [database.channel, RUN_CANCELLED])
-
-
-def _name(row: Any) -> str:
-    name: str = row.name
-    return name
-
-
-def in_one_lane(requests: Sequence[c.AcquireRequest]) -> set[LaneKey]:
-    return {(request.queue, request.lane) for request in requests}
+def _save(database: Database, connection: Connection, part: Part, change: Change, events: Sequence[AnyEvent]) -> None:
+    ended = sorted(part.numbers[job_id] for job_id in ended_jobs(events) if job_id in part.numbers)
+    channel = database.channel if cancels_a_run(part.state, events) else None
+    with connection.pipeline():
+        if any(row.lane_offset is None for row in change.forgotten):
+            retention.lock_retention(database, connection)
+        if change.gone or change.come or ended or channel:
+            made = saving(database.statements.schema, change, int8s(ended), channel, RUN_CANCELLED)
+            PlainCursor(connection, row_factory=tuple_row).execute(*made, binary=True)
+        connection.execute("commit")

@@ -1,7 +1,7 @@
 -- expire, first step: leases that have expired, the longest expired first (L7).
--- Returns their jobs; `decided.py` records what follows from it, in the same transaction. Locks the leases and their lanes, and
+-- Returns their jobs, and the lanes of these. Locks the leases and their lanes, and
 -- waits for neither: who holds one is about to decide on that job, and the others are not kept waiting.
-select jobs.id
+select jobs.id, leases.no, leases.queue, leases.lane
 from {schema}.leases
 left join lateral (
     select lanes.lane from {schema}.lanes

@@ -1,70 +1,62 @@
-"""ack: leases that end DONE."""
+"""ack: leases that end DONE. Of jobs without lanes in one statement; of heads of lanes in a transaction, where the next
+jobs of their lanes become heads."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from leasemill.kernel import commands as c
-from leasemill.store.postgres.database import Database
-from leasemill.store.postgres.verbs.reports import done_of, numbered, references
-from leasemill.store.postgres.wire.arrays import encoded, int8, texts
-from leasemill.store.postgres.wire.connections import Connection
+from leasemill.store.postgres.database import Database, Held
+from leasemill.store.postgres.verbs.reports import answered, known, references
+from leasemill.store.postgres.wire.arrays import encoded, texts
+from leasemill.store.postgres.wire.connections import BEGIN, Connection
 
 
 def ack(database: Database, connection: Connection, reports: Sequence[c.AckReport]) -> dict[str, c.AckOutcome]:
-    found = numbered(database, connection, reports)
-    ended = done_of(database.one(connection, "ack", _results(found)), found)
-    return {report.job_id: c.Acked(report.job_id) for report in ended}
+    found = known(database, reports)
+    held = {no: database.leases.pop(report.token) for no, report in found.items()}
+    plain = {no: report for no, report in found.items() if held[no].lane is None}
+    outcomes: dict[str, c.AckOutcome] = {}
+    if plain:
+        row = database.one(connection, "ack", _parameters(plain, []))
+        outcomes = {report.job_id: c.Acked(report.job_id) for report in answered(row, plain)}
+    if len(plain) < len(found):
+        heads = {no: report for no, report in found.items() if no not in plain}
+        outcomes |= _ack_heads(database, connection, heads, held)
+    return outcomes
 
 
-def ack_in_lane(database: Database, connection: Connection, reports: Sequence[c.AckReport]) -> dict[str, c.AckOutcome]:
-    found = numbered(database, connection, reports)
-    with connection.transaction() as transaction:
-        ended = database.all(connection, "ack_in_lane", _results(found))
-        if len(ended) < len(reports):
-            transaction.force_rollback = True  # E6: a repeat among them tells who was next before the others ended
-            return {}
-        heads = advance(database, connection, [(queue, lane) for _, queue, lane, _ in ended])
-    return {(job_id := found[no].job_id): c.Acked(job_id, heads.get((queue, lane))) for no, queue, lane, _ in ended}
-
-
-def ack_offset(
-    database: Database, connection: Connection, report: c.AckReport, queue: str, lane: str
+def _ack_heads(
+    database: Database, connection: Connection, found: dict[int, c.AckReport], held: dict[int, Held]
 ) -> dict[str, c.AckOutcome]:
-    (no,) = numbered(database, connection, [report]) or [None]
-    if no is None:
+    """N4. The line is read by a statement of its own, after the one that waited for the lanes' locks."""
+    lanes = [(held[no].queue, held[no].lane or "") for no in found]
+    with connection.pipeline():
+        connection.execute(BEGIN)
+        ended = database.send(connection, "ack", _parameters(found, lanes))
+    if ended.fetchall()[0][0] < len(found):
+        connection.rollback()  # E6: a repeat among them shows who was next before the others ended
         return {}
-    given = {
-        "no": int8(no),
-        "token": report.token,
-        "queue": queue,
-        "lane": lane,
-        "result": None if report.result is None else report.result.decode(),
+    with connection.pipeline():
+        advanced = database.send(connection, "advance", _lanes(lanes))
+        connection.execute("commit")
+    rows = advanced.fetchall()
+    database.positions.lower((queue, rank, at, seq) for queue, _, _, rank, at, seq in rows)
+    heads = {(queue, lane): c.LaneHint(job_id, None) for queue, lane, job_id, *_ in rows}
+    return {
+        report.job_id: c.Acked(report.job_id, heads.get(lane))
+        for report, lane in zip(found.values(), lanes, strict=True)
     }
-    with connection.transaction():
-        database.all(connection, "lock_lanes", {"queues": texts([queue]), "lanes": texts([lane])})
-        rows = database.all(connection, "ack_offset", given)
-    if not rows:
-        return {}
-    ((next_id, next_offset, _),) = rows
-    hint = None if next_id is None else c.LaneHint(next_id, next_offset)
-    return {report.job_id: c.Acked(report.job_id, hint)}
 
 
-def advance(
-    database: Database, connection: Connection, lanes: Sequence[tuple[str, str]]
-) -> dict[tuple[str, str], c.LaneHint]:
-    """N4: the next of each lane becomes head, in the transaction that has locked the lanes."""
-    given = {"queues": texts([queue for queue, _ in lanes]), "lanes": texts([lane for _, lane in lanes])}
-    heads = database.all(connection, "advance", given)
-    database.positions.lower((queue, rank, at, seq) for queue, _, _, rank, at, seq in heads)
-    return {(queue, lane): c.LaneHint(job_id, None) for queue, lane, job_id, *_ in heads}
-
-
-def _results(found: Mapping[int, c.AckReport]) -> dict[str, Any]:
+def _parameters(found: dict[int, c.AckReport], lanes: list[tuple[str, str]]) -> dict[str, object]:
     results = [report.result for report in found.values()]
     return {
         **references(found),
+        **_lanes(lanes),
         "results": encoded(results) if any(result is not None for result in results) else None,
     }
+
+
+def _lanes(lanes: list[tuple[str, str]]) -> dict[str, object]:
+    return {"queues": texts([queue for queue, _ in lanes]), "lanes": texts([lane for _, lane in lanes])}

@@ -1,14 +1,25 @@
--- ack: held leases of jobs without a lane end DONE; an earlier commit stands, whatever the time (L6, X7).
+-- ack: held leases end DONE; an earlier commit stands, whatever the time (L6, X7). Those of heads of lanes only if their lanes
+-- are given: then `advance` follows in the same transaction. Offsets are left to the exact path.
 -- O9: who waits for one of them is notified (also for one that was not held: then for nothing).
--- Returns how many it ended and, if not all, which; the rest is decided by `decided.py`. Locks the leases' rows, in order.
-with ended as (
+-- Returns how many it ended and, if not all, which. Locks the lanes, in order, then the leases' rows, in order.
+with locked as materialized (
+    select lane.queue, lane.lane
+    from (
+        select queue, lane from unnest({queues}::text[], {lanes}::text[]) as given (queue, lane) order by queue, lane
+    ) as given
+    cross join lateral (
+        select lanes.queue, lanes.lane from {schema}.lanes
+        where lanes.queue = given.queue and lanes.lane = given.lane for update
+    ) as lane
+), ended as (
     delete from {schema}.leases
     where no = any ({nos}::int8[])
-        and token = ({tokens}::text[])[width_bucket(no, {nos}::int8[])] and lane is null
+        and token = ({tokens}::text[])[width_bucket(no, {nos}::int8[])]
+        and (lane is null or (queue, lane) in (select locked.queue, locked.lane from locked)) and lane_offset is null
         and (committed_at is not null or expires_at > {schema}.clock({now}::int8))
     returning leases.*, (select {schema}.clock({now}::int8)) as now,
         ({results}::text[])[width_bucket(no, {nos}::int8[])] as given_result
-), kept as (
+), saved as (
     insert into {schema}.executions (no, slot, attempt, available_at, retries, expirations, fence, token, worker,
         request_id, leased_at, expires_at, terms, started_at, committed_at, finished_at, ended_by, committed_by, result,
         kept_report_id, kept_retries)

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from leasemill.errors import QueueRefused
 from leasemill.kernel import commands as c
-from leasemill.kernel.model import QueueMode
+from leasemill.kernel.model import JobSpec, QueueMode
 from leasemill.kernel.retry import DEFAULTS, NO_POLICY, TIMEOUT_LEASES
-from leasemill.store.postgres.database import Database, advisory_key
+from leasemill.store.postgres.database import Database, Held, advisory_key
+from leasemill.store.postgres.exact.rows import policy_of, policy_text, terms_numbers, terms_of
 from leasemill.store.postgres.positions import Look
-from leasemill.store.postgres.rows import lease_of, policy_text, terms_numbers
 from leasemill.store.postgres.verbs.enqueue import modes
-from leasemill.store.postgres.verbs.reports import NULL_TERMS
 from leasemill.store.postgres.wire.arrays import int8, int8s, texts
-from leasemill.store.postgres.wire.connections import Connection
+from leasemill.store.postgres.wire.connections import Connection, Row
 
 DEFAULT_TERMS: Final = int8s(terms_numbers(DEFAULTS))
-"""I5: for statements that settle terms."""
+"""I5: for what nobody asked for."""
 
 
 def check_claim_queues(database: Database, connection: Connection, queues: Sequence[str]) -> None:
@@ -28,11 +27,6 @@ def check_claim_queues(database: Database, connection: Connection, queues: Seque
             raise QueueRefused(f"queue {name!r} is claimed by acquire only; claim from another queue")
         if mode == QueueMode.CLAIM:
             database.claim_queues.add(name)
-
-
-def settling() -> dict[str, Any]:
-    """I5: what a statement needs to settle terms as the kernel does."""
-    return {"defaults": DEFAULT_TERMS, "null_terms": NULL_TERMS, "timeout_leases": int8(TIMEOUT_LEASES)}
 
 
 class Claimed(NamedTuple):
@@ -51,7 +45,8 @@ def claim(database: Database, connection: Connection, command: c.Claim, *, is_re
         "request_key": int8(None if command.request_id is None else advisory_key(command.request_id)),
         "worker": command.worker,
         "limit": int8(command.limit),
-        **settling(),
+        "defaults": DEFAULT_TERMS,
+        "timeout_leases": int8(TIMEOUT_LEASES),
         "tokens": texts(command.tokens),
         "kinds": texts(list(kinds)),
         "policies": texts([policy_text(policy) for policy in kinds.values()]),
@@ -77,7 +72,7 @@ def _claimed_from(
     expired_from = database.expiry_position.from_at()
     rows = database.all(connection, "claim", {**given, **look.parameters(), "expired_from": int8(expired_from)})
     granted = [row for row in rows if row[0] is not None]
-    database.remember((row[9], row[0], row[21]) for row in granted)
+    database.remember((row[9], Held(row[0], row[21], row[1], row[4])) for row in granted)
     leases = [lease_of(row) for row in granted]
     last = rows[-1]
     if granted and last[0] is None:  # a repeat: it did not look for jobs
@@ -90,8 +85,24 @@ def _claimed_from(
     return Claimed(leases, has_arrived, expired_from if has_expired else None)
 
 
-def trim(database: Database, connection: Connection, ids: list[str], attempts: Mapping[str, int]) -> None:
+def lease_of(row: Row) -> c.Lease:
+    """A row of claim.sql."""
+    return c.Lease(
+        JobSpec(row[0], row[1], row[2], row[3].encode(), row[4], row[5], row[6], row[7] or 0, policy_of(row[8])),
+        row[9],
+        row[10],
+        row[11],
+        row[12],
+        row[13],
+        row[14],
+        terms_of(row[15]),
+        row[16] or 0,
+        row[17] or 0,
+        row[18],
+    )
+
+
+def trim(database: Database, connection: Connection, leases: Sequence[c.Lease]) -> None:
     """I8: executions beyond those that are kept go."""
-    numbers = {job_id: no for no, job_id, *_ in database.all(connection, "members", {"ids": texts(ids)})}
-    given = {"nos": int8s(list(numbers.values())), "attempts": int8s([attempts[job_id] for job_id in numbers])}
-    database.do(connection, "trim", given)
+    nos = int8s([database.leases[lease.token].no for lease in leases])
+    database.all(connection, "trim", {"nos": nos, "attempts": int8s([lease.attempt for lease in leases])})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 from psycopg.errors import UniqueViolation
 
 from leasemill.errors import QueueRefused
@@ -12,9 +13,12 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec, QueueMode
 from leasemill.store.postgres.admission import admit
 from leasemill.store.postgres.database import Database, Steps
-from leasemill.store.postgres.rows import Row, policy_of, policy_text
+from leasemill.store.postgres.exact.rows import policy_text, spec_of
+from leasemill.store.postgres.exact.tables import JobRow
 from leasemill.store.postgres.wire.arrays import encoded, int8s, texts
 from leasemill.store.postgres.wire.connections import LOGGER, Connection, Moved
+
+_job_rows = msgspec.json.Decoder(list[JobRow]).decode
 
 
 def enqueue(
@@ -99,8 +103,10 @@ def inserting(jobs: Sequence[JobSpec], channel: str | None, *, are_new: bool = F
         return [c.Enqueued(job.id) for job in jobs]
     inserted = set(first) if count == len(first) else set(ids or ())
     unknown = [job_id for job_id in first if job_id not in inserted]
-    rows = (yield "specs", {"ids": texts(unknown)}) if unknown else []
-    known = {row[0]: spec_of(row) for row in rows}
+    known: dict[str, JobSpec] = {}
+    if unknown:
+        ((rows,),) = yield "specs", {"ids": texts(unknown)}
+        known = {row.id: spec_of(row) for row in _job_rows(rows or "[]")}
     outcomes: list[c.EnqueueOutcome] = []
     for job in jobs:
         if job.id in inserted:
@@ -127,10 +133,3 @@ def _columns(jobs: list[JobSpec], channel: str | None) -> dict[str, Any]:
         "policies": texts([policy_text(job.policy) for job in jobs]),
         "channel": channel,
     }
-
-
-def spec_of(row: Row) -> JobSpec:
-    """A row of specs.sql, or one that begins like it."""
-    return JobSpec(
-        row[0], row[1], row[2], row[3].encode(), row[4], row[5], row[6], row[7] or 0, policy_of(row[8]), row[9]
-    )

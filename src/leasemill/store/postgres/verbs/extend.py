@@ -6,11 +6,13 @@ from collections.abc import Sequence
 
 from leasemill.kernel import commands as c
 from leasemill.store.postgres.database import Database
-from leasemill.store.postgres.verbs.reports import NULL_TERMS, numbered, references
+from leasemill.store.postgres.verbs.reports import known, references
 from leasemill.store.postgres.wire.connections import Connection
 
 
 def extend(database: Database, connection: Connection, leases: Sequence[c.LeaseRef]) -> dict[str, c.ExtendOutcome]:
-    found = numbered(database, connection, leases)
-    rows = database.all(connection, "extend", {**references(found), "null_terms": NULL_TERMS})
+    found = known(database, leases)
+    if not found:
+        return {}
+    rows = database.all(connection, "extend", references(found))
     return {(job_id := found[no].job_id): c.Extended(job_id, until) for no, until in rows}

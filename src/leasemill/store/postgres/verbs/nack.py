@@ -8,7 +8,7 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobState
 from leasemill.kernel.retry import LONGEST_EXPONENT
 from leasemill.store.postgres.database import Database
-from leasemill.store.postgres.verbs.reports import NULL_TERMS, numbered, references
+from leasemill.store.postgres.verbs.reports import known, references
 from leasemill.store.postgres.wire.arrays import int8, int8s, texts
 from leasemill.store.postgres.wire.connections import Connection
 
@@ -17,14 +17,15 @@ def nack(database: Database, connection: Connection, reports: Sequence[c.NackRep
     straight = [report for report in reports if not (report.is_permanent or report.keep_lease)]
     if not straight:
         return {}
-    found = numbered(database, connection, straight)
+    found = known(database, straight)
+    if not found:
+        return {}
     given = {
         **references(found),
         "errors": texts([report.error for report in found.values()]),
         "jitters": texts([repr(report.jitter) for report in found.values()]),
         "delays": int8s([report.delay_us for report in found.values()]),
         "longest_exponent": int8(LONGEST_EXPONENT),
-        "null_terms": NULL_TERMS,
     }
     rows = database.all(connection, "nack", given)
     database.positions.lower((queue, rank, at, seq) for _, _, at, queue, rank, seq in rows)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobState
 from leasemill.store.postgres.database import Database
-from leasemill.store.postgres.verbs.reports import numbered, references
+from leasemill.store.postgres.verbs.reports import known, references
 from leasemill.store.postgres.wire.arrays import int8s, texts
 from leasemill.store.postgres.wire.connections import Connection
 
@@ -15,7 +15,9 @@ from leasemill.store.postgres.wire.connections import Connection
 def release(
     database: Database, connection: Connection, reports: Sequence[c.ReleaseReport]
 ) -> dict[str, c.ReleaseOutcome]:
-    found = numbered(database, connection, reports)
+    found = known(database, reports)
+    if not found:
+        return {}
     given = {
         **references(found),
         "delays": int8s([report.delay_us for report in found.values()]),

@@ -1,37 +1,28 @@
-"""What the statements for reports on leases share: their parameters, and which of them a statement ended."""
+"""What the statements for reports on leases share: their parameters, and which of them a statement answered for."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from leasemill.kernel import commands as c
 from leasemill.store.postgres.database import Database
-from leasemill.store.postgres.rows import ABBREVIATED, Row, terms_numbers
 from leasemill.store.postgres.wire.arrays import int8s, texts
-from leasemill.store.postgres.wire.connections import Connection
+from leasemill.store.postgres.wire.connections import Row
 
-NULL_TERMS: Final = int8s(terms_numbers(ABBREVIATED))
-"""For statements that read terms, or write them."""
 ReportT = TypeVar("ReportT", c.StartReport, c.LeaseRef, c.AckReport, c.NackReport, c.ReleaseReport)
 
 
-def numbered(database: Database, connection: Connection, reports: Sequence[ReportT]) -> dict[int, ReportT]:
-    """The reports by their jobs' numbers, ascending: remembered since the claim, else asked for; without unknown jobs.
+def known(database: Database, reports: Sequence[ReportT]) -> dict[int, ReportT]:
+    """The reports on leases granted here, by their jobs' numbers, ascending.
 
-    Statements find what belongs to a row by its number's place, `width_bucket(no, nos)`, which needs them in order.
+    Statements find what belongs to a row by `width_bucket(no, nos)`, which needs the numbers in order.
     """
-    known = database.numbers
-    unknown = [report.job_id for report in reports if report.token not in known]
-    asked: dict[str, int] = {}
-    if unknown:
-        asked = {job_id: no for no, job_id, *_ in database.all(connection, "members", {"ids": texts(unknown)})}
     found: dict[int, ReportT] = {}
     for report in reports:
-        remembered = known.get(report.token)
-        no = remembered[1] if remembered is not None and remembered[0] == report.job_id else asked.get(report.job_id)
-        if no is not None:
-            found[no] = report
+        held = database.leases.get(report.token)
+        if held is not None and held.job_id == report.job_id:
+            found[held.no] = report
     return {no: found[no] for no in sorted(found)}
 
 
@@ -39,7 +30,7 @@ def references(found: Mapping[int, Any]) -> dict[str, Any]:
     return {"nos": int8s(list(found)), "tokens": texts([report.token for report in found.values()])}
 
 
-def done_of(row: Row, found: Mapping[int, ReportT]) -> Iterable[ReportT]:
-    """The reports a statement answered for: all of them, or those it names."""
+def answered(row: Row, found: Mapping[int, ReportT]) -> Iterable[ReportT]:
+    """All of the reports, or those that the statement names."""
     count, nos, *_ = row
     return found.values() if count == len(found) else [found[no] for no in nos or ()]

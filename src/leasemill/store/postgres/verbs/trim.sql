@@ -2,3 +2,4 @@
 delete from {schema}.executions
 where no = any ({nos}::int8[]) and slot > 1
     and slot <= ({attempts}::int8[])[array_position({nos}::int8[], no)] - 99
+returning no

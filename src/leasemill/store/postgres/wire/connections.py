@@ -27,7 +27,8 @@ from leasemill.store.postgres.wire.url import SERVER_NETWORK, PostgresOptions, n
 
 LOGGER: Final = logging.getLogger("leasemill.postgres")
 ResultT = TypeVar("ResultT")
-Connection = psycopg.Connection[tuple[Any, ...]]
+Row = tuple[Any, ...]
+Connection = psycopg.Connection[Row]
 
 FIRST_PAUSE_S: Final = 0.02
 LONGEST_PAUSE_S: Final = 1.0
@@ -38,6 +39,7 @@ ISOLATION: Final = r"-c default_transaction_isolation=read\ committed"
 SILENCE_S: Final = 5.0
 """How long after its own limit for a statement a server may stay silent."""
 ADVICE: Final = "connections have been in use for {timeout_s:g} s: raise pool_size, or repeat the call"
+BEGIN: Final = "begin isolation level read committed"
 CONFLICTS: Final = (errors.DeadlockDetected, errors.SerializationFailure, errors.LockNotAvailable)
 NOT_PREPARED: Final = (errors.InvalidSqlStatementName, errors.DuplicatePreparedStatement)
 

@@ -19,8 +19,8 @@ from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGresult
 from psycopg.types.string import StrBinaryDumper
 
-from leasemill.store.postgres.rows import Row
 from leasemill.store.postgres.wire.arrays import register
+from leasemill.store.postgres.wire.connections import Row
 
 OURS: Final = AdaptersMap(adapters)
 """psycopg's own adapters and ours, whatever a connection's are."""

@@ -17,9 +17,8 @@ from psycopg import errors, sql
 
 from leasemill.store.ends import Ends, EndWatch
 from leasemill.store.postgres.database import Database
-from leasemill.store.postgres.rows import Row
 from leasemill.store.postgres.wire.arrays import int8s, texts
-from leasemill.store.postgres.wire.connections import Connection
+from leasemill.store.postgres.wire.connections import Connection, Row
 
 LOGGER: Final = logging.getLogger("leasemill.postgres")
 LOOK_EVERY_S: Final = 1.0

@@ -1,0 +1,93 @@
+-- The exact path, second: what a decision needs, as it is now, as one JSON document. Runs after lock.sql or expired.sql.
+-- The jobs that are named, the heads of the lanes concerned, the first in line behind them (one for each job that may leave
+-- its lane, and one more) and the last offset that finished: with all that belongs to them. And numbers for what a decision
+-- may add; those it does not use are left out. `has_arrived`: a job that is named waits for its admission. Locks nothing.
+with members as materialized (
+    select job.no, job.queue, job.lane
+    from unnest({ids}::text[]) as given (id)
+    cross join lateral (select no, queue, lane from {schema}.jobs where jobs.id = given.id offset 0) as job
+), touched as materialized (
+    select queue, lane, count(no) + 1 as depth
+    from (
+        select queue, lane, no from members where lane is not null
+        union all
+        select queue, lane, null from unnest({lane_queues}::text[], {lanes}::text[]) as given (queue, lane)
+    ) as one
+    group by queue, lane
+), lane as materialized (
+    select one.*, touched.depth
+    from touched cross join lateral (
+        select * from {schema}.lanes where lanes.queue = touched.queue and lanes.lane = touched.lane offset 0
+    ) as one
+), behind as materialized (
+    select no from members
+    where lane is not null
+        and not exists (select from {schema}.leases where leases.no = members.no offset 0)
+        and not exists (select from {schema}.kept where kept.no = members.no offset 0)
+        and not exists (select from {schema}.executions where executions.no = members.no and slot <= 0 offset 0)
+        and not exists (select from lane where head = members.no)
+), line as materialized (
+    select first.* from lane cross join lateral (
+        select * from {schema}.waiting
+        where waiting.queue = lane.queue and waiting.lane = lane.lane order by turn limit lane.depth
+    ) as first
+    union
+    select named.* from lane cross join lateral (
+        select * from {schema}.waiting
+        where waiting.queue = lane.queue and waiting.lane = lane.lane and exists (select from behind)
+            and waiting.no = any (array(select no from behind))
+    ) as named
+), found as materialized (
+    select no from members
+    union select head from lane where head is not null
+    union select last_finished from lane where last_finished is not null
+    union select no from line
+), named as materialized (
+    select unnest({queues}::text[]) as name
+    union select queue from touched
+    union select queue from members
+)
+select json_build_object(
+    'now', {schema}.clock({now}::int8),
+    'has_arrived', exists (
+        select from members cross join lateral (select from {schema}.arrivals where arrivals.no = members.no offset 0) as one
+    ),
+    'queues', (
+        select json_agg(one)
+        from named cross join lateral (select * from {schema}.queues where queues.name = named.name offset 0) as one
+    ),
+    'lanes', (select json_agg(one) from lane as one),
+    'waiting', (select json_agg(one order by one.turn) from line as one),
+    'jobs', (
+        select json_agg(one)
+        from found cross join lateral (select * from {schema}.jobs where jobs.no = found.no offset 0) as one
+    ),
+    'leases', (
+        select json_agg(one)
+        from found cross join lateral (select * from {schema}.leases where leases.no = found.no offset 0) as one
+    ),
+    'executions', (
+        select json_agg(one order by one.no, one.attempt)
+        from found cross join lateral (select * from {schema}.executions where executions.no = found.no offset 0) as one
+    ),
+    'kept', (
+        select json_agg(one)
+        from found cross join lateral (select * from {schema}.kept where kept.no = found.no offset 0) as one
+    ),
+    'marks', (
+        select json_agg(one)
+        from found cross join lateral (select * from {schema}.marks where marks.no = found.no offset 0) as one
+    ),
+    'cancellations', (
+        select json_agg(one)
+        from found
+        cross join lateral (select * from {schema}.cancellations where cancellations.no = found.no offset 0) as one
+    ),
+    'refusals', (
+        select json_agg(one order by one.number)
+        from found cross join lateral (select * from {schema}.refusals where refusals.no = found.no offset 0) as one
+    ),
+    'seqs', array(select nextval('{schema}.seq') from generate_series(1, {draws}::int8)),
+    'fences', array(select nextval('{schema}.fence') from generate_series(1, {draws}::int8)),
+    'turns', array(select nextval('{schema}.turn') from generate_series(1, {draws}::int8))
+)::text

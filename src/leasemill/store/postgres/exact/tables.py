@@ -1,0 +1,191 @@
+"""The tables' columns, declared once. A row is read as `row_to_json` and written through `json_populate_recordset`.
+
+A column that is NULL is left out. What NULL stands for is said in `admin/schema` and known to `rows` alone.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from leasemill.kernel.model import AbortReason, JobState, LossReason, QueueMode, Verb
+
+
+class Row(Struct, frozen=True, omit_defaults=True, gc=False):
+    """A row of a table, by the names of its columns."""
+
+
+class QueueRow(Row, frozen=True):
+    name: str
+    is_paused: bool
+    mode: QueueMode | None = None
+    policy: list[int | None] | None = None
+
+
+class JobRow(Row, frozen=True):
+    no: int
+    created_at: int
+    priority: int
+    id: str
+    queue: str
+    kind: str
+    payload: str
+    lane: str | None = None
+    lane_offset: int | None = None
+    run_at: int | None = None
+    delay_us: int | None = None
+    policy: list[int | None] | None = None
+
+
+class ReadyRow(Row, frozen=True):
+    available_at: int
+    seq: int
+    rank: int
+    queue: str
+    no: int | None = None
+    attempt: int | None = None
+    retries: int | None = None
+    expirations: int | None = None
+
+
+class WaitingRow(Row, frozen=True):
+    queue: str
+    lane: str
+    turn: int
+    no: int
+    seq: int
+    rank: int
+    available_at: int
+    attempt: int
+    retries: int
+    expirations: int
+
+
+class LeaseRow(Row, frozen=True):
+    no: int
+    available_at: int
+    fence: int
+    leased_at: int
+    expires_at: int
+    attempt: int
+    rank: int
+    queue: str
+    token: str
+    worker: str
+    request_id: str | None = None
+    lane: str | None = None
+    lane_offset: int | None = None
+    seq: int | None = None
+    retries: int | None = None
+    expirations: int | None = None
+    updated_at: int | None = None
+    terms: list[int] | None = None
+    started_at: int | None = None
+    committed_at: int | None = None
+    result: str | None = None
+    error: str | None = None
+    kept_report_id: str | None = None
+    kept_retries: int | None = None
+
+
+class ExecutionRow(Row, frozen=True):
+    no: int
+    available_at: int
+    fence: int
+    leased_at: int
+    expires_at: int
+    finished_at: int
+    slot: int
+    attempt: int
+    token: str
+    worker: str
+    ended_by: Verb
+    is_final: bool
+    request_id: str | None = None
+    started_at: int | None = None
+    committed_at: int | None = None
+    committed_by: Verb | None = None
+    retries: int | None = None
+    expirations: int | None = None
+    retry_at: int | None = None
+    reason: AbortReason | None = None
+    terms: list[int] | None = None
+    result: str | None = None
+    error: str | None = None
+    kept_report_id: str | None = None
+    kept_retries: int | None = None
+
+
+class KeptRow(Row, frozen=True):
+    """A job that is FAILED, DEAD or CANCELLED."""
+
+    no: int
+    seq: int
+    state: JobState
+    available_at: int
+    updated_at: int
+    retries: int
+    expirations: int
+    blocks_lane: bool
+
+
+class MarkRow(Row, frozen=True):
+    """A job that was redriven."""
+
+    no: int
+    seq: int
+    redriven_attempt: int
+    redriven_at: int
+
+
+class CancellationRow(Row, frozen=True):
+    no: int
+    at: int
+    by_whom: str
+    reason: str
+
+
+class LaneRow(Row, frozen=True):
+    queue: str
+    lane: str
+    is_blocked: bool
+    head: int | None = None
+    head_seq: int | None = None
+    finished: str | None = None
+    failed: str | None = None
+    last_finished: int | None = None
+
+
+class RefusalRow(Row, frozen=True):
+    no: int
+    token: str
+    verb: Verb
+    current_attempt: int
+    reason: LossReason
+    at: int
+    worker: str | None = None
+    attempt: int | None = None
+
+
+class TallyRow(Row, frozen=True):
+    queue: str
+    succeeded: int
+
+
+class ActionRow(Row, frozen=True):
+    at: int
+    verb: Verb
+    by_whom: str
+    target: str
+    reason: str
+
+
+class Read(Struct, gc=False):
+    """Jobs as read.sql and load.sql return them: rows of each table, those of executions and refusals in order."""
+
+    jobs: list[JobRow] | None
+    leases: list[LeaseRow] | None
+    executions: list[ExecutionRow] | None
+    kept: list[KeptRow] | None
+    marks: list[MarkRow] | None
+    cancellations: list[CancellationRow] | None
+    refusals: list[RefusalRow] | None

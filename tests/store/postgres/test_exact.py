@@ -1,0 +1,174 @@
+"""The exact path: three statements in two round trips, and no row is changed that was not locked or checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import psycopg
+import pytest
+
+from leasemill.kernel import commands as c
+from leasemill.kernel import machine
+from leasemill.kernel.model import JobSpec, JobState
+from leasemill.store.postgres.admin.check import check
+from leasemill.store.postgres.exact import decide as exact
+from leasemill.store.postgres.exact.save import TABLES
+from leasemill.store.postgres.store import PostgresStore
+from leasemill.store.postgres.wire.cursors import PlainCursor
+from leasemill.testing.rules import rule
+
+Admin = psycopg.Connection[Any]
+
+
+@pytest.fixture
+def store(postgres_url: str) -> Iterator[PostgresStore]:
+    with PostgresStore(postgres_url) as store:
+        yield store
+
+
+def statements(monkeypatch: pytest.MonkeyPatch, work: Callable[[], Any]) -> int:
+    """How many statements of ours `work` sends, not counting BEGIN, COMMIT and NOTIFY."""
+    sent: list[bytes] = []
+    execute = PlainCursor.execute
+
+    def noted(self: PlainCursor, query: Any, *given: Any, **named: Any) -> Any:
+        sent.append(query)
+        return execute(self, query, *given, **named)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(PlainCursor, "execute", noted)
+        work()
+    return len(sent)
+
+
+def test_a_decision_is_three_statements(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.enqueue([JobSpec("held", "q", "k"), JobSpec("failed", "q", "k")])
+    held, failed = store.claim("w", ["q"], 2)
+    refused = c.AckReport("held", "another")
+    assert statements(monkeypatch, lambda: store.ack([refused])) == 3
+    permanent = c.NackReport("failed", failed.token, "broke", is_permanent=True)
+    assert statements(monkeypatch, lambda: store.nack([permanent])) == 3
+    request = c.AcquireRequest("offsets", "a", 1, "w", "token")
+    assert statements(monkeypatch, lambda: store.acquire([request])) == 3
+    assert statements(monkeypatch, lambda: store.ack([c.AckReport("offsets/a/1", "token")])) == 3
+    store.ack([c.AckReport("held", held.token)])
+    assert (
+        statements(monkeypatch, lambda: store.ack([c.AckReport("held", held.token)])) == 2
+    )  # a repeat changes nothing
+
+
+def test_the_columns_of_the_rows_are_those_of_the_tables(schema: str, store: PostgresStore, admin: Admin) -> None:
+    """But for numbers that the server gives."""
+    for name, table in TABLES.items():
+        query = "select column_name from information_schema.columns where table_schema = %s and table_name = %s"
+        columns = {column for (column,) in admin.execute(query, [schema, name])}
+        assert columns - set(table.row.__struct_fields__) <= {"number"}, name
+        assert set(table.row.__struct_fields__) <= columns, name
+
+
+@pytest.fixture
+def meanwhile(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Any]], list[int]]:
+    """Something happens once, between what a decision reads and what it writes; how often it was decided is noted."""
+
+    def arrange(happens: Callable[[], Any]) -> list[int]:
+        tries: list[int] = []
+        run = machine.run
+
+        def run_meanwhile(*given: Any) -> Any:
+            tries.append(len(tries))
+            answer = run(*given)
+            if len(tries) == 1:
+                happens()
+            return answer
+
+        monkeypatch.setattr(exact, "run", run_meanwhile)
+        return tries
+
+    return arrange
+
+
+def states(store: PostgresStore, ids: Sequence[str]) -> list[JobState | None]:
+    jobs = [store.job(one) for one in ids]
+    return [None if job is None else job.state for job in jobs]
+
+
+@rule("O1", "C1")
+def test_a_job_that_is_claimed_while_its_cancel_is_decided_is_decided_again(
+    store: PostgresStore, schema: str, admin: Admin, meanwhile: Any
+) -> None:
+    store.enqueue([JobSpec("job", "q", "k")])
+    tries = meanwhile(lambda: store.claim("w", ["q"], 1))
+    assert store.cancel(["job"], by="ada", reason="because") == [c.Cancelled("job", JobState.CANCELLED)]
+    assert len(tries) == 2
+    job = store.job("job")
+    assert job is not None
+    assert [one.attempt for one in job.executions] == [1]
+    assert check(admin, schema) == []
+
+
+@rule("O1", "X4")
+def test_a_job_that_succeeds_while_its_cancel_is_decided_is_not_cancelled(
+    store: PostgresStore, schema: str, admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is claimed after the locks were taken and before the rows are read: then its lease is not locked."""
+    store.enqueue([JobSpec("job", "q", "k")])
+    send = store._database.send
+    once: list[str] = []
+
+    def send_meanwhile(connection: Any, name: str, given: Any) -> Any:
+        if name == "load" and not once:
+            once.append(name)
+            connection.execute("select 1").fetchall()  # the lock statement has ended
+            (lease,) = store.claim("w", ["q"], 1)
+            run = machine.run
+
+            def run_and_ack(*given: Any) -> Any:
+                monkeypatch.setattr(exact, "run", run)
+                answer = run(*given)
+                assert store.ack([c.AckReport("job", lease.token)]) == [c.Acked("job")]
+                return answer
+
+            monkeypatch.setattr(exact, "run", run_and_ack)
+        return send(connection, name, given)
+
+    monkeypatch.setattr(store._database, "send", send_meanwhile)
+    store.cancel(["job"], by="ada", reason="because")
+    assert once
+    assert states(store, ["job"]) == [JobState.SUCCEEDED]
+    assert check(admin, schema) == []
+
+
+@rule("O5")
+def test_a_job_that_is_forgotten_while_its_purge_is_decided_is_not_counted_twice(
+    store: PostgresStore, schema: str, admin: Admin, meanwhile: Any
+) -> None:
+    store.enqueue([JobSpec("job", "q", "k")])
+    (lease,) = store.claim("w", ["q"], 1)
+    store.ack([c.AckReport("job", lease.token)])
+    meanwhile(lambda: store.prune(before=2**62, keep=0, limit=10))
+    operated = store.purge(c.JobFilter(job_ids=("job",)), by="ada", reason="because", limit=10)
+    assert operated.job_ids == ()
+    assert store.totals().counts[JobState.SUCCEEDED] == 0
+    assert check(admin, schema) == []
+
+
+@rule("I7")
+def test_a_queue_that_comes_to_be_used_with_enqueue_meanwhile_refuses_the_acquire(
+    store: PostgresStore, meanwhile: Any
+) -> None:
+    meanwhile(lambda: store.enqueue([JobSpec("job", "q", "k")]))
+    with pytest.raises(Exception, match="'q' is used with enqueue"):
+        store.acquire([c.AcquireRequest("q", "a", 1, "w", "token")])
+    assert store.lane("q", "a") is None
+
+
+@rule("N4")
+def test_the_ack_of_a_lanes_head_without_its_lane_is_left_to_the_exact_path(
+    store: PostgresStore, schema: str, admin: Admin
+) -> None:
+    store.enqueue([JobSpec(one, "q", "k", lane="a") for one in ("head", "next")])
+    (lease,) = store.claim("w", ["q"], 1)
+    store._database.leases[lease.token] = store._database.leases[lease.token]._replace(lane=None)
+    assert store.ack([c.AckReport("head", lease.token)]) == [c.Acked("head", c.LaneHint("next", None))]
+    assert check(admin, schema) == []
