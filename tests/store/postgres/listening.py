@@ -11,7 +11,7 @@ from leasemill.store.postgres.store import PostgresStore
 
 def is_listening(store: Store) -> bool:
     assert isinstance(store, PostgresStore)
-    return store._listener is not None and store._listener.is_listening.is_set()
+    return store._listener.is_listening.is_set()
 
 
 def has_succeeded(handle: JobHandle[Any]) -> bool:

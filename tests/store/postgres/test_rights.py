@@ -122,7 +122,7 @@ def test_who_may_read_may_wait_and_the_listener_goes_on(
         worker.enqueue([JobSpec("job", "mail", "send")])
         (lease,) = worker.claim("w", ["mail"], 1)
         waiter = executor.submit(JobHandle[Any](store, "job", None).result, 30)
-        wait_until(store._is_listening, "the listener", 30)
+        wait_until(store._listener.is_listening.is_set, "the listener", 30)
         if has_row:
             count = f"select count(*) from {schema}.waiters".encode()
             wait_until(lambda: admin.execute(count).fetchone() == (1,), "the waiter's row", 30)

@@ -36,7 +36,7 @@ class TestPostgres(WaitingSuite):
         return self._count() > 0
 
     def is_left_behind(self, store: Store) -> bool:
-        return bool(cast(PostgresStore, store)._ends) or self._count() > 0
+        return bool(cast(PostgresStore, store)._listener.ends) or self._count() > 0
 
     def _count(self) -> int:
         row = self._admin.execute(f"select count(*) from {self._schema}.waiters".encode()).fetchone()

@@ -10,7 +10,7 @@ import pytest
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, JobSpec
 from leasemill.store.postgres.store import PostgresStore
-from leasemill.store.postgres.wire.listen import News
+from leasemill.store.postgres.wire.listen import Arrivals
 
 
 class Counting(PostgresStore):
@@ -30,7 +30,6 @@ def waiting(postgres_url: str) -> Iterator[Counting]:
 
 
 def await_listening(store: PostgresStore) -> None:
-    assert store._listener is not None
     assert store._listener.is_listening.wait(30)
 
 
@@ -46,7 +45,7 @@ def test_a_due_job_of_another_process_wakes_without_a_question(waiting: Counting
     await_listening(waiting)
     with PostgresStore(postgres_url) as producer:
         producer.enqueue([JobSpec("one", "mail", "k")])
-        until(lambda: waiting._news.count == 1)
+        until(lambda: waiting._listener.arrivals.count == 1)
         assert watch.wait(30)
         assert waiting.asked == 0
         assert [lease.job.id for lease in waiting.claim("w", ["mail"], 5)] == ["one"]
@@ -58,14 +57,14 @@ def test_a_job_for_later_or_for_another_queue_does_not_wake(waiting: Counting, p
     await_listening(waiting)
     with PostgresStore(postgres_url) as producer:
         producer.run(c.Enqueue([JobSpec("later", "mail", "k", delay_us=60 * SECOND), JobSpec("other", "print", "k")]))
-        until(lambda: waiting._news.count == 1)
+        until(lambda: waiting._listener.arrivals.count == 1)
         assert not watch.wait(0.05)
     assert waiting.asked > 0
 
 
-def test_news_are_told_apart_by_queue_and_time() -> None:
-    news = News()
-    news.add("a")
-    assert news.has_any(["b", "a"], 0)
-    assert not news.has_any(["b"], 0)
-    assert not news.has_any(["a"], news.count)
+def test_arrivals_are_kept_by_queue_and_time() -> None:
+    arrivals = Arrivals()
+    arrivals.add("a")
+    assert arrivals.has_any(["b", "a"], 0)
+    assert not arrivals.has_any(["b"], 0)
+    assert not arrivals.has_any(["a"], arrivals.count)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar, cast
@@ -22,7 +21,7 @@ from leasemill.kernel.model import ENDED_STATES, EXECUTIONS_KEPT, JobSpec
 from leasemill.kernel.verbs.acquire import offset_id
 from leasemill.kernel.verbs.redrive import redriven_states
 from leasemill.store.base import Store, Watch
-from leasemill.store.ends import Cancellations, Ends, Subscription
+from leasemill.store.ends import Subscription
 from leasemill.store.postgres import admission, reading, retention
 from leasemill.store.postgres.admin.migrate import applied, migrate, migrations
 from leasemill.store.postgres.database import Database
@@ -36,10 +35,11 @@ from leasemill.store.postgres.watermarks import Watermarks
 from leasemill.store.postgres.wire.arrays import int8
 from leasemill.store.postgres.wire.commit_connections import CommitConnections
 from leasemill.store.postgres.wire.connections import LOGGER, Connection, Connections, Moved
-from leasemill.store.postgres.wire.listen import Listener, News, Notifier, PostgresWatch
+from leasemill.store.postgres.wire.listen import Listener
+from leasemill.store.postgres.wire.notify import Notifier
 from leasemill.store.postgres.wire.statements import Statements
 from leasemill.store.postgres.wire.url import PostgresOptions, parse_url
-from leasemill.store.postgres.wire.waiters import PostgresEndWatch, Waiters
+from leasemill.store.postgres.wire.watch import PostgresEndWatch, PostgresWatch
 from leasemill.store.signal import Signal
 from leasemill.store.sources import Clock, Entropy
 from leasemill.store.threads import Threads
@@ -72,12 +72,8 @@ class PostgresStore(Store):
         self._messages = Messages(self._database)
         self.presence = PostgresPresence(self._pool, self._database)
         self._signal = Signal()
-        self._news = News()
-        self._listen_lock = threading.Lock()
-        self._notifier = Notifier(self._database.channel, self._tell)
-        self._listener: Listener | None = None
-        self._ends = Ends(self._nudge)
-        self._cancellations = Cancellations()
+        self._notifier = Notifier(self._database.channel, self._notify)
+        self._listener = Listener(self._pool.connect, self._database, self._signal, is_enabled=self._options.listen)
         self._threads = Threads(self._options.pool_size, "leasemill-postgres")
         self._retained_at_s = time.monotonic()
         self._has_arrived = False
@@ -110,50 +106,17 @@ class PostgresStore(Store):
             raise Unavailable("this PostgreSQL store is closed; open another")
         return cast(AnswerT, _HANDLERS[type(command)](self, command))
 
-    async def adue_in(self, queues: Sequence[str]) -> int | None:
-        return await self.arun(c.DueIn(queues))
-
     def watch(self, queues: Sequence[str]) -> Watch:
-        self._listen()
-        return PostgresWatch(self, self._signal, self._news, queues)
+        self._listener.start()
+        return PostgresWatch(self, self._signal, self._listener, queues)
 
     def watch_end(self, job_id: str) -> Watch:
-        self._listen()
-        return PostgresEndWatch(self._ends.watch(job_id), self._is_listening)
+        self._listener.start()
+        return PostgresEndWatch(self._listener.ends.watch(job_id), self._listener)
 
     def watch_cancellations(self, wake: Callable[[], None]) -> Subscription:
-        self._listen()
-        return self._cancellations.call(wake)
-
-    def _listen(self) -> None:
-        if self._listener is not None and not self._listener.is_here:
-            self._forget_listener(self._listener)
-        with self._listen_lock:
-            if self._listener is None and self._options.listen and not self._is_closed:
-                self._listener = Listener(
-                    self._pool.connect,
-                    self._database.channel,
-                    self._signal,
-                    self._news,
-                    Waiters(self._database, self._ends),
-                    self._cancellations,
-                )
-
-    def _forget_listener(self, inherited: Listener) -> None:
-        """In a forked child: the parent's waiters and its listener are not here; a child listens for itself."""
-        inherited.join(0.0)
-        self._listen_lock = threading.Lock()
-        self._listener = None
-        self._ends.reset()
-        self._cancellations.reset()
-
-    def _is_listening(self) -> bool:
-        return self._listener is not None and self._listener.is_listening.is_set()
-
-    def _nudge(self) -> None:
-        with self._listen_lock:
-            if self._listener is not None:
-                self._listener.nudge()
+        self._listener.start()
+        return self._listener.cancellations.call(wake)
 
     def close(self) -> None:
         if self._is_closed:
@@ -161,17 +124,15 @@ class PostgresStore(Store):
         self._is_closed = True
         until_s = time.monotonic() + CLOSE_S
         self._notifier.stop()
-        if self._listener is not None:
-            self._listener.stop()
+        self._listener.stop()
         self._threads.close()
         self._pool.close(CLOSE_S)
         self._commits.close()
         self._signal.notify()
-        self._ends.notify_all()
+        self._listener.ends.notify_all()
         self._threads.join(until_s)
         self._notifier.join(until_s)
-        if self._listener is not None:
-            self._listener.join(until_s)
+        self._listener.join(until_s)
 
     def using(self, connection: object) -> BoundStore:
         return BoundStore(self, self._database, self._notifier, self.use_queues, connection)
@@ -474,10 +435,9 @@ class PostgresStore(Store):
 
     def _wake(self) -> None:
         self._signal.notify()
-        if self._notifier.channel() is not None:
-            self._tell()
+        self._notifier.notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         channel = self._database.channel
         self._pool.run(lambda connection: connection.execute("select pg_notify(%s, '')", [channel]))
 

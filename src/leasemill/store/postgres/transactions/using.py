@@ -28,7 +28,7 @@ from leasemill.store.postgres.transactions.steps import Steps, afollow, follow
 from leasemill.store.postgres.verbs.enqueue import inserting
 from leasemill.store.postgres.wire.connections import Moved
 from leasemill.store.postgres.wire.errors import UNREADY, first_line, meaning
-from leasemill.store.postgres.wire.listen import Notifier
+from leasemill.store.postgres.wire.notify import Notifier
 
 AnswerT = TypeVar("AnswerT")
 UserConnection: TypeAlias = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]

@@ -1,6 +1,7 @@
-"""Waking those who wait: NOTIFY when jobs come, never one for each, and a connection that LISTENs.
+"""A connection that LISTENs, in a thread of its own: for new jobs, ends of jobs and cancellations.
 
-Soft: whoever misses it looks again within a second. Behind a pooler that has no LISTEN, looking is all there is.
+Soft: whoever misses a notification looks again within a second. Behind a pooler that has no LISTEN, looking is all
+there is.
 """
 
 from __future__ import annotations
@@ -12,94 +13,27 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Final, Protocol
+from typing import Final
 
 import psycopg
 from psycopg import sql
 
-from leasemill.errors import LeasemillError
-from leasemill.kernel.model import SECOND
-from leasemill.store.ends import Cancellations
-from leasemill.store.postgres.database import RUN_CANCELLED
+from leasemill.store.ends import Cancellations, Ends
+from leasemill.store.postgres.database import RUN_CANCELLED, Database
 from leasemill.store.postgres.wire.connections import Connection
 from leasemill.store.postgres.wire.waiters import Waiters
 from leasemill.store.signal import Signal
 
 LOGGER: Final = logging.getLogger("leasemill.postgres")
-QUIET_S: Final = 0.02
-BURST: Final = 5
-LOOK_EVERY_S: Final = 1.0
+FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 5.0
 QUEUES_KEPT: Final = 10_000
 
 
-class Notifier:
-    """Tells other processes that jobs came: with the statement that brings them, unless there were many of late. Then
-    at most once in a while."""
-
-    def __init__(self, channel: str, tell: Callable[[], None]) -> None:
-        self._channel = channel
-        self._tell = tell
-        self._is_closed = False
-        self._start_over()
-
-    def _start_over(self) -> None:
-        """Also in a forked child, where the parent's thread is not and its lock may be taken for ever."""
-        self._pid = os.getpid()
-        self._changed = threading.Condition()
-        self._left = float(BURST)
-        self._counted_at_s = time.monotonic()
-        self._is_pending = False
-        self._thread: threading.Thread | None = None
-
-    def channel(self) -> str | None:
-        """The channel for a statement to notify; None: it will be told shortly after, with what follows."""
-        if os.getpid() != self._pid:
-            self._start_over()
-        with self._changed:
-            now_s = time.monotonic()
-            self._left = min(BURST, self._left + (now_s - self._counted_at_s) / QUIET_S)
-            self._counted_at_s = now_s
-            if self._left >= 1 and not self._is_pending:
-                self._left -= 1
-                return self._channel
-            self._is_pending = True
-            if self._thread is None or not self._thread.is_alive():
-                self._thread = threading.Thread(target=self._run, name="leasemill notify", daemon=True)
-                self._thread.start()
-            self._changed.notify()
-            return None
-
-    def stop(self) -> None:
-        if os.getpid() != self._pid:
-            self._start_over()
-        with self._changed:
-            self._is_closed = True
-            self._changed.notify()
-
-    def join(self, until_s: float) -> None:
-        """Wait for its thread, until then on the monotonic clock."""
-        if self._thread is not None:
-            self._thread.join(max(0.0, until_s - time.monotonic()))
-
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._is_pending or self._is_closed)
-                if self._is_closed:
-                    return
-                self._changed.wait_for(lambda: self._is_closed, QUIET_S)
-                self._is_pending = False
-                self._left = 0.0
-                self._counted_at_s = time.monotonic()
-            with suppress(LeasemillError):
-                self._tell()
-
-
-class News:
-    """Which queues were told to have got jobs that are due: whoever waits for one of them need not ask."""
+class Arrivals:
+    """Which queues got jobs that are due, as notified: whoever waits for one of them need not ask."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -118,175 +52,127 @@ class News:
 
 
 class Listener:
-    """A thread with a connection of its own; every notification of new jobs moves the signal."""
+    """Its thread begins when somebody first waits, and again in a forked child. New jobs move the signal."""
 
     def __init__(
-        self,
-        connect: Callable[[], Connection],
-        channel: str,
-        signal: Signal,
-        news: News,
-        waiters: Waiters,
-        cancellations: Cancellations,
+        self, connect: Callable[[], Connection], database: Database, signal: Signal, *, is_enabled: bool
     ) -> None:
         self._connect = connect
-        self._channel = channel
+        self._database = database
         self._signal = signal
-        self._news = news
-        self._waiters = waiters
-        self._cancellations = cancellations
-        self._has_news = False
-        self._pid = os.getpid()
-        self._stop_reading, self._stop_writing = socket.socketpair()
-        self._nudges_reading, self._nudges_writing = socket.socketpair()
-        self._nudges_reading.setblocking(False)
-        self._nudges_writing.setblocking(False)
+        self._is_enabled = is_enabled
         self._is_closed = False
+        self.arrivals = Arrivals()
+        self.ends = Ends(self._wake)
+        self.cancellations = Cancellations()
+        self._start_over()
+
+    def _start_over(self) -> None:
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._sockets: tuple[socket.socket, socket.socket] | None = None
+        self._waiters = Waiters(self._database, self.ends)
+        self._has_arrivals = False
         self.is_listening = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="leasemill listen", daemon=True)
-        self._thread.start()
 
-    @property
-    def is_here(self) -> bool:
-        """Whether its thread is of this process, not of one that forked it."""
-        return os.getpid() == self._pid
-
-    def nudge(self) -> None:
-        """Somebody waits for a job's end, or does not any more."""
-        with suppress(OSError):  # then it has been nudged often enough, or is closed
-            self._nudges_writing.send(b"!")
+    def start(self) -> None:
+        if os.getpid() != self._pid:  # the parent's thread is not here, nor is whoever waits there
+            self._close_sockets()
+            self.ends.reset()
+            self.cancellations.reset()
+            self._start_over()
+        with self._lock:
+            if self._thread is None and self._is_enabled and not self._is_closed:
+                self._sockets = socket.socketpair()
+                for one in self._sockets:
+                    one.setblocking(False)
+                self._thread = threading.Thread(
+                    target=self._run, args=(self._sockets[0],), name="leasemill listen", daemon=True
+                )
+                self._thread.start()
 
     def stop(self) -> None:
         self._is_closed = True
-        if self.is_here:
-            self._stop_writing.send(b".")
+        self._wake()
 
     def join(self, until_s: float) -> None:
         """Wait for its thread, until then on the monotonic clock."""
-        if self.is_here:
+        if os.getpid() == self._pid and self._thread is not None:
             self._thread.join(max(0.0, until_s - time.monotonic()))
-        if not self.is_here or not self._thread.is_alive():
-            for one in (self._stop_reading, self._stop_writing, self._nudges_reading, self._nudges_writing):
-                one.close()
+            if self._thread.is_alive():
+                return
+        self._close_sockets()
 
-    def _run(self) -> None:
-        pause_s = 0.1
+    def _wake(self) -> None:
+        """Somebody waits for a job's end, or does not any more; or the store was closed."""
+        if self._sockets is not None and os.getpid() == self._pid:
+            with suppress(OSError):  # then it has been woken often enough, or has ended
+                self._sockets[1].send(b"!")
+
+    def _close_sockets(self) -> None:
+        for one in self._sockets or ():
+            one.close()
+
+    # In its thread
+
+    def _run(self, woken: socket.socket) -> None:
+        pause_s = FIRST_PAUSE_S
         while not self._is_closed:
             try:
                 with self._connect() as connection:
-                    self._listen(connection)
-                pause_s = 0.1
+                    self._listen(connection, woken)
+                pause_s = FIRST_PAUSE_S
             except psycopg.Error as error:
                 LOGGER.info("not listening for new jobs, only looking: %s", str(error).strip())
             self.is_listening.clear()
             self._wake_all()
-            self._pause(random.uniform(0.5, 1.0) * pause_s)
+            self._pause(woken, until_s=time.monotonic() + random.uniform(0.5, 1.0) * pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
-    def _listen(self, connection: Connection) -> None:
-        connection.execute(sql.SQL("listen {}").format(sql.Identifier(self._channel)))
-        connection.add_notify_handler(lambda it: self._heard(it.channel, it.payload))  # while a statement runs
+    def _pause(self, woken: socket.socket, until_s: float) -> None:
+        while not self._is_closed and (left_s := until_s - time.monotonic()) > 0:
+            _wait(woken, None, left_s)
+
+    def _listen(self, connection: Connection, woken: socket.socket) -> None:
+        connection.execute(sql.SQL("listen {}").format(sql.Identifier(self._database.channel)))
+        connection.add_notify_handler(lambda it: self._receive(it.channel, it.payload))  # while a statement runs
         self._waiters.listen(connection)
         self.is_listening.set()
         self._wake_all()
-        poll = select.poll()
-        for readable in (connection.fileno(), self._stop_reading, self._nudges_reading):
-            poll.register(readable, select.POLLIN)
         while not self._is_closed:
-            self._waiters.tend(connection)
-            poll.poll(0 if self._has_news else self._waiters.pause_ms())
-            with suppress(BlockingIOError):
-                self._nudges_reading.recv(4096)
+            self._waiters.update(connection)
+            _wait(woken, connection, 0.0 if self._has_arrivals else self._waiters.pause_s())
             connection.pgconn.consume_input()
             while (notification := connection.pgconn.notifies()) is not None:
-                self._heard(notification.relname.decode(), notification.extra.decode())
-            if self._has_news:
-                self._has_news = False
+                self._receive(notification.relname.decode(), notification.extra.decode())
+            if self._has_arrivals:
+                self._has_arrivals = False
                 self._signal.notify()
 
-    def _heard(self, channel: str, payload: str) -> None:
+    def _receive(self, channel: str, payload: str) -> None:
         if channel == self._waiters.channel:
-            self._waiters.heard(payload)
+            self._waiters.receive(payload)
         elif payload == RUN_CANCELLED:
-            self._cancellations.notify()
+            self.cancellations.notify()
         else:
             if payload:
-                self._news.add(payload)
-            self._has_news = True
+                self.arrivals.add(payload)
+            self._has_arrivals = True
 
     def _wake_all(self) -> None:
         """Anything may have happened while nobody listened."""
         self._signal.notify()
-        self._waiters.ends.notify_all()
-        self._cancellations.notify()
-
-    def _pause(self, pause_s: float) -> None:
-        poll = select.poll()
-        poll.register(self._stop_reading, select.POLLIN)
-        poll.poll(pause_s * 1_000)
+        self.ends.notify_all()
+        self.cancellations.notify()
 
 
-class Asked(Protocol):
-    """The question a watch asks: in how many microseconds the next job is due."""
-
-    def due_in(self, queues: Sequence[str]) -> int | None: ...
-
-    async def adue_in(self, queues: Sequence[str]) -> int | None: ...
-
-
-class PostgresWatch:
-    """Wakes when, after a change of anybody's or when its time has come, a job is due."""
-
-    def __init__(self, store: Asked, signal: Signal, news: News, queues: Sequence[str]) -> None:
-        self._store = store
-        self._queues = tuple(queues)
-        self._watch = signal.watch()
-        self._news = news
-        self._seen = news.count
-
-    def wait(self, timeout_s: float) -> bool:
-        until_s = time.monotonic() + timeout_s
-        while True:
-            self._watch.wait(0)
-            if self._is_told():
-                return True
-            due_s = self._due_s(self._ask())
-            left_s = until_s - time.monotonic()
-            if due_s <= 0 or left_s <= 0:
-                return due_s <= 0
-            self._watch.wait(min(left_s, due_s, LOOK_EVERY_S))
-
-    async def wait_async(self, timeout_s: float) -> bool:
-        until_s = time.monotonic() + timeout_s
-        while True:
-            self._watch.wait(0)
-            if self._is_told():
-                return True
-            due_s = self._due_s(await self._aask())
-            left_s = until_s - time.monotonic()
-            if due_s <= 0 or left_s <= 0:
-                return due_s <= 0
-            await self._watch.wait_async(min(left_s, due_s, LOOK_EVERY_S))
-
-    def close(self) -> None:
-        self._watch.close()
-
-    def _is_told(self) -> bool:
-        """A round trip less between a job and the claim that gets it."""
-        since, self._seen = self._seen, self._news.count
-        return self._news.has_any(self._queues, since)
-
-    def _ask(self) -> int | None:
-        try:
-            return self._store.due_in(self._queues)
-        except LeasemillError:
-            return 0  # whoever waits will learn why from the verbs
-
-    async def _aask(self) -> int | None:
-        try:
-            return await self._store.adue_in(self._queues)
-        except LeasemillError:
-            return 0
-
-    def _due_s(self, due_us: int | None) -> float:
-        return LOOK_EVERY_S if due_us is None else due_us / SECOND
+def _wait(woken: socket.socket, connection: Connection | None, seconds: float | None) -> None:
+    """Until there is something to read, or the time is over."""
+    poll = select.poll()
+    poll.register(woken, select.POLLIN)
+    if connection is not None:
+        poll.register(connection.fileno(), select.POLLIN)
+    poll.poll(None if seconds is None else seconds * 1_000)
+    with suppress(BlockingIOError):
+        woken.recv(4096)

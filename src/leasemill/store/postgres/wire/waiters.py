@@ -1,7 +1,7 @@
 """Who of this process waits for which job's end (O9), as rows that whoever ends a job looks for.
 
 The listener's thread does all of this, on its connection, for all waiters together: it adds and removes their rows,
-hears of ends on a channel of this process's own, and looks once a second for what was missed. A row counts as soon as
+receives ends on a channel of this process's own, and looks once a second for what was missed. A row counts as soon as
 it is committed; an end that was under way then is waited for.
 """
 
@@ -10,12 +10,12 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from psycopg import errors, sql
 
-from leasemill.store.ends import Ends, EndWatch
+from leasemill.store.ends import Ends
 from leasemill.store.postgres.database import Database
 from leasemill.store.postgres.wire.arrays import int8s, texts
 from leasemill.store.postgres.wire.connections import Connection, Row
@@ -40,22 +40,22 @@ class Waiters:
         self._renewed_at_s = 0.0
 
     def listen(self, connection: Connection) -> None:
-        """On a new connection: nothing of what was said on an earlier one counts."""
+        """On a new connection: notifications of an earlier one do not count."""
         self._numbers = {}
         connection.execute(sql.SQL("listen {}").format(sql.Identifier(self.channel)))
 
-    def heard(self, payload: str) -> None:
+    def receive(self, payload: str) -> None:
         job_id = self._numbers.get(int(payload))
         if job_id is not None:
             self.ends.notify([job_id])
 
-    def pause_ms(self) -> float | None:
+    def pause_s(self) -> float | None:
         """How long until the next look; None: nobody waits."""
         if not self.ends and not self._numbers:
             return None
-        return max(0.0, self._looked_at_s + LOOK_EVERY_S - time.monotonic()) * 1_000
+        return max(0.0, self._looked_at_s + LOOK_EVERY_S - time.monotonic())
 
-    def tend(self, connection: Connection) -> None:
+    def update(self, connection: Connection) -> None:
         """Bring the rows up to date, and wake whoever waits for a job that has ended."""
         waiting = self.ends.job_ids()
         known = set(self._numbers.values())
@@ -105,23 +105,3 @@ class Waiters:
         for first in range(0, len(job_ids), AT_ONCE):
             rows = self._database.all(connection, "ended", {"ids": texts(job_ids[first : first + AT_ONCE])})
             self.ends.notify(job_id for (job_id,) in rows)
-
-
-class PostgresEndWatch:
-    """Wakes at the job's end; without a connection that listens it is looked for once a second."""
-
-    def __init__(self, watch: EndWatch, is_listening: Callable[[], bool]) -> None:
-        self._watch = watch
-        self._is_listening = is_listening
-
-    def wait(self, timeout_s: float) -> bool:
-        return self._watch.wait(self._longest_s(timeout_s))
-
-    async def wait_async(self, timeout_s: float) -> bool:
-        return await self._watch.wait_async(self._longest_s(timeout_s))
-
-    def close(self) -> None:
-        self._watch.close()
-
-    def _longest_s(self, timeout_s: float) -> float:
-        return timeout_s if self._is_listening() else min(timeout_s, LOOK_EVERY_S)

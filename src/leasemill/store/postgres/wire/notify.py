@@ -1,0 +1,82 @@
+"""NOTIFY when jobs come: in the statement that inserts them, or, when there are many, for all of them together."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from leasemill.errors import LeasemillError
+
+QUIET_S: Final = 0.02
+BURST: Final = 5
+
+
+class Notifier:
+    """A few in a row notify at once; after that, one notification every QUIET_S, from a thread."""
+
+    def __init__(self, channel: str, send: Callable[[], None]) -> None:
+        self._channel = channel
+        self._send = send
+        self._is_closed = False
+        self._start_over()
+
+    def _start_over(self) -> None:
+        """Also in a forked child, which does not have the parent's thread, and where its lock may be held for ever."""
+        self._pid = os.getpid()
+        self._changed = threading.Condition()
+        self._left = float(BURST)
+        self._counted_at_s = time.monotonic()
+        self._is_pending = False
+        self._thread: threading.Thread | None = None
+
+    def channel(self) -> str | None:
+        """The channel for a statement to notify; None: a notification follows shortly, for this one and others."""
+        if os.getpid() != self._pid:
+            self._start_over()
+        with self._changed:
+            now_s = time.monotonic()
+            self._left = min(BURST, self._left + (now_s - self._counted_at_s) / QUIET_S)
+            self._counted_at_s = now_s
+            if self._left >= 1 and not self._is_pending:
+                self._left -= 1
+                return self._channel
+            self._is_pending = True
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._run, name="leasemill notify", daemon=True)
+                self._thread.start()
+            self._changed.notify()
+            return None
+
+    def notify(self) -> None:
+        """Something changed that no statement notifies of."""
+        if self.channel() is not None:
+            self._send()
+
+    def stop(self) -> None:
+        if os.getpid() != self._pid:
+            self._start_over()
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify()
+
+    def join(self, until_s: float) -> None:
+        """Wait for its thread, until then on the monotonic clock."""
+        if self._thread is not None:
+            self._thread.join(max(0.0, until_s - time.monotonic()))
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._is_pending or self._is_closed)
+                if self._is_closed:
+                    return
+                self._changed.wait_for(lambda: self._is_closed, QUIET_S)
+                self._is_pending = False
+                self._left = 0.0
+                self._counted_at_s = time.monotonic()
+            with suppress(LeasemillError):
+                self._send()
