@@ -29,12 +29,25 @@ from urllib.parse import urlsplit
 import psycopg
 from psycopg import sql
 
-from benchmarks import waiting
+from benchmarks import dead_rows, waiting
 from benchmarks.postgres_peers.systems import LEASEMILL, PEERS, System, has_node, install_node_peers
 from benchmarks.report import Bar, finish, table
 from leasemill.testing.postgres import PostgresServer
 
-ROWS: Final = ("enqueue", "drain", "single", "wal", "pickup", "held", "lanes", "blocked", "future", "commit", "waiting")
+ROWS: Final = (
+    "enqueue",
+    "drain",
+    "single",
+    "wal",
+    "pickup",
+    "held",
+    "lanes",
+    "blocked",
+    "future",
+    "commit",
+    "waiting",
+    "dead-rows",
+)
 OWN_ROWS: Final = {"lanes", "blocked", "future"}
 COMMITS: Final = 8_000
 SETTINGS: Final = {"shared_buffers": "512MB", "max_wal_size": "8GB", "checkpoint_timeout": "30min"}
@@ -225,6 +238,7 @@ class Run:
     found: dict[tuple[str, str], list[float]] = field(default_factory=lambda: defaultdict(list))
     failures: list[str] = field(default_factory=list)
     waits: waiting.Waits | None = None
+    dead: dead_rows.DeadRows | None = None
 
     def keep(self, figure: str, system: System, value: float) -> None:
         self.found[figure, system.name].append(value)
@@ -326,6 +340,10 @@ class Run:
     def wait(self, system: System) -> None:
         with self.bench.fresh(system) as database:
             self.waits = waiting.measured(database.url)
+
+    def beside_dead_rows(self, system: System) -> None:
+        with self.bench.fresh(system) as database:
+            self.dead = dead_rows.measured(database.url)
 
     # Leasemill alone ---------------------------------------------------------------------------------------------
 
@@ -507,7 +525,7 @@ def main() -> None:
             measure(run)
         finally:
             bench.close()
-    if set(run.rows) - OWN_ROWS - {"commit", "waiting"}:
+    if set(run.rows) - OWN_ROWS - {"commit", "waiting", "dead-rows"}:
         side_by_side(run)
     if OWN_ROWS & set(run.rows):
         alone(run)
@@ -519,6 +537,11 @@ def main() -> None:
         bars += waiting.bars(run.waits)
     elif "waiting" in run.rows:
         missing.append("waiting")
+    if run.dead is not None:
+        dead_rows.show(run.dead)
+        bars += dead_rows.bars(run.dead)
+    elif "dead-rows" in run.rows:
+        missing.append("dead-rows")
     if missing:
         print("not measured: " + "; ".join(missing))
     for failure in run.failures:
@@ -542,6 +565,8 @@ def measure(run: Run) -> None:
         run.commit()
     if "waiting" in run.rows:
         run.each(["waiting"], 1, run.wait, [LEASEMILL])
+    if "dead-rows" in run.rows:
+        run.each(["dead-rows"], 1, run.beside_dead_rows, [LEASEMILL])
 
 
 def introduce(run: Run) -> None:

@@ -8,6 +8,7 @@ commits arrive out of order. Once a second, and whenever a claim finds nothing, 
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import Counter
@@ -61,6 +62,7 @@ class Positions:
         """The first place where this process put a job since a claim got past it."""
         self._claimed: Counter[Key] = Counter()
         self._looked_fully_at_s = -FULL_LOOK_S
+        self.claimed_at_s = -math.inf
 
     def look(self, queues: Sequence[str], *, is_full: bool = False) -> Look:
         at_s = time.monotonic()
@@ -76,7 +78,9 @@ class Positions:
         last = {(queue, rank): (at, seq) for queue, rank, at, seq in claimed}
         newest = (now - BEHIND_US, 0)
         with self._lock:
-            self._claimed.update((queue, rank) for queue, rank, _, _ in claimed)
+            if claimed:
+                self.claimed_at_s = time.monotonic()
+                self._claimed.update((queue, rank) for queue, rank, _, _ in claimed)
             final = None if is_exhausted or not claimed else claimed[-1][:2]
             for key in keys:
                 reached = min(newest, last[key]) if key == final else newest

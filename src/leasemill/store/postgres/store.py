@@ -328,8 +328,7 @@ class PostgresStore(Store):
 
     def _move_watermarks(self) -> None:
         try:
-            self._pool.run(self._watermarks.move)
-            self._pool.run(self._watermarks.check)
+            self._pool.run(self._watermarks.keep)
         except Unavailable as error:
             LOGGER.warning("watermarks not moved: %s", error)
 

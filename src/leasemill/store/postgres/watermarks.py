@@ -22,6 +22,8 @@ WORN: Final = 1_000
 """So many jobs this process claims from a queue and rank before it moves their watermark."""
 MOVE_EVERY_S: Final = 1.0
 CHECK_EVERY_S: Final = 60.0
+LEASES_S: Final = 300.0
+"""So long after its last claim a process moves the watermark of leases."""
 
 
 class Watermarks:
@@ -76,8 +78,15 @@ class Watermarks:
     def _writing(self, connection: Connection) -> set[str]:
         return {transaction for (transaction,) in self._database.all(connection, "ready_writers", {})}
 
-    def check(self, connection: Connection) -> None:
-        """Now and then, whether a watermark has passed a job: the clock was set back, or an older version wrote it."""
+    def keep(self, connection: Connection) -> None:
+        """The reaper's part: moves them all, and checks now and then that none has passed a job."""
+        self.move(connection)
+        if time.monotonic() - self._database.positions.claimed_at_s < LEASES_S:
+            self._database.do(connection, "move_lease_watermark", {})
+        self._check(connection)
+
+    def _check(self, connection: Connection) -> None:
+        """None has, but for a clock that was set back, or a worker of an older version."""
         if time.monotonic() - self._checked_at_s < CHECK_EVERY_S:
             return
         self._checked_at_s = time.monotonic()

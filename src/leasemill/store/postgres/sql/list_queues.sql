@@ -1,9 +1,22 @@
--- Queues by name, with their jobs counted by state and the time the next one is due.
+-- Queues by name, with their jobs counted by state and the time the next one is due. Ready jobs and leases are counted from their
+-- watermarks.
+with passed as materialized (
+    select queue, rank, low_at from {schema}.watermarks where low_at <= (select {schema}.clock({now}::int8))
+), held as materialized (
+    select held.queue, count(*) as count from (
+        select leases.queue from {schema}.leases
+        where leases.expires_at >= coalesce((select low_at from passed where rank = -1), 0)
+            and leases.expires_at < 9223372036854775807
+        union all
+        select leases.queue from {schema}.leases where leases.expires_at = 9223372036854775807
+    ) as held
+    group by held.queue
+)
 select queues.name, queues.mode, queues.is_paused, queues.policy,
     claimable.count
         + (select count(*) from {schema}.waiting where waiting.queue = queues.name)
         + (select count(*) from {schema}.arrivals where arrivals.queue = queues.name) as ready,
-    (select count(*) from {schema}.leases where leases.queue = queues.name) as leased,
+    coalesce((select held.count from held where held.queue = queues.name), 0) as leased,
     (select coalesce(sum(tallies.succeeded), 0)::int8 from {schema}.tallies where tallies.queue = queues.name) as succeeded,
     (
         select count(*) from {schema}.kept where kept.state = 'failed' and exists (
@@ -22,12 +35,11 @@ from {schema}.queues
 cross join lateral (
     select sum(counted.count)::int8 as count, min(counted.oldest_at) as oldest_at
     from generate_series(0, 9) as ranks (rank)
-    left join {schema}.watermarks on watermarks.queue = queues.name and watermarks.rank = ranks.rank
-        and watermarks.low_at <= (select {schema}.clock({now}::int8))
+    left join passed on passed.queue = queues.name and passed.rank = ranks.rank
     cross join lateral (
         select count(*), min(ready.available_at) as oldest_at from {schema}.ready
         where ready.queue = queues.name and ready.rank = ranks.rank
-            and ready.available_at >= coalesce(watermarks.low_at, 0)
+            and ready.available_at >= coalesce(passed.low_at, 0)
     ) as counted
 ) as claimable
 where queues.name > {after}::text

@@ -1,6 +1,7 @@
 -- Before low_at there is no row of ready for this queue and rank, committed or not: claims, counts and readings begin there.
--- next_at is where it moves when all who were writing as it was published have ended. A row that is missing means 0: safe to lose.
--- Creates a table and a function, and locks no table: safe while workers run.
+-- next_at is where it moves when all who were writing as it was published have ended. Rank -1 is the watermark of leases: none
+-- expires before it. A row that is missing means 0: safe to lose.
+-- Creates a table, a function and an index of the few leases that never expire: workers wait for it, and go on.
 create table {schema}.watermarks (
     queue text collate "C" not null,
     rank int2 not null,
@@ -9,6 +10,8 @@ create table {schema}.watermarks (
     primary key (queue, rank),
     constraint watermark_next check (next_at > low_at)
 ) with (fillfactor = 20);
+
+create index lease_endless on {schema}.leases (no) where expires_at = 9223372036854775807;
 
 -- Whoever puts a job into ready with a time that the clock did not give just now calls this in the same transaction.
 -- Locks the watermarks it lowers, in order. With its owner's rights: those who may enqueue may do this and no more.
