@@ -18,7 +18,7 @@ from pathlib import Path
 
 import click
 
-from leasemill.store.wal import log
+from leasemill.store.wal import space
 from tests.crash import full, killed, simulations
 from tests.crash.damage import Behind, DamagedFolder, TornLog
 from tests.crash.hammer import Killing
@@ -83,7 +83,7 @@ def _failed_sync(seed: int, count: int, leaves: str) -> str:
 
 
 def _full(seed: int, count: int) -> str:
-    log.SPARE_RETRY_S = 0.0  # type: ignore[misc]
+    space.SPARE_RETRY_S = 0.0  # type: ignore[misc]
     return "refused, then went on" if simulations.fill_at(seed, _work(), count) else "never in need"
 
 

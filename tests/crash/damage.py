@@ -326,7 +326,7 @@ class DamagedFolder:
         store = self._opened(twin)
         model = Model()
         model.state = state_of(store)
-        model.latest_at = store._latest_at
+        model.latest_at = store._replica.latest_at
         return model.copy()
 
     def _unsync_the_end(self) -> None:

@@ -29,8 +29,8 @@ from leasemill.kernel.machine import apply
 from leasemill.kernel.model import MILLISECOND, JobSpec, Policy
 from leasemill.kernel.state import State
 from leasemill.store.wal.format import SEGMENT_HEADER_BYTES, Frame, read_frame
-from leasemill.store.wal.log import BUILDER_LOCK
 from leasemill.store.wal.options import FileOptions
+from leasemill.store.wal.recovery import BUILDER_LOCK
 from leasemill.store.wal.store import FileStore
 from tests.crash.lab import state_of
 

@@ -16,7 +16,7 @@ from leasemill.store.wal.options import FileOptions
 from leasemill.store.wal.snapshot import take_snapshot
 from leasemill.store.wal.store import FileStore
 from tests.crash.walk import Model
-from tests.lab.faults import SimulatedMachine
+from tests.lab.faults import SimulatedDisk, SimulatedMachine
 
 SEGMENT_BYTES = 4096
 
@@ -49,25 +49,31 @@ def snapshot(machine: SimulatedMachine, folder: Path, *, segment_bytes: int = SE
 @contextmanager
 def following(store: FileStore, models: Sequence[Model], now: int) -> Iterator[None]:
     """What the store does in here; if it records which leases expired before it was opened, the models do too."""
-    was_settled = store._is_settled
+    was_settled = store._replica.is_settled
     try:
         yield
     finally:
-        if store._is_settled and not was_settled:
+        if store._replica.is_settled and not was_settled:
             for model in models:
                 model.settle(now)
 
 
+def disk_of(store: FileStore) -> SimulatedDisk:
+    disk = log_of(store).disk
+    assert isinstance(disk, SimulatedDisk)
+    return disk
+
+
 def log_of(store: FileStore) -> Log:
     """The store's log, opened if a failure has closed it."""
-    return store._opened_log()
+    return store._replica.opened_log()
 
 
 def state_of(store: FileStore) -> State:
     """The store's replica, up to date."""
     store.totals()
-    assert store._state is not None
-    return store._state
+    assert store._replica.state is not None
+    return store._replica.state
 
 
 def digest_of(store: FileStore) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 from leasemill.errors import Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.invariants import violations
-from leasemill.store.wal.log import Superseded
+from leasemill.store.wal.reader import Superseded
 from leasemill.store.wal.store import FileStore
 from leasemill.testing.clock import ManualClock
 from tests.crash.lab import SEGMENT_BYTES, digest_of, following, log_of, open_simulated, snapshot, state_of
@@ -68,7 +68,7 @@ class Scene:
             case "snapshot":
                 self.snapshot()
             case _:
-                self._suffer(index, lambda store: log_of(store).prepare_spare())
+                self._suffer(index, lambda store: log_of(store).space.prepare_spare())
 
     def act(self, index: int) -> None:
         self.call(index, self._walk.next(self.truths[0].state))

@@ -17,7 +17,7 @@ from tests.lab.faults import SimulatedMachine
 
 @pytest.fixture(autouse=True)
 def _looks_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("leasemill.store.wal.log.SPARE_RETRY_S", 0.0)
+    monkeypatch.setattr("leasemill.store.wal.space.SPARE_RETRY_S", 0.0)
 
 
 def job(job_id: str) -> JobSpec:
@@ -31,7 +31,7 @@ def test_without_room_for_a_segment_enqueue_is_refused_everywhere_and_leases_fin
     store.enqueue([job(f"j-{number}") for number in range(20)])
     leases = store.claim("worker", ["q"], 3)
     machine.fill_at(1)
-    log_of(store).prepare_spare()
+    log_of(store).space.prepare_spare()
     third = open_simulated(machine, tmp_path)
     for one in (store, other, third):
         with pytest.raises(Unavailable, match=r"no space left for .* free some, or purge finished jobs"):
@@ -54,7 +54,7 @@ def test_claims_stop_while_there_is_still_room_to_finish_what_runs(tmp_path: Pat
     store = open_simulated(machine, tmp_path)
     store.enqueue([job(f"j-{number}") for number in range(20)])
     machine.fill_at(1)
-    log_of(store).prepare_spare()
+    log_of(store).space.prepare_spare()
     leases: list[c.Lease] = []
 
     def claim_all() -> None:
@@ -77,7 +77,7 @@ def test_a_disk_full_to_the_last_block_seals_nothing(tmp_path: Path) -> None:
     store = open_simulated(machine, tmp_path)
     store.enqueue([job(f"j-{number}") for number in range(40)])
     (lease,) = store.claim("worker", ["q"], 1)
-    log_of(store).prepare_spare()
+    log_of(store).space.prepare_spare()
     machine.fill_at(1)
     with pytest.raises(Unavailable, match="no space left"):
         store.enqueue([job(f"too-many-{number}") for number in range(100)])

@@ -14,7 +14,7 @@ from leasemill.kernel.model import JobSpec
 from leasemill.testing.rules import rule
 from tests.crash import simulations
 from tests.crash.damage import Behind, DamagedFolder, TornLog
-from tests.crash.lab import log_of, open_simulated
+from tests.crash.lab import disk_of, log_of, open_simulated
 from tests.lab.faults import Operation, SimulatedDisk, SimulatedMachine, Sync
 
 BEHIND = list(Behind)
@@ -94,16 +94,15 @@ def test_a_recovery_between_a_sync_and_its_acknowledgement_is_noticed(tmp_path: 
         store.totals()
 
     def fail_another_sync(disk: SimulatedDisk, operation: Operation, _name: str) -> None:
-        if disk is writer._given_disk and operation is Operation.SYNC:
+        if disk is disk_of(writer) and operation is Operation.SYNC:
             machine.before = None
-            assert isinstance(failing._given_disk, SimulatedDisk)
-            machine.fail_sync_at(1, failing._given_disk, Sync.FORGETS)
+            machine.fail_sync_at(1, disk_of(failing), Sync.FORGETS)
             with pytest.raises(Unavailable, match="failed to sync"):
                 failing.totals()
             machine.after = recover
 
     def recover(disk: SimulatedDisk, _operation: Operation, _name: str) -> None:
-        if disk is writer._given_disk:
+        if disk is disk_of(writer):
             machine.after = None
             third.enqueue([job("third")])
 
@@ -119,11 +118,10 @@ def test_a_process_that_only_reads_recovers_the_folder_too(tmp_path: Path) -> No
     machine = SimulatedMachine()
     writer, reader = open_simulated(machine, tmp_path), open_simulated(machine, tmp_path)
     writer.enqueue([job("first")])
-    assert isinstance(writer._given_disk, SimulatedDisk)
-    machine.fail_sync_at(1, writer._given_disk)
+    machine.fail_sync_at(1, disk_of(writer))
     with pytest.raises(Unavailable):
         writer.enqueue([job("second")])
-    machine.kill(writer._given_disk)
+    machine.kill(disk_of(writer))
     assert reader.job("first") is not None
 
 
@@ -132,8 +130,7 @@ def test_a_process_that_appends_unread_follows_a_recovery(tmp_path: Path) -> Non
     machine = SimulatedMachine()
     blind, failing = open_simulated(machine, tmp_path), open_simulated(machine, tmp_path)
     blind.run(c.Enqueue([job("a")], are_new=True))
-    assert isinstance(failing._given_disk, SimulatedDisk)
-    machine.fail_sync_at(1, failing._given_disk)
+    machine.fail_sync_at(1, disk_of(failing))
     with pytest.raises(Unavailable):
         failing.run(c.Enqueue([job("b")], are_new=True))
     assert failing.run(c.Enqueue([job("c")], are_new=True)) == [c.Enqueued("c")]
@@ -152,10 +149,10 @@ def test_a_spare_may_come_from_another_process_at_any_moment_of_a_rotation(tmp_p
     seen: list[Operation] = []
 
     def make_a_spare(disk: SimulatedDisk, operation: Operation, _name: str) -> None:
-        if disk is store._given_disk:
+        if disk is disk_of(store):
             seen.append(operation)
             if len(seen) == at:
-                log_of(other).prepare_spare()
+                log_of(other).space.prepare_spare()
 
     machine.before = make_a_spare
     store.enqueue([job(f"behind-{number}") for number in range(60)])
@@ -170,7 +167,7 @@ def test_processes_with_segments_of_different_sizes_share_a_folder(tmp_path: Pat
     small = open_simulated(machine, tmp_path, segment_bytes=512)
     large = open_simulated(machine, tmp_path, segment_bytes=64 * 1024)
     for turn in range(5):
-        log_of(small).prepare_spare()
+        log_of(small).space.prepare_spare()
         large.enqueue([job(f"large-{turn}-{number}") for number in range(100)])
         small.enqueue([job(f"small-{turn}")])
         assert small.job(f"large-{turn}-99") is not None

@@ -69,13 +69,13 @@ def walk(folder: Folder, clock: ManualClock, seed: int, steps: int) -> None:
                         given = asked(store, blind)
                     assert given == model.answer(blind, clock.now()), f"step {step}: {again}"
                     is_unread = all(job.queue in QUEUES for job in blind.jobs)
-                    assert not is_unread or store._state is None, "it was to be appended unread"
+                    assert not is_unread or store._replica.state is None, "it was to be appended unread"
             case "reopen":
                 folder.reopen(index)
             case "snapshot":
                 folder.take_snapshot()
             case "spare":
-                log_of(folder.stores[index]).prepare_spare()
+                log_of(folder.stores[index]).space.prepare_spare()
         with following(folder.stores[index], [model], clock.now()):
             found = digest_of(folder.stores[index])
         assert found == model.digest(), f"step {step}: {again}"

@@ -24,31 +24,31 @@ class Ends:
     def reset(self) -> None:
         """Forget every waiter: for a forked child, which has none of them."""
         self._lock = threading.Lock()
-        self._waiters: dict[str, set[Signal]] = {}
+        self.waiters: dict[str, set[Signal]] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._waiters)
+        return bool(self.waiters)
 
     def job_ids(self) -> set[str]:
         with self._lock:
-            return set(self._waiters)
+            return set(self.waiters)
 
     def watch(self, job_id: str) -> EndWatch:
         """From now on an end of this job is noticed."""
         watch = EndWatch(self, job_id)
         with self._lock:
-            self._waiters.setdefault(job_id, set()).add(watch.signal)
+            self.waiters.setdefault(job_id, set()).add(watch.signal)
         self._on_change()
         return watch
 
     def observe(self, events: Iterable[AnyEvent]) -> None:
-        if self._waiters:
+        if self.waiters:
             self.notify(ended_jobs(events))
 
     def notify(self, job_ids: Iterable[str]) -> None:
         """These jobs may have ended."""
         with self._lock:
-            woken = [signal for job_id in job_ids for signal in self._waiters.get(job_id, ())]
+            woken = [signal for job_id in job_ids for signal in self.waiters.get(job_id, ())]
         for signal in woken:
             signal.notify()
 
@@ -58,12 +58,12 @@ class Ends:
 
     def leave(self, watch: EndWatch) -> None:
         with self._lock:
-            left = self._waiters.get(watch.job_id)
+            left = self.waiters.get(watch.job_id)
             if left is None or watch.signal not in left:
                 return
             left.discard(watch.signal)
             if not left:
-                del self._waiters[watch.job_id]
+                del self.waiters[watch.job_id]
         self._on_change()
 
 

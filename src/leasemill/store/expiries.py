@@ -17,20 +17,20 @@ class Expiries:
     """The listeners of one store. With none of them, watching costs nothing."""
 
     def __init__(self) -> None:
-        self._listeners: tuple[ExpiryListener, ...] = ()
+        self.listeners: tuple[ExpiryListener, ...] = ()
 
     def listen(self, listener: ExpiryListener) -> None:
-        self._listeners = (*self._listeners, listener)
+        self.listeners = (*self.listeners, listener)
 
     def forget(self, listener: ExpiryListener) -> None:
-        self._listeners = tuple(one for one in self._listeners if one != listener)
+        self.listeners = tuple(one for one in self.listeners if one != listener)
 
     def found(self, state: State, events: Sequence[AnyEvent]) -> list[Expiration]:
         """The expiries among events that were just applied to this state."""
-        return expirations(state, events) if self._listeners else []
+        return expirations(state, events) if self.listeners else []
 
     def notify(self, expired: Sequence[Expiration]) -> None:
         """Called when they are durable, in whatever thread recorded them."""
         if expired:
-            for listener in self._listeners:
+            for listener in self.listeners:
                 listener(expired)

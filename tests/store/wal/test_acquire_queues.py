@@ -21,7 +21,7 @@ from leasemill.store.wal.log import Log
 from leasemill.store.wal.store import FileStore
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.rules import rule
-from tests.crash.lab import open_simulated, state_of
+from tests.crash.lab import disk_of, open_simulated, state_of
 from tests.lab.faults import SimulatedCrash, SimulatedMachine
 
 QUEUE = "payments"
@@ -58,7 +58,7 @@ def test_a_producer_that_has_read_nothing_sees_what_another_process_acquired_mea
     enqueue_new(producer, "before", "mail")
     acquire(owner, 1)
     enqueue_new(producer, "mail", "mail")
-    assert producer._state is None
+    assert producer._replica.state is None
     with pytest.raises(QueueRefused, match="is used with acquire"):
         enqueue_new(producer, "stray", lane="ann")
     assert owner.job("stray") is None
@@ -72,7 +72,7 @@ def test_other_queues_of_a_folder_with_acquire_queues_are_still_appended_unread(
     with open_simulated(machine, tmp_path) as producer:
         for number in range(3):
             enqueue_new(producer, f"mail-{number}", "mail")
-        assert producer._state is None
+        assert producer._replica.state is None
 
 
 @rule("I7", "W9")
@@ -82,7 +82,7 @@ def test_the_list_is_right_wherever_an_acquire_is_cut_off(tmp_path: Path, loses_
         machine = SimulatedMachine()
         owner, producer = open_simulated(machine, tmp_path), open_simulated(machine, tmp_path)
         enqueue_new(producer, "before", "mail")
-        machine.crash_at(count, owner._given_disk)  # type: ignore[arg-type]
+        machine.crash_at(count, disk_of(owner))
         try:
             acquire(owner, 1)
         except SimulatedCrash:
@@ -119,7 +119,7 @@ def test_a_folder_without_the_list_is_read_before_anything_is_enqueued(tmp_path:
     assert listed(machine) == [QUEUE]
     with open_simulated(machine, tmp_path) as producer:
         enqueue_new(producer, "mail", "mail")
-        assert producer._state is None
+        assert producer._replica.state is None
 
 
 @rule("W7", "W9")

@@ -189,7 +189,7 @@ import os, signal, sys
 from leasemill.store.wal.store import FileStore
 store = FileStore(sys.argv[1])
 store.totals()
-with store._log.locked():
+with store._replica.log.locked():
     print("holds", flush=True)
     signal.pause()
 """
@@ -495,7 +495,7 @@ def test_a_process_that_only_enqueues_new_jobs_does_not_read_the_log(folder: Pat
         for number in range(50):
             (outcome,) = blind.run(c.Enqueue([job(f"new-{number}")], are_new=True))
             assert outcome == c.Enqueued(f"new-{number}")
-        assert blind._state is None
+        assert blind._replica.state is None
         assert blind.totals().counts[JobState.READY] == 150
 
 
@@ -515,7 +515,7 @@ def test_applying_a_known_id_changes_nothing(folder: Path) -> None:
 def test_finished_jobs_leave_by_age_and_by_number_and_failures_stay(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("leasemill.store.wal.store.PRUNE_EVERY_S", 0.0)
+    monkeypatch.setattr("leasemill.store.wal.batch.PRUNE_EVERY_S", 0.0)
     clock = ManualClock()
     options = FileOptions(retain_for_s=60, retain_count=3, snapshot_bytes=2**40)
     with FileStore(folder, options=options, clock=clock) as store:
@@ -538,7 +538,7 @@ def test_finished_jobs_leave_by_age_and_by_number_and_failures_stay(
 def test_a_url_names_folder_and_options(tmp_path: Path) -> None:
     with open_store(f"file:{tmp_path}/jobs?segment_bytes=4096&keep_segments=true") as store:
         assert isinstance(store, FileStore)
-        assert store._options == FileOptions(segment_bytes=4096, keep_segments=True)
+        assert store._runner._options == FileOptions(segment_bytes=4096, keep_segments=True)
     assert (tmp_path / "jobs" / "manifest").exists()
 
 

@@ -16,19 +16,18 @@ from types import FrameType
 
 import pytest
 
-from leasemill.errors import LeasemillError, QueueRefused, Unavailable
+from leasemill.errors import Invalid, LeasemillError, QueueRefused, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.machine import run
 from leasemill.kernel.model import JobSpec, JobState, Policy
 from leasemill.kernel.state import State
 from leasemill.store.wal.format import encode_events
 from leasemill.store.wal.options import FileOptions
-from leasemill.store.wal.pipeline import Ticket
 from leasemill.store.wal.store import FileStore
-from leasemill.store.wal.weight import weigh
+from leasemill.store.wal.ticket import Ticket, weigh
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.rules import rule
-from tests.crash.lab import log_of, open_simulated
+from tests.crash.lab import disk_of, log_of, open_simulated
 from tests.crash.walk import Model, Walk
 from tests.lab.faults import Operation, SimulatedDisk, SimulatedMachine
 
@@ -300,25 +299,26 @@ def test_closing_waits_for_the_calls_that_are_under_way(held: Held) -> None:
     held.finish()
     closing.join(LONG_S)
     assert held.outcomes["first"] == [c.Enqueued("first")]
-    assert held.store._log is None
+    assert held.store._replica.log is None
 
 
 @rule("E6")
-def test_a_call_that_is_too_large_for_the_log_costs_its_neighbours_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("leasemill.store.wal.log.LARGEST_BODY", 100_000)
+def test_a_call_that_is_too_large_for_the_log_is_refused_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("leasemill.store.wal.ticket.HEAVIEST_CALL", 50_000)
     store = open_simulated(SimulatedMachine(), tmp_path)
     store.totals()
-    replica = store._state
-    large = Ticket(c.Enqueue([job(f"j-{number}") for number in range(100)]))
-    small = Ticket(c.Enqueue([job("small")]))
-    store._carry_out([large, small])
-    with pytest.raises(ValueError, match="send smaller batches"):
-        large.outcome()
-    assert small.outcome() == [c.Enqueued("small")]
+    replica = store._replica.state
+
+    async def overlap() -> tuple[object, object]:
+        large = store.arun(c.Enqueue([job(f"j-{number}") for number in range(100)]))
+        return await asyncio.gather(large, store.arun(c.Enqueue([job("small")])), return_exceptions=True)
+
+    refused, answer = asyncio.run(overlap())
+    assert isinstance(refused, Invalid)
+    assert "send smaller batches" in str(refused)
+    assert answer == [c.Enqueued("small")]
     assert store.totals().seq == 1
-    assert store._state is replica
+    assert store._replica.state is replica
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -363,21 +363,20 @@ def test_who_gives_up_waiting_for_the_lock_keeps_what_it_has_read(tmp_path: Path
     machine = SimulatedMachine()
     holder, store = open_simulated(machine, tmp_path), open_simulated(machine, tmp_path)
     store.enqueue([job("first")])
-    replica = store._state
+    replica = store._replica.state
     with log_of(holder).locked(), pytest.raises(Unavailable, match="has held the lock"):
         store.enqueue([job("second")])
     assert store.enqueue([job("second")]) == [c.Enqueued("second")]
-    assert store._state is replica
+    assert store._replica.state is replica
 
 
 def test_callers_of_one_batch_get_error_objects_of_their_own(tmp_path: Path) -> None:
     machine = SimulatedMachine()
     store = open_simulated(machine, tmp_path)
     store.totals()
-    assert isinstance(store._given_disk, SimulatedDisk)
-    machine.fail_sync_at(1, store._given_disk)
+    machine.fail_sync_at(1, disk_of(store))
     tickets = [Ticket(c.Enqueue([job(f"j-{number}")])) for number in range(3)]
-    store._carry_out(tickets)
+    store._runner.run(tickets)
     errors = [ticket.error for ticket in tickets]
     for number, error in enumerate(errors):
         assert isinstance(error, Unavailable)

@@ -9,7 +9,7 @@ import pytest
 
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, JobSpec, JobState, Verb
-from leasemill.store.wal import store as wal_store
+from leasemill.store.wal import batch
 from leasemill.store.wal.store import FileStore
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.rules import rule
@@ -99,7 +99,7 @@ def test_expire_as_the_first_call_reports_what_it_records(restarted: Restarted) 
 
 @rule("W15")
 def test_however_many_there_are_all_are_recorded(restarted: Restarted, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wal_store, "EXPIRE_BATCH", 2)
+    monkeypatch.setattr(batch, "EXPIRE_BATCH", 2)
     restarted.leave(*(f"j-{number}" for number in range(5)))
     with restarted.opened() as store:
         assert store.totals().counts[JobState.READY] == 5
@@ -125,7 +125,7 @@ def test_a_process_that_appends_unread_leaves_it_to_its_first_reading(restarted:
     restarted.leave("leased")
     with restarted.opened() as store:
         store.run(c.Enqueue([JobSpec("new", "q", "k")], are_new=True))
-        assert store._state is None
+        assert store._replica.state is None
         assert store.totals().counts[JobState.READY] == 2
 
 
@@ -134,8 +134,8 @@ def test_without_room_to_record_it_readings_are_still_answered(restarted: Restar
     restarted.leave(*(f"j-{number}" for number in range(8)))
     restarted.machine.fill_at(1)
     with restarted.opened() as store:
-        log_of(store).prepare_spare()
+        log_of(store).space.prepare_spare()
         assert store.totals().counts[JobState.LEASED] == 8
         restarted.machine.make_room()
-        log_of(store).prepare_spare()
+        log_of(store).space.prepare_spare()
         assert store.totals().counts[JobState.READY] == 8

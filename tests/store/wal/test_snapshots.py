@@ -19,7 +19,7 @@ from leasemill.kernel.image import digest
 from leasemill.kernel.invariants import violations
 from leasemill.kernel.model import JobSpec, JobState
 from leasemill.kernel.state import State
-from leasemill.store.wal import store as wal_store
+from leasemill.store.wal import batch, maintenance, replica
 from leasemill.store.wal.build import build
 from leasemill.store.wal.disk import Disk
 from leasemill.store.wal.format import Frame
@@ -81,12 +81,12 @@ def test_a_snapshot_may_be_replaced_while_it_is_about_to_be_read(
     snapshot(machine, tmp_path, segment_bytes=2048)
 
     def read_late(disk: Disk, wanted: Snapshot) -> tuple[State, int]:
-        monkeypatch.setattr(wal_store, "read_snapshot", read_snapshot)
+        monkeypatch.setattr(replica, "read_snapshot", read_snapshot)
         write_walk(writer, clock, 100, walk, source)
         snapshot(machine, tmp_path, segment_bytes=2048)
         return read_snapshot(disk, wanted)
 
-    monkeypatch.setattr(wal_store, "read_snapshot", read_late)
+    monkeypatch.setattr(replica, "read_snapshot", read_late)
     assert digest_of(open_simulated(machine, tmp_path, clock, segment_bytes=2048)) == digest_of(writer)
 
 
@@ -162,7 +162,7 @@ def fill(store: FileStore, count: int) -> None:
 
 
 def build_ended(store: FileStore) -> bool:
-    return store._snapshotting is not None and store._snapshotting.poll() == 0
+    return store._runner.maintenance._builder is not None and store._runner.maintenance._builder.poll() == 0
 
 
 def wait_until(came: Callable[[], bool], seconds: float = 60.0) -> None:
@@ -179,8 +179,8 @@ def test_a_store_starts_a_builder_by_itself(tmp_path: Path) -> None:
     with FileStore(folder, options=options) as store:
         for number in range(150):
             store.enqueue([job(f"j-{number}")])
-        assert store._snapshotting is not None
-        assert store._snapshotting.wait(30) == 0
+        assert store._runner.maintenance._builder is not None
+        assert store._runner.maintenance._builder.wait(30) == 0
         assert len(list(folder.glob("snapshot-0*"))) == 1
         assert store.totals().seq == 150
 
@@ -189,7 +189,7 @@ def test_a_store_starts_a_builder_by_itself(tmp_path: Path) -> None:
 def test_a_builder_that_fails_is_logged_and_followed_by_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(wal_store, "SNAPSHOT_PAUSE_S", 0.0)
+    monkeypatch.setattr(maintenance, "SNAPSHOT_PAUSE_S", 0.0)
     folder = tmp_path / "jobs"
     options = FileOptions(segment_bytes=2048, snapshot_bytes=4096)
     with FileStore(folder, options=options) as store, caplog.at_level("WARNING"):
@@ -197,7 +197,7 @@ def test_a_builder_that_fails_is_logged_and_followed_by_another(
             patched.setattr(sys, "executable", shutil.which("false"))
             fill(store, 150)
             wait_until(lambda: "the snapshot of" in caplog.text)
-        assert "failed (exit code 1: no message); it is tried again" in caplog.text
+        assert "failed (exit code 1: no message); it is retried" in caplog.text
         (folder / "snapshot-00000000000000ff.new").write_bytes(b"of a builder that was killed")
         fill(store, 150)
         wait_until(lambda: build_ended(store) and not list(folder.glob("snapshot-0*.new")))
@@ -219,7 +219,7 @@ def test_the_first_look_of_a_boot_leaves_the_builders_lock_where_it_is(tmp_path:
 @rule("W8", "W14")
 def test_opening_stays_short_whatever_has_passed_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Counted in events read, not in time."""
-    monkeypatch.setattr(wal_store, "PRUNE_EVERY_S", 0.0)
+    monkeypatch.setattr(batch, "PRUNE_EVERY_S", 0.0)
     machine, clock = SimulatedMachine(), ManualClock()
     options = FileOptions(segment_bytes=4096, snapshot_bytes=2**40, retain_count=20)
 
@@ -228,11 +228,11 @@ def test_opening_stays_short_whatever_has_passed_through(tmp_path: Path, monkeyp
 
     store = opened()
     passed = 0
-    for batch in range(100):
-        passed += len(store.enqueue([job(f"j-{batch}-{number}") for number in range(10)]))
+    for round_no in range(100):
+        passed += len(store.enqueue([job(f"j-{round_no}-{number}") for number in range(10)]))
         leases = store.claim("worker", ["q"], 10)
         store.ack([c.AckReport(lease.job.id, lease.token) for lease in leases])
-        if batch % 10 == 9:
+        if round_no % 10 == 9:
             snapshot(machine, tmp_path, segment_bytes=4096)
     read: list[int] = []
     events_of = Frame.events

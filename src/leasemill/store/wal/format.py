@@ -7,7 +7,7 @@ log. What must never happen here: accepting bytes that were not written as this 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from enum import Enum
 from typing import Final, NamedTuple, cast
 
@@ -67,14 +67,6 @@ def checksum(content: bytes) -> int:
 def frame_bytes(kind: Kind, position: int, synced_to: int, body: bytes) -> bytes:
     header = FRAME_HEADER.pack(FRAME_MAGIC, FORMAT, kind.value, len(body), position, synced_to)
     return b"".join((header, CHECKSUM.pack(_crc_more(_crc(header), body)), body))
-
-
-def events_frame(events: Sequence[AnyEvent], position: int, synced_to: int) -> bytes:
-    return frame_bytes(Kind.EVENTS, position, synced_to, encode_events(events))
-
-
-def seal_frame(position: int, synced_to: int) -> bytes:
-    return frame_bytes(Kind.SEAL, position, synced_to, b"")
 
 
 SEAL_BYTES: Final = FRAME_HEADER_BYTES

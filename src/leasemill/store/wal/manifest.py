@@ -58,6 +58,10 @@ class Manifest(Struct, frozen=True):
         return int.from_bytes(blake2b(listed, digest_size=8).digest(), "little")
 
 
+def segment_name(first: int, generation: int) -> str:
+    return f"segment-{first:016x}-{generation}"
+
+
 def read_manifest(disk: Disk) -> Manifest | None:
     """The folder's manifest; None for a folder that has none yet."""
     try:

@@ -20,8 +20,9 @@ from leasemill.kernel.model import Job
 from leasemill.kernel.state import State
 from leasemill.store.wal.disk import Disk, File
 from leasemill.store.wal.format import Frame, Kind, frame_bytes, read_frame
-from leasemill.store.wal.log import BUILDER_LOCK, Log
+from leasemill.store.wal.log import Log
 from leasemill.store.wal.manifest import Snapshot
+from leasemill.store.wal.recovery import BUILDER_LOCK
 
 JOBS_IN_A_FRAME: Final = 1_000
 READ_BYTES: Final = 4 * 1024 * 1024

@@ -1,19 +1,75 @@
-"""How many bytes a call may add to the log, at most: known before it is decided.
+"""One call on its way through the pipeline, and how many bytes it may add to the log, at most.
 
-A call that weighs too much is refused alone, and a batch is cut before it gets too heavy for one frame. Tokens of other
-calls that its events repeat are counted as short, as those are that a store draws; should they not be, the log
-refuses the whole batch.
+The weight is known before the call is decided. A call that weighs too much is refused alone, and a batch is cut before
+it gets too heavy for one frame. Tokens of other calls that its events repeat are counted as short, as those are that a
+store draws; should they not be, the log refuses the whole batch.
 """
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from leasemill.errors import Invalid
 from leasemill.kernel import commands as c
+from leasemill.store.wal.format import LARGEST_BODY
 
+HEAVIEST_CALL: Final = LARGEST_BODY // 2  # the other half is left for what else is in its batch
 ITEM_BYTES: Final = 2_000  # an event's ids, names, policy and numbers: all that has a small limit of its own
 CHARACTER_BYTES: Final = 4
+
+
+class Ticket:
+    """A command, and then its answer or error. No command: only catch up with what others wrote."""
+
+    __slots__ = ("_woken", "answer", "command", "error", "future", "is_durable", "is_leader", "weight")
+
+    def __init__(self, command: Any, *, is_durable: bool = True) -> None:
+        self.command = command
+        self.weight = weigh(command)
+        if self.weight > HEAVIEST_CALL:
+            raise Invalid(f"{self.weight:,} bytes in one call; at most {HEAVIEST_CALL:,}: send smaller batches")
+        self.is_durable = is_durable
+        self.answer: Any = None
+        self.error: BaseException | None = None
+        self.is_leader = False
+        self.future: asyncio.Future[None] | None = None
+        self._woken: threading.Lock | None = None
+
+    @property
+    def is_async(self) -> bool:
+        return self.future is not None
+
+    def for_thread(self) -> None:
+        self._woken = threading.Lock()
+        self._woken.acquire()
+
+    def for_loop(self) -> asyncio.Future[None]:
+        self.future = asyncio.get_running_loop().create_future()
+        return self.future
+
+    def wait(self) -> None:
+        assert self._woken is not None
+        self._woken.acquire()
+
+    def wake(self) -> None:
+        if self._woken is not None and self._woken.locked():
+            self._woken.release()
+
+    def fail(self, error: Exception) -> None:
+        """With an error object of its own: callers raise it in their threads and add notes to it."""
+        if self.error is not None:
+            return
+        own = type(error).__new__(type(error), *error.args).with_traceback(error.__traceback__)
+        own.__cause__ = error.__cause__
+        self.error = own
+
+    def outcome(self) -> Any:
+        if self.error is not None:
+            raise self.error
+        return self.answer
 
 
 def weigh(command: Any) -> int:

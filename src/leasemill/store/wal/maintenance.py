@@ -1,0 +1,93 @@
+"""What a process does for its folder beside the calls: the next segment ahead of its use, and snapshots."""
+
+from __future__ import annotations
+
+import logging
+import math
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Final
+
+from leasemill.store.wal.format import SEGMENT_HEADER_BYTES
+from leasemill.store.wal.log import Log
+from leasemill.store.wal.manifest import Segment
+from leasemill.store.wal.options import FileOptions
+from leasemill.store.wal.space import Space
+
+LOGGER: Final = logging.getLogger("leasemill.wal")
+SNAPSHOT_PAUSE_S: Final = 10.0
+
+
+class Maintenance:
+    """`look` is due when the log is in another segment than `segment`, or has reached `due_at`."""
+
+    def __init__(self, path: Path, options: FileOptions) -> None:
+        self._path = path
+        self._options = options
+        self.segment: Segment | None = None
+        self.due_at: float = 0
+        self._spare_made_for: str | None = None
+        self._builder: subprocess.Popen[bytes] | None = None
+        self._built_at_s = -SNAPSHOT_PAUSE_S
+
+    def reset(self) -> None:
+        """In a forked child: the builder is the parent's."""
+        self._builder = None
+
+    def look(self, log: Log, *, may_snapshot: bool) -> None:
+        self.segment, self.due_at = log.segment, math.inf
+        if not self._options.does_maintenance:
+            return
+        half_left = log.segment.first + log.file_bytes - SEGMENT_HEADER_BYTES - log.space.segment_bytes // 2
+        if log.position <= half_left:
+            self.due_at = half_left + 1
+        elif self._spare_made_for != log.segment.name:
+            self._spare_made_for = log.segment.name
+            threading.Thread(target=_prepare_spare, args=(log.space,), daemon=True).start()
+        if log.sealed_bytes >= self._options.snapshot_bytes:
+            self.due_at = 0  # until a snapshot covers them
+            if may_snapshot and self._may_build(log):
+                self._build()
+
+    def _may_build(self, log: Log) -> bool:
+        """One at a time, not too often, and only if no other process has taken it meanwhile."""
+        is_building = self._builder is not None and self._builder.poll() is None
+        if is_building or time.monotonic() - self._built_at_s < SNAPSHOT_PAUSE_S:
+            return False
+        log.refresh()
+        return log.sealed_bytes >= self._options.snapshot_bytes
+
+    def _build(self) -> None:
+        self._built_at_s = time.monotonic()
+        self._builder = subprocess.Popen(
+            [sys.executable, "-m", "leasemill.store.wal.build", str(self._path.resolve())]
+            + (["--keep-segments"] if self._options.keep_segments else []),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
+        # Waited for even when the store is closed meanwhile: no ended process is left unclaimed.
+        threading.Thread(target=_report_builder, args=(self._builder, self._path), daemon=True).start()
+
+
+def _prepare_spare(space: Space) -> None:
+    try:
+        space.prepare_spare()
+    except (OSError, ValueError):
+        LOGGER.warning("the next segment could not be prepared; it is made when it is needed", exc_info=True)
+
+
+def _report_builder(builder: subprocess.Popen[bytes], path: Path) -> None:
+    """Wait for a snapshot's builder; one that failed is followed by another, which removes what it left."""
+    _, errors = builder.communicate()
+    if builder.returncode:
+        last_line = errors.decode(errors="replace").strip().rpartition("\n")[2]
+        LOGGER.warning(
+            "the snapshot of %s failed (exit code %d: %s); it is retried",
+            path,
+            builder.returncode,
+            last_line or "no message",
+        )

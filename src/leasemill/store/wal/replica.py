@@ -1,0 +1,106 @@
+"""A process's own copy of the state, and the log it is read from: opening, loading a snapshot, catching up.
+
+A replica that may be ahead of the log is thrown away (`forget`). Decides nothing and appends nothing.
+"""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+
+from leasemill.errors import Broken
+from leasemill.kernel.machine import apply_all
+from leasemill.kernel.state import State
+from leasemill.store.ends import Ends
+from leasemill.store.wal.clock import Machine
+from leasemill.store.wal.disk import Disk, RealDisk
+from leasemill.store.wal.log import Log
+from leasemill.store.wal.manifest import Snapshot
+from leasemill.store.wal.options import FileOptions
+from leasemill.store.wal.reader import Superseded
+from leasemill.store.wal.snapshot import read_snapshot
+
+
+class Replica:
+    """`state` is None until it is loaded; then it is the state at the log's position, whose latest event happened at
+    `latest_at`. `is_settled`: leases that expired before this process first looked are on record (W15)."""
+
+    def __init__(self, path: Path, options: FileOptions, machine: Machine, disk: Disk | None, ends: Ends) -> None:
+        self._path = path
+        self._options = options
+        self._machine = machine
+        self._given_disk = disk
+        self._ends = ends
+        self.log: Log | None = None
+        self.state: State | None = None
+        self.latest_at = 0
+        self.is_settled = False
+
+    # The log
+
+    def open(self, *, may_found: bool) -> Log:
+        disk = self._given_disk or RealDisk(self._path, may_make=may_found)
+        self.log = Log(
+            disk,
+            self._machine,
+            segment_bytes=self._options.segment_bytes,
+            lock_timeout_s=self._options.lock_timeout_s,
+            may_found=may_found,
+        )
+        return self.log
+
+    def opened_log(self) -> Log:
+        return self.log or self.open(may_found=False)
+
+    def close(self) -> None:
+        self.state = None
+        self.is_settled = False
+        if self.log is not None:
+            self.log.close()
+            self.log = None
+
+    def forget(self) -> None:
+        """It may be ahead of the log. A folder that was replaced is opened again by the next call."""
+        self.state = None
+        self.is_settled = False
+        if self.log is not None and self._given_disk is None and not self.log.disk.is_there:
+            self.close()
+
+    # The state
+
+    def load(self) -> None:
+        """The state from the latest snapshot on."""
+        log = self.opened_log()
+        collects = gc.isenabled()
+        gc.disable()  # millions of new objects, none of them garbage
+        try:
+            snapshot = log.begin()
+            self.state, self.latest_at = (State(), 0) if snapshot is None else self._read(log, snapshot)
+            self.catch_up()
+            self._ends.notify_all()  # what ended before the snapshot was taken is in no event
+        finally:
+            if collects:
+                gc.enable()
+
+    def _read(self, log: Log, snapshot: Snapshot) -> tuple[State, int]:
+        try:
+            return read_snapshot(log.disk, snapshot)
+        except FileNotFoundError:
+            log.refresh()
+            if log.manifest.snapshot != snapshot:
+                raise Superseded from None  # W8: a newer one has taken its place
+            raise Broken(f"{snapshot.name} is missing from {self._path}; restore the folder from a backup") from None
+
+    def catch_up(self) -> bool:
+        """Apply what others appended; returns whether there was anything."""
+        log, state = self.log, self.state
+        assert log is not None
+        assert state is not None
+        before = log.position
+        for frame in log.read_new():
+            events = frame.events()
+            apply_all(state, events)
+            self._ends.observe(events)
+            if events:
+                self.latest_at = events[-1].at
+        return log.position > before
