@@ -5,7 +5,8 @@ disk         the operating system: files, the lock, the control page
 control      the numbers on the control page
 manifest     which files make the log
 reader       where a process is in the log, and reading on
-log          lock, append, sync, rotate
+writer       syncs, the manifest, new segments
+log          lock, append, rotate
 space        room for the log: the next segment, a full disk
 recovery     torn tails, failed syncs, the first look after a boot
 snapshot     the state at a position, so that opening stays short; build: in a process of its own

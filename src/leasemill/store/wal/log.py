@@ -16,22 +16,19 @@ from msgspec.structs import replace
 
 from leasemill.errors import Invalid, Unavailable
 from leasemill.kernel.events import AnyEvent
-from leasemill.store.wal.clock import Machine, anchored
+from leasemill.store.wal.clock import Machine
 from leasemill.store.wal.control import (
     ACQUIRE_DIGEST,
     FOLDER_UNSYNCED,
-    FULL,
     GENERATION,
     HOLDER,
     LAST,
     POISONED,
     SEGMENT,
     TAIL,
-    Control,
 )
 from leasemill.store.wal.disk import Disk
 from leasemill.store.wal.format import (
-    FORMAT,
     FRAME_HEADER_BYTES,
     LARGEST_BODY,
     SEAL_BYTES,
@@ -42,10 +39,11 @@ from leasemill.store.wal.format import (
     encode_events,
     frame_bytes,
 )
-from leasemill.store.wal.manifest import Manifest, Segment, Snapshot, adopt_manifest, segment_name, write_manifest
-from leasemill.store.wal.reader import Reader, Superseded
+from leasemill.store.wal.manifest import Snapshot
+from leasemill.store.wal.reader import Superseded
 from leasemill.store.wal.recovery import cut_tail, look_first, rewrite_unsynced
-from leasemill.store.wal.space import NO_SPACE, Space
+from leasemill.store.wal.space import NO_SPACE
+from leasemill.store.wal.writer import Writer
 
 LOCK_WAIT_S: Final = 0.000_3
 
@@ -54,40 +52,25 @@ class LockTimeout(Unavailable):
     """Another process held the lock: nothing was decided, and what was read is as good as before."""
 
 
-class Log(Reader):
+class Log(Writer):
     """Closes the disk with itself, and when it cannot be opened."""
 
     def __init__(
         self, disk: Disk, machine: Machine, *, segment_bytes: int, lock_timeout_s: float, may_found: bool = True
     ) -> None:
-        self.boot_id = machine.boot_id()
-        super().__init__(disk, Control(disk, f"{self.boot_id} {disk.identity}"))
-        self.space = Space(disk, self.page, segment_bytes)
+        super().__init__(disk, machine, segment_bytes)
         self.is_locked = False
         self.is_up_to_date = False
-        self._machine = machine
         self._lock_timeout_s = lock_timeout_s
-        self._may_found = may_found
         self._was_last = False
         try:
             with self.locked():
-                look_first(self)
+                look_first(self, may_found=may_found)
         except BaseException:
             self.close()
             raise
         if self.file is None:
             self.segment = self.manifest.segments[0]
-
-    def make(self) -> Manifest:
-        """A new log, in an empty folder."""
-        if not self._may_found:
-            raise Unavailable(f"the log in {self.disk.where} is gone; put it back, or restart its processes")
-        segment = Segment(segment_name(0, 1), 0)
-        manifest = Manifest(FORMAT, 1, anchored(self._machine, 0), (segment,), acquire_queues=())
-        write_manifest(self.disk, manifest)
-        self.space.write_segment(segment)
-        self._name_segment(manifest)
-        return manifest
 
     @property
     def is_new_boot(self) -> bool:
@@ -202,7 +185,7 @@ class Log(Reader):
             return False
         self.sync_file()  # W6: whoever sealed it may have died before it was synced
         self.position = position
-        self._name_segment(self._write_ahead(position))
+        self.name_segment(self.write_ahead(position))
         return True
 
     def _at_end(self, rest: bytes, found: Cut) -> None:
@@ -232,25 +215,6 @@ class Log(Reader):
         self.page[TAIL] = self.position
         return self.position
 
-    def sync(self, position: int) -> None:
-        """W1: return when everything before `position` is on disk, and no sync has failed anywhere."""
-        if self.synced_to < position:
-            self.sync_file()
-        if self.page[POISONED] or self.page[GENERATION] != self.manifest.generation:
-            raise Unavailable(f"a sync of {self.disk.where} failed in another process; repeat the call")
-        self.synced_to = max(self.synced_to, position)
-
-    def sync_file(self) -> None:
-        assert self.file is not None
-        try:
-            self.file.sync()
-        except OSError as error:
-            self.page[POISONED] = 1  # W5: for every process, not only this one
-            raise Unavailable(
-                f"the disk under {self.disk.where} failed to sync ({error.strerror}); nothing since the last "
-                "sync is acknowledged; check the disk, then repeat the call"
-            ) from error
-
     # Segments
 
     def seal(self) -> None:
@@ -263,57 +227,14 @@ class Log(Reader):
         """W6: the old segment is sealed and synced before the new one is named. W7: all that needs space is written
         before that, so that a full disk seals nothing."""
         assert self.file is not None
-        following = self._write_ahead(self.position + SEAL_BYTES, needed_bytes)
+        following = self.write_ahead(self.position + SEAL_BYTES, needed_bytes)
         self.file.write(self.offset, frame_bytes(Kind.SEAL, self.position, self.synced_to, b""))
         self.sync(self.position + SEAL_BYTES)
         self.position += SEAL_BYTES
-        self._name_segment(following)
+        self.name_segment(following)
         self.go_to(self.position)
 
-    def _write_ahead(self, first: int, needed_bytes: int = 0) -> Manifest:
-        """The manifest with a segment that begins at `first`: both are written, and neither counts yet."""
-        manifest = self.read_manifest()
-        last = manifest.last
-        segment = Segment(segment_name(first, manifest.generation), first)
-        segments = (*manifest.segments[:-1], Segment(last.name, last.first, first), segment)
-        following = replace(manifest, segments=segments)
-        try:
-            write_manifest(self.disk, following)
-            self.space.write_segment(segment, needed_bytes)
-        except OSError as error:
-            if error.errno not in NO_SPACE:
-                raise
-            self.page[FULL] = 1
-            raise self.space.no_space() from error
-        return following
-
-    def _name_segment(self, manifest: Manifest) -> None:
-        """Segment and manifest, as written, count from now on."""
-        segment = manifest.last
-        self.page[FOLDER_UNSYNCED] = 1
-        self.disk.rename(f"{segment.name}.new", segment.name)
-        self.disk.sync_folder()
-        adopt_manifest(self.disk)
-        self.page[FOLDER_UNSYNCED] = 0
-        self.manifest = manifest
-        self.page[SEGMENT] = self.page[TAIL] = segment.first
-
-    # The manifest
-
-    def replace_manifest(self, manifest: Manifest) -> None:
-        """W6: should this process die in between, the next one syncs the folder before it writes anything."""
-        write_manifest(self.disk, manifest)
-        self.page[ACQUIRE_DIGEST] = manifest.acquire_digest
-        self.page[FOLDER_UNSYNCED] = 1
-        adopt_manifest(self.disk)
-        self.page[FOLDER_UNSYNCED] = 0
-        self.manifest = manifest
-
-    def anchor(self, latest_at: int) -> None:
-        """W10: under the lock, when the leases of an earlier boot have been ended: this boot's clock."""
-        assert self.is_locked
-        clock = anchored(self._machine, latest_at)
-        self.replace_manifest(replace(self.read_manifest(), clock=clock))
+    # Acquire queues and snapshots, in the manifest
 
     def may_be_acquired(self, queues: Collection[str]) -> bool:
         """W9: under the lock, whether one of these queues may be used with acquire; a list that others have extended

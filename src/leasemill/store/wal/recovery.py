@@ -6,7 +6,7 @@ Rules W3, W4 and W5. What must never happen here: a byte changed that a sync may
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -22,17 +22,18 @@ from leasemill.store.wal.format import (
     whole_frames_behind,
 )
 from leasemill.store.wal.manifest import Segment, read_manifest, segment_name
-
-if TYPE_CHECKING:
-    from leasemill.store.wal.log import Log
+from leasemill.store.wal.writer import Writer
 
 LOGGER: Final = logging.getLogger("leasemill.wal")
 BUILDER_LOCK: Final = "snapshot-lock"
 
 
-def look_first(log: Log) -> None:
+def look_first(log: Writer, *, may_found: bool = False) -> None:
     """The first look in this boot, or at this folder: find the tail, and wipe what a crash left behind it (W4)."""
-    log.manifest = read_manifest(log.disk) or log.make()
+    manifest = read_manifest(log.disk)
+    if manifest is None and not may_found:
+        raise Unavailable(f"the log in {log.disk.where} is gone; put it back, or restart its processes")
+    log.manifest = manifest or log.make()
     if log.control.is_current:
         return
     log.go_to(log.manifest.last.first)
@@ -45,7 +46,7 @@ def look_first(log: Log) -> None:
     log.control.begin(log.manifest.generation, log.segment.first, log.position)
 
 
-def _remove_strays(log: Log) -> None:
+def _remove_strays(log: Writer) -> None:
     named = {BUILDER_LOCK, *(segment.name for segment in log.manifest.segments)}
     if log.manifest.snapshot is not None:
         named.add(log.manifest.snapshot.name)
@@ -54,7 +55,7 @@ def _remove_strays(log: Log) -> None:
             log.disk.remove(name)
 
 
-def cut_tail(log: Log, *, is_short_of_end: bool = False) -> None:
+def cut_tail(log: Writer, *, is_short_of_end: bool = False) -> None:
     """W3: at the log's position no whole frame follows. Behind everything known to be synced that is a torn tail: cut
     and wiped. Before it, or before the end that others wrote, data is damaged: refuse."""
     content = log.rest()
@@ -79,7 +80,7 @@ def cut_tail(log: Log, *, is_short_of_end: bool = False) -> None:
     )
 
 
-def rewrite_unsynced(log: Log) -> None:
+def rewrite_unsynced(log: Writer) -> None:
     """W5: what follows the last synced position is written again, into a new segment, and synced there. The pages of
     the old one cannot be trusted: the system may report lost ones as clean."""
     log.refresh()
@@ -115,7 +116,7 @@ def rewrite_unsynced(log: Log) -> None:
     )
 
 
-def _write_again(log: Log, first: int, generation: int, content: bytes) -> Segment:
+def _write_again(log: Writer, first: int, generation: int, content: bytes) -> Segment:
     segment = Segment(segment_name(first, generation), first)
     size = max(log.space.segment_bytes, SEGMENT_HEADER_BYTES + len(content) + SEAL_BYTES)
     log.disk.create(f"{segment.name}.new", size, segment_header(first) + content).close()
