@@ -61,17 +61,6 @@ def test_prevent_with_the_boundary_one_execution_commits_and_the_other_is_refuse
     assert (a.end(), b.end()) == (0, 0)
 
 
-def test_recover_a_crash_before_the_commit_is_run_again(scene: Scene) -> None:
-    handle = jobs.waits_briefly.enqueue("never")
-    a = scene.worker("a", "--queue", "hit")
-    scene.await_began(handle, a)
-    a.kill()
-    scene.check_not_applied(handle)
-    b = scene.worker("b")
-    job = scene.check_applied_once(handle, by=b)
-    assert (job.attempt, job.retries) == (2, 0)
-
-
 @rule("X5")
 def test_recover_a_crash_after_the_commit_is_finished_without_a_second_run(scene: Scene) -> None:
     handle = jobs.commits_and_waits.enqueue()

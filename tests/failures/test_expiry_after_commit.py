@@ -67,18 +67,6 @@ def test_prevent_with_it_expiry_finishes_the_job(harness: Harness) -> None:
     assert [(it.status, it.ended_by) for it in job.executions] == [(ExecutionStatus.DONE, Verb.EXPIRE)]
 
 
-@rule("X5")
-def test_prevent_with_a_process_that_is_killed_between_the_two(scene: Scene) -> None:
-    handle = jobs.commits_and_waits.enqueue()
-    a = scene.worker("a", "--queue", "hit")
-    wait_until(lambda: scene.trail.marks("committed", job=handle.id), "the commit")
-    a.kill()
-    scene.worker("b")
-    job = scene.check_applied_once(handle, by=a)
-    assert [(it.worker, it.ended_by) for it in job.executions] == [("a", Verb.EXPIRE)]
-    assert len(scene.trail.marks("began", job=handle.id)) == 1
-
-
 @rule("X5", "E1")
 def test_recover_after_a_power_failure_between_the_two_the_job_is_finished_not_run(failing: FailingMachine) -> None:
     lease = enqueue_and_claim(failing)

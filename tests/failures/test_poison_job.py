@@ -87,7 +87,9 @@ def test_prevent_with_processes_that_really_die(scene: Scene) -> None:
     third = scene.worker("third")
     job = scene.await_state(handle, JobState.DEAD)
     scene.still_works()
+    assert [it.worker for it in job.executions if it.started_at] == ["first", "second"]
     assert job.expirations == 2
+    scene.check_not_applied(handle)
     assert third.end() == 0
 
 

@@ -145,25 +145,6 @@ def dies(ctx: Context, how: Literal["exit", "segfault"], times: int) -> str:
     return effect(ctx, trail)
 
 
-@app.job(queue="hit", lease=SHORT_LEASE_S)
-async def blocks_the_loop(ctx: Context) -> str:
-    """Without a pause, for twice its lease."""
-    trail = Trail.of_process()
-    trail.leave("began", ctx)
-    time.sleep(2 * SHORT_LEASE_S)  # noqa: ASYNC251 (what is tested)
-    async with ctx.commit() as tx:
-        tx.set_result(ctx.worker)
-        tx.enqueue(receipt)
-    trail.leave("committed", ctx)
-    return ctx.worker
-
-
-@app.job(queue="hit", lease=SHORT_LEASE_S, timeout=TIMEOUT_S, retry=0)
-async def never_returns(ctx: Context) -> None:
-    Trail.of_process().leave("began", ctx)
-    await asyncio.sleep(3600)
-
-
 @app.job(queue="hit", lease=SHORT_LEASE_S, timeout=TIMEOUT_S, retry=0)
 def never_returns_in_a_thread(ctx: Context) -> None:
     Trail.of_process().leave("began", ctx)

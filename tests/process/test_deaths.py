@@ -7,9 +7,7 @@ from typing import Literal
 
 import pytest
 
-from leasemill import JobState
 from leasemill.kernel.model import AbortReason
-from tests.lab.processes import wait_until
 from tests.process import jobs
 from tests.process.support import Scene
 
@@ -49,20 +47,3 @@ def test_a_handler_that_takes_its_worker_with_it_runs_again_elsewhere(
     scene.still_works()
     job = scene.check_applied_once(handle, by=second)
     assert (job.attempt, job.expirations) == (2, 1)
-
-
-def test_a_job_that_kills_every_worker_is_quarantined(scene: Scene) -> None:
-    handle = jobs.dies.enqueue("exit", times=99)
-    for name in ("first", "second"):
-        worker = scene.worker(name)
-        scene.await_began(handle, worker)
-        wait_until(lambda: handle.record().executions[-1].started_at, "the start to be on record")
-        scene.open_gate(f"dies-{name}")
-        assert worker.wait() == 3
-    third = scene.worker("third")
-    job = scene.await_state(handle, JobState.DEAD)
-    scene.still_works()
-    assert [it.worker for it in job.executions if it.started_at] == ["first", "second"]
-    assert job.expirations == 2
-    scene.check_not_applied(handle)
-    assert third.end() == 0

@@ -1,4 +1,7 @@
-"""Workers stopped past their leases: what they report late is refused, and they know it."""
+"""Workers stopped past their leases: what they report late is refused, and they know it.
+
+That the other worker has finished the job by then is in tests/failures/test_duplicate_retry.py.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,9 @@ def stage() -> Iterator[Stage]:
 
 
 def test_a_stopped_worker_changes_nothing_any_more(stage: Stage) -> None:
-    runs = play_all(stage, Variant, runs=2, parallel=3)
+    runs = play_all(stage, [Variant.RUNNING, Variant.FAILURE], runs=2, parallel=4)
     assert [run for run in runs if not run.is_right] == []
-    assert [run.effects for run in runs] == [1] * 6
+    assert [run.effects for run in runs] == [1] * 4
     for run in runs:
         tried = "nack" if run.variant is Variant.FAILURE else "commit"
         assert {tried, "extend"} & set(run.refused)  # where its heartbeat learns the loss first, nothing else is tried

@@ -6,9 +6,10 @@ ever. A caller's own transaction keeps the isolation the caller chose.
 
 from __future__ import annotations
 
+import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import psycopg
@@ -24,11 +25,10 @@ from leasemill.store.postgres.admin.migrate import migrate
 from leasemill.store.postgres.store import PostgresStore
 from leasemill.store.postgres.verbs import enqueue
 from leasemill.store.postgres.wire.url import parse_url
-from leasemill.testing.conformance import DurableHarness, Harness
-from leasemill.testing.conformance.acquire import Acquiring
-from leasemill.testing.conformance.lanes import Lanes
-from leasemill.testing.conformance.operate import Operating
+from leasemill.testing.clock import ManualClock
 from leasemill.testing.rules import rule
+from tests.crash.walk import Model, Walk, asked
+from tests.store.postgres.conftest import TABLES
 
 LEVELS = ("repeatable read", "serializable")
 LIMIT_S = 60
@@ -46,14 +46,34 @@ def default_isolation(request: pytest.FixtureRequest, admin: Admin) -> Iterator[
     admin.execute(f"{setting} default".encode())
 
 
-class TestUnderAnotherDefault(Lanes, Acquiring, Operating):
-    """A slice of the conformance suite: what takes more than one statement."""
+@pytest.fixture
+def levels_used(admin: Admin, schema: str) -> Iterator[Callable[[], set[str]]]:
+    """The isolation levels of all transactions that have written to the store's tables."""
+    log = f"{schema}_isolation"
+    admin.execute(f"create table {log} (level text)".encode())
+    admin.execute(
+        f"create function {log}() returns trigger language plpgsql as $$ begin "
+        f"insert into {log} values (current_setting('transaction_isolation')); return null; end $$".encode()
+    )
+    for table in TABLES:
+        trigger = f"after insert or update or delete on {schema}.{table} for each statement execute function {log}()"
+        admin.execute(f"create trigger {log} {trigger}".encode())
+    yield lambda: {level for (level,) in admin.execute(f"select distinct level from {log}".encode())}
+    admin.execute(f"drop function {log} cascade; drop table {log}".encode())
 
-    @pytest.fixture
-    def harness(self, postgres_url: str, default_isolation: str) -> Iterator[Harness]:
-        harness = DurableHarness(lambda clock: PostgresStore(postgres_url, clock=clock))
-        yield harness
-        harness.close()
+
+def test_every_transaction_of_the_store_is_read_committed(
+    postgres_url: str, default_isolation: str, levels_used: Callable[[], set[str]]
+) -> None:
+    clock, model = ManualClock(), Model()
+    commands = Walk(random.Random(default_isolation))
+    with PostgresStore(postgres_url, clock=clock) as store:
+        for _ in range(300):
+            command = commands.next(model.state)
+            model.answer(command, clock.now())
+            asked(store, command)
+            clock.advance(us=400_000)
+    assert levels_used() == {"read committed"}
 
 
 def await_waiting(admin: Admin, application: str) -> None:

@@ -19,9 +19,9 @@ from tests.process.test_demo import run_demo
 def test_the_demo_holds_on_a_server_of_its_own() -> None:
     code, output, errors = run_demo("--store", "postgresql", "--jobs", "200", "--json")
     assert code == 0, output + errors
-    told: dict[str, Any] = json.loads(output)
-    assert told["holds"]
-    assert (told["effects_once"], told["lanes_in_order"]) == (200, 20)
+    result: dict[str, Any] = json.loads(output)
+    assert result["holds"]
+    assert (result["effects_once"], result["lanes_in_order"]) == (200, 20)
 
 
 def test_without_a_server_to_run_the_demo_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,10 +34,11 @@ def test_without_a_server_to_run_the_demo_says_what_to_install(monkeypatch: pyte
 
 
 def test_a_stopped_worker_changes_nothing_any_more(postgres_url: str) -> None:
+    """That the other worker has finished the job by then is in the demo."""
     with staged(postgres_url) as stage:
-        runs = play_all(stage, Variant, runs=1, parallel=3)
+        runs = play_all(stage, [Variant.RUNNING, Variant.FAILURE], runs=1, parallel=2)
     assert [run for run in runs if not run.is_right] == []
-    assert [run.effects for run in runs] == [1] * 3
+    assert [run.effects for run in runs] == [1] * 2
 
 
 def test_a_session_between_two_statements_of_a_transaction_is_seen_to_hold_locks(postgres_url: str) -> None:

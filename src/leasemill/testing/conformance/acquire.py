@@ -1,4 +1,4 @@
-"""N8 to N11: callers that bring their own offsets. Document 000, scenario by scenario, at the level of the verbs."""
+"""N8 to N11: callers that bring their own offsets, at the level of the verbs. Document 000 itself: worklease.py."""
 
 from __future__ import annotations
 
@@ -67,71 +67,6 @@ def offsets_in(harness: Harness) -> tuple[tuple[tuple[int, int], ...], tuple[tup
 
 
 class Acquiring:
-    @rule("N8")
-    def test_scenario_1_the_happy_path(self, harness: Harness) -> None:
-        """000.1: tryAcquire(A,1) is ACQUIRED, succeed is NO_BACKLOG."""
-        lease = acquire_one(harness, 1)
-        assert (lease.job.queue, lease.job.lane, lease.job.offset, lease.attempt) == (OFFSETS, LANE, 1, 1)
-        assert acked(harness, lease).next_in_lane is None
-
-    @rule("N8", "N7")
-    def test_scenario_2_queue_then_hand_off(self, harness: Harness) -> None:
-        """000.2: ACQUIRED, ENQUEUED, NEXT_HINT(2), ACQUIRED; the hint does not hand over."""
-        first = acquire_one(harness, 1)
-        waiting = expect(Backlogged, acquire(harness, 2))
-        assert state_of(harness, waiting.job_id) is JobState.READY
-        assert acked(harness, first).next_in_lane == hint(waiting.job_id, 2)
-        assert state_of(harness, waiting.job_id) is JobState.READY
-        assert acquire_one(harness, 2).job.id == waiting.job_id
-
-    @rule("N8")
-    def test_scenario_3_acquiring_out_of_order_is_refused(self, harness: Harness) -> None:
-        """000.3: BacklogOrderingException(expected=2, got=3); nothing is changed by it."""
-        first = acquire_one(harness, 1)
-        waiting = expect(Backlogged, acquire(harness, 2))
-        acked(harness, first)
-        before = everything(harness)
-        assert acquire(harness, 3) == OutOfOrder(hint(waiting.job_id, 2))
-        assert everything(harness) == before
-
-    @rule("N11", "N8")
-    def test_scenario_4_a_retry_keeps_the_lease(self, harness: Harness) -> None:
-        """000.4: RETRY_SCHEDULED(n); lease retained, acquiredAtMillis unchanged."""
-        lease = acquire_one(harness, 1)
-        harness.clock.advance(s=100)
-        assert keep(harness, lease, "first") == Nacked(lease.job.id, JobState.LEASED, 1)
-        assert keep(harness, lease, "second") == Nacked(lease.job.id, JobState.LEASED, 2)
-        again = expect(AlreadyAcquired, acquire(harness, 1)).lease
-        assert (again.token, again.leased_at, again.retries) == (lease.token, lease.leased_at, 2)
-        assert (again.attempt, again.fence) == (lease.attempt, lease.fence)
-
-    @rule("F2", "N11", "N10")
-    def test_scenario_5_the_final_give_up(self, harness: Harness) -> None:
-        """000.5: after maxRetries, fail gives GIVE_UP; the lease is cleared and the offset is failed."""
-        lease = acquire_one(harness, 1)
-        waiting = expect(Backlogged, acquire(harness, 2))
-        states = [expect(Nacked, keep(harness, lease, f"report-{number}")).state for number in range(3)]
-        assert states == [JobState.LEASED] * 3
-        last = expect(Nacked, keep(harness, lease, "last"))
-        assert (last.state, last.retries, last.next_in_lane) == (JobState.FAILED, 3, hint(waiting.job_id, 2))
-        assert acquire(harness, 1) == AlreadyFinished(JobState.FAILED)
-        assert offsets_in(harness) == ((), ((1, 1),))
-        refused(ack(harness, lease), LossReason.ENDED)
-        only_one = acquire_one(harness, 1, lane="other", policy=Policy(max_retries=0))
-        assert expect(Nacked, keep(harness, only_one, "last")).next_in_lane is None
-
-    @rule("N8", "N10")
-    def test_scenario_6_idempotence(self, harness: Harness) -> None:
-        """000.6: a terminal offset answers ALREADY_* and is not enqueued again, also while another is in flight."""
-        acked(harness, acquire_one(harness, 1))
-        failed_for_good(harness, acquire_one(harness, 2))
-        for _ in range(2):
-            before = everything(harness)
-            assert acquire(harness, 1) == AlreadyFinished(JobState.SUCCEEDED)
-            assert acquire(harness, 2) == AlreadyFinished(JobState.FAILED)
-            assert everything(harness) == before
-            acquire(harness, 3)
-
     @rule("N8")
     def test_the_one_in_flight_is_already_acquired_by_whoever_asks(self, harness: Harness) -> None:
         """000: offset == lease.currentOffset gives ALREADY_ACQUIRED(token)."""

@@ -92,6 +92,7 @@ class WorkLeases:
             assert work(harness).fail(A, lease.token) == retry_scheduled(count)
             again = held_again(harness, 1)
             assert (again.token, again.acquired_at, again.retry_count) == (lease.token, begun, count)
+            assert again.fence == lease.fence
         assert work(harness).succeed(A, lease.token) == NO_BACKLOG
 
     @rule("N12", "F2", "N10")
