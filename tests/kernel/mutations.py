@@ -269,7 +269,7 @@ MUTATIONS: Final = (
         "L7",
         (
             "verbs/claim.py",
-            "if leases or not do(expire(state, command.limit, now)):",
+            "if leases or not do(expire.decide(state, Expire(command.limit), now)):",
             "if True:",
         ),
     ),

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
 
-from leasemill.kernel.command import Appliers
 from leasemill.kernel.events import (
     AnyEvent,
     ExecutionDone,
@@ -63,7 +61,7 @@ def ended_jobs(events: Iterable[AnyEvent]) -> set[str]:
 # Applying ------------------------------------------------------------------------------------------------------
 
 
-def apply_done(state: State, event: ExecutionDone) -> None:
+def apply(state: State, event: ExecutionDone) -> None:
     job, execution = live(state, event)
     if execution.committed_at is None:
         if event.ended_by is not Verb.ACK:
@@ -115,6 +113,3 @@ def give_up(state: State, job: Job, to: JobState, at: int, *, blocks_lane: bool)
         job.blocks_lane = True
     else:
         leave_lane(state, job, at)
-
-
-APPLIERS: Final[Appliers] = {ExecutionDone: apply_done}

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from msgspec import Struct
 
-from leasemill.kernel.command import Appliers, Decision
+from leasemill.kernel.command import Decision
 from leasemill.kernel.ending import expire_one
 from leasemill.kernel.events import AnyEvent, ReportRefused
 from leasemill.kernel.lookup import job_of
@@ -91,6 +89,3 @@ def apply(state: State, event: ReportRefused) -> None:
         event.verb, event.token, event.worker, event.attempt, event.current_attempt, event.reason, event.at
     )
     job.refusals = (*job.refusals, refusal)
-
-
-APPLIERS: Final[Appliers] = {ReportRefused: apply}

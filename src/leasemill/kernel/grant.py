@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from msgspec import Struct
 
-from leasemill.kernel.command import Appliers
 from leasemill.kernel.events import LeaseGranted
 from leasemill.kernel.lookup import does_not_follow, job_of
 from leasemill.kernel.model import EXECUTIONS_KEPT, Execution, Job, JobSpec, Terms
@@ -85,6 +82,3 @@ def apply(state: State, event: LeaseGranted) -> None:
     move(state, job, LEASED, event.at)
     leave_ready(state, job)
     hold(state, execution)
-
-
-APPLIERS: Final[Appliers] = {LeaseGranted: apply}

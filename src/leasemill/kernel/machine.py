@@ -7,11 +7,13 @@ thrown away.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Iterable
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
-from leasemill.kernel import ending, fence, grant, read
-from leasemill.kernel.command import Appliers, Command, Commands, Decision
+from leasemill.kernel import commands as c
+from leasemill.kernel import ending, fence, grant, limits, read
+from leasemill.kernel import events as e
+from leasemill.kernel.command import Decision, Do
 from leasemill.kernel.events import AnyEvent
 from leasemill.kernel.state import State
 from leasemill.kernel.verbs import (
@@ -33,42 +35,70 @@ from leasemill.kernel.verbs import (
 
 AnswerT = TypeVar("AnswerT")
 OutcomeT = TypeVar("OutcomeT")
+Decide: TypeAlias = Callable[[State, Any, int], Decision[Any]]
+Run: TypeAlias = Callable[[State, Any, int, Do], Any]
 
-VERBS: Final[Commands] = {
-    **enqueue.COMMANDS,
-    **claim.COMMANDS,
-    **acquire.COMMANDS,
-    **start.COMMANDS,
-    **extend.COMMANDS,
-    **commit.COMMANDS,
-    **ack.COMMANDS,
-    **nack.COMMANDS,
-    **release.COMMANDS,
-    **expire.COMMANDS,
-    **cancel.COMMANDS,
-    **redrive.COMMANDS,
-    **purge.COMMANDS,
-    **queues.COMMANDS,
+
+class Rules(NamedTuple):
+    """How a command is checked and carried out."""
+
+    check: Callable[[Any], None]
+    run: Run
+
+
+def _once(decide: Decide) -> Run:
+    """The command is one decision."""
+    return lambda state, command, now, do: do(decide(state, command, now))
+
+
+def _each(items: str, decide: Decide) -> Run:
+    """E6: one decision for each of the command's items; an item sees what those before it did."""
+    return lambda state, command, now, do: [do(decide(state, item, now)) for item in getattr(command, items)]
+
+
+VERBS: Final[dict[type, Rules]] = {
+    c.Enqueue: Rules(enqueue.check, enqueue.run),
+    c.Claim: Rules(claim.check, claim.run),
+    c.Acquire: Rules(acquire.check, acquire.run),
+    c.Start: Rules(start.check, _each("reports", start.decide)),
+    c.Extend: Rules(extend.check, _each("leases", extend.decide)),
+    c.Commit: Rules(commit.check, _once(commit.decide)),
+    c.Ack: Rules(ack.check, _each("reports", ack.decide)),
+    c.Nack: Rules(nack.check, _each("reports", nack.decide)),
+    c.Release: Rules(release.check, _each("reports", release.decide)),
+    c.Expire: Rules(limits.check_limit, _once(expire.decide)),
+    c.Cancel: Rules(cancel.check, cancel.run),
+    c.Redrive: Rules(redrive.check, _once(redrive.decide)),
+    c.Purge: Rules(purge.check_purge, _once(purge.decide_purge)),
+    c.Prune: Rules(purge.check_prune, _once(purge.decide_prune)),
+    c.Pause: Rules(queues.check, _once(queues.decide_pause)),
+    c.Resume: Rules(queues.check, _once(queues.decide_resume)),
+    c.SetPolicy: Rules(queues.check, _once(queues.decide_policy)),
 }
-APPLIERS: Final[Appliers] = {
-    **enqueue.APPLIERS,
-    **grant.APPLIERS,
-    **start.APPLIERS,
-    **extend.APPLIERS,
-    **commit.APPLIERS,
-    **ending.APPLIERS,
-    **nack.APPLIERS,
-    **release.APPLIERS,
-    **expire.APPLIERS,
-    **fence.APPLIERS,
-    **cancel.APPLIERS,
-    **redrive.APPLIERS,
-    **purge.APPLIERS,
-    **queues.APPLIERS,
+
+APPLIERS: Final[dict[type, Callable[[State, Any], None]]] = {
+    e.JobEnqueued: enqueue.apply,
+    e.LeaseGranted: grant.apply,
+    e.ExecutionStarted: start.apply,
+    e.LeaseExtended: extend.apply,
+    e.ExecutionCommitted: commit.apply,
+    e.ExecutionDone: ending.apply,
+    e.ExecutionFailed: nack.apply_failed,
+    e.FailureKept: nack.apply_failure_kept,
+    e.LeaseReleased: release.apply,
+    e.LeaseExpired: expire.apply,
+    e.ReportRefused: fence.apply,
+    e.JobCancelled: cancel.apply,
+    e.JobRedriven: redrive.apply,
+    e.JobPurged: purge.apply_purged,
+    e.JobsPruned: purge.apply_pruned,
+    e.QueuePaused: queues.apply_paused,
+    e.QueueResumed: queues.apply_resumed,
+    e.QueuePolicySet: queues.apply_policy,
 }
 
 
-def check(command: Command[Any]) -> None:
+def check(command: c.Command[Any]) -> None:
     """Refuse a command that is not well formed."""
     rules = VERBS.get(type(command))
     if rules is None:
@@ -77,7 +107,7 @@ def check(command: Command[Any]) -> None:
         rules.check(command)
 
 
-def run(state: State, command: Command[AnswerT], now: int) -> tuple[list[AnyEvent], AnswerT]:
+def run(state: State, command: c.Command[AnswerT], now: int) -> tuple[list[AnyEvent], AnswerT]:
     """Carry out a command; returns the events, which have been applied, and the answer for the caller."""
     events: list[AnyEvent] = []
     rules = VERBS.get(type(command))
@@ -91,7 +121,7 @@ def run(state: State, command: Command[AnswerT], now: int) -> tuple[list[AnyEven
             events.append(event)
         return decision[1]
 
-    answer = rules.decide(state, command, now, do)
+    answer = rules.run(state, command, now, do)
     return events, answer
 
 

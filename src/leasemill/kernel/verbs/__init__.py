@@ -1,10 +1,10 @@
 """The verbs, one module for each: the command, its outcomes, its check, its decide, and the applying of its events.
 
-    check(command)                   refuses what is not well formed, before any state is looked at
-    decide(state, command, now, do)  reads the state and hands decisions to `do`, which applies their events: an item of
-                                     a batch sees what the items before it did
-    apply(state, event)              changes the state as the event says; an event that cannot follow is a broken log
+    check(command)              refuses what is not well formed, before any state is looked at
+    decide(state, item, now)    reads the state and returns the events to apply and the outcome for the caller
+    apply(state, event)         changes the state as the event says; an event that cannot follow is a broken log
+    run(state, command, now, do)  only where a command is more than one decision: `do` applies a decision's events
 
 What must never happen in a decide: a change of state, a clock, a draw. What must never happen in an apply: a decision.
-A verb may refuse (raise) only before its first decision is handed to `do`.
+A command may be refused (raise) only before its first event is applied.
 """

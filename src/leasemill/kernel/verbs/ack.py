@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from msgspec import Struct
 
-from leasemill.kernel.command import Command, Commands, Decision, Do, Rules
+from leasemill.kernel.command import Command, Decision
 from leasemill.kernel.events import ExecutionDone
 from leasemill.kernel.fence import Lost, execution_of, held_or_committed, refuse
 from leasemill.kernel.lanes import LaneHint, hint_at_head, hint_behind_head
@@ -47,11 +47,7 @@ def check(command: Ack) -> None:
             check_json("result", report.result)
 
 
-def decide(state: State, command: Ack, now: int, do: Do) -> list[AckOutcome]:
-    return [do(ack(state, report, now)) for report in command.reports]
-
-
-def ack(state: State, report: AckReport, now: int) -> Decision[AckOutcome]:
+def decide(state: State, report: AckReport, now: int) -> Decision[AckOutcome]:
     """The event, `ExecutionDone`, is applied by `kernel.ending`: other verbs make it as well."""
     job = state.jobs.get(report.job_id)
     execution = execution_of(job, report.token)
@@ -61,6 +57,3 @@ def ack(state: State, report: AckReport, now: int) -> Decision[AckOutcome]:
         return refuse(job, report.job_id, execution, report.token, Verb.ACK, now)
     event = ExecutionDone(report.job_id, report.token, now, Verb.ACK, report.result, None)
     return (event,), Acked(report.job_id, hint_behind_head(state, job))
-
-
-COMMANDS: Final[Commands] = {Ack: Rules(check, decide)}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from msgspec import Struct
 
 from leasemill.errors import Invalid, JobConflict, QueueRefused
-from leasemill.kernel.command import Command, Commands, Decision, Do, Rules
+from leasemill.kernel.command import Command, Decision, Do
 from leasemill.kernel.ending import expire_one
 from leasemill.kernel.events import JobEnqueued, LeaseGranted
 from leasemill.kernel.fence import execution_of, held
@@ -97,7 +97,7 @@ def check(command: Acquire) -> None:
         check_range("offset", request.offset, 0, LARGEST_OFFSET)
 
 
-def decide(state: State, command: Acquire, now: int, do: Do) -> list[AcquireOutcome]:
+def run(state: State, command: Acquire, now: int, do: Do) -> list[AcquireOutcome]:
     for name in {request.queue for request in command.requests}:
         _check_queue(state, name)
     for request in command.requests:
@@ -105,7 +105,7 @@ def decide(state: State, command: Acquire, now: int, do: Do) -> list[AcquireOutc
     outcomes: list[AcquireOutcome] = []
     for request in command.requests:
         do(_expire_head(state, request, now))
-        outcomes.append(do(acquire(state, request, now)))
+        outcomes.append(do(decide(state, request, now)))
     return outcomes
 
 
@@ -143,7 +143,7 @@ def _expire_head(state: State, request: AcquireRequest, now: int) -> Decision[No
     return (event,), None
 
 
-def acquire(state: State, request: AcquireRequest, now: int) -> Decision[AcquireOutcome]:
+def decide(state: State, request: AcquireRequest, now: int) -> Decision[AcquireOutcome]:
     lane = state.lanes.get((request.queue, request.lane))
     if lane is not None and lane.finished is not None and request.offset in lane.finished:
         return (), AlreadyFinished(JobState.SUCCEEDED)
@@ -188,6 +188,3 @@ def _offset_spec(request: AcquireRequest) -> JobSpec:
 def offset_id(queue: str, lane: str, offset: int) -> str:
     """I6: the id of an acquired job follows from its queue, lane and offset."""
     return f"{queue}/{lane}/{offset}"
-
-
-COMMANDS: Final[Commands] = {Acquire: Rules(check, decide)}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from msgspec import Struct
 
 from leasemill.kernel.actions import check_operator, record
-from leasemill.kernel.command import Appliers, Command, Commands, Decision, Do, Rules
+from leasemill.kernel.command import Command, Decision, Do
 from leasemill.kernel.ending import done_after_commit, end
 from leasemill.kernel.events import AnyEvent, JobCancelled
 from leasemill.kernel.lanes import fail_offset, leave_lane
@@ -50,11 +50,11 @@ def check(command: Cancel) -> None:
     check_operator(command)
 
 
-def decide(state: State, command: Cancel, now: int, do: Do) -> list[CancelOutcome]:
-    return [do(cancel(state, job_id, command, now)) for job_id in command.job_ids]
+def run(state: State, command: Cancel, now: int, do: Do) -> list[CancelOutcome]:
+    return [do(decide(state, job_id, command, now)) for job_id in command.job_ids]
 
 
-def cancel(state: State, job_id: str, command: Cancel, now: int) -> Decision[CancelOutcome]:
+def decide(state: State, job_id: str, command: Cancel, now: int) -> Decision[CancelOutcome]:
     job = state.jobs.get(job_id)
     if job is None:
         return (), Missing(job_id)
@@ -108,7 +108,3 @@ def _was_held(state: State, event: JobCancelled) -> bool:
     job = state.jobs.get(event.job_id)
     last = job.executions[-1] if job is not None and job.executions else None
     return last is not None and last.reason is AbortReason.CANCELLED and last.finished_at == event.at
-
-
-COMMANDS: Final[Commands] = {Cancel: Rules(check, decide)}
-APPLIERS: Final[Appliers] = {JobCancelled: apply}

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
 
 from leasemill.errors import Invalid, QueueRefused
-from leasemill.kernel.command import Command, Commands, Decision, Do, Rules
+from leasemill.kernel.command import Command, Decision, Do
 from leasemill.kernel.events import LeaseGranted
 from leasemill.kernel.fence import execution_of
 from leasemill.kernel.grant import Lease, grant, lease
@@ -14,7 +13,8 @@ from leasemill.kernel.limits import check_batch, check_limit, check_name, check_
 from leasemill.kernel.model import Job, Policy, QueueMode, Terms
 from leasemill.kernel.retry import settle
 from leasemill.kernel.state import PRIORITIES, State
-from leasemill.kernel.verbs.expire import expire
+from leasemill.kernel.verbs import expire
+from leasemill.kernel.verbs.expire import Expire
 
 __all__ = ["Claim"]
 
@@ -49,23 +49,23 @@ def check(command: Claim) -> None:
         check_policy(policy)
 
 
-def decide(state: State, command: Claim, now: int, do: Do) -> list[Lease]:
+def run(state: State, command: Claim, now: int, do: Do) -> list[Lease]:
     for name in command.queues:
-        check_queue(state, name)
-    leases = do(claim(state, command, now))
-    if leases or not do(expire(state, command.limit, now)):
+        _check_queue(state, name)
+    leases = do(decide(state, command, now))
+    if leases or not do(expire.decide(state, Expire(command.limit), now)):
         return leases
-    return do(claim(state, command, now))  # L7: what has expired is claimable again
+    return do(decide(state, command, now))  # L7: what has expired is claimable again
 
 
-def check_queue(state: State, name: str) -> None:
+def _check_queue(state: State, name: str) -> None:
     """N8: refuses claims from a queue that is used with acquire."""
     queue = state.queues.get(name)
     if queue is not None and queue.mode is QueueMode.ACQUIRE:
         raise QueueRefused(f"queue {name!r} is claimed by acquire only; claim from another queue")
 
 
-def claim(state: State, command: Claim, now: int) -> Decision[list[Lease]]:
+def decide(state: State, command: Claim, now: int) -> Decision[list[Lease]]:
     repeated = _repeated(state, command, now)
     if repeated:
         return (), repeated  # C5: the same request, the same leases
@@ -117,6 +117,3 @@ def _repeated(state: State, command: Claim, now: int) -> list[Lease]:
         for _, execution in sorted(granted.items())  # by fence: as they were given
         if now < execution.expires_at
     ]
-
-
-COMMANDS: Final[Commands] = {Claim: Rules(check, decide)}

@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 from msgspec import Struct
 
 from leasemill.errors import Invalid
-from leasemill.kernel.command import Appliers, Command, Commands, Decision, Do, Rules
+from leasemill.kernel.command import Command, Decision
 from leasemill.kernel.ending import mark_committed
 from leasemill.kernel.events import ExecutionCommitted
 from leasemill.kernel.fence import Lost, execution_of, held, refuse
@@ -17,7 +17,8 @@ from leasemill.kernel.limits import BATCH_BYTES, FOLLOWUPS, check_json, check_re
 from leasemill.kernel.lookup import uncommitted
 from leasemill.kernel.model import ExecutionStatus, JobSpec, Policy, Verb
 from leasemill.kernel.state import State
-from leasemill.kernel.verbs.enqueue import Conflict, add_job, check_job, check_queue, enqueue
+from leasemill.kernel.verbs import enqueue
+from leasemill.kernel.verbs.enqueue import Conflict
 
 __all__ = ["Commit", "CommitOutcome", "Committed", "Followup"]
 
@@ -62,14 +63,10 @@ def check(command: Commit) -> None:
     if sum(len(followup.payload) for followup in command.followups) > BATCH_BYTES:
         raise Invalid(f"the follow-ups' payloads have more than {BATCH_BYTES:,} bytes: enqueue fewer, or smaller ones")
     for index, followup in enumerate(command.followups):
-        check_job(followup_spec(f"follow-up {index}", followup))
+        enqueue.check_job(followup_spec(f"follow-up {index}", followup))
 
 
-def decide(state: State, command: Commit, now: int, do: Do) -> CommitOutcome:
-    return do(commit(state, command, now))
-
-
-def commit(state: State, command: Commit, now: int) -> Decision[CommitOutcome]:
+def decide(state: State, command: Commit, now: int) -> Decision[CommitOutcome]:
     job = state.jobs.get(command.job_id)
     execution = execution_of(job, command.token)
     if execution is not None and execution.committed_by is Verb.COMMIT:
@@ -79,8 +76,8 @@ def commit(state: State, command: Commit, now: int) -> Decision[CommitOutcome]:
         return refuse(job, command.job_id, execution, command.token, Verb.COMMIT, now)
     followups = followup_specs(command)
     for spec in followups:
-        check_queue(state, spec.queue)
-        _, outcome = enqueue(state, spec, now)
+        enqueue.check_queue(state, spec.queue)
+        _, outcome = enqueue.decide(state, spec, now)
         if isinstance(outcome, Conflict):
             return (), outcome  # X6: one conflict refuses the whole commit
     event = ExecutionCommitted(command.job_id, command.token, now, command.result, followups)
@@ -120,8 +117,4 @@ def apply(state: State, event: ExecutionCommitted) -> None:
     execution.status = ExecutionStatus.COMMITTED
     job.updated_at = event.at
     for followup in event.followups:
-        add_job(state, followup, event.at)
-
-
-COMMANDS: Final[Commands] = {Commit: Rules(check, decide)}
-APPLIERS: Final[Appliers] = {ExecutionCommitted: apply}
+        enqueue.add_job(state, followup, event.at)

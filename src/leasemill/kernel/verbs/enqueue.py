@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from msgspec import Struct
 
 from leasemill.errors import Invalid, QueueRefused
-from leasemill.kernel.command import Appliers, Command, Commands, Decision, Do, Rules
+from leasemill.kernel.command import Command, Decision, Do
 from leasemill.kernel.events import JobEnqueued
 from leasemill.kernel.lanes import join_lane
 from leasemill.kernel.limits import (
@@ -83,10 +83,10 @@ def check_job(job: JobSpec) -> None:
     check_policy(job.policy)
 
 
-def decide(state: State, command: Enqueue, now: int, do: Do) -> list[EnqueueOutcome]:
+def run(state: State, command: Enqueue, now: int, do: Do) -> list[EnqueueOutcome]:
     for name in {job.queue for job in command.jobs}:
         check_queue(state, name)
-    return [do(enqueue(state, job, now)) for job in command.jobs]
+    return [do(decide(state, job, now)) for job in command.jobs]
 
 
 def check_queue(state: State, name: str) -> None:
@@ -96,7 +96,7 @@ def check_queue(state: State, name: str) -> None:
         raise QueueRefused(f"queue {name!r} is used with acquire; enqueue into another queue")
 
 
-def enqueue(state: State, job: JobSpec, now: int) -> Decision[EnqueueOutcome]:
+def decide(state: State, job: JobSpec, now: int) -> Decision[EnqueueOutcome]:
     known = state.jobs.get(job.id)
     if known is not None:
         # E2: the same content is the same job; E4: other content is refused
@@ -124,7 +124,3 @@ def add_job(state: State, spec: JobSpec, at: int) -> None:
         make_ready(state, job, at)
     else:
         join_lane(state, job, at)
-
-
-COMMANDS: Final[Commands] = {Enqueue: Rules(check, decide)}
-APPLIERS: Final[Appliers] = {JobEnqueued: apply}

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 from msgspec import Struct
 
-from leasemill.kernel.command import Appliers, Command, Commands, Decision, Do, Rules
+from leasemill.kernel.command import Command, Decision
 from leasemill.kernel.ending import end, expire_one, give_back, give_up
 from leasemill.kernel.events import AnyEvent, ExecutionDone, LeaseExpired
-from leasemill.kernel.limits import check_limit
 from leasemill.kernel.lookup import uncommitted
 from leasemill.kernel.model import NEVER, AbortReason, ExecutionStatus, JobState, Verb
 from leasemill.kernel.state import DEAD, State
@@ -32,15 +30,11 @@ class Expire(Command[list[Expiration]], frozen=True):
     limit: int
 
 
-def decide(state: State, command: Expire, now: int, do: Do) -> list[Expiration]:
-    return do(expire(state, command.limit, now))
-
-
-def expire(state: State, limit: int, now: int) -> Decision[list[Expiration]]:
-    """L7: record the leases that have run out, at most `limit`, the longest expired first."""
+def decide(state: State, command: Expire, now: int) -> Decision[list[Expiration]]:
+    """L7: record the leases that have run out, at most `limit` of them, the longest expired first."""
     events: list[AnyEvent] = []
     outcomes: list[Expiration] = []
-    for execution in state.leases.first(limit, now):
+    for execution in state.leases.first(command.limit, now):
         event, after = expire_one(state.jobs[execution.job_id], execution, now)
         events.append(event)
         stuck_us = now - execution.expires_at
@@ -82,7 +76,3 @@ def expirations(state: State, events: Sequence[AnyEvent]) -> list[Expiration]:
         stuck_us = max(0, event.at - execution.expires_at)
         found.append(Expiration(event.job_id, execution.worker, execution.attempt, stuck_us, after))
     return found
-
-
-COMMANDS: Final[Commands] = {Expire: Rules(check_limit, decide)}
-APPLIERS: Final[Appliers] = {LeaseExpired: apply}

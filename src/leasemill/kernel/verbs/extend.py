@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from msgspec import Struct
 
-from leasemill.kernel.command import Appliers, Command, Commands, Decision, Do, Rules
+from leasemill.kernel.command import Command, Decision
 from leasemill.kernel.events import LeaseExtended
 from leasemill.kernel.fence import Lost, execution_of, held, refuse
 from leasemill.kernel.limits import check_batch, check_report
@@ -42,11 +42,7 @@ def check(command: Extend) -> None:
         check_report(lease)
 
 
-def decide(state: State, command: Extend, now: int, do: Do) -> list[ExtendOutcome]:
-    return [do(extend(state, lease, now)) for lease in command.leases]
-
-
-def extend(state: State, lease: LeaseRef, now: int) -> Decision[ExtendOutcome]:
+def decide(state: State, lease: LeaseRef, now: int) -> Decision[ExtendOutcome]:
     job = state.jobs.get(lease.job_id)
     execution = execution_of(job, lease.token)
     if execution is None or not held(execution, now):
@@ -65,7 +61,3 @@ def apply(state: State, event: LeaseExtended) -> None:
     state.leases.push(event.expires_at, execution.fence, execution)
     state.leases.remove(earlier, execution.fence)
     job.updated_at = event.at
-
-
-COMMANDS: Final[Commands] = {Extend: Rules(check, decide)}
-APPLIERS: Final[Appliers] = {LeaseExtended: apply}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from msgspec import Struct
 
 from leasemill.errors import Invalid
-from leasemill.kernel.command import Appliers, Command, Commands, Decision, Do, Rules
+from leasemill.kernel.command import Command, Decision
 from leasemill.kernel.ending import blocks_lane, done_after_commit, end, give_back, give_up
 from leasemill.kernel.events import ExecutionFailed, FailureKept
 from leasemill.kernel.fence import Lost, execution_of, held_or_committed, refuse
@@ -68,11 +68,7 @@ def check(command: Nack) -> None:
             raise Invalid("nack with keep_lease needs a report_id, to distinguish a repeat from a second failure")
 
 
-def decide(state: State, command: Nack, now: int, do: Do) -> list[NackOutcome]:
-    return [do(nack(state, report, now)) for report in command.reports]
-
-
-def nack(state: State, report: NackReport, now: int) -> Decision[NackOutcome]:
+def decide(state: State, report: NackReport, now: int) -> Decision[NackOutcome]:
     job = state.jobs.get(report.job_id)
     execution = execution_of(job, report.token)
     if job is not None and execution is not None:
@@ -141,7 +137,3 @@ def apply_failure_kept(state: State, event: FailureKept) -> None:
         execution.started_at = event.at
     execution.error = event.error
     execution.kept_failure = KeptFailure(event.report_id, job.retries)
-
-
-COMMANDS: Final[Commands] = {Nack: Rules(check, decide)}
-APPLIERS: Final[Appliers] = {ExecutionFailed: apply_failed, FailureKept: apply_failure_kept}

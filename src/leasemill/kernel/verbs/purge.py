@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from leasemill.errors import Broken
 from leasemill.kernel.actions import check_operator, record
-from leasemill.kernel.command import Appliers, Command, Commands, Decision, Do, Rules
+from leasemill.kernel.command import Command, Decision
 from leasemill.kernel.events import JobPurged, JobsPruned
 from leasemill.kernel.filter import JobFilter, Operated, fitting
 from leasemill.kernel.lanes import leave_lane
@@ -33,11 +31,7 @@ def check_purge(command: Purge) -> None:
     check_operator(command)
 
 
-def decide_purge(state: State, command: Purge, now: int, do: Do) -> Operated:
-    return do(purge(state, command, now))
-
-
-def purge(state: State, command: Purge, now: int) -> Decision[Operated]:
+def decide_purge(state: State, command: Purge, now: int) -> Decision[Operated]:
     jobs, after = fitting(state, command.filter, ENDED_STATES, command.limit, command.after)
     events = tuple(JobPurged(job.spec.id, now, command.by, command.reason) for job in jobs)
     return events, Operated(tuple(job.spec.id for job in jobs), after)
@@ -67,11 +61,7 @@ def check_prune(command: Prune) -> None:
     check_range("keep", command.keep, 0, NEVER)
 
 
-def decide_prune(state: State, command: Prune, now: int, do: Do) -> int:
-    return do(prune(state, command, now))
-
-
-def prune(state: State, command: Prune, now: int) -> Decision[int]:
+def decide_prune(state: State, command: Prune, now: int) -> Decision[int]:
     """O7: what retention forgets: the oldest successes, by age and by number."""
     surplus = max(0, len(state.finished) - command.keep)
     jobs = state.finished.first(min(command.limit, surplus), NEVER)
@@ -90,7 +80,3 @@ def apply_pruned(state: State, event: JobsPruned) -> None:
     for job in jobs:
         assert job is not None
         forget(state, job)
-
-
-COMMANDS: Final[Commands] = {Purge: Rules(check_purge, decide_purge), Prune: Rules(check_prune, decide_prune)}
-APPLIERS: Final[Appliers] = {JobPurged: apply_purged, JobsPruned: apply_pruned}

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from leasemill.kernel.actions import check_operator, record
-from leasemill.kernel.command import Appliers, Command, Commands, Do, Rules
+from leasemill.kernel.command import Command, Decision
 from leasemill.kernel.events import QueuePaused, QueuePolicySet, QueueResumed
 from leasemill.kernel.limits import check_name, check_policy
 from leasemill.kernel.model import Policy, Verb
@@ -40,22 +38,25 @@ def check(command: Pause | Resume | SetPolicy) -> None:
         check_policy(command.policy)
 
 
-def decide_pause(state: State, command: Pause, now: int, do: Do) -> None:
-    queue = state.queues.get(command.queue)
-    if queue is None or not queue.is_paused:
-        do(((QueuePaused(command.queue, now, command.by, command.reason),), None))
-
-
-def decide_resume(state: State, command: Resume, now: int, do: Do) -> None:
+def decide_pause(state: State, command: Pause, now: int) -> Decision[None]:
     queue = state.queues.get(command.queue)
     if queue is not None and queue.is_paused:
-        do(((QueueResumed(command.queue, now, command.by, command.reason),), None))
+        return (), None
+    return (QueuePaused(command.queue, now, command.by, command.reason),), None
 
 
-def decide_policy(state: State, command: SetPolicy, now: int, do: Do) -> None:
+def decide_resume(state: State, command: Resume, now: int) -> Decision[None]:
     queue = state.queues.get(command.queue)
-    if queue is None or queue.policy != command.policy:
-        do(((QueuePolicySet(command.queue, now, command.by, command.reason, command.policy),), None))
+    if queue is None or not queue.is_paused:
+        return (), None
+    return (QueueResumed(command.queue, now, command.by, command.reason),), None
+
+
+def decide_policy(state: State, command: SetPolicy, now: int) -> Decision[None]:
+    queue = state.queues.get(command.queue)
+    if queue is not None and queue.policy == command.policy:
+        return (), None
+    return (QueuePolicySet(command.queue, now, command.by, command.reason, command.policy),), None
 
 
 def apply_paused(state: State, event: QueuePaused) -> None:
@@ -71,15 +72,3 @@ def apply_resumed(state: State, event: QueueResumed) -> None:
 def apply_policy(state: State, event: QueuePolicySet) -> None:
     state.queue(event.queue).policy = event.policy
     record(state, Verb.SET_POLICY, event.queue, event)
-
-
-COMMANDS: Final[Commands] = {
-    Pause: Rules(check, decide_pause),
-    Resume: Rules(check, decide_resume),
-    SetPolicy: Rules(check, decide_policy),
-}
-APPLIERS: Final[Appliers] = {
-    QueuePaused: apply_paused,
-    QueueResumed: apply_resumed,
-    QueuePolicySet: apply_policy,
-}

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from leasemill.errors import Invalid
 from leasemill.kernel.actions import check_operator, record
-from leasemill.kernel.command import Appliers, Command, Commands, Decision, Do, Rules
+from leasemill.kernel.command import Command, Decision
 from leasemill.kernel.events import JobRedriven
 from leasemill.kernel.filter import JobFilter, Operated, fitting
 from leasemill.kernel.lanes import join_lane, unfail_offset
@@ -36,11 +34,7 @@ def check(command: Redrive) -> None:
         raise Invalid("cancelled jobs are redriven by id only: name them")  # O2
 
 
-def decide(state: State, command: Redrive, now: int, do: Do) -> Operated:
-    return do(redrive(state, command, now))
-
-
-def redrive(state: State, command: Redrive, now: int) -> Decision[Operated]:
+def decide(state: State, command: Redrive, now: int) -> Decision[Operated]:
     jobs, after = fitting(state, command.filter, redriven_states(command), command.limit, command.after)
     events = tuple(JobRedriven(job.spec.id, now, command.by, command.reason) for job in jobs)
     return events, Operated(tuple(job.spec.id for job in jobs), after)
@@ -72,7 +66,3 @@ def apply(state: State, event: JobRedriven) -> None:
         else:
             join_lane(state, job, event.at)
     record(state, Verb.REDRIVE, event.job_id, event)
-
-
-COMMANDS: Final[Commands] = {Redrive: Rules(check, decide)}
-APPLIERS: Final[Appliers] = {JobRedriven: apply}

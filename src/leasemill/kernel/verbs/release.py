@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from msgspec import Struct
 
-from leasemill.kernel.command import Appliers, Command, Commands, Decision, Do, Rules
+from leasemill.kernel.command import Command, Decision
 from leasemill.kernel.ending import done_after_commit, end, give_back
 from leasemill.kernel.events import LeaseReleased
 from leasemill.kernel.fence import Lost, execution_of, held_or_committed, refuse
@@ -52,11 +52,7 @@ def check(command: Release) -> None:
             check_string("error", report.error)
 
 
-def decide(state: State, command: Release, now: int, do: Do) -> list[ReleaseOutcome]:
-    return [do(release(state, report, now)) for report in command.reports]
-
-
-def release(state: State, report: ReleaseReport, now: int) -> Decision[ReleaseOutcome]:
+def decide(state: State, report: ReleaseReport, now: int) -> Decision[ReleaseOutcome]:
     job = state.jobs.get(report.job_id)
     execution = execution_of(job, report.token)
     if execution is not None:
@@ -82,7 +78,3 @@ def apply(state: State, event: LeaseReleased) -> None:
     end(state, execution, ExecutionStatus.ABORTED, Verb.RELEASE, event.at)
     job.available_at = event.available_at
     give_back(state, job, event.at)
-
-
-COMMANDS: Final[Commands] = {Release: Rules(check, decide)}
-APPLIERS: Final[Appliers] = {LeaseReleased: apply}

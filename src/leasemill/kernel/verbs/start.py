@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from msgspec import Struct
 
-from leasemill.kernel.command import Appliers, Command, Commands, Decision, Do, Rules
+from leasemill.kernel.command import Command, Decision
 from leasemill.kernel.events import ExecutionStarted
 from leasemill.kernel.fence import Lost, execution_of, held, refuse
 from leasemill.kernel.limits import LONGEST_US, check_batch, check_range, check_report
@@ -44,11 +44,7 @@ def check(command: Start) -> None:
         check_range("age_us", report.age_us, 0, LONGEST_US)
 
 
-def decide(state: State, command: Start, now: int, do: Do) -> list[StartOutcome]:
-    return [do(start(state, report, now)) for report in command.reports]
-
-
-def start(state: State, report: StartReport, now: int) -> Decision[StartOutcome]:
+def decide(state: State, report: StartReport, now: int) -> Decision[StartOutcome]:
     job = state.jobs.get(report.job_id)
     execution = execution_of(job, report.token)
     if execution is None or not held(execution, now):
@@ -66,7 +62,3 @@ def apply(state: State, event: ExecutionStarted) -> None:
     execution.status = ExecutionStatus.STARTED
     execution.started_at = event.started_at
     job.updated_at = event.at
-
-
-COMMANDS: Final[Commands] = {Start: Rules(check, decide)}
-APPLIERS: Final[Appliers] = {ExecutionStarted: apply}
