@@ -23,8 +23,9 @@ from leasemill.kernel import lookup
 from leasemill.store.wal.store import FileStore
 from leasemill.testing.clock import ManualClock
 from tests.crash.lab import open_simulated
-from tests.kernel.mutations import MUTATIONS, ROOT
+from tests.kernel.mutations import MUTATIONS
 from tests.lab.faults import SimulatedDisk, SimulatedMachine
+from tests.lab.mutations import ROOT
 
 
 def without(patch: pytest.MonkeyPatch, name: str) -> None:

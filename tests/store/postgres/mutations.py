@@ -1,59 +1,24 @@
-"""Faults put into the SQL statements on purpose, to see that the tests notice: `make mutants`.
-
-Each mutation takes one guard or one rule out of a copy of the source. A test that names the rule must fail on it: of
-the conformance suite or, where only two sessions can show it, of a file beside this one. Only those tests are run.
-Text that is not found is an error, as in `tests/kernel/mutations.py`.
-"""
+"""Faults put into the SQL statements, which the conformance suite must notice, or a file beside this one where only two
+sessions can show it; run by `tests.lab.mutations`."""
 
 from __future__ import annotations
 
-import argparse
-import os
-import random
-import re
-import shutil
-import subprocess
 import sys
-import tempfile
-import time
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
-from leasemill.testing.conformance import ConformanceSuite
 from leasemill.testing.postgres import PostgresServer
+from tests.lab.mutations import SOURCE, Mutation, Table, main
 
-ROOT: Final = Path(__file__).resolve().parents[3]
-SOURCE: Final = ROOT / "src"
-EXACT_PATH: Final = SOURCE / "leasemill/store/postgres/exact"
-FILES: Final = {file.name: file for file in EXACT_PATH.glob("*.py")} | {
-    file.stem: file for file in (SOURCE / "leasemill/store/postgres").rglob("*.sql")
-}
-CONFORMANCE: Final = "tests/store/postgres/test_postgres_conformance.py"
+POSTGRES: Final = SOURCE / "leasemill/store/postgres"
 LOCKED: Final = "tests/store/postgres/test_locked_rows.py"
 BLOCKS: Final = "tests/store/postgres/test_guards.py"
 EXACT: Final = "tests/store/postgres/test_exact.py"
 ISOLATION: Final = "tests/store/postgres/test_isolation.py"
 WORK_LEASE: Final = "tests/store/postgres/test_work_lease.py"
-LONGEST_S: Final = 300
 
 TOKEN: Final = "\n        and token = ({tokens}::text[])[width_bucket(no, {nos}::int8[])]"
 HELD: Final = "\n        and expires_at > {schema}.clock({now}::int8)"
 HELD_OR_COMMITTED: Final = "\n        and (committed_at is not null or expires_at > {schema}.clock({now}::int8))"
-
-
-@dataclass(frozen=True)
-class Mutation:
-    """In a statement's file, `old` becomes `new`; `tests`: the file that must notice."""
-
-    name: str
-    rules: str
-    file: str
-    old: str
-    new: str
-    tests: str = CONFORMANCE
-
 
 MUTATIONS: Final = (
     # Reports
@@ -321,94 +286,15 @@ MUTATIONS: Final = (
     ),
 )
 
-
-def mutated(wanted: Mutation) -> str:
-    """The changed statement; the text must be found exactly once."""
-    text = FILES[wanted.file].read_text()
-    if text.count(wanted.old) != 1:
-        raise ValueError(f"{wanted.name}: in {wanted.file} {text.count(wanted.old)} times, not once:\n{wanted.old}")
-    return text.replace(wanted.old, wanted.new)
-
-
-@dataclass(frozen=True)
-class Verdict:
-    mutation: Mutation
-    caught_by: str | None
-    seconds: float
-
-
-def judge(wanted: Mutation, url: str) -> Verdict:
-    """Run the tests that name the rules on a mutated copy of the source; which one fails first?"""
-    began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="leasemill-mutant-") as folder:
-        copy = Path(folder) / "src"
-        shutil.copytree(SOURCE, copy, ignore=shutil.ignore_patterns("__pycache__"))
-        (copy / FILES[wanted.file].relative_to(SOURCE)).write_text(mutated(wanted))
-        failed = failures(copy, wanted, url)
-    return Verdict(wanted, next(iter(failed), None), time.monotonic() - began)
-
-
-def failures(source: Path, wanted: Mutation, url: str) -> list[str]:
-    """The names of the tests of these rules that fail on this source."""
-    options = ["-q", "-x", "--no-header", "--tb=no", "-p", "no:cacheprovider", "--timeout=60", "-n", "0"]
-    if wanted.tests == CONFORMANCE:
-        options += ["-k", " or ".join(naming(wanted.rules))]
-    environment = os.environ | {
-        "PYTHONPATH": str(source),
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "LEASEMILL_TEST_POSTGRES_URL": url,
-    }
-    command = [sys.executable, "-m", "pytest", *options, wanted.tests]
-    try:
-        completed = subprocess.run(
-            command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=LONGEST_S
-        )
-    except subprocess.TimeoutExpired:
-        return ["(it never ended)"]
-    failed = re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", completed.stdout, re.MULTILINE)
-    if completed.returncode != 0 and not failed:
-        raise RuntimeError(f"pytest said nothing of use:\n{completed.stdout}\n{completed.stderr}")
-    return [name.rpartition("::")[2] for name in failed]
-
-
-def naming(rules: str) -> list[str]:
-    """The tests of the conformance suite that name one of these rules."""
-    wanted = set(rules.split())
-    tests = {name: getattr(ConformanceSuite, name) for name in dir(ConformanceSuite) if name.startswith("test_")}
-    return [name for name, test in tests.items() if not wanted.isdisjoint(getattr(test, "__rules__", ()))]
-
-
-def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("words", nargs="*", help="only mutations whose name has one of these words")
-    parser.add_argument("--sample", type=int, metavar="N", help="only N of them, drawn at random")
-    parser.add_argument("--seed", type=int, default=random.randrange(10_000), help="of the draw, to repeat it")
-    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
-    options = parser.parse_args(arguments)
-    wanted = [one for one in MUTATIONS if not options.words or any(word in one.name for word in options.words)]
-    if options.sample is not None and options.sample < len(wanted):
-        say(f"{options.sample} of {len(wanted)} mutations of SQL, drawn with --seed {options.seed}")
-        wanted = random.Random(options.seed).sample(wanted, options.sample)
-    settings = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
-    say("| mutation of SQL | rules | caught by | seconds |")
-    say("|---|---|---|---|")
-    verdicts: list[Verdict] = []
-    with PostgresServer(settings=settings) as server, ThreadPoolExecutor(options.processes) as pool:
-        for one in pool.map(lambda it: judge(it, server.url()), wanted):
-            say(f"| {one.mutation.name} | {one.mutation.rules} | {one.caught_by or '–'} | {one.seconds:.1f} |")
-            verdicts.append(one)
-    survivors = [one.mutation.name for one in verdicts if one.caught_by is None]
-    say(
-        f"{len(verdicts)} mutations of SQL, {len(survivors)} survived"
-        + "".join(f"\n  survived: {name}" for name in survivors)
-    )
-    return 1 if survivors else 0
-
-
-def say(line: str) -> None:
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
-
+TABLE: Final = Table(
+    "SQL",
+    MUTATIONS,
+    {file.name: file for file in (POSTGRES / "exact").glob("*.py")}
+    | {file.stem: file for file in POSTGRES.rglob("*.sql")},
+    "tests/store/postgres/test_postgres_conformance.py",
+)
+SETTINGS: Final = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    with PostgresServer(settings=SETTINGS) as server:
+        sys.exit(main(TABLE, {"LEASEMILL_TEST_POSTGRES_URL": server.url()}, sys.argv[1:]))
