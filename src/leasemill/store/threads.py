@@ -52,12 +52,15 @@ class Threads:
         with work.lock:
             if self._is_closed:
                 return False
-            work.unfinished += 1
             work.tasks.put(task)
-            if work.unfinished > len(threads) and len(threads) < self._size:
+            if work.is_full:
+                return True
+            work.unfinished += 1
+            if work.unfinished > len(threads):
                 name = f"{self._name}-{len(threads)}"
                 threads.append(threading.Thread(target=work.carry_out, name=name, daemon=True))
                 threads[-1].start()
+                work.is_full = len(threads) == self._size
         return True
 
     def close(self) -> None:
@@ -87,6 +90,8 @@ class _Work:
         self.lock = threading.Lock()
         self.tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
         self.unfinished = 0
+        self.is_full = False
+        """All threads are started: from then on nothing has to be counted."""
 
     def carry_out(self) -> None:
         while (task := self.tasks.get()) is not None:
@@ -102,6 +107,7 @@ class _Work:
                     future.set_result(answer)
                     del answer
             del task, future, call, arguments  # what they hold is not kept until the next one
-            with self.lock:
-                self.unfinished -= 1
+            if not self.is_full:
+                with self.lock:
+                    self.unfinished -= 1
         self.tasks.put(None)  # for the others
