@@ -64,6 +64,13 @@ async def working(app: App, **options: Any) -> AsyncIterator[Worker]:
             await asyncio.wait([task], timeout=10)
 
 
+async def drained(app: App, **options: Any) -> Worker:
+    """A worker that has run until nothing was left to do."""
+    worker = Worker(app, drain=True, handle_signals=False, **options)
+    await asyncio.wait_for(worker.run(), 60)
+    return worker
+
+
 async def until(condition: Callable[[], object], what: str = "the condition", limit_s: float = 30) -> None:
     deadline = time.monotonic() + limit_s
     while not condition():

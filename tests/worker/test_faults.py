@@ -7,32 +7,18 @@ from typing import Any
 
 import pytest
 
-from leasemill import App, JobState, Worker
+from leasemill import App, JobState, JobType, Worker
 from leasemill.errors import Invalid, QueueRefused
 from leasemill.kernel import commands as c
 from leasemill.testing.rules import rule
-from tests.worker.support import FaultyStore, until, working
-from tests.worker.test_worker import drained
-
-
-@pytest.fixture
-def store() -> FaultyStore:
-    return FaultyStore()
-
-
-@pytest.fixture
-def app(store: FaultyStore) -> App:
-    return App(store=store)
+from tests.worker.support import FaultyStore, drained, until, working
 
 
 @rule("C5")
 @pytest.mark.parametrize("fault", ["before", "after"])
 async def test_a_claim_whose_reply_was_lost_is_repeated_and_orphans_nothing(
-    app: App, store: FaultyStore, fault: Any
+    app: App, store: FaultyStore, fault: Any, noop: JobType[[], None]
 ) -> None:
-    @app.job
-    async def noop() -> None: ...
-
     handles = noop.enqueue_many(noop.call() for _ in range(5))
     store.fail(c.Claim, fault)
     worker = await drained(app)
@@ -89,10 +75,9 @@ async def test_a_worker_outlives_a_store_that_is_away_and_does_not_grow(app: App
 async def noop_quietly() -> None: ...
 
 
-async def test_a_worker_waits_for_a_store_that_is_away_at_start_up(app: App, store: FaultyStore) -> None:
-    @app.job
-    async def noop() -> None: ...
-
+async def test_a_worker_waits_for_a_store_that_is_away_at_start_up(
+    app: App, store: FaultyStore, noop: JobType[[], None]
+) -> None:
     handle = noop.enqueue()
     store.is_away = True
     async with working(app) as worker:
@@ -101,21 +86,21 @@ async def test_a_worker_waits_for_a_store_that_is_away_at_start_up(app: App, sto
         await handle.aresult(30)
 
 
-async def test_a_worker_that_cannot_reach_the_store_can_still_be_stopped(app: App, store: FaultyStore) -> None:
-    @app.job
-    async def noop() -> None: ...
-
+async def test_a_worker_that_cannot_reach_the_store_can_still_be_stopped(
+    app: App, store: FaultyStore, noop: JobType[[], None]
+) -> None:
     store.is_away = True
     async with working(app, shutdown_timeout=0.1) as worker:
         await until(lambda: worker.metrics.unavailable)
 
 
 async def test_one_malformed_report_does_not_take_the_others_with_it(
-    app: App, store: FaultyStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    app: App,
+    store: FaultyStore,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    noop: JobType[[], None],
 ) -> None:
-    @app.job
-    async def noop() -> None: ...
-
     handles = noop.enqueue_many(noop.call() for _ in range(3))
     run = store.run
 

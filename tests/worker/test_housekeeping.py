@@ -9,11 +9,10 @@ import time
 import msgspec
 import pytest
 
-from leasemill import App, Context, JobState
+from leasemill import App, Context, JobState, JobType
 from leasemill.errors import Broken, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, Policy
-from leasemill.store.memory import MemoryStore
 from leasemill.store.presence import MemoryPresence
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.rules import rule
@@ -32,14 +31,9 @@ def record_of(worker: str, published_at: float = 0.0) -> WorkerRecord:
 
 
 @rule("L7")
-def test_the_reaper_recovers_jobs_and_counts_how_long_they_were_stuck() -> None:
-    clock = ManualClock()
-    store = MemoryStore(clock)
-    app = App(store=store)
-
-    @app.job
-    def noop() -> None: ...
-
+def test_the_reaper_recovers_jobs_and_counts_how_long_they_were_stuck(
+    clock: ManualClock, store: FaultyStore, noop: JobType[[], None]
+) -> None:
     handles = noop.enqueue_many(noop.call() for _ in range(3))
     store.claim("dead", ["default"], 2)
     metrics = Metrics()
@@ -55,14 +49,9 @@ def test_the_reaper_recovers_jobs_and_counts_how_long_they_were_stuck() -> None:
 
 
 @rule("L7")
-def test_what_a_claim_recovers_is_counted_and_logged_too(caplog: pytest.LogCaptureFixture) -> None:
-    clock = ManualClock()
-    store = MemoryStore(clock)
-    app = App(store=store)
-
-    @app.job
-    def noop() -> None: ...
-
+def test_what_a_claim_recovers_is_counted_and_logged_too(
+    clock: ManualClock, store: FaultyStore, noop: JobType[[], None], caplog: pytest.LogCaptureFixture
+) -> None:
     noop.enqueue_many(noop.call() for _ in range(3))
     store.claim("dead", ["default"], 3)
     metrics = Metrics()
@@ -80,14 +69,9 @@ def test_what_a_claim_recovers_is_counted_and_logged_too(caplog: pytest.LogCaptu
     assert metrics.reaper_recovered == 3
 
 
-def test_more_than_one_batch_is_recovered_in_one_run() -> None:
-    clock = ManualClock()
-    store = MemoryStore(clock)
-    app = App(store=store)
-
-    @app.job
-    def noop() -> None: ...
-
+def test_more_than_one_batch_is_recovered_in_one_run(
+    clock: ManualClock, store: FaultyStore, noop: JobType[[], None]
+) -> None:
     noop.enqueue_many(noop.call() for _ in range(2_500))
     store.claim("dead", ["default"], 2_500)
     clock.advance(s=31)
@@ -96,14 +80,9 @@ def test_more_than_one_batch_is_recovered_in_one_run() -> None:
     assert metrics.reaper_recovered == 2_500
 
 
-def test_a_dead_worker_is_noticed_logged_and_counted_by_one(caplog: pytest.LogCaptureFixture) -> None:
-    clock = ManualClock()
-    store = MemoryStore(clock)
-    app = App(store=store)
-
-    @app.job
-    def noop() -> None: ...
-
+def test_a_dead_worker_is_noticed_logged_and_counted_by_one(
+    clock: ManualClock, store: FaultyStore, noop: JobType[[], None], caplog: pytest.LogCaptureFixture
+) -> None:
     noop.enqueue()
     store.claim("dead", ["default"], 1)
     now = [0.0]
@@ -126,8 +105,10 @@ def test_a_dead_worker_is_noticed_logged_and_counted_by_one(caplog: pytest.LogCa
 
 @rule("L8")
 @pytest.mark.parametrize("behind_s", [20.0, -20.0])
-def test_a_live_worker_of_a_machine_with_a_wrong_clock_is_not_declared_dead(behind_s: float) -> None:
-    store, metrics = MemoryStore(), Metrics()
+def test_a_live_worker_of_a_machine_with_a_wrong_clock_is_not_declared_dead(
+    store: FaultyStore, behind_s: float
+) -> None:
+    metrics = Metrics()
     for _ in range(3):
         store.presence.publish("other", encode_record(record_of("other", time.time() - behind_s)))
         Reaper("me", store, metrics).run()
@@ -208,9 +189,8 @@ def test_a_record_knows_when_it_is_stale() -> None:
     assert decode_record(encode_record(record)) == record
 
 
-async def test_a_worker_shows_what_it_runs_and_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_worker_shows_what_it_runs_and_how_far_it_is(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("leasemill.worker.presence.PRESENCE_S", 0.01)
-    app = App("memory:")
     may_end = threading.Event()
 
     @app.job
@@ -243,11 +223,9 @@ async def test_a_worker_shows_what_it_runs_and_how_far_it_is(monkeypatch: pytest
 
 @rule("O4")
 async def test_a_queue_policy_that_stops_fitting_is_logged_and_leases_are_still_extended(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    app: App, store: FaultyStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("leasemill.worker.worker.POLICIES_S", 0.01)
-    store = FaultyStore()
-    app = App(store=store)
     may_end = threading.Event()
 
     @app.job(timeout=10)

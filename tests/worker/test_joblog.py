@@ -7,29 +7,18 @@ import io
 import json
 import logging
 import time
-from typing import Any
 
 import pytest
 
-from leasemill import App, Release, Retry, Worker
+from leasemill import App, Release, Retry
 from leasemill.api import logs
-from leasemill.store.memory import MemoryStore
 from leasemill.worker import joblog
-from tests.worker.support import until, working
-
-
-@pytest.fixture
-def app() -> App:
-    return App(store=MemoryStore())
+from tests.worker.support import drained, until, working
 
 
 @pytest.fixture(autouse=True)
 def every_line(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "leasemill")
-
-
-async def drained(app: App, **options: Any) -> None:
-    await asyncio.wait_for(Worker(app, drain=True, handle_signals=False, **options).run(), 60)
 
 
 def lines(caplog: pytest.LogCaptureFixture, part: str) -> list[logging.LogRecord]:

@@ -14,7 +14,7 @@ from leasemill import App, Context, JobState, Worker
 from leasemill.api.loss import LossSignal
 from leasemill.errors import Broken
 from leasemill.kernel import commands as c
-from leasemill.kernel.model import JobSpec, Terms
+from leasemill.kernel.model import JobSpec
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.rules import rule
 from leasemill.worker.heartbeat import Heartbeat
@@ -235,16 +235,6 @@ def test_a_report_waits_for_the_extension_of_its_lease(bench: Bench, monkeypatch
 # In a worker ----------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def store() -> FaultyStore:
-    return FaultyStore()
-
-
-@pytest.fixture
-def app(store: FaultyStore) -> App:
-    return App(store=store)
-
-
 async def test_a_job_that_runs_longer_than_its_lease_keeps_it(app: App) -> None:
     @app.job(lease=1.5, timeout=60)
     async def long() -> None:
@@ -377,13 +367,3 @@ async def test_a_broken_store_stops_the_worker_with_its_error(app: App, store: F
     store.refuses = Broken("the log is damaged at 7")
     with pytest.raises(Broken, match="damaged"):
         await asyncio.wait_for(task, 30)
-
-
-def test_a_run_counts_its_lease_from_before_the_claim_was_sent() -> None:
-    lease = c.Lease(JobSpec("j", "q", "k"), "t", 1, 1, "w", 0, 30_000_000, Terms(), 0, 0, 0)
-    run = Run(lease, None, 100.0)
-    assert run.loss.held_until == pytest.approx(127)
-    assert run.extended(109.0, 39_500_000, is_repeat=False)
-    assert run.loss.held_until == pytest.approx(136)
-    assert not run.extended(112.0, 39_500_000, is_repeat=False)
-    assert run.loss.held_until == pytest.approx(136)

@@ -29,10 +29,10 @@ def test_no_log_call_of_the_worker_is_without_fields() -> None:
     assert calls > 20
 
 
-async def test_lines_about_an_unavailable_store_carry_the_workers_id(caplog: pytest.LogCaptureFixture) -> None:
+async def test_lines_about_an_unavailable_store_carry_the_workers_id(
+    app: App, store: FaultyStore, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.DEBUG, "leasemill")
-    store = FaultyStore()
-    app = App(store=store)
 
     @app.job(lease=0.5, timeout=60)
     async def cuts_off(ctx: Context) -> None:

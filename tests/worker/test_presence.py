@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from leasemill import App, Worker
+from leasemill import App, JobType, Worker
 from leasemill.errors import Refused
 from leasemill.store.presence import MemoryPresence
 from leasemill.worker.presence import WorkerPresence
@@ -32,30 +32,22 @@ def record(
     )
 
 
-def noop_app() -> App:
-    app = App("memory:")
-
-    @app.job
-    async def noop() -> None: ...
-
-    return app
-
-
-async def test_a_second_worker_of_one_id_in_the_same_process_is_refused_and_leaves_the_first_alone() -> None:
-    app = noop_app()
+async def test_a_second_worker_of_one_id_in_the_same_process_is_refused_and_leaves_the_first_alone(
+    app: App, noop: JobType[[], None]
+) -> None:
     async with working(app, worker_id="w") as first:
         await until(app.store.presence.records, limit_s=30)
         with pytest.raises(Refused, match="worker id 'w' is in use by a live worker"):
             await asyncio.wait_for(Worker(app, worker_id="w", handle_signals=False).run(), 30)
         assert [present.worker_id for present in app.store.presence.records()] == ["w"]
-        await app.jobs["noop"].enqueue().aresult(30)
+        await noop.enqueue().aresult(30)
         assert first.metrics.succeeded == 1
     async with working(app, worker_id="w"):
         await until(app.store.presence.records, limit_s=30)
 
 
-async def test_a_worker_is_refused_the_id_of_one_that_still_publishes() -> None:
-    app = noop_app()
+@pytest.mark.usefixtures("noop")
+async def test_a_worker_is_refused_the_id_of_one_that_still_publishes(app: App) -> None:
     presence = app.store.presence
     presence.publish("w", record(published_at=1.0))
     task = asyncio.create_task(Worker(app, worker_id="w", handle_signals=False).run())
@@ -111,13 +103,9 @@ def test_of_two_that_started_at_the_same_moment_the_later_one_is_refused() -> No
     assert presence.records() == []
 
 
-async def test_records_that_cannot_be_read_do_not_keep_a_worker_from_starting() -> None:
-    store = FaultyStore()
-    app = App(store=store)
-
-    @app.job
-    async def noop() -> None: ...
-
+async def test_records_that_cannot_be_read_do_not_keep_a_worker_from_starting(
+    app: App, store: FaultyStore, noop: JobType[[], None]
+) -> None:
     def fails() -> list[object]:
         raise OSError("no such folder")
 

@@ -13,20 +13,10 @@ from typing import IO
 
 import pytest
 
-from leasemill import App, Context, Fail, JobState, Worker
+from leasemill import App, Context, Fail, JobState, JobType, Worker
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import AbortReason
 from tests.worker.support import FaultyStore, until
-
-
-@pytest.fixture
-def store() -> FaultyStore:
-    return FaultyStore()
-
-
-@pytest.fixture
-def app(store: FaultyStore) -> App:
-    return App(store=store)
 
 
 async def started(app: App, **options: object) -> tuple[Worker, asyncio.Task[None]]:
@@ -165,11 +155,8 @@ async def test_a_worker_that_is_stopped_waits_neither_for_a_deaf_handler_nor_for
 
 
 async def test_a_worker_that_waits_for_a_store_that_hangs_when_it_starts_can_be_stopped(
-    app: App, store: FaultyStore, monkeypatch: pytest.MonkeyPatch
+    app: App, store: FaultyStore, monkeypatch: pytest.MonkeyPatch, noop: JobType[[], None]
 ) -> None:
-    @app.job
-    async def noop() -> None: ...
-
     asked = asyncio.Event()
 
     async def hangs(command: c.Command[object]) -> object:
@@ -237,10 +224,9 @@ async def test_jobs_claimed_while_stopping_are_given_back_unrun(
     assert (job.state, job.executions[0].reason) == (JobState.READY, AbortReason.RELEASED)
 
 
-async def test_a_worker_stopped_before_it_runs_claims_nothing(app: App, store: FaultyStore) -> None:
-    @app.job
-    async def noop() -> None: ...
-
+async def test_a_worker_stopped_before_it_runs_claims_nothing(
+    app: App, store: FaultyStore, noop: JobType[[], None]
+) -> None:
     noop.enqueue()
     worker = Worker(app, handle_signals=False)
     worker.stop()

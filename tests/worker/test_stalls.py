@@ -13,11 +13,6 @@ from leasemill.worker.stalls import Stalls
 from tests.worker.support import until, working
 
 
-@pytest.fixture
-def app() -> App:
-    return App("memory:")
-
-
 def block(seconds: float) -> None:
     time.sleep(seconds)
 

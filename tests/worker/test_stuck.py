@@ -19,11 +19,6 @@ SOON = Retry(max=3, base=0.001, cap=0.001)
 
 
 @pytest.fixture
-def app() -> App:
-    return App("memory:")
-
-
-@pytest.fixture
 def may_end() -> Iterator[threading.Event]:
     event = threading.Event()
     yield event

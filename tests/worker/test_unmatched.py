@@ -19,19 +19,9 @@ from leasemill.testing.rules import rule
 from leasemill.worker import pacing, unmatched
 from leasemill.worker.reporter import Reporter
 from leasemill.worker.run import Run
-from tests.worker.support import FaultyStore, until, working
+from tests.worker.support import FaultyStore, drained, until, working
 
 HOUR_US = 3600 * SECOND
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def store(clock: ManualClock) -> FaultyStore:
-    return FaultyStore(clock)
 
 
 @pytest.fixture
@@ -54,12 +44,6 @@ def new(store: FaultyStore) -> App:
         return f"new {to} {cc}"
 
     return app
-
-
-async def drained(app: App, **options: Any) -> Worker:
-    worker = Worker(app, drain=True, handle_signals=False, **options)
-    await asyncio.wait_for(worker.run(), 60)
-    return worker
 
 
 async def tried_for(app: App, clock: ManualClock, us: int, job_id: str = "job", **options: Any) -> list[Worker]:

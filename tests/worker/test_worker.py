@@ -14,31 +14,15 @@ from typing import Any
 import pytest
 
 import leasemill
-from leasemill import App, Context, Fail, JobState, Release, Retry, RetryAfter, Worker
+from leasemill import App, Context, Fail, JobState, JobType, Release, Retry, RetryAfter, Worker
 from leasemill.errors import Invalid, JobFailed
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import AbortReason, ExecutionStatus, JobSpec
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.rules import rule
-from tests.worker.support import FaultyStore, until, working
+from tests.worker.support import FaultyStore, drained, until, working
 
 SOON = Retry(max=3, base=0, cap=0)
-
-
-@pytest.fixture
-def store() -> FaultyStore:
-    return FaultyStore()
-
-
-@pytest.fixture
-def app(store: FaultyStore) -> App:
-    return App(store=store)
-
-
-async def drained(app: App, **options: Any) -> Worker:
-    worker = Worker(app, drain=True, handle_signals=False, **options)
-    await asyncio.wait_for(worker.run(), 30)
-    return worker
 
 
 # Running --------------------------------------------------------------------------------------------------------
@@ -188,13 +172,10 @@ async def test_a_worker_serves_the_queues_of_its_apps_jobs_by_default(app: App) 
 
 
 async def test_a_waiting_worker_is_woken_for_new_and_for_delayed_jobs(
-    app: App, monkeypatch: pytest.MonkeyPatch
+    app: App, monkeypatch: pytest.MonkeyPatch, noop: JobType[[], None]
 ) -> None:
     """It would not look by itself within an hour."""
     monkeypatch.setattr("leasemill.worker.fetcher.POLL_S", 3600.0)
-
-    @app.job
-    async def noop() -> None: ...
 
     async with working(app):
         for delay in (0, 0.05):
@@ -258,20 +239,15 @@ async def test_handlers_choose_their_outcome(app: App, is_async: bool) -> None:
         "cancel": asyncio.CancelledError(),
     }
 
-    @app.job(retry=0, name="ends")
     async def ends(how: str) -> None:
         raise outcomes[how]
 
-    @app.job(retry=0, name="ends_in_thread")
     def ends_in_thread(how: str) -> None:
         raise outcomes[how]
 
-    @app.job(retry=1, name="later")
-    def later() -> None:
-        raise outcomes["later"]
-
-    job = ends if is_async else ends_in_thread
-    handles = {how: job.enqueue(how) for how in outcomes if how != "later"} | {"later": later.enqueue()}
+    function = ends if is_async else ends_in_thread
+    once, twice = app.job(retry=0, name="once")(function), app.job(retry=1, name="twice")(function)
+    handles = {how: (twice if how in ("fail", "later") else once).enqueue(how) for how in outcomes}
     await drained(app)
     jobs = {how: handle.record() for how, handle in handles.items()}
     states = {how: job.state for how, job in jobs.items()}
@@ -284,22 +260,13 @@ async def test_handlers_choose_their_outcome(app: App, is_async: bool) -> None:
         "cancel": JobState.FAILED,
     }
     assert jobs["fail"].executions[0].error == "Fail: no such account"
+    assert (jobs["fail"].attempt, jobs["fail"].retries) == (1, 0), "the retry that was left is not used"
     assert jobs["later"].executions[0].error == "RetryAfter: rate limited"
     assert jobs["later"].retries == 1
     assert jobs["later"].available_at - jobs["later"].updated_at == 60_000_000
     assert (jobs["release"].retries, jobs["release"].executions[0].reason) == (0, AbortReason.RELEASED)
     assert jobs["release"].available_at > jobs["release"].updated_at
     assert (jobs["exit"].executions[0].error or "").startswith("SystemExit: 3")
-
-
-async def test_fail_ignores_the_retries_that_are_left(app: App) -> None:
-    @app.job(retry=SOON)
-    async def hopeless() -> None:
-        raise Fail("never")
-
-    handle = hopeless.enqueue()
-    await drained(app)
-    assert (handle.status(), handle.record().attempt) == (JobState.FAILED, 1)
 
 
 def test_outcomes_with_impossible_delays_are_refused() -> None:
@@ -625,28 +592,19 @@ async def test_lines_of_a_handler_carry_its_ids(app: App, caplog: pytest.LogCapt
     )
 
 
-async def test_a_worker_runs_once(app: App) -> None:
-    @app.job
-    async def noop() -> None: ...
-
+async def test_a_worker_runs_once(app: App, noop: JobType[[], None]) -> None:
     worker = await drained(app)
     with pytest.raises(Invalid, match="this worker has run already"):
         await worker.run()
 
 
-def test_run_sync_runs_in_a_loop_of_its_own(app: App) -> None:
-    @app.job
-    async def noop() -> None: ...
-
+def test_run_sync_runs_in_a_loop_of_its_own(app: App, noop: JobType[[], None]) -> None:
     handle = noop.enqueue()
     Worker(app, drain=True).run_sync()
     assert handle.status() is JobState.SUCCEEDED
 
 
-async def test_many_quick_jobs_are_claimed_and_reported_in_batches(app: App) -> None:
-    @app.job
-    async def noop() -> None: ...
-
+async def test_many_quick_jobs_are_claimed_and_reported_in_batches(app: App, noop: JobType[[], None]) -> None:
     noop.enqueue_many(noop.call() for _ in range(2_000))
     worker = await drained(app)
     assert worker.metrics.succeeded == 2_000
