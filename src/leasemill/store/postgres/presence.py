@@ -1,4 +1,4 @@
-"""Where workers say that they are there: rows of an unlogged table. Soft state, safe to lose."""
+"""Which workers are running: rows of an unlogged table. Soft state, safe to lose."""
 
 from __future__ import annotations
 

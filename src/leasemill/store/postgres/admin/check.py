@@ -1,7 +1,7 @@
-"""`leasemill db check`: whether the derived tables follow from the others, and making them anew.
+"""`leasemill db check`: whether the derived tables follow from the others, and rebuilding them.
 
 What must be so is written as queries that find what is not; `--rebuild` makes the claimable set, the lines of lanes,
-requests, what retention goes by and the tallies anew from jobs, leases, executions and marks, while nothing else runs.
+requests, what retention goes by and the tallies again from jobs, leases, executions and marks, while nothing else runs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def check(connection: psycopg.Connection[Any], schema: str) -> list[str]:
 
 
 def rebuild(connection: psycopg.Connection[Any], schema: str) -> int:
-    """Make the claimable set and the lanes anew; answers how many jobs can be claimed. Writers wait meanwhile."""
+    """Rebuild the claimable set and the lanes; returns how many jobs can be claimed. Writers wait meanwhile."""
     with connection.transaction():
         connection.execute(Statements(schema)["rebuild"].text, prepare=False)
         row = connection.execute(sql.SQL("select count(*) from {}").format(sql.Identifier(schema, "ready"))).fetchone()

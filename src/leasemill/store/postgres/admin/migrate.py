@@ -37,7 +37,7 @@ def applied(connection: psycopg.Connection[Any], schema: str) -> list[int]:
 
 
 def migrate(connection: psycopg.Connection[Any], schema: str) -> list[Migration]:
-    """Bring a schema up to date; answers with what was missing."""
+    """Bring a schema up to date; returns what was missing."""
     check_schema(schema)
     with connection.transaction():
         connection.execute("set transaction isolation level read committed")  # to see what another has just made

@@ -1,4 +1,4 @@
--- db check --rebuild: the claimable set and the lines of lanes, made anew from jobs, leases, executions, kept and marks.
+-- db check --rebuild: the claimable set and the lines of lanes, rebuilt from jobs, leases, executions, kept and marks.
 -- Locks every table it reads against writers: workers wait, and go on.
 lock table {schema}.jobs, {schema}.ready, {schema}.leases, {schema}.executions, {schema}.kept, {schema}.marks,
     {schema}.arrivals, {schema}.waiting, {schema}.lanes, {schema}.requests, {schema}.finished,

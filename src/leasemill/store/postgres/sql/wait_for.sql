@@ -1,4 +1,4 @@
--- O9: this process waits for the end of these jobs; for a minute, if it does not say so again.
+-- O9: this process waits for the end of these jobs; for a minute, unless it renews them.
 -- Returns the numbers and ids of those that are there. Locks rows of its own alone.
 with given as materialized (
     select job.no, given.id

@@ -68,5 +68,5 @@ def is_not_held(error: psycopg.Error) -> bool:
 
 
 def is_reset(value: str | None) -> bool:
-    """What the last value of a message that ends a transaction says of its session."""
+    """Whether the last value of a message that ends a transaction is that its session may be used again."""
     return value == "f"

@@ -18,12 +18,12 @@ from psycopg.rows import tuple_row
 
 from leasemill.store.postgres.wire.connections import Connections
 from leasemill.store.postgres.wire.errors import not_reached
-from leasemill.store.postgres.wire.pool import AsyncPool, Pool
+from leasemill.store.postgres.wire.pool import Pool
 from leasemill.store.postgres.wire.url import SERVER_NETWORK, PostgresOptions, network_parameters, session_options
 
 PREPARE_AFTER: Final = 5
-ADVICE: Final = (
-    "connections for commits have been in use for {timeout_s:g} s: "
+EXHAUSTED: Final = (
+    "all {size} connections for commits have been in use for {timeout_s:g} s: "
     "raise commit_pool_size, or make the blocks of ctx.commit() shorter"
 )
 
@@ -90,14 +90,14 @@ class CommitConnections:
         self._conninfo = conninfo
         self._network = network_parameters(conninfo)
         self._own = own
-        self._pool = Pool[CommitConnection](options.commit_pool_size, options.pool_timeout_s, ADVICE)
-        self._async_pool = AsyncPool[AsyncCommitConnection](options.commit_pool_size, options.pool_timeout_s, ADVICE)
+        self._pool = Pool[CommitConnection](options.commit_pool_size, options.pool_timeout_s, EXHAUSTED)
+        self._async_pool = Pool[AsyncCommitConnection](options.commit_pool_size, options.pool_timeout_s, EXHAUSTED)
 
     def take(self) -> CommitConnection:
         return self._pool.take(self._connect)
 
     async def atake(self) -> AsyncCommitConnection:
-        return await self._async_pool.take(self._aconnect)
+        return await self._async_pool.atake(self._aconnect)
 
     def give_back(self, connection: CommitConnection | AsyncCommitConnection) -> None:
         connection.forget_block()
@@ -112,7 +112,7 @@ class CommitConnections:
 
     def close(self) -> None:
         self._pool.close(0.0)
-        self._async_pool.close()
+        self._async_pool.close(0.0)
 
     def _connect(self) -> CommitConnection:
         try:

@@ -1,6 +1,6 @@
 """The store's own connections, and what to do when one breaks.
 
-A command is retried only if repeating it is safe; the caller says so. Deadlocks and serialization failures are retried
+A command is retried only if the caller declares it repeatable. Deadlocks and serialization failures are retried
 inside, a lost connection with back-off and jitter until `retry_for_s` is over. A server that does not answer is given
 up, whatever the network reports of it. Nothing here knows a verb, and no connection keeps any state
 between two uses. Every transaction is READ COMMITTED, whatever the server's, database's or role's default is: a
@@ -38,7 +38,7 @@ IDLE_S: Final = 3.0
 ISOLATION: Final = r"-c default_transaction_isolation=read\ committed"
 SILENCE_S: Final = 5.0
 """How long after its own limit for a statement a server may stay silent."""
-ADVICE: Final = "connections have been in use for {timeout_s:g} s: raise pool_size, or repeat the call"
+EXHAUSTED: Final = "all {size} connections have been in use for {timeout_s:g} s: raise pool_size, or repeat the call"
 BEGIN: Final = "begin isolation level read committed"
 CONFLICTS: Final = (errors.DeadlockDetected, errors.SerializationFailure, errors.LockNotAvailable)
 NOT_PREPARED: Final = (errors.InvalidSqlStatementName, errors.DuplicatePreparedStatement)
@@ -93,7 +93,7 @@ class Connections:
         """Whether prepared statements last on this server, as far as is known."""
         self.has_settings = options.session_settings
         """Whether the server takes settings at the start of a session, as far as is known."""
-        self._pool = Pool[StoreConnection](options.pool_size, options.pool_timeout_s, ADVICE)
+        self._pool = Pool[StoreConnection](options.pool_size, options.pool_timeout_s, EXHAUSTED)
         self._gives_up = False
         self._has_connected = False
         """From then on whatever keeps us out is waited for: passwords are changed, servers replaced."""

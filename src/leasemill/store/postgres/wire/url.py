@@ -104,7 +104,7 @@ def parse_url(url: str) -> tuple[str, PostgresOptions]:
 
 
 def _check_readable(conninfo: str) -> None:
-    """libpq quotes what it cannot read, so it is asked here, and what it says is kept back."""
+    """libpq quotes what it cannot read, so it reads it here first, and its message is not shown."""
     try:
         ports = str(conninfo_to_dict(conninfo).get("port") or "")
     except psycopg.Error:

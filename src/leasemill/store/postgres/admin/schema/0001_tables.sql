@@ -7,7 +7,7 @@ create sequence {schema}.seq;
 create sequence {schema}.fence;
 create sequence {schema}.turn;
 
--- What the store's time is: a test's, or the database's clock, read anew at each call.
+-- What the store's time is: a test's, or the database's clock, read at each call.
 create function {schema}.clock(given int8) returns int8 language sql volatile
 return coalesce(given, (extract(epoch from clock_timestamp()) * 1000000)::int8);
 
@@ -87,7 +87,7 @@ create table {schema}.leases (
 create unique index lease_lane on {schema}.leases (queue, lane) where lane is not null;
 create index lease_expiry on {schema}.leases (expires_at) where expires_at < 9223372036854775807;
 
--- Which jobs a claim gave, for one that comes again: those of them that are leased under this request are the answer.
+-- Which jobs a claim gave, for a repeated claim: those of them that are leased under this request are the answer.
 -- Derived from leases; forgotten when none of them is, looked at from forget_at on.
 create table {schema}.requests (
     id text collate "C" primary key,
@@ -162,7 +162,7 @@ create table {schema}.kept (
     )
 );
 
--- Jobs an operator redrove: their place in the order, and since when their retries count anew.
+-- Jobs an operator redrove: their place in the order, and since when their retries are counted.
 create table {schema}.marks (
     no int8 primary key,
     seq int8 not null unique,
