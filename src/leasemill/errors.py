@@ -1,22 +1,22 @@
-"""Every error Leasemill raises. An error answers: did it happen, and may I try again?
+"""Every error Leasemill raises, by two questions: did it happen, and may the caller try again?
 
 LeasemillError
 ├── Refused            it did not happen and never will: repeating the call is pointless
 │   ├── Invalid        the input itself is wrong (also a ValueError)
 │   ├── JobConflict    the id is known with other content
 │   ├── LeaseLost      the lease is no longer the caller's
-│   ├── QueueRefused   the queue is not used in this way
+│   ├── QueueRefused   the queue is used with acquire, or with claim, and this call is the other
 │   ├── NotFound       no such job or queue
 │   ├── BacklogOrder   another offset of the domain is next (the three of WorkLease)
 │   ├── TokenMismatch  another lease of the domain is in flight
 │   └── LeaseNotFound  no lease of the domain is in flight
 ├── NoResult           the job has ended and there is no result to give
-│   ├── JobFailed      retries used up, or its handler said it can never succeed
+│   ├── JobFailed      retries used up, or its handler reported that it can never succeed
 │   ├── JobDead        quarantined: too many of its runs ended with their worker
 │   └── JobCancelled   cancelled by an operator
-├── WorkerStuck        every slot of a worker is taken by a handler that does not return: start the worker again
+├── WorkerStuck        every slot of a worker is taken by a handler that does not return: restart the worker
 ├── Unavailable        unknown whether it happened: repeat with the same ids
-└── Broken             stop: what is stored cannot be trusted or understood
+└── Broken             stop: the stored data is damaged or of an unknown format
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Invalid(Refused, ValueError):
 
 
 class JobConflict(Refused):
-    """A job with this id exists and has other content."""
+    """A job with this id exists with other content."""
 
     def __init__(self, job_id: str) -> None:
         super().__init__(f"job {job_id!r} exists with other content; use a new id, or enqueue the same content again")
@@ -43,7 +43,7 @@ class JobConflict(Refused):
 
 
 class LeaseLost(Refused):
-    """The lease is not the caller's any more; whatever it reported changed nothing."""
+    """The lease is no longer the caller's; the report changed nothing."""
 
     def __init__(self, job_id: str, verb: str, reason: str, attempt: int | None, current_attempt: int) -> None:
         held = "an unknown token" if attempt is None else f"attempt {attempt}"
@@ -58,7 +58,7 @@ class LeaseLost(Refused):
 
 
 class QueueRefused(Refused):
-    """The queue is claimed in another way than this call does."""
+    """The queue is used with acquire and this call is not, or the other way round."""
 
 
 class NotFound(Refused):
@@ -76,30 +76,30 @@ class BacklogOrder(Refused):
 
 
 class TokenMismatch(Refused):
-    """The domain's lease has another token; whatever was reported changed nothing."""
+    """The domain's lease has another token; the report changed nothing."""
 
     def __init__(self, domain: str, offset: int | None) -> None:
         super().__init__(
             f"domain {domain!r} has offset {offset} in flight, under another token; "
-            "try_acquire returns whose turn it is"
+            "try_acquire returns which offset is next"
         )
         self.domain = domain
         self.offset = offset
 
 
 class LeaseNotFound(Refused):
-    """Nothing of the domain is in flight; whatever was reported changed nothing."""
+    """Nothing of the domain is in flight; the report changed nothing."""
 
     def __init__(self, domain: str) -> None:
         super().__init__(
             f"domain {domain!r} has nothing in flight: it was never acquired, or has been reported before; "
-            "try_acquire returns where an offset stands"
+            "try_acquire returns the status of an offset"
         )
         self.domain = domain
 
 
 class NoResult(LeasemillError):
-    """The job has ended and left no result."""
+    """The job has ended without a result."""
 
     def __init__(self, job_id: str, why: str) -> None:
         super().__init__(f"job {job_id!r} {why}")
@@ -131,7 +131,7 @@ class JobCancelled(NoResult):
 
 
 class WorkerStuck(LeasemillError):
-    """A worker ended because nothing could run in it any more; its jobs were given back."""
+    """A worker stopped because all its slots are stuck; its jobs were released."""
 
 
 class Unavailable(LeasemillError):
@@ -139,4 +139,4 @@ class Unavailable(LeasemillError):
 
 
 class Broken(LeasemillError):
-    """What is stored is damaged or of an unknown format; nothing is written until a person has looked."""
+    """What is stored is damaged or of an unknown format; nothing is written until a person has repaired it."""

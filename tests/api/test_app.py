@@ -127,7 +127,7 @@ def test_what_is_declared_becomes_the_kinds_policy(app: App) -> None:
         ({"priority": 10}, "priority is 10; write a whole number from 0 to 9"),
         ({"timeout": 0}, "timeout is 0 s; it must be more than 0 s"),
         ({"timeout": "soon"}, "timeout is 'soon'; write seconds or a timedelta"),
-        ({"lease": "long"}, "lease 'long' is none of default, heavy, external"),
+        ({"lease": "long"}, "lease 'long' is not one of default, heavy, external"),
         ({"lease": -1}, "lease is -1 s; it must be at least 0.001 s"),
         ({"on_failure": "stop"}, "on_failure is 'stop'; write 'continue' or 'block'"),
         ({"retry": -1}, r"Retry\(max=-1\): retries must be from 0 to 1000"),
@@ -303,7 +303,7 @@ def test_an_enqueue_that_was_not_answered_says_how_to_repeat_it(app: App) -> Non
     app.store.close()
     with pytest.raises(Unavailable) as unavailable:
         noop.options(job_id="n-1").enqueue()
-    assert unavailable.value.__notes__ == ["the job may or may not be there: repeat with .options(job_id='n-1')"]
+    assert unavailable.value.__notes__ == ["the job may or may not be enqueued: repeat with .options(job_id='n-1')"]
 
 
 # The handle -----------------------------------------------------------------------------------------------------

@@ -238,11 +238,11 @@ def test_keyword_only_and_positional_only_parameters_are_called_as_they_must_be(
     [
         ("def bad(*args): ...", "bad takes *args; name each parameter, or take one list"),
         ("def bad(**options): ...", "bad takes **options; name each parameter, or take one dict"),
-        ("def bad():\n    yield", "bad is a generator; a handler returns, it does not yield"),
-        ("async def bad():\n    yield", "bad is a generator; a handler returns, it does not yield"),
+        ("def bad():\n    yield", "bad is a generator; a handler must return its result, not yield"),
+        ("async def bad():\n    yield", "bad is a generator; a handler must return its result, not yield"),
         ("def bad(thing: Thing): ...", "parameter 'thing' of bad has the type Thing, which cannot be carried as JSON"),
         ("def bad() -> list[Thing]: ...", "the result of bad has the type Thing, which cannot be carried as JSON"),
-        ("def bad(a: int, ctx: Context): ...", "bad takes its Context as 'ctx'; make it the first parameter"),
+        ("def bad(a: int, ctx: Context): ...", "bad takes its Context as parameter 'ctx'; make it the first parameter"),
     ],
 )
 def test_a_signature_that_cannot_be_a_job_is_refused_when_it_is_declared(source: str, sentence: str) -> None:
@@ -325,7 +325,7 @@ def test_results_are_checked_by_the_return_annotation_and_come_back_as_it() -> N
     arguments = arguments_of(quote)
     content = arguments.encode_result(Line("a", 3))
     assert arguments.decode_result(content) == Line("a", 3)
-    with pytest.raises(Invalid, match="quote returned what its annotation does not allow: Expected `object`"):
+    with pytest.raises(Invalid, match="quote returned a value that does not match its annotation: Expected `object`"):
         arguments.encode_result(None)
     with pytest.raises(Invalid, match="Expected `int`, got `str`"):
         arguments.encode_result({"sku": "a", "count": "b"})

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leasemill import App, Context
-from leasemill.api.effects import Connection, Once, http_headers
+from leasemill.api.effects import DriverConnection, Once, http_headers
 from leasemill.errors import Invalid, LeaseLost
 from leasemill.kernel.model import JobState
 from leasemill.testing.clock import ManualClock
@@ -69,7 +69,7 @@ def guards(connection: sqlite3.Connection) -> list[tuple[str, str, int]]:
 
 
 def once(
-    connection: Connection, fence: int = 1, *, effect: str = "pay", check: Callable[[], None] = lambda: None
+    connection: DriverConnection, fence: int = 1, *, effect: str = "pay", check: Callable[[], None] = lambda: None
 ) -> Once:
     """The guard of one run of the job `job`, in this test's hands."""
     return Once(connection, "job", effect, fence, check, set())
@@ -145,7 +145,7 @@ def test_several_effects_of_a_job_have_names_and_the_same_name_twice_is_refused(
     assert good.status() is JobState.SUCCEEDED
     error = wrong.record().executions[0].error
     assert error is not None
-    assert "give the second a name of its own" in error
+    assert "name the second" in error
     assert balance(bank()) == 500 + 30 + 500
 
 
@@ -334,7 +334,7 @@ class Homemade:
     ("kind", "sentence"),
     [
         (Autocommitting, r"set connection\.autocommit = False"),
-        (Async, "takes a blocking connection"),
+        (Async, "takes a sync connection"),
     ],
 )
 def test_a_connection_that_would_not_keep_the_promise_is_refused(
@@ -365,7 +365,7 @@ def test_every_style_of_parameters_is_spoken(
     said: list[tuple[str, Any]] = []
     guard = once(bank())
     monkeypatch.setattr(sqlite3, "paramstyle", style)
-    monkeypatch.setattr(Once, "_say", lambda _self, statement, values=None: said.append((statement, values)))
+    monkeypatch.setattr(Once, "_execute", lambda _self, statement, values=None: said.append((statement, values)))
     assert guard._put_guard()
     statement, values = said[-1]
     assert statement.endswith(expected)

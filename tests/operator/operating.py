@@ -28,12 +28,12 @@ class Desk:
     def run(self, *arguments: str) -> Result:
         return CliRunner().invoke(main, [*arguments, "--url", self.url])
 
-    def said(self, *arguments: str) -> list[str]:
+    def lines(self, *arguments: str) -> list[str]:
         result = self.run(*arguments)
         assert result.exit_code == 0, result.output
         return result.stdout.splitlines()
 
-    def told(self, *arguments: str) -> Any:
+    def document(self, *arguments: str) -> Any:
         result = self.run(*arguments, "--json")
         assert result.exit_code == 0, result.output
         return json.loads(result.stdout)
@@ -78,7 +78,7 @@ class OperateSuite:
         desk.fail("TimeoutError: host 'c' after 3 s", "b1", queue="other", kind="fetch")
         desk.fail("ValueError: no", "c1")
         desk.enqueue("waits")
-        groups = desk.told("jobs", "failures")
+        groups = desk.document("jobs", "failures")
         found = [(one["kind"], one["count"], one["text"]) for one in groups]
         assert found[0] == ("send", 2, "TimeoutError: host <value> after <n> s"), "the largest first"
         assert set(found[1:]) == {("fetch", 1, "TimeoutError: host <value> after <n> s"), ("send", 1, "ValueError: no")}
@@ -89,27 +89,27 @@ class OperateSuite:
         assert lines[0].split() == ["fingerprint", "jobs", "kind", "first", "last", "example", "error"]
         assert lines[1].endswith("TimeoutError: host <value> after <n> s")
         assert shown.stderr == "2 more groups: --limit 3\n"
-        assert [one["kind"] for one in desk.told("jobs", "failures", "--queue", "other")] == ["fetch"]
+        assert [one["kind"] for one in desk.document("jobs", "failures", "--queue", "other")] == ["fetch"]
 
     def test_a_group_is_redriven_by_its_fingerprint(self, desk: Desk) -> None:
         desk.fail("TimeoutError: after 30 s", "a1", "a2")
         desk.fail("ValueError: no", "c1")
-        (group,) = [one for one in desk.told("jobs", "failures") if one["count"] == 2]
+        (group,) = [one for one in desk.document("jobs", "failures") if one["count"] == 2]
         chosen = ("--fingerprint", group["fingerprint"], "--reason", "their host is back")
-        assert desk.told("jobs", "redrive", *chosen, "--dry-run") == swept("a1", "a2", dry_run=True)
+        assert desk.document("jobs", "redrive", *chosen, "--dry-run") == swept("a1", "a2", dry_run=True)
         assert desk.states("a1", "a2") == [JobState.FAILED] * 2
-        assert desk.told("jobs", "redrive", *chosen) == swept("a1", "a2")
+        assert desk.document("jobs", "redrive", *chosen) == swept("a1", "a2")
         assert desk.states("a1", "a2", "c1") == [JobState.READY, JobState.READY, JobState.FAILED]
 
     def test_what_was_cancelled_is_not_among_the_failures(self, desk: Desk) -> None:
         desk.fail("ValueError: no", "a1", "a2")
-        desk.said("jobs", "cancel", "a1", "--reason", "given up")
-        assert {one["text"]: one["count"] for one in desk.told("jobs", "failures")} == {"ValueError: no": 1}
+        desk.lines("jobs", "cancel", "a1", "--reason", "given up")
+        assert {one["text"]: one["count"] for one in desk.document("jobs", "failures")} == {"ValueError: no": 1}
 
     def test_a_cancelled_job_is_redriven_by_its_id_and_a_flag_alone(self, desk: Desk) -> None:
         desk.fail("ValueError: no", "a1", "a2")
-        desk.said("jobs", "cancel", "a1", "--reason", "they asked us not to write")
-        assert desk.said("jobs", "redrive", "--queue", "mail", "--reason", "their host is back") == ["a2"]
+        desk.lines("jobs", "cancel", "a1", "--reason", "they asked us not to write")
+        assert desk.lines("jobs", "redrive", "--queue", "mail", "--reason", "their host is back") == ["a2"]
         result = desk.run("jobs", "redrive", "--id", "a1", "--reason", "their host is back")
         assert result.stdout == ""
         assert "a1 was left alone: it is CANCELLED: --include-cancelled redrives it" in result.stderr
@@ -117,9 +117,9 @@ class OperateSuite:
             code, output = desk.refused("jobs", "redrive", *chosen, "--reason", "x")
             assert (code, "by id only: --id ID --include-cancelled" in output) == (2, True)
         assert desk.states("a1") == [JobState.CANCELLED]
-        assert desk.said("jobs", "redrive", "--id", "a1", "--include-cancelled", "--reason", "they do") == ["a1"]
+        assert desk.lines("jobs", "redrive", "--id", "a1", "--include-cancelled", "--reason", "they do") == ["a1"]
         assert desk.states("a1") == [JobState.READY]
-        assert desk.told("jobs", "show", "a1")["cancellation"]["reason"] == "they asked us not to write"
+        assert desk.document("jobs", "show", "a1")["cancellation"]["reason"] == "they asked us not to write"
 
     # Redrive and purge
 
@@ -129,12 +129,12 @@ class OperateSuite:
             code, output = desk.refused("jobs", verb, "--reason", "in a hurry")
             assert (code, "or --all" in output) == (2, True)
         assert desk.states("a1") == [JobState.FAILED]
-        assert desk.said("jobs", "redrive", "--all", "--reason", "on purpose") == ["a1"]
+        assert desk.lines("jobs", "redrive", "--all", "--reason", "on purpose") == ["a1"]
 
     def test_a_filter_may_be_a_time(self, desk: Desk) -> None:
         desk.fail("ValueError: no", "a1")
-        assert desk.told("jobs", "list", "--after", "2100-01-01T00:00:00Z")["jobs"] == []
-        assert desk.said("jobs", "redrive", "--before", "2100-01-01T00:00:00Z", "--reason", "old") == ["a1"]
+        assert desk.document("jobs", "list", "--after", "2100-01-01T00:00:00Z")["jobs"] == []
+        assert desk.lines("jobs", "redrive", "--before", "2100-01-01T00:00:00Z", "--reason", "old") == ["a1"]
         for wrong in ("soon", "2100-01-01T00:00:00"):
             assert desk.refused("jobs", "list", "--after", wrong)[0] == 2
 
@@ -142,7 +142,7 @@ class OperateSuite:
         ids = [f"job-{number:02}" for number in range(12)]
         desk.fail("ValueError: no", *ids)
         began = time.monotonic()
-        assert desk.said("jobs", "redrive", "--queue", "mail", "--rate", "20/s", "--reason", "gently") == ids
+        assert desk.lines("jobs", "redrive", "--queue", "mail", "--rate", "20/s", "--reason", "gently") == ids
         assert 0.5 <= time.monotonic() - began < 30
         assert set(desk.states(*ids)) == {JobState.READY}
 
@@ -163,7 +163,7 @@ class OperateSuite:
             desk.store.nack([NackReport(it.job.id, it.token, "ValueError: no", is_permanent=True) for it in leases])
 
         monkeypatch.setattr("leasemill.cli.sweep.time.sleep", fail_at_once)
-        assert desk.said("jobs", "redrive", "--queue", "mail", "--rate", "9/s", "--reason", "x") == ["a1", "a2", "a3"]
+        assert desk.lines("jobs", "redrive", "--queue", "mail", "--rate", "9/s", "--reason", "x") == ["a1", "a2", "a3"]
         assert len(slept) == 2
         assert desk.states("a1", "a2", "a3") == [JobState.FAILED, JobState.FAILED, JobState.READY]
 
@@ -183,13 +183,13 @@ class OperateSuite:
         assert (result.exit_code, result.stdout) == (1, "a1\n")
         assert result.stderr == "1 job redriven\nError: interrupted: run the same command again to continue\n"
         assert json.loads(as_json.stdout) == swept("a2"), "whole, also then"
-        assert desk.said(*call) == ["a3"]
+        assert desk.lines(*call) == ["a3"]
 
     def test_more_than_a_page_is_swept_up_to_a_limit(self, desk: Desk) -> None:
         ids = [f"job-{number:04}" for number in range(1_100)]
         for some in (ids[:600], ids[600:]):
             desk.fail("ValueError: no", *some)
-        assert desk.said("jobs", "redrive", "--kind", "send", "--limit", "1050", "--reason", "not all") == ids[:1050]
+        assert desk.lines("jobs", "redrive", "--kind", "send", "--limit", "1050", "--reason", "not all") == ids[:1050]
         result = desk.run("jobs", "purge", "--kind", "send", "--reason", "the rest")
         assert (result.stdout.splitlines(), result.stderr) == (ids[1050:], "50 jobs purged\n")
 
@@ -197,19 +197,19 @@ class OperateSuite:
         desk.enqueue("done", "runs", "waits")
         desk.succeed(1)
         desk.store.claim("worker-1", ["mail"], 1)
-        assert desk.said("jobs", "redrive", "--all", "--reason", "x") == []
-        assert desk.said("jobs", "redrive", "--state", "succeeded", "--reason", "x") == []
+        assert desk.lines("jobs", "redrive", "--all", "--reason", "x") == []
+        assert desk.lines("jobs", "redrive", "--state", "succeeded", "--reason", "x") == []
         assert desk.states("done", "runs", "waits") == [JobState.SUCCEEDED, JobState.LEASED, JobState.READY]
 
     def test_jobs_are_cancelled_by_a_filter_and_ended_ones_left_alone(self, desk: Desk) -> None:
         desk.fail("ValueError: no", "failed")
         desk.enqueue("a1", "a2")
         desk.enqueue("b1", queue="other")
-        assert desk.said("jobs", "cancel", "--queue", "mail", "--dry-run", "--reason", "x") == ["a1", "a2"]
+        assert desk.lines("jobs", "cancel", "--queue", "mail", "--dry-run", "--reason", "x") == ["a1", "a2"]
         result = desk.run("jobs", "cancel", "--queue", "mail", "--reason", "they asked us not to write")
         assert (result.stdout.split(), result.stderr) == (["a1", "a2"], "2 jobs cancelled\n")
         assert desk.states("failed", "b1") == [JobState.FAILED, JobState.READY]
-        assert desk.said("jobs", "cancel", "--state", "failed", "--reason", "given up") == ["failed"]
+        assert desk.lines("jobs", "cancel", "--state", "failed", "--reason", "given up") == ["failed"]
 
     @pytest.mark.parametrize(
         ("verb", "lines"),
@@ -242,7 +242,7 @@ class OperateSuite:
         self.blocked(desk)
         desk.enqueue("elsewhere", queue="other", lane="cy")
         desk.store.claim("worker-1", ["mail"], 1)
-        lines = desk.said("lanes", "list")
+        lines = desk.lines("lanes", "list")
         assert [line.split()[:4] for line in lines[1:]] == [
             ["mail", "ann", "2", "head"],
             ["mail", "bob", "0", "free"],
@@ -251,17 +251,17 @@ class OperateSuite:
         assert "and blocks the lane until an operator acts" in lines[1]
         assert "worker worker-1 has held since" in lines[2]
         assert "waits for a worker" in lines[3]
-        (only,) = desk.told("lanes", "list", "--blocked")
+        (only,) = desk.document("lanes", "list", "--blocked")
         assert (only["lane"], only["is_blocked"], only["waiting"], only["head"]) == ("ann", True, 2, "head")
-        assert [one["lane"] for one in desk.told("lanes", "list", "--queue", "other")] == ["cy"]
+        assert [one["lane"] for one in desk.document("lanes", "list", "--queue", "other")] == ["cy"]
         assert desk.run("lanes", "list", "--limit", "2").stderr == "there are more: use --limit or --queue\n"
 
     def test_a_lane_is_shown_with_those_that_wait(self, desk: Desk) -> None:
         self.blocked(desk)
         desk.enqueue(*[f"more-{number:02}" for number in range(30)], lane="ann")
-        told = desk.told("lanes", "show", "mail", "ann")
+        told = desk.document("lanes", "show", "mail", "ann")
         assert told["next"][:3] == ["second", "third", "more-00"]
-        lines = desk.said("lanes", "show", "mail", "ann")
+        lines = desk.lines("lanes", "show", "mail", "ann")
         assert lines[1] == "state      BLOCKED until an operator acts"
         assert lines[-1].strip() == "… and 12 more"
         assert desk.refused("lanes", "show", "mail", "nobody") == (
@@ -275,8 +275,8 @@ class OperateSuite:
             assert isinstance(outcome, Acquired)
             if offset < 4:
                 desk.store.ack([AckReport(outcome.lease.job.id, outcome.lease.token)])
-        assert "finished   1 to 3" in desk.said("lanes", "show", "stream", "p0")
-        assert desk.told("lanes", "show", "stream", "p0")["finished"] == [[1, 3]]
+        assert "finished   1 to 3" in desk.lines("lanes", "show", "stream", "p0")
+        assert desk.document("lanes", "show", "stream", "p0")["finished"] == [[1, 3]]
 
     @pytest.mark.parametrize(
         ("how", "done", "next_head", "state"),
@@ -291,9 +291,9 @@ class OperateSuite:
     ) -> None:
         self.blocked(desk)
         call = ("lanes", "unblock", "mail", "ann", "--how", how, "--reason", "looked at it", "--by", "dee")
-        assert desk.said(*call) == [f"head: {done}; the head is {next_head}"]
+        assert desk.lines(*call) == [f"head: {done}; the head is {next_head}"]
         assert desk.states("head") == state
-        (act,) = desk.told("actions", "--target", "head")
+        (act,) = desk.document("actions", "--target", "head")
         assert (act["by"], act["verb"], act["reason"]) == ("dee", how, "looked at it")
         assert desk.succeed(10)[0] in {next_head, "free"}
         code, output = desk.refused(*call)
@@ -308,26 +308,26 @@ class OperateSuite:
 
     def test_unblocking_the_last_job_of_a_lane_leaves_it_empty(self, desk: Desk) -> None:
         desk.fail("ValueError: no", "head", lane="ann", policy=BLOCK)
-        told = desk.told("lanes", "unblock", "mail", "ann", "--how", "cancel", "--reason", "x")
+        told = desk.document("lanes", "unblock", "mail", "ann", "--how", "cancel", "--reason", "x")
         assert (told["job_id"], told["head"]) == ("head", None)
 
     # Who did what
 
     def test_acts_are_listed_newest_first_and_filtered(self, desk: Desk) -> None:
         desk.enqueue("a1")
-        desk.said("queues", "pause", "mail", "--reason", "their host moves", "--by", "ann")
-        desk.said("queues", "set", "mail", "--max-retries", "9", "--reason", "flaky", "--by", "bob", "--json")
-        desk.said("queues", "resume", "mail", "--reason", "it is back", "--by", "ann")
-        desk.said("jobs", "cancel", "a1", "--reason", "a mistake", "--by", "cy")
-        acts = desk.told("actions")
+        desk.lines("queues", "pause", "mail", "--reason", "their host moves", "--by", "ann")
+        desk.lines("queues", "set", "mail", "--max-retries", "9", "--reason", "flaky", "--by", "bob", "--json")
+        desk.lines("queues", "resume", "mail", "--reason", "it is back", "--by", "ann")
+        desk.lines("jobs", "cancel", "a1", "--reason", "a mistake", "--by", "cy")
+        acts = desk.document("actions")
         assert [(act["by"], act["verb"], act["target"], act["reason"]) for act in acts] == [
             ("cy", "cancel", "a1", "a mistake"),
             ("ann", "resume", "mail", "it is back"),
             ("bob", "set_policy", "mail", "flaky"),
             ("ann", "pause", "mail", "their host moves"),
         ]
-        assert [act["verb"] for act in desk.told("actions", "--by", "ann", "--limit", "1")] == ["resume"]
-        assert [act["by"] for act in desk.told("actions", "--verb", "set_policy")] == ["bob"]
+        assert [act["verb"] for act in desk.document("actions", "--by", "ann", "--limit", "1")] == ["resume"]
+        assert [act["by"] for act in desk.document("actions", "--verb", "set_policy")] == ["bob"]
         shown = desk.run("actions", "--limit", "3")
         assert shown.stdout.splitlines()[0].split() == ["at", "by", "act", "target", "reason"]
         assert shown.stderr == "1 more: --limit 4\n"

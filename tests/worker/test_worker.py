@@ -351,8 +351,11 @@ async def test_an_exception_that_cannot_be_formatted_is_reported_and_its_slot_is
 @pytest.mark.parametrize(
     ("value", "why"),
     [
-        ("text", "returned what its annotation does not allow: Expected `int`, got `str`"),
-        (object(), "returned what its annotation does not allow: Encoding objects of type object is unsupported"),
+        ("text", "returned a value that does not match its annotation: Expected `int`, got `str`"),
+        (
+            object(),
+            "returned a value that does not match its annotation: Encoding objects of type object is unsupported",
+        ),
     ],
 )
 async def test_a_result_that_cannot_be_stored_fails_the_job_and_runs_it_no_more(
@@ -411,7 +414,7 @@ async def test_a_wrong_result_in_a_commit_block_is_raised_before_the_commit(app:
 
     handle = commits.enqueue()
     await drained(app)
-    assert raised == ["commits returned what its annotation does not allow: Expected `str`, got `int`"]
+    assert raised == ["commits returned a value that does not match its annotation: Expected `str`, got `int`"]
     assert handle.result(0) == "seven"
 
 

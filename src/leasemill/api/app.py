@@ -33,7 +33,7 @@ DEFAULT_QUEUE: Final = "default"
 
 
 class Declares(Protocol):
-    """What `@app.job(...)` is: takes a handler, with or without a Context in front, and gives its `JobType`."""
+    """The type of `@app.job(...)`: takes a handler, with or without a Context first, and returns its `JobType`."""
 
     @overload
     def __call__(self, function: Callable[Concatenate[Context, P], Awaitable[R]], /) -> JobType[P, R]: ...
@@ -92,7 +92,7 @@ class App:
         return MappingProxyType(self._handlers)
 
     def close(self) -> None:
-        """Let go of the store; it is opened again when it is used again."""
+        """Close the store; it is opened again at the next use."""
         with self._opening:
             store, self._store = self._store, None
         if store is not None:
@@ -153,7 +153,7 @@ class App:
         those kinds too. `lane` names the parameter whose value is the lane's key; a function of parameters computes the
         key; `FixedLane(key)` is one lane for all jobs. (In `.options(lane=...)` it is the key itself.)
         A handler is a function, async or not. A first parameter annotated with `Context` (or called `ctx`, without an
-        annotation) is given the context; the others are the job's arguments.
+        annotation) receives the context; the others are the job's arguments.
         """
         policy = kind_policy(retry, lease, timeout, on_failure, max_expirations)
         check_name("queue", queue)
@@ -206,13 +206,13 @@ class App:
         return await aenqueue_all(self.store, calls)
 
     def handle(self, job_id: str) -> JobHandle[Any]:
-        """The handle of a job enqueued earlier, or elsewhere; its result comes as plain JSON values."""
+        """The handle of a job enqueued earlier, or elsewhere; its result is plain JSON values."""
         return JobHandle(self.store, job_id, None)
 
 
 def _checked_aliases(aliases: Iterable[str]) -> tuple[str, ...]:
     if isinstance(aliases, str):
-        raise Invalid(f"aliases is the text {aliases!r}; write [{aliases!r}]")
+        raise Invalid(f"aliases is a string, {aliases!r}; write a list: [{aliases!r}]")
     checked = tuple(aliases)
     for alias in checked:
         check_name("alias", alias)

@@ -38,7 +38,7 @@ class _Unresolved(Invalid):
 
 
 class Arguments:
-    """What one handler takes and gives. Annotations are resolved at first use if they name what comes later."""
+    """What one handler takes and returns. Annotations that name something defined later are resolved at first use."""
 
     def __init__(
         self, function: Callable[..., object], context_type: type, namespace: Mapping[str, Any] | None = None
@@ -102,10 +102,12 @@ class Arguments:
             content = _encode(value)
             codec.result_decoder.decode(content)
         except (msgspec.MsgspecError, TypeError, ValueError, OverflowError) as error:
-            raise Invalid(f"{self.name} returned what its annotation does not allow: {_sentence(error)}") from None
+            raise Invalid(
+                f"{self.name} returned a value that does not match its annotation: {_sentence(error)}"
+            ) from None
         if len(content) > PAYLOAD_BYTES:
             raise Invalid(
-                f"{self.name} returned {len(content):,} bytes, at most {PAYLOAD_BYTES:,} are kept: "
+                f"{self.name} returned {len(content):,} bytes; the limit is {PAYLOAD_BYTES:,}: "
                 "store it elsewhere and return a reference"
             )
         return content
@@ -126,7 +128,7 @@ class Arguments:
         try:
             return typing.get_type_hints(self._function, localns=self._namespace, include_extras=True)
         except (NameError, AttributeError) as error:
-            missing = error.name or "what it names"
+            missing = error.name or "the missing name"
             raise _Unresolved(
                 f"{self._culprit(missing)} cannot be resolved: {error}; define {missing} in the handler's module, or "
                 "import it there outside `if TYPE_CHECKING:`"
@@ -143,7 +145,7 @@ class Arguments:
 
 
 class _Codec:
-    """Everything that follows from the resolved annotations."""
+    """Encodes and decodes by the resolved annotations."""
 
     def __init__(self, name: str, signature: inspect.Signature, hints: dict[str, Any], context_type: type) -> None:
         parameters = list(signature.parameters.values())
@@ -153,7 +155,7 @@ class _Codec:
             parameters = parameters[1:]
         for parameter in parameters:
             if _is_context(parameter, hints, context_type):
-                raise Invalid(f"{name} takes its Context as {parameter.name!r}; make it the first parameter")
+                raise Invalid(f"{name} takes its Context as parameter {parameter.name!r}; make it the first parameter")
         self.names = tuple(parameter.name for parameter in parameters)
         self.keyword_only = sum(parameter.kind is inspect.Parameter.KEYWORD_ONLY for parameter in parameters)
         self._signature = inspect.Signature(parameters)
@@ -184,7 +186,7 @@ class _Codec:
         return dict(bound.arguments)
 
     def without_defaults(self, given: dict[str, Any]) -> dict[str, Any]:
-        """E7: what the handler's default says anyway is left out.
+        """E7: arguments that equal their default are left out.
 
         Compared as JSON, as it would arrive: 1 is not True, and one list equals another with the same items.
         """
@@ -207,7 +209,7 @@ class _Codec:
         return {name: given[name] if name in given else self._defaults[name] for name in self.names}
 
     def check_texts(self, values: dict[str, Any]) -> None:
-        """Much becomes a JSON string (dates, UUIDs, numbers in Decimal); where text is asked for, only text will do."""
+        """Much becomes a JSON string (dates, UUIDs, numbers in Decimal); a parameter of type str accepts only a str."""
         for name, may_be_none in self._texts:
             if name not in values:
                 continue
@@ -231,7 +233,7 @@ def lane_key(kind: str, value: object) -> str | None:
 
 def _refuse_unfit(name: str, function: Callable[..., object], signature: inspect.Signature) -> None:
     if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
-        raise Invalid(f"{name} is a generator; a handler returns, it does not yield")
+        raise Invalid(f"{name} is a generator; a handler must return its result, not yield")
     for parameter in signature.parameters.values():
         if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
             raise Invalid(f"{name} takes *{parameter.name}; name each parameter, or take one list")
@@ -264,7 +266,7 @@ def _field(parameter: inspect.Parameter, annotation: Any) -> tuple[str, Any] | t
 
 
 def _encoded(default: object, annotation: Any) -> bytes | None:
-    """A default as JSON; None for one that does not come back as it was (NaN, or what JSON cannot carry)."""
+    """A default as JSON; None if it does not survive the round trip (NaN, or a type that JSON cannot carry)."""
     try:
         encoded = _encode(default)
         return encoded if msgspec.json.decode(encoded, type=annotation) == default else None
@@ -295,7 +297,7 @@ def _refuse_unknown_types(name: str, what: str, annotation: Any) -> None:
 
 
 def _custom_types(node: object, seen: set[int]) -> str | None:
-    """The name of the first type in an annotation that is nobody's but its author's."""
+    """The name of the first type in an annotation that msgspec cannot encode."""
     if id(node) in seen:
         return None
     seen.add(id(node))

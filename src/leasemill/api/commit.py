@@ -1,8 +1,8 @@
 """The commit boundary: `with ctx.commit() as tx`, `async with ctx.commit() as tx`.
 
 Inside the block `tx` gathers what takes effect with the commit; leaving it sends all of that, once. What must never
-happen: a commit sent twice with different content, or a handler that is told its commit happened when the store did not
-say so.
+happen: a commit sent twice with different content, or a block that ends normally although the store did not confirm the
+commit.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class _Gathered:
         return JobHandle(self._store, job_id, job.arguments)
 
     def set_result(self, value: object) -> None:
-        """The job's result. What the handler returns after a commit is not kept, so it is said here."""
+        """The job's result. What the handler returns after a commit is dropped, so it is set here."""
         self._check_open()
         self._result = self._job.arguments.encode_result(value)
 
@@ -88,7 +88,7 @@ class Transaction(_Gathered):
         return connection
 
     def execute(self, query: Query, params: Params | None = None) -> psycopg.Cursor[tuple[Any, ...]]:
-        """Execute SQL as part of the commit; answers with psycopg's cursor."""
+        """Execute SQL as part of the commit; returns psycopg's cursor."""
         return self.connection.execute(query, params)
 
 
@@ -109,7 +109,7 @@ class AsyncTransaction(_Gathered):
     def execute(
         self, query: Query, params: Params | None = None
     ) -> Coroutine[Any, Any, psycopg.AsyncCursor[tuple[Any, ...]]]:
-        """`await tx.execute(...)`: execute SQL as part of the commit; answers with psycopg's cursor."""
+        """`await tx.execute(...)`: execute SQL as part of the commit; returns psycopg's cursor."""
         call = self.connection.execute(query, params)
         self._calls.append(call)
         return call
@@ -124,7 +124,7 @@ class AsyncTransaction(_Gathered):
 
 
 class Boundary:
-    """What `ctx.commit()` gives: enter it with `with` in a thread, with `async with` on the event loop."""
+    """What `ctx.commit()` returns: enter it with `with` in a thread, with `async with` on the event loop."""
 
     __slots__ = ("_block", "_command", "_job", "_lease", "_run", "_store", "_work")
 
@@ -167,7 +167,7 @@ class Boundary:
             raise
 
     def _persist(self, call: Callable[[], AnswerT]) -> AnswerT:
-        """The store's answer, repeated while it cannot be heard and the lease is held."""
+        """The store's answer; the call is repeated while the store is unavailable and the lease is held."""
         failures = 0
         while True:
             try:
@@ -255,18 +255,18 @@ class Boundary:
                 raise self._lost(reason, current_attempt)
             case None:
                 raise Unavailable(
-                    f"the connection was lost before job {self._lease.job.id!r} had committed: the run is repeated"
+                    f"the connection was lost before job {self._lease.job.id!r} had committed: it will be retried"
                 )
             case _:
                 assert_never(outcome)
 
     def _forget_unless_lost(self) -> None:
-        """X6: a commit that is refused whole did not happen, and the lease is as it was: another may be tried."""
+        """X6: a refused commit did not happen, and the lease is unchanged: the handler may commit again."""
         if not self._run.lost.is_set() and self._run.commit_sent is self._command:
             self._run.commit_sent = None
 
     def _given_up(self) -> LeaseLost:
-        """The store was not heard until the lease was over: that is a loss, not a failure of the handler."""
+        """The store was unavailable until the lease expired: that is a lost lease, not a failure of the handler."""
         self._run.lost.set("it could not be extended in time")
         return self._lost("expired", self._lease.attempt)
 

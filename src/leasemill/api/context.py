@@ -1,4 +1,4 @@
-"""`Context`: what a running handler knows of its job, and the one place where it takes effect, `commit`.
+"""`Context`: what a running handler knows about its job, and where it takes effect, `commit`.
 
 Everything here is about one execution. What `commit` does is in `commit.py`, effects elsewhere are in `effects.py`.
 """
@@ -23,7 +23,7 @@ NOTE_LENGTH: Final = 200
 
 
 class Progress:
-    """How far a handler says it is. Soft: shown to people, never stored with the job."""
+    """The progress that a handler reports. Shown to people, never stored with the job."""
 
     __slots__ = ("done", "note", "total")
 
@@ -60,7 +60,7 @@ class Context:
         self, lease: c.Lease, job: JobType[..., Any], store: Store, lost: LossSignal, timeout_at: float
     ) -> None:
         self.lost = lost
-        """Set when the job is not this handler's any more: stop, whatever you do now changes nothing."""
+        """Set when the job is no longer this handler's: stop, nothing it does now changes the job."""
         self.latest_progress: Progress | None = None
         self._lease = lease
         self._job = job
@@ -94,7 +94,7 @@ class Context:
 
     @property
     def attempt(self) -> int:
-        """How many times the job has been claimed, this time included."""
+        """How many times the job has been claimed, including this time."""
         return self._lease.attempt
 
     @property
@@ -104,12 +104,12 @@ class Context:
 
     @property
     def fence(self) -> int:
-        """A number that rises with every claim in the store: others can refuse what comes with a lower one."""
+        """A number that rises with every claim in the store: receivers can refuse a lower one."""
         return self._lease.fence
 
     @property
     def idempotency_key(self) -> str:
-        """The same in every run of this job: give it to others so that they recognise a repeat."""
+        """The same in every run of this job: pass it to others to let them recognise a repeat."""
         return self._lease.job.id
 
     @property
@@ -118,7 +118,7 @@ class Context:
 
     @property
     def deadline(self) -> datetime:
-        """When the handler's time is up (the `timeout` of the job); the lease is renewed until then."""
+        """When the handler times out (the `timeout` of the job); the lease is extended until then."""
         return datetime.now(UTC) + timedelta(seconds=self.seconds_left)
 
     @property
@@ -128,7 +128,7 @@ class Context:
 
     @property
     def is_committed(self) -> bool:
-        """The commit of this run has been sent; from then on the job can only succeed, or be somebody else's."""
+        """The commit of this run has been sent; the job can only succeed now, or be another worker's."""
         return self.commit_sent is not None
 
     @property
@@ -143,25 +143,25 @@ class Context:
         return self._logger
 
     def progress(self, done: float, total: float | None = None, note: str = "") -> None:
-        """Say how far this run is. Shown beside the worker, safe to lose, and cheap: call it as often as you like."""
+        """Report the progress of this run. Shown with the worker, safe to lose, cheap to call often."""
         self.latest_progress = Progress(float(done), None if total is None else float(total), str(note)[:NOTE_LENGTH])
 
     def commit(self) -> Boundary:
         """The commit boundary: `with ctx.commit() as tx` in a thread, `async with ctx.commit() as tx` on the loop.
 
-        Leaving the block records, in one fact and once per job, that the job took effect, with its follow-up jobs and
-        its result; on PostgreSQL with what `tx.execute` wrote. Raises LeaseLost if the job is not this handler's any
-        more: then nothing happened; stop.
+        Leaving the block records, in one record and once per job, that the job took effect, with its follow-up jobs and
+        its result; on PostgreSQL with what `tx.execute` wrote. Raises LeaseLost if the job is no longer this
+        handler's: then nothing happened; stop.
         """
         if self.commit_sent is not None:
             raise Invalid(f"job {self.job_id!r} has committed in this run already; one commit holds everything")
         return Boundary(self, self._lease, self._job, self._store)
 
-    def once(self, connection: effects.Connection, effect: str | None = None) -> effects.Once:
+    def once(self, connection: effects.DriverConnection, effect: str | None = None) -> effects.Once:
         """`with ctx.once(connection) as first`: apply an effect in another database than the store's once per job.
 
         Leaving the block commits what it wrote, with a guard row; what a second run writes is rolled back. A job with
-        several effects names each. Raises LeaseLost if the job is known not to be this handler's any more.
+        several effects names each. Raises LeaseLost if the job is known to be no longer this handler's.
         """
         if self._applied is None:
             self._applied = set()

@@ -1,10 +1,10 @@
 """Effects outside the commit: `ctx.once` for another database than the store's, and headers for calls over HTTP.
 
-`Once` puts a guard row, keyed by job and effect, into the same transaction as the user's writes. Whoever comes second
-finds the row: a repeated run, or one that lost its lease and does not know it. What must never happen: a guard that is
+`Once` puts a guard row, keyed by job and effect, into the same transaction as the user's writes. A second run finds the
+row, whether it is a retry or one that lost its lease and does not know it. What must never happen: a guard that is
 committed without the effect, an effect that is committed without its guard, or a second run's writes that stay.
 
-Everything said to the database is plain SQL (`savepoint`, `insert`, `create table`), and a unique key decides.
+Everything sent to the database is plain SQL (`savepoint`, `insert`, `create table`), and a unique key decides.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ONCE_TABLE_SQL: Final = f"""create table if not exists {TABLE} (
   applied_at timestamp not null default current_timestamp,
   primary key (job, effect)
 )"""
-"""The guard's table. It is made when it is missing; make it yourself where handlers may not."""
+"""The guard's table. It is created if it is missing; create it yourself where handlers may not."""
 
 _SAVEPOINT: Final = "leasemill_once_guard"
 _NAMES: Final = ("job", "effect", "fence")
@@ -45,12 +45,12 @@ _BY_NAME: Final = frozenset({"named", "pyformat"})
 IDEMPOTENCY_HEADER: Final = "Idempotency-Key"
 FENCE_HEADER: Final = "Leasemill-Fence"
 KEY_LENGTH: Final = 255
-"""What services take as a key, at most."""
+"""The longest key that services accept."""
 _VISIBLE: Final = "".join(map(chr, range(0x21, 0x7F))).replace("%", "")
 
 
-class Connection(Protocol):
-    """What is needed of a DB-API (PEP 249) connection."""
+class DriverConnection(Protocol):
+    """The part of a DB-API (PEP 249) connection that is used."""
 
     def cursor(self) -> Any: ...
     def commit(self) -> Any: ...
@@ -68,7 +68,7 @@ class Once:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: DriverConnection,
         job_id: str,
         effect: str,
         fence: int,
@@ -89,7 +89,7 @@ class Once:
         if self._effect in self._applied:
             raise Invalid(
                 f"job {self._job_id!r} has applied {self._effect!r} in this run already: put all of it into one block, "
-                "or give the second a name of its own, ctx.once(connection, 'name')"
+                "or name the second: ctx.once(connection, 'name')"
             )
         self._check_held()
         try:
@@ -107,7 +107,7 @@ class Once:
             self._undo_quietly()
             return
         if not self._is_first:
-            self._connection.rollback()  # also what a run wrote that did not ask whether it is the first
+            self._connection.rollback()  # also what a run wrote without checking whether it is the first
             return
         try:
             self._check_held()
@@ -121,10 +121,10 @@ class Once:
     def _begin(self) -> None:
         """sqlite3 begins late or, with isolation_level None, not at all; others begin by themselves."""
         if self._module.__name__ == "sqlite3" and not getattr(self._connection, "in_transaction", False):
-            self._say("begin immediate")
+            self._execute("begin immediate")
 
     def _put_guard(self) -> bool:
-        self._say(f"savepoint {_SAVEPOINT}")
+        self._execute(f"savepoint {_SAVEPOINT}")
         try:
             self._insert()
         except self._module.IntegrityError:
@@ -137,9 +137,9 @@ class Once:
 
     def _put_guard_in_new_table(self) -> bool:
         try:
-            self._say(ONCE_TABLE_SQL)
+            self._execute(ONCE_TABLE_SQL)
         except self._module.Error:
-            self._back_to_savepoint()  # somebody made it in the same moment; whatever else it was, the insert says it
+            self._back_to_savepoint()  # another run created it just now; if it is another error, the insert raises it
         try:
             self._insert()
         except self._module.IntegrityError:
@@ -152,26 +152,26 @@ class Once:
         places = ", ".join(_PLACES[style](number, name) for number, name in enumerate(_NAMES, 1))
         values = (self._job_id, self._effect, self._fence)
         given = dict(zip(_NAMES, values, strict=True)) if style in _BY_NAME else values
-        self._say(f"insert into {TABLE} ({', '.join(_NAMES)}) values ({places})", given)
+        self._execute(f"insert into {TABLE} ({', '.join(_NAMES)}) values ({places})", given)
 
     def _check_whole(self) -> None:
         """The savepoint is gone if the block ended the transaction, and cannot be released if a statement failed."""
         try:
-            self._say(f"release savepoint {_SAVEPOINT}")
+            self._execute(f"release savepoint {_SAVEPOINT}")
         except self._module.Error as error:
             try:
                 self._connection.rollback()
             except self._module.Error:
                 raise error from None  # the connection is lost, and with it the transaction
             raise Invalid(
-                f"the transaction of ctx.once did not last until the end of its block ({_first_line(error)}): leave "
-                "commit and rollback to it, use no executescript, and let a statement's error leave the block"
+                f"the transaction of ctx.once did not last until the end of its block ({_first_line(error)}): do not "
+                "commit, roll back or use executescript inside it, and do not catch a statement's error there"
             ) from error
 
     def _back_to_savepoint(self) -> None:
-        self._say(f"rollback to savepoint {_SAVEPOINT}")
+        self._execute(f"rollback to savepoint {_SAVEPOINT}")
 
-    def _say(self, statement: str, values: Any = None) -> None:
+    def _execute(self, statement: str, values: Any = None) -> None:
         with closing(self._connection.cursor()) as cursor:
             if values is None:
                 cursor.execute(statement)
@@ -179,28 +179,28 @@ class Once:
                 cursor.execute(statement, values)
 
     def _undo_quietly(self) -> None:
-        with suppress(self._module.Error):  # the error that led here says more; a lost connection undoes by itself
+        with suppress(self._module.Error):  # the first error matters more; a lost connection rolls back by itself
             self._connection.rollback()
 
 
 def http_headers(job_id: str, effect: str | None, fence: int) -> dict[str, str]:
-    """The headers by which a service knows a repeat, and a run that is older than one it has seen."""
+    """The headers by which a service recognises a repeat, and a run older than one it has seen."""
     key = quote(job_id if effect is None else f"{job_id}:{effect}", safe=_VISIBLE)
     if len(key) > KEY_LENGTH:
         key = blake2b(key.encode(), digest_size=32).hexdigest()
     return {IDEMPOTENCY_HEADER: key, FENCE_HEADER: str(fence)}
 
 
-def _checked_module(connection: Connection) -> ModuleType:
+def _checked_module(connection: DriverConnection) -> ModuleType:
     """The driver of a connection that can be used: one in whose transactions guard and effect are one."""
     module = next(_drivers(connection), None)
     if module is None:
         raise Invalid(
             f"{type(connection).__name__} is not a connection of a DB-API driver (sqlite3, psycopg, …): "
-            "give ctx.once the driver's own connection"
+            "pass the driver's own connection to ctx.once"
         )
     if inspect.iscoroutinefunction(connection.commit):
-        raise Invalid("ctx.once takes a blocking connection, and this one is async: use the driver's other class")
+        raise Invalid("ctx.once takes a sync connection, and this one is async: use the driver's sync class")
     if getattr(connection, "autocommit", None) is True:
         raise Invalid(
             "this connection is in autocommit mode, where the guard and the effect would be two transactions: set "
@@ -209,7 +209,7 @@ def _checked_module(connection: Connection) -> ModuleType:
     return module
 
 
-def _drivers(connection: Connection) -> Iterator[ModuleType]:
+def _drivers(connection: DriverConnection) -> Iterator[ModuleType]:
     for kind in type(connection).__mro__:
         name = kind.__module__
         while name:

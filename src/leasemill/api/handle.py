@@ -22,7 +22,7 @@ LONGEST_WAIT_S: Final = 60.0
 
 
 class JobHandle(Generic[R_co]):
-    """A job in the store: how it stands, and what came of it."""
+    """A job in the store: its state and its result."""
 
     __slots__ = ("_arguments", "_store", "id", "outcome")
 
@@ -47,7 +47,7 @@ class JobHandle(Generic[R_co]):
         return isinstance(self.outcome, c.Duplicate)
 
     def record(self) -> Job:
-        """Everything the store knows of the job: its state, every execution, every refused report."""
+        """Everything the store knows about the job: its state, every execution, every refused report."""
         return self._known(self._store.job(self.id))
 
     async def arecord(self) -> Job:
@@ -96,8 +96,8 @@ class JobHandle(Generic[R_co]):
     def _known(self, job: Job | None) -> Job:
         if job is None:
             raise NotFound(
-                f"there is no job {self.id!r} (any more): it was purged, pruned, or never enqueued (or "
-                "in a transaction that has not committed)"
+                f"there is no job {self.id!r}: it was purged or pruned, or never enqueued, or its transaction has not "
+                "committed yet"
             )
         return job
 
@@ -116,8 +116,8 @@ class JobHandle(Generic[R_co]):
         except msgspec.ValidationError as error:
             if job.result is None:
                 raise NoResult(
-                    self.id, "succeeded without a result: its commit set none (tx.set_result), and after a commit "
-                    "what the handler returns is not kept"
+                    self.id, "succeeded without a result: its commit set none (tx.set_result), and what a handler "
+                    "returns after its commit is dropped"
                 ) from None  # fmt: skip
             raise NoResult(self.id, f"has a result that does not fit the declared type: {error}") from None
         return result

@@ -135,7 +135,7 @@ class JobType(Generic[P, R]):
         as in `@app.job(lane=...)`.
         """
         if delay is not None and run_at is not None:
-            raise Invalid("delay and run_at exclude each other: give one of them")
+            raise Invalid("delay and run_at exclude each other: use one of them")
         changes: dict[str, Any] = {}
         if delay is not None:
             changes |= {"delay_us": microseconds("delay", delay), "run_at": None}
@@ -150,17 +150,19 @@ class JobType(Generic[P, R]):
         return replace(self, chosen=msgspec.structs.replace(self.chosen, **changes))
 
     def using(self, connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> JobType[P, R]:
-        """The same job, enqueued in the transaction of a connection of yours: it is there when you commit.
+        """The same job, enqueued in the transaction of your own connection: it exists when you commit.
 
         On PostgreSQL, with a connection to the store's database. Nothing is begun, committed, rolled back or repeated
-        on it; errors of its own come as psycopg raises them.
+        on it; its errors are psycopg's.
         """
         return replace(self, app=_Using(self.app, connection))
 
     def followup(self, *args: P.args, **kwargs: P.kwargs) -> c.Followup:
-        """The call as part of a commit; its id follows from the committing job's (X6)."""
+        """The call as part of a commit; its id is derived from the committing job's (X6)."""
         if self.chosen.job_id is not None:
-            raise Invalid(f"a follow-up {self.kind} has no job_id of its own: its id follows from the committing job's")
+            raise Invalid(
+                f"a follow-up {self.kind} cannot have its own job_id: its id is derived from the committing job's"
+            )
         spec = self._spec("", args, kwargs)
         return c.Followup(
             spec.queue, spec.kind, spec.payload, spec.lane, spec.priority, spec.run_at, spec.delay_us, spec.policy
@@ -206,7 +208,7 @@ class Call(Generic[R_co]):
         return self.spec.id
 
     def is_sent_first(self) -> bool:
-        """True once, for an id that was drawn for this call: nobody can know it yet."""
+        """True once, for an id that was drawn for this call: the store cannot know it yet."""
         is_new, self._is_new = self._is_new, False
         return is_new
 
@@ -215,13 +217,13 @@ class Call(Generic[R_co]):
 
 
 def enqueue_all(store: Store, calls: Iterable[Call[R]]) -> list[JobHandle[R]]:
-    """Enqueue calls of any kinds; the first conflict is raised when all have been sent."""
+    """Enqueue calls of any kinds; the first conflict is raised after all have been sent."""
     handles: list[JobHandle[R]] = []
     for batch in _batches(calls):
         try:
             outcomes = store.run(_command(batch))
         except Unavailable as error:
-            _say_how_to_repeat(error, batch)
+            _note_how_to_repeat(error, batch)
             raise
         handles += _handles(store, batch, outcomes)
     return _without_conflict(handles)
@@ -234,7 +236,7 @@ async def aenqueue_all(store: Store, calls: Iterable[Call[R]]) -> list[JobHandle
         try:
             outcomes = await store.arun(_command(batch))
         except Unavailable as error:
-            _say_how_to_repeat(error, batch)
+            _note_how_to_repeat(error, batch)
             raise
         handles += _handles(store, batch, outcomes)
     return _without_conflict(handles)
@@ -271,6 +273,6 @@ def _without_conflict(handles: list[JobHandle[R]]) -> list[JobHandle[R]]:
     return handles
 
 
-def _say_how_to_repeat(error: Unavailable, batch: list[Call[R]]) -> None:
+def _note_how_to_repeat(error: Unavailable, batch: list[Call[R]]) -> None:
     if len(batch) == 1:
-        error.add_note(f"the job may or may not be there: repeat with .options(job_id={batch[0].spec.id!r})")
+        error.add_note(f"the job may or may not be enqueued: repeat with .options(job_id={batch[0].spec.id!r})")

@@ -1,7 +1,7 @@
 """Log lines for people and for machines: text or JSON, each with the job, the attempt and the worker it is about.
 
-Leasemill logs through the standard library under `leasemill`. A line written by a handler, by whatever logger, carries
-its job's ids as well, because the formatters know which job is running where the line was written.
+Leasemill logs through the standard library under `leasemill`. A line written by a handler, with any logger, carries
+its job's ids as well: the formatters know which job runs where the line was written.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LogFormat: TypeAlias = Literal["text", "json"]
 
 FIRST_FIELDS: Final[tuple[str, ...]] = ("worker", "job", "kind", "attempt")
 DETAILS: Final = "leasemill_details"
-"""The name of the field with what a line says in words already, for machines: in JSON only."""
+"""The name of the field with the message's values for machines: in JSON only."""
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", DETAILS}
 _encode: Final = msgspec.json.Encoder(enc_hook=str).encode
 
@@ -34,7 +34,7 @@ running: ContextVar[HasLogFields | None] = ContextVar("leasemill_running", defau
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, Any]:
-    """What a line carries besides its message: the running job's ids, then what was given with `extra`."""
+    """The fields of a line besides its message: the running job's ids, then those passed with `extra`."""
     job = running.get()
     given = {name: value for name, value in vars(record).items() if name not in _STANDARD}
     bound: dict[str, Any] = {} if job is None else job.log_fields
@@ -76,9 +76,9 @@ def configure_logging(
     *,
     worker_id: str | None = None,
 ) -> None:
-    """Send every log line of this process, the user's too, to a stream in one of the two forms.
+    """Send every log line of this process, including the user's, to a stream in one of the two formats.
 
-    A process that is one worker's has its id in every line, also in those of the store's threads.
+    With `worker_id`, every line carries it, also those of the store's threads.
     """
     handler = logging.StreamHandler(stream or sys.stderr)
     if worker_id is not None:

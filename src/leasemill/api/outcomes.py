@@ -1,7 +1,7 @@
-"""What a handler raises to say how its run ended, when neither "done" nor "failed, try again" is meant.
+"""What a handler raises to choose its outcome, if that is neither success nor an ordinary failure.
 
-Returning is success; any other exception is a failure that is retried as the job's policy says. These three are not
-errors of Leasemill and stand outside its tree.
+Returning is success; any other exception is a failure that is retried according to the job's policy. These three are
+not errors of Leasemill and are not in its tree.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from leasemill.api.policy import Duration, microseconds
 
 RELEASE_DELAY_S: Final = 1.0
 INVALID_RESULT: Final = "InvalidResult: "
-"""How the error of a job begins whose handler returned what cannot be kept."""
+"""How the error of a job begins whose handler returned an invalid result."""
 
 
 class Outcome(Exception):
@@ -37,10 +37,9 @@ class RetryAfter(Outcome):
 
 
 class Release(Outcome):
-    """Give the job back without a penalty: no retry is used.
+    """Give the job back without using a retry.
 
-    The delay keeps a job that is given back from being claimed again at once, by the same worker, without end; 0 asks
-    for just that.
+    The delay keeps the job from being claimed again at once, over and over, by the same worker; 0 allows that.
     """
 
     def __init__(self, delay: Duration = RELEASE_DELAY_S) -> None:

@@ -1,7 +1,7 @@
 """How a kind of job may be run, in a user's words: retries, leases, timeouts. Becomes the kernel's `Policy`.
 
 Durations are seconds or timedeltas here and whole microseconds below. What is out of bounds is refused where it is
-written, with a sentence that says what to write.
+written, with a message that says what to write.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SHORTEST_LEASE_US: Final = 1_000
 
 
 def microseconds(what: str, duration: Duration, *, least_us: int = 0) -> int:
-    """A duration in whole microseconds, refused if it is no duration or out of bounds."""
+    """A duration in whole microseconds, refused if it is not a duration or out of bounds."""
     if isinstance(duration, timedelta):
         us = duration // timedelta(microseconds=1)
     elif not _is_number(duration):
@@ -54,7 +54,7 @@ def _is_number(value: object) -> bool:
 
 
 def is_whole(value: object) -> bool:
-    """A whole number and not a truth value: what a caller without types might give."""
+    """An int and not a bool: callers without type checks may pass either."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
@@ -62,8 +62,8 @@ def is_whole(value: object) -> bool:
 class Retry:
     """How often a failed job is tried again, and the bounds of the random wait before (F1, F2).
 
-    The wait before retry n (from 0) is random(0, min(base · 2^n, cap)). What is left out is the queue's or the
-    default: 3 retries, base 0.5 s, cap 30 s.
+    The wait before retry n (from 0) is random(0, min(base · 2^n, cap)). What is left out is taken from the queue or the
+    defaults: 3 retries, base 0.5 s, cap 30 s.
     """
 
     max: int | None = None
@@ -102,7 +102,7 @@ def kind_policy(
     on_failure: OnFailureChoice | OnFailure | None,
     max_expirations: int | None = None,
 ) -> Policy:
-    """The policy of a kind from what its declaration says."""
+    """The policy of a kind, from its declaration."""
     retried = Retry(max=retry) if isinstance(retry, int) else retry or Retry()
     asked = retried.policy()
     policy = Policy(
@@ -119,13 +119,13 @@ def kind_policy(
 
 
 def reaper_s(interval: Duration | ReaperPreset | None) -> float | None:
-    """A reaper's interval in seconds; None leaves it to the leases."""
+    """A reaper's interval in seconds; None: derived from the leases."""
     if interval is None:
         return None
     if isinstance(interval, str):
         if interval not in REAPER_INTERVALS_S:
             names = ", ".join(REAPER_INTERVALS_S)
-            raise Invalid(f"reaper interval {interval!r} is none of {names}; write one of them, or seconds")
+            raise Invalid(f"reaper interval {interval!r} is not one of {names}; write one of them, or seconds")
         interval = REAPER_INTERVALS_S[interval]
     return microseconds("reaper interval", interval) / SECOND
 
@@ -135,7 +135,7 @@ def _lease_us(lease: Duration | LeasePreset | None) -> int | None:
         return None
     if isinstance(lease, str):
         if lease not in LEASES_S:
-            raise Invalid(f"lease {lease!r} is none of {', '.join(LEASES_S)}; write one of them, or seconds")
+            raise Invalid(f"lease {lease!r} is not one of {', '.join(LEASES_S)}; write one of them, or seconds")
         lease = LEASES_S[lease]
     return microseconds("lease", lease, least_us=SHORTEST_LEASE_US)
 

@@ -1,8 +1,8 @@
 """`WorkLease`: exclusive, first-in first-out processing of offsets that the caller brings, domain by domain.
 
-For consumers of a stream that keep time themselves: each domain has at most one offset in flight, a backlog behind it,
-and a memory of what has ended. A thin layer over acquire, ack and nack with the lease kept: what is in flight, waits or
-has ended is the store's to know, nothing is remembered here, so an orchestrator that died goes on where it was.
+For consumers of a stream that schedule retries themselves: each domain has at most one offset in flight, a backlog
+behind it, and a record of what has ended. A thin layer over acquire, ack and nack with the lease kept. All state is in
+the store and none here, so an orchestrator that died continues where it was.
 What must never happen here: a rule of its own. Rule N12, over N8 to N11.
 """
 
@@ -24,11 +24,11 @@ from leasemill.store.base import Store
 from leasemill.store.presence import new_worker_id
 
 TOKEN: Final = re.compile(r"(?P<offset>\d{1,19})-.+", re.ASCII)
-"""A token begins with its offset, so that a report finds its job without asking where the domain stands."""
+"""A token begins with its offset, so a report finds its job without reading the domain first."""
 
 
 class AcquireStatus(StrEnum):
-    """What `try_acquire` answers."""
+    """What `try_acquire` returns."""
 
     ACQUIRED = "ACQUIRED"
     ALREADY_ACQUIRED = "ALREADY_ACQUIRED"
@@ -38,14 +38,14 @@ class AcquireStatus(StrEnum):
 
 
 class SucceedStatus(StrEnum):
-    """What `succeed` answers."""
+    """What `succeed` returns."""
 
     NO_BACKLOG = "NO_BACKLOG"
     NEXT_HINT = "NEXT_HINT"
 
 
 class FailStatus(StrEnum):
-    """What `fail` answers."""
+    """What `fail` returns."""
 
     RETRY_SCHEDULED = "RETRY_SCHEDULED"
     GIVE_UP_NO_BACKLOG = "GIVE_UP_NO_BACKLOG"
@@ -59,16 +59,16 @@ class LeaseRecord:
     offset: int
     token: str
     acquired_at: datetime
-    """When this offset was first acquired; failures and restarts do not move it."""
+    """When this offset was first acquired; failures and restarts do not change it."""
     retry_count: int
     """How many times it has failed since."""
     fence: int
-    """A number that rises with every acquisition in the store: others can refuse what comes with a lower one."""
+    """A number that rises with every acquisition in the store: receivers can refuse a lower one."""
 
 
 @dataclass(frozen=True, slots=True)
 class AcquireResult:
-    """`lease` is there when the status is ACQUIRED or ALREADY_ACQUIRED."""
+    """`lease` is set if the status is ACQUIRED or ALREADY_ACQUIRED."""
 
     status: AcquireStatus
     lease: LeaseRecord | None = None
@@ -76,7 +76,7 @@ class AcquireResult:
 
 @dataclass(frozen=True, slots=True)
 class SucceedResult:
-    """`next_offset` is there when the status is NEXT_HINT: a hint, it is not acquired."""
+    """`next_offset` is set if the status is NEXT_HINT: a hint, it is not acquired."""
 
     status: SucceedStatus
     next_offset: int | None = None
@@ -84,7 +84,7 @@ class SucceedResult:
 
 @dataclass(frozen=True, slots=True)
 class FailResult:
-    """`next_offset` is there when the status is GIVE_UP_NEXT_HINT: a hint, it is not acquired."""
+    """`next_offset` is set if the status is GIVE_UP_NEXT_HINT: a hint, it is not acquired."""
 
     status: FailStatus
     retry_count: int
@@ -92,11 +92,11 @@ class FailResult:
 
 
 class WorkLease:
-    """The offsets of one queue. Threads and event loops may share one object; two may stand on one store.
+    """The offsets of one queue. Threads and event loops may share one object; several may use one store.
 
-    A failed offset is retried `max_retries` times (the queue's policy, else 3, unless given), then it has failed. The
-    number holds from when an offset was first seen. A lease ends by time only if `lease` says when, or the queue's
-    policy does. There must be one orchestrator for a domain: whoever asks for the offset in flight is given its token.
+    A failed offset is retried `max_retries` times (default: the queue's policy, else 3), then it has failed. The
+    number applies from when an offset was first seen. A lease expires only if `lease` or the queue's policy sets its
+    length. There must be one orchestrator for a domain: any caller that asks for the offset in flight gets its token.
     """
 
     def __init__(
@@ -121,11 +121,11 @@ class WorkLease:
         check_policy(self._policy)
 
     def try_acquire(self, domain: str, offset: int) -> AcquireResult:
-        """Take this offset, if it is its turn.
+        """Acquire this offset, if it is next.
 
         ACQUIRED or ALREADY_ACQUIRED: the caller has it. ENQUEUED: another is in flight, this one waits behind it.
         ALREADY_PROCESSED, ALREADY_FAILED: it has ended. Raises BacklogOrder when nothing is in flight and another
-        offset is next. May be repeated: when a report got no answer, this says where the offset stands.
+        offset is next. May be repeated: after a report that raised Unavailable, this returns the offset's status.
         """
         request = self._request(domain, offset)
         (outcome,) = self._store.acquire([request])
@@ -140,7 +140,7 @@ class WorkLease:
         return _acquire_result(request, outcome, await self._store.ajob(earlier_id) if earlier_id else None)
 
     def succeed(self, domain: str, token: str) -> SucceedResult:
-        """The offset in flight has been processed; the domain is free. Hands nothing over.
+        """The offset in flight has been processed; the domain is free. Acquires nothing.
 
         Raises TokenMismatch when another lease is in flight, LeaseNotFound when none is: also for a token that has
         been reported before.
@@ -160,8 +160,8 @@ class WorkLease:
         return result
 
     def fail(self, domain: str, token: str, error: str = "failed") -> FailResult:
-        """The offset in flight has failed. RETRY_SCHEDULED: it is still the caller's, to be tried again when the
-        caller thinks fit. GIVE_UP_…: no retry was left, it has failed for good and the domain is free.
+        """The offset in flight has failed. RETRY_SCHEDULED: it is still the caller's, to be retried when the
+        caller decides. GIVE_UP_…: no retry was left, it has failed for good and the domain is free.
 
         Raises as `succeed` does.
         """
@@ -193,11 +193,11 @@ class WorkLease:
 
     def _job_id(self, domain: str, token: str) -> str:
         match = TOKEN.fullmatch(token)
-        # a token that names no offset is nobody's: it must name no job either, and be refused like any other
+        # a token without an offset belongs to no job, and is refused like any other
         return offset_id(self.queue, domain, int(match["offset"])) if match else ""
 
     def _refusal(self, domain: str, lane: c.LaneView | None) -> Refused:
-        """Why a report was refused: somebody else's lease is in flight, or none."""
+        """Why a report was refused: another lease is in flight, or none."""
         head = None if lane is None else lane.head
         if head is None or head.state is not JobState.LEASED:
             return LeaseNotFound(domain)
@@ -205,7 +205,7 @@ class WorkLease:
 
 
 def _acquired_earlier(outcome: c.AcquireOutcome) -> str | None:
-    """The job whose first acquisition is not this one: its lease has run out, or an operator gave it back."""
+    """The job, if this is not its first acquisition: its lease expired, or an operator redrove it."""
     if isinstance(outcome, c.Acquired | c.AlreadyAcquired) and outcome.lease.attempt > 1:
         return outcome.lease.job.id
     return None
@@ -216,7 +216,7 @@ def _acquire_result(request: c.AcquireRequest, outcome: c.AcquireOutcome, job: J
         case c.Acquired(lease=lease):
             return AcquireResult(AcquireStatus.ACQUIRED, _lease_record(request.offset, lease, job))
         case c.AlreadyAcquired(lease=lease):
-            # a store that lost its reply asks again: what this very request acquired is new to the caller
+            # a store that lost its reply repeats the request: what this request acquired is new to the caller
             is_ours = lease.token == request.token
             status = AcquireStatus.ACQUIRED if is_ours else AcquireStatus.ALREADY_ACQUIRED
             return AcquireResult(status, _lease_record(request.offset, lease, job))
@@ -238,7 +238,7 @@ def _lease_record(offset: int, lease: c.Lease, job: Job | None) -> LeaseRecord:
 
 
 def _succeed_result(outcome: c.AckOutcome) -> SucceedResult | None:
-    """None: refused. The verbs answer a repeat as they did before; here it finds no lease, and is a mistake."""
+    """None: refused. The verbs return the same for a repeat; here it finds no lease, and is an error."""
     if not isinstance(outcome, c.Acked) or outcome.is_repeat:
         return None
     if outcome.next_in_lane is None:

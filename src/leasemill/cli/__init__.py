@@ -1,7 +1,7 @@
 """The `leasemill` command.
 
 One module per subcommand, named in COMMANDS and imported only when that subcommand runs: `leasemill --help`
-must answer before anybody notices. Nothing here may import a store, a worker or the server.
+must be quick. Nothing here may import a store or a worker.
 """
 
 import click
@@ -47,8 +47,8 @@ def main(debug: bool) -> None:
       1  failure: refused, not found, unhealthy, or your module cannot be imported
       2  wrong call: an option, an argument or a setting
       3  the store is unavailable: try again
-      4  the store is damaged or has another format: look before you go on
-      5  worker: every slot was taken by a handler that does not return: start it again
-      6  worker: it did not stop within its shutdown timeout and ended itself
+      4  the store is damaged or of an unknown format: inspect it first
+      5  worker: every slot was taken by a handler that does not return: restart it
+      6  worker: it did not stop within its shutdown timeout and was ended
       70 an unexpected error: run it again with --debug
     """

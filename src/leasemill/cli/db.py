@@ -26,7 +26,7 @@ def db() -> None:
     """Create, migrate and check the tables of a postgresql:// store.
 
     The tables live in a schema of their own, by default `leasemill`; ?schema=… in the URL names another. All of these
-    can be used while workers run. Exit codes: 0 up to date and sound, 1 not, 2 wrong call, 3 unreachable.
+    commands can be used while workers run. Exit codes: 0 up to date and sound, 1 not, 2 wrong call, 3 unreachable.
     """
 
 
@@ -34,7 +34,7 @@ def db() -> None:
 @url_option
 @json_option
 def migrate(url: str, as_json: bool) -> None:
-    """Create the tables, or bring them up to date. It is safe to run it again."""
+    """Create the tables, or bring them up to date. Safe to repeat."""
     from leasemill.store.postgres.admin.migrate import migrate as bring_up_to_date  # noqa: PLC0415  (psycopg is an extra)
 
     with _connected(url) as (connection, schema):
@@ -65,11 +65,13 @@ def status(url: str, as_json: bool) -> None:
 
 
 @db.command()
-@click.option("--rebuild", is_flag=True, help="Rebuild what is derived from jobs and executions; writers wait.")
+@click.option(
+    "--rebuild", is_flag=True, help="Rebuild what is derived from jobs and executions; writers wait meanwhile."
+)
 @url_option
 @json_option
 def check(url: str, rebuild: bool, as_json: bool) -> None:
-    """Check that what is derived agrees with jobs and executions. Reads everything."""
+    """Check that derived rows agree with jobs and executions. Reads everything."""
     from leasemill.store.postgres.admin import check as checking  # noqa: PLC0415  (psycopg is an extra)
 
     with _connected(url) as (connection, schema):

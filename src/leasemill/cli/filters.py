@@ -1,4 +1,4 @@
-"""Which jobs a command is about: the same options, under the same names, wherever jobs are chosen."""
+"""The filters: the same options, with the same names, in every command that selects jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`leasemill jobs`: look at jobs and act on them."""
+"""`leasemill jobs`: list, show and explain jobs, and act on them."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def jobs() -> None:
 @filter_options
 @click.option("--oldest-first", is_flag=True, help="In the order they were enqueued. Default: newest first.")
 @limit_option()
-@click.option("--cursor", default=0, help="Continue after this position, as the last line of a full page says.")
+@click.option("--cursor", default=0, help="Continue after this position: the last line of a full page shows it.")
 @on_store
 def list_jobs(store: Store, oldest_first: bool, limit: int, cursor: int, as_json: bool, **filters: Any) -> None:
     """List jobs, newest first.
 
-    A READY job that is not due yet is shown as `scheduled`, with the time that is left.
+    A READY job that is not due yet is shown as `scheduled`, with the time left.
     """
     found: list[Job] = []
     goes_on: int | None = cursor
@@ -110,7 +110,7 @@ for command in (failures, cancel, redrive, purge):
 
 
 def shown_state(job: Job, now: int) -> str:
-    """A job that is READY but not due yet is told apart from one that waits for a worker."""
+    """A job that is READY but not due yet is shown as scheduled, unlike one that waits for a worker."""
     return "scheduled" if job.state is JobState.READY and job.available_at > now else job.state.value
 
 

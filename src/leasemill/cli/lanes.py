@@ -1,4 +1,4 @@
-"""`leasemill lanes`: which jobs hold up which, and how to let a blocked lane go on."""
+"""`leasemill lanes`: which jobs wait behind which, and how to unblock a lane."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def unblock(store: Store, queue: str, lane: str, how: str, reason: str, by: str,
         raise Refused(f"lane {lane!r} of queue {queue!r} is not blocked{does}")
     head = view.head.spec.id
     if not _act(store, How(how), head, by, reason):
-        raise Refused(f"{head!r} has just been changed by somebody else: look again with leasemill lanes show")
+        raise Refused(f"{head!r} has just been changed by somebody else: check it with leasemill lanes show")
     after = store.lane(queue, lane)
     behind = None if after is None or after.head is None else after.head.spec.id
     emit(
@@ -144,7 +144,7 @@ def _views(store: Store, queue: str | None, blocked: bool) -> Iterator[LaneView]
 
 
 def _waiting(store: Store, view: LaneView) -> Iterator[Job]:
-    """Those behind the head, in order. They came after it, so nothing before it is looked at."""
+    """The jobs behind the head, in order. They were enqueued after it, so the list starts there."""
     head = view.head
     where = JobFilter(queue=view.queue, lane=view.lane, states=frozenset({JobState.READY}))
     after: int | None = 0 if head is None else head.seq

@@ -1,6 +1,6 @@
 """A click group whose subcommands are imported when they run, not when they are listed.
 
-Every error ends as one sentence and an exit code. A traceback is shown with --debug, or LEASEMILL_DEBUG=1.
+Every error becomes one message and an exit code. A traceback is shown with --debug, or LEASEMILL_DEBUG=1.
 """
 
 import errno
@@ -59,7 +59,7 @@ class LazyGroup(click.Group):
             raise self._failed(ctx, str(error), _exit_code(error)) from None
         except Exception as error:
             if isinstance(error, OSError) and error.errno == errno.EPIPE:
-                raise  # the reader of a pipe has gone, as `head` does; click ends quietly
+                raise  # the reader of the pipe has closed it, as `head` does; click exits quietly
             raise self._failed(ctx, _unexpected(error), EXIT_UNEXPECTED) from None
 
     def _failed(self, ctx: click.Context, sentence: str, exit_code: int) -> "Failed":

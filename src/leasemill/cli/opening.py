@@ -73,7 +73,7 @@ def acting_on_store(command: Command) -> Command:
 
 @contextmanager
 def opened(url: str) -> Iterator[Store]:
-    """A store that exists: looking must not create one."""
+    """A store that exists: a command that reads must not create one."""
     refuse_memory(url)
     if url.startswith("file:"):
         from leasemill.store.wal.disk import holds_log  # noqa: PLC0415  (only for folders)
@@ -87,7 +87,7 @@ def opened(url: str) -> Iterator[Store]:
 
 
 def refuse_memory(url: str) -> None:
-    """A command that ends at once would lose what it wrote, and can see nothing of another process."""
+    """A command that ends at once would lose what it wrote, and cannot see another process's store."""
     if url.startswith("memory:"):
         raise Refused(
             "a memory: store lives inside one process and is gone when this command ends: "

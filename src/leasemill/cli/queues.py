@@ -17,7 +17,7 @@ from leasemill.operator.facts import all_queues, find_queue
 from leasemill.operator.wording import did_you_mean, listed
 from leasemill.store.base import Store
 
-create_option = click.option("--create", is_flag=True, help="Also if the store has no such queue yet.")
+create_option = click.option("--create", is_flag=True, help="Allow a queue that the store does not know yet.")
 
 
 @click.group()
@@ -107,7 +107,7 @@ def set_queue(
     by: str,
     as_json: bool,
 ) -> None:
-    """Set the policy of QUEUE for claims from now on. Options that are not given stay as they are.
+    """Set the policy of QUEUE for claims from now on. Other options stay unchanged.
 
     A queue's policy overrides what the code declares for a kind; a job's own policy overrides both.
     """
@@ -121,7 +121,7 @@ def set_queue(
         on_failure=None if on_failure is None else OnFailure(on_failure),
     )
     if asked == Policy() and not clear:
-        raise Invalid("nothing to set: give at least one option, or --clear")
+        raise Invalid("nothing to set: use at least one option, or --clear")
     _check_known(store, queue, create)
     before = None if clear else find_queue(store, queue)
     policy = asked if before is None or before.policy is None else _over(asked, before.policy)
@@ -135,7 +135,7 @@ def set_queue(
 
 
 def _check_known(store: Store, queue: str, create: bool) -> None:
-    """A queue comes to be with its first job; a misspelt name must not look as if it had worked."""
+    """A queue is created by its first job; a misspelt name must not look as if it had worked."""
     if create or find_queue(store, queue) is not None:
         return
     known = [view.name for view in all_queues(store)]

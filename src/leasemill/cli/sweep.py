@@ -1,8 +1,8 @@
-"""`leasemill jobs failures`, `cancel`, `redrive` and `purge`: what goes through many jobs, page by page.
+"""`leasemill jobs failures`, `cancel`, `redrive` and `purge`: commands that go through many jobs, page by page.
 
-Jobs are read in pages and acted on by their ids, and the store decides again for each whether it may (O2, O5), so a
-sweep can be interrupted and run again at any point. It ends at the jobs that were there when it began: what is redriven
-and fails again while it goes on is not redriven again. A job that was named by its id and left alone is reported.
+Jobs are read in pages and acted on by their ids, and the store decides for each whether it may (O2, O5), so a sweep can
+be interrupted and run again at any point. It ends at the jobs that existed when it began: one that is redriven and
+fails again meanwhile is not redriven twice. A job that was named by its id and left alone is reported.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from leasemill.store.base import Store
 PAGE: Final = 1_000
 PROGRESS_S: Final = 2.0
 STEP_S: Final = 0.1
-"""How long the jobs of one paced batch may take, so that a rate is even."""
+"""How much time one paced batch covers: short, to keep the rate even."""
 UNENDED_STATES: Final = frozenset(JobState) - ENDED_STATES
 UNITS: Final = {"s": 1.0, "min": 60.0, "h": 3600.0}
 
@@ -52,7 +52,7 @@ def sweep_options(command: Command) -> Command:
         click.argument("named", metavar="[JOB_ID]...", nargs=-1),
         filter_options,
         click.option("--fingerprint", "print_", metavar="ID", help="Jobs of this group of `leasemill jobs failures`."),
-        click.option("--all", "is_all", is_flag=True, help="All jobs; needed if no id and no filter is given."),
+        click.option("--all", "is_all", is_flag=True, help="All jobs; required if there is no id and no filter."),
         reason_option,
         by_option,
         click.option("--limit", type=click.IntRange(1), help="At most this many jobs."),
@@ -71,7 +71,7 @@ class Act:
     run: Callable[[c.JobFilter], Iterable[str]]
     done: str
     hint: Mapping[JobState, str] = field(default_factory=dict)
-    """What to say of a job in this state that was named and left alone, besides its state."""
+    """What to add about a job in this state that was named and left alone."""
     repeats: frozenset[JobState] = frozenset()
     """A job in this state was named again: that is no failure."""
 
@@ -168,7 +168,7 @@ def _narrowed(where: c.JobFilter, states: frozenset[JobState]) -> c.JobFilter:
 
 
 def _pages(store: Store, where: c.JobFilter, print_: str | None = None) -> Iterator[list[Job]]:
-    """Jobs that fit, page by page, of those that are there now."""
+    """Jobs that match, page by page, of those that exist now."""
     last = store.totals().seq
     after: int | None = 0
     while after is not None and after <= last:
@@ -194,7 +194,7 @@ def _sweep(
 ) -> None:
     ids = filters["job_ids"] = (*named, *filters["job_ids"])
     if not (names_something(filters) or print_ or is_all):
-        raise Invalid("which jobs? Name their ids, or a filter (--queue, --kind, --error, …), or --all")
+        raise Invalid("which jobs? Pass their ids, or a filter (--queue, --kind, --error, …), or --all")
     where = _narrowed(wanted(**filters), act.among)
     report = Report(as_json, dry_run, act.done, ids)
     pacing = Pacing(None if dry_run else rate)
@@ -231,7 +231,7 @@ def _batches(pages: Iterable[list[Job]], size: int, limit: int | None) -> Iterat
 
 
 class Pacing:
-    """Keeps a sweep at its rate: small batches, and what a slow one left over is not made up for by a burst."""
+    """Keeps a sweep at its rate: small batches, and no burst after a slow one."""
 
     def __init__(self, rate: float | None) -> None:
         self._rate = rate
@@ -248,7 +248,7 @@ class Pacing:
 
 
 class Report:
-    """Prints ids as they come, so that they are not held in memory, and progress now and then on stderr."""
+    """Prints ids as they come, without holding them in memory, and progress on stderr."""
 
     def __init__(self, as_json: bool, dry_run: bool, done: str, named: Iterable[str]) -> None:
         self.count = 0

@@ -1,4 +1,4 @@
-"""`leasemill wal`: look at the log of a `file:` store, and take a snapshot of it."""
+"""`leasemill wal`: inspect the log of a `file:` store, and take a snapshot of it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ folder_argument = click.argument("folder", type=as_folder)
 def wal() -> None:
     """Inspect the log of a file: store.
 
-    FOLDER is its folder, or its URL. Only `snapshot` changes anything; all can be used while workers run.
+    FOLDER is its folder, or its URL. Only `snapshot` changes anything; all of them can be used while workers run.
     Exit codes: 0 sound, 1 damaged, 2 wrong call.
     """
 
@@ -136,7 +136,7 @@ def stats(folder: Path, as_json: bool) -> None:
 )
 @json_option
 def snapshot(folder: Path, keep_segments: bool, as_json: bool) -> None:
-    """Write a snapshot, so that opening the store reads it instead of the older log."""
+    """Write a snapshot; opening the store then reads it instead of the older log."""
     from leasemill.store.wal.build import build  # noqa: PLC0415
 
     taken = build(folder, keep_segments=keep_segments, seal_first=True)

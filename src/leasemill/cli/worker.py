@@ -33,7 +33,7 @@ log = logging.getLogger("leasemill.worker")
     help="Serve this queue; may be repeated. Default: all queues of the app's jobs.",
 )
 @click.option("--concurrency", default=10, show_default=True, type=click.IntRange(1), help="Jobs run at the same time.")
-@click.option("--prefetch", type=click.IntRange(0), help="How many jobs at most are claimed ahead of a free slot.")
+@click.option("--prefetch", type=click.IntRange(0), help="The most jobs to claim ahead of a free slot.")
 @click.option("--drain", is_flag=True, help="Stop when nothing is left to do.")
 @click.option("--heartbeat", type=float, metavar="SECONDS", help="Time between heartbeats. Default: 0.3 of the lease.")
 @click.option(
@@ -42,9 +42,7 @@ log = logging.getLogger("leasemill.worker")
     metavar=metavar(REAPER_INTERVALS_S),
     help="Time between searches for expired leases. Default: 10, or half the shortest lease.",
 )
-@click.option(
-    "--shutdown-timeout", type=float, metavar="SECONDS", help="How long the process may take to end after a stop."
-)
+@click.option("--shutdown-timeout", type=float, metavar="SECONDS", help="How long the process may take to stop.")
 @click.option(
     "--mismatch-timeout",
     type=float,

@@ -1,4 +1,4 @@
-"""`leasemill workers`: who is at work, on what, since when."""
+"""`leasemill workers`: which workers run, and what they run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from leasemill.worker.records import RunningJob, WorkerRecord, records
 @click.command()
 @on_store
 def workers(store: Store, as_json: bool) -> None:
-    """List workers, as they reported themselves a few seconds ago."""
+    """List workers, as of their latest heartbeat."""
     found = records(store.presence)
     emit_table(
         as_json,

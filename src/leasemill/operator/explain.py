@@ -32,7 +32,7 @@ from leasemill.operator.wording import counted, listed, times
 
 
 class Situation(StrEnum):
-    """What a job's condition comes down to; one word for programs."""
+    """A job's condition in one value, for programs."""
 
     DUE = "due"
     NOT_DUE = "not due"
@@ -102,12 +102,12 @@ def _present(facts: JobFacts) -> _Present:
 def _ready(facts: JobFacts) -> _Present:
     job = facts.job
     if facts.queue is not None and facts.queue.mode is QueueMode.ACQUIRE and job.spec.offset is None:
-        said = f"Queue {job.spec.queue!r} is used with acquire and this job has no offset: nothing can ever claim it."
+        said = f"Queue {job.spec.queue!r} is used with acquire, and this job has no offset: it can never be claimed."
         advice = [f"leasemill jobs cancel {job.spec.id} --reason …", "Enqueue it into a queue that workers claim from."]
         return Situation.UNCLAIMABLE, [said], advice
     if facts.queue is not None and facts.queue.mode is QueueMode.ACQUIRE:
-        said = f"Queue {job.spec.queue!r} is used with acquire: no worker claims from it, the job waits for its owner."
-        advice = ["Look at the program that acquires the offsets of this queue: it has not asked for this one again."]
+        said = f"Queue {job.spec.queue!r} is used with acquire: no worker claims from it; the job waits for its owner."
+        advice = ["Check the program that acquires the offsets of this queue: it has not acquired this one again."]
         return Situation.WAITS_FOR_OWNER, [said], advice
     situation, waits, advice = _waits(facts)
     if facts.queue is not None and facts.queue.is_paused:
@@ -117,7 +117,7 @@ def _ready(facts: JobFacts) -> _Present:
 
 
 def _waits(facts: JobFacts) -> _Present:
-    """What it would wait for if its queue is not paused."""
+    """What it waits for if its queue is not paused."""
     job = facts.job
     head = None if facts.lane is None else facts.lane.head
     if head is not None and head.spec.id != job.spec.id:
@@ -130,8 +130,8 @@ def _waits(facts: JobFacts) -> _Present:
 def _paused(facts: JobFacts) -> str:
     name = facts.job.spec.queue
     pause = next((one for one in facts.actions if one.verb is Verb.PAUSE and one.target == name), None)
-    who = "by an operator" if pause is None else f"since {instant(pause.at)} by {pause.by} ({pause.reason})"
-    return f"Queue {name!r} is paused {who} and no worker claims its jobs until it is resumed."
+    who = "by an operator" if pause is None else f"at {instant(pause.at)} by {pause.by} ({pause.reason})"
+    return f"Queue {name!r} was paused {who}: no worker claims its jobs until it is resumed."
 
 
 def _behind(facts: JobFacts, head: Job) -> str:
@@ -170,15 +170,15 @@ def _not_due(facts: JobFacts) -> _Present:
         )
         return Situation.RETRY, [said], []
     if is_mismatch(last):
-        return _mismatch(job, f"It is not offered again {until}.")
-    return Situation.GIVEN_BACK, [f"Its handler gave it back: it is not due {until}."], []
+        return _mismatch(job, f"It is not due again {until}.")
+    return Situation.GIVEN_BACK, [f"Its handler released it: it is not due {until}."], []
 
 
 def _mismatch(job: Job, next_offer: str) -> _Present:
     tries = mismatches(job)
     workers = len({one.worker for one in tries})
     why = error_of(tries[-1]).removeprefix(MISMATCH)
-    how_often = f"{counted(workers, 'worker')} tried, {times(len(tries))} in all"
+    how_often = f"{counted(workers, 'worker')} tried, {times(len(tries))} in total"
     said = [
         f"It does not match the code of the workers that claimed it: {why}.",
         f"{how_often}, first at {instant(tries[0].leased_at)}. {next_offer}",
@@ -239,7 +239,7 @@ def _lease(facts: JobFacts, execution: Execution) -> str:
         left = _in(execution.expires_at, facts.now)
         return f"Its lease expires at {instant(execution.expires_at)} ({left}) unless a heartbeat extends it."
     then = (
-        "the next worker that looks for expired leases records it as succeeded"
+        "the next search for expired leases records it as succeeded"
         if execution.status is ExecutionStatus.COMMITTED
         else "any worker can claim it now"
     )
@@ -258,11 +258,11 @@ def _success(execution: Execution) -> str:
         case Verb.EXPIRE:
             return f"{by}; its end was never reported, so the job was finished at {ended}, after its lease had expired."
         case Verb.NACK:
-            return f"{by}; the handler failed after that ({error_of(execution)}), which changes nothing."
+            return f"{by}; the handler failed after that ({error_of(execution)}), which changed nothing."
         case Verb.CANCEL:
-            return f"{by}; an operator's cancel at {ended} came after that and could only finish it."
+            return f"{by}; an operator cancelled it at {ended}, after its commit, which only finished it."
         case _:
-            return f"{by}; it was given back at {ended}, after its commit, which could only finish it."
+            return f"{by}; it was released at {ended}, after its commit, which only finished it."
 
 
 def _failed(facts: JobFacts) -> _Present:
@@ -270,9 +270,9 @@ def _failed(facts: JobFacts) -> _Present:
     last = job.executions[-1]
     allowed = last.terms.max_retries
     if (last.error or "").startswith(MISMATCH):
-        why = "no worker's code had matched it for as long as that worker waits"
+        why = "no worker's code had matched it within the mismatch timeout"
     elif (last.error or "").startswith(INVALID_RESULT):
-        why = "that is final: its handler had run, so it is not run again"
+        why = "an invalid result is final: its handler had run, so it is not run again"
     elif job.retries >= allowed:
         why = f"it had used its {counted(allowed, 'retry', 'retries')}"
     else:
@@ -293,8 +293,8 @@ def _quarantined(facts: JobFacts) -> _Present:
     last = job.executions[-1]
     runs = counted(job.expirations, "run")
     said = (
-        f"It was quarantined at {instant(last.finished_at)}: {runs} ended without a report, which is the "
-        "most its policy allows. It may be the job that kills its workers."
+        f"It was quarantined at {instant(last.finished_at)}: {runs} ended without a report, the most "
+        "its policy allows. The job may be killing its workers."
     )
     return Situation.QUARANTINED, [said, *_blocking(facts)], _redrive_advice(job)
 

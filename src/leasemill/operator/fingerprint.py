@@ -1,7 +1,7 @@
-"""Failures of one cause look alike but for the values in them: grouped by what is left when the values are taken out.
+"""Groups failures by cause: errors of one cause are equal when the values in them are removed.
 
-Pure. A fingerprint is of a kind of job and its normalised error; the same everywhere and in every version that
-normalises alike, so it can be copied from a list into a filter.
+Pure. A fingerprint is computed from a kind of job and its normalised error; it is the same everywhere, so it can be
+copied from a list into a filter.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from leasemill.kernel.model import Job, JobState
 
 LONGEST: Final = 300
 MOST_GROUPS: Final = 1_000
-"""Groups told apart; what comes in later under other fingerprints is counted together."""
+"""The most groups; failures with further fingerprints are counted together."""
 
 QUARANTINED: Final = "quarantined: its runs ended without a report"
 NO_ERROR: Final = "no error was reported"

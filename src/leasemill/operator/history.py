@@ -8,7 +8,7 @@ from typing import Final
 from leasemill.kernel.model import AbortReason, Execution, Job, JobState, Verb
 from leasemill.operator.facts import JobFacts
 from leasemill.operator.times import instant
-from leasemill.operator.wording import times
+from leasemill.operator.wording import counted, times
 
 ENDS_SHOWN: Final = 10
 """Earlier attempts that are listed one by one; of more, the first and the latest."""
@@ -23,12 +23,12 @@ def history(facts: JobFacts) -> Iterator[str]:
         ends.append(_end(job.executions[-1], None))
     yield from ends if len(ends) <= ENDS_SHOWN else ends[:1]
     if len(ends) > ENDS_SHOWN:
-        yield f"{len(ends) - ENDS_SHOWN} more attempts; the latest {ENDS_SHOWN - 1}:"
+        yield f"{counted(len(ends) - ENDS_SHOWN, 'more attempt')}; the latest {ENDS_SHOWN - 1}:"
         yield from ends[1 - ENDS_SHOWN :]
     for refusal in job.refusals:
         of = "an unknown attempt" if refusal.attempt is None else f"attempt {refusal.attempt}"
         yield (
-            f"Worker {refusal.worker or 'unknown'} sent {refusal.verb.value} for {of} too late, at "
+            f"Worker {refusal.worker or 'unknown'} reported {refusal.verb.value} for {of} too late, at "
             f"{instant(refusal.at)}, when attempt {refusal.current_attempt} was the latest (lease "
             f"{refusal.reason.value}): it was refused and changed nothing."
         )
@@ -41,7 +41,7 @@ def _runs(job: Job) -> str:
     committed = next((one for one in job.executions if one.committed_at is not None), None)
     effect = "none has taken effect" if committed is None else f"only attempt {committed.attempt} took effect"
     dropped = job.attempt - len(job.executions)
-    cut = f" ({dropped} of them are no longer kept)" if dropped > 0 else ""
+    cut = f" ({dropped:,} of them are no longer recorded)" if dropped > 0 else ""
     return f"It has been claimed {times(job.attempt)}{cut}; {effect}."
 
 
@@ -60,7 +60,7 @@ def _end(execution: Execution, following: Execution | None) -> str:
             return f"{who}: failed at {at} ({error_of(execution)}){next_one}."
         case AbortReason.RELEASED:
             why = "" if execution.error is None else f" ({error_of(execution)})"
-            return f"{who}: given back at {at}{why}, which does not count as a failure{next_one}."
+            return f"{who}: released at {at}{why}, which does not count as a failure{next_one}."
         case AbortReason.CANCELLED:
             return f"{who}: cancelled by an operator at {at}{next_one}."
         case None:
@@ -72,7 +72,7 @@ def _redrives(facts: JobFacts) -> Iterator[str]:
     for act in reversed(acts):
         yield f"{act.by} redrove it at {instant(act.at)}: {act.reason}."
     if facts.job.redriven_attempt is not None and not acts:
-        yield f"An operator redrove it after attempt {facts.job.redriven_attempt}; who and why is no longer kept."
+        yield f"An operator redrove it after attempt {facts.job.redriven_attempt}; who and why are no longer recorded."
 
 
 def cancellation(job: Job) -> str:

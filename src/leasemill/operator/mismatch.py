@@ -1,7 +1,7 @@
-"""Jobs that the workers' code could not run, as the record shows them. Pure.
+"""Jobs that the workers' code could not run, as recorded. Pure.
 
 A worker that claims a job of a kind it does not declare, or with arguments that do not fit its handler, releases it and
-records why (F8). Deployments end such a mismatch; until when one is waited for is the worker's business.
+records why (F8). A deployment ends such a mismatch; how long to wait for one is decided by the worker.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How instants and durations are told to people: one way in the command line, in explanations and in tests."""
+"""How instants and durations are written for people: in the command line, in explanations and in log lines."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def instant(us: int | None) -> str:
 
 
 def span(us: int | None) -> str:
-    """A duration as people say it."""
+    """A duration in the unit that fits it."""
     if us is None:
         return "-"
     if us >= NEVER:

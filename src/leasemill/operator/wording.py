@@ -1,4 +1,4 @@
-"""Words that depend on what they are about: plurals, lists that are cut off, names that were misspelt."""
+"""Plurals, lists that are cut off, and suggestions for misspelt names."""
 
 from __future__ import annotations
 
@@ -21,6 +21,6 @@ def listed(names: Sequence[str], most: int = 5) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A question to put behind a sentence about an unknown name, or nothing if no known name is like it."""
+    """A suggestion to append to a message about an unknown name; empty if no known name is similar."""
     near = get_close_matches(name, list(known), n=3)
     return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
