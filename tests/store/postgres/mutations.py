@@ -15,6 +15,7 @@ BLOCKS: Final = "tests/store/postgres/test_guards.py"
 EXACT: Final = "tests/store/postgres/test_exact.py"
 ISOLATION: Final = "tests/store/postgres/test_isolation.py"
 WORK_LEASE: Final = "tests/store/postgres/test_work_lease.py"
+WATERMARKS: Final = "tests/store/postgres/test_watermarks.py"
 
 TOKEN: Final = "\n        and token = ({tokens}::text[])[width_bucket(no, {nos}::int8[])]"
 HELD: Final = "\n        and expires_at > {schema}.clock({now}::int8)"
@@ -171,6 +172,69 @@ MUTATIONS: Final = (
         "claim",
         "coalesce(j.policy[2], p.policy[2],",
         "coalesce(p.policy[2],",
+    ),
+    # Watermarks
+    Mutation(
+        "a watermark moves while somebody writes", "C4", "ready_writers", "and granted and", "and false and", WATERMARKS
+    ),
+    Mutation(
+        "a watermark moves before it is proven",
+        "C4",
+        "move_watermarks",
+        "coalesce(next_at = proven_at, false) as is_proven",
+        "next_at is not null as is_proven",
+        WATERMARKS,
+    ),
+    Mutation(
+        "a watermark passes a job",
+        "C4",
+        "move_watermarks",
+        "then least(next_at, first_at) else low_at",
+        "then next_at else low_at",
+        WATERMARKS,
+    ),
+    Mutation(
+        "a watermark moves while a job is put before it",
+        "C1",
+        "0005_watermarks",
+        "greatest(watermarks.low_at, watermarks.next_at)",
+        "watermarks.low_at",
+        WATERMARKS,
+    ),
+    Mutation(
+        "a released job lowers no watermark",
+        "C1",
+        "release",
+        "array_agg(due_at)) from released",
+        "array_agg(due_at)) from released where false",
+        WATERMARKS,
+    ),
+    Mutation(
+        "a lane's next head lowers no watermark",
+        "N4",
+        "advance",
+        "array_agg(available_at)) from next",
+        "array_agg(available_at)) from next where false",
+        WATERMARKS,
+    ),
+    Mutation(
+        "an admitted job lowers no watermark",
+        "N3",
+        "admit",
+        "array_agg(available_at)) from made_ready",
+        "array_agg(available_at)) from made_ready where false",
+        WATERMARKS,
+    ),
+    Mutation(
+        "a redriven job lowers no watermark",
+        "O2",
+        "save.py",
+        "        from ready_come\n    ) as lowered",
+        "        from ready_come where false\n    ) as lowered",
+        WATERMARKS,
+    ),
+    Mutation(
+        "a claim begins at a watermark ahead of the clock", "L8", "claim", " and low_at <= now\n", "\n", WATERMARKS
     ),
     # Expire
     Mutation(
