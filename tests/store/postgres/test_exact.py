@@ -15,10 +15,12 @@ from leasemill.store.postgres.admin.check import check
 from leasemill.store.postgres.exact import decide as exact
 from leasemill.store.postgres.exact.save import TABLES
 from leasemill.store.postgres.store import PostgresStore
-from leasemill.store.postgres.wire.cursors import PlainCursor
+from leasemill.store.postgres.wire import batch
 from leasemill.testing.rules import rule
 
 Admin = psycopg.Connection[Any]
+DECISION = [3, 2]
+"""BEGIN, lock, load; save, COMMIT."""
 
 
 @pytest.fixture
@@ -27,35 +29,34 @@ def store(postgres_url: str) -> Iterator[PostgresStore]:
         yield store
 
 
-def statements(monkeypatch: pytest.MonkeyPatch, work: Callable[[], Any]) -> int:
-    """How many statements of ours `work` sends, not counting BEGIN, COMMIT and NOTIFY."""
-    sent: list[bytes] = []
-    execute = PlainCursor.execute
+def statements(monkeypatch: pytest.MonkeyPatch, work: Callable[[], Any]) -> list[int]:
+    """How many statements `work` sends in each batch."""
+    sent: list[int] = []
+    run = batch.run
 
-    def noted(self: PlainCursor, query: Any, *given: Any, **named: Any) -> Any:
-        sent.append(query)
-        return execute(self, query, *given, **named)
+    def noted(connection: Any, *statements: Any) -> Any:
+        sent.append(len(statements))
+        return run(connection, *statements)
 
     with monkeypatch.context() as patched:
-        patched.setattr(PlainCursor, "execute", noted)
+        patched.setattr(batch, "run", noted)
         work()
-    return len(sent)
+    return sent
 
 
-def test_a_decision_is_three_statements(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_decision_is_two_round_trips(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
     store.enqueue([JobSpec("held", "q", "k"), JobSpec("failed", "q", "k")])
     held, failed = store.claim("w", ["q"], 2)
     refused = c.AckReport("held", "another")
-    assert statements(monkeypatch, lambda: store.ack([refused])) == 3
+    assert statements(monkeypatch, lambda: store.ack([refused])) == DECISION
     permanent = c.NackReport("failed", failed.token, "broke", is_permanent=True)
-    assert statements(monkeypatch, lambda: store.nack([permanent])) == 3
+    assert statements(monkeypatch, lambda: store.nack([permanent])) == DECISION
     request = c.AcquireRequest("offsets", "a", 1, "w", "token")
-    assert statements(monkeypatch, lambda: store.acquire([request])) == 3
-    assert statements(monkeypatch, lambda: store.ack([c.AckReport("offsets/a/1", "token")])) == 3
+    assert statements(monkeypatch, lambda: store.acquire([request])) == DECISION
+    assert statements(monkeypatch, lambda: store.ack([c.AckReport("offsets/a/1", "token")])) == DECISION
     store.ack([c.AckReport("held", held.token)])
-    assert (
-        statements(monkeypatch, lambda: store.ack([c.AckReport("held", held.token)])) == 2
-    )  # a repeat changes nothing
+    repeat = c.AckReport("held", held.token)
+    assert statements(monkeypatch, lambda: store.ack([repeat])) == [3, 1], "nothing to save"
 
 
 def test_the_columns_of_the_rows_are_those_of_the_tables(schema: str, store: PostgresStore, admin: Admin) -> None:
@@ -113,26 +114,23 @@ def test_a_job_that_succeeds_while_its_cancel_is_decided_is_not_cancelled(
 ) -> None:
     """It is claimed after the locks were taken and before the rows are read: then its lease is not locked."""
     store.enqueue([JobSpec("job", "q", "k")])
-    send = store._database.send
-    once: list[str] = []
+    run, run_batch = machine.run, batch.run
+    once: list[c.Lease] = []
 
-    def send_meanwhile(connection: Any, name: str, given: Any) -> Any:
-        if name == "load" and not once:
-            once.append(name)
-            connection.execute("select 1").fetchall()  # the lock statement has ended
-            (lease,) = store.claim("w", ["q"], 1)
-            run = machine.run
+    def claim_after_the_locks(connection: Any, *statements: Any) -> Any:
+        answers = run_batch(connection, *statements[:2])
+        if len(statements) > 2 and not once:
+            once.extend(store.claim("w", ["q"], 1))
+        return answers + (run_batch(connection, *statements[2:]) if len(statements) > 2 else [])
 
-            def run_and_ack(*given: Any) -> Any:
-                monkeypatch.setattr(exact, "run", run)
-                answer = run(*given)
-                assert store.ack([c.AckReport("job", lease.token)]) == [c.Acked("job")]
-                return answer
+    def ack_after_the_decision(*given: Any) -> Any:
+        monkeypatch.setattr(exact, "run", run)
+        decision = run(*given)
+        assert store.ack([c.AckReport("job", once[0].token)]) == [c.Acked("job")]
+        return decision
 
-            monkeypatch.setattr(exact, "run", run_and_ack)
-        return send(connection, name, given)
-
-    monkeypatch.setattr(store._database, "send", send_meanwhile)
+    monkeypatch.setattr(batch, "run", claim_after_the_locks)
+    monkeypatch.setattr(exact, "run", ack_after_the_decision)
     store.cancel(["job"], by="ada", reason="because")
     assert once
     assert states(store, ["job"]) == [JobState.SUCCEEDED]

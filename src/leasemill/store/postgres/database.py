@@ -64,13 +64,9 @@ class Database:
             cursor.execute(*self.sent(name, given), binary=True)
             return cursor.fetchall()
 
-    def send(self, connection: Connection, name: str, given: Mapping[str, Any]) -> PlainCursor:
-        """For statements of a pipeline: the rows are there when it has ended."""
-        return PlainCursor(connection, row_factory=tuple_row).execute(*self.sent(name, given), binary=True)
-
     def do(self, connection: Connection, name: str, given: Mapping[str, Any]) -> None:
-        with self.send(connection, name, given):
-            pass
+        with PlainCursor(connection, row_factory=tuple_row) as cursor:
+            cursor.execute(*self.sent(name, given), binary=True)
 
     def one(self, connection: Connection, name: str, given: Mapping[str, Any]) -> Row:
         (row,) = self.all(connection, name, given)

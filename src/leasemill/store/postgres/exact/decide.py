@@ -15,7 +15,6 @@ from typing import Any, Final, NamedTuple, TypeVar
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
-from psycopg.rows import tuple_row
 
 from leasemill.kernel import commands as c
 from leasemill.kernel.ending import ended_jobs
@@ -26,12 +25,13 @@ from leasemill.kernel.state import Lane, LaneKey, State, finished_at, hold, make
 from leasemill.kernel.verbs.cancel import cancels_a_run
 from leasemill.store.postgres import admission, retention
 from leasemill.store.postgres.database import RUN_CANCELLED, Database
+from leasemill.store.postgres.exact.change import Change, Image, difference, image, is_behind
 from leasemill.store.postgres.exact.rows import jobs_of, policy_of, ranges_of
-from leasemill.store.postgres.exact.save import Change, Image, difference, image, is_behind, saving
+from leasemill.store.postgres.exact.save import saving
 from leasemill.store.postgres.exact.tables import LaneRow, QueueRow, Read, WaitingRow
-from leasemill.store.postgres.wire.arrays import int8, int8s, texts
-from leasemill.store.postgres.wire.connections import BEGIN, Connection, Moved
-from leasemill.store.postgres.wire.cursors import PlainCursor
+from leasemill.store.postgres.wire import batch
+from leasemill.store.postgres.wire.arrays import int8, texts
+from leasemill.store.postgres.wire.connections import Connection, Moved
 
 AnswerT = TypeVar("AnswerT")
 BASE: Final = 2**62
@@ -63,7 +63,7 @@ class Locked(Struct, gc=False):
 
     lanes: list[tuple[str, str]] | None
     nos: list[int] | None
-    queues: list[str] | None
+    queues: int
 
 
 class Loaded(Read, gc=False):
@@ -102,30 +102,25 @@ def decide_found(
 ) -> AnswerT:
     """The jobs are those that the statement `find` names, with their lanes; it has locked both."""
     with _transaction(connection):
-        with connection.pipeline():
-            connection.execute(BEGIN)
-            found = database.send(connection, find, given)
-        rows = found.fetchall()
+        _, rows = batch.run(connection, batch.BEGIN, database.sent(find, given))
         if not rows:
-            connection.commit()
+            connection.rollback()
             return run(State(), command, 0)[1]
         ids = [job_id for job_id, *_ in rows]
         lanes = [(queue, lane) for _, _, queue, lane in rows if lane is not None]
         loaded = _loaded(database.one(connection, "load", Concern(ids).parameters())[0])
-        return _decide(database, connection, command, Locked(lanes, [no for _, no, *_ in rows], None), loaded)
+        return _decide(database, connection, command, Locked(lanes, [no for _, no, *_ in rows], 0), loaded)
 
 
 def _lock_and_load(database: Database, connection: Connection, concern: Concern) -> tuple[Locked, Loaded]:
     """None of the jobs waits for admission any more."""
     given = concern.parameters()
     for _ in range(ADMISSION_TRIES):
-        with connection.pipeline():
-            connection.execute(BEGIN)
-            lock = database.send(connection, "lock", given)
-            load = database.send(connection, "load", given)
-        loaded = _loaded(load.fetchall()[0][0])
+        lock, load = database.sent("lock", given), database.sent("load", given)
+        _, ((locked,),), ((document,),) = batch.run(connection, batch.BEGIN, lock, load)
+        loaded = _loaded(document)
         if not loaded.has_arrived:
-            return _locked(lock.fetchall()[0][0]), loaded
+            return _locked(locked), loaded
         connection.rollback()
         with connection.transaction():
             admission.lock_admission(database, connection)
@@ -265,11 +260,8 @@ def _check_locked(change: Change, before: Image, locked: Locked) -> None:
 
 def _save(database: Database, connection: Connection, part: Part, change: Change, events: Sequence[AnyEvent]) -> None:
     ended = sorted(part.numbers[job_id] for job_id in ended_jobs(events) if job_id in part.numbers)
-    channel = database.channel if cancels_a_run(part.state, events) else None
-    with connection.pipeline():
-        if any(row.lane_offset is None for row in change.forgotten):
-            retention.lock_retention(database, connection)
-        if change.gone or change.come or ended or channel:
-            made = saving(database.statements.schema, change, int8s(ended), channel, RUN_CANCELLED)
-            PlainCursor(connection, row_factory=tuple_row).execute(*made, binary=True)
-        connection.execute("commit")
+    announcement = (database.channel, RUN_CANCELLED) if cancels_a_run(part.state, events) else None
+    if "finished" in change.belongings:
+        retention.lock_retention(database, connection)
+    made = saving(database.statements.schema, change, ended, announcement)
+    batch.run(connection, *([] if made is None else [made]), batch.COMMIT)

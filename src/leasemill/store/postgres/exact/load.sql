@@ -3,9 +3,7 @@
 -- its lane, and one more) and the last offset that finished: with all that belongs to them. And numbers for what a decision
 -- may add; those it does not use are left out. `has_arrived`: a job that is named waits for its admission. Locks nothing.
 with members as materialized (
-    select job.no, job.queue, job.lane
-    from unnest({ids}::text[]) as given (id)
-    cross join lateral (select no, queue, lane from {schema}.jobs where jobs.id = given.id offset 0) as job
+    select no, queue, lane from {schema}.jobs where id = any ({ids}::text[])
 ), touched as materialized (
     select queue, lane, count(no) + 1 as depth
     from (
@@ -38,55 +36,30 @@ with members as materialized (
             and waiting.no = any (array(select no from behind))
     ) as named
 ), found as materialized (
-    select no from members
-    union select head from lane where head is not null
-    union select last_finished from lane where last_finished is not null
-    union select no from line
+    select array(
+        select no from members
+        union select head from lane where head is not null
+        union select last_finished from lane where last_finished is not null
+        union select no from line
+    ) as nos
 ), named as materialized (
-    select unnest({queues}::text[]) as name
-    union select queue from touched
-    union select queue from members
+    select array(
+        select unnest({queues}::text[]) union select queue from touched union select queue from members
+    ) as names
 )
 select json_build_object(
     'now', {schema}.clock({now}::int8),
-    'has_arrived', exists (
-        select from members cross join lateral (select from {schema}.arrivals where arrivals.no = members.no offset 0) as one
-    ),
-    'queues', (
-        select json_agg(one)
-        from named cross join lateral (select * from {schema}.queues where queues.name = named.name offset 0) as one
-    ),
+    'has_arrived', exists (select from {schema}.arrivals where no = any (array(select no from members))),
+    'queues', (select json_agg(one) from {schema}.queues as one where name = any ((select names from named)::text[])),
     'lanes', (select json_agg(one) from lane as one),
     'waiting', (select json_agg(one order by one.turn) from line as one),
-    'jobs', (
-        select json_agg(one)
-        from found cross join lateral (select * from {schema}.jobs where jobs.no = found.no offset 0) as one
-    ),
-    'leases', (
-        select json_agg(one)
-        from found cross join lateral (select * from {schema}.leases where leases.no = found.no offset 0) as one
-    ),
-    'executions', (
-        select json_agg(one order by one.no, one.attempt)
-        from found cross join lateral (select * from {schema}.executions where executions.no = found.no offset 0) as one
-    ),
-    'kept', (
-        select json_agg(one)
-        from found cross join lateral (select * from {schema}.kept where kept.no = found.no offset 0) as one
-    ),
-    'marks', (
-        select json_agg(one)
-        from found cross join lateral (select * from {schema}.marks where marks.no = found.no offset 0) as one
-    ),
-    'cancellations', (
-        select json_agg(one)
-        from found
-        cross join lateral (select * from {schema}.cancellations where cancellations.no = found.no offset 0) as one
-    ),
-    'refusals', (
-        select json_agg(one order by one.number)
-        from found cross join lateral (select * from {schema}.refusals where refusals.no = found.no offset 0) as one
-    ),
+    'jobs', (select json_agg(one) from {schema}.jobs as one where no = any ((select nos from found)::int8[])),
+    'leases', (select json_agg(one) from {schema}.leases as one where no = any ((select nos from found)::int8[])),
+    'executions', (select json_agg(one order by one.no, one.attempt) from {schema}.executions as one where no = any ((select nos from found)::int8[])),
+    'kept', (select json_agg(one) from {schema}.kept as one where no = any ((select nos from found)::int8[])),
+    'marks', (select json_agg(one) from {schema}.marks as one where no = any ((select nos from found)::int8[])),
+    'cancellations', (select json_agg(one) from {schema}.cancellations as one where no = any ((select nos from found)::int8[])),
+    'refusals', (select json_agg(one order by one.number) from {schema}.refusals as one where no = any ((select nos from found)::int8[])),
     'seqs', array(select nextval('{schema}.seq') from generate_series(1, {draws}::int8)),
     'fences', array(select nextval('{schema}.fence') from generate_series(1, {draws}::int8)),
     'turns', array(select nextval('{schema}.turn') from generate_series(1, {draws}::int8))

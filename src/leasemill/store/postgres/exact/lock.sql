@@ -4,9 +4,7 @@
 -- Returns the lanes and the numbers that are locked, as JSON. What they hold is read by the next statement, load.sql: this
 -- one's snapshot is older than the locks it waited for.
 with members as materialized (
-    select job.no, job.queue, job.lane
-    from unnest({ids}::text[]) as given (id)
-    cross join lateral (select no, queue, lane from {schema}.jobs where jobs.id = given.id offset 0) as job
+    select no, queue, lane from {schema}.jobs where id = any ({ids}::text[])
 ), touched as materialized (
     select queue, lane from members where lane is not null
     union
@@ -14,9 +12,9 @@ with members as materialized (
     order by queue, lane
 ), made as (
     insert into {schema}.lanes (queue, lane)
-    select queue, lane from touched where {makes_lanes}::bool order by queue, lane
+    select queue, lane from touched where {makes_lanes}::bool
     on conflict (queue, lane) do update set is_blocked = excluded.is_blocked where false
-    returning queue
+    returning 1
 ), locked as materialized (
     select lane.queue, lane.lane, lane.head
     from touched cross join lateral (
@@ -25,28 +23,21 @@ with members as materialized (
         for update
     ) as lane
 ), concerned as materialized (
-    select no from members union select head from locked where head is not null order by no
+    select array(select no from members union select head from locked where head is not null) as nos
 ), leased as materialized (
-    select lease.no
-    from concerned cross join lateral (
-        select leases.no from {schema}.leases where leases.no = concerned.no for update
-    ) as lease
+    select no from {schema}.leases where no = any ((select nos from concerned)::int8[]) order by no for update
 ), ended as materialized (
-    select kept.no
-    from concerned cross join lateral (
-        select kept.no from {schema}.kept
-        where kept.no = concerned.no and (select count(*) from leased) is not null
-        for update
-    ) as kept
+    select no from {schema}.kept
+    where no = any ((select nos from concerned)::int8[]) and (select count(*) from leased) is not null
+    order by no for update
 ), managed as materialized (
     select name from {schema}.queues where name = any ({queues}::text[]) order by name for update
 )
 select json_build_object(
     'lanes', (
-        select json_agg(json_build_array(queue, lane)) from (
-            select queue, lane from locked union select queue, lane from touched where {makes_lanes}::bool
-        ) as lane
+        select json_agg(json_build_array(queue, lane))
+        from touched where {makes_lanes}::bool or (queue, lane) in (select locked.queue, locked.lane from locked)
     ),
-    'nos', (select json_agg(no) from (select no from leased union select no from ended) as job),
-    'queues', (select json_agg(name) from managed)
+    'nos', array(select no from leased union all select no from ended),
+    'queues', (select count(*) from managed)
 )::text

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from leasemill.kernel import commands as c
 from leasemill.store.postgres.database import Database, Held
 from leasemill.store.postgres.verbs.reports import answered, known, references
+from leasemill.store.postgres.wire import batch
 from leasemill.store.postgres.wire.arrays import encoded, texts
-from leasemill.store.postgres.wire.connections import BEGIN, Connection
+from leasemill.store.postgres.wire.connections import Connection
 
 
 def ack(database: Database, connection: Connection, reports: Sequence[c.AckReport]) -> dict[str, c.AckOutcome]:
@@ -31,16 +32,11 @@ def _ack_heads(
 ) -> dict[str, c.AckOutcome]:
     """N4. The line is read by a statement of its own, after the one that waited for the lanes' locks."""
     lanes = [(held[no].queue, held[no].lane or "") for no in found]
-    with connection.pipeline():
-        connection.execute(BEGIN)
-        ended = database.send(connection, "ack", _parameters(found, lanes))
-    if ended.fetchall()[0][0] < len(found):
+    _, ((count, *_),) = batch.run(connection, batch.BEGIN, database.sent("ack", _parameters(found, lanes)))
+    if count < len(found):
         connection.rollback()  # E6: a repeat among them shows who was next before the others ended
         return {}
-    with connection.pipeline():
-        advanced = database.send(connection, "advance", _lanes(lanes))
-        connection.execute("commit")
-    rows = advanced.fetchall()
+    rows, _ = batch.run(connection, database.sent("advance", _lanes(lanes)), batch.COMMIT)
     database.positions.lower((queue, rank, at, seq) for queue, _, _, rank, at, seq in rows)
     heads = {(queue, lane): c.LaneHint(job_id, None) for queue, lane, job_id, *_ in rows}
     return {

@@ -39,7 +39,6 @@ ISOLATION: Final = r"-c default_transaction_isolation=read\ committed"
 SILENCE_S: Final = 5.0
 """How long after its own limit for a statement a server may stay silent."""
 EXHAUSTED: Final = "all {size} connections have been in use for {timeout_s:g} s: raise pool_size, or repeat the call"
-BEGIN: Final = "begin isolation level read committed"
 CONFLICTS: Final = (errors.DeadlockDetected, errors.SerializationFailure, errors.LockNotAvailable)
 NOT_PREPARED: Final = (errors.InvalidSqlStatementName, errors.DuplicatePreparedStatement)
 

@@ -1,0 +1,187 @@
+"""A small kernel state as rows of the tables, and what a decision changed in them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Set
+from typing import Any, NamedTuple, cast
+
+from leasemill.kernel.model import Execution, Job, JobState, Refusal
+from leasemill.kernel.state import LaneKey, State
+from leasemill.store.postgres.exact.rows import (
+    execution_row,
+    job_row,
+    kept_row,
+    lease_row,
+    mark_row,
+    policy_numbers,
+    ranges_text,
+    ready_row,
+    refusal_row,
+    slot_of,
+    waiting_row,
+)
+from leasemill.store.postgres.exact.tables import (
+    ActionRow,
+    CancellationRow,
+    ExecutionRow,
+    KeptRow,
+    LaneRow,
+    LeaseRow,
+    MarkRow,
+    QueueRow,
+    ReadyRow,
+    Row,
+    TallyRow,
+    WaitingRow,
+)
+
+
+class Image(NamedTuple):
+    """A small state as rows by their keys. Executions and refusals are only ever added."""
+
+    jobs: dict[int, Job]
+    ready: dict[int, ReadyRow]
+    waiting: dict[int, WaitingRow]
+    leases: dict[int, LeaseRow]
+    kept: dict[int, KeptRow]
+    marks: dict[int, MarkRow]
+    cancellations: dict[int, CancellationRow]
+    executions: dict[tuple[int, int], tuple[Job, Execution]]
+    refusals: dict[tuple[int, str, str], Refusal]
+    lanes: dict[LaneKey, LaneRow]
+    queues: dict[str, QueueRow]
+    succeeded: Counter[str]
+
+
+def image(state: State, numbers: Mapping[str, int], turns: Mapping[str, int]) -> Image:
+    made = Image({}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, Counter())
+    for job_id, job in state.jobs.items():
+        _add_job(made, state, job, numbers[job_id], turns.get(job_id))
+    for (queue, key), lane in state.lanes.items():
+        head = lane.head
+        made.lanes[queue, key] = LaneRow(
+            queue=queue,
+            lane=key,
+            is_blocked=head is not None and head.blocks_lane,
+            head=None if head is None else numbers[head.spec.id],
+            head_seq=None if head is None else head.seq,
+            finished=ranges_text(lane.finished),
+            failed=ranges_text(lane.failed),
+            last_finished=None if lane.last_finished is None else numbers[lane.last_finished],
+        )
+    for name, one in state.queues.items():
+        made.queues[name] = QueueRow(name, one.is_paused, one.mode, policy_numbers(one.policy))
+    return made
+
+
+def is_behind(state: State, job: Job) -> bool:
+    """Whether a job waits behind its lane's head."""
+    spec = job.spec
+    return job.state is JobState.READY and spec.lane is not None and state.lanes[spec.queue, spec.lane].head is not job
+
+
+def _add_job(made: Image, state: State, job: Job, no: int, turn: int | None) -> None:
+    made.jobs[no] = job
+    match job.state:
+        case JobState.READY if is_behind(state, job):
+            made.waiting[no] = waiting_row(job, no, turn or 0)
+        case JobState.READY:
+            made.ready[no] = ready_row(job, no)
+        case JobState.LEASED:
+            made.leases[no] = lease_row(job, no)
+        case JobState.SUCCEEDED:
+            made.succeeded[job.spec.queue] += 1
+        case JobState.FAILED | JobState.DEAD | JobState.CANCELLED:
+            made.kept[no] = kept_row(job, no)
+    for execution in job.executions:
+        if execution.finished_at is not None:
+            made.executions[no, slot_of(job, execution)] = job, execution
+    if job.redriven_attempt is not None:
+        made.marks[no] = mark_row(job, no)
+    if (cancelled := job.cancellation) is not None:
+        made.cancellations[no] = CancellationRow(no, cancelled.at, cancelled.by, cancelled.reason)
+    for refusal in job.refusals:
+        made.refusals[no, refusal.token, refusal.verb] = refusal
+
+
+class Change(NamedTuple):
+    """Rows to take out and rows to put in, by their tables; those without any are left out."""
+
+    gone: dict[str, list[Row]]
+    come: dict[str, list[Row]]
+    forgotten: list[int]
+    """The numbers of jobs of which nothing is kept."""
+    belongings: list[str]
+    """The tables with further rows of theirs."""
+
+    @property
+    def executions(self) -> list[ExecutionRow]:
+        return cast(list[ExecutionRow], self.come.get("executions", []))
+
+    def written(self, table: str) -> list[Any]:
+        return self.gone.get(table, []) + self.come.get(table, [])
+
+
+def difference(before: Image, after: Image, state: State) -> Change:
+    """`state`: that of `after`."""
+    counted = after.succeeded.copy()
+    counted.subtract(before.succeeded)
+    forgotten = before.jobs.keys() - after.jobs.keys()
+    gone: dict[str, list[Row]] = {
+        "jobs": [job_row(before.jobs[no], no) for no in sorted(forgotten)],
+        "ready": [row for no, row in before.ready.items() if not _is_there(row, after.ready.get(no))],
+        "waiting": _left(before.waiting, after.waiting),
+        "leases": _left(before.leases, after.leases),
+        "kept": _left(before.kept, after.kept),
+        "lanes": _left(before.lanes, after.lanes),
+    }
+    come: dict[str, list[Row]] = {
+        "queues": _changed(before.queues, after.queues),
+        "jobs": [job_row(job, no) for no, job in after.jobs.items() if no not in before.jobs],
+        "ready": _changed(before.ready, after.ready),
+        "waiting": _changed(before.waiting, after.waiting),
+        "leases": _changed(before.leases, after.leases),
+        "kept": _changed(before.kept, after.kept),
+        "marks": _changed(before.marks, after.marks),
+        "cancellations": _changed(before.cancellations, after.cancellations),
+        "executions": [
+            execution_row(*ended, key[0]) for key, ended in after.executions.items() if key not in before.executions
+        ],
+        "refusals": [
+            refusal_row(refusal, key[0]) for key, refusal in after.refusals.items() if key not in before.refusals
+        ],
+        "lanes": _changed(before.lanes, after.lanes),
+        "tallies": [TallyRow(queue, count) for queue, count in counted.items() if count],
+        "actions": [ActionRow(one.at, one.verb, one.by, one.target, one.reason) for one in state.actions],
+    }
+    return Change(_filled(gone), _filled(come), sorted(forgotten), _belongings(before, forgotten))
+
+
+def _belongings(before: Image, forgotten: Set[int]) -> list[str]:
+    if not forgotten:
+        return []
+    owners = {
+        "executions": {no for no, _ in before.executions},
+        "refusals": {no for no, *_ in before.refusals},
+        "marks": before.marks.keys(),
+        "cancellations": before.cancellations.keys(),
+        "finished": {no for no, slot in before.executions if slot == 0},
+    }
+    return [table for table, nos in owners.items() if nos & forgotten]
+
+
+def _is_there(row: ReadyRow, now: ReadyRow | None) -> bool:
+    return now is not None and (row.rank, row.available_at, row.seq) == (now.rank, now.available_at, now.seq)
+
+
+def _left(before: Mapping[Any, Row], after: Mapping[Any, Row]) -> list[Row]:
+    return [row for key, row in before.items() if key not in after]
+
+
+def _changed(before: Mapping[Any, Row], after: Mapping[Any, Row]) -> list[Row]:
+    return [row for key, row in after.items() if before.get(key) != row]
+
+
+def _filled(tables: dict[str, list[Row]]) -> dict[str, list[Row]]:
+    return {table: rows for table, rows in tables.items() if rows}

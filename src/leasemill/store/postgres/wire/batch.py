@@ -1,0 +1,116 @@
+"""Several statements in one message and one round trip, on a connection of the store's own.
+
+libpq's pipeline mode, used directly: psycopg's own asks the socket several times for each statement, which takes longer
+than the statements. Every parameter has a cast in its statement, so the server knows its type. An error leaves out the
+statements after it, COMMIT above all, and is raised when all have been answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count
+from struct import Struct
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+from psycopg import abc
+from psycopg.abc import PQGen
+from psycopg.adapt import Transformer
+from psycopg.errors import error_from_result
+from psycopg.pq import ExecStatus, Format
+from psycopg.pq.abc import PGconn, PGresult
+from psycopg.types.numeric import Int8
+from psycopg.waiting import Ready, Wait
+
+from leasemill.store.postgres.wire.connections import Connection, Row
+
+Sent = tuple[bytes, Sequence[Any]]
+"""A statement and its parameters."""
+BEGIN: Final[Sent] = b"begin isolation level read committed", ()
+COMMIT: Final[Sent] = b"commit", ()
+INT8: Final = Struct(">q")
+
+_prepared: WeakKeyDictionary[Connection, dict[bytes, bytes]] = WeakKeyDictionary()
+"""The names of the statements that a connection has prepared."""
+_numbers = count()
+
+
+def run(connection: Connection, *statements: Sent) -> list[list[Row]]:
+    """The rows of each statement."""
+    pgconn = connection.pgconn
+    names = {} if connection.prepare_threshold is None else _prepared.setdefault(connection, {})
+    with connection.lock:
+        pgconn.enter_pipeline_mode()
+        try:
+            commands = [command for text, values in statements for command in _send(connection, names, text, values)]
+            pgconn.pipeline_sync()
+            results = connection.wait(_results(pgconn))
+        finally:
+            if not connection.closed:
+                pgconn.exit_pipeline_mode()
+    failed = next((result for result in results if result.status == ExecStatus.FATAL_ERROR), None)
+    if failed is not None:
+        for text, result in zip(commands, results, strict=False):
+            if text is not None and result.status != ExecStatus.COMMAND_OK:
+                del names[text]
+        raise error_from_result(failed)
+    transformer = Transformer(connection)
+    answers = [result for text, result in zip(commands, results, strict=False) if text is None]
+    return [_rows(transformer, result) for result in answers]
+
+
+def _send(connection: Connection, names: dict[bytes, bytes], text: bytes, values: Sequence[Any]) -> list[bytes | None]:
+    """What was sent: the text of a statement to be prepared, None for one to be carried out."""
+    pgconn = connection.pgconn
+    encoded, formats = [_encoded(value) for value in values], [Format.BINARY] * len(values)
+    if connection.prepare_threshold is None:
+        pgconn.send_query_params(text, encoded, param_formats=formats, result_format=Format.BINARY)
+        return [None]
+    name = names.get(text)
+    is_known = name is not None
+    if name is None:
+        name = names[text] = b"leasemill_%d" % next(_numbers)
+        pgconn.send_prepare(name, text)
+    pgconn.send_query_prepared(name, encoded, param_formats=formats, result_format=Format.BINARY)
+    return [None] if is_known else [text, None]
+
+
+def _encoded(value: Any) -> bytes | None:
+    match value:
+        case None | bytes():
+            return value
+        case str():
+            return value.encode()
+        case bool():
+            return b"\1" if value else b"\0"
+        case Int8():
+            return INT8.pack(value)
+        case _:
+            raise TypeError(f"{type(value).__name__} is not a parameter of a batch")
+
+
+def _results(pgconn: PGconn) -> PQGen[list[PGresult]]:
+    """One result for each command up to the sync, and that of the sync."""
+    while pgconn.flush():
+        ready = yield Wait.RW
+        if ready & Ready.R:
+            pgconn.consume_input()
+    results: list[PGresult] = []
+    while True:
+        while pgconn.is_busy():
+            ready = yield Wait.R
+            if ready:
+                pgconn.consume_input()
+        result = pgconn.get_result()
+        if result is None:
+            continue
+        results.append(result)
+        if result.status == ExecStatus.PIPELINE_SYNC:
+            return results
+
+
+def _rows(transformer: abc.Transformer, result: PGresult) -> list[Row]:
+    if result.status != ExecStatus.TUPLES_OK:
+        return []
+    transformer.set_pgresult(result)
+    return transformer.load_rows(0, result.ntuples, tuple)
