@@ -1,4 +1,15 @@
-"""The worker: claims jobs, runs their handlers, keeps their leases alive, reports how they ended.
+"""The worker: claims jobs, runs their handlers, extends their leases, reports how they ended.
+
+    worker        puts the parts together, starts and stops them (options, shutdown)
+    fetcher       claims jobs when there is room
+    runner        puts claimed jobs (run) into slots and has their handlers called (handler, threads, error_text)
+    watchdog      stops handlers at their timeout and when their lease is lost; stalls notices a blocked event loop
+    unmatched     gives back jobs that this code cannot run
+    reporter      reports starts and ends to the store, and logs them (joblog)
+    heartbeat     extends leases, in a thread of its own
+    housekeeping  the reaper, the worker's presence (records) and the queues' policies, in a thread of its own
+    pacing        when and how much of everything, pure; timing: the rules between times, pure
+    process       a worker that is the whole of its process: signals, and an end in time
 
 It knows the Store protocol and handlers, and nothing of what is behind the store. `leasemill.Worker` is the way in.
 """

@@ -9,7 +9,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping
-from enum import Enum, auto
 from typing import Any, Final
 
 from leasemill.errors import Unavailable
@@ -27,12 +26,6 @@ log = logging.getLogger("leasemill.worker")
 CLAIM_MOST: Final = 1_000
 POLL_S: Final = 1.0
 """How long to wait for a notification before claiming anyway."""
-
-
-class Wait(Enum):
-    ROOM = auto()
-    JOBS = auto()
-    TIME = auto()
 
 
 class Fetcher:
@@ -60,24 +53,28 @@ class Fetcher:
         self._times = times
         self._is_stopping = False
         self._must_claim = False
-        self._waiting: asyncio.Future[Any] | None = None
-        self._waits_for = Wait.TIME
+        self._waits_for_room: asyncio.Future[None] | None = None
+        self._waits_for_jobs: asyncio.Future[bool] | None = None
+        self._sleeps: asyncio.Future[None] | None = None
 
     def stop(self) -> None:
         """Claim no more; `run` returns when a claim under way has been answered."""
         self._is_stopping = True
-        if self._waiting is not None:
-            self._waiting.cancel()
+        self.room_changed()
+        self.wake()
+        if self._sleeps is not None:
+            self._sleeps.cancel()
 
     def room_changed(self) -> None:
-        if self._waiting is not None and self._waits_for is Wait.ROOM:
-            self._waiting.cancel()
+        waiter = self._waits_for_room
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
 
     def wake(self) -> None:
         """Something changed that may have made a job claimable: do not go on waiting."""
         self._must_claim = True
-        if self._waiting is not None and self._waits_for is Wait.JOBS:
-            self._waiting.cancel()
+        if self._waits_for_jobs is not None:
+            self._waits_for_jobs.cancel()
 
     async def run(self, runner: Runner) -> None:
         """Until it is stopped or, when draining, nothing is left to do."""
@@ -87,7 +84,8 @@ class Fetcher:
             while not self._is_stopping:
                 size = min(runner.room(), CLAIM_MOST)
                 if size == 0:
-                    await self._wait(Wait.ROOM, asyncio.get_running_loop().create_future())
+                    self._waits_for_room = asyncio.get_running_loop().create_future()
+                    await self._waits_for_room
                     continue
                 self._must_claim = False
                 had_nothing_left = runner.has_nothing_left
@@ -167,7 +165,9 @@ class Fetcher:
         if self._must_not_wait():
             return False
         waiting = asyncio.ensure_future(watch.wait_async(pacing.idle_s(due_in_us, POLL_S)))
-        await self._wait(Wait.JOBS, waiting)
+        self._waits_for_jobs = waiting
+        await _end_of(waiting)
+        self._waits_for_jobs = None
         if waiting.cancelled():
             return False
         try:
@@ -181,13 +181,14 @@ class Fetcher:
 
     async def _sleep(self, seconds: float) -> None:
         if seconds > 0 and not self._is_stopping:
-            await self._wait(Wait.TIME, asyncio.ensure_future(asyncio.sleep(seconds)))
+            self._sleeps = asyncio.ensure_future(asyncio.sleep(seconds))
+            await _end_of(self._sleeps)
+            self._sleeps = None
 
-    async def _wait(self, waits_for: Wait, future: asyncio.Future[Any]) -> None:
-        """Until the future is done, or cancelled because what is waited for is there."""
-        self._waiting, self._waits_for = future, waits_for
-        try:
-            await asyncio.wait([future])
-        finally:
-            self._waiting = None
-            future.cancel()
+
+async def _end_of(future: asyncio.Future[Any]) -> None:
+    """Wait until it is done or cancelled."""
+    try:
+        await asyncio.wait([future])
+    finally:
+        future.cancel()

@@ -46,6 +46,8 @@ class Run:
     lease: c.Lease
     job: JobType[..., Any] | None
     """None: this worker has no handler for it."""
+    handler: JobType[..., Any] = field(init=False)
+    """The job, where there is one."""
     sent_at: float
     """From when the lease counts: before the call that granted or last extended it was sent."""
     claimed_at: float = field(init=False)
@@ -77,15 +79,12 @@ class Run:
     _call: tuple[tuple[Any, ...], dict[str, Any]] | Exception = ((), {})
 
     def __post_init__(self) -> None:
+        if self.job is not None:
+            self.handler = self.job
         self.claimed_at = self.sent_at
         self.lease_s = self.lease.terms.lease_ttl_us / SECOND
         self.expires_at = self.lease.expires_at
         self.loss = LossSignal(held_until(self.sent_at, self.lease_s))
-
-    @property
-    def handler(self) -> JobType[..., Any]:
-        assert self.job is not None
-        return self.job
 
     @property
     def is_held(self) -> bool:
