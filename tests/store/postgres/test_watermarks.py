@@ -161,6 +161,33 @@ def test_a_job_that_commits_late_is_found_while_claims_go_on_and_find_others(
     # once a second there is a full look, whatever the claims find
 
 
+@rule("C1", "C4")
+def test_an_enqueue_that_waited_for_another_of_its_id_is_passed_by_no_claim(
+    store: PostgresStore, postgres_url: str, schema: str
+) -> None:
+    """The function takes the time before it waits, and holds no lock on ready until it has waited."""
+    enqueue = f"select {schema}.enqueue('{QUEUE}', 'k', id => 'late')".encode()
+
+    def run_for(seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            assert "late" not in run_some(store)
+            store.expire(10)
+
+    store.enqueue([JobSpec("early", QUEUE, "k")])
+    with calling(postgres_url) as first, calling(postgres_url) as second, ThreadPoolExecutor(1) as thread:
+        first.execute(enqueue)
+        waiting = thread.submit(second.execute, enqueue)
+        time.sleep(3.0)  # no time is published before that of the one that waits is old
+        run_for(1.0)
+        assert not waiting.done()
+        first.rollback()
+        waiting.result(LIMIT_S)
+        run_for(1.0)
+        second.commit()
+    assert [lease.job.id for lease in store.claim("w", [QUEUE], 100)] == ["late"]
+
+
 def released(store: PostgresStore, lease: c.Lease) -> None:
     store.release([c.ReleaseReport(lease.job.id, lease.token)])
 
