@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 
 from leasemill.kernel.ending import ended_jobs
 from leasemill.kernel.events import AnyEvent
-from leasemill.store.signal import Signal
+from leasemill.store.signal import Signal, SignalWatch
 
 
 class Ends:
@@ -67,20 +67,14 @@ class Ends:
         self._on_change()
 
 
-class EndWatch:
+class EndWatch(SignalWatch):
     """A store's Watch for the end of one job."""
 
     def __init__(self, ends: Ends, job_id: str) -> None:
         self.job_id = job_id
         self.signal = Signal()
         self._ends = ends
-        self._watch = self.signal.watch()
-
-    def wait(self, timeout_s: float) -> bool:
-        return self._watch.wait(timeout_s)
-
-    async def wait_async(self, timeout_s: float) -> bool:
-        return await self._watch.wait_async(timeout_s)
+        super().__init__(self.signal)
 
     def close(self) -> None:
         self._ends.leave(self)

@@ -1,4 +1,4 @@
-"""Where workers say that they are there: one small record each. Soft state, never in the log, safe to lose."""
+"""Where workers publish that they are running: one small record each. Soft state, never in the log, safe to lose."""
 
 from __future__ import annotations
 

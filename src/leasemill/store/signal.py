@@ -1,4 +1,4 @@
-"""A counter that threads and event loops can wait on: how a store tells its own process that something changed."""
+"""A counter that threads and event loops can wait on: how a store notifies its own process of a change."""
 
 from __future__ import annotations
 

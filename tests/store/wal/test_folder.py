@@ -452,10 +452,10 @@ def test_a_watch_may_have_any_descriptor(folder: Path) -> None:
     try:
         with FileStore(folder) as store, closing(store.watch(["q"])) as watch:
             assert isinstance(watch, FolderWatch)
-            heard = watch._ear._fd
-            assert heard is not None
-            watch._ear._fd = fcntl.fcntl(heard, fcntl.F_DUPFD_CLOEXEC, 1_500)
-            os.close(heard)
+            reported = watch._writes._fd
+            assert reported is not None
+            watch._writes._fd = fcntl.fcntl(reported, fcntl.F_DUPFD_CLOEXEC, 1_500)
+            os.close(reported)
             assert not watch.wait(0.001)
             store.enqueue([job("first")])
             assert watch.wait(30)

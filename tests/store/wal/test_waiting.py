@@ -9,7 +9,7 @@ import pytest
 
 from leasemill.api.handle import JobHandle
 from leasemill.store.base import Store
-from leasemill.store.wal import lookout, watch
+from leasemill.store.wal import waiters, watch
 from leasemill.store.wal.store import FileStore
 from leasemill.testing.rules import rule
 from tests.store.waiting import LONG_S, WaitingSuite, ack_next, in_process
@@ -22,14 +22,14 @@ class TestFile(WaitingSuite):
 
     @pytest.fixture
     def without_looking(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(lookout, "LOOK_EVERY_S", 3_600.0)
+        monkeypatch.setattr(waiters, "LOOK_EVERY_S", 3_600.0)
 
     def is_ready_to_be_woken(self, store: Store) -> bool:
-        return bool(cast(FileStore, store)._lookout.ends)
+        return bool(cast(FileStore, store)._waiters.ends)
 
     def is_left_behind(self, store: Store) -> bool:
-        found = cast(FileStore, store)._lookout
-        return bool(found.ends) or found._thread is not None or found._log_ear is not None
+        found = cast(FileStore, store)._waiters
+        return bool(found.ends) or found._thread is not None or found._log_writes is not None
 
     @pytest.fixture
     def without_reports_of_writes(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ replica      the state in this process, loaded and caught up
 batch        deciding a batch of calls under the lock
 maintenance  spare segments and snapshots, beside the calls
 pipeline     callers of one process share an append and a sync; ticket: one of their calls
-watch        learning that others wrote; lookout: for those who wait for a job's end or a cancellation
+watch        learning that others wrote; waiters: for those who wait for a job's end or a cancellation
 store        the Store
 inspect      looking at a log without touching it
 """

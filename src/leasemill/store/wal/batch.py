@@ -26,12 +26,12 @@ from leasemill.store.wal.clock import Machine
 from leasemill.store.wal.control import FULL, TAIL
 from leasemill.store.wal.disk import unavailable
 from leasemill.store.wal.log import LockTimeout, Log
-from leasemill.store.wal.lookout import Lookout
 from leasemill.store.wal.maintenance import Maintenance
 from leasemill.store.wal.options import FileOptions
 from leasemill.store.wal.reader import Superseded
 from leasemill.store.wal.replica import Replica
 from leasemill.store.wal.ticket import Ticket
+from leasemill.store.wal.waiters import FolderWaiters
 
 SUPERSEDED_TRIES: Final = 20
 PRUNE_EVERY_S: Final = 5.0
@@ -50,7 +50,7 @@ class BatchRunner:
         machine: Machine,
         clock: Clock | None,
         replica: Replica,
-        lookout: Lookout,
+        waiters: FolderWaiters,
         expiries: Expiries,
     ) -> None:
         self._path = path
@@ -58,7 +58,7 @@ class BatchRunner:
         self._machine = machine
         self._given_clock = clock
         self._replica = replica
-        self._lookout = lookout
+        self._waiters = waiters
         self._expiries = expiries
         self.maintenance = Maintenance(path, options)
         self._expired: list[c.Expiration] = []
@@ -168,11 +168,11 @@ class BatchRunner:
         if not events:
             return log.position
         position = log.append(events)
-        if self._lookout.ends.waiters:
-            self._lookout.ends.observe(events)
+        if self._waiters.ends.waiters:
+            self._waiters.ends.observe(events)
         for ticket in batch:
             if isinstance(ticket.command, c.Cancel) and cancels_a_run(state, events):
-                self._lookout.announce_cancellation()
+                self._waiters.announce_cancellation()
                 break
         return position
 
@@ -253,7 +253,7 @@ class BatchRunner:
         """Append what nobody asked for."""
         position = log.append(events)
         self._expired += self._expiries.found(state, events)
-        self._lookout.ends.observe(events)
+        self._waiters.ends.observe(events)
         return position
 
     def _prune(self, log: Log, state: State) -> list[AnyEvent]:

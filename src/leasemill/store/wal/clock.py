@@ -21,7 +21,7 @@ BOOT_CLOCK: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Machine(Protocol):
-    """What a machine tells of time."""
+    """A machine's clocks."""
 
     def boot_id(self) -> str: ...
     def since_boot_us(self) -> int: ...

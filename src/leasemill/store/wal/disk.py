@@ -57,7 +57,7 @@ class Disk(Protocol):
     def where(self) -> str: ...
     @property
     def identity(self) -> str:
-        """Tells the lock file from its copies."""
+        """Distinguishes the lock file from its copies."""
         ...
 
     @property
@@ -149,7 +149,7 @@ class RealDisk:
         return self._control
 
     def lock(self, timeout_s: float) -> None:
-        """Take the folder's lock; TimeoutError if somebody keeps it that long."""
+        """Take the folder's lock; TimeoutError if another holds it that long."""
         pause_s, waited_until = FIRST_PAUSE_S, None
         while True:
             try:
@@ -260,7 +260,7 @@ def _make_folder(path: Path) -> None:
 
 
 def refuse_network_file_system(path: Path, mounts: Path = Path("/proc/self/mountinfo")) -> None:
-    """Locks and syncs of network file systems are not to be trusted: refuse them where they can be told."""
+    """Locks and syncs of network file systems are not to be trusted: refuse them where they can be recognized."""
     kind = _file_system(path, mounts)
     if kind in NETWORK_FILE_SYSTEMS:
         raise Broken(
@@ -270,7 +270,7 @@ def refuse_network_file_system(path: Path, mounts: Path = Path("/proc/self/mount
 
 
 def _file_system(path: Path, mounts: Path) -> str | None:
-    """The type of the file system a path is on, where the system tells (Linux)."""
+    """The type of the file system a path is on, where the system reports it (Linux)."""
     try:
         lines = mounts.read_text().splitlines()
     except OSError:

@@ -48,7 +48,7 @@ class SegmentFacts(Struct, frozen=True):
     bytes_used: int
 
 
-class Facts(Struct, frozen=True):
+class LogFacts(Struct, frozen=True):
     """What a folder holds. `damage` is None, or what stopped the reading."""
 
     folder: str
@@ -142,7 +142,7 @@ class Examiner:
         self.damage = Damage(segment.name, byte, position, is_torn, what)
 
 
-def examine(folder: Path) -> Facts:
+def examine(folder: Path) -> LogFacts:
     """Read and replay everything; changes nothing."""
     examiner = Examiner(folder)
     try:
@@ -156,7 +156,7 @@ def examine(folder: Path) -> Facts:
                 if not broken and (snapshot is None or frame.position >= snapshot.position):
                     broken += _apply(state, event, frame)
         counted = totals(state)
-        return Facts(
+        return LogFacts(
             str(folder),
             examiner.manifest.format,
             examiner.manifest.generation,

@@ -53,7 +53,7 @@ class Manifest(Struct, frozen=True):
 
     @property
     def acquire_digest(self) -> int:
-        """Tells one list of acquire queues from another."""
+        """Differs when the list of acquire queues does."""
         listed = msgspec.json.encode(self.acquire_queues)
         return int.from_bytes(blake2b(listed, digest_size=8).digest(), "little")
 

@@ -1,4 +1,4 @@
-"""How a folder is kept, and what may stand in its URL: `file:PATH?option=value`."""
+"""The options of a folder, and its URL: `file:PATH?option=value`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from leasemill.errors import Invalid
 
 
 class FileOptions(Struct, frozen=True):
-    """How a folder is kept; the same for all its processes is best, but each may have its own."""
+    """Best the same for all processes of a folder, but each may have its own."""
 
     segment_bytes: int = 16 * 1024 * 1024
     snapshot_bytes: int = 64 * 1024 * 1024
@@ -34,7 +34,7 @@ def parse_folder_url(url: str) -> tuple[Path, FileOptions]:
         rest = place.removeprefix("//")
         if not rest.startswith("/"):
             raise Invalid(
-                f"{url!r}: between // and the next / stands a machine's name; write file:{rest} for a path from the "
+                f"{url!r}: between // and the next / is a machine's name; write file:{rest} for a path from the "
                 f"working directory, file:///{rest.removeprefix('./')} for one from the root"
             )
         place = rest

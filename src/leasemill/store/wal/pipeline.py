@@ -51,7 +51,9 @@ class Pipeline:
         except BaseException:
             self._abandon(ticket)
             raise
-        return ticket.outcome()
+        if ticket.error is not None:
+            raise ticket.error
+        return ticket.answer
 
     async def arun(self, ticket: Ticket) -> Any:
         future = ticket.for_loop()
@@ -63,7 +65,9 @@ class Pipeline:
         if leads:
             self._wake_loop_leader()
         await future
-        return ticket.outcome()
+        if ticket.error is not None:
+            raise ticket.error
+        return ticket.answer
 
     def close(self) -> None:
         """End the thread that leads for event loops; another starts if one of them calls again."""

@@ -71,8 +71,8 @@ def read_snapshot(disk: Disk, snapshot: Snapshot) -> tuple[State, int]:
     file = disk.open(snapshot.name)
     try:
         frames = _frames(file, f"{snapshot.name} in {disk.where}")
-        kept, count, latest_at = _decode_head(next(frames).body)
-        state = restore(kept, (job for frame in frames for job in _decode_jobs(frame.body)))
+        head, count, latest_at = _decode_head(next(frames).body)
+        state = restore(head, (job for frame in frames for job in _decode_jobs(frame.body)))
     finally:
         file.close()
     if len(state.jobs) != count:

@@ -22,11 +22,11 @@ from leasemill.store.sources import Clock, Entropy
 from leasemill.store.wal.batch import BatchRunner
 from leasemill.store.wal.clock import Machine, RealMachine
 from leasemill.store.wal.disk import Disk, unavailable
-from leasemill.store.wal.lookout import Lookout
 from leasemill.store.wal.options import FileOptions, parse_folder_url
 from leasemill.store.wal.pipeline import Pipeline
 from leasemill.store.wal.replica import Replica
 from leasemill.store.wal.ticket import Ticket
+from leasemill.store.wal.waiters import FolderWaiters
 from leasemill.store.wal.watch import FolderWatch
 
 AnswerT = TypeVar("AnswerT")
@@ -50,9 +50,9 @@ class FileStore(Store):
         self.name = f"file:{self._path.absolute()}"
         options, machine = options or FileOptions(), machine or RealMachine()
         self.presence = FolderPresence(self._path, machine.since_boot_us)
-        self._lookout = Lookout(self._path, self._catch_up)
-        self._replica = Replica(self._path, options, machine, disk, self._lookout.ends)
-        self._runner = BatchRunner(self._path, options, machine, clock, self._replica, self._lookout, self.expiries)
+        self._waiters = FolderWaiters(self._path, self._catch_up)
+        self._replica = Replica(self._path, options, machine, disk, self._waiters.ends)
+        self._runner = BatchRunner(self._path, options, machine, clock, self._replica, self._waiters, self.expiries)
         self._pipeline = Pipeline(self._runner.run, f"leasemill {self._path}")
         try:
             self._replica.open(may_found=True)
@@ -72,14 +72,14 @@ class FileStore(Store):
         return FolderWatch(self._path, self._pipeline, c.DueIn(tuple(queues)))
 
     def watch_end(self, job_id: str) -> Watch:
-        return self._lookout.ends.watch(job_id)
+        return self._waiters.ends.watch(job_id)
 
     def watch_cancellations(self, wake: Callable[[], None]) -> Subscription:
-        return self._lookout.cancellations.call(wake)
+        return self._waiters.cancellations.call(wake)
 
     def close(self) -> None:
         self._runner.is_closed = True
-        self._lookout.close()
+        self._waiters.close()
         with suppress(Unavailable):
             self._pipeline.run(Ticket(c.GetTotals()))  # closes the log when no other caller uses it
         self._pipeline.close()
@@ -90,12 +90,12 @@ class FileStore(Store):
         try:
             self._pipeline.run(Ticket(None, is_durable=False))
         except LeasemillError:
-            self._lookout.ends.notify_all()  # they will learn why from their own call
+            self._waiters.ends.notify_all()  # they will learn why from their own call
 
     def after_fork(self) -> None:
         """W12: a child has its own locks and descriptors; the parent's are closed, and nothing is unlocked."""
         self._pipeline.reset()
-        self._lookout.reset()
+        self._waiters.reset()
         self._runner.maintenance.reset()
         self._replica.close()
 

@@ -66,11 +66,6 @@ class Ticket:
         own.__cause__ = error.__cause__
         self.error = own
 
-    def outcome(self) -> Any:
-        if self.error is not None:
-            raise self.error
-        return self.answer
-
 
 def weigh(command: Any) -> int:
     """Readings and what is not a command weigh nothing."""
@@ -95,7 +90,7 @@ def _claim(it: c.Claim) -> int:
 
 
 def _commit(it: c.Commit) -> int:
-    return ITEM_BYTES + _texts(it.token) + len(it.result or b"") + _payloads(it.followups)
+    return ITEM_BYTES + CHARACTER_BYTES * len(it.token) + len(it.result or b"") + _payloads(it.followups)
 
 
 def _ack(it: c.Ack) -> int:

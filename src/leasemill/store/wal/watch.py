@@ -1,4 +1,4 @@
-"""Learning that somebody wrote to the folder: the system tells (inotify); where it does not, a look now and then."""
+"""Learning that somebody wrote to the folder: by inotify; where there is none, by looking every 10 ms."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ LOOK_EVERY_S: Final = 0.01
 LONGEST_POLL_MS: Final = 24 * 3_600 * 1_000
 
 
-class Ear:
-    """Hears writes to a folder's files, or to one file, from the moment it is made."""
+class Inotify:
+    """Reports writes to a folder's files, or to one file, from the moment it is made."""
 
     def __init__(self, path: Path, events: int = IN_MODIFY | IN_MOVED_TO) -> None:
         self._fd = _inotify(path, events)
 
     @property
     def fd(self) -> int | None:
-        """Readable when something was written; None where the system does not tell."""
+        """Readable when something was written; None where the system does not report it."""
         return self._fd
 
-    def forget(self) -> None:
-        """Let go of what was heard so far."""
+    def drain(self) -> None:
+        """Drop what was reported so far."""
         if self._fd is None:
             return
         try:
@@ -71,14 +71,14 @@ class FolderWatch:
     """A store's Watch: wakes when, after a write of anybody's or when its time has come, a job is due."""
 
     def __init__(self, path: Path, pipeline: Pipeline, question: DueIn) -> None:
-        self._ear = Ear(path)
+        self._writes = Inotify(path)
         self._pipeline = pipeline
         self._question = question
 
     def wait(self, timeout_s: float) -> bool:
         until = time.monotonic() + timeout_s
         while True:
-            self._ear.forget()
+            self._writes.drain()
             ticket = Ticket(self._question, is_durable=False)
             with suppress(Unavailable):
                 self._pipeline.run(ticket)
@@ -90,7 +90,7 @@ class FolderWatch:
     async def wait_async(self, timeout_s: float) -> bool:
         until = time.monotonic() + timeout_s
         while True:
-            self._ear.forget()
+            self._writes.drain()
             ticket = Ticket(self._question, is_durable=False)
             with suppress(Unavailable):
                 await self._pipeline.arun(ticket)
@@ -100,36 +100,36 @@ class FolderWatch:
             await self._pause_async(min(left_s, due_in_s))
 
     def _pause(self, pause_s: float) -> None:
-        if self._ear.fd is None:
+        if self._writes.fd is None:
             time.sleep(min(pause_s, LOOK_EVERY_S))
         else:
             poll = select.poll()  # select() takes no descriptor above 1,023
-            poll.register(self._ear.fd, select.POLLIN)
+            poll.register(self._writes.fd, select.POLLIN)
             poll.poll(min(math.ceil(pause_s * 1_000), LONGEST_POLL_MS))
 
     async def _pause_async(self, pause_s: float) -> None:
-        if self._ear.fd is None:
+        if self._writes.fd is None:
             await asyncio.sleep(min(pause_s, LOOK_EVERY_S))
             return
         loop = asyncio.get_running_loop()
-        heard = loop.create_future()
-        loop.add_reader(self._ear.fd, _hear, heard)
+        written = loop.create_future()
+        loop.add_reader(self._writes.fd, _resolve, written)
         try:
-            await asyncio.wait((heard,), timeout=pause_s)
+            await asyncio.wait((written,), timeout=pause_s)
         finally:
-            loop.remove_reader(self._ear.fd)
+            loop.remove_reader(self._writes.fd)
 
     def close(self) -> None:
-        self._ear.close()
+        self._writes.close()
 
 
-def _hear(heard: asyncio.Future[None]) -> None:
-    if not heard.done():
-        heard.set_result(None)
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 def _due_in_s(ticket: Ticket) -> float:
-    """Now, if the store could not tell: whoever waits will learn why from the verbs."""
+    """Now, if the store could not answer: whoever waits learns why from its next call."""
     if ticket.error is not None:
         return 0.0
     return math.inf if ticket.answer is None else ticket.answer / SECOND
