@@ -18,20 +18,23 @@ def operations_of_a_script(seed: int, folder: Path) -> int:
     return sum(scene.machine.operations.values())
 
 
-def _scripted(seed: int, folder: Path, crash_at: int | None = None, *, loses_power: bool = False) -> Scene:
+def _scripted(seed: int, folder: Path, crash_at: int | None = None, *, steps_after: int = STEPS) -> Scene:
+    """The script, to its end or to so many steps after the crash."""
     scene = Scene(seed, folder, segment_bytes=SEGMENT_BYTES)
     if crash_at is not None:
         scene.machine.crash_at(crash_at)
     for _ in range(STEPS):
         scene.step()
-        if scene.crashes and loses_power:
-            break
+        if scene.crashes:
+            if steps_after == 0:
+                break
+            steps_after -= 1
     return scene
 
 
-def crash_at(seed: int, folder: Path, count: int) -> None:
+def crash_at(seed: int, folder: Path, count: int, *, steps_after: int = STEPS) -> None:
     """One process dies at an operation, the other goes on, then the power goes."""
-    scene = _scripted(seed, folder, count)
+    scene = _scripted(seed, folder, count, steps_after=steps_after)
     if not scene.crashes:
         raise Lost(f"there is no operation {count}")
     scene.look(1)
@@ -43,7 +46,7 @@ def crash_at(seed: int, folder: Path, count: int) -> None:
 
 def lose_power_at(seed: int, folder: Path, count: int, luck: int) -> None:
     """The power goes at an operation."""
-    scene = _scripted(seed, folder, count, loses_power=True)
+    scene = _scripted(seed, folder, count, steps_after=0)
     scene.source.seed(f"{seed} {count} {luck}")
     scene.lose_power()
     scene.steps(10)

@@ -61,7 +61,7 @@ def test_a_process_may_die_at_any_operation(tmp_path: Path) -> None:
     operations = simulations.operations_of_a_script(1, tmp_path)
     assert operations > 300
     for count in range(1, operations + 1, 7):
-        simulations.crash_at(1, tmp_path, count)
+        simulations.crash_at(1, tmp_path, count, steps_after=30)
 
 
 @rule("W1", "W3", "W4", "W6", "W8")

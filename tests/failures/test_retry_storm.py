@@ -19,7 +19,7 @@ from tests.failures.support import FailingMachine, replace, without
 JOBS = 300
 RETRIES = 6
 WINDOW_US = SECOND // 10
-MOST_CALLS = 5 * JOBS * (1 + RETRIES)
+MOST_CALLS = 2 * JOBS * (1 + RETRIES)
 
 
 def enqueue_all(harness: Harness) -> None:

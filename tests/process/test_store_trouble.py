@@ -27,7 +27,8 @@ def test_a_worker_outlives_the_removal_of_its_folder(scene: Scene) -> None:
     scene.await_began(handle, worker)
     scene.still_works()
 
-    shutil.rmtree(scene.folder / "jobs")
+    (scene.folder / "jobs").rename(scene.folder / "removed")  # at once: the worker may be writing to it
+    shutil.rmtree(scene.folder / "removed")
     scene.open_gate("go on")
     wait_until(lambda: not scene.trail.unfinished("only"), "the handler to learn that it lost its job")
     assert scene.trail.marks("committed", job=handle.id) == [], "a commit that nobody keeps is none"

@@ -147,7 +147,7 @@ def _numbers(ranges: tuple[tuple[int, int], ...]) -> set[int]:
 
 @rule("N12", "N8", "N9", "N10", "N11")
 def test_it_does_as_the_document_says() -> None:
-    run_state_machine_as_test(SideBySide, settings=settings(max_examples=4 * EXAMPLES))
+    run_state_machine_as_test(SideBySide, settings=settings(max_examples=2 * EXAMPLES))
 
 
 # The comparison itself: a mistake must be found out -------------------------------------------------------------

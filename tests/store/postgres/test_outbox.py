@@ -9,8 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -593,27 +591,6 @@ async def test_rule_020_052_a_worker_that_dies_is_logged_counted_and_its_jobs_re
 
 
 # The example and the page ----------------------------------------------------------------------------------------
-
-
-def test_the_example_is_right_to_the_cent_although_its_worker_is_killed() -> None:
-    """As `python shop.py` does it, on a server of its own that really syncs."""
-    done = subprocess.run(
-        [
-            sys.executable,
-            str(ROOT / "examples" / "outbox" / "shop.py"),
-            "--orders",
-            "80",
-            "--kills",
-            "4",
-            "--seed",
-            "7",
-        ],
-        capture_output=True,
-        text=True,
-        timeout=110,
-        check=False,
-    )
-    assert (done.returncode, done.stdout.splitlines()[-1:]) == (0, ["the ledger is right to the cent"]), done
 
 
 def test_the_page_has_every_rule_of_the_document_and_each_has_its_test() -> None:
