@@ -179,7 +179,7 @@ def _acquire_where_enqueue_is_used(state: State) -> None:
 BREAKS: list[tuple[Callable[[State], None], str]] = [
     (_misplace, "not where its id"),
     (_lose_from_listing, "not where its id"),
-    (_lie_about_state, "its executions say"),
+    (_lie_about_state, "its executions imply"),
     (_live_twice, "has 2 live leases"),
     (_lease_and_ready, "is ready with 1 live leases"),
     (_commit_twice, "committed 2 times"),
@@ -194,7 +194,7 @@ BREAKS: list[tuple[Callable[[State], None], str]] = [
     (_wrong_head, "not its first job as head"),
     (_miscount_waiting, "counts 7 waiting"),
     (_leased_behind_head, "leased job behind its head"),
-    (_idle_lane, "idle and still kept"),
+    (_idle_lane, "idle and still there"),
     (_offset_ended_and_waiting, "both ended and waiting"),
     (_ranges_touch, "not apart"),
     (_miscount, "queue queue counts"),
@@ -211,7 +211,7 @@ BREAKS: list[tuple[Callable[[State], None], str]] = [
 
 @rule("X2", "X4", "N1", "I3", "I7")
 @pytest.mark.parametrize(("break_it", "sentence"), BREAKS, ids=lambda value: getattr(value, "__name__", "").strip("_"))
-def test_a_broken_state_is_told_from_a_sound_one(break_it: Callable[[State], None], sentence: str) -> None:
+def test_a_broken_state_is_distinguished_from_a_sound_one(break_it: Callable[[State], None], sentence: str) -> None:
     state = sound_state()
     break_it(state)
     found = violations(state)

@@ -253,7 +253,7 @@ class World:
         self.run(c.SetPolicy(self.choose.one_of((*QUEUES, OFFSET_QUEUE)), policy, "ada", "why"))
 
     def read(self) -> None:
-        """Looking changes nothing, and twins tell the same."""
+        """Looking changes nothing, and twins read the same."""
         before = digest(self.state)
         questions: tuple[c.Command[Any], ...] = (
             c.ListJobs(self._some_filter(), self.choose.number(1, 4)),

@@ -38,7 +38,7 @@ def expire_one(job: Job, execution: Execution, now: int) -> tuple[AnyEvent, JobS
 
 
 def blocks_lane(job: Job, terms: Terms) -> bool:
-    """N5: whether the job keeps its lane to itself when it fails for good."""
+    """N5: whether the job blocks its lane when it fails for good."""
     return job.spec.lane is not None and terms.on_failure is OnFailure.BLOCK
 
 

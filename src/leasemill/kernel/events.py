@@ -1,6 +1,6 @@
 """Everything that can happen, as facts. State changes by applying these and in no other way.
 
-An event carries all that was decided, drawn or measured (tokens, fences, times, outcomes), so that applying it never
+An event carries everything that was chosen, drawn or measured (tokens, fences, times), so that applying it never
 decides, draws or measures again. The numbers are the events' names in stored logs: never reuse one.
 """
 

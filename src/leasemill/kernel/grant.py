@@ -38,7 +38,7 @@ def grant(
 
 
 def lease(job: Job, granted: LeaseGranted | Execution, leased_at: int) -> Lease:
-    """The lease of a grant that is being decided, or of an execution that is live."""
+    """The lease of a grant that is not applied yet, or of an execution that is live."""
     return Lease(
         job.spec,
         granted.token,

@@ -30,7 +30,7 @@ class LaneImage(Struct, frozen=True, array_like=True):
 
 
 class Image(Struct, frozen=True, array_like=True):
-    """All of a state that is not a job; with the jobs in order, all there is to keep."""
+    """All of a state that is not a job; with the jobs in order, all there is."""
 
     seq: int
     fence: int
@@ -66,14 +66,14 @@ def restore(image: Image, jobs: Iterable[Job]) -> State:
     state = State()
     state.seq, state.fence = image.seq, image.fence
     state.actions.extend(image.actions)
-    for kept in image.queues:
-        queue = state.queue(kept.name)
-        queue.mode, queue.is_paused, queue.policy = kept.mode, kept.is_paused, kept.policy
-    for kept_lane in image.lanes:
-        lane = state.lanes[kept_lane.queue, kept_lane.lane] = Lane()
-        lane.finished = Ranges(kept_lane.finished) if kept_lane.finished else None
-        lane.failed = Ranges(kept_lane.failed) if kept_lane.failed else None
-        lane.last_finished = kept_lane.last_finished
+    for one in image.queues:
+        queue = state.queue(one.name)
+        queue.mode, queue.is_paused, queue.policy = one.mode, one.is_paused, one.policy
+    for lane_image in image.lanes:
+        lane = state.lanes[lane_image.queue, lane_image.lane] = Lane()
+        lane.finished = Ranges(lane_image.finished) if lane_image.finished else None
+        lane.failed = Ranges(lane_image.failed) if lane_image.failed else None
+        lane.last_finished = lane_image.last_finished
     for job in jobs:
         _place(state, job)
     return state
@@ -92,7 +92,7 @@ def _place(state: State, job: Job) -> None:
     """Put a restored job where it belongs; jobs come in the order of their sequence numbers."""
     spec = job.spec
     if job.is_cancelled:
-        job.state = CANCELLED  # images of format 1 before this state existed say DEAD
+        job.state = CANCELLED  # images of format 1 from before this state existed have DEAD
     state.queue(spec.queue).counts[job.state] += 1
     state.jobs[spec.id] = job
     state.listing.add(job)

@@ -37,9 +37,9 @@ def _of_jobs(state: State) -> Iterator[str]:
         committed = [execution for execution in job.executions if execution.committed_at is not None]
         attempts = [execution.attempt for execution in job.executions]
         if job.spec.id != job_id or state.listing.get(job.seq) is not job:
-            yield f"job {job_id} is not where its id and sequence number say"
+            yield f"job {job_id} is not found by its id and seq"
         if job.state is not derived_state(job):
-            yield f"job {job_id} is {job.state}, its executions say {derived_state(job)}"
+            yield f"job {job_id} is {job.state}, its executions imply {derived_state(job)}"
         if len(live) > 1 or (live and live[-1] is not job.executions[-1]):
             yield f"job {job_id} has {len(live)} live leases"
         if (job.state is JobState.LEASED) != bool(live):
@@ -96,7 +96,7 @@ def _of_lanes(state: State) -> Iterator[str]:
             yield f"lane {key} has a leased job behind its head"
     for key, lane in state.lanes.items():
         if key not in members and (lane.head is not None or not (lane.finished or lane.failed)):
-            yield f"lane {key} is idle and still kept"
+            yield f"lane {key} is idle and still there"
         yield from _of_offsets(key, lane, members.get(key, []))
 
 

@@ -105,7 +105,7 @@ def leave_lane(state: State, job: Job, at: int) -> None:
 
 
 def finish_offset(state: State, job: Job) -> None:
-    """N10: the offset goes into the lane's ranges; of its jobs only the latest is kept, to know a repeated ack."""
+    """N10: the offset goes into the lane's ranges; of its jobs only the latest stays, to recognise a repeated ack."""
     spec = job.spec
     assert spec.lane is not None and spec.offset is not None
     lane = state.lanes[spec.queue, spec.lane]

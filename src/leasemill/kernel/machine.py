@@ -35,8 +35,9 @@ from leasemill.kernel.verbs import (
 
 AnswerT = TypeVar("AnswerT")
 OutcomeT = TypeVar("OutcomeT")
+Events: TypeAlias = list[AnyEvent]
 Decide: TypeAlias = Callable[[State, Any, int], Decision[Any]]
-Run: TypeAlias = Callable[[State, Any, int, Do], Any]
+Run: TypeAlias = Callable[[State, Any, int, Events], Any]
 
 
 class Rules(NamedTuple):
@@ -48,18 +49,55 @@ class Rules(NamedTuple):
 
 def _once(decide: Decide) -> Run:
     """The command is one decision."""
-    return lambda state, command, now, do: do(decide(state, command, now))
+
+    def run(state: State, command: Any, now: int, events: Events) -> Any:
+        made, outcome = decide(state, command, now)
+        for event in made:
+            APPLIERS[type(event)](state, event)
+        events += made
+        return outcome
+
+    return run
 
 
-def _each(items: str, decide: Decide) -> Run:
-    """E6: one decision for each of the command's items; an item sees what those before it did."""
-    return lambda state, command, now, do: [do(decide(state, item, now)) for item in getattr(command, items)]
+def _each(items: str, decide: Decide, refuse: Callable[[State, Any], None] | None = None) -> Run:
+    """E6: one decision for each of the command's items; an item sees what those before it did. `refuse` comes first."""
+
+    def run(state: State, command: Any, now: int, events: Events) -> list[Any]:
+        if refuse is not None:
+            refuse(state, command)
+        outcomes: list[Any] = []
+        for item in getattr(command, items):
+            made, outcome = decide(state, item, now)
+            for event in made:
+                APPLIERS[type(event)](state, event)
+            events += made
+            outcomes.append(outcome)
+        return outcomes
+
+    return run
+
+
+def _steps(steps: Callable[[State, Any, int, Do], Any]) -> Run:
+    """The command is several decisions, each on the state that the one before it left."""
+
+    def run(state: State, command: Any, now: int, events: Events) -> Any:
+        def do(decision: Decision[OutcomeT]) -> OutcomeT:
+            made, outcome = decision
+            for event in made:
+                APPLIERS[type(event)](state, event)
+            events.extend(made)
+            return outcome
+
+        return steps(state, command, now, do)
+
+    return run
 
 
 VERBS: Final[dict[type, Rules]] = {
-    c.Enqueue: Rules(enqueue.check, enqueue.run),
-    c.Claim: Rules(claim.check, claim.run),
-    c.Acquire: Rules(acquire.check, acquire.run),
+    c.Enqueue: Rules(enqueue.check, _each("jobs", enqueue.decide, enqueue.refuse)),
+    c.Claim: Rules(claim.check, _steps(claim.steps)),
+    c.Acquire: Rules(acquire.check, _steps(acquire.steps)),
     c.Start: Rules(start.check, _each("reports", start.decide)),
     c.Extend: Rules(extend.check, _each("leases", extend.decide)),
     c.Commit: Rules(commit.check, _once(commit.decide)),
@@ -67,7 +105,7 @@ VERBS: Final[dict[type, Rules]] = {
     c.Nack: Rules(nack.check, _each("reports", nack.decide)),
     c.Release: Rules(release.check, _each("reports", release.decide)),
     c.Expire: Rules(limits.check_limit, _once(expire.decide)),
-    c.Cancel: Rules(cancel.check, cancel.run),
+    c.Cancel: Rules(cancel.check, _steps(cancel.steps)),
     c.Redrive: Rules(redrive.check, _once(redrive.decide)),
     c.Purge: Rules(purge.check_purge, _once(purge.decide_purge)),
     c.Prune: Rules(purge.check_prune, _once(purge.decide_prune)),
@@ -107,21 +145,14 @@ def check(command: c.Command[Any]) -> None:
         rules.check(command)
 
 
-def run(state: State, command: c.Command[AnswerT], now: int) -> tuple[list[AnyEvent], AnswerT]:
+def run(state: State, command: c.Command[AnswerT], now: int) -> tuple[Events, AnswerT]:
     """Carry out a command; returns the events, which have been applied, and the answer for the caller."""
-    events: list[AnyEvent] = []
+    events: Events = []
     rules = VERBS.get(type(command))
     if rules is None:
         answer: AnswerT = read.ANSWERS[type(command)](state, command, now)
-        return events, answer
-
-    def do(decision: Decision[OutcomeT]) -> OutcomeT:
-        for event in decision[0]:
-            APPLIERS[type(event)](state, event)
-            events.append(event)
-        return decision[1]
-
-    answer = rules.run(state, command, now, do)
+    else:
+        answer = rules.run(state, command, now, events)
     return events, answer
 
 

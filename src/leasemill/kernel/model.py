@@ -1,7 +1,7 @@
-"""The nouns of the contract: jobs, executions, policies, and what is kept of them.
+"""The nouns of the contract: jobs, executions, policies, and the records of what happened to them.
 
 Pure data. Instants are integer microseconds since the Unix epoch, durations integer microseconds whose names
-end in `_us`; the kernel never asks what time it is. `Job` and `Execution` are changed by `kernel.state` alone.
+end in `_us`; the kernel never asks what time it is. `Job` and `Execution` change only when an event is applied.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ MILLISECOND: Final = 1_000
 SECOND: Final = 1_000_000
 
 NEVER: Final = 2**63 - 1
-"""The `expires_at` of a lease that time does not end (leases of acquire queues, unless a time is asked for)."""
+"""The `expires_at` of a lease that does not expire: of acquire queues, by default."""
 
 EXECUTIONS_KEPT: Final = 100
 """Executions kept per job: the first and the latest others."""
 
 REFUSALS_KEPT: Final = 100
-"""Refusals recorded per job; later ones are answered but not recorded."""
+"""Refusals recorded per job; later ones are returned but not recorded."""
 
 ACTIONS_KEPT: Final = 1_000
 """Operator actions kept for the audit trail."""
@@ -140,7 +140,7 @@ class JobSpec(Struct, frozen=True, array_like=True, gc=False):
 
 
 class KeptFailure(Struct, frozen=True, array_like=True, gc=False):
-    """The latest failure reported with the lease kept, so that its repeat is known."""
+    """The latest failure reported without giving up the lease, to recognise its repeat."""
 
     report_id: str
     retries: int
@@ -172,7 +172,7 @@ class Execution(Struct, array_like=True, gc=False):
 
 
 class Refusal(Struct, frozen=True, array_like=True, gc=False):
-    """A report that came too late, kept as evidence."""
+    """A report that came too late, recorded as evidence."""
 
     verb: Verb
     token: str
@@ -192,7 +192,7 @@ class Cancellation(Struct, frozen=True, array_like=True, gc=False):
 
 
 class Job(Struct, array_like=True, gc=False):
-    """A job as it stands. `state` is `derived_state` of the rest, kept at hand."""
+    """A job as it stands. `state` is `derived_state` of the rest, stored so that nobody computes it."""
 
     spec: JobSpec
     seq: int
@@ -210,7 +210,7 @@ class Job(Struct, array_like=True, gc=False):
     blocks_lane: bool = False
     redriven_attempt: int | None = None
     cancellation: Cancellation | None = None
-    """The latest one; kept when the job is redriven."""
+    """The latest one; a redrive leaves it."""
 
 
 class Action(Struct, frozen=True, array_like=True, gc=False):

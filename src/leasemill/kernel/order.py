@@ -1,6 +1,6 @@
 """The two orders in which the kernel finds jobs: by time, and by sequence.
 
-Derived indexes: `kernel.state` keeps them, `kernel.decide` and `kernel.read` look. No operation walks all entries.
+Derived indexes: `kernel.state` updates them, the verbs and `kernel.read` look. No operation reads all entries.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ CHUNK_BITS: Final = 10
 
 
 class TimeOrder(Generic[T]):
-    """Items by (at, number), found in order from the earliest.
+    """Items by (at, key), found in order from the earliest.
 
     What arrives in order, as nearly everything does, waits in a queue; the rest in a heap. An item that leaves from
     the middle stays behind as a dead entry until it comes to the front or dead entries outnumber the live ones;
-    `alive` tells them apart. The front of both parts is always alive.
+    `alive` distinguishes them. The front of both parts is always alive.
     """
 
     __slots__ = ("_alive", "_dead", "_heap", "_queue")
@@ -39,26 +39,26 @@ class TimeOrder(Generic[T]):
     def __len__(self) -> int:
         return len(self._queue) + len(self._heap) - self._dead
 
-    def push(self, at: int, number: int, item: T, in_order: bool = True) -> None:
+    def push(self, at: int, key: int, item: T, in_order: bool = True) -> None:
         """Add an item; `in_order` is False for one that would make later ones wait (a far future)."""
         queue = self._queue
         if in_order and queue:
             last = queue[-1]
-            in_order = at > last[0] or (at == last[0] and number > last[1])
+            in_order = at > last[0] or (at == last[0] and key > last[1])
         if in_order:
-            queue.append((at, number, item))
+            queue.append((at, key, item))
         else:
-            heappush(self._heap, (at, number, item))
+            heappush(self._heap, (at, key, item))
 
-    def remove(self, at: int, number: int) -> None:
+    def remove(self, at: int, key: int) -> None:
         """Take out the entry pushed with these keys; its item must already fail `alive`."""
         queue, heap = self._queue, self._heap
-        if queue and queue[0][1] == number and queue[0][0] == at:
+        if queue and queue[0][1] == key and queue[0][0] == at:
             queue.popleft()
             while queue and not self._alive(queue[0]):
                 queue.popleft()
                 self._dead -= 1
-        elif heap and heap[0][1] == number and heap[0][0] == at:
+        elif heap and heap[0][1] == key and heap[0][0] == at:
             heappop(heap)
             while heap and not self._alive(heap[0]):
                 heappop(heap)
@@ -101,7 +101,7 @@ def _keys(entry: tuple[int, int, object]) -> tuple[int, int]:
 
 
 def _ascending(heap: list[tuple[int, int, T]]) -> Iterator[tuple[int, int, T]]:
-    """A heap's entries in order, without changing it: a walk from the root, only as far as it is read."""
+    """A heap's entries in order, without changing it, computed only as far as they are read."""
     frontier = [(heap[0][0], heap[0][1], 0)]
     while frontier:
         _, _, index = heappop(frontier)
@@ -163,15 +163,15 @@ class SequenceOrder:
         first = bisect_left(self._chunk_numbers, (seq + 1) >> CHUNK_BITS)
         for number in islice(self._chunk_numbers, first, None):
             chunk = self._chunks[number]
-            for position in sorted(chunk):
-                if position > seq:
-                    yield chunk[position]
+            for one in sorted(chunk):
+                if one > seq:
+                    yield chunk[one]
 
     def before(self, seq: int) -> Iterator[Job]:
         """Jobs with a lower sequence number, the highest first."""
         end = bisect_left(self._chunk_numbers, (seq >> CHUNK_BITS) + 1)
         for index in range(end - 1, -1, -1):
             chunk = self._chunks[self._chunk_numbers[index]]
-            for position in sorted(chunk, reverse=True):
-                if position < seq:
-                    yield chunk[position]
+            for one in sorted(chunk, reverse=True):
+                if one < seq:
+                    yield chunk[one]

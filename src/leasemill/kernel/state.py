@@ -58,9 +58,9 @@ class Queue:
 
 
 class Lane:
-    """One lane: its head, and the sequence numbers of those that wait behind it.
+    """One lane: its head, and the seq of each job that waits behind it.
 
-    A number whose job is gone, ended or moved to the tail is skipped when its turn comes.
+    A seq whose job is gone, ended or moved to the tail is skipped when its turn comes.
     """
 
     __slots__ = ("failed", "finished", "head", "last_finished", "waiting", "waiting_count")

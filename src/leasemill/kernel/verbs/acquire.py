@@ -97,7 +97,7 @@ def check(command: Acquire) -> None:
         check_range("offset", request.offset, 0, LARGEST_OFFSET)
 
 
-def run(state: State, command: Acquire, now: int, do: Do) -> list[AcquireOutcome]:
+def steps(state: State, command: Acquire, now: int, do: Do) -> list[AcquireOutcome]:
     for name in {request.queue for request in command.requests}:
         _check_queue(state, name)
     for request in command.requests:

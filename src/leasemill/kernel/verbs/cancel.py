@@ -50,7 +50,7 @@ def check(command: Cancel) -> None:
     check_operator(command)
 
 
-def run(state: State, command: Cancel, now: int, do: Do) -> list[CancelOutcome]:
+def steps(state: State, command: Cancel, now: int, do: Do) -> list[CancelOutcome]:
     return [do(decide(state, job_id, command, now)) for job_id in command.job_ids]
 
 

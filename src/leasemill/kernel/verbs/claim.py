@@ -49,7 +49,7 @@ def check(command: Claim) -> None:
         check_policy(policy)
 
 
-def run(state: State, command: Claim, now: int, do: Do) -> list[Lease]:
+def steps(state: State, command: Claim, now: int, do: Do) -> list[Lease]:
     for name in command.queues:
         _check_queue(state, name)
     leases = do(decide(state, command, now))

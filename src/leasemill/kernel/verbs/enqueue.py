@@ -8,7 +8,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from leasemill.errors import Invalid, QueueRefused
-from leasemill.kernel.command import Command, Decision, Do
+from leasemill.kernel.command import Command, Decision
 from leasemill.kernel.events import JobEnqueued
 from leasemill.kernel.lanes import join_lane
 from leasemill.kernel.limits import (
@@ -83,10 +83,9 @@ def check_job(job: JobSpec) -> None:
     check_policy(job.policy)
 
 
-def run(state: State, command: Enqueue, now: int, do: Do) -> list[EnqueueOutcome]:
+def refuse(state: State, command: Enqueue) -> None:
     for name in {job.queue for job in command.jobs}:
         check_queue(state, name)
-    return [do(decide(state, job, now)) for job in command.jobs]
 
 
 def check_queue(state: State, name: str) -> None:
