@@ -177,8 +177,8 @@ def _acquire_where_enqueue_is_used(state: State) -> None:
 
 
 BREAKS: list[tuple[Callable[[State], None], str]] = [
-    (_misplace, "not where its id"),
-    (_lose_from_listing, "not where its id"),
+    (_misplace, "not found by its id"),
+    (_lose_from_listing, "not found by its id"),
     (_lie_about_state, "its executions imply"),
     (_live_twice, "has 2 live leases"),
     (_lease_and_ready, "is ready with 1 live leases"),

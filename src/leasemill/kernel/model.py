@@ -17,6 +17,9 @@ SECOND: Final = 1_000_000
 NEVER: Final = 2**63 - 1
 """The `expires_at` of a lease that does not expire: of acquire queues, by default."""
 
+TIMEOUT_LEASES: Final = 3
+"""A timeout that nobody set is this many leases."""
+
 EXECUTIONS_KEPT: Final = 100
 """Executions kept per job: the first and the latest others."""
 
@@ -117,7 +120,7 @@ class Terms(Struct, frozen=True, array_like=True, gc=False):
 
     max_retries: int = 3
     lease_ttl_us: int = 30 * SECOND
-    timeout_us: int = 90 * SECOND
+    timeout_us: int = TIMEOUT_LEASES * lease_ttl_us
     max_expirations: int = 5
     backoff_base_us: int = 500 * MILLISECOND
     backoff_cap_us: int = 30 * SECOND

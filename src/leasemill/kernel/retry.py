@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from leasemill.kernel.model import NEVER, Job, Policy, Terms
+from leasemill.kernel.model import NEVER, TIMEOUT_LEASES, Job, Policy, Terms
 
 DEFAULTS: Final = Terms()
 NO_POLICY: Final = Policy()
-TIMEOUT_LEASES: Final = 3
 LONGEST_EXPONENT: Final = 49
-"""From here on every base but nothing is above the longest cap there may be."""
+"""From here on every base above 0 exceeds the longest cap there may be."""
 
 
 def settle(job: Policy | None, queue: Policy | None, kind: Policy | None) -> Terms:
@@ -30,7 +29,7 @@ def settle(job: Policy | None, queue: Policy | None, kind: Policy | None) -> Ter
 
 
 def settle_acquired(job: Policy | None, queue: Policy | None) -> Terms:
-    """N9: an acquired lease ends by time only where somebody asked for a time."""
+    """N9: an acquired lease expires only where a policy sets its length."""
     terms = settle(job, queue, None)
     if any(policy is not None and policy.lease_ttl_us is not None for policy in (job, queue)):
         return terms

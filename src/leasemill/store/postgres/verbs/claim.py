@@ -7,8 +7,8 @@ from typing import Any, Final, NamedTuple
 
 from leasemill.errors import QueueRefused
 from leasemill.kernel import commands as c
-from leasemill.kernel.model import JobSpec, QueueMode
-from leasemill.kernel.retry import DEFAULTS, NO_POLICY, TIMEOUT_LEASES
+from leasemill.kernel.model import TIMEOUT_LEASES, JobSpec, QueueMode
+from leasemill.kernel.retry import DEFAULTS, NO_POLICY
 from leasemill.store.postgres.database import Database, Held, advisory_key
 from leasemill.store.postgres.exact.rows import policy_of, policy_text, terms_numbers, terms_of
 from leasemill.store.postgres.positions import Look
