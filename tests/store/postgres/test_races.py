@@ -255,7 +255,7 @@ def test_requests_are_kept_while_they_have_leases_and_can_be_made_anew(
     with PostgresStore(postgres_url, clock=clock) as store:
 
         def forget() -> int:
-            return store._pool.run(store._forget_requests)
+            return store._pool.run(store._maintenance.retention.forget_requests)
 
         store.enqueue([JobSpec(f"j{n}", "q", "k") for n in range(5)])
         first = store.claim("w", ["q"], 2, request_id="first")

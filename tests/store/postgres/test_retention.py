@@ -13,8 +13,9 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec, JobState, Policy
 from leasemill.store.base import Store
 from leasemill.store.memory import MemoryStore
+from leasemill.store.postgres import retention
 from leasemill.store.postgres.admin.check import check, rebuild
-from leasemill.store.postgres.store import RETENTION_EVERY_S, PostgresStore
+from leasemill.store.postgres.store import PostgresStore
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.rules import rule
 from tests.store.postgres.conftest import with_option
@@ -109,7 +110,7 @@ def test_what_retention_goes_by_is_found_wrong_and_made_anew(
 def test_whoever_expires_forgets_old_jobs_and_old_requests_now_and_then(
     postgres_url: str, schema: str, admin: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("leasemill.store.postgres.store.RETENTION_BATCH", 2)
+    monkeypatch.setattr("leasemill.store.postgres.retention.BATCH", 2)
     with PostgresStore(with_option(postgres_url, "retain_count=3")) as store:
         store.enqueue([JobSpec(f"j{n}", "q", "k") for n in range(6)])
         for _ in range(5):
@@ -118,7 +119,7 @@ def test_whoever_expires_forgets_old_jobs_and_old_requests_now_and_then(
         admin.execute(f"update {schema}.requests set forget_at = 0".encode())
         store.expire()
         assert len(left(store)) == 6
-        store._retained_at_s = -RETENTION_EVERY_S
+        store._maintenance.retention._ran_at_s = -retention.EVERY_S
         store.expire()
         assert left(store) == ["j2", "j3", "j4", "j5"]
         assert admin.execute(f"select id from {schema}.requests".encode()).fetchall() == [("held",)]

@@ -42,7 +42,7 @@ def moved_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def store(postgres_url: str) -> Iterator[PostgresStore]:
     with PostgresStore(postgres_url) as opened:
-        opened._watermarks._checked_at_s = time.monotonic()
+        opened._maintenance.watermarks._checked_at_s = time.monotonic()
         yield opened
 
 
@@ -341,7 +341,7 @@ def test_jobs_that_come_in_every_way_while_watermarks_move_are_all_found_soon(
     def work(seed: int) -> None:
         draw, deadline = random.Random(seed), ends_at + LIMIT_S
         with PostgresStore(postgres_url) as own:
-            own._watermarks._checked_at_s = time.monotonic()
+            own._maintenance.watermarks._checked_at_s = time.monotonic()
             while time.monotonic() < deadline:
                 if produced.is_set() and len(done) == len(ids):
                     return

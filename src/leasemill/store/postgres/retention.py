@@ -1,10 +1,68 @@
-"""Retention: who forgets jobs that succeeded is alone with it."""
+"""Retention (O7): jobs that succeeded long ago, or beyond a number, are forgotten, and requests without leases."""
 
 from __future__ import annotations
 
+import time
+from typing import Final
+
+from leasemill.errors import Unavailable
+from leasemill.kernel import commands as c
 from leasemill.store.postgres.database import Database
 from leasemill.store.postgres.wire.arrays import int8
-from leasemill.store.postgres.wire.connections import Connection
+from leasemill.store.postgres.wire.connections import LOGGER, Connection, Connections
+from leasemill.store.postgres.wire.url import PostgresOptions
+
+EVERY_S: Final = 30.0
+LONGEST_S: Final = 5.0
+BATCH: Final = 2_000
+
+
+class Retention:
+    """Of one store."""
+
+    def __init__(self, connections: Connections, database: Database, options: PostgresOptions) -> None:
+        self._connections = connections
+        self._database = database
+        self._options = options
+        self._ran_at_s = time.monotonic()
+
+    def prune(self, command: c.Prune, *, waits: bool) -> int:
+        """How many were forgotten. Without `waits` none, if another is at it."""
+        given = {"before": int8(command.before), "keep": int8(command.keep), "limit": int8(command.limit)}
+
+        def work(connection: Connection) -> int:
+            with connection.transaction():
+                if not lock_retention(self._database, connection, waits=waits):
+                    return 0
+                (count,) = self._database.one(connection, "prune", given)
+            self._database.all(connection, "tally", {})
+            return int(count)
+
+        return self._connections.run(work, is_repeatable=False)
+
+    def run(self) -> None:
+        """Now and then; left to the next round where another is at it."""
+        if time.monotonic() - self._ran_at_s < EVERY_S:
+            return
+        self._ran_at_s = time.monotonic()
+        try:
+            self._run_for(LONGEST_S)
+        except Unavailable as error:
+            LOGGER.warning("retention postponed: %s", error)
+
+    def _run_for(self, seconds: float) -> None:
+        (now,) = self._connections.run(lambda connection: self._database.one(connection, "clock", {}))
+        before = now - int(self._options.retain_for_s * 1_000_000)
+        prune = c.Prune(before, self._options.retain_count, BATCH)
+        until_s = time.monotonic() + seconds
+        while self.prune(prune, waits=False) == BATCH and time.monotonic() < until_s:
+            pass
+        while self._connections.run(self.forget_requests) == BATCH and time.monotonic() < until_s:
+            pass
+
+    def forget_requests(self, connection: Connection) -> int:
+        (count,) = self._database.one(connection, "forget_requests", {"limit": int8(BATCH)})
+        return int(count)
 
 
 def lock_retention(database: Database, connection: Connection, *, waits: bool = True) -> bool:

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar, cast
 
 from msgspec.structs import replace
 
-from leasemill.errors import Refused, Unavailable
+from leasemill.errors import Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.machine import check
 from leasemill.kernel.model import ENDED_STATES, EXECUTIONS_KEPT, JobSpec
@@ -22,19 +22,18 @@ from leasemill.kernel.verbs.acquire import offset_id
 from leasemill.kernel.verbs.redrive import redriven_states
 from leasemill.store.base import Store, Watch
 from leasemill.store.ends import Subscription
-from leasemill.store.postgres import admission, reading, retention
-from leasemill.store.postgres.admin.migrate import applied, migrate, migrations
+from leasemill.store.postgres import reading
+from leasemill.store.postgres.admin.migrate import require
 from leasemill.store.postgres.database import Database
-from leasemill.store.postgres.exact.decide import Concern, decide, decide_found
+from leasemill.store.postgres.exact.decide import Concern, decide
+from leasemill.store.postgres.maintenance import Maintenance
 from leasemill.store.postgres.presence import PostgresPresence
 from leasemill.store.postgres.transactions.block import PostgresBlock
 from leasemill.store.postgres.transactions.messages import Messages
 from leasemill.store.postgres.transactions.using import BoundStore
 from leasemill.store.postgres.verbs import ack, claim, commit, enqueue, extend, nack, release, start
-from leasemill.store.postgres.watermarks import Watermarks
-from leasemill.store.postgres.wire.arrays import int8
 from leasemill.store.postgres.wire.commit_connections import CommitConnections
-from leasemill.store.postgres.wire.connections import LOGGER, Connection, Connections, Moved
+from leasemill.store.postgres.wire.connections import Connection, Connections, Moved
 from leasemill.store.postgres.wire.listen import Listener
 from leasemill.store.postgres.wire.notify import Notifier
 from leasemill.store.postgres.wire.statements import Statements
@@ -50,9 +49,6 @@ ReportT = TypeVar("ReportT", c.StartReport, c.LeaseRef, c.AckReport, c.NackRepor
 FastPath = Callable[[Database, Connection, Sequence[Any]], Mapping[str, Any]]
 
 REPORTS_AT_ONCE: Final = 1_000
-RETENTION_EVERY_S: Final = 30.0
-RETENTION_BATCH: Final = 2_000
-LONGEST_RETENTION_S: Final = 5.0
 CLOSE_S: Final = 1.0
 """How long closing waits for calls under way: a server that is silent keeps no process from ending."""
 EACH_ONCE: Final = 2
@@ -75,12 +71,13 @@ class PostgresStore(Store):
         self._notifier = Notifier(self._database.channel, self._notify)
         self._listener = Listener(self._pool.connect, self._database, self._signal, is_enabled=self._options.listen)
         self._threads = Threads(self._options.pool_size, "leasemill-postgres")
-        self._retained_at_s = time.monotonic()
         self._has_arrived = False
-        self._watermarks = Watermarks(self._database)
+        self._maintenance = Maintenance(self._pool, self._database, self._options, self._wake)
         self._is_closed = False
         try:
-            self._pool.run(self._check_schema)
+            self._pool.run(
+                lambda connection: require(connection, self._options.schema, auto_migrate=self._options.auto_migrate)
+            )
         except BaseException:
             self.close()
             raise
@@ -199,14 +196,14 @@ class PostgresStore(Store):
         if not database.claim_queues.issuperset(command.queues):
             self._pool.run(lambda connection: claim.check_claim_queues(database, connection, command.queues))
         if self._has_arrived:  # the claim before this one saw them
-            self._admit()
+            self._maintenance.admit()
         claimed = self._claimed(command)
-        if not claimed.leases and self._found_more(claimed, command.limit):
+        if not claimed.leases and self._maintenance.found_more(claimed, command.limit):
             claimed = self._claimed(command)
         self._has_arrived = claimed.has_arrived
         many = [lease for lease in claimed.leases if lease.attempt > EXECUTIONS_KEPT]
         if many:
-            self._pool.run(lambda connection: claim.trim(database, connection, many))
+            self._maintenance.trim(many)
         return claimed.leases
 
     def _claimed(self, command: c.Claim) -> claim.Claimed:
@@ -218,22 +215,6 @@ class PostgresStore(Store):
             return claim.claim(self._database, connection, command, is_repeat=tries > 1)
 
         return self._pool.run(work, is_repeatable=command.request_id is not None)
-
-    def _found_more(self, claimed: claim.Claimed, limit: int) -> bool:
-        """L7: what a claim that was granted nothing saw: expired leases are recorded, arrivals admitted."""
-        if claimed.expired_from is not None:
-            self._expired(limit, claimed.expired_from)
-        if claimed.has_arrived:
-            self._pool.run(lambda connection: admission.admit_or_wait(self._database, connection))
-        self._pool.run(self._watermarks.move)
-        return claimed.has_arrived or claimed.expired_from is not None
-
-    def _admit(self) -> None:
-        """Arrivals are durable: an admission that fails is left to the next claim."""
-        try:
-            self._pool.run(lambda connection: admission.admit_now(self._database, connection))
-        except Unavailable as error:
-            LOGGER.warning("admission to lanes postponed: %s", error)
 
     def _do_start(self, command: c.Start) -> list[c.StartOutcome]:
         return self._reported(command.reports, start.start, c.Start)
@@ -311,38 +292,15 @@ class PostgresStore(Store):
 
         answer = self._pool.run(work)
         if any(followup.lane is not None for followup in command.followups):
-            self._admit()
+            self._maintenance.admit()
         self._signal.notify()
         return answer
 
     # Decided by the kernel
 
     def _do_expire(self, command: c.Expire) -> list[c.Expiration]:
-        """With what else is done now and then: whoever runs the reaper admits and forgets."""
-        answer = self._expired(command.limit, self._database.expiry_position.from_at())
-        self._admit()
+        answer = self._maintenance.run(command.limit)
         self._signal.notify()
-        self._move_watermarks()
-        self._retain()
-        return answer
-
-    def _move_watermarks(self) -> None:
-        try:
-            self._pool.run(self._watermarks.keep)
-        except Unavailable as error:
-            LOGGER.warning("watermarks not moved: %s", error)
-
-    def _expired(self, limit: int, from_at: int) -> list[c.Expiration]:
-        """L7. Jobs whose rows somebody has locked are left for the next time."""
-        database = self._database
-
-        def work(connection: Connection) -> list[c.Expiration]:
-            given = {"from_at": int8(from_at), "limit": int8(limit)}
-            return decide_found(database, connection, c.Expire(limit), "expired", given)
-
-        answer = self._pool.run(work)
-        if answer:
-            self._wake()
         return answer
 
     def _do_acquire(self, command: c.Acquire) -> list[c.AcquireOutcome]:
@@ -386,44 +344,7 @@ class PostgresStore(Store):
         return answer
 
     def _do_prune(self, command: c.Prune) -> int:
-        return self._pruned(command, waits=True)
-
-    def _pruned(self, command: c.Prune, *, waits: bool) -> int:
-        given = {"before": int8(command.before), "keep": int8(command.keep), "limit": int8(command.limit)}
-
-        def work(connection: Connection) -> int:
-            with connection.transaction():
-                if not retention.lock_retention(self._database, connection, waits=waits):
-                    return 0
-                (count,) = self._database.one(connection, "prune", given)
-            self._database.all(connection, "tally", {})
-            return int(count)
-
-        return self._pool.run(work, is_repeatable=False)
-
-    def _retain(self) -> None:
-        """O7, now and then, by whoever runs the reaper; left to the next round where another is at it."""
-        if time.monotonic() - self._retained_at_s < RETENTION_EVERY_S:
-            return
-        self._retained_at_s = time.monotonic()
-        try:
-            self._retain_for(LONGEST_RETENTION_S)
-        except Unavailable as error:
-            LOGGER.warning("retention postponed: %s", error)
-
-    def _retain_for(self, seconds: float) -> None:
-        (now,) = self._pool.run(lambda connection: self._database.one(connection, "clock", {}))
-        before = now - int(self._options.retain_for_s * 1_000_000)
-        prune = c.Prune(before, self._options.retain_count, RETENTION_BATCH)
-        until_s = time.monotonic() + seconds
-        while self._pruned(prune, waits=False) == RETENTION_BATCH and time.monotonic() < until_s:
-            pass
-        while self._pool.run(self._forget_requests) == RETENTION_BATCH and time.monotonic() < until_s:
-            pass
-
-    def _forget_requests(self, connection: Connection) -> int:
-        (count,) = self._database.one(connection, "forget_requests", {"limit": int8(RETENTION_BATCH)})
-        return int(count)
+        return self._maintenance.retention.prune(command, waits=True)
 
     # Reading
 
@@ -439,20 +360,6 @@ class PostgresStore(Store):
     def _notify(self) -> None:
         channel = self._database.channel
         self._pool.run(lambda connection: connection.execute("select pg_notify(%s, '')", [channel]))
-
-    def _check_schema(self, connection: Connection) -> None:
-        schema = self._options.schema
-        wanted = migrations()[-1].version
-        known = applied(connection, schema)
-        if self._options.auto_migrate and wanted not in known:
-            migrate(connection, schema)
-        elif not known:
-            raise Refused(f"the schema {schema!r} has no Leasemill tables: run leasemill db migrate, then try again")
-        elif wanted not in known:
-            raise Refused(
-                f"the schema {schema!r} is at version {known[-1]}, this Leasemill needs {wanted}: "
-                "run leasemill db migrate, then try again"
-            )
 
 
 _HANDLERS: Final[dict[type, Callable[[PostgresStore, Any], Any]]] = {

@@ -9,6 +9,7 @@ import psycopg
 from msgspec import Struct
 from psycopg import sql
 
+from leasemill.errors import Refused
 from leasemill.store.postgres.wire.statements import check_schema, statement
 
 FOLDER: Final = Path(__file__).parent / "schema"
@@ -61,3 +62,18 @@ def migrate(connection: psycopg.Connection[Any], schema: str) -> list[Migration]
                 [one.version, one.name],
             )
     return missing
+
+
+def require(connection: psycopg.Connection[Any], schema: str, *, auto_migrate: bool) -> None:
+    """Refuses a schema that this version cannot work with, or brings it up to date."""
+    wanted = migrations()[-1].version
+    known = applied(connection, schema)
+    if auto_migrate and wanted not in known:
+        migrate(connection, schema)
+    elif not known:
+        raise Refused(f"the schema {schema!r} has no Leasemill tables: run leasemill db migrate, then try again")
+    elif wanted not in known:
+        raise Refused(
+            f"the schema {schema!r} is at version {known[-1]}, this Leasemill needs {wanted}: "
+            "run leasemill db migrate, then try again"
+        )

@@ -1,0 +1,84 @@
+"""What a store does beside its verbs: expiry, admission, watermarks, retention.
+
+The reaper's call does all of it. A claim that was granted something does none of it before it returns; one that was
+granted nothing does what may give it a job (L7).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from leasemill.errors import Unavailable
+from leasemill.kernel import commands as c
+from leasemill.store.postgres import admission
+from leasemill.store.postgres.database import Database
+from leasemill.store.postgres.exact.decide import decide_found
+from leasemill.store.postgres.retention import Retention
+from leasemill.store.postgres.verbs import claim
+from leasemill.store.postgres.watermarks import Watermarks
+from leasemill.store.postgres.wire.arrays import int8
+from leasemill.store.postgres.wire.connections import LOGGER, Connection, Connections
+from leasemill.store.postgres.wire.url import PostgresOptions
+
+
+class Maintenance:
+    """Of one store. `wake`: called when jobs may have become claimable."""
+
+    def __init__(
+        self, connections: Connections, database: Database, options: PostgresOptions, wake: Callable[[], None]
+    ) -> None:
+        self._connections = connections
+        self._database = database
+        self._wake = wake
+        self.watermarks = Watermarks(database)
+        self.retention = Retention(connections, database, options)
+
+    def run(self, limit: int) -> list[c.Expiration]:
+        """The reaper's call."""
+        expired = self.expire(limit, self._database.expiry_position.from_at())
+        self.admit()
+        self._move(self.watermarks.keep)
+        self.retention.run()
+        return expired
+
+    def found_more(self, claimed: claim.Claimed, limit: int) -> bool:
+        """After a claim that was granted nothing: whether it is worth another try."""
+        if claimed.expired_from is not None:
+            self.expire(limit, claimed.expired_from)
+        if claimed.has_arrived:
+            self._connections.run(lambda connection: admission.admit_or_wait(self._database, connection))
+        if self.watermarks.are_due:
+            self._move(self.watermarks.move)
+        return claimed.has_arrived or claimed.expired_from is not None
+
+    def expire(self, limit: int, from_at: int) -> list[c.Expiration]:
+        """L7. Jobs whose rows somebody has locked are left for the next time."""
+
+        def work(connection: Connection) -> list[c.Expiration]:
+            given = {"from_at": int8(from_at), "limit": int8(limit)}
+            return decide_found(self._database, connection, c.Expire(limit), "expired", given)
+
+        expired = self._connections.run(work)
+        if expired:
+            self._wake()
+        return expired
+
+    def admit(self) -> None:
+        """Arrivals are durable: an admission that fails is left to the next claim."""
+        try:
+            self._connections.run(lambda connection: admission.admit_now(self._database, connection))
+        except Unavailable as error:
+            LOGGER.warning("admission to lanes postponed: %s", error)
+
+    def trim(self, leases: Sequence[c.Lease]) -> None:
+        """I8: executions beyond those that are kept go. That it failed keeps no claim from returning its leases."""
+        try:
+            self._connections.run(lambda connection: claim.trim(self._database, connection, leases))
+        except Unavailable as error:
+            LOGGER.warning("old executions not trimmed: %s", error)
+
+    def _move(self, move: Callable[[Connection], None]) -> None:
+        try:
+            self._connections.run(move)
+        except Unavailable as error:
+            LOGGER.warning("watermarks not moved: %s", error)
