@@ -49,7 +49,7 @@ def test_records_come_by_worker_id(presence: Presence) -> None:
     assert presence.records() == [("a", b"1", 0.0), ("b", b"2", 0.0)]
 
 
-def test_removing_tells_whether_there_was_one(presence: Presence) -> None:
+def test_removing_returns_whether_there_was_one(presence: Presence) -> None:
     presence.publish("a", b"1")
     assert presence.remove("a")
     assert not presence.remove("a")
@@ -88,7 +88,7 @@ def test_a_file_of_another_version_is_not_read(tmp_path: Path, time: StillTime) 
     assert presence.records() == [("a", b"1", 0.0)]
 
 
-def test_worker_ids_that_begin_alike_are_told_apart_however_long(presence: Presence) -> None:
+def test_worker_ids_that_begin_alike_are_distinguished_however_long(presence: Presence) -> None:
     ids = sorted(f"{'ö' * 190}-{number}" for number in range(3))
     for worker_id in ids:
         presence.publish(worker_id, worker_id.encode())

@@ -209,7 +209,7 @@ def holder(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @rule("W11")
-def test_who_waits_for_a_stopped_process_is_told_its_number(folder: Path, holder: subprocess.Popen[bytes]) -> None:
+def test_an_error_names_the_stopped_process_that_holds_the_lock(folder: Path, holder: subprocess.Popen[bytes]) -> None:
     with pytest.raises(Unavailable, match=rf"process {holder.pid} has held the lock .* continue or end it"):
         FileStore(folder, options=FileOptions(lock_timeout_s=0.05)).enqueue([job("no")])
     holder.kill()
@@ -333,7 +333,7 @@ def test_a_path_that_is_a_file_is_refused(tmp_path: Path) -> None:
         FileStore(tmp_path / "file")
 
 
-def test_what_the_system_refuses_while_opening_is_told_with_the_path(tmp_path: Path) -> None:
+def test_what_the_system_refuses_while_opening_is_reported_with_the_path(tmp_path: Path) -> None:
     (tmp_path / "jobs" / "lock").mkdir(parents=True)
     with pytest.raises(Unavailable, match=r"jobs: Is a directory; check the disk and the folder"):
         FileStore(tmp_path / "jobs")
@@ -464,7 +464,7 @@ def test_a_watch_may_have_any_descriptor(folder: Path) -> None:
 
 
 @rule("W4")
-def test_a_copy_of_a_folder_in_use_is_looked_at_anew(folder: Path, tmp_path: Path) -> None:
+def test_a_copy_of_a_folder_in_use_is_looked_at_again(folder: Path, tmp_path: Path) -> None:
     clock = ManualClock()
     with FileStore(folder, options=SMALL, clock=clock) as store:
         store.enqueue([job("first")])
@@ -477,7 +477,7 @@ def test_a_copy_of_a_folder_in_use_is_looked_at_anew(folder: Path, tmp_path: Pat
         assert store.job("other") is None
 
 
-def test_a_control_page_that_was_wiped_is_made_anew(folder: Path) -> None:
+def test_a_control_page_that_was_wiped_is_made_again(folder: Path) -> None:
     with FileStore(folder, options=SMALL) as store, FileStore(folder, options=SMALL) as other:
         store.enqueue([job("first")])
         other.enqueue([job("second")])

@@ -57,7 +57,7 @@ def test_snapshot_and_tail_give_the_state_of_all_events(tmp_path: Path, seed: in
 
 
 @rule("W8")
-def test_a_reader_whose_segment_is_gone_begins_anew_from_the_snapshot(tmp_path: Path) -> None:
+def test_a_reader_whose_segment_is_gone_begins_again_from_the_snapshot(tmp_path: Path) -> None:
     machine, clock, source = SimulatedMachine(), ManualClock(), random.Random(1)
     writer, reader = (open_simulated(machine, tmp_path, clock, segment_bytes=2048) for _ in range(2))
     writer.enqueue([job("first")])

@@ -30,14 +30,13 @@ from leasemill.store.wal.maintenance import Maintenance
 from leasemill.store.wal.options import FileOptions
 from leasemill.store.wal.reader import Superseded
 from leasemill.store.wal.replica import Replica
-from leasemill.store.wal.ticket import Ticket
+from leasemill.store.wal.ticket import READS, Ticket
 from leasemill.store.wal.waiters import FolderWaiters
 
 SUPERSEDED_TRIES: Final = 20
 PRUNE_EVERY_S: Final = 5.0
 PRUNE_BATCH: Final = 2_000
 EXPIRE_BATCH: Final = 1_000
-READS: Final = (c.GetJob, c.ListJobs, c.ListQueues, c.GetLane, c.ListLanes, c.ListActions, c.GetTotals, c.DueIn)
 
 
 class BatchRunner:
