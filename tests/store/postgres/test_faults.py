@@ -179,3 +179,19 @@ def test_behind_a_pooler_nothing_is_prepared(
         prepared = store._pool.run(lambda own: own.execute("select count(*) from pg_prepared_statements").fetchone())
         assert prepared == (0,)
         assert store._commits._prepare_threshold is None
+
+
+def test_a_connection_stuck_in_a_pipeline_is_replaced(postgres_url: str) -> None:
+    """As when its session ends under one: psycopg cannot leave it, and does not know yet that it is closed."""
+    used: list[Any] = []
+
+    def work(connection: connections.Connection) -> int:
+        used.append(connection)
+        if len(used) == 1:
+            connection.pgconn.enter_pipeline_mode()
+            raise psycopg.OperationalError("cannot exit pipeline mode while busy")
+        return 7
+
+    with PostgresStore(postgres_url) as store:
+        assert store._pool.run(work) == 7
+        assert used[0].closed

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import psycopg
 from psycopg import errors
+from psycopg.pq import PipelineStatus
 
 from leasemill.errors import Broken, LeasemillError, Refused, Unavailable
 
@@ -58,8 +59,12 @@ def meaning(error: psycopg.Error, schema: str) -> LeasemillError:
 
 
 def is_lost(error: psycopg.Error, connection: psycopg.BaseConnection[Any]) -> bool:
-    """Whether nothing more will be heard on it; what was sent last may have happened."""
-    return connection.closed or isinstance(error, GONE)
+    """Whether nothing more will be heard on it; what was sent last may have happened.
+
+    A session that ends under a pipeline leaves it open: its connection is not known to be closed yet.
+    """
+    is_stuck = connection.pgconn.pipeline_status != PipelineStatus.OFF
+    return connection.closed or is_stuck or isinstance(error, GONE)
 
 
 def not_reached(error: psycopg.Error) -> Unavailable:
