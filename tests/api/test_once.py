@@ -362,12 +362,12 @@ def test_what_is_no_connection_of_a_driver_is_refused() -> None:
 def test_every_style_of_parameters_is_spoken(
     bank: Callable[..., sqlite3.Connection], monkeypatch: pytest.MonkeyPatch, style: str, expected: str
 ) -> None:
-    said: list[tuple[str, Any]] = []
+    statements: list[tuple[str, Any]] = []
     guard = once(bank())
     monkeypatch.setattr(sqlite3, "paramstyle", style)
-    monkeypatch.setattr(Once, "_execute", lambda _self, statement, values=None: said.append((statement, values)))
+    monkeypatch.setattr(Once, "_execute", lambda _self, statement, values=None: statements.append((statement, values)))
     assert guard._put_guard()
-    statement, values = said[-1]
+    statement, values = statements[-1]
     assert statement.endswith(expected)
     by_name = {"job": "job", "effect": "pay", "fence": 1}
     assert values == (by_name if style in {"named", "pyformat"} else ("job", "pay", 1))
@@ -385,18 +385,18 @@ def test_every_style_of_parameters_is_spoken(
     ],
 )
 def test_the_headers_carry_the_job_and_the_fence(app: App, job_id: str, effect: str | None, key: str) -> None:
-    told: list[dict[str, str]] = []
+    headers: list[dict[str, str]] = []
 
     @app.job
     def call(ctx: Context) -> None:
-        told.append(ctx.http_headers(effect))
+        headers.append(ctx.http_headers(effect))
         if ctx.attempt == 1:
             raise ConnectionError("no answer")
 
     with in_memory(app) as clock:
         call.options(job_id=job_id).enqueue()
         drain(app, clock)
-    assert told == [{"Idempotency-Key": key, "Leasemill-Fence": fence} for fence in ("1", "2")]
+    assert headers == [{"Idempotency-Key": key, "Leasemill-Fence": fence} for fence in ("1", "2")]
 
 
 def test_a_key_is_never_longer_than_services_take() -> None:

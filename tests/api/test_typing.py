@@ -1,4 +1,4 @@
-"""What the types say: right calls pass mypy, wrong calls do not."""
+"""Types: right calls pass mypy, wrong calls do not."""
 
 from __future__ import annotations
 

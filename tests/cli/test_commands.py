@@ -51,7 +51,7 @@ def leasemill(*arguments: str) -> Result:
     return CliRunner().invoke(main, list(arguments))
 
 
-def told(*arguments: str) -> object:
+def result_of(*arguments: str) -> object:
     result = leasemill(*arguments)
     assert result.exit_code == 0, result.output
     return json.loads(result.output)
@@ -78,7 +78,7 @@ def test_every_command_explains_itself(command: str) -> None:
 def test_a_job_goes_from_the_shell_through_a_worker_to_its_record() -> None:
     job_id = enqueue("send", "--args", '{"to": "ann", "copies": 3}')
     drain()
-    shown = told("jobs", "show", job_id, "--json")
+    shown = result_of("jobs", "show", job_id, "--json")
     assert isinstance(shown, dict)
     assert shown["state"] == "succeeded"
     assert shown["result"] == 6
@@ -90,7 +90,7 @@ def test_a_job_goes_from_the_shell_through_a_worker_to_its_record() -> None:
 
 def test_the_same_id_and_content_again_is_a_duplicate_and_other_content_a_conflict() -> None:
     enqueue("send", "--args", '{"to": "ann"}', "--id", "one")
-    again = told("enqueue", "cli_tasks:app", "send", "--args", '{"to": "ann"}', "--id", "one", "--json")
+    again = result_of("enqueue", "cli_tasks:app", "send", "--args", '{"to": "ann"}', "--id", "one", "--json")
     assert again == {"id": "one", "kind": "send", "queue": "mail", "is_duplicate": True}
     conflict = leasemill("enqueue", "cli_tasks:app", "send", "--args", '{"to": "bob"}', "--id", "one")
     assert conflict.exit_code == 1
@@ -145,10 +145,10 @@ def test_jobs_are_listed_by_what_is_asked_for() -> None:
     ids = [enqueue("send", "--args", json.dumps({"to": name})) for name in ("ann", "bob", "nobody")]
     other = enqueue("crunch", "--args", '{"number": 1}')
     drain()
-    failed = told("jobs", "list", "--state", "failed", "--json")
+    failed = result_of("jobs", "list", "--state", "failed", "--json")
     assert isinstance(failed, dict)
     assert [(job["id"], job["error"].partition(" ")[2]) for job in failed["jobs"]] == [(ids[2], "no such mailbox")]
-    slow = told("jobs", "list", "--queue", "slow", "--json")
+    slow = result_of("jobs", "list", "--queue", "slow", "--json")
     assert isinstance(slow, dict)
     assert [job["id"] for job in slow["jobs"]] == [other]
     assert "no such mailbox" in leasemill("jobs", "list").output
@@ -157,9 +157,9 @@ def test_jobs_are_listed_by_what_is_asked_for() -> None:
 @pytest.mark.parametrize(("order", "step"), [((), -1), (("--oldest-first",), 1)])
 def test_jobs_are_listed_newest_first_or_oldest_first_page_by_page(order: tuple[str, ...], step: int) -> None:
     ids = [enqueue("send", "--args", json.dumps({"to": name})) for name in ("ann", "bob", "cy", "dan")]
-    first = told("jobs", "list", *order, "--limit", "3", "--json")
+    first = result_of("jobs", "list", *order, "--limit", "3", "--json")
     assert isinstance(first, dict)
-    rest = told("jobs", "list", *order, "--cursor", str(first["cursor"]), "--json")
+    rest = result_of("jobs", "list", *order, "--cursor", str(first["cursor"]), "--json")
     assert isinstance(rest, dict)
     assert [job["id"] for job in first["jobs"] + rest["jobs"]] == ids[::step]
     assert rest["cursor"] is None
@@ -173,7 +173,7 @@ def test_a_job_that_is_not_due_is_shown_as_scheduled() -> None:
     rows = [line.split() for line in leasemill("jobs", "list").stdout.splitlines()[1:]]
     assert [row[:3] for row in rows] == [[later, "scheduled", "in"], [now, "ready", "now"]]
     assert "SCHEDULED" in leasemill("jobs", "show", later).output
-    shown = told("jobs", "show", later, "--json")
+    shown = result_of("jobs", "show", later, "--json")
     assert isinstance(shown, dict)
     assert shown["state"] == "ready"
 
@@ -181,12 +181,12 @@ def test_a_job_that_is_not_due_is_shown_as_scheduled() -> None:
 def test_a_failed_job_is_redriven_and_runs_again() -> None:
     job_id = enqueue("send", "--args", '{"to": "nobody"}')
     drain()
-    dry = told("jobs", "redrive", "--state", "failed", "--reason", "mailbox made", "--dry-run", "--json")
+    dry = result_of("jobs", "redrive", "--state", "failed", "--reason", "mailbox made", "--dry-run", "--json")
     assert dry == {"job_ids": [job_id], "left_alone": [], "is_dry_run": True}
-    done = told("jobs", "redrive", "--state", "failed", "--reason", "mailbox made", "--json")
+    done = result_of("jobs", "redrive", "--state", "failed", "--reason", "mailbox made", "--json")
     assert done == {"job_ids": [job_id], "left_alone": [], "is_dry_run": False}
     drain()
-    shown = told("jobs", "show", job_id, "--json")
+    shown = result_of("jobs", "show", job_id, "--json")
     assert isinstance(shown, dict)
     assert shown["attempts"] == 2
 
@@ -198,7 +198,7 @@ def test_a_job_is_explained_to_people_and_to_scripts() -> None:
     assert "no running worker serves queue 'mail'" in waiting.output
     assert waiting.output.splitlines()[-1] == "  -> leasemill worker MODULE:APP --queue mail"
     drain()
-    failed = told("jobs", "explain", job_id, "--json")
+    failed = result_of("jobs", "explain", job_id, "--json")
     assert isinstance(failed, dict)
     assert (failed["job_id"], failed["state"], failed["situation"]) == (job_id, "failed", "failed")
     assert failed["now"][-1] == "The error: Fail: no such mailbox."
@@ -214,7 +214,7 @@ def test_a_job_is_cancelled_and_purged_and_the_acts_are_kept(project: Path) -> N
     left = f"{job_id} was left alone: it is CANCELLED\n0 jobs cancelled\n"
     assert (again.exit_code, again.stdout, again.stderr) == (0, "", left), "a repeat is no failure"
     assert leasemill("jobs", "cancel", "nothing", "--reason", "a mistake").exit_code == 1
-    assert told("jobs", "purge", "--id", job_id, "--reason", "tidy", "--json") == {
+    assert result_of("jobs", "purge", "--id", job_id, "--reason", "tidy", "--json") == {
         "job_ids": [job_id],
         "left_alone": [],
         "is_dry_run": False,
@@ -239,7 +239,7 @@ def test_a_paused_queue_gives_no_job_until_it_is_resumed() -> None:
     assert "paused" in leasemill("queues", "list").output
     assert leasemill("queues", "resume", "mail", "--reason", "done").output == "queue mail resumed\n"
     drain()
-    shown = told("jobs", "show", job_id, "--json")
+    shown = result_of("jobs", "show", job_id, "--json")
     assert isinstance(shown, dict)
     assert shown["state"] == "succeeded"
 
@@ -251,7 +251,7 @@ def test_a_queue_that_is_not_there_is_refused_with_names_like_it(command: tuple[
     refused = leasemill("queues", name, "mial", *options, "--reason", "maintenance")
     assert refused.exit_code == 1
     assert "there is no queue 'mial'; did you mean 'mail'? Known queues: mail." in refused.output
-    assert told("actions", "--json") == []
+    assert result_of("actions", "--json") == []
     made = leasemill("queues", name, "mial", *options, "--create", "--reason", "maintenance")
     assert made.exit_code == 0, made.output
 
@@ -273,10 +273,10 @@ def test_a_policy_out_of_bounds_is_refused_in_the_users_units(option: tuple[str,
 
 def test_a_queues_policy_is_set_option_by_option() -> None:
     enqueue("send", "--args", '{"to": "ann"}')
-    told("queues", "set", "mail", "--lease", "60", "--reason", "slow host", "--json")
-    after = told("queues", "set", "mail", "--max-retries", "7", "--reason", "flaky host", "--json")
+    result_of("queues", "set", "mail", "--lease", "60", "--reason", "slow host", "--json")
+    after = result_of("queues", "set", "mail", "--max-retries", "7", "--reason", "flaky host", "--json")
     assert after == {"queue": "mail", "policy": {"max_retries": 7, "lease_ttl_s": 60.0}}
-    cleared = told("queues", "set", "mail", "--clear", "--reason", "all well", "--json")
+    cleared = result_of("queues", "set", "mail", "--clear", "--reason", "all well", "--json")
     assert cleared == {"queue": "mail", "policy": {}}
     nothing = leasemill("queues", "set", "mail", "--reason", "why not")
     assert nothing.exit_code == 2
@@ -286,12 +286,12 @@ def test_a_queues_policy_is_set_option_by_option() -> None:
 
 def test_stats_count_and_health_tells_whether_workers_are_there() -> None:
     enqueue("send", "--args", '{"to": "ann"}')
-    found = told("stats", "--json")
+    found = result_of("stats", "--json")
     assert isinstance(found, dict)
     assert found["queues"]["mail"]["jobs"]["ready"] == 1
     assert found["queues"]["mail"]["due_in_us"] == 0
     assert "due" in leasemill("stats").output
-    assert told("workers", "--json") == []
+    assert result_of("workers", "--json") == []
     unhealthy = leasemill("health", "--max-age", "5")
     assert (unhealthy.exit_code, unhealthy.output) == (1, "unhealthy: no worker has sent a heartbeat\n")
 
@@ -333,7 +333,7 @@ def test_stats_name_the_kinds_that_do_not_match_the_code_of_the_workers() -> Non
     enqueue("send", "--args", '{"to": "ann"}')
     with open_store("file:./.leasemill") as store:
         store.presence.publish("old-1", encode_record(record))
-    found = told("stats", "--json")
+    found = result_of("stats", "--json")
     assert isinstance(found, dict)
     assert found["mismatched"] == {"send_fax": 1_200, "send": 3}
     line = "jobs that do not match the code of their workers: send_fax (1,200 claims), send (3 claims)"
@@ -387,7 +387,7 @@ def test_the_url_option_wins_over_the_apps_url_and_that_over_the_environment(
     assert enqueued.exit_code == 0, enqueued.output
     drained = leasemill("worker", target, "--drain", "--log-level", "error", *options)
     assert drained.exit_code == 0, drained.output
-    shown = told("jobs", "show", enqueued.output.strip(), "--url", f"file:./{folder}", "--json")
+    shown = result_of("jobs", "show", enqueued.output.strip(), "--url", f"file:./{folder}", "--json")
     assert isinstance(shown, dict)
     assert shown["state"] == "succeeded"
     assert [path.name for path in project.iterdir() if (path / "manifest").exists()] == [folder]

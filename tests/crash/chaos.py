@@ -107,7 +107,7 @@ def _carried_out(task: Task) -> tuple[Task, str, str | None]:
     name, arguments = task
     try:
         return task, _TASKS[name](*arguments), None
-    except BaseException as error:  # noqa: BLE001  (whatever it is, it is a failure and must be told)
+    except BaseException as error:  # noqa: BLE001  (whatever it is, it is a failure and must be reported)
         return task, "FAILED", f"{type(error).__name__}: {error}"
 
 
@@ -144,7 +144,7 @@ class Report:
         begun = time.monotonic()
         try:
             verdict = f"ok: {act()}"
-        except Exception as error:  # noqa: BLE001  (whatever it is, it is a failure and must be told)
+        except Exception as error:  # noqa: BLE001  (whatever it is, it is a failure and must be reported)
             self.failures.append(str(error))
             verdict = f"FAILED: {error}"
         self.row(what, runs, begun, verdict)

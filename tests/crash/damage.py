@@ -1,4 +1,4 @@
-"""Logs that are torn and damaged in every way, and a plain reading of the format that says what must come of it.
+"""Logs that are torn and damaged in every way, and a plain reading of the format that decides what must come of it.
 
 The reading here shares no code with the store: fields by their offsets in docs/log-format.md, one checksum.
 """
@@ -53,7 +53,7 @@ def crc(content: bytes) -> int:
 
 
 def whole_at(content: bytes, offset: int, first: int) -> Whole | None:
-    """The whole frame at an offset, at the position it says."""
+    """The whole frame at an offset, at the position in its header."""
     head = content[offset : offset + FRAME]
     if len(head) < FRAME or head[:3] != b"LM\x01":
         return None

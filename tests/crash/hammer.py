@@ -1,4 +1,4 @@
-"""Real processes on one folder, killed one after the other; and the audit of everything they were told.
+"""Real processes on one folder, killed one after the other; and the audit of every answer they got.
 
 `python -m tests.crash.hammer FOLDER JOURNAL NAME` is one of them: it enqueues, claims, commits, acks and fails until it
 is killed, and notes every answer in its journal after it got it. The folder keeps its old segments, so that the audit
@@ -44,7 +44,7 @@ LONGEST_RECOVERY_S = 20.0
 
 
 class Journal:
-    """What this process was told, written down after it was told."""
+    """The answers this process got, written down as they came."""
 
     def __init__(self, path: Path) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -170,7 +170,7 @@ class Killing:
     # The audit
 
     def _audit(self) -> None:
-        told = list(self._told())
+        answers = list(self._answers())
         enqueued, effects = Counter[str](), Counter[str]()
         by_token: set[tuple[str, str]] = set()
         history = list(every_event(self._folder))
@@ -183,12 +183,13 @@ class Killing:
                 by_token.add((event.job_id, event.token))
         for job_id, _ in by_token:
             effects[job_id] += 1
-        self._refuse("lost", [what for what in told if what[0] == "enqueued" and what[1] not in enqueued])
+        self._refuse("lost", [what for what in answers if what[0] == "enqueued" and what[1] not in enqueued])
         self._refuse(
-            "lost", [what for what in told if what[0] in {"committed", "acked"} and (what[1], what[2]) not in by_token]
+            "lost",
+            [what for what in answers if what[0] in {"committed", "acked"} and (what[1], what[2]) not in by_token],
         )
         self._refuse("doubled", [job_id for job_id, count in effects.items() if count > 1])
-        self._refuse("unavailable", [what for what in told if what[0] == "unavailable"])
+        self._refuse("unavailable", [what for what in answers if what[0] == "unavailable"])
         with FileStore(self._folder, options=OPTIONS) as store:
             self._refuse("broken", violations(state_of(store)))
             # opening records what expired meanwhile (W15): the events are read after it
@@ -201,7 +202,7 @@ class Killing:
         if found:
             raise AssertionError(f"{len(found)} {what}, the first: {found[0]}")
 
-    def _told(self) -> Iterator[tuple[str, ...]]:
+    def _answers(self) -> Iterator[tuple[str, ...]]:
         for path in sorted(self._journals.iterdir()):
             for line in path.read_bytes().splitlines(keepends=True):
                 if line.endswith(b"\n"):

@@ -1,4 +1,4 @@
-"""A real process, killed by strace at a system call; what it was told must be there, and nothing half.
+"""A real process, killed by strace at a system call; what was acknowledged must be there, and nothing half.
 
 `python -m tests.crash.killed FOLDER JOURNAL` runs the script: a walk whose seed and clock are fixed, with rotations and
 a snapshot. Its journal has one byte for each answer it got.
@@ -44,7 +44,7 @@ def script(clock: ManualClock) -> Iterator[tuple[c.Command[Any] | None, Model]]:
 
 
 def run_script(folder: Path, journal: Path) -> None:
-    told = os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    acknowledged = os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     clock = ManualClock()
     with FileStore(folder, options=OPTIONS, clock=clock) as store:
         for command, _ in script(clock):
@@ -52,7 +52,7 @@ def run_script(folder: Path, journal: Path) -> None:
                 build(folder, keep_segments=False)
             else:
                 asked(store, command)
-            os.write(told, b".")
+            os.write(acknowledged, b".")
 
 
 def require_strace() -> None:
@@ -73,15 +73,17 @@ def kill_at(work: Path, call: str, count: int) -> bool:
     return ended.returncode != 0
 
 
-def check(folder: Path, told: int, what: str) -> None:
+def check(folder: Path, acknowledged: int, what: str) -> None:
     clock = ManualClock()
     clock.advance(s=3_600)
     digests = ["nothing", *(settled(model, clock.now()) for _, model in script(ManualClock()))]
     with FileStore(folder, options=OPTIONS, clock=clock) as store:
         found = digest_of(store)
-        may_be = digests[told : told + 2] if told else [Model().digest(), digests[1]]
+        may_be = digests[acknowledged : acknowledged + 2] if acknowledged else [Model().digest(), digests[1]]
         if found not in may_be:
-            raise AssertionError(f"{what}: {told} steps were told, and the state is that of none of them")
+            raise AssertionError(
+                f"{what}: {acknowledged} steps were acknowledged, and the state is that of none of them"
+            )
         store.enqueue([JobSpec("one more", "q", "k")])
     with FileStore(folder, options=OPTIONS, clock=clock) as store:
         if store.job("one more") is None:

@@ -1,7 +1,7 @@
 """Two processes on a simulated machine, and beside them the kernel alone, which knows what they may answer.
 
 As long as every call is answered there is one truth. A call that ends in a crash or in Unavailable may have happened
-or not, as a whole: from then on there are two, until an answer or the state itself tells which. What was acknowledged
+or not, as a whole: from then on there are two, until an answer or the state itself shows which. What was acknowledged
 is in all of them. When none is left, something acknowledged was lost, or something is half there.
 """
 
@@ -123,7 +123,7 @@ class Scene:
         except SimulatedCrash:
             self.crashes += 1
         except (OSError, Unavailable, Superseded):
-            pass  # the builder ends, and the next one begins anew
+            pass  # the builder ends, and the next one begins again
 
     # Ends
 

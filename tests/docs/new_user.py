@@ -22,7 +22,7 @@ def main() -> int:
     page = ROOT / "README.md"
     wheels = sorted(ROOT.glob(f"dist/leasemill-{__version__}-*.whl"), key=lambda path: path.stat().st_mtime)
     if not wheels:
-        return say("there is no wheel in dist/: run make wheel", 1)
+        return report("there is no wheel in dist/: run make wheel", 1)
     with tempfile.TemporaryDirectory(prefix="leasemill-new-user-") as name:
         began = time.monotonic()
         environment, folder = Path(name, "environment"), Path(name, "empty")
@@ -39,23 +39,23 @@ def main() -> int:
             text=True,
         ).stdout
         if not where.startswith(str(environment)):
-            return say(f"leasemill was imported from {where.strip()}, not from the wheel", 1)
-        say(f"{wheels[-1].name} installed in a new environment after {time.monotonic() - began:.1f} s")
+            return report(f"leasemill was imported from {where.strip()}, not from the wheel", 1)
+        report(f"{wheels[-1].name} installed in a new environment after {time.monotonic() - began:.1f} s")
         with PageRun(page, folder, python) as run:
             try:
                 run.run()
             except Mismatch as mismatch:
-                return say(str(mismatch), 1)
+                return report(str(mismatch), 1)
         for block in run.ran:
-            told = (
+            shown = (
                 [f"$ {command.text}" for command in commands(block)] if block.language == "console" else [block.title]
             )
-            say(f"  {block.where}: {block.language} {', '.join(filter(None, told))}")
+            report(f"  {block.where}: {block.language} {', '.join(filter(None, shown))}")
         assert run.ran == blocks(page)
-        return say(f"{page.name} works as printed: {len(run.ran)} blocks", 0)
+        return report(f"{page.name} works as printed: {len(run.ran)} blocks", 0)
 
 
-def say(text: str, exit_code: int = 0) -> int:
+def report(text: str, exit_code: int = 0) -> int:
     (sys.stderr if exit_code else sys.stdout).write(f"{text}\n")
     return exit_code
 

@@ -1,6 +1,6 @@
 """The pages people copy from, cut into blocks, and the commands they name.
 
-A fenced block says by its language what becomes of it:
+The language of a fenced block decides what becomes of it:
 
     python   is run; with title="tasks.py" it is a file of that name instead
     pycon    is run as a session: what follows a prompt is compared
@@ -65,7 +65,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A `$ ` line of a console block, with what it is said to print."""
+    """A `$ ` line of a console block, with what the page shows that it prints."""
 
     line: int
     text: str

@@ -17,7 +17,7 @@ SESSION: Final = Path(__file__).with_name("session.py")
 
 
 class Mismatch(AssertionError):
-    """A page says something that is not so."""
+    """A page shows what is not so."""
 
 
 class PageRun:
@@ -94,14 +94,14 @@ class PageRun:
             raise Mismatch(f"{block.where}:\n{answer['error']}")
         return str(answer["printed"])
 
-    def _ask(self, told: dict[str, Any]) -> dict[str, Any]:
+    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
         assert self._session.stdin is not None
         assert self._session.stdout is not None
-        self._session.stdin.write(json.dumps(told) + "\n")
+        self._session.stdin.write(json.dumps(request) + "\n")
         self._session.stdin.flush()
         line = self._session.stdout.readline()
         if not line:
-            raise Mismatch(f"{self.page.name}: the interpreter ended at {told}")
+            raise Mismatch(f"{self.page.name}: the interpreter ended at {request}")
         answer: dict[str, Any] = json.loads(line)
         return answer
 

@@ -1,6 +1,6 @@
 """The Python blocks of one page, run in one process and one namespace.
 
-A program of its own, for whatever interpreter a page is tried with: it is told what to do in lines of JSON, and answers
+A program of its own, for whatever interpreter a page is tried with: it reads requests as lines of JSON, and answers
 each with a line of JSON. It imports nothing but the standard library.
 """
 
@@ -26,39 +26,39 @@ def main() -> None:
     sys.path[0] = str(Path.cwd())
     answers = sys.stdout
     for line in sys.stdin:
-        told = json.loads(line)
+        request = json.loads(line)
         printed = io.StringIO()
         error: str | None = None
         with contextlib.redirect_stdout(printed):
             try:
-                error = ACTIONS[told["action"]](page, told)
+                error = ACTIONS[request["action"]](page, request)
             except BaseException:  # noqa: BLE001 (whatever a page's code raises is its failure)
                 error = traceback.format_exc()
         answers.write(json.dumps({"printed": printed.getvalue(), "error": error}) + "\n")
         answers.flush()
 
 
-def run(page: ModuleType, told: dict[str, Any]) -> None:
-    source = "\n" * (told["line"] - 1) + told["source"]
-    exec(compile(source, told["where"], "exec"), vars(page))
+def run(page: ModuleType, request: dict[str, Any]) -> None:
+    source = "\n" * (request["line"] - 1) + request["source"]
+    exec(compile(source, request["where"], "exec"), vars(page))
 
 
-def run_session(page: ModuleType, told: dict[str, Any]) -> str | None:
+def run_session(page: ModuleType, request: dict[str, Any]) -> str | None:
     test = doctest.DocTestParser().get_doctest(
-        told["source"], vars(page), told["where"], told["where"], told["line"] - 1
+        request["source"], vars(page), request["where"], request["where"], request["line"] - 1
     )
     if not test.examples:
         return "there is no prompt in this session"
-    said: list[str] = []
+    output: list[str] = []
     runner = doctest.DocTestRunner(verbose=False, optionflags=doctest.ELLIPSIS)
-    result = runner.run(test, out=said.append, clear_globs=False)
+    result = runner.run(test, out=output.append, clear_globs=False)
     vars(page).update(test.globs)
-    return "".join(said) if result.failed else None
+    return "".join(output) if result.failed else None
 
 
-def forget(_page: ModuleType, told: dict[str, Any]) -> None:
-    """A file was written: import it anew."""
-    sys.modules.pop(told["module"], None)
+def forget(_page: ModuleType, request: dict[str, Any]) -> None:
+    """A file was written: import it again."""
+    sys.modules.pop(request["module"], None)
     importlib.invalidate_caches()
 
 

@@ -1,4 +1,4 @@
-"""Every block of the README, the guides and the examples does what the page says it does."""
+"""Every block of the README, the guides and the examples does what the page shows."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Follow: TypeAlias = Callable[[Path], list[Block]]
 
 GUIDES = ROOT / "docs" / "guides"
 PAGE_TEST = "test_a_page_does_what_it_says"
-NOT_ON_THE_PAGE = {"demo": "takes most of a minute: make demo", "db": "PostgreSQL is to come"}
+NOT_ON_THE_PAGE = {"demo": "takes most of a minute: make demo", "db": "needs a server: tests/store/postgres"}
 
 
 def name_of(page: Path) -> str:

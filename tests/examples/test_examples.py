@@ -1,4 +1,4 @@
-"""The examples keep what their pages say of them, also when things go wrong."""
+"""The examples do as their pages describe, also when things go wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lease that runs out between commit and ack: the effect is applied, and nobody has said that the job is done.
+"""The lease that runs out between commit and ack: the effect is applied, and nobody has reported the end of the job.
 
 Guard: after COMMITTED a job can only succeed; expiry finishes it instead of giving it out again (X5).
 """

@@ -54,7 +54,7 @@ def test_reproduce_without_it_the_repeat_is_a_second_commit(harness: Harness, mo
     assert repeated_in_time(harness) == [True, True]
 
 
-def test_reproduce_without_it_a_worker_is_told_that_what_happened_did_not(
+def test_reproduce_without_it_a_worker_learns_that_what_happened_did_not(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without(monkeypatch, GUARD)

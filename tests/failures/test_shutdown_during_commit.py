@@ -37,7 +37,7 @@ FOLLOWUPS = [Followup("receipts", "receipt"), Followup("receipts", "receipt")]
 
 
 def effects(harness: Harness) -> list[str]:
-    """A's handler has committed when its worker is told to stop and gives its jobs back. Who applied the effect?"""
+    """A's handler has committed when its worker is asked to stop and gives its jobs back. Who applied the effect?"""
     lease = enqueue_and_claim(harness)
     started(harness, lease)
     committed(harness, lease)

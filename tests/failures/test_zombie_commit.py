@@ -38,8 +38,8 @@ TRIES: Final = 5
 BROKEN = Path(__file__).resolve().parents[1] / "process" / "broken"
 
 
-def told_committed(harness: Harness) -> list[str]:
-    """A is stopped past its lease, B runs the job and commits, A goes on: who was told that its commit happened?"""
+def who_commits(harness: Harness) -> list[str]:
+    """A is stopped past its lease, B runs the job and commits, A goes on: whose commit returned?"""
     a = enqueue_and_claim(harness)
     started(harness, a)
     let_expire(harness, a)
@@ -63,7 +63,7 @@ def test_reproduce_without_the_fence_both_commit_and_the_zombies_result_stays(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     take_out_the_fence(monkeypatch)
-    assert told_committed(harness) == [OTHER, WORKER]
+    assert who_commits(harness) == [OTHER, WORKER]
     job = job_of(harness)
     assert len([it for it in job.executions if it.committed_at is not None]) == 2, "X4 is broken"
     assert job.result == b'"a"', "the result of a run that had lost the job"
@@ -97,7 +97,7 @@ def who_committed(scene: Scene) -> list[str]:
 
 @rule("L2", "L4", "L5", "X4")
 def test_prevent_with_it_the_zombie_is_refused_and_the_refusal_is_on_record(harness: Harness) -> None:
-    assert told_committed(harness) == [OTHER]
+    assert who_commits(harness) == [OTHER]
     job = job_of(harness)
     assert job.result == b'"b"'
     assert [(it.verb, it.worker, it.reason) for it in job.refusals] == [(Verb.COMMIT, WORKER, LossReason.SUPERSEDED)]

@@ -62,7 +62,7 @@ def _row(name: str, fault: Fault, ground: Ground) -> list[str]:
     begun = time.monotonic()
     try:
         verdict = fault(ground)
-    except Exception as error:  # noqa: BLE001  (whatever it is, it is a failure and must be told)
+    except Exception as error:  # noqa: BLE001  (whatever it is, it is a failure and must be reported)
         verdict = Verdict(wrong=[f"{type(error).__name__}: {error}"])
     slowest = "-" if verdict.slowest_s is None else f"{verdict.slowest_s:.2f} s"
     runs, jobs = f"{verdict.runs:,}", f"{verdict.jobs:,}"

@@ -41,7 +41,7 @@ class Stage:
         self.name = f"run-{run}"
         self.queue = f"q-{run}"
 
-    def told(self, ask: Callable[[], AnswerT]) -> AnswerT:
+    def answer(self, ask: Callable[[], AnswerT]) -> AnswerT:
         """The answer, asked for again until it is heard."""
         for _ in range(TRIES):
             try:
@@ -78,7 +78,7 @@ def enqueue(stage: Stage) -> Act:
     jobs = [JobSpec(f"{stage.name}-{number}", stage.queue, "k") for number in range(3)]
 
     def act() -> None:
-        answers = stage.told(lambda: stage.store.enqueue(jobs))
+        answers = stage.answer(lambda: stage.store.enqueue(jobs))
         assert [answer.job_id for answer in answers] == [job.id for job in jobs]
         assert not any(isinstance(answer, c.Conflict) for answer in answers)
         assert stage.count() == 3
@@ -90,7 +90,7 @@ def enqueue_in_lane(stage: Stage) -> Act:
     jobs = [JobSpec(f"{stage.name}-{number}", stage.queue, "k", lane="lane") for number in range(3)]
 
     def act() -> None:
-        stage.told(lambda: stage.store.enqueue(jobs))
+        stage.answer(lambda: stage.store.enqueue(jobs))
         assert stage.count() == 3
         for job in jobs:
             (lease,) = stage.direct.claim("w", [stage.queue], 3)
@@ -107,7 +107,7 @@ def claim(stage: Stage) -> Act:
     command = c.Claim("w", [stage.queue], 2, tokens, stage.name, {})
 
     def act() -> None:
-        leases = stage.told(lambda: stage.store.run(command))
+        leases = stage.answer(lambda: stage.store.run(command))
         assert [(lease.job.id, lease.token, lease.attempt) for lease in leases] == [
             (f"{stage.name}-{number}", tokens[number], 1) for number in range(2)
         ]
@@ -121,7 +121,7 @@ def start(stage: Stage) -> Act:
     lease = stage.leased()
 
     def act() -> None:
-        (answer,) = stage.told(lambda: stage.store.start([c.StartReport(lease.job.id, lease.token)]))
+        (answer,) = stage.answer(lambda: stage.store.start([c.StartReport(lease.job.id, lease.token)]))
         assert answer == c.Started(lease.job.id)
         assert stage.job(lease.job.id).executions[-1].started_at is not None
 
@@ -132,7 +132,7 @@ def extend(stage: Stage) -> Act:
     lease = stage.leased()
 
     def act() -> None:
-        (answer,) = stage.told(lambda: stage.store.extend([c.LeaseRef(lease.job.id, lease.token)]))
+        (answer,) = stage.answer(lambda: stage.store.extend([c.LeaseRef(lease.job.id, lease.token)]))
         assert isinstance(answer, c.Extended)
         assert stage.job(lease.job.id).executions[-1].expires_at == answer.expires_at > lease.expires_at
 
@@ -144,7 +144,7 @@ def commit(stage: Stage) -> Act:
     followups = [c.Followup(stage.queue, "k"), c.Followup(stage.queue, "k", lane="lane")]
 
     def act() -> None:
-        answer = stage.told(lambda: stage.store.commit(lease.job.id, lease.token, result=b"1", followups=followups))
+        answer = stage.answer(lambda: stage.store.commit(lease.job.id, lease.token, result=b"1", followups=followups))
         assert isinstance(answer, c.Committed)
         assert len(answer.followup_ids) == 2
         assert stage.count() == 3
@@ -157,7 +157,7 @@ def ack(stage: Stage) -> Act:
     lease = stage.leased()
 
     def act() -> None:
-        (answer,) = stage.told(lambda: stage.store.ack([c.AckReport(lease.job.id, lease.token, b"1")]))
+        (answer,) = stage.answer(lambda: stage.store.ack([c.AckReport(lease.job.id, lease.token, b"1")]))
         assert isinstance(answer, c.Acked), answer
         job = stage.job(lease.job.id)
         assert (job.state, job.result, len(job.executions)) == (JobState.SUCCEEDED, b"1", 1), job
@@ -170,7 +170,7 @@ def ack_in_lane(stage: Stage) -> Act:
     following = stage.enqueued(lane="lane", number=1)
 
     def act() -> None:
-        (answer,) = stage.told(lambda: stage.store.ack([c.AckReport(lease.job.id, lease.token)]))
+        (answer,) = stage.answer(lambda: stage.store.ack([c.AckReport(lease.job.id, lease.token)]))
         assert isinstance(answer, c.Acked)
         assert stage.job(lease.job.id).state is JobState.SUCCEEDED
         (found,) = stage.direct.claim("w", [stage.queue], 3)
@@ -184,7 +184,7 @@ def nack(stage: Stage) -> Act:
 
     def act() -> None:
         report = c.NackReport(lease.job.id, lease.token, "broke", delay_us=0)
-        (answer,) = stage.told(lambda: stage.store.nack([report]))
+        (answer,) = stage.answer(lambda: stage.store.nack([report]))
         assert isinstance(answer, c.Nacked)
         assert (answer.state, answer.retries) == (JobState.READY, 1)
         assert stage.job(lease.job.id).retries == 1, "a failure was counted twice"
@@ -197,7 +197,7 @@ def nack_for_good(stage: Stage) -> Act:
 
     def act() -> None:
         report = c.NackReport(lease.job.id, lease.token, "broke", is_permanent=True)
-        (answer,) = stage.told(lambda: stage.store.nack([report]))
+        (answer,) = stage.answer(lambda: stage.store.nack([report]))
         assert isinstance(answer, c.Nacked)
         assert answer.state is JobState.FAILED
         assert stage.job(lease.job.id).state is JobState.FAILED
@@ -209,7 +209,7 @@ def release(stage: Stage) -> Act:
     lease = stage.leased()
 
     def act() -> None:
-        (answer,) = stage.told(lambda: stage.store.release([c.ReleaseReport(lease.job.id, lease.token)]))
+        (answer,) = stage.answer(lambda: stage.store.release([c.ReleaseReport(lease.job.id, lease.token)]))
         assert isinstance(answer, c.Released), answer
         job = stage.job(lease.job.id)
         assert (answer.state, job.state, len(job.executions)) == (JobState.READY, JobState.READY, 1)
@@ -222,7 +222,7 @@ def expire(stage: Stage) -> Act:
     time.sleep(0.005)
 
     def act() -> None:
-        stage.told(stage.store.expire)
+        stage.answer(stage.store.expire)
         job = stage.job(lease.job.id)
         assert (job.state, len(job.executions)) == (JobState.READY, 1)
 
@@ -234,7 +234,7 @@ def late_ack(stage: Stage) -> Act:
     time.sleep(0.005)
 
     def act() -> None:
-        (answer,) = stage.told(lambda: stage.store.ack([c.AckReport(lease.job.id, lease.token)]))
+        (answer,) = stage.answer(lambda: stage.store.ack([c.AckReport(lease.job.id, lease.token)]))
         assert isinstance(answer, c.Lost)
         assert len(stage.job(lease.job.id).refusals) == 1, "a refusal was recorded twice"
 
@@ -248,7 +248,7 @@ def succeed(stage: Stage) -> Act:
     assert lease is not None
 
     def act() -> None:
-        assert stage.told(lambda: work.succeed("domain", lease.token)).status is SucceedStatus.NO_BACKLOG
+        assert stage.answer(lambda: work.succeed("domain", lease.token)).status is SucceedStatus.NO_BACKLOG
         again = WorkLease(stage.direct, work.queue).try_acquire("domain", 7)
         assert again.status is AcquireStatus.ALREADY_PROCESSED
 
@@ -259,7 +259,7 @@ def acquire(stage: Stage) -> Act:
     request = c.AcquireRequest(f"offsets-{stage.queue}", "domain", 7, "w", stage.name)
 
     def act() -> None:
-        (answer,) = stage.told(lambda: stage.store.acquire([request]))
+        (answer,) = stage.answer(lambda: stage.store.acquire([request]))
         assert isinstance(answer, c.Acquired | c.AlreadyAcquired), answer
         assert (answer.lease.token, answer.lease.attempt) == (stage.name, 1)
         (job,) = stage.direct.jobs(c.JobFilter(queue=request.queue)).jobs
@@ -276,17 +276,17 @@ def stream(stage: Stage) -> Act:
     before.succeed("domain", lease.token)
 
     def taken(offset: int) -> str:
-        answer = stage.told(lambda: work.try_acquire("domain", offset))
+        answer = stage.answer(lambda: work.try_acquire("domain", offset))
         assert answer.status in (AcquireStatus.ACQUIRED, AcquireStatus.ALREADY_ACQUIRED)
         assert answer.lease is not None
         return answer.lease.token
 
     def act() -> None:
         first = taken(7)
-        assert stage.told(lambda: work.try_acquire("domain", 8)).status is AcquireStatus.ENQUEUED
-        assert stage.told(lambda: work.succeed("domain", first)).next_offset == 8
+        assert stage.answer(lambda: work.try_acquire("domain", 8)).status is AcquireStatus.ENQUEUED
+        assert stage.answer(lambda: work.succeed("domain", first)).next_offset == 8
         second = taken(8)
-        assert stage.told(lambda: work.succeed("domain", second)).status is SucceedStatus.NO_BACKLOG
+        assert stage.answer(lambda: work.succeed("domain", second)).status is SucceedStatus.NO_BACKLOG
         view = stage.direct.lane(work.queue, "domain")
         assert view is not None
         assert (view.head, view.finished) == (None, ((6, 8),))
@@ -332,7 +332,7 @@ def user_enqueue(stage: Stage) -> Act:
             job.using(connection).enqueue(stage.name, 1, 100)
 
     def act() -> None:
-        stage.told(order)
+        stage.answer(order)
         with psycopg.connect(stage.conninfo, autocommit=True) as connection:
             found = connection.execute("select count(*) from bank.orders where job = %s", [job_id]).fetchone()
         assert found == (1,)

@@ -236,5 +236,5 @@ def example_killed(ground: Ground, kills: int) -> Verdict:
         text=True,
         check=False,
     )
-    told = [] if done.returncode == 0 else [f"{done.stdout}{done.stderr[-500:]}"]
-    return Verdict(runs=kills, jobs=orders, wrong=told)
+    wrong = [] if done.returncode == 0 else [f"{done.stdout}{done.stderr[-500:]}"]
+    return Verdict(runs=kills, jobs=orders, wrong=wrong)

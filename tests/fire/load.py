@@ -143,7 +143,7 @@ class Load:
         self.verdict.runs += 1
 
     def finish(self, limit_s: float = LONGEST_END_S) -> Verdict:
-        """No more is enqueued; everything ends; every worker is there and ends when it is told to; then the verdict."""
+        """No more is enqueued; everything ends; every worker exits when it is asked to; then the verdict."""
         self._stops.set()
         for thread in self._threads:
             thread.join()
@@ -159,7 +159,7 @@ class Load:
                 if worker.exit_code is not None:
                     self.verdict.wrong.append(f"{worker.id} has exited with {worker.exit_code}: {worker.log()[-1500:]}")
                 elif (code := worker.end()) != 0:
-                    self.verdict.wrong.append(f"{worker.id} ended with {code} when it was told to")
+                    self.verdict.wrong.append(f"{worker.id} ended with {code} when it was asked to end")
             self._check(store)
         return self.verdict
 
@@ -182,7 +182,7 @@ class Load:
     def _produce(self, enqueue: Callable[[], None]) -> None:
         try:
             enqueue()
-        except BaseException as error:  # noqa: BLE001  (told in the verdict)
+        except BaseException as error:  # noqa: BLE001  (reported in the verdict)
             self._troubles.append(error)
 
     def _numbers(self, prefix: str) -> Iterator[tuple[str, int]]:

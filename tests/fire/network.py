@@ -1,7 +1,7 @@
 """A network that drops packets without a word: workers in a network namespace, wrong neighbour entries on both sides.
 
 Nothing is refused and nothing is reset: whatever is sent is lost, as behind a broken switch or a firewall that forgets.
-Needs Linux, root and the right to make namespaces; where these are missing it says so, and is not run.
+Needs Linux, root and the right to make namespaces; where these are missing it is reported as not run.
 """
 
 from __future__ import annotations

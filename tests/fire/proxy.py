@@ -27,7 +27,7 @@ class Cut(Enum):
 
 
 class Proxy:
-    """Listens on a port of its own and hands everything on, until it is told to cut."""
+    """Listens on a port of its own and hands everything on, until it is to cut."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -117,7 +117,7 @@ class Proxy:
     def _answers(
         self, client: socket.socket, server: socket.socket, swallows: threading.Event, speaks: threading.Event
     ) -> None:
-        """What the server says goes to the client; a swallowed answer is read to its end, then both are cut."""
+        """What the server sends goes to the client; a swallowed answer is read to its end, then both are cut."""
         rest = b""
         try:
             while data := server.recv(CHUNK):

@@ -97,7 +97,9 @@ def test_a_worker_exits_when_it_is_asked_to_while_its_server_is_silent(ground: G
     with Proxy(ground.server.port) as proxy, work_through(proxy, ground, tmp_path) as (worker, _):
         proxy.fall_silent()
         time.sleep(0.5)  # so that it waits for an answer
-        assert worker.end(limit_s=20) in {0, EXIT_OVERRUN}, "it ends by itself, whether or not it could say goodbye"
+        assert worker.end(limit_s=20) in {0, EXIT_OVERRUN}, (
+            "it ends by itself, whether or not it could remove its record"
+        )
 
 
 @pytest.mark.timeout(120)

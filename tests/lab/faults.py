@@ -10,7 +10,7 @@ Files live in memory. Of each file the machine knows what reading gives and what
 the folder was last synced done or not done, each on its own. That is harsher than any journalling file system.
 
 Every process has its own `SimulatedDisk`; they share the files, the lock and the control page. What must never happen
-here: a store that learns from the simulation what a real disk would not tell it.
+here: a store that learns from the simulation what a real disk would not show it.
 """
 
 from __future__ import annotations

@@ -208,15 +208,16 @@ class Stage:
         job = self._job(job_id)
         assert job is not None
         committed = [execution for execution in job.executions if execution.committed_at is not None]
-        told = trail.marks("committed")
+        returned = trail.marks("committed")
         has_receipt = self._job(followup_id(job_id, 0)) is not None
-        effects = max(len(committed), len(told)) if has_receipt else 0
+        effects = max(len(committed), len(returned)) if has_receipt else 0
         wrong += [
             sentence
             for sentence, is_so in {
                 f"{effects} effects": effects != 1,
                 f"on record is {[it.worker for it in committed]}": [it.worker for it in committed] != [other],
-                f"told was {[mark.worker for mark in told]}": [mark.worker for mark in told] != [other],
+                f"the commit returned to {[mark.worker for mark in returned]}": [mark.worker for mark in returned]
+                != [other],
                 f"the result is {job.result!r}": job.result != msgspec.json.encode(other),
                 f"{job.retries} retries": job.retries != 0,
                 f"exit codes {exit_codes}": exit_codes != (0, 0),

@@ -259,8 +259,8 @@ class OperateSuite:
     def test_a_lane_is_shown_with_those_that_wait(self, desk: Desk) -> None:
         self.blocked(desk)
         desk.enqueue(*[f"more-{number:02}" for number in range(30)], lane="ann")
-        told = desk.document("lanes", "show", "mail", "ann")
-        assert told["next"][:3] == ["second", "third", "more-00"]
+        shown = desk.document("lanes", "show", "mail", "ann")
+        assert shown["next"][:3] == ["second", "third", "more-00"]
         lines = desk.lines("lanes", "show", "mail", "ann")
         assert lines[1] == "state      BLOCKED until an operator acts"
         assert lines[-1].strip() == "… and 12 more"
@@ -308,8 +308,8 @@ class OperateSuite:
 
     def test_unblocking_the_last_job_of_a_lane_leaves_it_empty(self, desk: Desk) -> None:
         desk.fail("ValueError: no", "head", lane="ann", policy=BLOCK)
-        told = desk.document("lanes", "unblock", "mail", "ann", "--how", "cancel", "--reason", "x")
-        assert (told["job_id"], told["head"]) == ("head", None)
+        shown = desk.document("lanes", "unblock", "mail", "ann", "--how", "cancel", "--reason", "x")
+        assert (shown["job_id"], shown["head"]) == ("head", None)
 
     # Who did what
 

@@ -53,7 +53,7 @@ class RunTimeSuite:
         assert (job.attempt, job.refusals) == (1, ())
 
     @rule("O4")
-    def test_a_policy_that_does_not_fit_a_running_worker_is_said_loudly(self, scene: Scene) -> None:
+    def test_a_policy_that_does_not_fit_a_running_worker_is_logged_as_a_warning(self, scene: Scene) -> None:
         a = scene.worker("a", "--queue", "bystanders", "--heartbeat", "0.3")
         run(scene, jobs.bystander.enqueue())
         operate(scene, "queues", "set", "bystanders", "--lease", "0.8")

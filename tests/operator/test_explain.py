@@ -1,4 +1,4 @@
-"""What is said of a job in every situation, on the stores of one machine. PostgreSQL: tests/store/postgres."""
+"""How every situation of a job is explained, on the stores of one machine. PostgreSQL: tests/store/postgres."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Looking(Store):
     def close(self) -> None: ...
 
 
-def test_in_random_histories_a_job_is_said_to_be_due_if_and_only_if_a_claim_would_get_it() -> None:
+def test_in_random_histories_a_job_is_explained_as_due_if_and_only_if_a_claim_would_get_it() -> None:
     seen: Counter[Situation] = Counter()
     for seed, steps in enumerate([40] * 20 + [300] * 10):
         world = history(seed, steps)
@@ -81,8 +81,8 @@ def test_in_random_histories_a_job_is_said_to_be_due_if_and_only_if_a_claim_woul
         for job_id, job in world.state.jobs.items():
             facts = gather(Looking(world), job_id, world.now)
             assert facts is not None
-            told = explain(facts)
-            seen[told.situation] += 1
-            assert (told.situation is Situation.DUE) == (job_id in due), told
-            assert told.state is job.state
+            explanation = explain(facts)
+            seen[explanation.situation] += 1
+            assert (explanation.situation is Situation.DUE) == (job_id in due), explanation
+            assert explanation.state is job.state
     assert len(seen) >= 12, "most situations are met by chance"

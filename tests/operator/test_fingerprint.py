@@ -1,4 +1,4 @@
-"""What is left of an error when the values in it are taken out, and how many groups are told apart."""
+"""What is left of an error when the values in it are taken out, and how many groups that makes."""
 
 from __future__ import annotations
 

@@ -53,8 +53,8 @@ class Scene:
 
     def audit(self) -> Outcome:
         process = self._popen("audit", output=subprocess.PIPE)
-        said, _ = process.communicate(timeout=LIFE_LIMIT_S)
-        return Outcome(said.decode(), process.returncode == 0)
+        output, _ = process.communicate(timeout=LIFE_LIMIT_S)
+        return Outcome(output.decode(), process.returncode == 0)
 
     def _killed(self) -> bool:
         """One life and its end; whether it had begun to work."""

@@ -1,4 +1,4 @@
-"""The partitioned stream, killed where it hurts: after the booking, before anybody was told of it."""
+"""The partitioned stream, killed where it hurts: after the booking, before it is reported."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def payments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Module
 
 
 def die_before_succeed(payments: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One life, in which every partition books a payment and dies before it can say so."""
+    """One life, in which every partition books a payment and dies before it reports that."""
 
     def killed(*_arguments: Any) -> None:
         raise Killed
@@ -71,5 +71,5 @@ def test_with_the_guard_it_is_tried_twice_and_booked_once(
     die_before_succeed(payments, monkeypatch)
     payments.consume(0.0)
     assert payments.audit() == 0
-    told = capsys.readouterr().out
-    assert "99 payments booked, 106 tries" in told
+    output = capsys.readouterr().out
+    assert "99 payments booked, 106 tries" in output

@@ -33,10 +33,10 @@ DAMAGE = {
 def test_the_audit_finds_what_is_wrong(tmp_path: Path) -> None:
     scene = Scene(tmp_path, f"file:{tmp_path / 'offsets'}", 1)
     assert scene.run(kills=0).holds
-    for statement, said in DAMAGE.items():
+    for statement, finding in DAMAGE.items():
         shutil.copy(tmp_path / "ledger.db", tmp_path / "kept.db")
         with closing(sqlite3.connect(tmp_path / "ledger.db")) as ledger, ledger:
             ledger.execute(statement)
         outcome = scene.audit()
-        assert (outcome.holds, said in outcome.audit) == (False, True), statement
+        assert (outcome.holds, finding in outcome.audit) == (False, True), statement
         shutil.copy(tmp_path / "kept.db", tmp_path / "ledger.db")

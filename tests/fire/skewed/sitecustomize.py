@@ -1,4 +1,4 @@
-"""Puts a worker process's wall clock wrong, by as much as its environment says."""
+"""Puts a worker process's wall clock wrong, by the seconds in its environment."""
 
 import os
 import time

@@ -199,7 +199,7 @@ def leasemill(*arguments: str) -> Result:
     return CliRunner().invoke(main, list(arguments))
 
 
-def told(*arguments: str, code: int = 0) -> Any:
+def result_of(*arguments: str, code: int = 0) -> Any:
     result = leasemill(*arguments, "--json")
     assert result.exit_code == code, result.output
     return json.loads(result.output)
@@ -221,17 +221,17 @@ def test_every_command_that_looks_or_operates_works_on_a_database() -> None:
     good, bad = enqueue('{"to": "ann", "copies": 3}'), enqueue('{"to": "nobody"}')
     assert leasemill("queues", "pause", "mail", "--reason", "a test").exit_code == 0
     drain()
-    assert {job["state"] for job in told("jobs", "list")["jobs"]} == {"ready"}
+    assert {job["state"] for job in result_of("jobs", "list")["jobs"]} == {"ready"}
     assert leasemill("queues", "resume", "mail", "--reason", "a test").exit_code == 0
     drain()
-    assert told("jobs", "show", good)["result"] == 6
-    assert told("jobs", "show", bad)["state"] == "failed"
-    assert [queue["name"] for queue in told("queues", "list")] == ["mail"]
-    assert told("stats")
+    assert result_of("jobs", "show", good)["result"] == 6
+    assert result_of("jobs", "show", bad)["state"] == "failed"
+    assert [queue["name"] for queue in result_of("queues", "list")] == ["mail"]
+    assert result_of("stats")
     assert leasemill("jobs", "redrive", "--queue", "mail", "--reason", "a test").exit_code == 0
-    assert told("jobs", "show", bad)["state"] == "ready"
+    assert result_of("jobs", "show", bad)["state"] == "ready"
     assert leasemill("jobs", "cancel", bad, "--reason", "a test").exit_code == 0
-    assert told("jobs", "show", bad)["state"] == "cancelled"
+    assert result_of("jobs", "show", bad)["state"] == "cancelled"
     assert leasemill("jobs", "purge", "--queue", "mail", "--state", "cancelled", "--reason", "a test").exit_code == 0
     assert leasemill("jobs", "show", bad).exit_code == 1
 
@@ -245,7 +245,7 @@ async def test_workers_and_health_know_who_is_at_work(app: App) -> None:
 
     async with working(app, worker_id="here"):
         await until(lambda: app.store.presence.records() != [])
-        shown = await asyncio.to_thread(told, "workers")
+        shown = await asyncio.to_thread(result_of, "workers")
         healthy = await asyncio.to_thread(leasemill, "health", "--worker", "here")
     assert "here" in json.dumps(shown)
     assert healthy.exit_code == 0, healthy.output

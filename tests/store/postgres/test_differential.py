@@ -49,7 +49,7 @@ class Numbers:
                 self.fences[execution.fence] = twin.fence
         assert [self.fences[fence] for fence in sorted(self.fences)] == sorted(self.fences.values())
 
-    def told(self, value: Any) -> Any:
+    def translated(self, value: Any) -> Any:
         """The same value in the kernel's numbers."""
         match value:
             case c.Totals():
@@ -58,7 +58,7 @@ class Numbers:
                 fields = {name: self._field(name, getattr(value, name)) for name in value.__struct_fields__}
                 return msgspec.structs.replace(value, **fields)
             case list() | tuple():
-                return type(value)([self.told(one) for one in value])
+                return type(value)([self.translated(one) for one in value])
             case _:
                 return value
 
@@ -69,14 +69,14 @@ class Numbers:
             return self.seqs[value]
         if name == "fence":
             return self.fences[value]
-        return self.told(value)
+        return self.translated(value)
 
 
 class Same(Numbers):
     """The kernel's own values: only what is not compared is left out."""
 
     def _field(self, name: str, value: Any) -> Any:
-        return value if name in {"seq", "after", "fence", "counts"} else self.told(value)
+        return value if name in {"seq", "after", "fence", "counts"} else self.translated(value)
 
 
 def snapshot(run: Any) -> tuple[tuple[Job, ...], list[Any], list[Any], list[Action]]:
@@ -105,11 +105,11 @@ class Pair:
         else:
             given = asked(self.store, command)
         try:
-            mapped = self.numbers.told(given)
+            mapped = self.numbers.translated(given)
         except KeyError:  # numbers that are new
             self.learn(again, leased_ids(given))
-            mapped = self.numbers.told(given)
-        assert mapped == Same().told(expected), again
+            mapped = self.numbers.translated(given)
+        assert mapped == Same().translated(expected), again
 
     def learn(self, again: str, ids: tuple[str, ...] = ()) -> None:
         """The numbers of these jobs, or of all."""
@@ -120,7 +120,7 @@ class Pair:
 
     def compare_rows(self, again: str) -> None:
         self.learn(again)
-        assert self.numbers.told(snapshot(self.store.run)) == Same().told(snapshot(self._answer)), again
+        assert self.numbers.translated(snapshot(self.store.run)) == Same().translated(snapshot(self._answer)), again
 
     def check(self, again: str) -> None:
         self.compare_rows(again)

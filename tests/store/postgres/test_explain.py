@@ -1,4 +1,4 @@
-"""What is said of a job in every situation, on PostgreSQL."""
+"""How every situation of a job is explained, on PostgreSQL."""
 
 from __future__ import annotations
 

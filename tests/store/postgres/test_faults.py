@@ -168,9 +168,9 @@ def test_behind_a_pooler_nothing_is_prepared(
     postgres_url: str, admin: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There another client's statement may stand under the name of ours, and would be carried out instead."""
-    told = admin.info.backend_pid
+    pid = admin.info.backend_pid
     assert not connections._is_pooled(admin)
-    monkeypatch.setattr(type(admin.info), "backend_pid", told + 1)
+    monkeypatch.setattr(type(admin.info), "backend_pid", pid + 1)
     assert connections._is_pooled(admin)
     with PostgresStore(postgres_url) as store:
         store.enqueue([JobSpec("job", "q", "k")])

@@ -51,17 +51,17 @@ def pay(connection: psycopg.Connection[Any], cents: int = 500) -> None:
     connection.execute("update balance set cents = cents + %s", [cents])
 
 
-def told(connect: Connect, query: LiteralString) -> list[Any]:
+def rows(connect: Connect, query: LiteralString) -> list[Any]:
     with connect() as connection:
         return connection.execute(query).fetchall()
 
 
 def balance(connect: Connect) -> int:
-    return int(told(connect, "select cents from balance")[0][0])
+    return int(rows(connect, "select cents from balance")[0][0])
 
 
 def guards(connect: Connect) -> list[Any]:
-    return told(connect, "select job, effect, fence from leasemill_once order by job, effect")
+    return rows(connect, "select job, effect, fence from leasemill_once order by job, effect")
 
 
 def once(connection: psycopg.Connection[Any], fence: int, job: str = "job") -> Once:

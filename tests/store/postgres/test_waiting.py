@@ -1,4 +1,4 @@
-"""Waiting on postgresql://: rows say who waits for what, and whoever ends a job notifies them."""
+"""Waiting on postgresql://: rows hold who waits for what, and whoever ends a job notifies them."""
 
 from __future__ import annotations
 

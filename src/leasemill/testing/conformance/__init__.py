@@ -11,8 +11,8 @@ A store's test file gives the suite a harness, and nothing else:
 
 With `ReopeningHarness` in the place of `DurableHarness`, the store is closed and opened again before every step.
 The suite knows no store and uses no more than the methods of `leasemill.store.base`. Each test begins with an empty
-store, names the rules it proves, and says in its docstring which document asked for it. It takes no store's word for
-numbers the contract leaves open: sequence numbers and fences rise, but need not be dense.
+store, and names the rules it proves and the document that asked for it. It takes no store's word for numbers the
+contract leaves open: sequence numbers and fences rise, but need not be dense.
 """
 
 from __future__ import annotations

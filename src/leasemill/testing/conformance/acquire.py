@@ -187,7 +187,7 @@ class Acquiring:
         acked(harness, again)
 
     @rule("I2", "N8")
-    def test_an_acquire_that_comes_again_after_its_lease_never_grants_its_token_again(self, harness: Harness) -> None:
+    def test_an_acquire_repeated_after_its_lease_never_grants_its_token_again(self, harness: Harness) -> None:
         lease = acquire_one(harness, 1, token="the token", policy=TIMED)
         released(harness, lease)
         with pytest.raises(Invalid):

@@ -289,7 +289,7 @@ class Claiming:
         assert [job_id for job_id in given if job_id.startswith("lane")] == ["lane-0"]
 
     @rule("C1")
-    def test_due_in_tells_when_the_next_job_is_due(self, harness: Harness) -> None:
+    def test_due_in_is_when_the_next_job_is_due(self, harness: Harness) -> None:
         def due_in(*queues: str) -> int | None:
             return harness.store.due_in(queues or [QUEUE])
 

@@ -25,7 +25,7 @@ from leasemill.testing.rules import rule
 
 LONG_S = 30.0
 SHORT_S = 0.02
-CROWD = 20
+MANY = 20
 
 Result: TypeAlias = Callable[[JobHandle[Any]], Any]
 
@@ -115,7 +115,7 @@ class EndsBetween:
 class Ending:
     @rule("O9")
     @both_ways
-    def test_an_ack_wakes_who_waits(self, harness: Harness, result: Result) -> None:
+    def test_an_ack_wakes_whoever_waits(self, harness: Harness, result: Result) -> None:
         store = harness.store
         lease = claimed(store)
         with waiting(store, result) as waiter:
@@ -124,7 +124,7 @@ class Ending:
 
     @rule("O9")
     @both_ways
-    def test_the_ack_of_a_lane_s_head_wakes_who_waits(self, harness: Harness, result: Result) -> None:
+    def test_the_ack_of_a_lanes_head_wakes_whoever_waits(self, harness: Harness, result: Result) -> None:
         store = harness.store
         store.enqueue([spec(lane="A"), spec("second", lane="A")])
         (lease,) = store.claim("worker", [QUEUE], 1)
@@ -134,7 +134,7 @@ class Ending:
 
     @rule("O9")
     @both_ways
-    def test_a_final_failure_wakes_who_waits(self, harness: Harness, result: Result) -> None:
+    def test_a_final_failure_wakes_whoever_waits(self, harness: Harness, result: Result) -> None:
         store = harness.store
         lease = claimed(store)
         with waiting(store, result) as waiter:
@@ -144,7 +144,7 @@ class Ending:
 
     @rule("O9")
     @both_ways
-    def test_an_expiry_that_quarantines_wakes_who_waits(self, harness: Harness, result: Result) -> None:
+    def test_an_expiry_that_quarantines_wakes_whoever_waits(self, harness: Harness, result: Result) -> None:
         store = harness.store
         lease = claimed(store, max_expirations=1)
         store.start([StartReport("job", lease.token)])
@@ -157,7 +157,7 @@ class Ending:
     @rule("O9")
     @both_ways
     @pytest.mark.parametrize("is_leased", [True, False])
-    def test_a_cancellation_wakes_who_waits(self, harness: Harness, result: Result, is_leased: bool) -> None:
+    def test_a_cancellation_wakes_whoever_waits(self, harness: Harness, result: Result, is_leased: bool) -> None:
         store = harness.store
         store.enqueue([spec()])
         if is_leased:
@@ -220,31 +220,31 @@ class Ending:
     def test_every_thread_that_waits_for_a_job_is_woken(self, harness: Harness) -> None:
         store = harness.store
         lease = claimed(store)
-        looked = [Looked(store) for _ in range(CROWD)]
-        with ThreadPoolExecutor(CROWD) as executor:
+        looked = [Looked(store) for _ in range(MANY)]
+        with ThreadPoolExecutor(MANY) as executor:
             waiters = [executor.submit(result_blocking, handle_of(cast(Store, one))) for one in looked]
             assert all(one.twice.wait(LONG_S) for one in looked)
             ack(store, lease)
-            assert [waiter.result(LONG_S) for waiter in waiters] == [42] * CROWD
+            assert [waiter.result(LONG_S) for waiter in waiters] == [42] * MANY
 
     @rule("O9")
     def test_tasks_of_one_loop_wait_for_many_jobs(self, harness: Harness) -> None:
         store = harness.store
-        store.enqueue([spec(f"job-{number}") for number in range(CROWD)])
+        store.enqueue([spec(f"job-{number}") for number in range(MANY)])
 
         async def all_of_them() -> list[Any]:
             tasks = [
                 asyncio.ensure_future(handle_of(store, f"job-{number}").aresult(timeout=LONG_S))
-                for number in range(CROWD)
+                for number in range(MANY)
                 for _ in range(2)
             ]
-            leases = await store.arun(Claim("worker", [QUEUE], CROWD, store.entropy.tokens(CROWD), "request"))
+            leases = await store.arun(Claim("worker", [QUEUE], MANY, store.entropy.tokens(MANY), "request"))
             for lease in leases:
                 number = lease.job.id.removeprefix("job-").encode()
                 await store.arun(Ack([AckReport(lease.job.id, lease.token, number)]))
             return await asyncio.gather(*tasks)
 
-        assert asyncio.run(all_of_them()) == [number for number in range(CROWD) for _ in range(2)]
+        assert asyncio.run(all_of_them()) == [number for number in range(MANY) for _ in range(2)]
 
     @rule("O9")
     def test_a_task_that_waits_can_be_cancelled(self, harness: Harness) -> None:

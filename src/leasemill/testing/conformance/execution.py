@@ -67,7 +67,7 @@ class Executing:
         ]
 
     @rule("X3")
-    def test_a_start_told_late_says_how_long_ago_it_was(self, harness: Harness) -> None:
+    def test_a_start_reported_late_carries_how_long_ago_it_was(self, harness: Harness) -> None:
         lease = enqueue_and_claim(harness)
         harness.clock.advance(s=5)
         start(harness, lease, age_us=2 * SECOND)

@@ -12,8 +12,8 @@ from leasemill.testing.clock import ManualClock
 class Harness(Protocol):
     """An empty store for one test.
 
-    `store` is asked for anew at every step, so a harness may give another object each time, as long as what was
-    answered before is there. The store tells time by `clock` and draws every token once, also when it was reopened.
+    `store` is read again at every step, so a harness may return another object each time, as long as what was
+    answered before is there. The store's time is `clock`; it draws every token once, also when it was reopened.
     """
 
     @property

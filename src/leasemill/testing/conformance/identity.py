@@ -282,7 +282,7 @@ class Identity:
         assert everything(harness) == before
 
     @rule("I8")
-    def test_an_execution_tells_who_held_the_job_when_and_how_it_ended(self, harness: Harness) -> None:
+    def test_an_execution_records_who_held_the_job_when_and_how_it_ended(self, harness: Harness) -> None:
         begun = harness.clock.now()
         lease = enqueue_and_claim(harness)
         execution = last_execution(harness)
@@ -305,15 +305,15 @@ class Identity:
         assert (execution.committed_by, execution.reason, execution.error) == (Verb.COMMIT, None, None)
 
     @rule("I8")
-    def test_aborted_executions_tell_why(self, harness: Harness) -> None:
+    def test_aborted_executions_record_why(self, harness: Harness) -> None:
         lease = enqueue_and_claim(harness)
         released(harness, lease)
         expired(harness, claim_one(harness))
         nacked(harness, claim_one(harness, worker=OTHER), "first error")
         failed_for_good(harness, claim_one(harness), "second error")
-        told = [(one.worker, one.status, one.reason, one.error) for one in job_of(harness).executions]
+        recorded = [(one.worker, one.status, one.reason, one.error) for one in job_of(harness).executions]
         aborted = ExecutionStatus.ABORTED
-        assert told == [
+        assert recorded == [
             (WORKER, aborted, AbortReason.RELEASED, None),
             (WORKER, aborted, AbortReason.EXPIRED, None),
             (OTHER, aborted, AbortReason.FAILED, "first error"),
@@ -336,7 +336,7 @@ class Identity:
         refused(start(harness, first_lease), LossReason.ENDED)
 
     @rule("I8", "N9")
-    def test_a_lease_without_end_is_told_as_such(self, harness: Harness) -> None:
+    def test_a_lease_without_end_is_read_as_such(self, harness: Harness) -> None:
         lease = acquire_one(harness, 1)
         assert lease.expires_at == NEVER
         assert last_execution(harness, lease.job.id).expires_at == NEVER

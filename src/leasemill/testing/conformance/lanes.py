@@ -273,7 +273,7 @@ class Lanes:
         assert claim_ids(harness) == ["third"]
 
     @rule("N2")
-    def test_a_lane_that_emptied_starts_anew(self, harness: Harness) -> None:
+    def test_a_lane_that_emptied_starts_again(self, harness: Harness) -> None:
         enqueue_one(harness, "first", lane=LANE)
         acked(harness, claim_one(harness))
         enqueue_many(harness, "second", "third", lane=LANE)

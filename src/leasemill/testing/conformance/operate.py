@@ -331,8 +331,8 @@ class Operating:
         store.cancel(["job"], by="eve", reason="not wanted")
         store.purge(JobFilter(job_ids=("job",)), by="fay", reason="clean up")
         now = harness.clock.now()
-        told = [(one.at, one.verb, one.by, one.target, one.reason) for one in harness.store.actions()]
-        assert told == [
+        kept = [(one.at, one.verb, one.by, one.target, one.reason) for one in harness.store.actions()]
+        assert kept == [
             (now, Verb.PURGE, "fay", "job", "clean up"),
             (now, Verb.CANCEL, "eve", "job", "not wanted"),
             (now, Verb.REDRIVE, "dee", "job", "fixed"),

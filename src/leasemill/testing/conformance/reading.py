@@ -220,7 +220,7 @@ class Reading:
         assert {view.lane: view.is_blocked for view in harness.store.lanes(QUEUE).lanes} == {"a": True, "b": False}
 
     @rule("N10")
-    def test_a_lane_of_offsets_tells_what_waits_and_what_ended(self, harness: Harness) -> None:
+    def test_a_lane_of_offsets_shows_what_waits_and_what_ended(self, harness: Harness) -> None:
         acked(harness, acquire_one(harness, 1))
         lease = acquire_one(harness, 2)
         acquire(harness, 3)

@@ -1,4 +1,4 @@
-"""I4: what is not well formed is refused before anything happens, with a sentence that says what to write."""
+"""I4: what is not well formed is refused before anything happens, with a sentence about what to write."""
 
 from __future__ import annotations
 

@@ -317,7 +317,7 @@ class Reporting:
         assert [one.job_id for one in store.release([ReleaseReport(*pair) for pair in pairs])] == ["a", "b"]
 
     @rule("L6")
-    def test_a_repeated_nack_tells_the_retry_it_was_given(self, harness: Harness) -> None:
+    def test_a_repeated_nack_returns_the_retry_it_was_given(self, harness: Harness) -> None:
         lease = enqueue_and_claim(harness)
         retry_at = harness.clock.now() + 7 * SECOND
         assert nack(harness, lease, delay_us=7 * SECOND) == Nacked("job", JobState.READY, 1, retry_at)

@@ -1,6 +1,6 @@
-"""The steps the tests are made of: one verb on one job, with an answer that is what the step's name says.
+"""The steps the tests are made of: one verb on one job, with the answer that the step's name promises.
 
-Every step asks the harness for its store anew, so that a store can be reopened between any two of them.
+Every step asks the harness for its store again, so that a store can be reopened between any two of them.
 """
 
 from __future__ import annotations

@@ -41,15 +41,15 @@ both_ways = pytest.mark.parametrize("wait", [wait_blocking, wait_async])
 
 
 def settle(watch: Watch, wait: Wait) -> None:
-    """Wait until the watch has told all it knows."""
+    """Wait until the watch reports nothing more."""
     for _ in range(10):
         if not wait(watch, SHORT_S):
             return
-    raise AssertionError("the watch goes on telling of changes, and there are none")
+    raise AssertionError("the watch keeps reporting changes, and there are none")
 
 
 def enqueue_while(store: Store, wait: Callable[[], bool]) -> bool:
-    """What `wait` answers while another thread enqueues a job."""
+    """What `wait` returns while another thread enqueues a job."""
     answers: list[bool] = []
     waiter = threading.Thread(target=lambda: answers.append(wait()))
     waiter.start()
@@ -93,7 +93,7 @@ class Watching:
 
     @rule("C1")
     @both_ways
-    def test_every_watch_is_told(self, harness: Harness, wait: Wait) -> None:
+    def test_every_watch_is_notified(self, harness: Harness, wait: Wait) -> None:
         store = harness.store
         watches = [store.watch([QUEUE]), store.watch([QUEUE, "other"])]
         store.enqueue([spec()])
@@ -103,7 +103,7 @@ class Watching:
 
     @rule("C1")
     @both_ways
-    def test_a_job_that_comes_back_is_told(self, harness: Harness, wait: Wait) -> None:
+    def test_a_job_that_is_ready_again_is_notified(self, harness: Harness, wait: Wait) -> None:
         store = harness.store
         store.enqueue([spec()])
         (lease,) = store.claim("worker", [QUEUE], 1)
