@@ -17,7 +17,7 @@ from tests.rule_coverage import stated_rules
 ROOT = Path(__file__).resolve().parents[2]
 INDEX = ROOT / "docs" / "failures" / "README.md"
 PAGES = sorted(page for page in INDEX.parent.glob("*.md") if page != INDEX)
-SECTIONS = ("**Seen as**", "**Would break**", "**What keeps it from doing harm.**", "**What to do.**", "**Tests**")
+SECTIONS = ("**Seen as**", "**Would break**", "**What prevents harm.**", "**What to do.**", "**Tests**")
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 
