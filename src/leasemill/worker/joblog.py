@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from leasemill.api.logs import DETAILS
@@ -32,14 +33,12 @@ _FAILED: Final = "failed"
 _GIVEN_BACK: Final = "given back"
 
 
+@dataclass(slots=True)
 class _Sum:
     """Jobs of one kind that ended in one way, within a second."""
 
-    __slots__ = ("count", "seconds")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.seconds: list[float] = []
+    count: int = 0
+    seconds: list[float] = field(default_factory=list)
 
 
 class JobLog:

@@ -15,6 +15,7 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Final
 
 from msgspec import structs
@@ -154,10 +155,9 @@ def _is_gone(record: WorkerRecord) -> bool:
     """Its process was on this machine and has ended."""
     if record.host != socket.gethostname() or record.pid == os.getpid():
         return False
-    try:
-        os.kill(record.pid, 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:
-        return False
+    with suppress(PermissionError):
+        try:
+            os.kill(record.pid, 0)
+        except ProcessLookupError:
+            return True
     return False

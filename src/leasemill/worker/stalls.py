@@ -59,9 +59,9 @@ class Stalls:
         self._loop_thread = threading.get_ident()
         self._alive_at = math.inf
         """The last sign of life; infinite while nothing has to be watched."""
-        self._guilty: tuple[float, Run] | None = None
+        self._blocker: tuple[float, Run] | None = None
         """Whose handler was found to run, and the last sign of life before that."""
-        self._named_at = 0.0
+        self._logged_at = 0.0
         self._warn_after_s = BLOCKED_S
         self._stopped = threading.Event()
         self._wanted = threading.Event()
@@ -96,9 +96,9 @@ class Stalls:
             return
         self.total_s += stalled_s
         self._metrics.loop_stalled_seconds += stalled_s
-        if self._guilty is not None and self._guilty[0] == before:
-            self._guilty[1].blocked_s += stalled_s
-        if self._named_at == before:
+        if self._blocker is not None and self._blocker[0] == before:
+            self._blocker[1].blocked_s += stalled_s
+        if self._logged_at == before:
             log.warning("the event loop runs again after %.1f s", stalled_s, extra={"worker": self._worker_id})
 
     def _tick(self) -> None:
@@ -123,15 +123,15 @@ class Stalls:
             return
         frame, run = self._at_work()
         if run is not None:
-            self._guilty = (alive_at, run)
-        if self._named_at != alive_at:
+            self._blocker = (alive_at, run)
+        if self._logged_at != alive_at:
             self._warn_after_s = BLOCKED_S
         if stalled_s >= self._warn_after_s:
-            if self._named_at != alive_at:
+            if self._logged_at != alive_at:
                 self._metrics.loop_blocked += 1
-            self._named_at = alive_at
+            self._logged_at = alive_at
             self._warn_after_s *= 2
-            self._name(stalled_s, frame, run)
+            self._log_blocked(stalled_s, frame, run)
 
     def _at_work(self) -> tuple[FrameType | None, Run | None]:
         """What the loop is in the middle of, and for which job."""
@@ -144,7 +144,7 @@ class Stalls:
                 return frame, run
         return frame, _parent_of(task)
 
-    def _name(self, stalled_s: float, frame: FrameType | None, run: Run | None) -> None:
+    def _log_blocked(self, stalled_s: float, frame: FrameType | None, run: Run | None) -> None:
         fields: dict[str, Any] = {"worker": self._worker_id} if run is None else run.log_fields
         log.warning(
             "the event loop has been blocked for %.1f s by %s: no async handler runs meanwhile; "

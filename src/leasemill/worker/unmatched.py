@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections import deque
 from typing import Final
@@ -50,7 +51,8 @@ class UnmatchedJobs:
         self._undecided: deque[tuple[Run, str]] = deque()
         self._deciding: asyncio.Task[None] | None = None
         self._is_stopping = False
-        self._lines: dict[tuple[str, str], _Line] = {}
+        self._lines: dict[tuple[str, str], tuple[float, int]] = {}
+        """By kind and cause: when it was logged, and how often it was seen since."""
 
     @property
     def undecided(self) -> int:
@@ -120,14 +122,14 @@ class UnmatchedJobs:
         """Once for a kind and a cause, and then once a minute with how many there were."""
         now = time.monotonic()
         key = (run.lease.job.kind, normalised(why))
-        line = self._lines.get(key)
-        if line is not None and now < line.at + LINE_EVERY_S:
-            line.skipped += 1
+        logged_at, skipped = self._lines.get(key, (-math.inf, 0))
+        if now < logged_at + LINE_EVERY_S:
+            self._lines[key] = logged_at, skipped + 1
             return
         if len(self._lines) >= LINES_REMEMBERED:
             self._lines.clear()
-        self._lines[key] = _Line(now)
-        more = f" ({line.skipped:,} more like it since the last such line)" if line is not None and line.skipped else ""
+        self._lines[key] = now, 0
+        more = f" ({skipped:,} more like it since the last such line)" if skipped else ""
         log.warning(
             "job does not match this worker's code and is given back%s: %s; "
             "it fails after %s unless a worker whose code matches claims it",
@@ -136,13 +138,3 @@ class UnmatchedJobs:
             span(self._timeout_us),
             extra=run.log_fields,
         )
-
-
-class _Line:
-    """When a mismatch was logged, and how often it has been seen since."""
-
-    __slots__ = ("at", "skipped")
-
-    def __init__(self, at: float) -> None:
-        self.at = at
-        self.skipped = 0
