@@ -2,18 +2,21 @@
 
 A stream: 1,000 domains, each offset acquired and succeeded by a call of its own, every call durable before its answer.
 The domains are coroutines of one process, so their calls share syncs; beside it one domain alone, a sync for each call.
-Memory must not grow after the first 100,000 offsets. On PostgreSQL the same calls, a shorter stream. Ended offsets: one
-domain in order, through the kernel's own commands; what they cost is measured: the bytes of a snapshot, the state a
-process reads back from it, the process.
+Memory must not grow after the first 100,000 offsets. On PostgreSQL the same calls, a shorter stream, and single calls
+that the fast path leaves to the kernel. Ended offsets: one domain in order, through the kernel's own commands; what
+they cost is measured: the bytes of a snapshot, the state a process reads back from it, the process.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import gc
 import time
 import tracemalloc
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import median
 from typing import NamedTuple
 
 import msgspec
@@ -25,7 +28,7 @@ from leasemill.api.worklease import WorkLease
 from leasemill.kernel import commands as c
 from leasemill.kernel.image import Image, digest, image, jobs_in_order, restore
 from leasemill.kernel.machine import run
-from leasemill.kernel.model import SECOND, Job
+from leasemill.kernel.model import SECOND, Job, JobSpec, Policy
 from leasemill.kernel.state import State
 from leasemill.kernel.verbs.acquire import offset_id
 from leasemill.store.base import Store
@@ -40,6 +43,8 @@ ENDED = 10_000_000
 FEW = 1_000
 NOW = 1_700_000_000 * SECOND
 QUEUE = "stream"
+OFFSETS_A_SECOND = 500
+EXACT_CALL_MS = 3
 
 
 def rss_mb() -> float:
@@ -109,8 +114,15 @@ def alone_on(store: Store, offsets: int) -> float:
     return offsets / (time.perf_counter() - began)
 
 
-def on_postgres(offsets: int = 2_000, domains: int = 100) -> tuple[float, float]:
-    """Offsets a second for one domain alone, and for several as coroutines."""
+class OnPostgres(NamedTuple):
+    """Offsets a second, and the median of one call in milliseconds."""
+
+    alone: float
+    together: float
+    calls_ms: dict[str, float]
+
+
+def on_postgres(offsets: int = 2_000, domains: int = 100) -> OnPostgres:
     with PostgresServer() as server, PostgresStore(f"{server.url()}&auto_migrate=1") as store:
         alone = alone_on(store, offsets)
 
@@ -120,7 +132,36 @@ def on_postgres(offsets: int = 2_000, domains: int = 100) -> tuple[float, float]
 
         began = time.perf_counter()
         asyncio.run(together())
-        return alone, offsets / (time.perf_counter() - began)
+        return OnPostgres(alone, offsets / (time.perf_counter() - began), exact_calls_ms(store))
+
+
+def exact_calls_ms(store: PostgresStore, count: int = 200) -> dict[str, float]:
+    """Calls that the fast path leaves to the kernel, one by one: what each takes."""
+    store.enqueue([JobSpec(f"exact-{number}", "exact", "k") for number in range(3 * count)])
+    leases = store.claim("worker", ["exact"], 3 * count)
+    refused, repeated, failed = leases[:count], leases[count : 2 * count], leases[2 * count :]
+    store.ack([c.AckReport(lease.job.id, lease.token) for lease in repeated])
+    store.enqueue(
+        [JobSpec(f"expiring-{number}", "expiring", "k", policy=Policy(lease_ttl_us=SECOND)) for number in range(count)]
+    )
+    expiring = store.claim("worker", ["expiring"], count)
+    calls: dict[str, tuple[Callable[[c.Lease], object], Sequence[c.Lease]]] = {
+        "a refused ack": (lambda lease: store.ack([c.AckReport(lease.job.id, "another")]), refused),
+        "a repeated ack": (lambda lease: store.ack([c.AckReport(lease.job.id, lease.token)]), repeated),
+        "a failure without a retry": (
+            lambda lease: store.nack([c.NackReport(lease.job.id, lease.token, "broke", is_permanent=True)]),
+            failed,
+        ),
+        "an expiry": (lambda _: store.expire(1), expiring),
+    }
+    time.sleep(1.5)
+    return {name: 1_000 * median(seconds(call, one) for one in leases) for name, (call, leases) in calls.items()}
+
+
+def seconds(call: Callable[[c.Lease], object], lease: c.Lease) -> float:
+    began = time.perf_counter()
+    call(lease)
+    return time.perf_counter() - began
 
 
 class Cost(NamedTuple):
@@ -160,11 +201,10 @@ def weighed(state: State) -> tuple[int, int]:
     return len(kept) + len(jobs), state_bytes
 
 
-def main() -> None:
+def on_file() -> list[Bar]:
     few, many = ended_in_order()  # first: what the stream leaves to the process would hide what this takes
     alone = one_domain()
     points, kept, opening_s = many_domains()
-    alone_there, together_there = on_postgres()
     table(
         f"{OFFSETS:,} offsets over {DOMAINS:,} domains on file:, two durable calls for each",
         ("", "offsets/s", "process MB", "folder MB"),
@@ -179,8 +219,6 @@ def main() -> None:
                 )
                 for point in points
             ),
-            ("on PostgreSQL, one domain alone", f"{alone_there:,.0f}", "", ""),
-            ("on PostgreSQL, 100 domains as coroutines", f"{together_there:,.0f}", "", ""),
         ],
     )
     print(f"jobs left in the store: {kept:,}; opening the folder again took {opening_s:.2f} s")
@@ -199,20 +237,43 @@ def main() -> None:
         ],
     )
     settled = points[0]
-    finish(
+    return [
+        Bar(
+            "process MB at the end: times that after 100,000",
+            points[-1].process_mb / settled.process_mb,
+            1.25,
+            False,
+        ),
+        Bar("jobs left in the store, one for each domain", kept, DOMAINS, False),
+        Bar("snapshot bytes that 10,000,000 took more than 1,000", many.image_bytes - few.image_bytes, 100, False),
+        Bar("state bytes that 10,000,000 took more than 1,000", many.state_bytes - few.state_bytes, 1_000, False),
+        Bar("process MB that 10,000,000 took more than 1,000", many.process_mb - few.process_mb, 2, False),
+    ]
+
+
+def on_the_server() -> list[Bar]:
+    measured = on_postgres()
+    table(
+        "the same calls on PostgreSQL, fsync on",
+        ("", "offsets/s", "median ms"),
         [
-            Bar(
-                "process MB at the end: times that after 100,000",
-                points[-1].process_mb / settled.process_mb,
-                1.25,
-                False,
-            ),
-            Bar("jobs left in the store, one for each domain", kept, DOMAINS, False),
-            Bar("snapshot bytes that 10,000,000 took more than 1,000", many.image_bytes - few.image_bytes, 100, False),
-            Bar("state bytes that 10,000,000 took more than 1,000", many.state_bytes - few.state_bytes, 1_000, False),
-            Bar("process MB that 10,000,000 took more than 1,000", many.process_mb - few.process_mb, 2, False),
-        ]
+            ("one domain alone", f"{measured.alone:,.0f}", ""),
+            ("100 domains as coroutines", f"{measured.together:,.0f}", ""),
+            *((name, "", f"{ms:.2f}") for name, ms in measured.calls_ms.items()),
+        ],
     )
+    return [
+        Bar("on PostgreSQL, offsets a second of one domain alone", measured.alone, OFFSETS_A_SECOND),
+        *(Bar(f"on PostgreSQL, ms for {name}", ms, EXACT_CALL_MS, False) for name, ms in measured.calls_ms.items()),
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", choices=("file", "postgres"))
+    only = parser.parse_args().only
+    bars = [] if only == "postgres" else on_file()
+    finish(bars + ([] if only == "file" else on_the_server()))
 
 
 if __name__ == "__main__":

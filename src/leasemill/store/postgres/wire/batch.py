@@ -45,9 +45,10 @@ def run(connection: Connection, *statements: Sent) -> list[list[Row]]:
             commands = [command for text, values in statements for command in _send(connection, names, text, values)]
             pgconn.pipeline_sync()
             results = connection.wait(_results(pgconn))
-        finally:
-            if not connection.closed:
-                pgconn.exit_pipeline_mode()
+        except BaseException:
+            pgconn.finish()  # what was sent, and what of it is still to be answered, is not known
+            raise
+        pgconn.exit_pipeline_mode()
     failed = next((result for result in results if result.status == ExecStatus.FATAL_ERROR), None)
     if failed is not None:
         for text, result in zip(commands, results, strict=False):
