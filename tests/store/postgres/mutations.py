@@ -302,7 +302,7 @@ MUTATIONS: Final = (
         "where false\n",
         WORK_LEASE,
     ),
-    Mutation("a row that has gone is not noticed", "O1 C1", "save.py", "if counts else []", "if False else []", EXACT),
+    Mutation("a row that has gone is not noticed", "O1 C1", "save.py", '" and ".join(counts)', '"true"', EXACT),
     Mutation(
         "a lease that was not locked is ended",
         "O1 X4",

@@ -108,9 +108,10 @@ def test_a_job_that_is_claimed_while_its_cancel_is_decided_is_decided_again(
     assert check(admin, schema) == []
 
 
-@rule("O1", "X4")
-def test_a_job_that_succeeds_while_its_cancel_is_decided_is_not_cancelled(
-    store: PostgresStore, schema: str, admin: Admin, monkeypatch: pytest.MonkeyPatch
+@rule("O1", "X4", "X5")
+@pytest.mark.parametrize("end", ["ack", "commit"])
+def test_a_job_that_commits_while_its_cancel_is_decided_is_not_cancelled(
+    store: PostgresStore, schema: str, admin: Admin, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
     """It is claimed after the locks were taken and before the rows are read: then its lease is not locked."""
     store.enqueue([JobSpec("job", "q", "k")])
@@ -123,14 +124,17 @@ def test_a_job_that_succeeds_while_its_cancel_is_decided_is_not_cancelled(
             once.extend(store.claim("w", ["q"], 1))
         return answers + (run_batch(connection, *statements[2:]) if len(statements) > 2 else [])
 
-    def ack_after_the_decision(*given: Any) -> Any:
+    def end_after_the_decision(*given: Any) -> Any:
         monkeypatch.setattr(exact, "run", run)
         decision = run(*given)
-        assert store.ack([c.AckReport("job", once[0].token)]) == [c.Acked("job")]
+        if end == "ack":
+            assert store.ack([c.AckReport("job", once[0].token)]) == [c.Acked("job")]
+        else:
+            assert store.commit("job", once[0].token) == c.Committed("job", ())
         return decision
 
     monkeypatch.setattr(batch, "run", claim_after_the_locks)
-    monkeypatch.setattr(exact, "run", ack_after_the_decision)
+    monkeypatch.setattr(exact, "run", end_after_the_decision)
     store.cancel(["job"], by="ada", reason="because")
     assert once
     assert states(store, ["job"]) == [JobState.SUCCEEDED]

@@ -45,6 +45,8 @@ class Database:
         self.positions = Positions()
         self.expiry_position = ExpiryPosition()
         self.claim_queues: set[str] = set()
+        self.has_arrived = False
+        """Whether the last claim saw jobs that wait for their admission."""
         self.leases: dict[str, Held] = {}
         self.channel = f"leasemill_{statements.schema}"
         self.admission_key = advisory_key(f"leasemill admission {statements.schema}")

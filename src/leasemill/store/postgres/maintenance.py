@@ -14,9 +14,8 @@ from leasemill.store.postgres import admission
 from leasemill.store.postgres.database import Database
 from leasemill.store.postgres.exact.decide import decide_found
 from leasemill.store.postgres.retention import Retention
-from leasemill.store.postgres.verbs import claim
 from leasemill.store.postgres.watermarks import Watermarks
-from leasemill.store.postgres.wire.arrays import int8
+from leasemill.store.postgres.wire.arrays import int8, int8s
 from leasemill.store.postgres.wire.connections import LOGGER, Connection, Connections
 from leasemill.store.postgres.wire.url import PostgresOptions
 
@@ -41,15 +40,15 @@ class Maintenance:
         self.retention.run()
         return expired
 
-    def found_more(self, claimed: claim.Claimed, limit: int) -> bool:
-        """After a claim that was granted nothing: whether it is worth another try."""
-        if claimed.expired_from is not None:
-            self.expire(limit, claimed.expired_from)
-        if claimed.has_arrived:
+    def found_more(self, expired_from: int | None, has_arrived: bool, limit: int) -> bool:
+        """After a claim that was granted nothing and saw these: whether it is worth another try."""
+        if expired_from is not None:
+            self.expire(limit, expired_from)
+        if has_arrived:
             self._connections.run(lambda connection: admission.admit_or_wait(self._database, connection))
         if self.watermarks.are_due:
             self._move(self.watermarks.move)
-        return claimed.has_arrived or claimed.expired_from is not None
+        return has_arrived or expired_from is not None
 
     def expire(self, limit: int, from_at: int) -> list[c.Expiration]:
         """L7. Jobs whose rows somebody has locked are left for the next time."""
@@ -72,8 +71,10 @@ class Maintenance:
 
     def trim(self, leases: Sequence[c.Lease]) -> None:
         """I8: executions beyond those that are kept go. That it failed keeps no claim from returning its leases."""
+        nos = int8s([self._database.leases[lease.token].no for lease in leases])
+        given = {"nos": nos, "attempts": int8s([lease.attempt for lease in leases])}
         try:
-            self._connections.run(lambda connection: claim.trim(self._database, connection, leases))
+            self._connections.run(lambda connection: self._database.all(connection, "trim", given))
         except Unavailable as error:
             LOGGER.warning("old executions not trimmed: %s", error)
 

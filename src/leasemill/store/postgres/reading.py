@@ -1,4 +1,4 @@
-"""What can be told. Reads; every answer is bounded by the question's limit."""
+"""Reading: every answer is bounded by the question's limit. Changes and locks nothing."""
 
 from __future__ import annotations
 

@@ -6,11 +6,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from leasemill.kernel import commands as c
+from leasemill.store.postgres.calls import Calls
 from leasemill.store.postgres.database import Database, Held
-from leasemill.store.postgres.verbs.reports import answered, known, references
+from leasemill.store.postgres.verbs.reports import answered, known, references, report
 from leasemill.store.postgres.wire import batch
 from leasemill.store.postgres.wire.arrays import encoded, texts
 from leasemill.store.postgres.wire.connections import Connection
+
+
+def run(calls: Calls, command: c.Ack) -> list[c.AckOutcome]:
+    outcomes = report(calls, command.reports, ack, c.Ack)
+    calls.signal.notify()
+    return outcomes
 
 
 def ack(database: Database, connection: Connection, reports: Sequence[c.AckReport]) -> dict[str, c.AckOutcome]:

@@ -7,8 +7,9 @@ from typing import Any, Final, NamedTuple
 
 from leasemill.errors import QueueRefused
 from leasemill.kernel import commands as c
-from leasemill.kernel.model import TIMEOUT_LEASES, JobSpec, QueueMode
+from leasemill.kernel.model import EXECUTIONS_KEPT, TIMEOUT_LEASES, JobSpec, QueueMode
 from leasemill.kernel.retry import DEFAULTS, NO_POLICY
+from leasemill.store.postgres.calls import Calls
 from leasemill.store.postgres.database import Database, Held, advisory_key
 from leasemill.store.postgres.exact.rows import policy_of, policy_text, terms_numbers, terms_of
 from leasemill.store.postgres.positions import Look
@@ -18,6 +19,34 @@ from leasemill.store.postgres.wire.connections import Connection, Row
 
 DEFAULT_TERMS: Final = int8s(terms_numbers(DEFAULTS))
 """I5: for what nobody asked for."""
+
+
+def run(calls: Calls, command: c.Claim) -> list[c.Lease]:
+    """What is granted is returned at once; only a claim that is granted nothing looks for more to give (L7)."""
+    database, maintenance = calls.database, calls.maintenance
+    if not database.claim_queues.issuperset(command.queues):
+        calls.read(check_claim_queues, command.queues)
+    if database.has_arrived:  # the claim before this one saw them
+        maintenance.admit()
+    claimed = _run(calls, command)
+    if not claimed.leases and maintenance.found_more(claimed.expired_from, claimed.has_arrived, command.limit):
+        claimed = _run(calls, command)
+    database.has_arrived = claimed.has_arrived
+    many = [lease for lease in claimed.leases if lease.attempt > EXECUTIONS_KEPT]
+    if many:
+        maintenance.trim(many)
+    return claimed.leases
+
+
+def _run(calls: Calls, command: c.Claim) -> Claimed:
+    tries = 0
+
+    def work(connection: Connection) -> Claimed:
+        nonlocal tries
+        tries += 1
+        return claim(calls.database, connection, command, is_repeat=tries > 1)
+
+    return calls.connections.run(work, is_repeatable=command.request_id is not None)
 
 
 def check_claim_queues(database: Database, connection: Connection, queues: Sequence[str]) -> None:
@@ -100,9 +129,3 @@ def lease_of(row: Row) -> c.Lease:
         row[17] or 0,
         row[18],
     )
-
-
-def trim(database: Database, connection: Connection, leases: Sequence[c.Lease]) -> None:
-    """I8: executions beyond those that are kept go."""
-    nos = int8s([database.leases[lease.token].no for lease in leases])
-    database.all(connection, "trim", {"nos": nos, "attempts": int8s([lease.attempt for lease in leases])})

@@ -5,9 +5,26 @@ from __future__ import annotations
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec
 from leasemill.kernel.verbs.commit import followup_id
+from leasemill.store.postgres.calls import Calls
 from leasemill.store.postgres.database import Database
+from leasemill.store.postgres.exact.decide import Concern, decide
 from leasemill.store.postgres.verbs.enqueue import check_enqueue_queues, insert, use_queues
 from leasemill.store.postgres.wire.connections import Connection
+
+
+def run(calls: Calls, command: c.Commit) -> c.CommitOutcome:
+    database = calls.database
+    channel = calls.notifier.channel() if command.followups else None
+
+    def work(connection: Connection) -> c.CommitOutcome:
+        outcome = commit(database, connection, command, channel=channel)
+        return outcome or decide(database, connection, command, Concern([command.job_id]))
+
+    outcome = calls.connections.run(work)
+    if any(followup.lane is not None for followup in command.followups):
+        calls.maintenance.admit()
+    calls.signal.notify()
+    return outcome
 
 
 def commit(

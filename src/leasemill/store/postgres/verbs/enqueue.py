@@ -12,6 +12,7 @@ from leasemill.errors import QueueRefused
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec, QueueMode
 from leasemill.store.postgres.admission import admit
+from leasemill.store.postgres.calls import Calls
 from leasemill.store.postgres.database import Database, Steps
 from leasemill.store.postgres.exact.rows import policy_text, spec_of
 from leasemill.store.postgres.exact.tables import JobRow
@@ -19,6 +20,20 @@ from leasemill.store.postgres.wire.arrays import encoded, int8s, texts
 from leasemill.store.postgres.wire.connections import LOGGER, Connection, Moved
 
 _job_rows = msgspec.json.Decoder(list[JobRow]).decode
+
+
+def run(calls: Calls, command: c.Enqueue) -> list[c.EnqueueOutcome]:
+    channel = calls.notifier.channel()
+    tries = 0
+
+    def work(connection: Connection) -> list[c.EnqueueOutcome]:
+        nonlocal tries
+        tries += 1
+        return enqueue(calls.database, connection, command, channel=channel, is_repeat=tries > 1)
+
+    outcomes = calls.connections.run(work)
+    calls.signal.notify()
+    return outcomes
 
 
 def enqueue(

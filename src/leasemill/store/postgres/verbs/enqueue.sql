@@ -22,7 +22,7 @@ with given as (
 ), arrived as (
     insert into {schema}.arrivals (no, queue, lane)
     select no, queue, lane from inserted where lane is not null
-), told as (
+), notified as (
     select count(pg_notify({channel}::text, due_queue)) as count
     from (
         select distinct case when due_at <= created_at then queue else '' end as due_queue
@@ -31,5 +31,5 @@ with given as (
 )
 select count(*) as count,
     case when count(*) < cardinality({ids}::text[]) then array_agg(id) end as ids,
-    (select count from told) as told
+    (select count from notified) as notified
 from inserted

@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from leasemill.kernel import commands as c
+from leasemill.store.postgres.calls import Calls
 from leasemill.store.postgres.database import Database
-from leasemill.store.postgres.verbs.reports import known, references
+from leasemill.store.postgres.verbs.reports import known, references, report
 from leasemill.store.postgres.wire.connections import Connection
+
+
+def run(calls: Calls, command: c.Extend) -> list[c.ExtendOutcome]:
+    return report(calls, command.leases, extend, c.Extend)
 
 
 def extend(database: Database, connection: Connection, leases: Sequence[c.LeaseRef]) -> dict[str, c.ExtendOutcome]:

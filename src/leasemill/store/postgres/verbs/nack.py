@@ -7,17 +7,24 @@ from collections.abc import Sequence
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobState
 from leasemill.kernel.retry import LONGEST_EXPONENT
+from leasemill.store.postgres.calls import Calls
 from leasemill.store.postgres.database import Database
-from leasemill.store.postgres.verbs.reports import known, references
+from leasemill.store.postgres.verbs.reports import known, references, report
 from leasemill.store.postgres.wire.arrays import int8, int8s, texts
 from leasemill.store.postgres.wire.connections import Connection
 
 
+def run(calls: Calls, command: c.Nack) -> list[c.NackOutcome]:
+    outcomes = report(calls, command.reports, nack, c.Nack)
+    calls.wake()
+    return outcomes
+
+
 def nack(database: Database, connection: Connection, reports: Sequence[c.NackReport]) -> dict[str, c.NackOutcome]:
-    straight = [report for report in reports if not (report.is_permanent or report.keep_lease)]
-    if not straight:
+    retried = [report for report in reports if not (report.is_permanent or report.keep_lease)]
+    if not retried:
         return {}
-    found = known(database, straight)
+    found = known(database, retried)
     if not found:
         return {}
     given = {

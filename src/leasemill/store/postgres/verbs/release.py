@@ -6,10 +6,17 @@ from collections.abc import Sequence
 
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobState
+from leasemill.store.postgres.calls import Calls
 from leasemill.store.postgres.database import Database
-from leasemill.store.postgres.verbs.reports import known, references
+from leasemill.store.postgres.verbs.reports import known, references, report
 from leasemill.store.postgres.wire.arrays import int8s, texts
 from leasemill.store.postgres.wire.connections import Connection
+
+
+def run(calls: Calls, command: c.Release) -> list[c.ReleaseOutcome]:
+    outcomes = report(calls, command.reports, release, c.Release)
+    calls.wake()
+    return outcomes
 
 
 def release(
