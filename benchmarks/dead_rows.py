@@ -17,7 +17,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from statistics import median
 from typing import Final, NamedTuple
@@ -65,18 +65,16 @@ class DeadRows(NamedTuple):
 
 def measured(url: str, dead: int = DEAD, seconds: float = SECONDS, rate: int = RATE) -> DeadRows:
     """On the database of this URL, in schemas of its own."""
-    reads = {}
-    for holds in (False, True):
-        store_url = _in_schema(url, f"dead_{int(holds)}")
-        with snapshot(url) if holds else nullcontext():
-            _drain(store_url, dead)
-            if not holds:
-                with psycopg.connect(url, autocommit=True) as connection:
-                    connection.execute("vacuum analyze")
-            reads[holds] = _child(store_url)
+    urls = [_in_schema(url, schema) for schema in ("without", "beside")]
+    _drain(urls[0], dead, reaps=False)
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("vacuum analyze")
+    with snapshot(url):
+        _drain(urls[1], dead, reaps=True)
+        without, beside = _child(urls)
     with snapshot(url):
         windows = _kept_up(_in_schema(url, "keeps_up"), seconds, rate)
-    return DeadRows(dead, reads[False], reads[True], rate, windows)
+    return DeadRows(dead, without, beside, rate, windows)
 
 
 def _in_schema(url: str, schema: str) -> str:
@@ -96,46 +94,49 @@ def snapshot(url: str) -> Iterator[None]:
 # With and without --------------------------------------------------------------------------------------------------
 
 
-def _drain(url: str, count: int) -> None:
+def _drain(url: str, count: int, *, reaps: bool) -> None:
     with PostgresStore(url) as store:
         for _ in range(0, count, BATCH):
             store.enqueue([JobSpec(ENTROPY.new_id(), QUEUE, "kind") for _ in range(BATCH)])
         while leases := store.claim("worker", [QUEUE], BATCH):
             store.ack([c.AckReport(lease.job.id, lease.token) for lease in leases])
-        until = time.monotonic() + REAPED_S
+        until = time.monotonic() + (REAPED_S if reaps else 0)
         while time.monotonic() < until:
             store.expire(BATCH)
             time.sleep(1.0)
 
 
-def _child(url: str) -> Reads:
+def _child(urls: list[str]) -> tuple[Reads, Reads]:
     ours, theirs = SPAWN.Pipe()
-    process = SPAWN.Process(target=_read, args=(url, theirs))
+    process = SPAWN.Process(target=_read, args=(urls, theirs))
     process.start()
-    answer: Reads = ours.recv()
+    without, beside = ours.recv()
     process.join()
-    return answer
+    return without, beside
 
 
-def _read(url: str, pipe: Connection) -> None:
-    with PostgresStore(url) as store:
-        claims = []
-        for _ in range(ROUNDS):
+def _read(urls: list[str], pipe: Connection) -> None:
+    """In turn, so that noise meets both alike."""
+    stores = [PostgresStore(url) for url in urls]
+    times: list[list[list[float]]] = [[[], [], []] for _ in stores]
+    for _ in range(ROUNDS):
+        for store, (claims, totals, queues) in zip(stores, times, strict=True):
             store.enqueue([JobSpec(ENTROPY.new_id(), QUEUE, "kind")])
             began = time.perf_counter()
             (lease,) = store.claim("worker", [QUEUE], 10)
             claims.append(time.perf_counter() - began)
             store.ack([c.AckReport(lease.job.id, lease.token)])
-        pipe.send(Reads(median(claims) * 1_000, _timed(store.totals), _timed(store.queues)))
+            totals.append(_seconds(store.totals))
+            queues.append(_seconds(store.queues))
+    pipe.send([Reads(*(median(one) * 1_000 for one in of_store)) for of_store in times])
+    for store in stores:
+        store.close()
 
 
-def _timed(read: Callable[[], object]) -> float:
-    times = []
-    for _ in range(ROUNDS // 4):
-        began = time.perf_counter()
-        read()
-        times.append(time.perf_counter() - began)
-    return median(times) * 1_000
+def _seconds(read: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    read()
+    return time.perf_counter() - began
 
 
 # A worker that keeps up ----------------------------------------------------------------------------------------------

@@ -45,8 +45,8 @@ class Watermarks:
         return bool(self._published or self._database.positions.worn(WORN))
 
     def move(self, connection: Connection) -> None:
-        """Forward, where enough was claimed and nobody who may have seen the old one is still writing."""
-        if not self.are_due or not self._lock.acquire(blocking=False):
+        """Forward, where enough was claimed and nobody who was writing before is still at it."""
+        if not self._lock.acquire(blocking=False):
             return
         try:
             self._moved_at_s = time.monotonic()
@@ -79,7 +79,7 @@ class Watermarks:
         return {transaction for (transaction,) in self._database.all(connection, "ready_writers", {})}
 
     def keep(self, connection: Connection) -> None:
-        """The reaper's part: moves them all, and checks now and then that none has passed a job."""
+        """The reaper's part: moves also what others published, and checks now and then that none has passed a job."""
         self.move(connection)
         if time.monotonic() - self._database.positions.claimed_at_s < LEASES_S:
             self._database.do(connection, "move_lease_watermark", {})

@@ -1,6 +1,6 @@
 -- Watermarks move forward. One whose next_at is the proven one moves there, or to the first job before it; one that is worn
 -- gets a next_at where it has none: the first job, or two seconds ago. Those that somebody is lowering are left alone.
--- Returns the next_at of each, to be proven. Locks the watermarks, and waits for nobody.
+-- Returns the next_at of all that have one, to be proven. Locks the watermarks, and waits for nobody.
 with gate as materialized (
     select {schema}.clock({now}::int8) as now
 ), given as materialized (
@@ -41,3 +41,6 @@ with gate as materialized (
 select moved.queue, moved.rank, moved.next_at from moved join held using (queue, rank)
 union all
 select queue, rank, next_at from made
+union all
+select queue, rank, next_at from {schema}.watermarks
+where next_at is not null and (queue, rank) not in (select queue, rank from given)
