@@ -19,7 +19,7 @@ from leasemill.store.sources import Clock
 
 AnswerT = TypeVar("AnswerT")
 Steps: TypeAlias = Generator[tuple[str, Mapping[str, Any]], list[Row], AnswerT]
-"""Statements by name, each answered with its rows before the next: the same on any kind of connection."""
+"""Statements by name, each resumed with its rows before the next: the same on any kind of connection."""
 
 RUN_CANCELLED: Final = "!cancelled"
 """What the channel of new jobs carries when a running job was cancelled: no queue has such a name."""
@@ -78,16 +78,6 @@ class Database:
         """A statement and its parameters."""
         statement = self.statements[name]
         return statement.text, statement.values({"now": int8(self.now()), **given})
-
-    def follow(self, connection: Connection, steps: Steps[AnswerT]) -> AnswerT:
-        """Carry out statements in whatever transaction the connection is in."""
-        try:
-            name, given = next(steps)
-            while True:
-                name, given = steps.send(self.all(connection, name, given))
-        except StopIteration as end:
-            answer: AnswerT = end.value
-            return answer
 
 
 def advisory_key(text: str) -> int:

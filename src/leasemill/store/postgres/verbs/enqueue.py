@@ -18,6 +18,7 @@ from leasemill.store.postgres.exact.rows import policy_text, spec_of
 from leasemill.store.postgres.exact.tables import JobRow
 from leasemill.store.postgres.wire.arrays import encoded, int8s, texts
 from leasemill.store.postgres.wire.connections import LOGGER, Connection, Moved
+from leasemill.store.postgres.wire.steps import follow
 
 _job_rows = msgspec.json.Decoder(list[JobRow]).decode
 
@@ -105,7 +106,7 @@ def insert(
     database: Database, connection: Connection, jobs: Sequence[JobSpec], channel: str | None, *, are_new: bool = False
 ) -> list[c.EnqueueOutcome]:
     """The insert alone, on a connection of the store's own and in whatever transaction it is in."""
-    return database.follow(connection, inserting(jobs, channel, are_new=are_new))
+    return follow(database, connection, inserting(jobs, channel, are_new=are_new))
 
 
 def inserting(jobs: Sequence[JobSpec], channel: str | None, *, are_new: bool = False) -> Steps[list[c.EnqueueOutcome]]:

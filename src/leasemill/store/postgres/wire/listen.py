@@ -29,7 +29,7 @@ from leasemill.store.signal import Signal
 LOGGER: Final = logging.getLogger("leasemill.postgres")
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 5.0
-QUEUES_KEPT: Final = 10_000
+MOST_QUEUES: Final = 10_000
 
 
 class Arrivals:
@@ -41,7 +41,7 @@ class Arrivals:
 
     def add(self, queue: str) -> None:
         """Called by the listener alone."""
-        if len(self._counts) >= QUEUES_KEPT:
+        if len(self._counts) >= MOST_QUEUES:
             self._counts = {}
         self._counts[queue] = self.count + 1
         self.count += 1

@@ -44,7 +44,6 @@ def check_schema(schema: str) -> None:
 
 
 def statement(text: str, schema: str, clauses: Mapping[str, str] | None = None) -> Statement:
-    check_schema(schema)
     known = {"schema": sql.Identifier(schema).as_string(None), **(clauses or {})}
     fields = dict.fromkeys(field for _, field, _, _ in Formatter().parse(text) if field is not None)
     names = tuple(field for field in fields if field not in known)
