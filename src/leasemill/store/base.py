@@ -53,7 +53,7 @@ class Store(ABC):
 
     @abstractmethod
     def run(self, command: c.Command[AnswerT]) -> AnswerT:
-        """Carry out a command; the answer is durable."""
+        """Run a command; its answer is durable."""
 
     @abstractmethod
     async def arun(self, command: c.Command[AnswerT]) -> AnswerT:

@@ -72,7 +72,7 @@ class BatchRunner:
             if self.is_closed:
                 replica.close()
                 raise Unavailable(f"the store {self._path} is closed; open it again")
-            log = replica.log or replica.open(may_found=False)
+            log = replica.log or replica.open(may_create=False)
             position = self._decide(log, batch)
             for ticket in batch:
                 if ticket.is_durable or self._expired:

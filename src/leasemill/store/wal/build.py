@@ -19,7 +19,7 @@ def build(folder: Path, *, keep_segments: bool, seal_first: bool = False) -> Sna
         disk = RealDisk(folder, may_make=False)
     except OSError as error:
         raise unavailable(folder, error) from error
-    log = Log(disk, RealMachine(), segment_bytes=16 * 1024 * 1024, lock_timeout_s=60.0, may_found=False)
+    log = Log(disk, RealMachine(), segment_bytes=16 * 1024 * 1024, lock_timeout_s=60.0, may_create=False)
     try:
         return take_snapshot(disk, log, folder, keep_segments=keep_segments, seal_first=seal_first)
     finally:

@@ -56,7 +56,7 @@ class Log(Writer):
     """Closes the disk with itself, and when it cannot be opened."""
 
     def __init__(
-        self, disk: Disk, machine: Machine, *, segment_bytes: int, lock_timeout_s: float, may_found: bool = True
+        self, disk: Disk, machine: Machine, *, segment_bytes: int, lock_timeout_s: float, may_create: bool = True
     ) -> None:
         super().__init__(disk, machine, segment_bytes)
         self.is_locked = False
@@ -65,7 +65,7 @@ class Log(Writer):
         self._was_last = False
         try:
             with self.locked():
-                look_first(self, may_found=may_found)
+                look_first(self, may_create=may_create)
         except BaseException:
             self.close()
             raise
@@ -79,7 +79,7 @@ class Log(Writer):
 
     @property
     def is_caught_up(self) -> bool:
-        """All that others appended was read and nothing is amiss: readings can be answered without the lock."""
+        """All that others appended was read and nothing failed: readings can be answered without the lock."""
         return not self.is_new_boot and not self.page[POISONED] and self.position >= self.page[TAIL]
 
     # The lock
@@ -87,7 +87,7 @@ class Log(Writer):
     @contextmanager
     def locked(self, meanwhile: Callable[[], bool] = lambda: False) -> Iterator[None]:
         """Hold the folder's lock. While others do, `meanwhile` may do something useful, and returns whether it did.
-        `is_up_to_date` then: nobody else has had the lock since this process appended, and nothing is amiss.
+        `is_up_to_date` then: nobody else has had the lock since this process appended, and nothing failed.
         W11: a process that is stopped in here stops the folder."""
         until = time.monotonic() + self._lock_timeout_s
         try:
@@ -145,7 +145,7 @@ class Log(Writer):
             raise Superseded
 
     def forget(self) -> None:
-        """Let go of what was read and of the file it was read from: it is not the log any more."""
+        """Drop what was read and the file it was read from: it is not the log any more."""
         if not self.control.is_current:
             with self.locked():
                 look_first(self)

@@ -1,7 +1,7 @@
 """Group commit: callers that come at the same time share one append and one sync.
 
-Whoever comes first leads: it takes all that wait, has them carried out, and passes the lead to one that came meanwhile.
-Callers in threads lead themselves; for callers in event loops a thread of the pipeline does.
+Whoever comes first leads: it takes all that wait, runs them as one batch, and passes the lead to one that came
+meanwhile. Callers in threads lead themselves; for callers in event loops a thread of the pipeline does.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ BATCH_WEIGHT: Final = 64 * 1024 * 1024
 
 
 class Pipeline:
-    """`carry_out` gets batches of tickets, one batch at a time, and sets each ticket's answer or error. It raises no
+    """`run_batch` gets batches of tickets, one batch at a time, and sets each ticket's answer or error. It raises no
     Exception."""
 
-    def __init__(self, carry_out: Callable[[list[Ticket]], None], name: str) -> None:
-        self._carry_out = carry_out
+    def __init__(self, run_batch: Callable[[list[Ticket]], None], name: str) -> None:
+        self._run_batch = run_batch
         self._name = name
         self.reset()
 
@@ -79,7 +79,7 @@ class Pipeline:
             leader.join()
 
     def _abandon(self, ticket: Ticket) -> None:
-        """Its caller was interrupted: it must not be carried out any more, nor lead."""
+        """Its caller was interrupted: it must not run any more, nor lead."""
         with self._guard:
             if ticket in self._waiting:
                 self._waiting.remove(ticket)
@@ -87,11 +87,11 @@ class Pipeline:
             self._pass_lead(ticket)
 
     def _lead(self, own: Ticket | None) -> None:
-        """Carry out what waits, `own` with it, and pass the lead."""
+        """Run what waits, `own` with it, and pass the lead."""
         with self._guard:
             batch = self._take(own)
         try:
-            self._carry_out(batch)
+            self._run_batch(batch)
         finally:
             try:
                 self._pass_lead(own)

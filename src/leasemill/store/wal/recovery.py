@@ -28,12 +28,12 @@ LOGGER: Final = logging.getLogger("leasemill.wal")
 BUILDER_LOCK: Final = "snapshot-lock"
 
 
-def look_first(log: Writer, *, may_found: bool = False) -> None:
+def look_first(log: Writer, *, may_create: bool = False) -> None:
     """The first look in this boot, or at this folder: find the tail, and wipe what a crash left behind it (W4)."""
     manifest = read_manifest(log.disk)
-    if manifest is None and not may_found:
+    if manifest is None and not may_create:
         raise Unavailable(f"the log in {log.disk.where} is gone; put it back, or restart its processes")
-    log.manifest = manifest or log.make()
+    log.manifest = manifest or log.create()
     if log.control.is_current:
         return
     log.go_to(log.manifest.last.first)

@@ -38,19 +38,19 @@ class Replica:
 
     # The log
 
-    def open(self, *, may_found: bool) -> Log:
-        disk = self._given_disk or RealDisk(self._path, may_make=may_found)
+    def open(self, *, may_create: bool) -> Log:
+        disk = self._given_disk or RealDisk(self._path, may_make=may_create)
         self.log = Log(
             disk,
             self._machine,
             segment_bytes=self._options.segment_bytes,
             lock_timeout_s=self._options.lock_timeout_s,
-            may_found=may_found,
+            may_create=may_create,
         )
         return self.log
 
     def opened_log(self) -> Log:
-        return self.log or self.open(may_found=False)
+        return self.log or self.open(may_create=False)
 
     def close(self) -> None:
         self.state = None

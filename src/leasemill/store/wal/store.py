@@ -55,7 +55,7 @@ class FileStore(Store):
         self._runner = BatchRunner(self._path, options, machine, clock, self._replica, self._waiters, self.expiries)
         self._pipeline = Pipeline(self._runner.run, f"leasemill {self._path}")
         try:
-            self._replica.open(may_found=True)
+            self._replica.open(may_create=True)
         except OSError as error:
             raise unavailable(self._path, error) from error
         _OPEN.add(self)

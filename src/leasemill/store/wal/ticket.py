@@ -18,7 +18,7 @@ from leasemill.errors import Invalid
 from leasemill.kernel import commands as c
 from leasemill.store.wal.format import LARGEST_BODY
 
-HEAVIEST_CALL: Final = LARGEST_BODY - 16 * 1024 * 1024  # the rest is left for what is pruned in passing
+HEAVIEST_CALL: Final = LARGEST_BODY - 16 * 1024 * 1024  # the rest is left for what is pruned with it
 ITEM_BYTES: Final = 2_000  # an event's ids, names, policy and numbers: all that has a small limit of its own
 CHARACTER_BYTES: Final = 4
 TEXTS: Final = (str, bytes)

@@ -35,7 +35,7 @@ class Writer(Reader):
         self.space = Space(disk, self.page, segment_bytes)
         self._machine = machine
 
-    def make(self) -> Manifest:
+    def create(self) -> Manifest:
         """A new log, in an empty folder."""
         segment = Segment(segment_name(0, 1), 0)
         manifest = Manifest(FORMAT, 1, anchored(self._machine, 0), (segment,), acquire_queues=())
