@@ -1,10 +1,30 @@
 """Leasemill: durable jobs for Python, held by a lease, fenced by a token, applied once.
 
 The public names. Nothing heavy may be imported by this module, because `leasemill --help` pays for it: each name is
-imported when it is first used.
+imported when it is first used. The errors import nothing else.
 """
 
 from typing import TYPE_CHECKING
+
+from leasemill.errors import (
+    BacklogOrder,
+    Broken,
+    Invalid,
+    JobCancelled,
+    JobConflict,
+    JobDead,
+    JobFailed,
+    LeaseLost,
+    LeasemillError,
+    LeaseNotFound,
+    NoResult,
+    NotFound,
+    QueueRefused,
+    Refused,
+    TokenMismatch,
+    Unavailable,
+    WorkerStuck,
+)
 
 __version__ = "0.1.0"
 
@@ -61,25 +81,6 @@ if TYPE_CHECKING:
     from leasemill.api.outcomes import Fail, Release, RetryAfter
     from leasemill.api.policy import Retry
     from leasemill.api.worklease import AcquireStatus, FailStatus, SucceedStatus, WorkLease
-    from leasemill.errors import (
-        BacklogOrder,
-        Broken,
-        Invalid,
-        JobCancelled,
-        JobConflict,
-        JobDead,
-        JobFailed,
-        LeaseLost,
-        LeasemillError,
-        LeaseNotFound,
-        NoResult,
-        NotFound,
-        QueueRefused,
-        Refused,
-        TokenMismatch,
-        Unavailable,
-        WorkerStuck,
-    )
     from leasemill.kernel.model import JobState
     from leasemill.store.opening import open_store
     from leasemill.worker.worker import Worker
@@ -95,25 +96,6 @@ else:
         "leasemill.api.outcomes": ["Fail", "Release", "RetryAfter"],
         "leasemill.api.policy": ["Retry"],
         "leasemill.api.worklease": ["AcquireStatus", "FailStatus", "SucceedStatus", "WorkLease"],
-        "leasemill.errors": [
-            "BacklogOrder",
-            "Broken",
-            "Invalid",
-            "JobCancelled",
-            "JobConflict",
-            "JobDead",
-            "JobFailed",
-            "LeaseLost",
-            "LeaseNotFound",
-            "LeasemillError",
-            "NoResult",
-            "NotFound",
-            "QueueRefused",
-            "Refused",
-            "TokenMismatch",
-            "Unavailable",
-            "WorkerStuck",
-        ],
         "leasemill.kernel.model": ["JobState"],
         "leasemill.store.opening": ["open_store"],
         "leasemill.worker.worker": ["Worker"],

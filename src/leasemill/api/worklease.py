@@ -12,10 +12,10 @@ import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Final, assert_never
+from typing import Final, NoReturn, assert_never
 
 from leasemill.api.policy import SHORTEST_LEASE_US, Duration, microseconds
-from leasemill.errors import BacklogOrder, LeaseNotFound, Refused, TokenMismatch
+from leasemill.errors import BacklogOrder, LeaseNotFound, TokenMismatch
 from leasemill.kernel import commands as c
 from leasemill.kernel.limits import check_name, check_policy, check_text
 from leasemill.kernel.model import SECOND, Job, JobState, OnFailure, Policy
@@ -146,18 +146,12 @@ class WorkLease:
         been reported before.
         """
         (outcome,) = self._store.ack([self._success(domain, token)])
-        result = _succeed_result(outcome)
-        if result is None:
-            raise self._refusal(domain, self._store.lane(self.queue, domain))
-        return result
+        return _succeed_result(outcome) or self._refuse(domain, self._store.lane(self.queue, domain))
 
     async def asucceed(self, domain: str, token: str) -> SucceedResult:
         """`succeed` in async code."""
         (outcome,) = await self._store.arun(c.Ack([self._success(domain, token)]))
-        result = _succeed_result(outcome)
-        if result is None:
-            raise self._refusal(domain, await self._store.arun(c.GetLane(self.queue, domain)))
-        return result
+        return _succeed_result(outcome) or self._refuse(domain, await self._store.arun(c.GetLane(self.queue, domain)))
 
     def fail(self, domain: str, token: str, error: str = "failed") -> FailResult:
         """The offset in flight has failed. RETRY_SCHEDULED: it is still the caller's, to be retried when the
@@ -166,18 +160,12 @@ class WorkLease:
         Raises as `succeed` does.
         """
         (outcome,) = self._store.nack([self._failure(domain, token, error)])
-        result = _fail_result(outcome)
-        if result is None:
-            raise self._refusal(domain, self._store.lane(self.queue, domain))
-        return result
+        return _fail_result(outcome) or self._refuse(domain, self._store.lane(self.queue, domain))
 
     async def afail(self, domain: str, token: str, error: str = "failed") -> FailResult:
         """`fail` in async code."""
         (outcome,) = await self._store.arun(c.Nack([self._failure(domain, token, error)]))
-        result = _fail_result(outcome)
-        if result is None:
-            raise self._refusal(domain, await self._store.arun(c.GetLane(self.queue, domain)))
-        return result
+        return _fail_result(outcome) or self._refuse(domain, await self._store.arun(c.GetLane(self.queue, domain)))
 
     def _request(self, domain: str, offset: int) -> c.AcquireRequest:
         token = f"{offset}-{self._store.entropy.tokens(1)[0]}"
@@ -196,12 +184,12 @@ class WorkLease:
         # a token without an offset belongs to no job, and is refused like any other
         return offset_id(self.queue, domain, int(match["offset"])) if match else ""
 
-    def _refusal(self, domain: str, lane: c.LaneView | None) -> Refused:
-        """Why a report was refused: another lease is in flight, or none."""
+    def _refuse(self, domain: str, lane: c.LaneView | None) -> NoReturn:
+        """Raise why a report was refused: another lease is in flight, or none."""
         head = None if lane is None else lane.head
         if head is None or head.state is not JobState.LEASED:
-            return LeaseNotFound(domain)
-        return TokenMismatch(domain, head.spec.offset)
+            raise LeaseNotFound(domain)
+        raise TokenMismatch(domain, head.spec.offset)
 
 
 def _acquired_earlier(outcome: c.AcquireOutcome) -> str | None:

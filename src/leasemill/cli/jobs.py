@@ -22,6 +22,10 @@ from leasemill.store.base import Store
 
 PAGE = 1_000
 ERROR_SHOWN = 60
+EXECUTION_FIELDS = (
+    *("attempt", "worker", "fence", "status", "reason", "ended_by"),
+    *("leased_at", "started_at", "committed_at", "finished_at", "expires_at", "error"),
+)
 
 
 @click.group()
@@ -144,41 +148,21 @@ def detailed(job: Job) -> dict[str, Any]:
     return {
         **summary(job),
         "result": None if job.result is None else msgspec.Raw(job.result),
-        "cancellation": None if job.cancellation is None else _act(job.cancellation),
+        "cancellation": None if job.cancellation is None else _fields(job.cancellation, "at", "by", "reason"),
         "blocks_lane": job.blocks_lane,
         "policy": None if job.spec.policy is None else msgspec.structs.asdict(job.spec.policy),
-        "executions": [_execution(execution) for execution in job.executions],
-        "refusals": [_refusal(refusal) for refusal in job.refusals],
+        "executions": [_fields(execution, *EXECUTION_FIELDS) for execution in job.executions],
+        "refusals": [
+            _fields(refusal, "at", "verb", "worker", "attempt", "reason") | {"latest_attempt": refusal.current_attempt}
+            for refusal in job.refusals
+        ],
     }
 
 
-def _execution(execution: Execution) -> dict[str, Any]:
-    times = ("leased_at", "started_at", "committed_at", "finished_at", "expires_at")
-    return {
-        "attempt": execution.attempt,
-        "worker": execution.worker,
-        "fence": execution.fence,
-        "status": execution.status,
-        "reason": execution.reason,
-        "ended_by": execution.ended_by,
-        **{name: instant(getattr(execution, name)) for name in times},
-        "error": execution.error,
-    }
-
-
-def _act(cancellation: Cancellation) -> dict[str, Any]:
-    return {"at": instant(cancellation.at), "by": cancellation.by, "reason": cancellation.reason}
-
-
-def _refusal(refusal: Refusal) -> dict[str, Any]:
-    return {
-        "at": instant(refusal.at),
-        "verb": refusal.verb,
-        "worker": refusal.worker,
-        "attempt": refusal.attempt,
-        "latest_attempt": refusal.current_attempt,
-        "reason": refusal.reason,
-    }
+def _fields(record: Execution | Cancellation | Refusal, *names: str) -> dict[str, Any]:
+    """The named fields of a record, times written for people."""
+    values = {name: getattr(record, name) for name in names}
+    return {name: instant(value) if name.endswith("at") else value for name, value in values.items()}
 
 
 def _print_job(job: Job) -> None:
