@@ -12,7 +12,7 @@ from leasemill.api.handle import JobHandle
 from leasemill.store.base import Store
 from leasemill.store.opening import open_store
 from leasemill.store.postgres.store import PostgresStore
-from leasemill.store.postgres.wire import waiters
+from leasemill.store.postgres.waking import waiters
 from leasemill.testing.rules import rule
 from tests.lab.processes import wait_until
 from tests.store.postgres.conftest import with_option

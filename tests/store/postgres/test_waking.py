@@ -10,7 +10,7 @@ import pytest
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, JobSpec
 from leasemill.store.postgres.store import PostgresStore
-from leasemill.store.postgres.wire.listen import Arrivals
+from leasemill.store.postgres.waking.listen import Arrivals
 
 
 class Counting(PostgresStore):

@@ -40,13 +40,13 @@ from leasemill.store.postgres.verbs import (
     release,
     start,
 )
+from leasemill.store.postgres.waking.listen import Listener
+from leasemill.store.postgres.waking.notify import Notifier
+from leasemill.store.postgres.waking.watch import PostgresEndWatch, PostgresWatch
 from leasemill.store.postgres.wire.commit_connections import CommitConnections
 from leasemill.store.postgres.wire.connections import Connection, Connections, Moved
-from leasemill.store.postgres.wire.listen import Listener
-from leasemill.store.postgres.wire.notify import Notifier
 from leasemill.store.postgres.wire.statements import Statements
 from leasemill.store.postgres.wire.url import PostgresOptions, parse_url
-from leasemill.store.postgres.wire.watch import PostgresEndWatch, PostgresWatch
 from leasemill.store.signal import Signal
 from leasemill.store.sources import Clock, Entropy
 from leasemill.store.threads import Threads

@@ -25,9 +25,9 @@ from leasemill.store.block import Block
 from leasemill.store.ends import Subscription
 from leasemill.store.postgres.database import Database
 from leasemill.store.postgres.verbs.enqueue import inserting
+from leasemill.store.postgres.waking.notify import Notifier
 from leasemill.store.postgres.wire.connections import Moved
 from leasemill.store.postgres.wire.errors import UNREADY, first_line, meaning
-from leasemill.store.postgres.wire.notify import Notifier
 from leasemill.store.postgres.wire.steps import Steps, afollow, follow
 
 AnswerT = TypeVar("AnswerT")

@@ -1,1 +1,1 @@
-"""The conversation with a server: connections, statements, notifications. Nothing here knows a rule of queueing."""
+"""The conversation with a server: connections, cursors and statements. Nothing here knows a rule of queueing."""

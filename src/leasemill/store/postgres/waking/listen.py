@@ -22,8 +22,8 @@ from psycopg import sql
 
 from leasemill.store.ends import Cancellations, Ends
 from leasemill.store.postgres.database import RUN_CANCELLED, Database
+from leasemill.store.postgres.waking.waiters import Waiters
 from leasemill.store.postgres.wire.connections import Connection
-from leasemill.store.postgres.wire.waiters import Waiters
 from leasemill.store.signal import Signal
 
 LOGGER: Final = logging.getLogger("leasemill.postgres")
