@@ -105,7 +105,7 @@ def test_dump_follows_one_job_as_json(folder: Path) -> None:
     assert lines[0]["job"]["payload"] == {"to": 0}
 
 
-def test_dump_begins_and_ends_where_it_is_told(folder: Path) -> None:
+def test_dump_begins_and_ends_where_it_is_asked_to(folder: Path) -> None:
     everything = [json.loads(line) for line in wal("dump", folder, "--json").output.splitlines()]
     second = next(line["position"] for line in everything if line["position"] > 0)
     lines = wal("dump", folder, "--json", "--from", str(second), "--limit", "2").output.splitlines()

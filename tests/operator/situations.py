@@ -233,8 +233,9 @@ class ExplainSuite:
         enqueue_and_claim(harness)
         found = explained(harness)
         assert (found.state, found.situation) == (JobState.LEASED, Situation.LEASED)
+        since = at(harness)
         assert found.now[1:] == [
-            f"Worker worker-1 holds it as attempt 1 since {at(harness)}; its handler is not recorded as started yet.",
+            f"Worker worker-1 has held it as attempt 1 since {since}; its handler is not recorded as started yet.",
             f"Its lease expires at {at(harness, 30)} (in 30.0 s) unless a heartbeat extends it.",
         ]
 

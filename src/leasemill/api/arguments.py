@@ -79,7 +79,7 @@ class Arguments:
         return payload, codec.with_defaults(given)
 
     def decode(self, payload: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The positional and the keyword arguments of the handler, as its annotations say."""
+        """The positional and the keyword arguments of the handler, by its annotations."""
         codec = self._codec
         if not codec.names and payload == NO_ARGUMENTS:
             return (), {}
@@ -113,7 +113,7 @@ class Arguments:
         return content
 
     def decode_result(self, content: bytes | None) -> Any:
-        """The result as the return annotation says; raises `msgspec.ValidationError` where it does not fit."""
+        """The result by the return annotation; raises `msgspec.ValidationError` where it does not fit."""
         return self._codec.result_decoder.decode(content or b"null")
 
     @cached_property

@@ -48,7 +48,7 @@ def migrate(url: str, as_json: bool) -> None:
 @url_option
 @json_option
 def status(url: str, as_json: bool) -> None:
-    """Show which version the tables have, and which migrations are missing."""
+    """Show the version of the tables and missing migrations."""
     from leasemill.store.postgres.admin.migrate import applied, migrations  # noqa: PLC0415  (psycopg is an extra)
 
     with _connected(url) as (connection, schema):

@@ -80,7 +80,7 @@ def list_jobs(store: Store, oldest_first: bool, limit: int, cursor: int, as_json
 @click.argument("job_id")
 @on_store
 def show(store: Store, job_id: str, as_json: bool) -> None:
-    """Show a job with its executions (who, when, how long, how it ended) and the reports that were refused."""
+    """Show a job with its executions and refused reports."""
     job = store.job(job_id)
     if job is None:
         raise _no_such_job(job_id)
@@ -98,7 +98,10 @@ def _no_such_job(job_id: str) -> NotFound:
 @click.argument("job_id")
 @on_store
 def explain_job(store: Store, job_id: str, as_json: bool) -> None:
-    """Explain in sentences why a job waits, who runs it, why it ran more than once, or how it ended."""
+    """Explain in sentences why a job is in its state.
+
+    What it waits for, who runs it, why it ran more than once, how it ended, and what you can do.
+    """
     facts = gather(store, job_id, now_us(), at_work(store.presence))
     if facts is None:
         raise _no_such_job(job_id)

@@ -79,9 +79,10 @@ class Act:
 @click.command()
 @sweep_options
 def cancel(store: Store, reason: str, by: str, **options: Any) -> None:
-    """Cancel jobs by id or filter: they end CANCELLED, and one that is running is stopped.
+    """Cancel jobs by id or filter.
 
-    A filter takes READY and LEASED jobs; --state names others. JOB_ID is short for --id.
+    They end CANCELLED, and one that is running is stopped. A filter takes READY and LEASED jobs; --state names others.
+    JOB_ID is short for --id.
     """
 
     def run(where: c.JobFilter) -> list[str]:
@@ -101,7 +102,10 @@ def cancel(store: Store, reason: str, by: str, **options: Any) -> None:
 @sweep_options
 @click.option("--include-cancelled", is_flag=True, help="Also jobs that were cancelled; they must be named by id.")
 def redrive(store: Store, reason: str, by: str, include_cancelled: bool, **options: Any) -> None:
-    """Make FAILED and DEAD jobs READY again, with all their retries. JOB_ID is short for --id."""
+    """Make FAILED and DEAD jobs READY again.
+
+    They have all their retries again. JOB_ID is short for --id.
+    """
     _check_cancelled(include_cancelled, options)
 
     def run(where: c.JobFilter) -> tuple[str, ...]:
@@ -123,9 +127,9 @@ def _check_cancelled(include_cancelled: bool, options: dict[str, Any]) -> None:
 @click.command()
 @sweep_options
 def purge(store: Store, reason: str, by: str, **options: Any) -> None:
-    """Delete jobs that have ended (SUCCEEDED, FAILED, DEAD, CANCELLED), with their history.
+    """Delete jobs that have ended, with their history.
 
-    JOB_ID is short for --id.
+    That is SUCCEEDED, FAILED, DEAD and CANCELLED jobs. JOB_ID is short for --id.
     """
 
     def run(where: c.JobFilter) -> tuple[str, ...]:
@@ -140,10 +144,10 @@ def purge(store: Store, reason: str, by: str, **options: Any) -> None:
 @limit_option("groups")
 @on_store
 def failures(store: Store, limit: int, as_json: bool, **filters: Any) -> None:
-    """Group FAILED and DEAD jobs by kind and error, largest group first.
+    """Group FAILED and DEAD jobs by kind and error.
 
-    Errors that differ only in numbers, ids and quoted values are one group. `redrive`, `purge` and `cancel` take a
-    whole group with --fingerprint.
+    The largest group comes first. Errors that differ only in numbers, ids and quoted values are one group. `redrive`,
+    `purge` and `cancel` take a whole group with --fingerprint.
     """
     groups = Groups()
     for jobs in _pages(store, _narrowed(wanted(**filters), REDRIVEN_STATES)):

@@ -84,7 +84,10 @@ def verify(folder: Path, as_json: bool) -> None:
 @click.option("--limit", type=int, help="Stop after this many events.")
 @json_option
 def dump(folder: Path, first: int, job: str | None, limit: int | None, as_json: bool) -> None:
-    """Print the events, one per line; with --json one JSON object per line."""
+    """Print the events, one per line.
+
+    With --json, one JSON object per line.
+    """
     from leasemill.store.wal.inspect import Examiner  # noqa: PLC0415
 
     examiner = Examiner(folder)
@@ -136,7 +139,10 @@ def stats(folder: Path, as_json: bool) -> None:
 )
 @json_option
 def snapshot(folder: Path, keep_segments: bool, as_json: bool) -> None:
-    """Write a snapshot; opening the store then reads it instead of the older log."""
+    """Write a snapshot.
+
+    Opening the store then reads it instead of the older log.
+    """
     from leasemill.store.wal.build import build  # noqa: PLC0415
 
     taken = build(folder, keep_segments=keep_segments, seal_first=True)

@@ -102,13 +102,13 @@ def _present(facts: JobFacts) -> _Present:
 def _ready(facts: JobFacts) -> _Present:
     job = facts.job
     if facts.queue is not None and facts.queue.mode is QueueMode.ACQUIRE and job.spec.offset is None:
-        said = f"Queue {job.spec.queue!r} is used with acquire, and this job has no offset: it can never be claimed."
+        text = f"Queue {job.spec.queue!r} is used with acquire, and this job has no offset: it can never be claimed."
         advice = [f"leasemill jobs cancel {job.spec.id} --reason …", "Enqueue it into a queue that workers claim from."]
-        return Situation.UNCLAIMABLE, [said], advice
+        return Situation.UNCLAIMABLE, [text], advice
     if facts.queue is not None and facts.queue.mode is QueueMode.ACQUIRE:
-        said = f"Queue {job.spec.queue!r} is used with acquire: no worker claims from it; the job waits for its owner."
+        text = f"Queue {job.spec.queue!r} is used with acquire: no worker claims from it; the job waits for its owner."
         advice = ["Check the program that acquires the offsets of this queue: it has not acquired this one again."]
-        return Situation.WAITS_FOR_OWNER, [said], advice
+        return Situation.WAITS_FOR_OWNER, [text], advice
     situation, waits, advice = _waits(facts)
     if facts.queue is not None and facts.queue.is_paused:
         resume = f"leasemill queues resume {job.spec.queue} --reason …"
@@ -165,10 +165,10 @@ def _not_due(facts: JobFacts) -> _Present:
     if last is None or job.redriven_attempt == job.attempt:
         return Situation.NOT_DUE, [f"It is scheduled: not due {until}."], []
     if _failed_last(job):
-        said = (
+        text = (
             f"It waits for retry {job.retries} of {last.terms.max_retries} {until}. The last error: {error_of(last)}."
         )
-        return Situation.RETRY, [said], []
+        return Situation.RETRY, [text], []
     if is_mismatch(last):
         return _mismatch(job, f"It is not due again {until}.")
     return Situation.GIVEN_BACK, [f"Its handler released it: it is not due {until}."], []
@@ -179,30 +179,30 @@ def _mismatch(job: Job, next_offer: str) -> _Present:
     workers = len({one.worker for one in tries})
     why = error_of(tries[-1]).removeprefix(MISMATCH)
     how_often = f"{counted(workers, 'worker')} tried, {times(len(tries))} in total"
-    said = [
+    sentences = [
         f"It does not match the code of the workers that claimed it: {why}.",
         f"{how_often}, first at {instant(tries[0].leased_at)}. {next_offer}",
     ]
     advice = f"Run a worker whose code has kind {job.spec.kind!r} with these arguments, or cancel the job."
-    return Situation.MISMATCH, said, [advice]
+    return Situation.MISMATCH, sentences, [advice]
 
 
 def _due(facts: JobFacts) -> _Present:
     job = facts.job
-    said = f"It has been due since {instant(job.available_at)} and waits for a free worker."
+    text = f"It has been due since {instant(job.available_at)} and waits for a free worker."
     if job.executions and job.redriven_attempt != job.attempt and is_mismatch(job.executions[-1]):
-        return _mismatch(job, said)
+        return _mismatch(job, text)
     if facts.workers is None:
-        return Situation.DUE, [said], []
+        return Situation.DUE, [text], []
     serving = [one.worker for one in facts.workers if job.spec.queue in one.queues]
     if not serving:
         at_work = f"{len(facts.workers)} running, and none of them" if facts.workers else "no running worker"
         return (
             Situation.UNSERVED,
-            [said, f"No worker will claim it now: {at_work} serves queue {job.spec.queue!r}."],
+            [text, f"No worker will claim it now: {at_work} serves queue {job.spec.queue!r}."],
             [f"leasemill worker MODULE:APP --queue {job.spec.queue}"],
         )
-    return Situation.DUE, [said, f"Its queue is served by {listed(serving)}."], []
+    return Situation.DUE, [text, f"Its queue is served by {listed(serving)}."], []
 
 
 # LEASED: who has it --------------------------------------------------------------------------------------------
@@ -210,26 +210,26 @@ def _due(facts: JobFacts) -> _Present:
 
 def _leased(facts: JobFacts) -> _Present:
     execution = facts.job.executions[-1]
-    who = f"Worker {execution.worker} holds it as attempt {execution.attempt} since {instant(execution.leased_at)}"
-    said: list[str]
+    who = f"Worker {execution.worker} has held it as attempt {execution.attempt} since {instant(execution.leased_at)}"
+    sentences: list[str]
     match execution.status:
         case ExecutionStatus.COMMITTED:
             situation = Situation.COMMITTED
             took_effect = f"It committed at {instant(execution.committed_at)}; only its end is not reported yet."
-            said = [f"{who}.", f"{took_effect} It can only succeed now, and is not run again."]
+            sentences = [f"{who}.", f"{took_effect} It can only succeed now, and is not run again."]
         case ExecutionStatus.STARTED:
             situation = Situation.RUNNING
-            said = [f"{who}; its handler started at {instant(execution.started_at)}."]
+            sentences = [f"{who}; its handler started at {instant(execution.started_at)}."]
         case _:
             situation = Situation.LEASED
-            said = [f"{who}; its handler is not recorded as started yet."]
-    said.append(_lease(facts, execution))
+            sentences = [f"{who}; its handler is not recorded as started yet."]
+    sentences.append(_lease(facts, execution))
     if execution.expires_at <= facts.now and situation is not Situation.COMMITTED:
         situation = Situation.EXPIRED
     known = facts.workers is None or any(one.worker == execution.worker for one in facts.workers)
     if not known and execution.expires_at != NEVER:
-        said.append(f"Worker {execution.worker} has sent no heartbeat lately: it may be dead or stopped.")
-    return situation, said, []
+        sentences.append(f"Worker {execution.worker} has sent no heartbeat lately: it may be dead or stopped.")
+    return situation, sentences, []
 
 
 def _lease(facts: JobFacts, execution: Execution) -> str:
@@ -277,9 +277,9 @@ def _failed(facts: JobFacts) -> _Present:
         why = f"it had used its {counted(allowed, 'retry', 'retries')}"
     else:
         why = "its handler reported that it can never succeed"
-    said = [f"Attempt {last.attempt} by worker {last.worker} failed at {instant(last.finished_at)}, and {why}."]
-    said += _blocking(facts)
-    return Situation.FAILED, [*said, f"The error: {_error_line(job)}."], _redrive_advice(job)
+    sentences = [f"Attempt {last.attempt} by worker {last.worker} failed at {instant(last.finished_at)}, and {why}."]
+    sentences += _blocking(facts)
+    return Situation.FAILED, [*sentences, f"The error: {_error_line(job)}."], _redrive_advice(job)
 
 
 def _cancelled(facts: JobFacts) -> _Present:
@@ -292,11 +292,11 @@ def _quarantined(facts: JobFacts) -> _Present:
     job = facts.job
     last = job.executions[-1]
     runs = counted(job.expirations, "run")
-    said = (
+    text = (
         f"It was quarantined at {instant(last.finished_at)}: {runs} ended without a report, the most "
         "its policy allows. The job may be killing its workers."
     )
-    return Situation.QUARANTINED, [said, *_blocking(facts)], _redrive_advice(job)
+    return Situation.QUARANTINED, [text, *_blocking(facts)], _redrive_advice(job)
 
 
 def _blocking(facts: JobFacts) -> list[str]:
