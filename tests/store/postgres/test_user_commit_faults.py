@@ -15,8 +15,9 @@ from leasemill import App, Context, JobState
 from leasemill.errors import LeaseLost, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.verbs.commit import followup_id
+from leasemill.store.postgres import steps
 from leasemill.store.postgres.store import PostgresStore
-from leasemill.store.postgres.wire import cursors, steps
+from leasemill.store.postgres.wire import cursors
 from leasemill.store.postgres.wire.url import parse_url
 from leasemill.testing.rules import rule
 from tests.store.postgres.committing import (

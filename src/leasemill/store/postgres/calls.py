@@ -9,8 +9,8 @@ from leasemill.kernel import commands as c
 from leasemill.store.postgres.database import Database
 from leasemill.store.postgres.exact.decide import Concern, decide
 from leasemill.store.postgres.maintenance import Maintenance
+from leasemill.store.postgres.waking.notify import Notifier
 from leasemill.store.postgres.wire.connections import Connection, Connections
-from leasemill.store.postgres.wire.notify import Notifier
 from leasemill.store.signal import Signal
 
 AnswerT = TypeVar("AnswerT")

@@ -20,12 +20,12 @@ from leasemill.kernel.machine import check
 from leasemill.kernel.model import JobSpec
 from leasemill.store.block import Block
 from leasemill.store.postgres.database import Database
+from leasemill.store.postgres.steps import Steps, afollow, follow
 from leasemill.store.postgres.transactions.messages import Messages, is_not_held, is_reset
 from leasemill.store.postgres.verbs import commit, enqueue
 from leasemill.store.postgres.wire.commit_connections import AsyncCommitConnection, CommitConnection, CommitConnections
 from leasemill.store.postgres.wire.connections import NOT_PREPARED, Moved
 from leasemill.store.postgres.wire.errors import is_lost, not_reached
-from leasemill.store.postgres.wire.steps import Steps, afollow, follow
 
 LONGEST_IDLE_MS: Final = 2_000_000_000
 SHORTEST_IDLE_MS: Final = 1_000

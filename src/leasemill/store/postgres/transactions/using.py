@@ -24,11 +24,11 @@ from leasemill.store.base import Store, Watch
 from leasemill.store.block import Block
 from leasemill.store.ends import Subscription
 from leasemill.store.postgres.database import Database
+from leasemill.store.postgres.steps import Steps, afollow, follow
 from leasemill.store.postgres.verbs.enqueue import inserting
 from leasemill.store.postgres.waking.notify import Notifier
 from leasemill.store.postgres.wire.connections import Moved
 from leasemill.store.postgres.wire.errors import UNREADY, first_line, meaning
-from leasemill.store.postgres.wire.steps import Steps, afollow, follow
 
 AnswerT = TypeVar("AnswerT")
 UserConnection: TypeAlias = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]

@@ -16,9 +16,9 @@ from leasemill.store.postgres.calls import Calls
 from leasemill.store.postgres.database import Database, Steps
 from leasemill.store.postgres.exact.rows import policy_text, spec_of
 from leasemill.store.postgres.exact.tables import JobRow
+from leasemill.store.postgres.steps import follow
 from leasemill.store.postgres.wire.arrays import encoded, int8s, texts
 from leasemill.store.postgres.wire.connections import LOGGER, Connection, Moved
-from leasemill.store.postgres.wire.steps import follow
 
 _job_rows = msgspec.json.Decoder(list[JobRow]).decode
 
