@@ -150,7 +150,7 @@ async def test_a_commit_is_used_inside_its_block_and_on_the_loop_with_async_with
     for body, sentence in (
         (outside, "this commit is not open"),
         (blocking, "write `async with ctx.commit\\(\\) as tx`"),
-        (with_id, "a follow-up receipt has no job_id of its own"),
+        (with_id, "a follow-up receipt cannot have its own job_id"),
     ):
         own = App(store=FaultyStore())
         (error,) = await run_and_catch(own, body)

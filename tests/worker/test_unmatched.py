@@ -294,7 +294,7 @@ def test_an_alias_that_is_another_jobs_kind_is_refused(old: App) -> None:
         @old.job(aliases=["send"])
         def other() -> None: ...
 
-    with pytest.raises(Invalid, match=r"aliases is the text 'send'; write \['send'\]"):
+    with pytest.raises(Invalid, match=r"aliases is a string, 'send'; write a list: \['send'\]"):
 
         @old.job(aliases="send")
         def another() -> None: ...

@@ -24,7 +24,7 @@ NAMES_SHOWN: Final = 20
 def weights(app: App, queues: Mapping[str, int] | Iterable[str] | None) -> dict[str, int]:
     """The queues to serve and their weights; default: all queues of the app's jobs, alike."""
     if isinstance(queues, str):
-        raise Invalid(f"queues is the text {queues!r}; write [{queues!r}] or {{{queues!r}: 1}}")
+        raise Invalid(f"queues is a string, {queues!r}; write [{queues!r}] or {{{queues!r}: 1}}")
     asked = sorted({job.queue for job in app.jobs.values()}) if queues is None else queues
     weights = dict(asked) if isinstance(asked, Mapping) else dict.fromkeys(asked, 1)
     if not weights:
