@@ -16,16 +16,15 @@ LONGEST_WAIT_S: Final = 1.0
 """For an admission that is under way."""
 
 
-def admit(database: Database, connection: Connection, *, waits: bool = False) -> bool:
-    """Arrived jobs take their places in their lanes, in the transaction that is open. Lanes go by arrival.
+def admit(database: Database, connection: Connection) -> bool:
+    """Arrived jobs join their lanes, in the transaction that is open. Lanes go by arrival.
 
-    Without `waits` those of a lane that somebody has locked are left to the next admission. False: another admission
-    is under way.
+    Those of a lane that somebody else has locked are left to the next admission. False: another admission is under way.
     """
     given = {"admission_key": int8(database.admission_key), "limit": int8(ADMITTED_AT_ONCE)}
     is_open, count = database.one(connection, "arrive", given)
     if is_open and count:
-        database.positions.lower(database.all(connection, "admit_all" if waits else "admit", given))
+        database.positions.lower(database.all(connection, "admit", given))
     return bool(is_open)
 
 

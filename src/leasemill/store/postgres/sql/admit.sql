@@ -1,7 +1,6 @@
 -- admission, second step, in the same transaction: arrived jobs become heads of idle lanes or line up (N2, N3).
 -- Sees what became visible before it began, in the order of numbers. Returns the new heads' places in the ready table.
--- Locks lanes, in order. One that somebody has locked, or that vanished since the first step, is left to the next admission;
--- `admit_all` waits for the locked ones.
+-- Locks lanes, in order. One that somebody has locked, or that vanished since the first step, is left to the next admission.
 with come as materialized (
     select first.no, first.queue, first.lane, 9 - jobs.priority as rank, jobs.created_at,
         case when jobs.run_at is null then jobs.created_at + coalesce(jobs.delay_us, 0)
@@ -16,7 +15,7 @@ with come as materialized (
     from touched cross join lateral (
         select lanes.* from {schema}.lanes
         where lanes.queue = touched.queue and lanes.lane = touched.lane
-        for update {if_locked}
+        for update skip locked
     ) as lane
 ), placed as materialized (
     select come.*, locked.head is null and come.place = 1 as is_head

@@ -1,5 +1,5 @@
 -- nack: a failure with a retry left makes the job READY again after its back-off (F1, F2, F5); it stays its lane's head.
--- Returns retries and when it is due. What is final, committed or not held is left to `decided.py`.
+-- Returns retries and when it is due. What is final, committed or not held is left to the exact path.
 -- Locks the leases' rows, in order.
 with held as (
     delete from {schema}.leases

@@ -1,6 +1,6 @@
 -- release: the job is READY again without a penalty, in its place or after a delay (C3, F3); it stays its lane's head.
 -- The reason, if there is one, is kept with the execution.
--- Returns the jobs and their places. What is committed or not held is left to `decided.py`.
+-- Returns the jobs and their places. What is committed or not held is left to the exact path.
 -- Locks the leases' rows, in order.
 with held as (
     delete from {schema}.leases

@@ -21,8 +21,6 @@ FILES: Final = {file.stem: file for file in FOLDER.rglob("*.sql")}
 CLAUSES: Final = {
     "enqueue": ("enqueue", {"if_known": "on conflict on constraint job_id do nothing"}),
     "enqueue_new": ("enqueue", {"if_known": ""}),
-    "admit": ("admit", {"if_locked": "skip locked"}),
-    "admit_all": ("admit", {"if_locked": ""}),
 }
 """Statements that share a file: its name, and the clauses in which they differ."""
 SCHEMA_NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}", re.ASCII)
