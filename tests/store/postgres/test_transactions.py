@@ -82,7 +82,7 @@ def test_a_job_is_claimable_when_the_caller_has_committed_and_not_before(
 ) -> None:
     handle = note.using(mine).enqueue(1)
     assert claimed(app) == []
-    with pytest.raises(NotFound, match="a transaction that has not committed"):
+    with pytest.raises(NotFound, match="its transaction has not committed"):
         handle.status()
     mine.commit()
     assert handle.status() is JobState.READY
