@@ -384,3 +384,16 @@ def test_callers_of_one_batch_get_error_objects_of_their_own(tmp_path: Path) -> 
         error.add_note(f"of call {number}")
     assert len({str(error) for error in errors}) == 1
     assert [getattr(error, "__notes__", None) for error in errors] == [[f"of call {number}"] for number in range(3)]
+
+
+@rule("W1")
+def test_a_refusal_decided_before_a_failed_sync_is_not_given(tmp_path: Path) -> None:
+    machine = SimulatedMachine()
+    store = open_simulated(machine, tmp_path)
+    store.acquire([c.AcquireRequest("offsets", "lane", 1, "worker", "token")])
+    machine.fail_sync_at(1, disk_of(store))
+    tickets = [Ticket(c.Enqueue([job("good")])), Ticket(c.Enqueue([job("refused", "offsets")]))]
+    store._runner.run(tickets)
+    assert [type(ticket.error) for ticket in tickets] == [Unavailable, Unavailable]
+    with pytest.raises(QueueRefused):
+        store.enqueue([job("refused", "offsets")])

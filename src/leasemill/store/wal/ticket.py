@@ -65,9 +65,8 @@ class Ticket:
             self._woken.release()
 
     def fail(self, error: Exception) -> None:
-        """With an error object of its own: callers raise it in their threads and add notes to it."""
-        if self.error is not None:
-            return
+        """With an error object of its own: callers raise it in their threads and add notes to it. W1: a refusal that is
+        not known to be durable is no answer, it is replaced."""
         own = type(error).__new__(type(error), *error.args).with_traceback(error.__traceback__)
         own.__cause__ = error.__cause__
         self.error = own
