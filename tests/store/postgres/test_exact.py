@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import psycopg
 import pytest
 
+from leasemill.errors import QueueRefused
 from leasemill.kernel import commands as c
 from leasemill.kernel import machine
 from leasemill.kernel.model import JobSpec, JobState
@@ -174,3 +176,18 @@ def test_the_ack_of_a_lanes_head_without_its_lane_is_left_to_the_exact_path(
     store._database.leases[lease.token] = store._database.leases[lease.token]._replace(lane=None)
     assert store.ack([c.AckReport("head", lease.token)]) == [c.Acked("head", c.LaneHint("next", None))]
     assert check(admin, schema) == []
+
+
+def test_statements_are_prepared_again_after_a_rollback(store: PostgresStore, caplog: pytest.LogCaptureFixture) -> None:
+    """psycopg has all statements deallocated after a ROLLBACK, those of the exact path too."""
+    caplog.set_level(logging.INFO)
+    for number in range(3):
+        store.enqueue([JobSpec(f"job-{number}", "q", "k")])
+        (lease,) = store.claim("w", ["q"], 1)
+        store.acquire([c.AcquireRequest("offsets", "a", number, "w", f"token-{number}")])
+        with pytest.raises(QueueRefused):
+            store.acquire([c.AcquireRequest("q", "a", 1, "w", f"other-{number}")])
+        reports = 2 * [c.AckReport(f"offsets/a/{number}", f"token-{number}")]
+        assert [one.is_repeat for one in store.ack(reports) if isinstance(one, c.Acked)] == [False, True]
+        store.ack([c.AckReport(lease.job.id, lease.token)])
+    assert "prepared statements do not last" not in caplog.text

@@ -189,7 +189,7 @@ def test_a_statement_that_failed_inside_the_block_is_not_passed_over(bank: Conne
             with suppress(psycopg.Error):
                 connection.execute("select 1 / 0")
 
-    with pytest.raises(Invalid, match="let a statement's error leave the block"):
+    with pytest.raises(Invalid, match="do not catch a statement's error there"):
         block()
     with once(connection, 2) as first:
         pay(connection)

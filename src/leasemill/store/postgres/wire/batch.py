@@ -16,8 +16,8 @@ from weakref import WeakKeyDictionary
 from psycopg import abc
 from psycopg.abc import PQGen
 from psycopg.adapt import Transformer
-from psycopg.errors import error_from_result
-from psycopg.pq import ExecStatus, Format
+from psycopg.errors import InvalidSqlStatementName, error_from_result
+from psycopg.pq import ExecStatus, Format, TransactionStatus
 from psycopg.pq.abc import PGconn, PGresult
 from psycopg.types.numeric import Int8
 from psycopg.waiting import Ready, Wait
@@ -37,8 +37,18 @@ _numbers = count()
 
 def run(connection: Connection, *statements: Sent) -> list[list[Row]]:
     """The rows of each statement."""
-    pgconn = connection.pgconn
     names = {} if connection.prepare_threshold is None else _prepared.setdefault(connection, {})
+    try:
+        return _run(connection, names, statements)
+    except InvalidSqlStatementName:
+        if connection.info.transaction_status is not TransactionStatus.IDLE:
+            raise
+        names.clear()  # psycopg has every statement deallocated after a ROLLBACK; BEGIN is the first to be missed
+        return _run(connection, names, statements)
+
+
+def _run(connection: Connection, names: dict[bytes, bytes], statements: Sequence[Sent]) -> list[list[Row]]:
+    pgconn = connection.pgconn
     with connection.lock:
         pgconn.enter_pipeline_mode()
         try:
