@@ -229,8 +229,8 @@ MUTATIONS: Final = (
         "a redriven job lowers no watermark",
         "O2",
         "save.py",
-        "        from ready_come\n    ) as lowered",
-        "        from ready_come where false\n    ) as lowered",
+        '        from ready_come\n    )"""',
+        '        from ready_come where false\n    )"""',
         WATERMARKS,
     ),
     Mutation(
@@ -269,7 +269,7 @@ MUTATIONS: Final = (
         "order by first.no) as place",
         "order by first.no desc) as place",
     ),
-    Mutation("an admission waits for a locked lane", "N6", "admit", "for update {if_locked}", "for update", LOCKED),
+    Mutation("an admission waits for a locked lane", "N6", "admit", "for update skip locked", "for update", LOCKED),
     Mutation(
         "the last of a line becomes head",
         "N2",
