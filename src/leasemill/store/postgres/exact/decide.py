@@ -104,7 +104,7 @@ def decide_found(
     with _transaction(connection):
         _, rows = batch.run(connection, batch.BEGIN, database.sent(find, given))
         if not rows:
-            connection.rollback()
+            batch.run(connection, batch.COMMIT)  # psycopg deallocates every prepared statement after a ROLLBACK
             return run(State(), command, 0)[1]
         ids = [job_id for job_id, *_ in rows]
         lanes = [(queue, lane) for _, _, queue, lane in rows if lane is not None]
