@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 from leasemill.kernel import commands as c
 from leasemill.store.postgres.database import Database
 from leasemill.store.postgres.exact.decide import Concern, decide
-from leasemill.store.postgres.maintenance import Maintenance
+from leasemill.store.postgres.maintenance import PostgresMaintenance
 from leasemill.store.postgres.waking.notify import Notifier
 from leasemill.store.postgres.wire.connections import Connection, Connections
 from leasemill.store.signal import Signal
@@ -21,7 +21,7 @@ class Calls(NamedTuple):
 
     connections: Connections
     database: Database
-    maintenance: Maintenance
+    maintenance: PostgresMaintenance
     signal: Signal
     notifier: Notifier
 

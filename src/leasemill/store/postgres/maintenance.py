@@ -20,7 +20,7 @@ from leasemill.store.postgres.wire.connections import LOGGER, Connection, Connec
 from leasemill.store.postgres.wire.url import PostgresOptions
 
 
-class Maintenance:
+class PostgresMaintenance:
     """Of one store. `wake`: called when jobs may have become claimable."""
 
     def __init__(

@@ -22,7 +22,7 @@ from leasemill.store.postgres.admin.migrate import require
 from leasemill.store.postgres.calls import Calls
 from leasemill.store.postgres.database import Database
 from leasemill.store.postgres.exact.decide import Concern, decide
-from leasemill.store.postgres.maintenance import Maintenance
+from leasemill.store.postgres.maintenance import PostgresMaintenance
 from leasemill.store.postgres.presence import PostgresPresence
 from leasemill.store.postgres.transactions.block import PostgresBlock
 from leasemill.store.postgres.transactions.messages import Messages
@@ -74,7 +74,7 @@ class PostgresStore(Store):
         self._notifier = Notifier(self._database.channel, self._notify)
         self._listener = Listener(self._pool.connect, self._database, self._signal, is_enabled=self._options.listen)
         self._threads = Threads(self._options.pool_size, "leasemill-postgres")
-        self._maintenance = Maintenance(self._pool, self._database, self._options, self._wake)
+        self._maintenance = PostgresMaintenance(self._pool, self._database, self._options, self._wake)
         self._calls = Calls(self._pool, self._database, self._maintenance, self._signal, self._notifier)
         self._is_closed = False
         try:

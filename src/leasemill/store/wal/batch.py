@@ -26,7 +26,7 @@ from leasemill.store.wal.clock import Machine
 from leasemill.store.wal.control import FULL, TAIL
 from leasemill.store.wal.disk import unavailable
 from leasemill.store.wal.log import LockTimeout, Log
-from leasemill.store.wal.maintenance import Maintenance
+from leasemill.store.wal.maintenance import FolderMaintenance
 from leasemill.store.wal.options import FileOptions
 from leasemill.store.wal.reader import Superseded
 from leasemill.store.wal.replica import Replica
@@ -59,7 +59,7 @@ class BatchRunner:
         self._replica = replica
         self._waiters = waiters
         self._expiries = expiries
-        self.maintenance = Maintenance(path, options)
+        self.maintenance = FolderMaintenance(path, options)
         self._expired: list[c.Expiration] = []
         self._pruned_at_s = time.monotonic()
         self._unpruned_events = PRUNE_BATCH

@@ -21,7 +21,7 @@ LOGGER: Final = logging.getLogger("leasemill.wal")
 SNAPSHOT_PAUSE_S: Final = 10.0
 
 
-class Maintenance:
+class FolderMaintenance:
     """`look` is due when the log is in another segment than `segment`, or has reached `due_at`."""
 
     def __init__(self, path: Path, options: FileOptions) -> None:

@@ -37,7 +37,7 @@ from leasemill.store.postgres.exact.tables import (
 )
 
 
-class Image(NamedTuple):
+class TableRows(NamedTuple):
     """A small state as rows by their keys. Executions and refusals are only ever added."""
 
     jobs: dict[int, Job]
@@ -54,8 +54,8 @@ class Image(NamedTuple):
     succeeded: Counter[str]
 
 
-def image(state: State, numbers: Mapping[str, int], turns: Mapping[str, int]) -> Image:
-    made = Image({}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, Counter())
+def table_rows(state: State, numbers: Mapping[str, int], turns: Mapping[str, int]) -> TableRows:
+    made = TableRows({}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, Counter())
     for job_id, job in state.jobs.items():
         _add_job(made, state, job, numbers[job_id], turns.get(job_id))
     for (queue, key), lane in state.lanes.items():
@@ -81,7 +81,7 @@ def is_behind(state: State, job: Job) -> bool:
     return job.state is JobState.READY and spec.lane is not None and state.lanes[spec.queue, spec.lane].head is not job
 
 
-def _add_job(made: Image, state: State, job: Job, no: int, turn: int | None) -> None:
+def _add_job(made: TableRows, state: State, job: Job, no: int, turn: int | None) -> None:
     made.jobs[no] = job
     match job.state:
         case JobState.READY if is_behind(state, job):
@@ -123,7 +123,7 @@ class Change(NamedTuple):
         return self.gone.get(table, []) + self.come.get(table, [])
 
 
-def difference(before: Image, after: Image, state: State) -> Change:
+def difference(before: TableRows, after: TableRows, state: State) -> Change:
     """`state`: that of `after`."""
     counted = after.succeeded.copy()
     counted.subtract(before.succeeded)
@@ -158,7 +158,7 @@ def difference(before: Image, after: Image, state: State) -> Change:
     return Change(_filled(gone), _filled(come), sorted(forgotten), _belongings(before, forgotten))
 
 
-def _belongings(before: Image, forgotten: Set[int]) -> list[str]:
+def _belongings(before: TableRows, forgotten: Set[int]) -> list[str]:
     if not forgotten:
         return []
     owners = {

@@ -25,7 +25,7 @@ from leasemill.kernel.state import Lane, LaneKey, State, finished_at, hold, make
 from leasemill.kernel.verbs.cancel import cancels_a_run
 from leasemill.store.postgres import admission, retention
 from leasemill.store.postgres.database import RUN_CANCELLED, Database
-from leasemill.store.postgres.exact.change import Change, Image, difference, image, is_behind
+from leasemill.store.postgres.exact.change import Change, TableRows, difference, is_behind, table_rows
 from leasemill.store.postgres.exact.rows import jobs_of, policy_of, ranges_of
 from leasemill.store.postgres.exact.save import saving
 from leasemill.store.postgres.exact.tables import LaneRow, QueueRow, Read, WaitingRow
@@ -144,12 +144,12 @@ def _decide(
     database: Database, connection: Connection, command: c.Command[AnswerT], locked: Locked, loaded: Loaded
 ) -> AnswerT:
     part = _part(loaded)
-    before = _as_stored(image(*part), loaded)
+    before = _as_stored(table_rows(*part), loaded)
     events, answer = run(part.state, command, loaded.now)
     if any(isinstance(event, ExecutionCommitted) for event in events):
         raise Moved("the lease is held after all: commit on the fast path")
     fences = _number(part, loaded)
-    after = image(*part)
+    after = table_rows(*part)
     change = difference(before, after, part.state)
     _check_locked(change, before, locked)
     _save(database, connection, part, change, events)
@@ -205,7 +205,7 @@ def _place(state: State, job: Job, *, is_waiting: bool) -> None:
             pass
 
 
-def _as_stored(before: Image, loaded: Loaded) -> Image:
+def _as_stored(before: TableRows, loaded: Loaded) -> TableRows:
     """With the lanes and queues as they are in their tables: also a lane that was just made, and no new queue."""
     lanes = {(row.queue, row.lane): row for row in loaded.lanes or ()}
     queues = {row.name: row for row in loaded.queues or ()}
@@ -248,7 +248,7 @@ def _with_fence(outcome: Any, fences: dict[int, int]) -> Any:
     return replace(outcome, lease=replace(lease, fence=fences.get(lease.fence, lease.fence)))
 
 
-def _check_locked(change: Change, before: Image, locked: Locked) -> None:
+def _check_locked(change: Change, before: TableRows, locked: Locked) -> None:
     """Rows that came to be after the locks were taken may be read; changed they must not be."""
     nos, lanes = set(locked.nos or ()), set(locked.lanes or ())
     if not lanes.issuperset((row.queue, row.lane) for row in change.written("lanes")):
