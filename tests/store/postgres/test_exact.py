@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import psycopg
@@ -18,6 +20,7 @@ from leasemill.store.postgres.exact import decide as exact
 from leasemill.store.postgres.exact.save import TABLES
 from leasemill.store.postgres.store import PostgresStore
 from leasemill.store.postgres.wire import batch
+from leasemill.store.postgres.wire.connections import Moved
 from leasemill.testing.rules import rule
 
 Admin = psycopg.Connection[Any]
@@ -165,6 +168,54 @@ def test_a_queue_that_comes_to_be_used_with_enqueue_meanwhile_refuses_the_acquir
     with pytest.raises(Exception, match="'q' is used with enqueue"):
         store.acquire([c.AcquireRequest("q", "a", 1, "w", "token")])
     assert store.lane("q", "a") is None
+
+
+@rule("L6")
+def test_a_repeat_that_is_decided_twice_is_still_reported_as_a_repeat(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.enqueue([JobSpec("job", "q", "k")])
+    (lease,) = store.claim("w", ["q"], 1)
+    assert store.ack([c.AckReport("job", lease.token)]) == [c.Acked("job")]
+    decide = exact._decide
+    tries: list[int] = []
+
+    def moved_once(*given: Any) -> Any:
+        tries.append(len(tries))
+        if len(tries) == 1:
+            raise Moved("a row had changed")
+        return decide(*given)
+
+    monkeypatch.setattr(exact, "_decide", moved_once)
+    (outcome,) = store.ack([c.AckReport("job", lease.token)])
+    assert len(tries) == 2
+    assert isinstance(outcome, c.Acked)
+    assert outcome.is_repeat
+
+
+@rule("N12", "N1")
+def test_two_acquires_of_a_lane_that_is_not_there_yet_are_decided_one_after_the_other(
+    store: PostgresStore, postgres_url: str, schema: str, admin: Admin, meanwhile: Any
+) -> None:
+    with PostgresStore(postgres_url) as other, ThreadPoolExecutor(1) as thread:
+        second: list[Future[list[c.AcquireOutcome]]] = []
+
+        def begin_another() -> None:
+            second.append(thread.submit(other.acquire, [c.AcquireRequest("q", "a", 2, "w", "second")]))
+            deadline = time.monotonic() + 60
+            while not second[0].done() and not is_waiting(admin):
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+
+        meanwhile(begin_another)
+        first = store.acquire([c.AcquireRequest("q", "a", 1, "w", "first")])
+        kinds = [type(outcome) for outcome in first + second[0].result(60)]
+    assert kinds == [c.Acquired, c.Backlogged]
+    assert check(admin, schema) == []
+
+
+def is_waiting(admin: Admin) -> bool:
+    return admin.execute("select from pg_locks where not granted").fetchone() is not None
 
 
 @rule("N4")

@@ -54,7 +54,12 @@ def _report(
     def on_exact_path(connection: Connection) -> list[Any]:
         nonlocal exact_tries
         exact_tries += 1
-        return decide(database, connection, make(rest), Concern([one.job_id for one in rest]))
+        try:
+            return decide(database, connection, make(rest), Concern([one.job_id for one in rest]))
+        except BaseException:
+            if not connection.closed:  # an answer, and nothing was committed: the next try is the first
+                exact_tries -= 1
+            raise
 
     done = calls.connections.run(on_fast_path)
     if len(done) == len(reports):
