@@ -300,7 +300,7 @@ MUTATIONS: Final = (
         "lock",
         "where {makes_lanes}::bool\n",
         "where false\n",
-        WORK_LEASE,
+        EXACT,
     ),
     Mutation("a row that has gone is not noticed", "O1 C1", "save.py", '" and ".join(counts)', '"true"', EXACT),
     Mutation(
