@@ -170,6 +170,20 @@ def test_a_queue_that_comes_to_be_used_with_enqueue_meanwhile_refuses_the_acquir
     assert store.lane("q", "a") is None
 
 
+@rule("L5")
+def test_a_report_that_is_refused_twice_at_once_is_one_refusal(store: PostgresStore, meanwhile: Any) -> None:
+    """Nothing of a job that is ready is locked."""
+    store.enqueue([JobSpec("job", "q", "k")])
+    late = [c.AckReport("job", "late")]
+    tries = meanwhile(lambda: store.ack(late))
+    (outcome,) = store.ack(late)
+    assert isinstance(outcome, c.Lost)
+    assert len(tries) == 3
+    job = store.job("job")
+    assert job is not None
+    assert [refusal.token for refusal in job.refusals] == ["late"]
+
+
 @rule("L6")
 def test_a_repeat_that_is_decided_twice_is_still_reported_as_a_repeat(
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch

@@ -62,7 +62,7 @@ TABLES: Final = {
     "marks": _replaced(MarkRow, ("no",)),
     "cancellations": _replaced(CancellationRow, ("no",)),
     "executions": Table(ExecutionRow, ("no", "slot")),
-    "refusals": Table(RefusalRow, ("no", "token", "verb")),
+    "refusals": Table(RefusalRow, ("no", "token", "verb"), "on conflict do nothing"),  # counted: decided again
     "lanes": _replaced(LaneRow, ("queue", "lane")),
     "tallies": Table(TallyRow, ("queue",)),
     "actions": Table(ActionRow, ()),
