@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from hashlib import blake2b
-from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple
 
 import psycopg
 from psycopg.rows import tuple_row
@@ -16,10 +16,6 @@ from leasemill.store.postgres.wire.connections import Connection, Row
 from leasemill.store.postgres.wire.cursors import PlainCursor
 from leasemill.store.postgres.wire.statements import Statements
 from leasemill.store.sources import Clock
-
-AnswerT = TypeVar("AnswerT")
-Steps: TypeAlias = Generator[tuple[str, Mapping[str, Any]], list[Row], AnswerT]
-"""Statements by name, each resumed with its rows before the next: the same on any kind of connection."""
 
 RUN_CANCELLED: Final = "!cancelled"
 """What the channel of new jobs carries when a running job was cancelled: no queue has such a name."""

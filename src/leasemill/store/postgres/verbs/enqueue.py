@@ -13,10 +13,10 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec, QueueMode
 from leasemill.store.postgres.admission import admit
 from leasemill.store.postgres.calls import Calls
-from leasemill.store.postgres.database import Database, Steps
+from leasemill.store.postgres.database import Database
 from leasemill.store.postgres.exact.rows import policy_text, spec_of
 from leasemill.store.postgres.exact.tables import JobRow
-from leasemill.store.postgres.steps import follow
+from leasemill.store.postgres.steps import Steps, follow
 from leasemill.store.postgres.wire.arrays import encoded, int8s, texts
 from leasemill.store.postgres.wire.connections import LOGGER, Connection, Moved
 
