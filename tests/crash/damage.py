@@ -19,6 +19,7 @@ from leasemill.errors import Broken
 from leasemill.kernel.events import AnyEvent
 from leasemill.kernel.machine import apply
 from leasemill.kernel.model import JobSpec
+from leasemill.kernel.state import PLAIN_FORMAT
 from leasemill.store.wal.format import decode_events
 from leasemill.store.wal.store import FileStore
 from leasemill.testing.clock import ManualClock
@@ -168,10 +169,10 @@ def write_walk(store: FileStore, clock: ManualClock, events: int, walk: Walk, so
     log = log_of(store)
     append = log.append
 
-    def counting(events: Sequence[AnyEvent]) -> int:
+    def counting(events: Sequence[AnyEvent], version: int = PLAIN_FORMAT) -> int:
         nonlocal count
         count += len(events)
-        return append(events)
+        return append(events, version)
 
     log.append = counting  # type: ignore[method-assign]
     while count < events:

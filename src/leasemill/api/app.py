@@ -20,7 +20,7 @@ from leasemill.api.handle import JobHandle
 from leasemill.api.job import Call, FixedLane, JobType, LaneRule, aenqueue_all, check_priority, enqueue_all
 from leasemill.api.policy import Duration, LeasePreset, OnFailureChoice, Retry, kind_policy
 from leasemill.errors import Invalid
-from leasemill.kernel.limits import check_name
+from leasemill.kernel.bounds import check_name
 from leasemill.kernel.model import OnFailure
 from leasemill.store.base import Store
 from leasemill.store.opening import open_store

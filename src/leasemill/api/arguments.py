@@ -24,7 +24,7 @@ from uuid import UUID
 import msgspec
 
 from leasemill.errors import Invalid
-from leasemill.kernel.limits import PAYLOAD_BYTES
+from leasemill.kernel.bounds import PAYLOAD_BYTES
 
 NO_ARGUMENTS: Final = b"{}"
 CONTEXT_NAME: Final = "ctx"

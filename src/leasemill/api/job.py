@@ -17,7 +17,7 @@ from leasemill.api.handle import JobHandle
 from leasemill.api.policy import Duration, is_whole, microseconds
 from leasemill.errors import Invalid, JobConflict, Unavailable
 from leasemill.kernel import commands as c
-from leasemill.kernel.limits import BATCH_ITEMS
+from leasemill.kernel.bounds import BATCH_ITEMS
 from leasemill.kernel.model import JobSpec, Policy
 from leasemill.store.base import Store
 

@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Final, Literal, TypeAlias
 
 from leasemill.errors import Invalid
-from leasemill.kernel.limits import LONGEST_US, check_policy
+from leasemill.kernel.bounds import LONGEST_US, check_policy
 from leasemill.kernel.model import SECOND, OnFailure, Policy
 from leasemill.kernel.retry import settle
 

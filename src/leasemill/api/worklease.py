@@ -17,7 +17,7 @@ from typing import Final, NoReturn, assert_never
 from leasemill.api.policy import SHORTEST_LEASE_US, Duration, microseconds
 from leasemill.errors import BacklogOrder, LeaseNotFound, TokenMismatch
 from leasemill.kernel import commands as c
-from leasemill.kernel.limits import check_name, check_policy, check_text
+from leasemill.kernel.bounds import check_name, check_policy, check_text
 from leasemill.kernel.model import SECOND, Job, JobState, OnFailure, Policy
 from leasemill.kernel.verbs.acquire import offset_id
 from leasemill.store.base import Store

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
+from leasemill.kernel.bounds import check_text
 from leasemill.kernel.events import JobCancelled, JobPurged, JobRedriven, QueuePaused, QueuePolicySet, QueueResumed
-from leasemill.kernel.limits import check_text
 from leasemill.kernel.model import Action, Verb
 from leasemill.kernel.state import State
 

@@ -11,7 +11,18 @@ from msgspec import Struct
 from leasemill.kernel.lanes import enter_lane
 from leasemill.kernel.model import Action, Job, Policy, QueueMode
 from leasemill.kernel.ranges import Ranges
-from leasemill.kernel.state import CANCELLED, LEASED, READY, SUCCEEDED, Lane, State, finished_at, hold, make_ready
+from leasemill.kernel.state import (
+    CANCELLED,
+    LEASED,
+    PLAIN_FORMAT,
+    READY,
+    SUCCEEDED,
+    Lane,
+    State,
+    finished_at,
+    hold,
+    make_ready,
+)
 
 
 class QueueImage(Struct, frozen=True, array_like=True):
@@ -37,6 +48,7 @@ class Image(Struct, frozen=True, array_like=True):
     queues: tuple[QueueImage, ...]
     lanes: tuple[LaneImage, ...]
     actions: tuple[Action, ...]
+    format: int = PLAIN_FORMAT
 
 
 def image(state: State) -> Image:
@@ -54,6 +66,7 @@ def image(state: State) -> Image:
             if lane.finished or lane.failed
         ),
         tuple(state.actions),
+        state.format,
     )
 
 
@@ -64,7 +77,7 @@ def jobs_in_order(state: State) -> Iterator[Job]:
 def restore(image: Image, jobs: Iterable[Job]) -> State:
     """The state an image and its jobs were taken from."""
     state = State()
-    state.seq, state.fence = image.seq, image.fence
+    state.seq, state.fence, state.format = image.seq, image.fence, image.format
     state.actions.extend(image.actions)
     for one in image.queues:
         queue = state.queue(one.name)

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
+from leasemill.kernel import bounds, ending, fence, grant, read
 from leasemill.kernel import commands as c
-from leasemill.kernel import ending, fence, grant, limits, read
 from leasemill.kernel import events as e
 from leasemill.kernel.command import Decision, Do
 from leasemill.kernel.events import AnyEvent
@@ -40,7 +40,7 @@ Decide: TypeAlias = Callable[[State, Any, int], Decision[Any]]
 Run: TypeAlias = Callable[[State, Any, int, Events], Any]
 
 
-class Rules(NamedTuple):
+class VerbRules(NamedTuple):
     """How a command is checked and carried out."""
 
     check: Callable[[Any], None]
@@ -94,24 +94,24 @@ def _steps(steps: Callable[[State, Any, int, Do], Any]) -> Run:
     return run
 
 
-VERBS: Final[dict[type, Rules]] = {
-    c.Enqueue: Rules(enqueue.check, _each("jobs", enqueue.decide, enqueue.refuse)),
-    c.Claim: Rules(claim.check, _steps(claim.steps)),
-    c.Acquire: Rules(acquire.check, _steps(acquire.steps)),
-    c.Start: Rules(start.check, _each("reports", start.decide)),
-    c.Extend: Rules(extend.check, _each("leases", extend.decide)),
-    c.Commit: Rules(commit.check, _once(commit.decide)),
-    c.Ack: Rules(ack.check, _each("reports", ack.decide)),
-    c.Nack: Rules(nack.check, _each("reports", nack.decide)),
-    c.Release: Rules(release.check, _each("reports", release.decide)),
-    c.Expire: Rules(limits.check_limit, _once(expire.decide)),
-    c.Cancel: Rules(cancel.check, _steps(cancel.steps)),
-    c.Redrive: Rules(redrive.check, _once(redrive.decide)),
-    c.Purge: Rules(purge.check_purge, _once(purge.decide_purge)),
-    c.Prune: Rules(purge.check_prune, _once(purge.decide_prune)),
-    c.Pause: Rules(queues.check, _once(queues.decide_pause)),
-    c.Resume: Rules(queues.check, _once(queues.decide_resume)),
-    c.SetPolicy: Rules(queues.check, _once(queues.decide_policy)),
+VERBS: Final[dict[type, VerbRules]] = {
+    c.Enqueue: VerbRules(enqueue.check, _each("jobs", enqueue.decide, enqueue.refuse)),
+    c.Claim: VerbRules(claim.check, _steps(claim.steps)),
+    c.Acquire: VerbRules(acquire.check, _steps(acquire.steps)),
+    c.Start: VerbRules(start.check, _each("reports", start.decide)),
+    c.Extend: VerbRules(extend.check, _each("leases", extend.decide)),
+    c.Commit: VerbRules(commit.check, _once(commit.decide)),
+    c.Ack: VerbRules(ack.check, _each("reports", ack.decide)),
+    c.Nack: VerbRules(nack.check, _each("reports", nack.decide)),
+    c.Release: VerbRules(release.check, _each("reports", release.decide)),
+    c.Expire: VerbRules(bounds.check_limit, _once(expire.decide)),
+    c.Cancel: VerbRules(cancel.check, _steps(cancel.steps)),
+    c.Redrive: VerbRules(redrive.check, _once(redrive.decide)),
+    c.Purge: VerbRules(purge.check_purge, _once(purge.decide_purge)),
+    c.Prune: VerbRules(purge.check_prune, _once(purge.decide_prune)),
+    c.Pause: VerbRules(queues.check, _once(queues.decide_pause)),
+    c.Resume: VerbRules(queues.check, _once(queues.decide_resume)),
+    c.SetPolicy: VerbRules(queues.check, _once(queues.decide_policy)),
 }
 
 APPLIERS: Final[dict[type, Callable[[State, Any], None]]] = {

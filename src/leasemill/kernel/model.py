@@ -127,8 +127,62 @@ class Terms(Struct, frozen=True, array_like=True, gc=False):
     on_failure: OnFailure = OnFailure.CONTINUE
 
 
+class UniqueUntil(StrEnum):
+    """How long a unique job holds its key."""
+
+    ENDED = "ended"
+    STARTED = "started"
+
+
+class UniqueKey(Struct, frozen=True, array_like=True, gc=False):
+    """While a job holds this key, no other job is made for it (U1).
+
+    `keep_us`: held at least so long from its enqueue, whatever becomes of the job. `wait_us`: a job that was never
+    claimed is replaced by the next enqueue with its key, and is then due this long after it, but no later than
+    `at_most_us` after the first.
+    """
+
+    key: str
+    until: UniqueUntil = UniqueUntil.ENDED
+    keep_us: int = 0
+    wait_us: int | None = None
+    at_most_us: int | None = None
+    is_trailing: bool = False
+
+
+class LimitUse(Struct, frozen=True, array_like=True, gc=False):
+    """A limit that a job is under: its name and, if it counts for each key, the key."""
+
+    name: str
+    key: str | None = None
+
+
+class ChainedJob(Struct, frozen=True, array_like=True, gc=False):
+    """A job that the success of the one before it enqueues."""
+
+    queue: str
+    kind: str
+    payload: bytes = b"{}"
+    lane: str | None = None
+    priority: int = 0
+    delay_us: int = 0
+    policy: Policy | None = None
+    headers: dict[str, str] | None = None
+    unique: UniqueKey | None = None
+    limits: tuple[LimitUse, ...] = ()
+
+
+class Rules(Struct, frozen=True, array_like=True, gc=False):
+    """What binds a job to others; most jobs have none."""
+
+    unique: UniqueKey | None = None
+    limits: tuple[LimitUse, ...] = ()
+    group: str | None = None
+    chain: tuple[ChainedJob, ...] = ()
+
+
 class JobSpec(Struct, frozen=True, array_like=True, gc=False):
-    """What a caller asks for; written once and never changed."""
+    """What a caller asks for; written once and never changed. Headers travel with a job and are not its content."""
 
     id: str
     queue: str
@@ -140,6 +194,8 @@ class JobSpec(Struct, frozen=True, array_like=True, gc=False):
     delay_us: int = 0
     policy: Policy | None = None
     offset: int | None = None
+    headers: dict[str, str] | None = None
+    rules: Rules | None = None
 
 
 class KeptFailure(Struct, frozen=True, array_like=True, gc=False):

@@ -13,9 +13,9 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from leasemill.kernel.bounds import check_limit
 from leasemill.kernel.command import Command
 from leasemill.kernel.filter import JOBS_LOOKED_AT, JobFilter, fitting
-from leasemill.kernel.limits import check_limit
 from leasemill.kernel.model import Action, Job, JobState, Policy, QueueMode
 from leasemill.kernel.state import Lane, Queue, State
 

@@ -33,6 +33,10 @@ CANCELLED: Final = JobState.CANCELLED
 
 PRIORITIES: Final = 10
 
+PLAIN_FORMAT: Final = 1
+RULES_FORMAT: Final = 2
+"""What a reader of the events must know: with rules or headers, more than versions before these did."""
+
 LaneKey = tuple[str, str]
 
 
@@ -82,6 +86,7 @@ class State:
         "claims",
         "fence",
         "finished",
+        "format",
         "jobs",
         "lanes",
         "leases",
@@ -103,6 +108,7 @@ class State:
         self.actions: deque[Action] = deque(maxlen=ACTIONS_KEPT)
         self.seq = 0
         self.fence = 0
+        self.format = PLAIN_FORMAT
 
     def queue(self, name: str) -> Queue:
         queue = self.queues.get(name)

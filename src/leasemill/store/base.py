@@ -15,7 +15,7 @@ from typing import Protocol, Self, TypeVar
 
 from leasemill.errors import Invalid
 from leasemill.kernel import commands as c
-from leasemill.kernel.limits import BATCH_ITEMS
+from leasemill.kernel.bounds import BATCH_ITEMS
 from leasemill.kernel.model import Action, Job, JobSpec, Policy
 from leasemill.store.block import Block
 from leasemill.store.ends import Subscription

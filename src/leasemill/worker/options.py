@@ -11,7 +11,7 @@ from leasemill.api.app import App
 from leasemill.api.logs import DETAILS
 from leasemill.api.policy import Duration, is_whole, microseconds
 from leasemill.errors import Invalid
-from leasemill.kernel.limits import check_name
+from leasemill.kernel.bounds import check_name
 from leasemill.kernel.model import SECOND
 from leasemill.operator.wording import counted, listed
 

@@ -20,7 +20,7 @@ from leasemill.api.app import App
 from leasemill.api.policy import Duration, ReaperPreset, reaper_s
 from leasemill.errors import Invalid, Unavailable, WorkerStuck
 from leasemill.kernel import commands as c
-from leasemill.kernel.limits import check_text
+from leasemill.kernel.bounds import check_text
 from leasemill.kernel.model import Policy
 from leasemill.operator.wording import counted
 from leasemill.store.backoff import backoff_s

@@ -137,8 +137,9 @@ def test_a_locked_lane_keeps_the_jobs_of_no_other_lane_from_an_idle_worker(
 @rule("N3")
 def test_a_worker_whose_claims_always_get_something_gets_what_arrives_in_lanes_too(store: PostgresStore) -> None:
     with store._pool.connect() as connection:
-        enqueue.fix_queues(store._database, connection, {"q"})
-        enqueue.insert(store._database, connection, [JobSpec("arrived", "q", "k", lane="a", priority=9)], None)
+        arrived = [JobSpec("arrived", "q", "k", lane="a", priority=9)]
+        enqueue.fix_uses(store._database, connection, {"q"}, arrived)
+        enqueue.insert(store._database, connection, arrived, None)
     seen: list[str] = []
 
     def busy() -> bool:

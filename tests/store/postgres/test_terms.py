@@ -9,7 +9,7 @@ import pytest
 
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, JobSpec, JobState, Policy, Terms
-from leasemill.store.postgres.exact.rows import NOT_WRITTEN, terms_numbers
+from leasemill.store.postgres.exact.values import NOT_WRITTEN, terms_numbers
 from leasemill.store.postgres.store import PostgresStore
 from leasemill.store.postgres.verbs import claim
 from leasemill.store.postgres.wire.arrays import int8s

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from leasemill.cli import main
 from leasemill.errors import Broken, Invalid, Unavailable
@@ -254,8 +255,8 @@ def with_checksum(content: bytes) -> bytes:
 def test_another_format_of_the_manifest_is_refused_with_a_sentence(tmp_path: Path) -> None:
     machine = small_machine(tmp_path)
     listed = json.loads(machine.files()["manifest"].partition(b"\n")[2])
-    machine.put("manifest", with_checksum(json.dumps(listed | {"format": 2}).encode()))
-    with pytest.raises(Broken, match="has format 2, this Leasemill reads 1"):
+    machine.put("manifest", with_checksum(json.dumps(listed | {"format": 3}).encode()))
+    with pytest.raises(Broken, match="has format 3, this Leasemill reads up to 2"):
         open_simulated(machine.copy(), tmp_path)
 
 
@@ -264,10 +265,10 @@ def test_another_format_of_a_segment_is_refused_with_a_sentence(tmp_path: Path) 
     machine = small_machine(tmp_path)
     name = "segment-0000000000000000-1"
     content = bytearray(machine.files()[name])
-    struct.pack_into("<H", content, 14, 2)
+    struct.pack_into("<H", content, 14, 3)
     struct.pack_into("<I", content, 24, checksum(bytes(content[:24])))
     machine.put(name, bytes(content))
-    with pytest.raises(Broken, match="has format 2, this Leasemill reads 1"):
+    with pytest.raises(Broken, match="has format 3, this Leasemill reads up to 2"):
         open_simulated(machine.copy(), tmp_path)
 
 
@@ -276,12 +277,12 @@ def test_another_format_of_a_frame_is_refused_with_a_sentence(tmp_path: Path) ->
     machine = small_machine(tmp_path)
     name = "segment-0000000000000000-1"
     content = bytearray(machine.files()[name])
-    content[66] = 2
+    content[66] = 3
     (length,) = struct.unpack_from("<I", content, 68)
     body = bytes(content[64 + 28 : 64 + 28 + length])
     struct.pack_into("<I", content, 64 + FRAME_HEADER.size, checksum(bytes(content[64:88]) + body))
     machine.put(name, bytes(content))
-    with pytest.raises(Broken, match="has format 2, this Leasemill reads 1"):
+    with pytest.raises(Broken, match="has format 3, this Leasemill reads up to 2"):
         open_simulated(machine.copy(), tmp_path).totals()
     assert machine.files()[name] == bytes(content)
 
@@ -552,3 +553,33 @@ def test_a_killed_process_frees_the_lock(folder: Path) -> None:
     process.stdout.close()
     with FileStore(folder) as store:
         assert store.enqueue([JobSpec("j", "q", "k", policy=Policy())]) == [c.Enqueued("j")]
+
+
+@rule("W16")
+def test_the_first_job_with_headers_raises_the_format_and_plain_jobs_leave_it(tmp_path: Path) -> None:
+    machine = small_machine(tmp_path)
+
+    def format_of(files: dict[str, bytes]) -> int:
+        return int(json.loads(files["manifest"].partition(b"\n")[2])["format"])
+
+    with open_simulated(machine, tmp_path) as store:
+        store.enqueue([job("plain")])
+        assert format_of(machine.files()) == 1
+        store.enqueue([replace(job("traced"), headers={"traceparent": "00"})])
+        assert format_of(machine.files()) == 2
+        store.enqueue([job("after")])
+    content = machine.files()["segment-0000000000000000-1"]
+    versions = [content[found + 2] for found in frames_in(content)]
+    assert versions == sorted(versions)
+    assert set(versions) == {1, 2}
+    with open_simulated(machine.copy(), tmp_path) as store:
+        assert [store.job(name) is not None for name in ("first", "plain", "traced", "after")] == [True] * 4
+
+
+def frames_in(content: bytes) -> list[int]:
+    found, offset = [], 64
+    while content[offset : offset + 2] == b"LM":
+        found.append(offset)
+        (length,) = struct.unpack_from("<I", content, offset + 4)
+        offset += 28 + length
+    return found

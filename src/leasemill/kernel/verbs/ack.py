@@ -7,11 +7,11 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from leasemill.kernel.bounds import check_batch, check_json, check_report
 from leasemill.kernel.command import Command, Decision
 from leasemill.kernel.events import ExecutionDone
 from leasemill.kernel.fence import Lost, execution_of, held_or_committed, refuse
 from leasemill.kernel.lanes import LaneHint, hint_at_head, hint_behind_head
-from leasemill.kernel.limits import check_batch, check_json, check_report
 from leasemill.kernel.model import ExecutionStatus, Verb
 from leasemill.kernel.state import State
 

@@ -8,13 +8,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from leasemill.errors import Invalid, JobConflict, QueueRefused
-from leasemill.kernel.command import Command, Decision, Do
-from leasemill.kernel.ending import expire_one
-from leasemill.kernel.events import JobEnqueued, LeaseGranted
-from leasemill.kernel.fence import execution_of, held
-from leasemill.kernel.grant import Lease, grant, lease
-from leasemill.kernel.lanes import LaneHint
-from leasemill.kernel.limits import (
+from leasemill.kernel.bounds import (
     LARGEST_OFFSET,
     check_batch,
     check_json,
@@ -24,6 +18,12 @@ from leasemill.kernel.limits import (
     check_string,
     check_text,
 )
+from leasemill.kernel.command import Command, Decision, Do
+from leasemill.kernel.ending import expire_one
+from leasemill.kernel.events import JobEnqueued, LeaseGranted
+from leasemill.kernel.fence import execution_of, held
+from leasemill.kernel.grant import Lease, grant, lease
+from leasemill.kernel.lanes import LaneHint
 from leasemill.kernel.model import Job, JobSpec, JobState, Policy, QueueMode
 from leasemill.kernel.retry import settle_acquired
 from leasemill.kernel.state import State

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from leasemill.errors import Invalid, QueueRefused
+from leasemill.kernel.bounds import check_batch, check_limit, check_name, check_policy, check_string, check_text
 from leasemill.kernel.command import Command, Decision, Do
 from leasemill.kernel.events import LeaseGranted
 from leasemill.kernel.fence import execution_of
 from leasemill.kernel.grant import Lease, grant, lease
-from leasemill.kernel.limits import check_batch, check_limit, check_name, check_policy, check_string, check_text
 from leasemill.kernel.model import Job, Policy, QueueMode, Terms
 from leasemill.kernel.retry import settle
 from leasemill.kernel.state import PRIORITIES, State

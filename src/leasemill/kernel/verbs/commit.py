@@ -9,13 +9,13 @@ from typing import Final, TypeAlias
 from msgspec import Struct
 
 from leasemill.errors import Invalid
+from leasemill.kernel.bounds import BATCH_BYTES, FOLLOWUPS, check_json, check_report
 from leasemill.kernel.command import Command, Decision
 from leasemill.kernel.ending import mark_committed
 from leasemill.kernel.events import ExecutionCommitted
 from leasemill.kernel.fence import Lost, execution_of, held, refuse
-from leasemill.kernel.limits import BATCH_BYTES, FOLLOWUPS, check_json, check_report
 from leasemill.kernel.lookup import uncommitted
-from leasemill.kernel.model import ExecutionStatus, JobSpec, Policy, Verb
+from leasemill.kernel.model import ExecutionStatus, JobSpec, Policy, Rules, Verb
 from leasemill.kernel.state import State
 from leasemill.kernel.verbs import enqueue
 from leasemill.kernel.verbs.enqueue import Conflict
@@ -36,6 +36,8 @@ class Followup(Struct, frozen=True):
     run_at: int | None = None
     delay_us: int = 0
     policy: Policy | None = None
+    headers: dict[str, str] | None = None
+    rules: Rules | None = None
 
 
 class Committed(Struct, frozen=True):
@@ -108,6 +110,8 @@ def followup_spec(job_id: str, followup: Followup) -> JobSpec:
         followup.run_at,
         followup.delay_us,
         followup.policy,
+        headers=followup.headers,
+        rules=followup.rules,
     )
 
 

@@ -6,25 +6,28 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from leasemill.errors import Invalid, QueueRefused
-from leasemill.kernel.command import Command, Decision
-from leasemill.kernel.events import JobEnqueued
-from leasemill.kernel.lanes import join_lane
-from leasemill.kernel.limits import (
+from leasemill.kernel.bounds import (
     BATCH_BYTES,
     LATEST,
     LONGEST_US,
     check_batch,
+    check_headers,
     check_json,
     check_name,
     check_number,
     check_policy,
     check_range,
+    check_rules,
     check_text,
 )
+from leasemill.kernel.command import Command, Decision
+from leasemill.kernel.events import JobEnqueued
+from leasemill.kernel.lanes import join_lane
 from leasemill.kernel.model import Job, JobSpec, QueueMode
-from leasemill.kernel.state import READY, State, due_at, make_ready
+from leasemill.kernel.state import READY, RULES_FORMAT, State, due_at, make_ready
 
 __all__ = ["Conflict", "Duplicate", "Enqueue", "EnqueueOutcome", "Enqueued"]
 
@@ -81,6 +84,10 @@ def check_job(job: JobSpec) -> None:
     if job.delay_us or type(job.delay_us) is not int:
         check_number("delay_us", job.delay_us, 0, LONGEST_US)
     check_policy(job.policy)
+    if job.headers is not None:
+        check_headers(job.headers)
+    if job.rules is not None:
+        check_rules(job.rules)
 
 
 def refuse(state: State, command: Enqueue) -> None:
@@ -99,8 +106,13 @@ def decide(state: State, job: JobSpec, now: int) -> Decision[EnqueueOutcome]:
     known = state.jobs.get(job.id)
     if known is not None:
         # E2: the same content is the same job; E4: other content is refused
-        return (), (Duplicate(job.id) if known.spec == job else Conflict(job.id))
+        return (), (Duplicate(job.id) if is_same_content(known.spec, job) else Conflict(job.id))
     return (JobEnqueued(job, now),), Enqueued(job.id)
+
+
+def is_same_content(known: JobSpec, job: JobSpec) -> bool:
+    """E4: headers are not content."""
+    return known == job or replace(known, headers=None) == replace(job, headers=None)
 
 
 def apply(state: State, event: JobEnqueued) -> None:
@@ -119,6 +131,8 @@ def add_job(state: State, spec: JobSpec, at: int) -> None:
         queue.mode = QueueMode.CLAIM if spec.offset is None else QueueMode.ACQUIRE
     queue.counts[READY] += 1
     state.listing.add(job)
+    if spec.rules is not None or spec.headers is not None:
+        state.format = RULES_FORMAT
     if spec.lane is None:
         make_ready(state, job, at)
     else:

@@ -7,10 +7,10 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from leasemill.kernel.bounds import check_batch, check_report
 from leasemill.kernel.command import Command, Decision
 from leasemill.kernel.events import LeaseExtended
 from leasemill.kernel.fence import Lost, execution_of, held, refuse
-from leasemill.kernel.limits import check_batch, check_report
 from leasemill.kernel.lookup import does_not_follow, live
 from leasemill.kernel.model import Verb
 from leasemill.kernel.retry import expires_at

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from leasemill.errors import Invalid
 from leasemill.kernel.actions import check_operator, record
+from leasemill.kernel.bounds import check_limit
 from leasemill.kernel.command import Command, Decision
 from leasemill.kernel.events import JobRedriven
 from leasemill.kernel.filter import JobFilter, Operated, fitting
 from leasemill.kernel.lanes import join_lane, unfail_offset
-from leasemill.kernel.limits import check_limit
 from leasemill.kernel.lookup import does_not_follow, job_of
 from leasemill.kernel.model import REDRIVEN_STATES, UNSUCCESSFUL_STATES, JobState, Verb
 from leasemill.kernel.state import CANCELLED, DEAD, FAILED, READY, State, make_ready, move, renumber

@@ -7,11 +7,11 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from leasemill.kernel.bounds import LONGEST_US, check_batch, check_range, check_report, check_string
 from leasemill.kernel.command import Command, Decision
 from leasemill.kernel.ending import done_after_commit, end, give_back
 from leasemill.kernel.events import LeaseReleased
 from leasemill.kernel.fence import Lost, execution_of, held_or_committed, refuse
-from leasemill.kernel.limits import LONGEST_US, check_batch, check_range, check_report, check_string
 from leasemill.kernel.lookup import uncommitted
 from leasemill.kernel.model import AbortReason, ExecutionStatus, JobState, Verb
 from leasemill.kernel.state import State

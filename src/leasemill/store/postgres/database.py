@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 import psycopg
 from psycopg.rows import tuple_row
 
+from leasemill.kernel.model import JobSpec
 from leasemill.store.expiries import Expiries
 from leasemill.store.postgres.positions import ExpiryPosition, Positions
 from leasemill.store.postgres.wire.arrays import int8
@@ -31,6 +32,12 @@ class Held(NamedTuple):
     lane: str | None
 
 
+def needs_ruled_queue(job: JobSpec) -> bool:
+    """Whether a process that does not know the job's rules must not be given it."""
+    rules = job.rules
+    return rules is not None and bool(rules.limits or rules.group is not None or rules.chain)
+
+
 class Database:
     """One store's side of the conversation."""
 
@@ -41,6 +48,11 @@ class Database:
         self.positions = Positions()
         self.expiry_position = ExpiryPosition()
         self.claim_queues: set[str] = set()
+        """Queues known to be used with enqueue and claim."""
+        self.ruled_queues: set[str] = set()
+        """Those of them whose jobs are known to have limits, groups or chains."""
+        self.has_rules = False
+        """Whether it is on record that rules are in use."""
         self.has_arrived = False
         """Whether the last claim saw jobs that wait for their admission."""
         self.leases: dict[str, Held] = {}
@@ -53,6 +65,26 @@ class Database:
         if len(self.leases) > LEASES_REMEMBERED:
             self.leases = {}
         self.leases.update(leases)
+
+    def knows_uses(self, jobs: Iterable[JobSpec]) -> bool:
+        """Whether enqueueing these jobs changes nothing of how their queues are used."""
+        for job in jobs:
+            if job.queue not in self.claim_queues:
+                return False
+            if job.rules is not None and not (
+                self.has_rules and (job.queue in self.ruled_queues or not needs_ruled_queue(job))
+            ):
+                return False
+        return True
+
+    def learn_uses(self, jobs: Iterable[JobSpec]) -> None:
+        """These jobs were enqueued, and it is committed."""
+        for job in jobs:
+            self.claim_queues.add(job.queue)
+            if job.rules is not None:
+                self.has_rules = True
+                if needs_ruled_queue(job):
+                    self.ruled_queues.add(job.queue)
 
     def now(self) -> int | None:
         return None if self.clock is None else self.clock.now()

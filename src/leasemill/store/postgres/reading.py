@@ -6,10 +6,11 @@ import msgspec
 
 from leasemill.kernel import commands as c
 from leasemill.kernel.filter import JOBS_LOOKED_AT, fits, is_further
-from leasemill.kernel.model import UNSUCCESSFUL_STATES, Action, Job, JobState, QueueMode, Verb
+from leasemill.kernel.model import UNSUCCESSFUL_STATES, Action, Job, JobState, Verb
 from leasemill.store.postgres.database import Database
-from leasemill.store.postgres.exact.rows import jobs_of, policy_of, ranges_of
-from leasemill.store.postgres.exact.tables import Read
+from leasemill.store.postgres.exact.rows import jobs_of
+from leasemill.store.postgres.exact.tables import QueueUse, Read
+from leasemill.store.postgres.exact.values import mode_of, policy_of, ranges_of
 from leasemill.store.postgres.wire.arrays import int8, int8s, texts
 from leasemill.store.postgres.wire.connections import Connection, Row
 
@@ -105,7 +106,7 @@ def _queue_view(row: Row) -> c.QueueView:
     name, mode, is_paused, policy, *counts, oldest = row
     return c.QueueView(
         name,
-        None if mode is None else QueueMode(mode),
+        mode_of(None if mode is None else QueueUse(mode)),
         is_paused,
         policy_of(policy),
         dict(zip(STATES, counts, strict=True)),

@@ -144,15 +144,16 @@ class PostgresStore(Store):
 
     def use_queues(self, jobs: Sequence[JobSpec]) -> None:
         """I7, on a connection of our own: a caller's transaction, however long, locks no queue."""
-        if self._database.claim_queues.issuperset(job.queue for job in jobs):
+        if self._database.knows_uses(jobs):
             return
 
-        def work(connection: Connection) -> set[str]:
-            names = enqueue.check_enqueue_queues(self._database, connection, jobs)
-            enqueue.fix_queues(self._database, connection, names)
-            return names
+        def work(connection: Connection) -> None:
+            with connection.transaction():
+                names = enqueue.check_enqueue_queues(self._database, connection, jobs)
+                enqueue.fix_uses(self._database, connection, names, jobs)
 
-        self._database.claim_queues.update(self._pool.run(work))
+        self._pool.run(work)
+        self._database.learn_uses(jobs)
 
     def settle(self, command: c.Commit) -> c.CommitOutcome | None:
         """How a commit sent elsewhere ended, waiting for one under way. None: it did not happen, the lease is held."""

@@ -166,7 +166,7 @@ class BatchRunner:
             events += self._prune(log, state)
         if not events:
             return log.position
-        position = log.append(events)
+        position = log.append(events, state.format)
         if self._waiters.ends.waiters:
             self._waiters.ends.observe(events)
         for ticket in batch:
@@ -250,7 +250,7 @@ class BatchRunner:
 
     def _record(self, log: Log, state: State, events: Sequence[AnyEvent]) -> int:
         """Append what nobody asked for."""
-        position = log.append(events)
+        position = log.append(events, state.format)
         self._expired += self._expiries.found(state, events)
         self._waiters.ends.observe(events)
         return position
@@ -273,7 +273,15 @@ class BatchRunner:
 
 
 def _are_new_jobs(batch: list[Ticket]) -> bool:
-    return all(isinstance(ticket.command, c.Enqueue) and ticket.command.are_new for ticket in batch)
+    return all(
+        isinstance(ticket.command, c.Enqueue) and ticket.command.are_new and not _has_rules(ticket.command)
+        for ticket in batch
+    )
+
+
+def _has_rules(command: c.Enqueue) -> bool:
+    """Rules are decided on, and headers need a newer format."""
+    return any(job.rules is not None or job.headers is not None for job in command.jobs)
 
 
 def _require_room(log: Log, state: State, command: object) -> None:

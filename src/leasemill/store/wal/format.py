@@ -16,8 +16,9 @@ import msgspec
 
 from leasemill.errors import Broken
 from leasemill.kernel.events import AnyEvent
+from leasemill.kernel.state import PLAIN_FORMAT, RULES_FORMAT
 
-FORMAT: Final = 1
+FORMATS: Final = (PLAIN_FORMAT, RULES_FORMAT)
 SEGMENT_MAGIC: Final = b"LEASEMILL LOG\0"
 SEGMENT_HEADER: Final = struct.Struct("<14sHQI")
 SEGMENT_HEADER_BYTES: Final = 64
@@ -25,7 +26,6 @@ FRAME_HEADER: Final = struct.Struct("<2sBcIQQ")
 CHECKSUM: Final = struct.Struct("<I")
 FRAME_HEADER_BYTES: Final = FRAME_HEADER.size + CHECKSUM.size
 FRAME_MAGIC: Final = b"LM"
-FRAME_START: Final = FRAME_MAGIC + bytes([FORMAT])
 NOTHING: Final = bytes(FRAME_HEADER_BYTES)
 LARGEST_BODY: Final = 256 * 1024 * 1024
 
@@ -64,8 +64,8 @@ def checksum(content: bytes) -> int:
     return _crc(content)
 
 
-def frame_bytes(kind: Kind, position: int, synced_to: int, body: bytes) -> bytes:
-    header = FRAME_HEADER.pack(FRAME_MAGIC, FORMAT, kind.value, len(body), position, synced_to)
+def frame_bytes(kind: Kind, position: int, synced_to: int, body: bytes, version: int = PLAIN_FORMAT) -> bytes:
+    header = FRAME_HEADER.pack(FRAME_MAGIC, version, kind.value, len(body), position, synced_to)
     return b"".join((header, CHECKSUM.pack(_crc_more(_crc(header), body)), body))
 
 
@@ -100,9 +100,10 @@ def read_frame(content: bytes, offset: int, position: int) -> Frame | Cut:
     (expected,) = CHECKSUM.unpack_from(start, FRAME_HEADER.size)
     if _crc_more(_crc(start[: FRAME_HEADER.size]), body) != expected:
         return Cut.DAMAGE
-    if version != FORMAT:
+    if version not in FORMATS:
         raise Broken(
-            f"the frame at position {position} has format {version}, this Leasemill reads {FORMAT}: upgrade this"
+            f"the frame at position {position} has format {version}, this Leasemill reads up to {FORMATS[-1]}: upgrade"
+            " this"
         )
     return Frame(Kind(kind), position, synced_to, body, position + FRAME_HEADER_BYTES + length)
 
@@ -112,7 +113,7 @@ def whole_frames_behind(content: bytes, offset: int, first_position: int) -> Ite
 
     `first_position` is the position of `content`'s first byte.
     """
-    found = content.find(FRAME_START, offset)
+    found = content.find(FRAME_MAGIC, offset)
     while found != -1:
         try:
             frame = read_frame(content, found, first_position + found)
@@ -120,11 +121,11 @@ def whole_frames_behind(content: bytes, offset: int, first_position: int) -> Ite
             frame = Cut.DAMAGE
         if isinstance(frame, Frame):
             yield frame
-        found = content.find(FRAME_START, found + 1)
+        found = content.find(FRAME_MAGIC, found + 1)
 
 
 def segment_header(first_position: int) -> bytes:
-    fields = SEGMENT_HEADER.pack(SEGMENT_MAGIC, FORMAT, first_position, 0)[: -CHECKSUM.size]
+    fields = SEGMENT_HEADER.pack(SEGMENT_MAGIC, PLAIN_FORMAT, first_position, 0)[: -CHECKSUM.size]
     return (fields + CHECKSUM.pack(_crc(fields))).ljust(SEGMENT_HEADER_BYTES, b"\0")
 
 
@@ -137,9 +138,10 @@ def check_segment_header(name: str, content: bytes, first_position: int) -> None
     magic, version, first, expected = SEGMENT_HEADER.unpack_from(content)
     if magic != SEGMENT_MAGIC:
         raise Broken(f"{name} does not begin like a segment of a Leasemill log; restore the folder from a backup")
-    if version != FORMAT:
+    if version not in FORMATS:
         raise Broken(
-            f"{name} has format {version}, this Leasemill reads {FORMAT}: upgrade, or open it with the other version"
+            f"{name} has format {version}, this Leasemill reads up to {FORMATS[-1]}: upgrade, or open it with the other"
+            " version"
         )
     if _crc(content[: SEGMENT_HEADER.size - CHECKSUM.size]) != expected or first != first_position:
         raise Broken(f"the header of {name} is damaged; restore the folder from a backup")

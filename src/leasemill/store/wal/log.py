@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from leasemill.errors import Invalid, Unavailable
 from leasemill.kernel.events import AnyEvent
+from leasemill.kernel.state import PLAIN_FORMAT
 from leasemill.store.wal.clock import Machine
 from leasemill.store.wal.control import (
     ACQUIRE_DIGEST,
@@ -39,7 +40,7 @@ from leasemill.store.wal.format import (
     encode_events,
     frame_bytes,
 )
-from leasemill.store.wal.manifest import Snapshot
+from leasemill.store.wal.manifest import Manifest, Snapshot
 from leasemill.store.wal.reader import Superseded
 from leasemill.store.wal.recovery import cut_tail, look_first, rewrite_unsynced
 from leasemill.store.wal.space import NO_SPACE
@@ -198,9 +199,11 @@ class Log(Writer):
 
     # Writing
 
-    def append(self, events: Sequence[AnyEvent]) -> int:
+    def append(self, events: Sequence[AnyEvent], version: int = PLAIN_FORMAT) -> int:
         """Under the lock, at the tail: one frame. Returns the position behind it, to be synced."""
         assert self.is_locked
+        if version > self.manifest.format:
+            self._raise_format(version)
         body = encode_events(events)
         length = FRAME_HEADER_BYTES + len(body)
         if length > LARGEST_BODY:
@@ -210,7 +213,7 @@ class Log(Writer):
             self._rotate(length)
             offset = SEGMENT_HEADER_BYTES
         assert self.file is not None
-        self.file.write(offset, frame_bytes(Kind.EVENTS, self.position, self.synced_to, body))
+        self.file.write(offset, frame_bytes(Kind.EVENTS, self.position, self.synced_to, body, version))
         self.position += length
         self.page[TAIL] = self.position
         return self.position
@@ -257,8 +260,18 @@ class Log(Writer):
         listed = tuple(sorted({*(self.manifest.acquire_queues or ()), *queues}))
         if listed == self.manifest.acquire_queues:
             return
+        self._replace_or_refuse(replace(self.manifest, acquire_queues=listed))
+
+    def _raise_format(self, version: int) -> None:
+        """W16: a process that does not know this format refuses the folder from now on; one that has it open already
+        refuses the frame."""
+        self.refresh()
+        if version > self.manifest.format:
+            self._replace_or_refuse(replace(self.manifest, format=version))
+
+    def _replace_or_refuse(self, manifest: Manifest) -> None:
         try:
-            self.replace_manifest(replace(self.manifest, acquire_queues=listed))
+            self.replace_manifest(manifest)
         except OSError as error:
             if error.errno not in NO_SPACE:
                 raise

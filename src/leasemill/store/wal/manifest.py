@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from leasemill.errors import Broken
 from leasemill.store.wal.disk import MANIFEST_NAME, Disk
-from leasemill.store.wal.format import FORMAT, checksum
+from leasemill.store.wal.format import FORMATS, checksum
 
 
 class Segment(Struct, frozen=True):
@@ -37,7 +37,8 @@ class BootClock(Struct, frozen=True):
 class Manifest(Struct, frozen=True):
     """`generation` rises when anything already read may have changed: whoever read it begins again.
 
-    `acquire_queues` names every queue that may be used with acquire; None: no version listed them yet.
+    `format` rises when an event first holds what earlier versions do not know (W16). `acquire_queues` names every queue
+    that may be used with acquire; None: no version listed them yet.
     """
 
     format: int
@@ -76,9 +77,9 @@ def read_manifest(disk: Disk) -> Manifest | None:
     if head != f"{checksum(body):08x}".encode():
         raise Broken(f"the manifest of {disk.where} is damaged; restore the folder from a backup")
     version = msgspec.json.decode(body)["format"]
-    if version != FORMAT:
+    if version not in FORMATS:
         raise Broken(
-            f"the log in {disk.where} has format {version}, this Leasemill reads {FORMAT}: "
+            f"the log in {disk.where} has format {version}, this Leasemill reads up to {FORMATS[-1]}: "
             "upgrade, or open it with the version that wrote it"
         )
     return msgspec.json.decode(body, type=Manifest)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from leasemill.errors import Unavailable
+from leasemill.kernel.state import PLAIN_FORMAT
 from leasemill.store.wal.clock import Machine, anchored
 from leasemill.store.wal.control import (
     ACQUIRE_DIGEST,
@@ -20,7 +21,6 @@ from leasemill.store.wal.control import (
     Control,
 )
 from leasemill.store.wal.disk import Disk
-from leasemill.store.wal.format import FORMAT
 from leasemill.store.wal.manifest import Manifest, Segment, adopt_manifest, segment_name, write_manifest
 from leasemill.store.wal.reader import Reader
 from leasemill.store.wal.space import NO_SPACE, Space
@@ -38,7 +38,7 @@ class Writer(Reader):
     def create(self) -> Manifest:
         """A new log, in an empty folder."""
         segment = Segment(segment_name(0, 1), 0)
-        manifest = Manifest(FORMAT, 1, anchored(self._machine, 0), (segment,), acquire_queues=())
+        manifest = Manifest(PLAIN_FORMAT, 1, anchored(self._machine, 0), (segment,), acquire_queues=())
         write_manifest(self.disk, manifest)
         self.space.write_segment(segment)
         self.name_segment(manifest)

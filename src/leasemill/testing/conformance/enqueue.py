@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from leasemill.errors import Invalid
 from leasemill.kernel.commands import Conflict, Duplicate, Enqueue, Enqueued, JobFilter
 from leasemill.kernel.model import SECOND, JobState, OnFailure, Policy
 from leasemill.testing.conformance.harness import Harness
@@ -148,6 +149,26 @@ class Enqueuing:
         before = everything(harness)
         assert enqueue(harness, spec(payload=b"[1]")) == Conflict("job")
         assert everything(harness) == before
+
+    @rule("E2", "E4")
+    def test_headers_come_back_with_the_job_and_are_not_its_content(self, harness: Harness) -> None:
+        first = {"traceparent": "00-1", "tenant": "a"}
+        enqueue_one(harness, headers=first)
+        assert enqueue(harness, spec(headers={"traceparent": "00-2"})) == Duplicate("job")
+        assert enqueue(harness, spec()) == Duplicate("job")
+        assert enqueue(harness, spec(headers=first, payload=b"[1]")) == Conflict("job")
+        harness.reopen()
+        assert job_of(harness).spec.headers == first
+        assert claim_one(harness).job.headers == first
+
+    @rule("E4")
+    @pytest.mark.parametrize(
+        "headers", [{"a b": "x"}, {"": "x"}, {"a": "\0"}, {"a": "x" * 5_000}, {f"h{n}": "" for n in range(33)}]
+    )
+    def test_headers_out_of_bounds_are_refused(self, harness: Harness, headers: dict[str, str]) -> None:
+        with pytest.raises(Invalid, match="header"):
+            enqueue(harness, spec(headers=headers))
+        assert every_job(harness) == []
 
     @rule("E5", "O5")
     def test_a_purged_id_is_free_again(self, harness: Harness) -> None:

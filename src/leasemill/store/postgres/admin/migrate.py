@@ -53,8 +53,8 @@ def migrate(connection: psycopg.Connection[Any], schema: str) -> list[Migration]
                 "(version int4 primary key, name text not null, applied_at timestamptz not null default now())"
             ).format(sql.Identifier(schema, "migrations"))
         )
-        known = set(applied(connection, schema))
-        missing = [one for one in migrations() if one.version not in known]
+        latest = max(applied(connection, schema), default=0)
+        missing = [one for one in migrations() if one.version > latest]
         for one in missing:
             connection.execute(statement(one.text, schema).text, prepare=False)
             connection.execute(

@@ -14,8 +14,6 @@ from leasemill.store.postgres.exact.rows import (
     kept_row,
     lease_row,
     mark_row,
-    policy_numbers,
-    ranges_text,
     ready_row,
     refusal_row,
     slot_of,
@@ -30,11 +28,13 @@ from leasemill.store.postgres.exact.tables import (
     LeaseRow,
     MarkRow,
     QueueRow,
+    QueueUse,
     ReadyRow,
     Row,
     TallyRow,
     WaitingRow,
 )
+from leasemill.store.postgres.exact.values import policy_numbers, ranges_text
 
 
 class TableRows(NamedTuple):
@@ -71,7 +71,8 @@ def table_rows(state: State, numbers: Mapping[str, int], turns: Mapping[str, int
             last_finished=None if lane.last_finished is None else numbers[lane.last_finished],
         )
     for name, one in state.queues.items():
-        made.queues[name] = QueueRow(name, one.is_paused, one.mode, policy_numbers(one.policy))
+        use = None if one.mode is None else QueueUse(one.mode)
+        made.queues[name] = QueueRow(name, one.is_paused, use, policy_numbers(one.policy))
     return made
 
 

@@ -26,9 +26,10 @@ from leasemill.kernel.verbs.cancel import cancels_a_run
 from leasemill.store.postgres import admission, retention
 from leasemill.store.postgres.database import RUN_CANCELLED, Database
 from leasemill.store.postgres.exact.change import Change, TableRows, difference, is_behind, table_rows
-from leasemill.store.postgres.exact.rows import jobs_of, policy_of, ranges_of
+from leasemill.store.postgres.exact.rows import jobs_of
 from leasemill.store.postgres.exact.save import saving
-from leasemill.store.postgres.exact.tables import LaneRow, QueueRow, Read, WaitingRow
+from leasemill.store.postgres.exact.tables import LaneRow, QueueRow, QueueUse, Read, WaitingRow
+from leasemill.store.postgres.exact.values import mode_of, policy_of, ranges_of
 from leasemill.store.postgres.wire import batch
 from leasemill.store.postgres.wire.arrays import int8, texts
 from leasemill.store.postgres.wire.connections import Connection, Moved
@@ -166,7 +167,7 @@ def _part(loaded: Loaded) -> Part:
     jobs = jobs_of(loaded)
     for queue in loaded.queues or ():
         known = state.queue(queue.name)
-        known.mode, known.is_paused, known.policy = queue.mode, queue.is_paused, policy_of(queue.policy)
+        known.mode, known.is_paused, known.policy = mode_of(queue.mode), queue.is_paused, policy_of(queue.policy)
     for row in loaded.lanes or ():
         if row.head is not None or row.finished is not None or row.failed is not None:
             lane = state.lanes[row.queue, row.lane] = Lane()
@@ -208,8 +209,13 @@ def _place(state: State, job: Job, *, is_waiting: bool) -> None:
 def _as_stored(before: TableRows, loaded: Loaded) -> TableRows:
     """With the lanes and queues as they are in their tables: also a lane that was just made, and no new queue."""
     lanes = {(row.queue, row.lane): row for row in loaded.lanes or ()}
-    queues = {row.name: row for row in loaded.queues or ()}
+    queues = {row.name: _as_known(row) for row in loaded.queues or ()}
     return before._replace(lanes=lanes, queues=queues)
+
+
+def _as_known(row: QueueRow) -> QueueRow:
+    """The kernel knows queues that are claimed from, with rules or without."""
+    return replace(row, mode=QueueUse.CLAIM) if row.mode is QueueUse.RULED else row
 
 
 # Save --------------------------------------------------------------------------------------------------------------

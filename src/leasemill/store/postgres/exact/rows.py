@@ -1,10 +1,8 @@
-"""Between the kernel's nouns and rows. Policies and terms are arrays of seven numbers."""
+"""Between the kernel's nouns and rows."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
-from typing import Final
 
 from leasemill.kernel.model import (
     EXECUTIONS_KEPT,
@@ -16,13 +14,9 @@ from leasemill.kernel.model import (
     JobSpec,
     JobState,
     KeptFailure,
-    OnFailure,
-    Policy,
     Refusal,
-    Terms,
     Verb,
 )
-from leasemill.kernel.ranges import Ranges
 from leasemill.kernel.state import due_at
 from leasemill.store.postgres.exact.tables import (
     ExecutionRow,
@@ -35,76 +29,16 @@ from leasemill.store.postgres.exact.tables import (
     RefusalRow,
     WaitingRow,
 )
-
-FAILS: Final = (OnFailure.CONTINUE, OnFailure.BLOCK)
-NOT_WRITTEN: Final = Terms(3, 30_000_000, 90_000_000, 5, 500_000, 30_000_000, OnFailure.CONTINUE)
-"""The terms of rows that have none: earlier versions left these numbers out. Never to be changed."""
-
-
-# Policies, terms and ranges ----------------------------------------------------------------------------------------
-
-
-def policy_numbers(policy: Policy | None) -> list[int | None] | None:
-    if policy is None:
-        return None
-    return [
-        policy.max_retries,
-        policy.lease_ttl_us,
-        policy.timeout_us,
-        policy.max_expirations,
-        policy.backoff_base_us,
-        policy.backoff_cap_us,
-        None if policy.on_failure is None else FAILS.index(policy.on_failure),
-    ]
-
-
-def policy_text(policy: Policy | None) -> str | None:
-    """As the text of an array, for arrays of arrays that differ in their NULLs."""
-    numbers = policy_numbers(policy)
-    if numbers is None:
-        return None
-    return "{" + ",".join("NULL" if number is None else str(number) for number in numbers) + "}"
-
-
-def policy_of(numbers: Sequence[int | None] | None) -> Policy | None:
-    if numbers is None:
-        return None
-    retries, lease, timeout, expirations, base, cap, fails = numbers
-    return Policy(retries, lease, timeout, expirations, base, cap, None if fails is None else FAILS[fails])
-
-
-def terms_numbers(terms: Terms) -> list[int]:
-    return [
-        terms.max_retries,
-        terms.lease_ttl_us,
-        terms.timeout_us,
-        terms.max_expirations,
-        terms.backoff_base_us,
-        terms.backoff_cap_us,
-        FAILS.index(terms.on_failure),
-    ]
-
-
-def terms_of(numbers: Sequence[int] | None) -> Terms:
-    if numbers is None:
-        return NOT_WRITTEN
-    retries, lease, timeout, expirations, base, cap, fails = numbers
-    return Terms(retries, lease, timeout, expirations, base, cap, FAILS[fails])
-
-
-def ranges_of(text: str | None) -> Ranges | None:
-    """A multirange as PostgreSQL writes it: `{[1,4),[7,8)}`."""
-    if text is None:
-        return None
-    pairs = [one.split(",") for one in text.strip("{}").removeprefix("[").removesuffix(")").split("),[") if one]
-    return Ranges((int(first), int(after) - 1) for first, after in pairs)
-
-
-def ranges_text(ranges: Ranges | None) -> str | None:
-    if ranges is None:
-        return None
-    return "{" + ",".join(f"[{first},{last + 1})" for first, last in ranges) + "}"
-
+from leasemill.store.postgres.exact.values import (
+    headers_of,
+    headers_text,
+    policy_numbers,
+    policy_of,
+    rules_of,
+    rules_text,
+    terms_numbers,
+    terms_of,
+)
 
 # Rows as jobs ------------------------------------------------------------------------------------------------------
 
@@ -177,6 +111,8 @@ def spec_of(row: JobRow) -> JobSpec:
         row.delay_us or 0,
         policy_of(row.policy),
         row.lane_offset,
+        headers_of(row.headers),
+        rules_of(row.rules),
     )
 
 
@@ -263,6 +199,8 @@ def job_row(job: Job, no: int) -> JobRow:
         run_at=spec.run_at,
         delay_us=spec.delay_us or None,
         policy=policy_numbers(spec.policy),
+        headers=headers_text(spec.headers),
+        rules=rules_text(spec.rules),
     )
 
 

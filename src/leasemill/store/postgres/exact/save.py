@@ -52,7 +52,8 @@ TABLES: Final = {
         ("name",),
         "on conflict (name) do update set is_paused = excluded.is_paused, policy = excluded.policy, "
         "mode = coalesce(queues.mode, excluded.mode) "
-        "where queues.mode is null or excluded.mode is null or queues.mode = excluded.mode",  # I7: the mode stays
+        "where queues.mode is null or excluded.mode is null "
+        "or (queues.mode = 'acquire') = (excluded.mode = 'acquire')",  # I7: the mode stays
     ),
     "jobs": Table(JobRow, ("no",)),
     "ready": _replaced(ReadyRow, ("queue", "rank", "available_at", "seq")),

@@ -5,9 +5,19 @@ A column that is NULL is left out. What NULL stands for is said in `admin/schema
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 from msgspec import Struct
 
-from leasemill.kernel.model import AbortReason, JobState, LossReason, QueueMode, Verb
+from leasemill.kernel.model import AbortReason, JobState, LossReason, Verb
+
+
+class QueueUse(StrEnum):
+    """How a queue is used, as it is stored: one with rules is claimed from by versions that know them only."""
+
+    CLAIM = "claim"
+    RULED = "ruled"
+    ACQUIRE = "acquire"
 
 
 class Row(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -17,7 +27,7 @@ class Row(Struct, frozen=True, omit_defaults=True, gc=False):
 class QueueRow(Row, frozen=True):
     name: str
     is_paused: bool
-    mode: QueueMode | None = None
+    mode: QueueUse | None = None
     policy: list[int | None] | None = None
 
 
@@ -34,6 +44,8 @@ class JobRow(Row, frozen=True):
     run_at: int | None = None
     delay_us: int | None = None
     policy: list[int | None] | None = None
+    headers: str | None = None
+    rules: str | None = None
 
 
 class ReadyRow(Row, frozen=True):

@@ -4,7 +4,7 @@ select case when min(next.available_at) is not null then
 from unnest({queues}::text[]) as given (name)
 cross join lateral (
     select queues.name from {schema}.queues
-    where queues.name = given.name and queues.mode = 'claim' and not queues.is_paused
+    where queues.name = given.name and queues.mode <> 'acquire' and not queues.is_paused
     offset 0
 ) as queue
 cross join lateral (

@@ -30,7 +30,7 @@ select queues.name, queues.mode, queues.is_paused, queues.policy,
         select count(*) from {schema}.kept where kept.state = 'cancelled' and exists (
             select from {schema}.jobs where jobs.no = kept.no and jobs.queue = queues.name offset 0)
     ) as cancelled,
-    case when queues.mode = 'claim' then claimable.oldest_at end as oldest_available_at
+    case when queues.mode <> 'acquire' then claimable.oldest_at end as oldest_available_at
 from {schema}.queues
 cross join lateral (
     select sum(counted.count)::int8 as count, min(counted.oldest_at) as oldest_at

@@ -5,7 +5,7 @@ with surplus as materialized (
     select greatest(0, coalesce(sum(tallies.succeeded), 0)::int8 - {keep}::int8) as count
     from {schema}.tallies
     where exists (
-        select from {schema}.queues where queues.name = tallies.queue and queues.mode = 'claim' offset 0
+        select from {schema}.queues where queues.name = tallies.queue and queues.mode <> 'acquire' offset 0
     )
 ), first as materialized (
     select ctid as at_ctid, at, count, nos from {schema}.finished

@@ -18,11 +18,12 @@ from leasemill.errors import Invalid, Refused, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.machine import check
 from leasemill.kernel.model import JobSpec
+from leasemill.kernel.verbs.commit import followup_specs
 from leasemill.store.block import Block
 from leasemill.store.postgres.database import Database
 from leasemill.store.postgres.steps import Steps, afollow, follow
 from leasemill.store.postgres.transactions.messages import Messages, is_not_held, is_reset
-from leasemill.store.postgres.verbs import commit, enqueue
+from leasemill.store.postgres.verbs import enqueue
 from leasemill.store.postgres.wire.commit_connections import AsyncCommitConnection, CommitConnection, CommitConnections
 from leasemill.store.postgres.wire.connections import NOT_PREPARED, Moved
 from leasemill.store.postgres.wire.errors import is_lost, not_reached
@@ -143,8 +144,8 @@ class PostgresBlock(Block):
                 "the transaction of ctx.commit() was ended inside its block, so this commit is refused: "
                 "leave commit and rollback to the block"
             )
-        specs = commit.followup_specs(command)
-        if not self._database.claim_queues.issuperset(spec.queue for spec in specs):
+        specs = followup_specs(command)
+        if not self._database.knows_uses(specs):
             yield partial(self._own.use_queues, specs)
         outcome: c.CommitOutcome | None = None
         try:

@@ -99,7 +99,7 @@ class BoundStore(Store):
         encoding = self._connection.info.encoding
         if encoding != "utf-8":
             raise Invalid(f"the connection's client_encoding is {encoding}: connect with client_encoding=utf8")
-        if not self._database.claim_queues.issuperset(job.queue for job in command.jobs):
+        if not self._database.knows_uses(command.jobs):
             yield partial(self._register, command.jobs)
         try:
             return (yield from inserting(command.jobs, self._channel()))

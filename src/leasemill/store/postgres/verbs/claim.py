@@ -7,11 +7,12 @@ from typing import Any, Final, NamedTuple
 
 from leasemill.errors import QueueRefused
 from leasemill.kernel import commands as c
-from leasemill.kernel.model import EXECUTIONS_KEPT, TIMEOUT_LEASES, JobSpec, QueueMode
+from leasemill.kernel.model import EXECUTIONS_KEPT, TIMEOUT_LEASES, JobSpec
 from leasemill.kernel.retry import DEFAULTS, NO_POLICY
 from leasemill.store.postgres.calls import Calls
 from leasemill.store.postgres.database import Database, Held, advisory_key
-from leasemill.store.postgres.exact.rows import policy_of, policy_text, terms_numbers, terms_of
+from leasemill.store.postgres.exact.tables import QueueUse
+from leasemill.store.postgres.exact.values import headers_of, policy_of, policy_text, rules_of, terms_numbers, terms_of
 from leasemill.store.postgres.positions import Look
 from leasemill.store.postgres.verbs.enqueue import modes
 from leasemill.store.postgres.wire.arrays import int8, int8s, texts
@@ -52,10 +53,12 @@ def _run(calls: Calls, command: c.Claim) -> Claimed:
 def check_claim_queues(database: Database, connection: Connection, queues: Sequence[str]) -> None:
     """N8: refuses claims from a queue that is used with acquire."""
     for name, mode in modes(database, connection, set(queues) - database.claim_queues).items():
-        if mode == QueueMode.ACQUIRE:
+        if mode == QueueUse.ACQUIRE:
             raise QueueRefused(f"queue {name!r} is claimed by acquire only; claim from another queue")
-        if mode == QueueMode.CLAIM:
+        if mode is not None:
             database.claim_queues.add(name)
+        if mode == QueueUse.RULED:
+            database.ruled_queues.add(name)
 
 
 class Claimed(NamedTuple):
@@ -101,13 +104,13 @@ def _claimed_from(
     expired_from = database.expiry_position.from_at()
     rows = database.all(connection, "claim", {**given, **look.parameters(), "expired_from": int8(expired_from)})
     granted = [row for row in rows if row[0] is not None]
-    database.remember((row[9], Held(row[0], row[21], row[1], row[4])) for row in granted)
+    database.remember((row[11], Held(row[0], row[23], row[1], row[4])) for row in granted)
     leases = [lease_of(row) for row in granted]
     last = rows[-1]
     if granted and last[0] is None:  # a repeat: it did not look for jobs
         return Claimed(leases)
-    now, (has_arrived, has_expired, served) = last[13], last[22:]
-    places = [(row[1], 9 - row[5], row[19], row[20]) for row in granted]
+    now, (has_arrived, has_expired, served) = last[15], last[24:]
+    places = [(row[1], 9 - row[5], row[21], row[22]) for row in granted]
     database.positions.advance(look.served(served), places, now, is_exhausted=len(granted) < command.limit)
     if not granted and not has_expired:
         database.expiry_position.found_none(expired_from, now)
@@ -117,15 +120,28 @@ def _claimed_from(
 def lease_of(row: Row) -> c.Lease:
     """A row of claim.sql."""
     return c.Lease(
-        JobSpec(row[0], row[1], row[2], row[3].encode(), row[4], row[5], row[6], row[7] or 0, policy_of(row[8])),
-        row[9],
-        row[10],
+        JobSpec(
+            row[0],
+            row[1],
+            row[2],
+            row[3].encode(),
+            row[4],
+            row[5],
+            row[6],
+            row[7] or 0,
+            policy_of(row[8]),
+            None,
+            headers_of(row[9]),
+            rules_of(row[10]),
+        ),
         row[11],
         row[12],
         row[13],
         row[14],
-        terms_of(row[15]),
-        row[16] or 0,
-        row[17] or 0,
-        row[18],
+        row[15],
+        row[16],
+        terms_of(row[17]),
+        row[18] or 0,
+        row[19] or 0,
+        row[20],
     )

@@ -20,7 +20,7 @@ with gate as materialized (
     from gate cross join unnest({queues}::text[], {ranks}::int8[], {from_ats}::int8[], {from_seqs}::int8[])
         with ordinality as place (queue, rank, from_at, from_seq, turn)
     cross join lateral (
-        select policy from {schema}.queues where name = place.queue and mode = 'claim' and not is_paused offset 0
+        select policy from {schema}.queues where name = place.queue and mode <> 'acquire' and not is_paused offset 0
     ) as q
     where not exists (select from repeated)
     order by turn
@@ -92,13 +92,13 @@ with gate as materialized (
             end as served
     from gate
 )
-select id, queue, kind, payload, lane, priority, run_at, delay_us, policy, token, attempt, fence,
+select id, queue, kind, payload, lane, priority, run_at, delay_us, policy, headers, rules, token, attempt, fence,
     {worker}::text, come.now, expires_at, terms, retries, expirations, created_at, available_at, seq, no,
     has_arrived, has_expired, served
 from come left join settled on true
 union all
-select id, j.queue, kind, payload, j.lane, priority, run_at, delay_us, policy, token, attempt, fence, worker, leased_at,
-    expires_at, terms, retries, expirations, created_at, available_at, seq, j.no, null, null, null
+select id, j.queue, kind, payload, j.lane, priority, run_at, delay_us, policy, headers, rules, token, attempt, fence,
+    worker, leased_at, expires_at, terms, retries, expirations, created_at, available_at, seq, j.no, null, null, null
 from repeated as l
 cross join lateral (select * from {schema}.jobs where no = l.no offset 0) as j
 order by fence

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from leasemill.kernel import commands as c
-from leasemill.kernel.model import JobSpec
-from leasemill.kernel.verbs.commit import followup_id
+from leasemill.kernel.verbs.commit import followup_specs
 from leasemill.store.postgres.calls import Calls
 from leasemill.store.postgres.database import Database
 from leasemill.store.postgres.exact.decide import Concern, decide
@@ -55,20 +54,3 @@ def mark_committed(database: Database, connection: Connection, command: c.Commit
     given = {"id": command.job_id, "token": command.token, "result": result}
     (is_committed,) = database.one(connection, "commit", given)
     return bool(is_committed)
-
-
-def followup_specs(command: c.Commit) -> list[JobSpec]:
-    return [
-        JobSpec(
-            followup_id(command.job_id, index),
-            one.queue,
-            one.kind,
-            one.payload,
-            one.lane,
-            one.priority,
-            one.run_at,
-            one.delay_us,
-            one.policy,
-        )
-        for index, one in enumerate(command.followups)
-    ]

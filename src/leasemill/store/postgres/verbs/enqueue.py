@@ -10,12 +10,14 @@ from psycopg.errors import UniqueViolation
 
 from leasemill.errors import QueueRefused
 from leasemill.kernel import commands as c
-from leasemill.kernel.model import JobSpec, QueueMode
+from leasemill.kernel.model import JobSpec
+from leasemill.kernel.verbs.enqueue import is_same_content
 from leasemill.store.postgres.admission import admit
 from leasemill.store.postgres.calls import Calls
-from leasemill.store.postgres.database import Database
-from leasemill.store.postgres.exact.rows import policy_text, spec_of
-from leasemill.store.postgres.exact.tables import JobRow
+from leasemill.store.postgres.database import Database, needs_ruled_queue
+from leasemill.store.postgres.exact.rows import spec_of
+from leasemill.store.postgres.exact.tables import JobRow, QueueUse
+from leasemill.store.postgres.exact.values import headers_text, policy_text, rules_text
 from leasemill.store.postgres.steps import Steps, follow
 from leasemill.store.postgres.wire.arrays import encoded, int8s, texts
 from leasemill.store.postgres.wire.connections import LOGGER, Connection, Moved
@@ -55,7 +57,7 @@ def _enqueue(
     database: Database, connection: Connection, command: c.Enqueue, channel: str | None, *, are_new: bool
 ) -> list[c.EnqueueOutcome]:
     has_lanes = any(job.lane is not None for job in command.jobs)
-    if not has_lanes and database.claim_queues.issuperset(job.queue for job in command.jobs):
+    if not has_lanes and database.knows_uses(command.jobs):
         return insert(database, connection, command.jobs, channel, are_new=are_new)
     with connection.transaction():
         names = check_enqueue_queues(database, connection, command.jobs)
@@ -63,17 +65,18 @@ def _enqueue(
         use_queues(database, connection, names, command.jobs, outcomes)
         if has_lanes:
             admit(database, connection)
-    database.claim_queues.update(
-        job.queue for job, outcome in zip(command.jobs, outcomes, strict=True) if isinstance(outcome, c.Enqueued)
+    database.learn_uses(
+        job for job, outcome in zip(command.jobs, outcomes, strict=True) if isinstance(outcome, c.Enqueued)
     )
     return outcomes
 
 
 def check_enqueue_queues(database: Database, connection: Connection, jobs: Sequence[JobSpec]) -> set[str]:
-    """I7: refuses jobs for a queue that is used with acquire; answers with the queues not known to be used so far."""
-    names = {job.queue for job in jobs} - database.claim_queues
+    """I7: refuses jobs for a queue that is used with acquire; answers with the queues not known to be used so."""
+    ruled = {job.queue for job in jobs if needs_ruled_queue(job)}
+    names = ({job.queue for job in jobs} - database.claim_queues) | (ruled - database.ruled_queues)
     for name, mode in modes(database, connection, names).items():
-        if mode == QueueMode.ACQUIRE:
+        if mode == QueueUse.ACQUIRE:
             raise QueueRefused(f"queue {name!r} is used with acquire; enqueue into another queue")
     return names
 
@@ -88,18 +91,21 @@ def use_queues(
     database: Database, connection: Connection, names: set[str], jobs: Sequence[JobSpec], outcomes: Sequence[object]
 ) -> None:
     """Fix how the queues of new jobs are used."""
-    used = names & {job.queue for job, outcome in zip(jobs, outcomes, strict=True) if isinstance(outcome, c.Enqueued)}
-    if not used:
-        return
-    fix_queues(database, connection, used)
+    enqueued = [job for job, outcome in zip(jobs, outcomes, strict=True) if isinstance(outcome, c.Enqueued)]
+    fix_uses(database, connection, names, enqueued)
 
 
-def fix_queues(database: Database, connection: Connection, names: set[str]) -> None:
-    """I7: these queues are used with enqueue and claim from now on."""
-    given = {"names": texts(sorted(names)), "mode": QueueMode.CLAIM.value}
-    for name, mode in database.all(connection, "queues_use", given):
-        if mode != QueueMode.CLAIM:
-            raise QueueRefused(f"queue {name!r} is used with acquire; enqueue into another queue")
+def fix_uses(database: Database, connection: Connection, names: set[str], jobs: Sequence[JobSpec]) -> None:
+    """I7: those of these queues that the jobs are for are used with enqueue and claim from now on."""
+    if not database.has_rules and any(job.rules is not None for job in jobs):
+        database.do(connection, "use_rules", {})
+    ruled = names & {job.queue for job in jobs if needs_ruled_queue(job)}
+    plain = (names & {job.queue for job in jobs}) - ruled
+    for used, mode in ((plain, QueueUse.CLAIM), (ruled, QueueUse.RULED)):
+        given = {"names": texts(sorted(used)), "mode": mode.value}
+        for name, found in database.all(connection, "queues_use", given) if used else ():
+            if found == QueueUse.ACQUIRE:
+                raise QueueRefused(f"queue {name!r} is used with acquire; enqueue into another queue")
 
 
 def insert(
@@ -132,7 +138,7 @@ def inserting(jobs: Sequence[JobSpec], channel: str | None, *, are_new: bool = F
         elif job.id not in known:
             raise Moved(f"job {job.id!r} was forgotten as it was enqueued again")
         else:
-            outcomes.append(c.Duplicate(job.id) if known[job.id] == job else c.Conflict(job.id))
+            outcomes.append(c.Duplicate(job.id) if is_same_content(known[job.id], job) else c.Conflict(job.id))
     return outcomes
 
 
@@ -147,5 +153,7 @@ def _columns(jobs: list[JobSpec], channel: str | None) -> dict[str, Any]:
         "run_ats": int8s([job.run_at for job in jobs]),
         "delays": int8s([job.delay_us or None for job in jobs]),
         "policies": texts([policy_text(job.policy) for job in jobs]),
+        "headers": texts([headers_text(job.headers) for job in jobs]),
+        "rules": texts([rules_text(job.rules) for job in jobs]),
         "channel": channel,
     }

@@ -3,14 +3,16 @@
 -- Without a conflict clause (`enqueue_new`) it is for ids drawn for this call alone: the clause costs a record in the
 -- log for each job. Returns how many are new and, if not all are, which. Only inserts: waits for nobody but an open insert of the same id.
 with given as (
-    select turn, id, queue, kind, payload, lane, priority, run_at, delay_us, policy::int8[] as policy
+    select turn, id, queue, kind, payload, lane, priority, run_at, delay_us, policy::int8[] as policy, headers, rules
     from unnest(
         {ids}::text[], {queues}::text[], {kinds}::text[], {payloads}::text[], {lanes}::text[],
-        {priorities}::int8[], {run_ats}::int8[], {delays}::int8[], {policies}::text[]
-    ) with ordinality as given (id, queue, kind, payload, lane, priority, run_at, delay_us, policy, turn)
+        {priorities}::int8[], {run_ats}::int8[], {delays}::int8[], {policies}::text[],
+        {headers}::text[], {rules}::text[]
+    ) with ordinality as given (id, queue, kind, payload, lane, priority, run_at, delay_us, policy, headers, rules, turn)
 ), inserted as (
-    insert into {schema}.jobs (id, queue, kind, payload, lane, priority, run_at, delay_us, policy, created_at)
-    select id, queue, kind, payload, lane, priority, run_at, delay_us, policy, (select {schema}.clock({now}::int8))
+    insert into {schema}.jobs (id, queue, kind, payload, lane, priority, run_at, delay_us, policy, headers, rules,
+        created_at)
+    select id, queue, kind, payload, lane, priority, run_at, delay_us, policy, headers, rules, (select {schema}.clock({now}::int8))
     from given
     order by turn
     {if_known}

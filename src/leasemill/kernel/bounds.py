@@ -1,4 +1,4 @@
-"""The limits of names, texts, numbers and batches.
+"""The bounds of names, texts, numbers and batches.
 
 A command is checked once, when a store receives it; the message of a refusal says what to write instead.
 
@@ -14,7 +14,7 @@ from typing import Final, Protocol
 import msgspec
 
 from leasemill.errors import Invalid
-from leasemill.kernel.model import SECOND, OnFailure, Policy
+from leasemill.kernel.model import SECOND, OnFailure, Policy, Rules
 
 NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,99}", re.ASCII)
 TEXT_LENGTH: Final = 200
@@ -26,6 +26,10 @@ FOLLOWUPS: Final = 1_000
 LATEST: Final = 253_402_300_799 * SECOND
 LONGEST_US: Final = 3_660 * 24 * 3_600 * SECOND
 LARGEST_OFFSET: Final = 2**63 - 2
+HEADERS: Final = 32
+HEADERS_LENGTH: Final = 4_096
+LIMITS: Final = 4
+CHAINED: Final = 100
 
 _json_decode = msgspec.json.Decoder().decode
 
@@ -99,6 +103,38 @@ def check_policy(policy: Policy | None) -> None:
     base, cap = policy.backoff_base_us, policy.backoff_cap_us
     if base is not None and cap is not None and base > cap:
         raise Invalid(f"backoff_base_us {base} is more than backoff_cap_us {cap}: make the cap at least the base")
+
+
+def check_headers(headers: dict[str, str]) -> None:
+    """A few short texts by name: what travels with a job, such as a trace."""
+    if len(headers) > HEADERS:
+        raise Invalid(f"{len(headers)} headers; a job has at most {HEADERS}")
+    for name, value in headers.items():
+        check_name("header", name)
+        check_string(f"header {name!r}", value)
+    if sum(len(name) + len(value) for name, value in headers.items()) > HEADERS_LENGTH:
+        raise Invalid(f"the headers of a job have at most {HEADERS_LENGTH:,} characters: shorten them")
+
+
+def check_rules(rules: Rules) -> None:
+    unique = rules.unique
+    if unique is not None:
+        check_text("unique key", unique.key)
+        check_number("keep_us", unique.keep_us, 0, LONGEST_US)
+        check_range("wait_us", unique.wait_us, 0, LONGEST_US)
+        check_range("at_most_us", unique.at_most_us, 1, LONGEST_US)
+    if len(rules.limits) > LIMITS:
+        raise Invalid(f"{len(rules.limits)} limits; a job is under at most {LIMITS}")
+    if len(set(rules.limits)) < len(rules.limits):
+        raise Invalid("a job names a limit twice: name it once")
+    for limit in rules.limits:
+        check_name("limit", limit.name)
+        if limit.key is not None:
+            check_text("key of a limit", limit.key)
+    if rules.group is not None:
+        check_text("group", rules.group)
+    if len(rules.chain) > CHAINED:
+        raise Invalid(f"{len(rules.chain)} jobs in a chain; at most {CHAINED} may follow one")
 
 
 def check_range(what: str, value: int | None, least: int, most: int) -> None:

@@ -1,0 +1,104 @@
+"""Values of columns: policies and terms are arrays of seven numbers, headers and rules JSON, ranges multiranges."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from leasemill.kernel.model import OnFailure, Policy, QueueMode, Rules, Terms
+from leasemill.kernel.ranges import Ranges
+from leasemill.store.postgres.exact.tables import QueueUse
+
+FAILS: Final = (OnFailure.CONTINUE, OnFailure.BLOCK)
+_encode = msgspec.json.Encoder().encode
+_headers = msgspec.json.Decoder(dict[str, str]).decode
+_rules = msgspec.json.Decoder(Rules).decode
+NOT_WRITTEN: Final = Terms(3, 30_000_000, 90_000_000, 5, 500_000, 30_000_000, OnFailure.CONTINUE)
+"""The terms of rows that have none: earlier versions left these numbers out. Never to be changed."""
+
+
+def policy_numbers(policy: Policy | None) -> list[int | None] | None:
+    if policy is None:
+        return None
+    return [
+        policy.max_retries,
+        policy.lease_ttl_us,
+        policy.timeout_us,
+        policy.max_expirations,
+        policy.backoff_base_us,
+        policy.backoff_cap_us,
+        None if policy.on_failure is None else FAILS.index(policy.on_failure),
+    ]
+
+
+def policy_text(policy: Policy | None) -> str | None:
+    """As the text of an array, for arrays of arrays that differ in their NULLs."""
+    numbers = policy_numbers(policy)
+    if numbers is None:
+        return None
+    return "{" + ",".join("NULL" if number is None else str(number) for number in numbers) + "}"
+
+
+def policy_of(numbers: Sequence[int | None] | None) -> Policy | None:
+    if numbers is None:
+        return None
+    retries, lease, timeout, expirations, base, cap, fails = numbers
+    return Policy(retries, lease, timeout, expirations, base, cap, None if fails is None else FAILS[fails])
+
+
+def terms_numbers(terms: Terms) -> list[int]:
+    return [
+        terms.max_retries,
+        terms.lease_ttl_us,
+        terms.timeout_us,
+        terms.max_expirations,
+        terms.backoff_base_us,
+        terms.backoff_cap_us,
+        FAILS.index(terms.on_failure),
+    ]
+
+
+def terms_of(numbers: Sequence[int] | None) -> Terms:
+    if numbers is None:
+        return NOT_WRITTEN
+    retries, lease, timeout, expirations, base, cap, fails = numbers
+    return Terms(retries, lease, timeout, expirations, base, cap, FAILS[fails])
+
+
+def headers_text(headers: dict[str, str] | None) -> str | None:
+    return None if headers is None else _encode(headers).decode()
+
+
+def headers_of(text: str | None) -> dict[str, str] | None:
+    return None if text is None else _headers(text)
+
+
+def rules_text(rules: Rules | None) -> str | None:
+    """An array of the rules in order; payloads in it are base64."""
+    return None if rules is None else _encode(rules).decode()
+
+
+def rules_of(text: str | None) -> Rules | None:
+    return None if text is None else _rules(text)
+
+
+def mode_of(use: QueueUse | None) -> QueueMode | None:
+    if use is None:
+        return None
+    return QueueMode.ACQUIRE if use is QueueUse.ACQUIRE else QueueMode.CLAIM
+
+
+def ranges_of(text: str | None) -> Ranges | None:
+    """A multirange as PostgreSQL writes it: `{[1,4),[7,8)}`."""
+    if text is None:
+        return None
+    pairs = [one.split(",") for one in text.strip("{}").removeprefix("[").removesuffix(")").split("),[") if one]
+    return Ranges((int(first), int(after) - 1) for first, after in pairs)
+
+
+def ranges_text(ranges: Ranges | None) -> str | None:
+    if ranges is None:
+        return None
+    return "{" + ",".join(f"[{first},{last + 1})" for first, last in ranges) + "}"

@@ -1,0 +1,2 @@
+-- Processes of versions that do not know rules refuse the schema from now on.
+select {schema}.use_rules()
