@@ -135,6 +135,11 @@ def check_rules(rules: Rules) -> None:
         check_text("group", rules.group)
     if len(rules.chain) > CHAINED:
         raise Invalid(f"{len(rules.chain)} jobs in a chain; at most {CHAINED} may follow one")
+    for chained in rules.chain:
+        if chained.result_name is not None:
+            check_text("result_name", chained.result_name)
+            if not chained.payload.startswith(b"{"):
+                raise Invalid(f"the payload of {chained.kind} takes a result, so it must be a JSON object")
 
 
 def check_range(what: str, value: int | None, least: int, most: int) -> None:

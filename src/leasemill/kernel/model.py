@@ -158,7 +158,10 @@ class LimitUse(Struct, frozen=True, array_like=True, gc=False):
 
 
 class ChainedJob(Struct, frozen=True, array_like=True, gc=False):
-    """A job that the success of the one before it enqueues."""
+    """A job that the success of the one before it enqueues.
+
+    `result_name`: the argument that is the result of the job before; the payload, a JSON object, does not have it.
+    """
 
     queue: str
     kind: str
@@ -170,6 +173,7 @@ class ChainedJob(Struct, frozen=True, array_like=True, gc=False):
     headers: dict[str, str] | None = None
     unique: UniqueKey | None = None
     limits: tuple[LimitUse, ...] = ()
+    result_name: str | None = None
 
 
 class Rules(Struct, frozen=True, array_like=True, gc=False):
