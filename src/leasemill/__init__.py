@@ -72,11 +72,12 @@ __all__ = [
 
 if TYPE_CHECKING:
     from leasemill.api.app import App
+    from leasemill.api.call import Call
     from leasemill.api.commit import AsyncTransaction, Transaction
     from leasemill.api.context import Context
     from leasemill.api.effects import ONCE_TABLE_SQL
     from leasemill.api.handle import JobHandle
-    from leasemill.api.job import Call, FixedLane, JobType
+    from leasemill.api.job import FixedLane, JobType
     from leasemill.api.logs import configure_logging
     from leasemill.api.outcomes import Fail, Release, RetryAfter
     from leasemill.api.policy import Retry
@@ -87,11 +88,12 @@ if TYPE_CHECKING:
 else:
     _MODULES = {
         "leasemill.api.app": ["App"],
+        "leasemill.api.call": ["Call"],
         "leasemill.api.commit": ["AsyncTransaction", "Transaction"],
         "leasemill.api.context": ["Context"],
         "leasemill.api.effects": ["ONCE_TABLE_SQL"],
         "leasemill.api.handle": ["JobHandle"],
-        "leasemill.api.job": ["Call", "FixedLane", "JobType"],
+        "leasemill.api.job": ["FixedLane", "JobType"],
         "leasemill.api.logs": ["configure_logging"],
         "leasemill.api.outcomes": ["Fail", "Release", "RetryAfter"],
         "leasemill.api.policy": ["Retry"],

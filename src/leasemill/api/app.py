@@ -15,9 +15,10 @@ from types import FrameType, MappingProxyType, TracebackType
 from typing import Any, Concatenate, Final, ParamSpec, Protocol, Self, TypeVar, overload
 
 from leasemill.api.arguments import Arguments
+from leasemill.api.call import Call, aenqueue_all, enqueue_all
 from leasemill.api.context import Context
 from leasemill.api.handle import JobHandle
-from leasemill.api.job import Call, FixedLane, JobType, LaneRule, aenqueue_all, check_priority, enqueue_all
+from leasemill.api.job import FixedLane, JobType, LaneRule, check_priority
 from leasemill.api.policy import Duration, LeasePreset, OnFailureChoice, Retry, kind_policy
 from leasemill.errors import Invalid
 from leasemill.kernel.bounds import check_name

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeAlias, TypeVar, assert_never
 
+from leasemill.api.call import Call
 from leasemill.api.handle import JobHandle
 from leasemill.api.job import JobType
 from leasemill.api.loss import LossSignal
@@ -58,11 +59,13 @@ class _Gathered:
 
     def enqueue(self, job: JobType[P, R], *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Enqueue a follow-up job with the commit: all of it happens, or none."""
+        return self.enqueue_call(job.followup_call(*args, **kwargs))
+
+    def enqueue_call(self, call: Call[R]) -> JobHandle[R]:
+        """`enqueue` for a call made with `job.call(...)`; its id is derived from this job's."""
         self._check_open()
-        followup = job.followup(*args, **kwargs)
-        self._followups.append(followup)
-        job_id = followup_id(self._lease.job.id, len(self._followups) - 1)
-        return JobHandle(self._store, job_id, job.arguments)
+        self._followups.append(call.followup())
+        return call.handle(self._store, followup_id(self._lease.job.id, len(self._followups) - 1))
 
     def set_result(self, value: object) -> None:
         """The job's result. What the handler returns after a commit is dropped, so it is set here."""

@@ -1,23 +1,19 @@
-"""Enqueueing: `JobType` is what `@app.job` returns, `Call` one call of it that is not sent yet.
-
-Nothing here runs a handler.
-"""
+"""`JobType`: what `@app.job` returns. Nothing here runs a handler."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeAlias, TypeVar
 
 import msgspec
 
 from leasemill.api.arguments import Arguments, lane_key
+from leasemill.api.call import Call, HasStore, aenqueue_all, enqueue_all
 from leasemill.api.handle import JobHandle
 from leasemill.api.policy import Duration, is_whole, microseconds
-from leasemill.errors import Invalid, JobConflict, Unavailable
-from leasemill.kernel import commands as c
-from leasemill.kernel.bounds import BATCH_ITEMS
+from leasemill.errors import Invalid
 from leasemill.kernel.model import JobSpec, Policy
 from leasemill.store.base import Store
 
@@ -26,15 +22,8 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-R_co = TypeVar("R_co", covariant=True)
 
-BATCH_BYTES: Final = 16 * 1024 * 1024
 _EPOCH: Final = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
-
-
-class HasStore(Protocol):
-    @property
-    def store(self) -> Store: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +72,7 @@ class JobType(Generic[P, R]):
         """A call that is checked and has its id, and is not sent yet: for `enqueue_many`."""
         given = self.chosen.job_id
         job_id = self.app.store.entropy.new_id() if given is None else given
-        return Call(self._spec(job_id, args, kwargs), self.arguments, is_new=given is None)
+        return Call(self.app, self._spec(job_id, args, kwargs), self.arguments, has_drawn_id=given is None)
 
     def _spec(self, job_id: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> JobSpec:
         options = self.chosen
@@ -157,16 +146,10 @@ class JobType(Generic[P, R]):
         """
         return replace(self, app=_Using(self.app, connection))
 
-    def followup(self, *args: P.args, **kwargs: P.kwargs) -> c.Followup:
-        """The call as part of a commit; its id is derived from the committing job's (X6)."""
-        if self.chosen.job_id is not None:
-            raise Invalid(
-                f"a follow-up {self.kind} cannot have its own job_id: its id is derived from the committing job's"
-            )
-        spec = self._spec("", args, kwargs)
-        return c.Followup(
-            spec.queue, spec.kind, spec.payload, spec.lane, spec.priority, spec.run_at, spec.delay_us, spec.policy
-        )
+    def followup_call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
+        """A call for a commit, which derives its id from the committing job's."""
+        has_drawn_id = self.chosen.job_id is None
+        return Call(self.app, self._spec("", args, kwargs), self.arguments, has_drawn_id=has_drawn_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,88 +174,3 @@ def _instant(run_at: datetime) -> int:
     if run_at.tzinfo is None or run_at.utcoffset() is None:
         raise Invalid(f"run_at {run_at.isoformat()} has no time zone; write datetime(..., tzinfo=UTC) or .astimezone()")
     return (run_at - _EPOCH) // timedelta(microseconds=1)
-
-
-class Call(Generic[R_co]):
-    """One checked call with its id. Enqueueing it again after an `Unavailable` is safe: it is the same job."""
-
-    __slots__ = ("_is_new", "arguments", "spec")
-
-    def __init__(self, spec: JobSpec, arguments: Arguments, *, is_new: bool) -> None:
-        self.spec = spec
-        self.arguments = arguments
-        self._is_new = is_new
-
-    @property
-    def job_id(self) -> str:
-        return self.spec.id
-
-    def is_sent_first(self) -> bool:
-        """True once, for an id that was drawn for this call: the store cannot know it yet."""
-        is_new, self._is_new = self._is_new, False
-        return is_new
-
-
-# Enqueueing ----------------------------------------------------------------------------------------------------
-
-
-def enqueue_all(store: Store, calls: Iterable[Call[R]]) -> list[JobHandle[R]]:
-    """Enqueue calls of any kinds; the first conflict is raised after all have been sent."""
-    handles: list[JobHandle[R]] = []
-    for batch in _batches(calls):
-        try:
-            outcomes = store.run(_command(batch))
-        except Unavailable as error:
-            _note_how_to_repeat(error, batch)
-            raise
-        handles += _handles(store, batch, outcomes)
-    return _without_conflict(handles)
-
-
-async def aenqueue_all(store: Store, calls: Iterable[Call[R]]) -> list[JobHandle[R]]:
-    """`enqueue_all` in async code."""
-    handles: list[JobHandle[R]] = []
-    for batch in _batches(calls):
-        try:
-            outcomes = await store.arun(_command(batch))
-        except Unavailable as error:
-            _note_how_to_repeat(error, batch)
-            raise
-        handles += _handles(store, batch, outcomes)
-    return _without_conflict(handles)
-
-
-def _command(batch: list[Call[R]]) -> c.Enqueue:
-    firsts = [call.is_sent_first() for call in batch]  # of every call, so that none counts as new again
-    return c.Enqueue([call.spec for call in batch], are_new=all(firsts))
-
-
-def _batches(calls: Iterable[Call[R]]) -> Iterator[list[Call[R]]]:
-    batch: list[Call[R]] = []
-    size = 0
-    for call in calls:
-        if len(batch) == BATCH_ITEMS or (size + len(call.spec.payload) > BATCH_BYTES and batch):
-            yield batch
-            batch, size = [], 0
-        batch.append(call)
-        size += len(call.spec.payload)
-    if batch:
-        yield batch
-
-
-def _handles(store: Store, batch: list[Call[R]], outcomes: list[c.EnqueueOutcome]) -> list[JobHandle[R]]:
-    return [
-        JobHandle(store, call.spec.id, call.arguments, outcome) for call, outcome in zip(batch, outcomes, strict=True)
-    ]
-
-
-def _without_conflict(handles: list[JobHandle[R]]) -> list[JobHandle[R]]:
-    for handle in handles:
-        if isinstance(handle.outcome, c.Conflict):
-            raise JobConflict(handle.id)
-    return handles
-
-
-def _note_how_to_repeat(error: Unavailable, batch: list[Call[R]]) -> None:
-    if len(batch) == 1:
-        error.add_note(f"the job may or may not be enqueued: repeat with .options(job_id={batch[0].spec.id!r})")

@@ -14,8 +14,8 @@ from typing import Final
 from msgspec import Struct
 
 from leasemill.api.app import App
+from leasemill.api.call import Call
 from leasemill.api.context import Context
-from leasemill.api.job import Call
 from leasemill.demo.trail import Trail, What
 from leasemill.errors import LeaseLost
 

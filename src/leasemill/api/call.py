@@ -1,0 +1,134 @@
+"""`Call`: one call of a job that is checked and not sent yet; and how calls are sent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final, Generic, Protocol, TypeVar
+
+from leasemill.api.arguments import Arguments
+from leasemill.api.handle import JobHandle
+from leasemill.errors import Invalid, JobConflict, Unavailable
+from leasemill.kernel import commands as c
+from leasemill.kernel.bounds import BATCH_ITEMS
+from leasemill.kernel.model import JobSpec
+from leasemill.store.base import Store
+
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
+BATCH_BYTES: Final = 16 * 1024 * 1024
+
+
+class HasStore(Protocol):
+    @property
+    def store(self) -> Store: ...
+
+
+class Call(Generic[R_co]):
+    """One checked call with its id. Enqueueing it again after an `Unavailable` is safe: it is the same job."""
+
+    __slots__ = ("_is_new", "app", "arguments", "has_drawn_id", "spec")
+
+    def __init__(self, app: HasStore, spec: JobSpec, arguments: Arguments, *, has_drawn_id: bool) -> None:
+        self.app = app
+        self.spec = spec
+        self.arguments = arguments
+        self.has_drawn_id = has_drawn_id
+        """Its id was drawn for it, not given by the caller."""
+        self._is_new = has_drawn_id
+
+    @property
+    def job_id(self) -> str:
+        return self.spec.id
+
+    def is_sent_first(self) -> bool:
+        """True once, for an id that was drawn for this call: the store cannot know it yet."""
+        is_new, self._is_new = self._is_new, False
+        return is_new
+
+    def handle(self, store: Store, job_id: str, outcome: c.EnqueueOutcome | None = None) -> JobHandle[R_co]:
+        """The handle of the job that this call became."""
+        return JobHandle(store, job_id, self.arguments, outcome)
+
+    def followup(self) -> c.Followup:
+        """The call as part of a commit; its id is derived from the committing job's (X6)."""
+        spec = self.spec
+        if not self.has_drawn_id:
+            raise Invalid(
+                f"a follow-up {spec.kind} cannot have its own job_id: its id is derived from the committing job's"
+            )
+        return c.Followup(
+            spec.queue,
+            spec.kind,
+            spec.payload,
+            spec.lane,
+            spec.priority,
+            spec.run_at,
+            spec.delay_us,
+            spec.policy,
+            spec.headers,
+            spec.rules,
+        )
+
+
+# Enqueueing ----------------------------------------------------------------------------------------------------
+
+
+def enqueue_all(store: Store, calls: Iterable[Call[R]]) -> list[JobHandle[R]]:
+    """Enqueue calls of any kinds; the first conflict is raised after all have been sent."""
+    handles: list[JobHandle[R]] = []
+    for batch in _batches(calls):
+        try:
+            outcomes = store.run(_command(batch))
+        except Unavailable as error:
+            _note_how_to_repeat(error, batch)
+            raise
+        handles += _handles(store, batch, outcomes)
+    return _without_conflict(handles)
+
+
+async def aenqueue_all(store: Store, calls: Iterable[Call[R]]) -> list[JobHandle[R]]:
+    """`enqueue_all` in async code."""
+    handles: list[JobHandle[R]] = []
+    for batch in _batches(calls):
+        try:
+            outcomes = await store.arun(_command(batch))
+        except Unavailable as error:
+            _note_how_to_repeat(error, batch)
+            raise
+        handles += _handles(store, batch, outcomes)
+    return _without_conflict(handles)
+
+
+def _command(batch: list[Call[R]]) -> c.Enqueue:
+    firsts = [call.is_sent_first() for call in batch]  # of every call, so that none counts as new again
+    return c.Enqueue([call.spec for call in batch], are_new=all(firsts))
+
+
+def _batches(calls: Iterable[Call[R]]) -> Iterator[list[Call[R]]]:
+    batch: list[Call[R]] = []
+    size = 0
+    for call in calls:
+        if len(batch) == BATCH_ITEMS or (size + len(call.spec.payload) > BATCH_BYTES and batch):
+            yield batch
+            batch, size = [], 0
+        batch.append(call)
+        size += len(call.spec.payload)
+    if batch:
+        yield batch
+
+
+def _handles(store: Store, batch: list[Call[R]], outcomes: list[c.EnqueueOutcome]) -> list[JobHandle[R]]:
+    return [call.handle(store, call.spec.id, outcome) for call, outcome in zip(batch, outcomes, strict=True)]
+
+
+def _without_conflict(handles: list[JobHandle[R]]) -> list[JobHandle[R]]:
+    for handle in handles:
+        if isinstance(handle.outcome, c.Conflict):
+            raise JobConflict(handle.id)
+    return handles
+
+
+def _note_how_to_repeat(error: Unavailable, batch: list[Call[R]]) -> None:
+    if len(batch) == 1:
+        error.add_note(f"the job may or may not be enqueued: repeat with .options(job_id={batch[0].spec.id!r})")
