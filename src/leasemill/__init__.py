@@ -53,6 +53,7 @@ __all__ = [
     "LeasemillError",
     "NoResult",
     "NotFound",
+    "Outgoing",
     "QueueRefused",
     "Refused",
     "Release",
@@ -77,6 +78,7 @@ if TYPE_CHECKING:
     from leasemill.api.context import Context
     from leasemill.api.effects import ONCE_TABLE_SQL
     from leasemill.api.handle import JobHandle
+    from leasemill.api.hooks import Outgoing
     from leasemill.api.job import FixedLane, JobType
     from leasemill.api.logs import configure_logging
     from leasemill.api.outcomes import Fail, Release, RetryAfter
@@ -93,6 +95,7 @@ else:
         "leasemill.api.context": ["Context"],
         "leasemill.api.effects": ["ONCE_TABLE_SQL"],
         "leasemill.api.handle": ["JobHandle"],
+        "leasemill.api.hooks": ["Outgoing"],
         "leasemill.api.job": ["FixedLane", "JobType"],
         "leasemill.api.logs": ["configure_logging"],
         "leasemill.api.outcomes": ["Fail", "Release", "RetryAfter"],

@@ -18,6 +18,7 @@ from leasemill.api.arguments import Arguments
 from leasemill.api.call import Call, aenqueue_all, enqueue_all
 from leasemill.api.context import Context
 from leasemill.api.handle import JobHandle
+from leasemill.api.hooks import EnqueueHook, Hooks, RunHook
 from leasemill.api.job import FixedLane, JobType, LaneRule, check_priority
 from leasemill.api.policy import Duration, LeasePreset, OnFailureChoice, Retry, kind_policy
 from leasemill.errors import Invalid
@@ -29,6 +30,8 @@ from leasemill.store.url import choose_url, hidden_password
 
 P = ParamSpec("P")
 R = TypeVar("R")
+RunHookT = TypeVar("RunHookT", bound=RunHook)
+EnqueueHookT = TypeVar("EnqueueHookT", bound=EnqueueHook)
 
 DEFAULT_QUEUE: Final = "default"
 
@@ -59,6 +62,7 @@ class App:
         self._opening = threading.Lock()
         self._jobs: dict[str, JobType[..., Any]] = {}
         self._handlers: dict[str, JobType[..., Any]] = {}
+        self.hooks = Hooks()
 
     def __repr__(self) -> str:
         return f"<App {hidden_password(self.url)} with {len(self._jobs)} kinds>"
@@ -180,6 +184,7 @@ class App:
                 priority=priority,
                 policy=policy,
                 is_async=inspect.iscoroutinefunction(function),
+                hooks=self.hooks,
             )
             self._add(job)
             return job
@@ -197,6 +202,24 @@ class App:
                 )
         self._jobs[job.kind] = job
         self._handlers.update(dict.fromkeys((job.kind, *job.aliases), job))
+
+    def around(self, hook: RunHookT) -> RunHookT:
+        """`@app.around`: enter a context manager of yours around every run, in the order of declaration.
+
+        The hook gets the run's `Context` and returns the context manager: write it with `@contextmanager`, for async
+        handlers also with `@asynccontextmanager`. It is entered where the handler runs, in its thread or on the event
+        loop. What the handler raises passes through it; what it raises itself fails the run.
+        """
+        self.hooks.around.append(hook)
+        return hook
+
+    def on_enqueue(self, hook: EnqueueHookT) -> EnqueueHookT:
+        """`@app.on_enqueue`: called with every job that is about to be enqueued, and may add to its headers.
+
+        It runs where the call is made, once for each job, follow-ups too. Headers are not part of a job's content.
+        """
+        self.hooks.on_enqueue.append(hook)
+        return hook
 
     def enqueue_many(self, calls: Iterable[Call[R]]) -> list[JobHandle[R]]:
         """Enqueue calls of any kinds, made with `job.call(...)`."""

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 from typing import Any, Final
 
 from leasemill.api import effects
@@ -87,6 +88,11 @@ class Context:
     @property
     def lane(self) -> str | None:
         return self._lease.job.lane
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """What travels with the job beside its arguments."""
+        return MappingProxyType(self._lease.job.headers or {})
 
     @property
     def worker(self) -> str:

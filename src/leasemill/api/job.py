@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeAlias, TypeVar
@@ -12,8 +12,10 @@ import msgspec
 from leasemill.api.arguments import Arguments, lane_key
 from leasemill.api.call import Call, HasStore, aenqueue_all, enqueue_all
 from leasemill.api.handle import JobHandle
+from leasemill.api.hooks import Hooks
 from leasemill.api.policy import Duration, is_whole, microseconds
 from leasemill.errors import Invalid
+from leasemill.kernel.bounds import check_headers
 from leasemill.kernel.model import JobSpec, Policy
 from leasemill.store.base import Store
 
@@ -46,6 +48,7 @@ class Options(msgspec.Struct, frozen=True):
     priority: int | None = None
     job_id: str | None = None
     lane: str | None = None
+    headers: dict[str, str] | None = None
 
 
 @dataclass(eq=False, repr=False)
@@ -63,6 +66,7 @@ class JobType(Generic[P, R]):
     priority: int
     policy: Policy
     is_async: bool
+    hooks: Hooks
     chosen: Options = field(default_factory=Options)
 
     def __repr__(self) -> str:
@@ -89,6 +93,7 @@ class JobType(Generic[P, R]):
             self.priority if options.priority is None else options.priority,
             options.run_at,
             options.delay_us,
+            headers=self.hooks.headers(self.kind, self.queue, options.headers),
         )
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
@@ -115,13 +120,15 @@ class JobType(Generic[P, R]):
         priority: int | None = None,
         job_id: str | None = None,
         lane: str | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> JobType[P, R]:
         """The same job with other settings for what is enqueued through it; what is left out stays as it was.
 
         `delay` or `run_at`: not before then. `priority`: 0 to 9, higher first. `job_id`: an id of your own; the same id
         and content again changes nothing while the job is kept (by default for 24 hours after it succeeded; then the id
         is free, and makes a new job). `lane`: the lane's key itself, such as "customer-7", not the name of a parameter
-        as in `@app.job(lane=...)`.
+        as in `@app.job(lane=...)`. `headers`: short texts that travel with the job and are not its content; read them
+        with `ctx.headers`.
         """
         if delay is not None and run_at is not None:
             raise Invalid("delay and run_at exclude each other: use one of them")
@@ -136,6 +143,9 @@ class JobType(Generic[P, R]):
             changes["job_id"] = job_id
         if lane is not None:
             changes["lane"] = lane
+        if headers is not None:
+            check_headers(given := dict(headers))
+            changes["headers"] = given
         return replace(self, chosen=msgspec.structs.replace(self.chosen, **changes))
 
     def using(self, connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> JobType[P, R]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import logging
 import time
-from typing import TypeAlias, assert_never
+from contextlib import AsyncExitStack, ExitStack
+from typing import Any, TypeAlias, assert_never
 
 from leasemill.api.logs import running
 from leasemill.api.outcomes import INVALID_RESULT, Fail, Outcome, Release, RetryAfter
@@ -26,7 +27,10 @@ async def call_async(run: Run, jitter: float) -> Report:
     run.started_at = time.monotonic()
     try:
         args, kwargs = run.arguments()
-        value = await run.handler.function(*args, **kwargs)
+        if run.handler.hooks.around:
+            value = await _around_async(run, args, kwargs)
+        else:
+            value = await run.handler.function(*args, **kwargs)
     except BaseException as error:  # noqa: BLE001 (the user's handler: also SystemExit is the job's failure)
         return failure(run, error, jitter)
     return success(run, value)
@@ -38,10 +42,29 @@ def call_sync(run: Run, jitter: float) -> Report:
     run.started_at = time.monotonic()
     try:
         args, kwargs = run.arguments()
-        value = run.handler.function(*args, **kwargs)
+        value = _around_sync(run, args, kwargs) if run.handler.hooks.around else run.handler.function(*args, **kwargs)
     except BaseException as error:  # noqa: BLE001 (the user's handler: also SystemExit is the job's failure)
         return failure(run, error, jitter)
     return success(run, value)
+
+
+async def _around_async(run: Run, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
+    """With the app's hooks around it. One that swallows an error makes the run a success without a result."""
+    assert run.context is not None
+    returned: list[object] = []
+    async with AsyncExitStack() as stack:
+        await run.handler.hooks.aenter(stack, run.context)
+        returned.append(await run.handler.function(*args, **kwargs))
+    return returned[0] if returned else None
+
+
+def _around_sync(run: Run, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
+    assert run.context is not None
+    returned: list[object] = []
+    with ExitStack() as stack:
+        run.handler.hooks.enter(stack, run.context)
+        returned.append(run.handler.function(*args, **kwargs))
+    return returned[0] if returned else None
 
 
 def success(run: Run, value: object) -> Report:

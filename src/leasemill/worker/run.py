@@ -112,7 +112,7 @@ class Run:
         self.started_at = now
         self.timeout_at = now + self.lease.terms.timeout_us / SECOND
         job = self.handler
-        if job.arguments.takes_context:
+        if job.arguments.takes_context or job.hooks.around:
             self.context = Context(self.lease, job, store, self.loss, self.timeout_at)
 
     def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -120,7 +120,7 @@ class Run:
         if isinstance(self._call, Exception):
             raise self._call
         args, kwargs = self._call
-        return (args if self.context is None else (self.context, *args)), kwargs
+        return (self.context, *args) if self.handler.arguments.takes_context else args, kwargs
 
     def excuse(self, seconds: float) -> None:
         """Allow the handler this much more time: others had blocked the event loop for as long."""
