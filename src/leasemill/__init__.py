@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from leasemill.errors import (
     BacklogOrder,
     Broken,
+    GroupRefused,
     Invalid,
     JobCancelled,
     JobConflict,
@@ -40,6 +41,7 @@ __all__ = [
     "Fail",
     "FailStatus",
     "FixedLane",
+    "GroupRefused",
     "Invalid",
     "JobCancelled",
     "JobConflict",

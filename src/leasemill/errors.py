@@ -6,7 +6,8 @@ LeasemillError
 │   ├── JobConflict    the id is known with other content
 │   ├── LeaseLost      the lease is no longer the caller's
 │   ├── QueueRefused   the queue is used with acquire, or with claim, and this call is the other
-│   ├── NotFound       no such job or queue
+│   ├── GroupRefused   the group is unknown, sealed, or exists with other content
+│   ├── NotFound       no such job, queue or group
 │   ├── BacklogOrder   another offset of the domain is next (the three of WorkLease)
 │   ├── TokenMismatch  another lease of the domain is in flight
 │   └── LeaseNotFound  no lease of the domain is in flight
@@ -61,8 +62,12 @@ class QueueRefused(Refused):
     """The queue is used with acquire and this call is not, or the other way round."""
 
 
+class GroupRefused(Refused):
+    """The group is unknown or takes no more members, or its id is known with other content."""
+
+
 class NotFound(Refused):
-    """No such job or queue."""
+    """No such job, queue or group."""
 
 
 class BacklogOrder(Refused):

@@ -16,7 +16,7 @@ from leasemill.errors import Refused
 from leasemill.kernel import commands as c
 from leasemill.kernel.events import AnyEvent
 from leasemill.kernel.machine import run
-from leasemill.kernel.model import SECOND, Job, JobSpec, OnFailure, Policy
+from leasemill.kernel.model import SECOND, ChainedJob, Job, JobSpec, OnFailure, Policy, Rules
 from leasemill.kernel.state import State
 from leasemill.kernel.verbs.acquire import offset_id
 
@@ -26,6 +26,7 @@ OFFSETS: Final = "offsets"
 LANE: Final = "lane"
 OFFSET_ID: Final = offset_id(OFFSETS, LANE, 1)
 BLOCK: Final = Policy(max_retries=0, max_expirations=1, on_failure=OnFailure.BLOCK)
+CHAINED: Final = Rules(chain=(ChainedJob(QUEUE, "next"),))
 TIMED: Final = Policy(lease_ttl_us=30 * SECOND)
 
 
@@ -44,6 +45,13 @@ class Scene:
 
     def enqueue(self, job_id: str = "job", **fields: Any) -> Scene:
         self.run(c.Enqueue([JobSpec(job_id, QUEUE, "kind", **fields)]))
+        return self
+
+    def group(self) -> Scene:
+        """A sealed group whose only member is the job."""
+        self.run(c.CreateGroup("group", ChainedJob(QUEUE, "then"), ChainedJob(QUEUE, "end")))
+        self.enqueue(rules=Rules(group="group"))
+        self.run(c.SealGroup("group"))
         return self
 
     def claim(self) -> Scene:
@@ -164,6 +172,10 @@ SITUATIONS: Final[dict[str, Callable[[], Scene]]] = {
     "offset finished": lambda: _now().acquire().ack(),
     "offset failed": lambda: _now().acquire().nack(is_permanent=True),
     "offset failed, blocks its lane": lambda: _now().acquire(policy=BLOCK).nack(),
+    "leased, in a chain": lambda: _lately().enqueue(rules=CHAINED).claim().until_now(),
+    "leased, last of a group": lambda: _lately().group().claim().until_now(),
+    "committed, last of a group": lambda: Scene().group().claim().commit().until_now(),
+    "failed, last of a group": lambda: _now().group().claim().nack(is_permanent=True),
 }
 
 
@@ -210,12 +222,17 @@ COMMANDS: Final[dict[str, Callable[[Scene], c.Command[Any]]]] = {
     "set_policy": lambda _: c.SetPolicy(QUEUE, Policy(max_retries=1), "ada", "why"),
 }
 
+BESIDE_JOBS: Final[frozenset[type]] = frozenset({c.CreateGroup, c.SealGroup, c.CancelGroup})
+"""Commands that are not about one job; the conformance suite has what they lead to."""
+
 READINGS: Final[dict[str, Callable[[Scene], c.Command[Any]]]] = {
     "job": lambda scene: c.GetJob(scene.job_id),
     "jobs": lambda _: c.ListJobs(c.JobFilter(), 10),
     "queues": lambda _: c.ListQueues(10),
     "lane": lambda _: c.GetLane(QUEUE, LANE),
     "lanes": lambda _: c.ListLanes(QUEUE, 10),
+    "group": lambda _: c.GetGroup("group"),
+    "groups": lambda _: c.ListGroups(10),
     "actions": lambda _: c.ListActions(10),
     "due_in": lambda _: c.DueIn([QUEUE]),
     "totals": lambda _: c.GetTotals(),

@@ -12,7 +12,7 @@ from leasemill.kernel import events as e
 from leasemill.kernel.events import AnyEvent, Event
 from leasemill.kernel.image import digest
 from leasemill.kernel.machine import apply
-from leasemill.kernel.model import JobSpec, LossReason, OnFailure, Policy, Terms, Verb
+from leasemill.kernel.model import ChainedJob, JobSpec, LossReason, OnFailure, Policy, Terms, Verb
 from leasemill.kernel.state import State
 from leasemill.testing.rules import rule
 
@@ -37,6 +37,10 @@ FULL: list[tuple[int, AnyEvent]] = [
     (16, e.QueueResumed("queue", 5, "ada", "why")),
     (17, e.QueuePolicySet("queue", 5, "ada", "why", POLICY)),
     (18, e.JobsPruned(("job", "two"), 5)),
+    (45, e.GroupCreated("group", 5, ChainedJob("queue", "kind", policy=POLICY), ChainedJob("queue", "kind"), "parent")),
+    (46, e.GroupSealed("group", 5)),
+    (47, e.GroupEnded("group", 5, True)),
+    (48, e.GroupsPruned(("group", "two"), 5)),
 ]
 by_name = pytest.mark.parametrize(("number", "event"), FULL, ids=lambda value: type(value).__name__)
 

@@ -83,6 +83,18 @@ class Histories(RuleBasedStateMachine):
         self._with(data).report(verb)
 
     @step(data=st.data())
+    def create_group(self, data: st.DataObject) -> None:
+        self._with(data).create_group()
+
+    @step(data=st.data())
+    def seal_group(self, data: st.DataObject) -> None:
+        self._with(data).seal_group()
+
+    @step(data=st.data())
+    def cancel_group(self, data: st.DataObject) -> None:
+        self._with(data).cancel_group()
+
+    @step(data=st.data())
     def let_time_pass(self, data: st.DataObject) -> None:
         self._with(data).let_time_pass()
 

@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from leasemill.errors import GroupRefused, NotFound
 from leasemill.kernel import commands as c
 from leasemill.kernel.events import (
     AnyEvent,
@@ -31,12 +32,14 @@ from leasemill.kernel.invariants import violations
 from leasemill.kernel.machine import apply, check, run
 from leasemill.kernel.model import (
     SECOND,
+    ChainedJob,
     Job,
     JobSpec,
     JobState,
     LossReason,
     OnFailure,
     Policy,
+    Rules,
     Verb,
 )
 from leasemill.kernel.state import State
@@ -54,6 +57,16 @@ POLICIES = (
     Policy(max_retries=0),
     Policy(max_retries=1, max_expirations=1, on_failure=OnFailure.BLOCK),
     Policy(lease_ttl_us=5 * SECOND, max_expirations=2),
+)
+GROUPS = ("g1", "g2", "g3")
+LINK = ChainedJob("beta", "link", lane="x", result_name="found")
+RULES = (
+    None,
+    None,
+    None,
+    Rules(chain=(LINK, LINK)),
+    *(Rules(group=group) for group in GROUPS),
+    Rules(group="g2", chain=(ChainedJob("alpha", "link"),)),
 )
 FINAL_LOSSES = frozenset({LossReason.EXPIRED, LossReason.SUPERSEDED, LossReason.CANCELLED, LossReason.ENDED})
 
@@ -121,7 +134,16 @@ class World:
         self.now -= self.choose.number(1, 20) * SECOND
 
     def enqueue(self) -> None:
-        self.run(c.Enqueue([self._spec() for _ in range(self.choose.number(1, 3))]))
+        self._unless_refused(c.Enqueue([self._spec() for _ in range(self.choose.number(1, 3))]))
+
+    def _unless_refused(self, command: c.Command[Any]) -> Any:
+        """What may concern a group that is not there or takes no members; a refusal changes nothing."""
+        before = digest(self.state)
+        try:
+            return self.run(command)
+        except (GroupRefused, NotFound):
+            assert digest(self.state) == before
+            return None
 
     def _spec(self) -> JobSpec:
         choose = self.choose
@@ -133,7 +155,22 @@ class World:
             priority=choose.one_of((0, 0, 3, 9)),
             delay_us=choose.one_of((0, 0, 10 * SECOND)),
             policy=choose.one_of(POLICIES),
+            rules=choose.one_of(RULES),
         )
+
+    def create_group(self) -> None:
+        choose = self.choose
+        group_id = choose.one_of(GROUPS)
+        parent = choose.one_of((None, None, choose.one_of(GROUPS)))
+        template = ChainedJob(choose.one_of(QUEUES), "callback", lane=choose.one_of(LANES))
+        then, on_end = choose.one_of((None, template)), choose.one_of((None, template))
+        self._unless_refused(c.CreateGroup(group_id, then, on_end, parent if parent != group_id else None))
+
+    def seal_group(self) -> None:
+        self._unless_refused(c.SealGroup(self.choose.one_of(GROUPS)))
+
+    def cancel_group(self) -> None:
+        self._unless_refused(c.CancelGroup(self.choose.one_of(GROUPS), "ada", "why", self.choose.number(1, 3)))
 
     def claim(self) -> None:
         limit = self.choose.number(1, 4)
@@ -192,7 +229,7 @@ class World:
             return
         lease = self.choose.one_of(self.leases[-8:])
         job_id, token = lease.job.id, lease.token
-        outcome = self.run(self._report(verb, job_id, token))
+        outcome = self._unless_refused(self._report(verb, job_id, token))
         outcome = outcome[0] if isinstance(outcome, list) else outcome
         if isinstance(outcome, c.Lost):
             if outcome.reason in FINAL_LOSSES:
@@ -208,7 +245,9 @@ class World:
             case Verb.EXTEND:
                 return c.Extend([c.LeaseRef(job_id, token)])
             case Verb.COMMIT:
-                followup = c.Followup(choose.one_of(QUEUES), "kind", lane=choose.one_of(LANES))
+                followup = c.Followup(
+                    choose.one_of(QUEUES), "kind", lane=choose.one_of(LANES), rules=choose.one_of(RULES)
+                )
                 return c.Commit(job_id, token, b"1", [followup] * choose.number(0, 2))
             case Verb.ACK:
                 return c.Ack([c.AckReport(job_id, token, b"2")])
@@ -262,6 +301,8 @@ class World:
             c.GetLane(QUEUES[0], "x"),
             c.GetLane(OFFSET_QUEUE, "x"),
             c.ListLanes(self.choose.one_of(QUEUES), 3, bool(self.choose.number(0, 1))),
+            c.GetGroup(self.choose.one_of(GROUPS)),
+            c.ListGroups(2, bool(self.choose.number(0, 1))),
             c.ListActions(5),
             c.DueIn(QUEUES),
             c.GetTotals(),
@@ -289,6 +330,7 @@ class World:
                 c.JobFilter(job_ids=(self._some_id(), self._some_id())),
                 c.JobFilter(queue=self.choose.one_of(QUEUES)),
                 c.JobFilter(states=frozenset({JobState.FAILED})),
+                c.JobFilter(group=self.choose.one_of(GROUPS)),
             )
         )
 
@@ -379,6 +421,9 @@ STEPS: tuple[tuple[int, Callable[[World], None]], ...] = (
     (1, World.step_clock_back),
     (2, World.expire),
     (1, World.cancel),
+    (2, World.create_group),
+    (1, World.seal_group),
+    (1, World.cancel_group),
     (1, World.redrive),
     (1, World.purge),
     (1, World.prune),

@@ -135,6 +135,8 @@ def check_rules(rules: Rules) -> None:
         check_text("group", rules.group)
     if len(rules.chain) > CHAINED:
         raise Invalid(f"{len(rules.chain)} jobs in a chain; at most {CHAINED} may follow one")
+    if sum(len(chained.payload) for chained in rules.chain) > PAYLOAD_BYTES:
+        raise Invalid(f"the payloads of a chain have more than {PAYLOAD_BYTES:,} bytes: pass references")
     for chained in rules.chain:
         if chained.result_name is not None:
             check_text("result_name", chained.result_name)

@@ -21,6 +21,7 @@ from leasemill.kernel.verbs.commit import *
 from leasemill.kernel.verbs.enqueue import *
 from leasemill.kernel.verbs.expire import *
 from leasemill.kernel.verbs.extend import *
+from leasemill.kernel.verbs.group import *
 from leasemill.kernel.verbs.nack import *
 from leasemill.kernel.verbs.purge import *
 from leasemill.kernel.verbs.queues import *

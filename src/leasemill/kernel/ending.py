@@ -13,11 +13,12 @@ from leasemill.kernel.events import (
     JobsPruned,
     LeaseExpired,
 )
+from leasemill.kernel.groups import member_ended
 from leasemill.kernel.lanes import fail_offset, finish_offset, leave_lane
 from leasemill.kernel.lookup import does_not_follow, live
 from leasemill.kernel.model import NEVER, Execution, ExecutionStatus, Job, JobState, OnFailure, Terms, Verb
 from leasemill.kernel.retry import quarantined
-from leasemill.kernel.state import READY, SUCCEEDED, State, make_ready, move
+from leasemill.kernel.state import LEASED, READY, SUCCEEDED, State, make_ready, move
 
 # Deciding ------------------------------------------------------------------------------------------------------
 
@@ -75,6 +76,8 @@ def apply(state: State, event: ExecutionDone) -> None:
     else:
         finish_offset(state, job)
     leave_lane(state, job, event.at)
+    if job.spec.rules is not None:
+        member_ended(state, job, LEASED)
 
 
 def mark_committed(job: Job, execution: Execution, by: Verb, at: int, result: bytes | None) -> None:
@@ -113,3 +116,5 @@ def give_up(state: State, job: Job, to: JobState, at: int, *, blocks_lane: bool)
         job.blocks_lane = True
     else:
         leave_lane(state, job, at)
+    if job.spec.rules is not None:
+        member_ended(state, job, LEASED)

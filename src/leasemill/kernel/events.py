@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from leasemill.kernel.model import JobSpec, LossReason, Policy, Terms, Verb
+from leasemill.kernel.model import ChainedJob, JobSpec, LossReason, Policy, Terms, Verb
 
 
 class Event(Struct, frozen=True, array_like=True, gc=False):
@@ -174,6 +174,38 @@ class JobsPruned(Event, frozen=True, tag=18):
     at: int
 
 
+class GroupCreated(Event, frozen=True, tag=45):
+    """A group exists and takes members. In a `parent` it counts as one member."""
+
+    group_id: str
+    at: int
+    then: ChainedJob | None
+    on_end: ChainedJob | None
+    parent: str | None
+
+
+class GroupSealed(Event, frozen=True, tag=46):
+    """The group takes no more members but those that its own add."""
+
+    group_id: str
+    at: int
+
+
+class GroupEnded(Event, frozen=True, tag=47):
+    """All members have ended; again after a redrive. The callbacks' JobEnqueued come before it, in the same fact."""
+
+    group_id: str
+    at: int
+    has_succeeded: bool
+
+
+class GroupsPruned(Event, frozen=True, tag=48):
+    """Retention: these groups are over, none of their members is there, and they are forgotten."""
+
+    group_ids: tuple[str, ...]
+    at: int
+
+
 AnyEvent = (
     JobEnqueued
     | LeaseGranted
@@ -193,4 +225,8 @@ AnyEvent = (
     | QueueResumed
     | QueuePolicySet
     | JobsPruned
+    | GroupCreated
+    | GroupSealed
+    | GroupEnded
+    | GroupsPruned
 )

@@ -31,6 +31,7 @@ class JobFilter(Struct, frozen=True):
     updated_before: int | None = None
     updated_after: int | None = None
     error_contains: str | None = None
+    group: str | None = None
 
 
 class Operated(Struct, frozen=True):
@@ -51,6 +52,7 @@ def fits(job: Job, wanted: JobFilter) -> bool:
         and (wanted.updated_before is None or job.updated_at < wanted.updated_before)
         and (wanted.updated_after is None or job.updated_at >= wanted.updated_after)
         and (wanted.error_contains is None or wanted.error_contains in (last_error(job) or ""))
+        and (wanted.group is None or (spec.rules is not None and spec.rules.group == wanted.group))
     )
 
 

@@ -7,9 +7,10 @@ from hashlib import blake2b
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from leasemill.kernel.lanes import enter_lane
-from leasemill.kernel.model import Action, Job, Policy, QueueMode
+from leasemill.kernel.model import Action, Group, Job, Policy, QueueMode
 from leasemill.kernel.ranges import Ranges
 from leasemill.kernel.state import (
     CANCELLED,
@@ -21,6 +22,7 @@ from leasemill.kernel.state import (
     State,
     finished_at,
     hold,
+    list_if_over,
     make_ready,
 )
 
@@ -49,6 +51,7 @@ class Image(Struct, frozen=True, array_like=True):
     lanes: tuple[LaneImage, ...]
     actions: tuple[Action, ...]
     format: int = PLAIN_FORMAT
+    groups: tuple[Group, ...] = ()
 
 
 def image(state: State) -> Image:
@@ -67,6 +70,7 @@ def image(state: State) -> Image:
         ),
         tuple(state.actions),
         state.format,
+        tuple(replace(group) for group in sorted(state.groups.values(), key=lambda group: group.seq)),
     )
 
 
@@ -87,6 +91,9 @@ def restore(image: Image, jobs: Iterable[Job]) -> State:
         lane.finished = Ranges(lane_image.finished) if lane_image.finished else None
         lane.failed = Ranges(lane_image.failed) if lane_image.failed else None
         lane.last_finished = lane_image.last_finished
+    for group in image.groups:
+        state.groups[group.id] = group
+        list_if_over(state, group)
     for job in jobs:
         _place(state, job)
     return state

@@ -6,7 +6,9 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 
+from leasemill.kernel.groups import outcome_of
 from leasemill.kernel.model import (
+    ENDED_STATES,
     LIVE,
     NEVER,
     UNSUCCESSFUL_STATES,
@@ -28,6 +30,7 @@ def violations(state: State) -> list[str]:
         *_of_lanes(state),
         *_of_counts(state),
         *_of_orders(state),
+        *_of_groups(state),
     ]
 
 
@@ -120,6 +123,52 @@ def _of_counts(state: State) -> Iterator[str]:
         for job_state, count in queue.counts.items():
             if counted[name, job_state] != count:
                 yield f"queue {name} counts {count} {job_state}, there are {counted[name, job_state]}"
+
+
+def _of_groups(state: State) -> Iterator[str]:
+    """B1 to B4. Members may be forgotten, so a count is at least what is there."""
+    members = Counter(
+        (job.spec.rules.group, job.state)
+        for job in state.jobs.values()
+        if job.spec.rules is not None and job.spec.rules.group is not None
+    )
+    parts = Counter(group.parent for group in state.groups.values() if group.parent is not None)
+    outcomes = Counter(
+        (group.parent, outcome_of(group))
+        for group in state.groups.values()
+        if group.parent is not None and group.is_over
+    )
+    for named in {group_id for group_id, _ in members} | set(parts):
+        if named not in state.groups:
+            yield f"group {named} has members and is not there"
+    for group_id, group in state.groups.items():
+        there = sum(members[group_id, job_state] for job_state in JobState) + parts[group_id]
+        if group.remembered != there:
+            yield f"group {group_id} remembers {group.remembered} members, there are {there}"
+        unfinished = members[group_id, JobState.READY] + members[group_id, JobState.LEASED]
+        unfinished += parts[group_id] - sum(outcomes[group_id, outcome] for outcome in ENDED_STATES)
+        if group.unfinished != unfinished:
+            yield f"group {group_id} counts {group.unfinished} unfinished, there are {unfinished}"
+        counts = {
+            JobState.SUCCEEDED: group.succeeded,
+            JobState.FAILED: group.failed,
+            JobState.DEAD: group.dead,
+            JobState.CANCELLED: group.cancelled,
+        }
+        for outcome, counted in counts.items():
+            if counted < members[group_id, outcome] + outcomes[group_id, outcome]:
+                yield f"group {group_id} counts {counted} {outcome}, there are more"
+        if group.is_over != (group.sealed_at is not None and not group.unfinished):
+            yield f"group {group_id} has {group.unfinished} unfinished and is_over is {group.is_over}"
+        if (group.succeeded_at is not None) != (group.is_over and group.succeeded == group.total):
+            yield f"group {group_id} succeeded at {group.succeeded_at} with {group.succeeded} of {group.total}"
+        if group.is_over and group.ended_at is None:
+            yield f"group {group_id} is over and never ended"
+    over = {group.id for group in state.groups.values() if group.is_over and not group.remembered}
+    if {group.id for group in state.over.first(len(state.groups) + 1, NEVER)} != over or len(state.over) != len(over):
+        yield "the groups that retention may forget are not those that are over"
+    if state.due:
+        yield "something is left to follow"
 
 
 def _of_orders(state: State) -> Iterator[str]:

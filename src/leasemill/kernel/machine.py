@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
-from leasemill.kernel import bounds, ending, fence, grant, read
+from leasemill.kernel import bounds, consequences, ending, fence, grant, read
 from leasemill.kernel import commands as c
 from leasemill.kernel import events as e
 from leasemill.kernel.command import Decision, Do
@@ -25,6 +25,7 @@ from leasemill.kernel.verbs import (
     enqueue,
     expire,
     extend,
+    group,
     nack,
     purge,
     queues,
@@ -55,6 +56,8 @@ def _once(decide: Decide) -> Run:
         for event in made:
             APPLIERS[type(event)](state, event)
         events += made
+        if state.due:
+            _follow(state, now, events)
         return outcome
 
     return run
@@ -72,6 +75,8 @@ def _each(items: str, decide: Decide, refuse: Callable[[State, Any], None] | Non
             for event in made:
                 APPLIERS[type(event)](state, event)
             events += made
+            if state.due:
+                _follow(state, now, events)
             outcomes.append(outcome)
         return outcomes
 
@@ -87,11 +92,26 @@ def _steps(steps: Callable[[State, Any, int, Do], Any]) -> Run:
             for event in made:
                 APPLIERS[type(event)](state, event)
             events.extend(made)
+            if state.due:
+                _follow(state, now, events)
             return outcome
 
         return steps(state, command, now, do)
 
     return run
+
+
+def _follow(state: State, now: int, events: Events) -> None:
+    """B2, B6: what ended jobs and groups cause, in the same fact."""
+
+    def do(decision: Decision[OutcomeT]) -> OutcomeT:
+        made, outcome = decision
+        for event in made:
+            APPLIERS[type(event)](state, event)
+        events.extend(made)
+        return outcome
+
+    consequences.follow(state, now, do)
 
 
 VERBS: Final[dict[type, VerbRules]] = {
@@ -112,6 +132,9 @@ VERBS: Final[dict[type, VerbRules]] = {
     c.Pause: VerbRules(queues.check, _once(queues.decide_pause)),
     c.Resume: VerbRules(queues.check, _once(queues.decide_resume)),
     c.SetPolicy: VerbRules(queues.check, _once(queues.decide_policy)),
+    c.CreateGroup: VerbRules(group.check_create, _once(group.decide_create)),
+    c.SealGroup: VerbRules(group.check_seal, _steps(group.seal_steps)),
+    c.CancelGroup: VerbRules(group.check_cancel, _steps(group.cancel_steps)),
 }
 
 APPLIERS: Final[dict[type, Callable[[State, Any], None]]] = {
@@ -133,6 +156,10 @@ APPLIERS: Final[dict[type, Callable[[State, Any], None]]] = {
     e.QueuePaused: queues.apply_paused,
     e.QueueResumed: queues.apply_resumed,
     e.QueuePolicySet: queues.apply_policy,
+    e.GroupCreated: group.apply_created,
+    e.GroupSealed: group.apply_sealed,
+    e.GroupEnded: group.apply_ended,
+    e.GroupsPruned: group.apply_pruned,
 }
 
 
@@ -156,12 +183,27 @@ def run(state: State, command: c.Command[AnswerT], now: int) -> tuple[Events, An
     return events, answer
 
 
+def carry_out(state: State, events: Iterable[AnyEvent], now: int) -> Events:
+    """Apply events that were decided outside of a command, and what they cause; returns all of them."""
+    applied: Events = []
+    for event in events:
+        APPLIERS[type(event)](state, event)
+        applied.append(event)
+    if state.due:
+        _follow(state, now, applied)
+    return applied
+
+
 def apply(state: State, event: AnyEvent) -> None:
-    """Carry out one event."""
+    """Apply one event of the past; what it caused follows in the same log."""
     APPLIERS[type(event)](state, event)
+    if state.due:
+        state.due.clear()
 
 
 def apply_all(state: State, events: Iterable[AnyEvent]) -> None:
-    """Carry out events, in order."""
+    """Apply events of the past, in order."""
     for event in events:
         APPLIERS[type(event)](state, event)
+    if state.due:
+        state.due.clear()

@@ -276,6 +276,38 @@ class Job(Struct, array_like=True, gc=False):
     """The latest one; a redrive leaves it."""
 
 
+class Group(Struct, array_like=True, gc=False):
+    """Jobs that end together: how many there are, how many have ended and how, and what their end enqueues.
+
+    The counts are truth: members may be forgotten before their group. A group in a `parent` counts there as one member
+    until it is over, and its callbacks are members of the parent too.
+    """
+
+    id: str
+    seq: int
+    created_at: int
+    then: ChainedJob | None = None
+    on_end: ChainedJob | None = None
+    parent: str | None = None
+    sealed_at: int | None = None
+    total: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    dead: int = 0
+    cancelled: int = 0
+    ended_at: int | None = None
+    """When all members had ended for the first time; a redrive leaves it."""
+    succeeded_at: int | None = None
+    is_over: bool = False
+    """Sealed, and all members have ended: until one is redriven."""
+    remembered: int = 0
+    """Members, and groups in it, that are not forgotten yet."""
+
+    @property
+    def unfinished(self) -> int:
+        return self.total - self.succeeded - self.failed - self.dead - self.cancelled
+
+
 class Action(Struct, frozen=True, array_like=True, gc=False):
     """One thing an operator did."""
 

@@ -16,18 +16,21 @@ from msgspec.structs import replace
 from leasemill.kernel.bounds import check_limit
 from leasemill.kernel.command import Command
 from leasemill.kernel.filter import JOBS_LOOKED_AT, JobFilter, fitting
-from leasemill.kernel.model import Action, Job, JobState, Policy, QueueMode
+from leasemill.kernel.model import Action, ChainedJob, Group, Job, JobState, Policy, QueueMode
 from leasemill.kernel.state import Lane, Queue, State
 
 __all__ = [
     "DueIn",
+    "GetGroup",
     "GetJob",
     "GetLane",
     "GetTotals",
+    "GroupView",
     "JobPage",
     "LanePage",
     "LaneView",
     "ListActions",
+    "ListGroups",
     "ListJobs",
     "ListLanes",
     "ListQueues",
@@ -77,6 +80,26 @@ class Totals(Struct, frozen=True):
     next_expiry_at: int | None
 
 
+class GroupView(Struct, frozen=True):
+    """A group and its counts. `ended_at`: when all had ended for the first time; `is_over`: all have ended now."""
+
+    id: str
+    then: ChainedJob | None
+    on_end: ChainedJob | None
+    parent: str | None
+    created_at: int
+    sealed_at: int | None
+    ended_at: int | None
+    succeeded_at: int | None
+    is_over: bool
+    total: int
+    succeeded: int
+    failed: int
+    dead: int
+    cancelled: int
+    unfinished: int
+
+
 class GetJob(Command[Job | None], frozen=True):
     job_id: str
 
@@ -123,8 +146,20 @@ class GetTotals(Command[Totals], frozen=True):
     pass
 
 
+class GetGroup(Command[GroupView | None], frozen=True):
+    group_id: str
+
+
+class ListGroups(Command[list[GroupView]], frozen=True):
+    """Groups by id; `open_only`: those that are not over. `after`: the last id of the page before."""
+
+    limit: int
+    open_only: bool = False
+    after: str = ""
+
+
 def check(query: Command[Any]) -> None:
-    if isinstance(query, ListJobs | ListQueues | ListLanes | ListActions):
+    if isinstance(query, ListJobs | ListQueues | ListLanes | ListActions | ListGroups):
         check_limit(query)
 
 
@@ -200,6 +235,40 @@ def list_actions(state: State, query: ListActions, _now: int) -> list[Action]:
     return list(islice(reversed(state.actions), query.limit))
 
 
+def get_group(state: State, query: GetGroup, _now: int) -> GroupView | None:
+    group = state.groups.get(query.group_id)
+    return None if group is None else group_view(group)
+
+
+def list_groups(state: State, query: ListGroups, _now: int) -> list[GroupView]:
+    ids = (
+        group.id
+        for group in state.groups.values()
+        if group.id > query.after and not (query.open_only and group.is_over)
+    )
+    return [group_view(state.groups[group_id]) for group_id in nsmallest(query.limit, ids)]
+
+
+def group_view(group: Group) -> GroupView:
+    return GroupView(
+        group.id,
+        group.then,
+        group.on_end,
+        group.parent,
+        group.created_at,
+        group.sealed_at,
+        group.ended_at,
+        group.succeeded_at,
+        group.is_over,
+        group.total,
+        group.succeeded,
+        group.failed,
+        group.dead,
+        group.cancelled,
+        group.unfinished,
+    )
+
+
 def totals(state: State) -> Totals:
     counts = {job_state: sum(queue.counts[job_state] for queue in state.queues.values()) for job_state in JobState}
     return Totals(counts, len(state.leases), state.fence, state.seq, state.leases.next_at())
@@ -212,6 +281,8 @@ ANSWERS: Final[dict[type, Callable[[State, Any, int], Any]]] = {
     GetLane: get_lane,
     ListLanes: list_lanes,
     ListActions: list_actions,
+    GetGroup: get_group,
+    ListGroups: list_groups,
     DueIn: due_in,
     GetTotals: lambda state, _query, _now: totals(state),
 }

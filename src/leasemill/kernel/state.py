@@ -1,6 +1,6 @@
 """What the kernel knows: jobs, queues, lanes, and the indexes that make every step short.
 
-Everything but jobs, queues, lanes' offset ranges and the two counters is derived and can be rebuilt from them
+Everything but jobs, queues, lanes' offset ranges, groups and the two counters is derived and can be rebuilt from them
 (`kernel.image`). The functions here keep the indexes in step; only the applying of events calls them.
 """
 
@@ -15,6 +15,7 @@ from leasemill.kernel.model import (
     NEVER,
     Action,
     Execution,
+    Group,
     Job,
     JobSpec,
     JobState,
@@ -84,13 +85,16 @@ class State:
     __slots__ = (
         "actions",
         "claims",
+        "due",
         "fence",
         "finished",
         "format",
+        "groups",
         "jobs",
         "lanes",
         "leases",
         "listing",
+        "over",
         "queues",
         "seq",
         "unsuccessful",
@@ -109,6 +113,9 @@ class State:
         self.seq = 0
         self.fence = 0
         self.format = PLAIN_FORMAT
+        self.groups: dict[str, Group] = {}
+        self.over: TimeOrder[Group] = TimeOrder(_is_over)
+        self.due: list[Job | Group] = []  # what the events just applied may have consequences for: consequences.follow
 
     def queue(self, name: str) -> Queue:
         queue = self.queues.get(name)
@@ -128,6 +135,10 @@ def _is_live(entry: tuple[int, int, Execution]) -> bool:
 
 
 def _is_finished(entry: tuple[int, int, Job]) -> bool:
+    return entry[2].seq == entry[1]
+
+
+def _is_over(entry: tuple[int, int, Group]) -> bool:
     return entry[2].seq == entry[1]
 
 
@@ -156,6 +167,8 @@ def forget(state: State, job: Job) -> None:
     state.listing.discard(seq)
     state.unsuccessful.discard(seq)
     job.seq = 0  # dead in every order it was in
+    if job.spec.rules is not None and job.spec.rules.group is not None:
+        forget_member(state, job.spec.rules.group)
     if job.spec.offset is not None:
         assert job.spec.lane is not None
         lane = state.lanes.get((job.spec.queue, job.spec.lane))
@@ -163,6 +176,19 @@ def forget(state: State, job: Job) -> None:
             lane.last_finished = None
     elif job.state is SUCCEEDED:
         state.finished.remove(finished_at(job), seq)
+
+
+def forget_member(state: State, group_id: str) -> None:
+    group = state.groups[group_id]
+    group.remembered -= 1
+    list_if_over(state, group)
+
+
+def list_if_over(state: State, group: Group) -> None:
+    """B4: a group is kept until it is over and nothing of it is there that could be redriven."""
+    if group.is_over and not group.remembered:
+        assert group.ended_at is not None
+        state.over.push(group.ended_at, group.seq, group)
 
 
 def renumber(state: State, job: Job) -> None:

@@ -16,7 +16,7 @@ from typing import Protocol, Self, TypeVar
 from leasemill.errors import Invalid
 from leasemill.kernel import commands as c
 from leasemill.kernel.bounds import BATCH_ITEMS
-from leasemill.kernel.model import Action, Job, JobSpec, Policy
+from leasemill.kernel.model import Action, ChainedJob, Job, JobSpec, Policy
 from leasemill.store.block import Block
 from leasemill.store.ends import Subscription
 from leasemill.store.expiries import Expiries
@@ -139,6 +139,19 @@ class Store(ABC):
     def acquire(self, requests: Sequence[c.AcquireRequest]) -> list[c.AcquireOutcome]:
         return self.run(c.Acquire(requests))
 
+    def create_group(
+        self,
+        group_id: str,
+        *,
+        then: ChainedJob | None = None,
+        on_end: ChainedJob | None = None,
+        parent: str | None = None,
+    ) -> c.OpenedGroup:
+        return self.run(c.CreateGroup(group_id, then, on_end, parent))
+
+    def seal_group(self, group_id: str) -> c.GroupView:
+        return self.run(c.SealGroup(group_id))
+
     # Readings
 
     def job(self, job_id: str) -> Job | None:
@@ -161,6 +174,12 @@ class Store(ABC):
     def lanes(self, queue: str, *, blocked_only: bool = False, limit: int = 100, after: int = 0) -> c.LanePage:
         return self.run(c.ListLanes(queue, limit, blocked_only, after))
 
+    def group(self, group_id: str) -> c.GroupView | None:
+        return self.run(c.GetGroup(group_id))
+
+    def groups(self, *, open_only: bool = False, limit: int = 100, after: str = "") -> list[c.GroupView]:
+        return self.run(c.ListGroups(limit, open_only, after))
+
     def actions(self, *, limit: int = 100) -> list[Action]:
         return self.run(c.ListActions(limit))
 
@@ -174,6 +193,9 @@ class Store(ABC):
 
     def cancel(self, job_ids: Sequence[str], *, by: str, reason: str) -> list[c.CancelOutcome]:
         return self.run(c.Cancel(job_ids, by, reason))
+
+    def cancel_group(self, group_id: str, *, by: str, reason: str, limit: int = 1_000, after: int = 0) -> c.Operated:
+        return self.run(c.CancelGroup(group_id, by, reason, limit, after))
 
     def redrive(
         self,

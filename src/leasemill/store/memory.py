@@ -43,7 +43,7 @@ class MemoryStore(Store):
                 raise Unavailable("this memory: store is closed; open another")
             events, answer = run(self._state, command, self._clock.now())
             expired = self.expiries.found(self._state, events)
-            is_run_cancelled = isinstance(command, c.Cancel) and cancels_a_run(self._state, events)
+            is_run_cancelled = isinstance(command, c.Cancel | c.CancelGroup) and cancels_a_run(self._state, events)
         if events:
             self._signal.notify()
             self._ends.observe(events)

@@ -12,6 +12,7 @@ from leasemill.kernel.bounds import check_batch
 from leasemill.kernel.command import Command, Decision, Do
 from leasemill.kernel.ending import done_after_commit, end
 from leasemill.kernel.events import AnyEvent, JobCancelled
+from leasemill.kernel.groups import member_ended
 from leasemill.kernel.lanes import fail_offset, leave_lane
 from leasemill.kernel.lookup import does_not_follow, job_of
 from leasemill.kernel.model import AbortReason, Cancellation, ExecutionStatus, JobState, Verb
@@ -97,6 +98,8 @@ def apply(state: State, event: JobCancelled) -> None:
     if was_member:
         fail_offset(state, job)
         leave_lane(state, job, event.at)
+    if job.spec.rules is not None:
+        member_ended(state, job, was)
 
 
 def cancels_a_run(state: State, events: Iterable[AnyEvent]) -> bool:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from hashlib import blake2b
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from msgspec import Struct
 
 from leasemill.errors import Invalid
 from leasemill.kernel.bounds import BATCH_BYTES, FOLLOWUPS, check_json, check_report
+from leasemill.kernel.chained import derived_id
 from leasemill.kernel.command import Command, Decision
 from leasemill.kernel.ending import mark_committed
 from leasemill.kernel.events import ExecutionCommitted
@@ -21,8 +21,6 @@ from leasemill.kernel.verbs import enqueue
 from leasemill.kernel.verbs.enqueue import Conflict
 
 __all__ = ["Commit", "CommitOutcome", "Committed", "Followup"]
-
-LONGEST_STEM: Final = 100
 
 
 class Followup(Struct, frozen=True):
@@ -79,6 +77,9 @@ def decide(state: State, command: Commit, now: int) -> Decision[CommitOutcome]:
     followups = followup_specs(command)
     for spec in followups:
         enqueue.check_queue(state, spec.queue)
+        if spec.rules is not None:
+            own_group = None if job.spec.rules is None else job.spec.rules.group
+            enqueue.refuse_rules(state, spec, spec.rules, own_group)  # B5: it is unfinished, so its group is not over
         _, outcome = enqueue.decide(state, spec, now)
         if isinstance(outcome, Conflict):
             return (), outcome  # X6: one conflict refuses the whole commit
@@ -93,10 +94,8 @@ def followup_specs(command: Commit) -> tuple[JobSpec, ...]:
 
 
 def followup_id(job_id: str, index: int) -> str:
-    """I6: the same commit gives the same ids. A long one is cut to a digest, so that a job that follows up on itself
-    for ever never runs out of room."""
-    stem = job_id if len(job_id) <= LONGEST_STEM else blake2b(job_id.encode(), digest_size=16).hexdigest()
-    return f"{stem}/{index}"
+    """I6: the same commit gives the same ids."""
+    return derived_id(job_id, str(index))
 
 
 def followup_spec(job_id: str, followup: Followup) -> JobSpec:

@@ -23,10 +23,12 @@ from leasemill.kernel.bounds import (
     check_rules,
     check_text,
 )
+from leasemill.kernel.chained import chained_spec, then_id
 from leasemill.kernel.command import Command, Decision
 from leasemill.kernel.events import JobEnqueued
+from leasemill.kernel.groups import check_group, member_added
 from leasemill.kernel.lanes import join_lane
-from leasemill.kernel.model import Job, JobSpec, QueueMode
+from leasemill.kernel.model import Job, JobSpec, QueueMode, Rules
 from leasemill.kernel.state import READY, RULES_FORMAT, State, due_at, make_ready
 
 __all__ = ["Conflict", "Duplicate", "Enqueue", "EnqueueOutcome", "Enqueued"]
@@ -88,11 +90,24 @@ def check_job(job: JobSpec) -> None:
         check_headers(job.headers)
     if job.rules is not None:
         check_rules(job.rules)
+        for chained in job.rules.chain:
+            check_job(chained_spec("chained", chained))
 
 
 def refuse(state: State, command: Enqueue) -> None:
     for name in {job.queue for job in command.jobs}:
         check_queue(state, name)
+    for job in command.jobs:
+        if job.rules is not None:
+            refuse_rules(state, job, job.rules, None)
+
+
+def refuse_rules(state: State, job: JobSpec, rules: Rules, member_of: str | None) -> None:
+    """B1, I7: refuses a new member of a group that takes none, and a chain into a queue that is used with acquire."""
+    for chained in rules.chain:
+        check_queue(state, chained.queue)
+    if rules.group is not None and rules.group != member_of and job.id not in state.jobs:
+        check_group(state, rules.group)
 
 
 def check_queue(state: State, name: str) -> None:
@@ -107,6 +122,8 @@ def decide(state: State, job: JobSpec, now: int) -> Decision[EnqueueOutcome]:
     if known is not None:
         # E2: the same content is the same job; E4: other content is refused
         return (), (Duplicate(job.id) if is_same_content(known.spec, job) else Conflict(job.id))
+    if job.rules is not None and job.rules.chain and then_id(job.id) in state.jobs:
+        return (), Conflict(job.id)  # B6: the next job of an earlier chain with this id is still there
     return (JobEnqueued(job, now),), Enqueued(job.id)
 
 
@@ -131,7 +148,10 @@ def add_job(state: State, spec: JobSpec, at: int) -> None:
         queue.mode = QueueMode.CLAIM if spec.offset is None else QueueMode.ACQUIRE
     queue.counts[READY] += 1
     state.listing.add(job)
-    if spec.rules is not None or spec.headers is not None:
+    if spec.rules is not None:
+        state.format = RULES_FORMAT
+        member_added(state, spec.rules)
+    elif spec.headers is not None:
         state.format = RULES_FORMAT
     if spec.lane is None:
         make_ready(state, job, at)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from leasemill.errors import Broken
 from leasemill.kernel.actions import check_operator, record
 from leasemill.kernel.bounds import check_limit, check_range
 from leasemill.kernel.command import Command, Decision
-from leasemill.kernel.events import JobPurged, JobsPruned
+from leasemill.kernel.events import AnyEvent, GroupsPruned, JobPurged, JobsPruned
 from leasemill.kernel.filter import JobFilter, Operated, fitting
 from leasemill.kernel.lanes import leave_lane
 from leasemill.kernel.lookup import does_not_follow, job_of
 from leasemill.kernel.model import ENDED_STATES, NEVER, Verb
+from leasemill.kernel.order import TimeOrder
 from leasemill.kernel.state import LEASED, READY, SUCCEEDED, State, forget
 
 __all__ = ["Prune", "Purge"]
+
+T = TypeVar("T")
 
 
 class Purge(Command[Operated], frozen=True):
@@ -62,14 +67,22 @@ def check_prune(command: Prune) -> None:
 
 
 def decide_prune(state: State, command: Prune, now: int) -> Decision[int]:
-    """O7: what retention forgets: the oldest successes, by age and by number."""
-    surplus = max(0, len(state.finished) - command.keep)
-    jobs = state.finished.first(min(command.limit, surplus), NEVER)
-    if len(jobs) < command.limit:
-        jobs = max(jobs, state.finished.first(command.limit, command.before - 1), key=len)
-    if not jobs:
-        return (), 0
-    return (JobsPruned(tuple(job.spec.id for job in jobs), now),), len(jobs)
+    """O7: what retention forgets: the oldest successes, by age and by number, and so groups that are over."""
+    jobs, groups = _oldest(state.finished, command), _oldest(state.over, command)
+    events: list[AnyEvent] = []
+    if jobs:
+        events.append(JobsPruned(tuple(job.spec.id for job in jobs), now))
+    if groups:
+        events.append(GroupsPruned(tuple(group.id for group in groups), now))
+    return tuple(events), len(jobs)
+
+
+def _oldest(order: TimeOrder[T], command: Prune) -> list[T]:
+    surplus = max(0, len(order) - command.keep)
+    found = order.first(min(command.limit, surplus), NEVER)
+    if len(found) < command.limit:
+        found = max(found, order.first(command.limit, command.before - 1), key=len)
+    return found
 
 
 def apply_pruned(state: State, event: JobsPruned) -> None:

@@ -8,6 +8,7 @@ from leasemill.kernel.bounds import check_limit
 from leasemill.kernel.command import Command, Decision
 from leasemill.kernel.events import JobRedriven
 from leasemill.kernel.filter import JobFilter, Operated, fitting
+from leasemill.kernel.groups import member_reopened
 from leasemill.kernel.lanes import join_lane, unfail_offset
 from leasemill.kernel.lookup import does_not_follow, job_of
 from leasemill.kernel.model import REDRIVEN_STATES, UNSUCCESSFUL_STATES, JobState, Verb
@@ -48,6 +49,8 @@ def apply(state: State, event: JobRedriven) -> None:
     job = job_of(state, event)
     if job.state not in (FAILED, DEAD, CANCELLED):
         does_not_follow(event, f"the job is {job.state}")
+    if job.spec.rules is not None:
+        member_reopened(state, job)
     state.unsuccessful.discard(job.seq)
     job.retries = 0
     job.expirations = 0

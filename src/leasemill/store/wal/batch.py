@@ -15,7 +15,7 @@ from typing import Final
 from leasemill.errors import LeasemillError, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.events import AnyEvent, JobEnqueued
-from leasemill.kernel.machine import apply_all, run
+from leasemill.kernel.machine import carry_out, run
 from leasemill.kernel.model import SECOND, QueueMode
 from leasemill.kernel.state import State
 from leasemill.kernel.verbs.cancel import cancels_a_run
@@ -170,7 +170,7 @@ class BatchRunner:
         if self._waiters.ends.waiters:
             self._waiters.ends.observe(events)
         for ticket in batch:
-            if isinstance(ticket.command, c.Cancel) and cancels_a_run(state, events):
+            if isinstance(ticket.command, c.Cancel | c.CancelGroup) and cancels_a_run(state, events):
                 self._waiters.announce_cancellation()
                 break
         return position
@@ -230,8 +230,8 @@ class BatchRunner:
         if not log.is_new_boot:
             return  # another process has ended them meanwhile
         while events := expire_regardless(state, EXPIRE_BATCH, self._replica.latest_at):
-            apply_all(state, events)
-            log.sync(self._record(log, state, events))
+            made = carry_out(state, events, self._replica.latest_at)
+            log.sync(self._record(log, state, made))
         log.anchor(self._replica.latest_at)
 
     def _has_overdue(self, log: Log) -> bool:
@@ -287,7 +287,7 @@ def _has_rules(command: c.Enqueue) -> bool:
 def _require_room(log: Log, state: State, command: object) -> None:
     """W7: on a full disk, what adds jobs or gives them out is refused before it is decided."""
     match command:
-        case c.Enqueue() | c.Acquire():
+        case c.Enqueue() | c.Acquire() | c.CreateGroup():
             log.space.require_room_to_grow()
         case c.Claim() if not log.space.has_room_to_finish(log.bytes_left, len(state.leases) + command.limit):
             raise log.space.no_space()
