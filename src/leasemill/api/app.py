@@ -10,7 +10,7 @@ import inspect
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from types import FrameType, MappingProxyType, TracebackType
 from typing import Any, Concatenate, Final, ParamSpec, Protocol, Self, TypeVar, overload
 
@@ -18,7 +18,7 @@ from leasemill.api.arguments import Arguments
 from leasemill.api.call import Call, aenqueue_all, enqueue_all
 from leasemill.api.context import Context
 from leasemill.api.handle import JobHandle
-from leasemill.api.hooks import EnqueueHook, Hooks, RunHook
+from leasemill.api.hooks import EnqueueHook, Hooks
 from leasemill.api.job import FixedLane, JobType, LaneRule, check_priority
 from leasemill.api.policy import Duration, LeasePreset, OnFailureChoice, Retry, kind_policy
 from leasemill.errors import Invalid
@@ -30,7 +30,9 @@ from leasemill.store.url import choose_url, hidden_password
 
 P = ParamSpec("P")
 R = TypeVar("R")
-RunHookT = TypeVar("RunHookT", bound=RunHook)
+RunHookT = TypeVar(
+    "RunHookT", bound=Callable[[Context], AbstractContextManager[Any] | AbstractAsyncContextManager[Any]]
+)
 EnqueueHookT = TypeVar("EnqueueHookT", bound=EnqueueHook)
 
 DEFAULT_QUEUE: Final = "default"

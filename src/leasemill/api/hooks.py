@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from leasemill.errors import Invalid
 
-if TYPE_CHECKING:
-    from leasemill.api.context import Context
+
+class _Run(Protocol):
+    @property
+    def kind(self) -> str: ...
 
 
 @dataclass(slots=True)
@@ -25,7 +27,8 @@ class Outgoing:
     headers: dict[str, str]
 
 
-RunHook: TypeAlias = "Callable[[Context], AbstractContextManager[Any] | AbstractAsyncContextManager[Any]]"
+RunHook: TypeAlias = Callable[[Any], AbstractContextManager[Any] | AbstractAsyncContextManager[Any]]
+"""Called with the run's `Context`, which `App.around` asks for; jobs have hooks, so hooks know no jobs."""
 EnqueueHook: TypeAlias = Callable[[Outgoing], None]
 
 
@@ -45,7 +48,7 @@ class Hooks:
             hook(job)
         return job.headers or None
 
-    def enter(self, stack: ExitStack, context: Context) -> None:
+    def enter(self, stack: ExitStack, context: _Run) -> None:
         """Enter every hook around a sync handler, in its thread."""
         for hook in self.around:
             manager = hook(context)
@@ -56,7 +59,7 @@ class Hooks:
                 )
             stack.enter_context(manager)
 
-    async def aenter(self, stack: AsyncExitStack, context: Context) -> None:
+    async def aenter(self, stack: AsyncExitStack, context: _Run) -> None:
         """Enter every hook around an async handler, on the event loop."""
         for hook in self.around:
             manager = hook(context)
