@@ -13,7 +13,7 @@ from leasemill.kernel.chained import chained_spec, end_id, payload_after, rules_
 from leasemill.kernel.command import Decision, Do
 from leasemill.kernel.events import AnyEvent, GroupEnded
 from leasemill.kernel.groups import finished
-from leasemill.kernel.model import ChainedJob, Group, Job, JobSpec
+from leasemill.kernel.model import ChainedJob, Job, JobGroup, JobSpec
 from leasemill.kernel.state import SUCCEEDED, State
 from leasemill.kernel.verbs import enqueue
 
@@ -25,12 +25,12 @@ def follow(state: State, now: int, do: Do) -> None:
             if isinstance(one, Job) and one.state is SUCCEEDED:
                 do(_decide_chain(state, one, now))
         for one in due:
-            group = one if isinstance(one, Group) else _group_of(state, one)
+            group = one if isinstance(one, JobGroup) else _group_of(state, one)
             if group is not None and finished(group):
                 do(_decide_end(state, group, now))
 
 
-def _group_of(state: State, job: Job) -> Group | None:
+def _group_of(state: State, job: Job) -> JobGroup | None:
     rules = job.spec.rules
     return None if rules is None or rules.group is None else state.groups.get(rules.group)
 
@@ -52,7 +52,7 @@ def _decide_chain(state: State, job: Job, now: int) -> Decision[None]:
     return _enqueue(state, spec, now), None
 
 
-def _decide_end(state: State, group: Group, now: int) -> Decision[None]:
+def _decide_end(state: State, group: JobGroup, now: int) -> Decision[None]:
     """B2: `end` once ever, `then` once, when all have succeeded; B3: also when there was none."""
     has_succeeded = group.succeeded == group.total
     events: list[AnyEvent] = []
@@ -64,7 +64,7 @@ def _decide_end(state: State, group: Group, now: int) -> Decision[None]:
     return tuple(events), None
 
 
-def _callback(group: Group, job_id: str, template: ChainedJob) -> JobSpec:
+def _callback(group: JobGroup, job_id: str, template: ChainedJob) -> JobSpec:
     return chained_spec(job_id, template, rules=rules_of_chained(template, group.parent, ()))
 
 

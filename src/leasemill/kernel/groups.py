@@ -6,7 +6,7 @@ Nothing here reads the members: a group of a million costs what one of ten does.
 from __future__ import annotations
 
 from leasemill.errors import Broken, GroupRefused
-from leasemill.kernel.model import ENDED_STATES, Group, Job, JobState, QueueMode, Rules
+from leasemill.kernel.model import ENDED_STATES, Job, JobGroup, JobState, QueueMode, Rules
 from leasemill.kernel.state import SUCCEEDED, State
 
 # Deciding ------------------------------------------------------------------------------------------------------
@@ -21,7 +21,7 @@ def check_group(state: State, group_id: str) -> None:
         raise GroupRefused(f"group {group_id!r} is sealed: only its own members may still add members")
 
 
-def finished(group: Group) -> bool:
+def finished(group: JobGroup) -> bool:
     """B2, B3: whether the group is over now, and nobody has noticed yet."""
     return group.sealed_at is not None and not group.is_over and not group.unfinished
 
@@ -67,7 +67,7 @@ def member_reopened(state: State, job: Job) -> None:
         reopen(state, group)
 
 
-def reopen(state: State, group: Group) -> None:
+def reopen(state: State, group: JobGroup) -> None:
     while group.is_over:
         group.is_over = False
         if group.parent is None:
@@ -77,12 +77,12 @@ def reopen(state: State, group: Group) -> None:
         count(group, outcome, -1)
 
 
-def outcome_of(group: Group) -> JobState:
+def outcome_of(group: JobGroup) -> JobState:
     """How a group that is over counts in its parent."""
     return JobState.SUCCEEDED if group.succeeded_at is not None else JobState.FAILED
 
 
-def count(group: Group, outcome: JobState, by: int) -> None:
+def count(group: JobGroup, outcome: JobState, by: int) -> None:
     match outcome:
         case JobState.SUCCEEDED:
             group.succeeded += by
@@ -96,7 +96,7 @@ def count(group: Group, outcome: JobState, by: int) -> None:
             raise Broken(f"group {group.id!r} counts ends, and {outcome} is none")
 
 
-def group_of(state: State, group_id: str) -> Group:
+def group_of(state: State, group_id: str) -> JobGroup:
     group = state.groups.get(group_id)
     if group is None:
         raise Broken(f"group {group_id!r} has members and is not there")

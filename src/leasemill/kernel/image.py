@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from leasemill.kernel.lanes import enter_lane
-from leasemill.kernel.model import Action, Group, Job, Policy, QueueMode
+from leasemill.kernel.model import Action, Job, JobGroup, Policy, QueueMode
 from leasemill.kernel.ranges import Ranges
 from leasemill.kernel.state import (
     CANCELLED,
@@ -51,7 +51,7 @@ class Image(Struct, frozen=True, array_like=True):
     lanes: tuple[LaneImage, ...]
     actions: tuple[Action, ...]
     format: int = PLAIN_FORMAT
-    groups: tuple[Group, ...] = ()
+    groups: tuple[JobGroup, ...] = ()
 
 
 def image(state: State) -> Image:

@@ -276,7 +276,7 @@ class Job(Struct, array_like=True, gc=False):
     """The latest one; a redrive leaves it."""
 
 
-class Group(Struct, array_like=True, gc=False):
+class JobGroup(Struct, array_like=True, gc=False):
     """Jobs that end together: how many there are, how many have ended and how, and what their end enqueues.
 
     The counts are truth: members may be forgotten before their group. A group in a `parent` counts there as one member

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from leasemill.kernel.bounds import check_limit
 from leasemill.kernel.command import Command
 from leasemill.kernel.filter import JOBS_LOOKED_AT, JobFilter, fitting
-from leasemill.kernel.model import Action, ChainedJob, Group, Job, JobState, Policy, QueueMode
+from leasemill.kernel.model import Action, ChainedJob, Job, JobGroup, JobState, Policy, QueueMode
 from leasemill.kernel.state import Lane, Queue, State
 
 __all__ = [
@@ -249,7 +249,7 @@ def list_groups(state: State, query: ListGroups, _now: int) -> list[GroupView]:
     return [group_view(state.groups[group_id]) for group_id in nsmallest(query.limit, ids)]
 
 
-def group_view(group: Group) -> GroupView:
+def group_view(group: JobGroup) -> GroupView:
     return GroupView(
         group.id,
         group.then,

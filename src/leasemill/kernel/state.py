@@ -15,8 +15,8 @@ from leasemill.kernel.model import (
     NEVER,
     Action,
     Execution,
-    Group,
     Job,
+    JobGroup,
     JobSpec,
     JobState,
     Policy,
@@ -113,9 +113,11 @@ class State:
         self.seq = 0
         self.fence = 0
         self.format = PLAIN_FORMAT
-        self.groups: dict[str, Group] = {}
-        self.over: TimeOrder[Group] = TimeOrder(_is_over)
-        self.due: list[Job | Group] = []  # what the events just applied may have consequences for: consequences.follow
+        self.groups: dict[str, JobGroup] = {}
+        self.over: TimeOrder[JobGroup] = TimeOrder(_is_over)
+        self.due: list[
+            Job | JobGroup
+        ] = []  # what the events just applied may have consequences for: consequences.follow
 
     def queue(self, name: str) -> Queue:
         queue = self.queues.get(name)
@@ -138,7 +140,7 @@ def _is_finished(entry: tuple[int, int, Job]) -> bool:
     return entry[2].seq == entry[1]
 
 
-def _is_over(entry: tuple[int, int, Group]) -> bool:
+def _is_over(entry: tuple[int, int, JobGroup]) -> bool:
     return entry[2].seq == entry[1]
 
 
@@ -184,7 +186,7 @@ def forget_member(state: State, group_id: str) -> None:
     list_if_over(state, group)
 
 
-def list_if_over(state: State, group: Group) -> None:
+def list_if_over(state: State, group: JobGroup) -> None:
     """B4: a group is kept until it is over and nothing of it is there that could be redriven."""
     if group.is_over and not group.remembered:
         assert group.ended_at is not None

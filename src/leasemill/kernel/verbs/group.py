@@ -13,7 +13,7 @@ from leasemill.kernel.command import Command, Decision, Do
 from leasemill.kernel.events import GroupCreated, GroupEnded, GroupSealed, GroupsPruned
 from leasemill.kernel.filter import JobFilter, Operated, fitting
 from leasemill.kernel.groups import check_group, count, group_of, outcome_of, use_with_claim
-from leasemill.kernel.model import ChainedJob, Group, JobState
+from leasemill.kernel.model import ChainedJob, JobGroup, JobState
 from leasemill.kernel.read import GroupView, group_view
 from leasemill.kernel.state import LEASED, READY, RULES_FORMAT, State, forget_member, list_if_over
 from leasemill.kernel.verbs import cancel, enqueue
@@ -95,7 +95,7 @@ def decide_create(state: State, command: CreateGroup, now: int) -> Decision[Open
     return (event,), OpenedGroup(group_view(_group_of(event, 0)))
 
 
-def _is_same_content(known: Group, command: CreateGroup) -> bool:
+def _is_same_content(known: JobGroup, command: CreateGroup) -> bool:
     """E4: headers are not content."""
     return (known.parent, _without_headers(known.then), _without_headers(known.on_end)) == (
         command.parent,
@@ -115,7 +115,7 @@ def seal_steps(state: State, command: SealGroup, now: int, do: Do) -> GroupView:
     return group_view(group)
 
 
-def _known(state: State, group_id: str) -> Group:
+def _known(state: State, group_id: str) -> JobGroup:
     group = state.groups.get(group_id)
     if group is None:
         raise NotFound(f"no group {group_id!r}: it was never created, or retention has forgotten it")
@@ -158,8 +158,8 @@ def apply_created(state: State, event: GroupCreated) -> None:
         parent.remembered += 1
 
 
-def _group_of(event: GroupCreated, seq: int) -> Group:
-    return Group(event.group_id, seq, event.at, event.then, event.on_end, event.parent)
+def _group_of(event: GroupCreated, seq: int) -> JobGroup:
+    return JobGroup(event.group_id, seq, event.at, event.then, event.on_end, event.parent)
 
 
 def apply_sealed(state: State, event: GroupSealed) -> None:
