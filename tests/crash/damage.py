@@ -324,7 +324,8 @@ class DamagedFolder:
         content[HEADER:] = bytes(len(content) - HEADER)
         twin.put(self.last, bytes(content))
         twin._control[:] = bytes(len(twin._control))
-        store = self._opened(twin)
+        # at an early time: what has expired since is in the last segment, and opening would record it (W15)
+        store = open_simulated(twin, self._folder, ManualClock(), segment_bytes=FOLDER_SEGMENT_BYTES)
         model = Model()
         model.state = state_of(store)
         model.latest_at = store._replica.latest_at
