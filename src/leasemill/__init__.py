@@ -31,16 +31,21 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ONCE_TABLE_SQL",
+    "PREVIOUS",
     "AcquireStatus",
     "App",
     "AsyncTransaction",
     "BacklogOrder",
     "Broken",
     "Call",
+    "Chain",
+    "ChainHandle",
     "Context",
     "Fail",
     "FailStatus",
     "FixedLane",
+    "GroupHandle",
+    "GroupProgress",
     "GroupRefused",
     "Invalid",
     "JobCancelled",
@@ -69,16 +74,20 @@ __all__ = [
     "Worker",
     "WorkerStuck",
     "__version__",
+    "chain",
     "configure_logging",
     "open_store",
 ]
 
 if TYPE_CHECKING:
     from leasemill.api.app import App
+    from leasemill.api.arguments import PREVIOUS
     from leasemill.api.call import Call
+    from leasemill.api.chain import Chain, ChainHandle, chain
     from leasemill.api.commit import AsyncTransaction, Transaction
     from leasemill.api.context import Context
     from leasemill.api.effects import ONCE_TABLE_SQL
+    from leasemill.api.group import GroupHandle, GroupProgress
     from leasemill.api.handle import JobHandle
     from leasemill.api.hooks import Outgoing
     from leasemill.api.job import FixedLane, JobType
@@ -92,10 +101,13 @@ if TYPE_CHECKING:
 else:
     _MODULES = {
         "leasemill.api.app": ["App"],
+        "leasemill.api.arguments": ["PREVIOUS"],
         "leasemill.api.call": ["Call"],
+        "leasemill.api.chain": ["Chain", "ChainHandle", "chain"],
         "leasemill.api.commit": ["AsyncTransaction", "Transaction"],
         "leasemill.api.context": ["Context"],
         "leasemill.api.effects": ["ONCE_TABLE_SQL"],
+        "leasemill.api.group": ["GroupProgress", "GroupHandle"],
         "leasemill.api.handle": ["JobHandle"],
         "leasemill.api.hooks": ["Outgoing"],
         "leasemill.api.job": ["FixedLane", "JobType"],

@@ -17,6 +17,7 @@ from typing import Any, Concatenate, Final, ParamSpec, Protocol, Self, TypeVar, 
 from leasemill.api.arguments import Arguments
 from leasemill.api.call import Call, aenqueue_all, enqueue_all
 from leasemill.api.context import Context
+from leasemill.api.group import AppGroups, GroupHandle, create_command
 from leasemill.api.handle import JobHandle
 from leasemill.api.hooks import EnqueueHook, Hooks
 from leasemill.api.job import FixedLane, JobType, LaneRule, check_priority
@@ -230,6 +231,28 @@ class App:
     async def aenqueue_many(self, calls: Iterable[Call[R]]) -> list[JobHandle[R]]:
         """`enqueue_many` in async code."""
         return await aenqueue_all(self.store, calls)
+
+    def group(
+        self,
+        group_id: str | None = None,
+        *,
+        then: Call[Any] | None = None,
+        on_end: Call[Any] | None = None,
+        parent: str | GroupHandle | None = None,
+    ) -> GroupHandle:
+        """Jobs that end together: `with app.group("import-17", then=report.call("17")) as group`.
+
+        The group is sealed when the block ends without an error: it takes no more members, but those that its own add
+        with their commits. When all members have succeeded, `then` is enqueued; when all have ended, however, `on_end`
+        is. `parent`: a group of which this one is a member.
+        """
+        within = parent.id if isinstance(parent, GroupHandle) else parent
+        return GroupHandle(self, create_command(self.store, group_id, then, on_end, within), is_created=False)
+
+    @property
+    def groups(self) -> AppGroups:
+        """Groups made elsewhere: `app.groups.get(group_id)`."""
+        return AppGroups(self)
 
     def handle(self, job_id: str) -> JobHandle[Any]:
         """The handle of a job enqueued earlier, or elsewhere; its result is plain JSON values."""

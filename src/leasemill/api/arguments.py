@@ -26,6 +26,17 @@ import msgspec
 from leasemill.errors import Invalid
 from leasemill.kernel.bounds import PAYLOAD_BYTES
 
+
+class _Previous:
+    """The result of the job before, in a chain."""
+
+    def __repr__(self) -> str:
+        return "PREVIOUS"
+
+
+PREVIOUS: Final[Any] = _Previous()
+"""As an argument of a call in a chain: the result of the job before it."""
+
 NO_ARGUMENTS: Final = b"{}"
 CONTEXT_NAME: Final = "ctx"
 
@@ -77,6 +88,34 @@ class Arguments:
         except (msgspec.MsgspecError, TypeError, ValueError, OverflowError) as error:
             raise Invalid(_call_sentence(self.name, error)) from None
         return payload, codec.with_defaults(given)
+
+    def encode_without_previous(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[bytes, dict[str, Any], str]:
+        """As `encode`, for a call in a chain: without the argument that is PREVIOUS, which is named."""
+        codec = self._codec
+        given = codec.bind(args, kwargs)
+        names = [name for name, value in given.items() if value is PREVIOUS]
+        if len(names) > 1:
+            raise Invalid(f"{self.name}: {_listed(tuple(names))} are PREVIOUS; pass the result as one of them")
+        name = names[0]
+        del given[name]
+        codec.check_texts(given)
+        try:
+            sent = codec.without_defaults(given)
+            payload = _encode(sent) if sent else NO_ARGUMENTS
+            codec.decoder_without(name).decode(payload)
+        except (msgspec.MsgspecError, TypeError, ValueError, OverflowError) as error:
+            raise Invalid(_call_sentence(self.name, error)) from None
+        return payload, {one: codec.value(one, given) for one in codec.names if one != name}, name
+
+    def check_takes_result_of(self, before: Arguments, name: str) -> None:
+        """Refuse PREVIOUS behind a job that is declared to return nothing, unless None fits."""
+        if before._codec.returns_nothing and not _fits_none(self._codec.decoder_of(name)):
+            raise Invalid(
+                f"{self.name}: argument {name!r} is PREVIOUS, and {before.name} returns nothing: let it return the "
+                "value, or pass another"
+            )
 
     def decode(self, payload: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The positional and the keyword arguments of the handler, by its annotations."""
@@ -167,14 +206,12 @@ class _Codec:
         returned = hints.get("return", Any)
         for what, annotation in [*((f"parameter {it!r}", types[it]) for it in types), ("the result", returned)]:
             _refuse_unknown_types(name, what, annotation)
-        self.model = msgspec.defstruct(
-            f"{name}_arguments",
-            [_field(parameter, types[parameter.name]) for parameter in parameters],
-            forbid_unknown_fields=True,
-        )
+        self._fields = [_field(parameter, types[parameter.name]) for parameter in parameters]
+        self.model = msgspec.defstruct(f"{name}_arguments", self._fields, forbid_unknown_fields=True)
         self.decoder = msgspec.json.Decoder(self.model)
         self.result_decoder = msgspec.json.Decoder(returned)
         self.may_return_none = _fits_none(self.result_decoder)
+        self.returns_nothing = returned is NoneType
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         if not args and kwargs.keys() == self._name_set:
@@ -206,7 +243,20 @@ class _Codec:
         """Every argument by name, in the parameters' order."""
         if len(given) == len(self.names):
             return given
-        return {name: given[name] if name in given else self._defaults[name] for name in self.names}
+        return {name: self.value(name, given) for name in self.names}
+
+    def value(self, name: str, given: dict[str, Any]) -> Any:
+        return given[name] if name in given else self._defaults[name]
+
+    def decoder_without(self, name: str) -> msgspec.json.Decoder[Any]:
+        """Of every argument but this one."""
+        fields = [one for one in self._fields if one[0] != name]
+        # Those with a default need not come last.
+        model = msgspec.defstruct(f"{self.name}_arguments", fields, forbid_unknown_fields=True, kw_only=True)
+        return msgspec.json.Decoder(model)
+
+    def decoder_of(self, name: str) -> msgspec.json.Decoder[Any]:
+        return msgspec.json.Decoder(next(one[1] for one in self._fields if one[0] == name))
 
     def check_texts(self, values: dict[str, Any]) -> None:
         """Much becomes a JSON string (dates, UUIDs, numbers in Decimal); a parameter of type str accepts only a str."""

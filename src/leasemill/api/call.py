@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, Self, TypeVar
+
+from msgspec.structs import replace
 
 from leasemill.api.arguments import Arguments
 from leasemill.api.handle import JobHandle
 from leasemill.errors import Invalid, JobConflict, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.bounds import BATCH_ITEMS
-from leasemill.kernel.model import JobSpec
+from leasemill.kernel.model import ChainedJob, JobSpec, Rules
 from leasemill.store.base import Store
 
 R = TypeVar("R")
@@ -27,14 +29,18 @@ class HasStore(Protocol):
 class Call(Generic[R_co]):
     """One checked call with its id. Enqueueing it again after an `Unavailable` is safe: it is the same job."""
 
-    __slots__ = ("_is_new", "app", "arguments", "has_drawn_id", "spec")
+    __slots__ = ("_is_new", "app", "arguments", "has_drawn_id", "result_name", "spec")
 
-    def __init__(self, app: HasStore, spec: JobSpec, arguments: Arguments, *, has_drawn_id: bool) -> None:
+    def __init__(
+        self, app: HasStore, spec: JobSpec, arguments: Arguments, *, has_drawn_id: bool, result_name: str | None = None
+    ) -> None:
         self.app = app
         self.spec = spec
         self.arguments = arguments
         self.has_drawn_id = has_drawn_id
         """Its id was drawn for it, not given by the caller."""
+        self.result_name = result_name
+        """The argument that is PREVIOUS: the call is part of a chain, and not the first."""
         self._is_new = has_drawn_id
 
     @property
@@ -46,12 +52,54 @@ class Call(Generic[R_co]):
         is_new, self._is_new = self._is_new, False
         return is_new
 
+    def check_alone(self) -> None:
+        """Refuse a call that waits for a result, where no job is before it."""
+        if self.result_name is not None:
+            raise Invalid(
+                f"{self.spec.kind}: argument {self.result_name!r} is PREVIOUS, and no job is before this one: "
+                "PREVIOUS is for the second and later calls of chain(...)"
+            )
+
+    def in_group(self, group_id: str) -> Self:
+        """This call as a member of a group."""
+        rules = self.spec.rules or Rules()
+        if rules.group not in (None, group_id):
+            raise Invalid(f"this call of {self.spec.kind} is a member of group {rules.group!r}: make another call")
+        self.spec = replace(self.spec, rules=replace(rules, group=group_id))
+        return self
+
+    def template(self, role: str) -> ChainedJob:
+        """The call as part of something that enqueues it later, under an id that is derived."""
+        spec, rules = self.spec, self.spec.rules or Rules()
+        if not self.has_drawn_id:
+            raise Invalid(f"{spec.kind}, {role}, cannot have its own job_id: its id is derived")
+        if spec.run_at is not None:
+            raise Invalid(f"{spec.kind}, {role}, cannot have run_at: use delay, which counts from its enqueue")
+        if rules.group is not None:
+            raise Invalid(f"{spec.kind}, {role}, cannot be a member of group {rules.group!r} by itself")
+        if rules.chain:
+            raise Invalid(f"{spec.kind}, {role}, cannot begin a chain")
+        return ChainedJob(
+            spec.queue,
+            spec.kind,
+            spec.payload,
+            spec.lane,
+            spec.priority,
+            spec.delay_us,
+            spec.policy,
+            spec.headers,
+            rules.unique,
+            rules.limits,
+            self.result_name,
+        )
+
     def handle(self, store: Store, job_id: str, outcome: c.EnqueueOutcome | None = None) -> JobHandle[R_co]:
         """The handle of the job that this call became."""
         return JobHandle(store, job_id, self.arguments, outcome)
 
     def followup(self) -> c.Followup:
         """The call as part of a commit; its id is derived from the committing job's (X6)."""
+        self.check_alone()
         spec = self.spec
         if not self.has_drawn_id:
             raise Invalid(
@@ -101,6 +149,9 @@ async def aenqueue_all(store: Store, calls: Iterable[Call[R]]) -> list[JobHandle
 
 
 def _command(batch: list[Call[R]]) -> c.Enqueue:
+    for call in batch:
+        if call.result_name is not None:
+            call.check_alone()
     firsts = [call.is_sent_first() for call in batch]  # of every call, so that none counts as new again
     return c.Enqueue([call.spec for call in batch], are_new=all(firsts))
 

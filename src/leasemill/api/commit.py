@@ -40,12 +40,13 @@ class Handling(Protocol):
 
     lost: LossSignal
     commit_sent: c.Commit | None
+    open_commit: Gathered | None
 
     @property
     def seconds_left(self) -> float: ...
 
 
-class _Gathered:
+class Gathered:
     """What takes effect with the commit: follow-up jobs and the result."""
 
     def __init__(self, store: Store, lease: c.Lease, job: JobType[..., Any], block: Block) -> None:
@@ -80,7 +81,7 @@ class _Gathered:
         return c.Commit(self._lease.job.id, self._lease.token, self._result, tuple(self._followups))
 
 
-class Transaction(_Gathered):
+class Transaction(Gathered):
     """`with ctx.commit() as tx`: on PostgreSQL also a transaction for your own tables."""
 
     @property
@@ -95,7 +96,7 @@ class Transaction(_Gathered):
         return self.connection.execute(query, params)
 
 
-class AsyncTransaction(_Gathered):
+class AsyncTransaction(Gathered):
     """`async with ctx.commit() as tx`: on PostgreSQL also a transaction for your own tables."""
 
     def __init__(self, store: Store, lease: c.Lease, job: JobType[..., Any], block: Block) -> None:
@@ -151,7 +152,7 @@ class Boundary:
         except BaseException:
             self._block.roll_back()
             raise
-        self._work = work = Transaction(self._store, self._lease, self._job, self._block)
+        self._work = self._run.open_commit = work = Transaction(self._store, self._lease, self._job, self._block)
         return work
 
     def __exit__(
@@ -189,7 +190,7 @@ class Boundary:
         except BaseException:
             await self._block.aroll_back()
             raise
-        self._work = work = AsyncTransaction(self._store, self._lease, self._job, self._block)
+        self._work = self._run.open_commit = work = AsyncTransaction(self._store, self._lease, self._job, self._block)
         return work
 
     async def __aexit__(
@@ -237,6 +238,7 @@ class Boundary:
     def _close(self) -> None:
         if self._work is not None:
             self._work._is_open = False
+            self._run.open_commit = None
 
     def _sent(self) -> c.Commit:
         """The commit that is about to be sent."""

@@ -13,7 +13,8 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from leasemill.api import effects
-from leasemill.api.commit import Boundary
+from leasemill.api.commit import Boundary, Gathered
+from leasemill.api.group import OwnGroup
 from leasemill.api.job import JobType
 from leasemill.api.loss import LossSignal
 from leasemill.errors import Invalid, LeaseLost
@@ -54,6 +55,7 @@ class Context:
         "commit_sent",
         "latest_progress",
         "lost",
+        "open_commit",
         "timeout_at",
     )
 
@@ -71,6 +73,8 @@ class Context:
         self._logger: JobLogger | None = None
         self.commit_sent: c.Commit | None = None
         """The commit of this run, from when it is about to be sent."""
+        self.open_commit: Gathered | None = None
+        """The commit whose block is running."""
         self._applied: set[str] | None = None
 
     @property
@@ -93,6 +97,20 @@ class Context:
     def headers(self) -> Mapping[str, str]:
         """What travels with the job beside its arguments."""
         return MappingProxyType(self._lease.job.headers or {})
+
+    @property
+    def group_id(self) -> str | None:
+        """The id of the group that the job is a member of."""
+        rules = self._lease.job.rules
+        return None if rules is None else rules.group
+
+    @property
+    def group(self) -> OwnGroup:
+        """The group that the job is a member of: its progress, and more members with the commit."""
+        group_id = self.group_id
+        if group_id is None:
+            raise Invalid(f"job {self.job_id!r} is not a member of a group: look at ctx.group_id first")
+        return OwnGroup(self._store, group_id, self.open_commit)
 
     @property
     def worker(self) -> str:

@@ -67,29 +67,35 @@ class JobHandle(Generic[R_co]):
 
         Raises JobFailed, JobDead, JobCancelled, or TimeoutError if it has not ended in time.
         """
-        deadline = _Deadline(self.id, timeout)
+        return self.result_of(self.await_end(Deadline(f"job {self.id!r}", timeout)))
+
+    async def aresult(self, timeout: Duration | None = None) -> R_co:  # noqa: ASYNC109 (the same call as `result`)
+        """`result` in async code."""
+        return self.result_of(await self.aawait_end(Deadline(f"job {self.id!r}", timeout)))
+
+    def await_end(self, deadline: Deadline) -> Job:
+        """The job's record when it has ended."""
         job = self.record()
         if has_ended(job):
-            return self._result_of(job)
+            return job
         watch = self._store.watch_end(self.id)
         try:
             while not has_ended(job := self.record()):
                 watch.wait(deadline.left_s(job.state))
-            return self._result_of(job)
+            return job
         finally:
             watch.close()
 
-    async def aresult(self, timeout: Duration | None = None) -> R_co:  # noqa: ASYNC109 (the same call as `result`)
-        """`result` in async code."""
-        deadline = _Deadline(self.id, timeout)
+    async def aawait_end(self, deadline: Deadline) -> Job:
+        """`await_end` in async code."""
         job = await self.arecord()
         if has_ended(job):
-            return self._result_of(job)
+            return job
         watch = self._store.watch_end(self.id)
         try:
             while not has_ended(job := await self.arecord()):
                 await watch.wait_async(deadline.left_s(job.state))
-            return self._result_of(job)
+            return job
         finally:
             watch.close()
 
@@ -101,7 +107,8 @@ class JobHandle(Generic[R_co]):
             )
         return job
 
-    def _result_of(self, job: Job) -> R_co:
+    def result_of(self, job: Job) -> R_co:
+        """The result of the job, whose record this is; raises if it has ended otherwise."""
         if job.state is JobState.FAILED:
             raise JobFailed(self.id, job.executions[-1].error or "no error was reported")
         if job.state is JobState.DEAD:
@@ -123,17 +130,17 @@ class JobHandle(Generic[R_co]):
         return result
 
 
-class _Deadline:
-    """How long to wait for the job's end at most."""
+class Deadline:
+    """How long to wait for an end at most."""
 
-    def __init__(self, job_id: str, timeout: Duration | None) -> None:
-        self._job_id = job_id
+    def __init__(self, what: str, timeout: Duration | None) -> None:
+        self._what = what
         self._at_s = math.inf if timeout is None else time.monotonic() + microseconds("timeout", timeout) / SECOND
 
-    def left_s(self, state: JobState) -> float:
+    def left_s(self, state: str) -> float:
         left_s = self._at_s - time.monotonic()
         if left_s <= 0:
-            raise TimeoutError(f"job {self._job_id!r} has not ended in time; it is {state}")
+            raise TimeoutError(f"{self._what} has not ended in time; it is {state}")
         return min(left_s, LONGEST_WAIT_S)
 
 

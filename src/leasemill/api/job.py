@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeAlias, Typ
 
 import msgspec
 
-from leasemill.api.arguments import Arguments, lane_key
+from leasemill.api.arguments import PREVIOUS, Arguments, lane_key
 from leasemill.api.call import Call, HasStore, aenqueue_all, enqueue_all
 from leasemill.api.handle import JobHandle
 from leasemill.api.hooks import Hooks
@@ -75,12 +75,30 @@ class JobType(Generic[P, R]):
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         """A call that is checked and has its id, and is not sent yet: for `enqueue_many`."""
         given = self.chosen.job_id
-        job_id = self.app.store.entropy.new_id() if given is None else given
-        return Call(self.app, self._spec(job_id, args, kwargs), self.arguments, has_drawn_id=given is None)
+        return self._call(self.app.store.entropy.new_id() if given is None else given, args, kwargs)
 
-    def _spec(self, job_id: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> JobSpec:
+    def _call(self, job_id: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call[R]:
+        taken: str | None = None
+        try:
+            payload, values = self.arguments.encode(args, kwargs)
+        except Invalid:
+            if not any(value is PREVIOUS for value in (*args, *kwargs.values())):
+                raise
+            payload, values, taken = self.arguments.encode_without_previous(args, kwargs)
+        try:
+            spec = self._spec(job_id, payload, values)
+        except KeyError as error:
+            if taken is None or error.args != (taken,):
+                raise
+            raise Invalid(
+                f"{self.kind}: argument {taken!r} is PREVIOUS, and not known yet where a lane or a key is computed "
+                "from it: pass it by hand, for example .options(lane=...)"
+            ) from None
+        has_drawn_id = self.chosen.job_id is None
+        return Call(self.app, spec, self.arguments, has_drawn_id=has_drawn_id, result_name=taken)
+
+    def _spec(self, job_id: str, payload: bytes, values: dict[str, Any]) -> JobSpec:
         options = self.chosen
-        payload, values = self.arguments.encode(args, kwargs)
         lane = options.lane
         if lane is None and self.lane is not None:
             lane = lane_key(self.kind, self.lane(values))
@@ -158,8 +176,7 @@ class JobType(Generic[P, R]):
 
     def followup_call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         """A call for a commit, which derives its id from the committing job's."""
-        has_drawn_id = self.chosen.job_id is None
-        return Call(self.app, self._spec("", args, kwargs), self.arguments, has_drawn_id=has_drawn_id)
+        return self._call("", args, kwargs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,176 @@
+"""`chain`: jobs one after the other, each enqueued by the success of the one before it, in the same fact (B6).
+
+    chain(fetch.call(url), parse.call(PREVIOUS), store.call(url, PREVIOUS)).enqueue()
+
+Only the first job is enqueued; it carries the calls of the others, and nobody polls. Where PREVIOUS stands as an
+argument, the job receives the result of the one before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, TypeVar
+
+from msgspec.structs import replace
+
+from leasemill.api.call import Call, aenqueue_all, enqueue_all
+from leasemill.api.handle import Deadline, JobHandle, has_ended
+from leasemill.api.policy import Duration
+from leasemill.errors import Invalid, NotFound
+from leasemill.kernel import commands as c
+from leasemill.kernel.chained import then_id
+from leasemill.kernel.model import ChainedJob, Job, JobState, Rules
+from leasemill.store.base import Store
+
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
+
+def chain(*calls: *tuple[*tuple[Call[Any], ...], Call[R]]) -> Chain[R]:
+    """Calls that run one after the other; the result is that of the last.
+
+    A call with `PREVIOUS` as an argument receives the result of the one before it. Each call keeps its options, but
+    only the first can have a `job_id` or `run_at`; a `delay` counts from the end of the job before. A job that fails
+    for good ends the chain there, and is redriven like any other: then the chain goes on.
+    """
+    steps = [step for call in calls for step in (call.steps if isinstance(call, Chain) else (call,))]
+    if not steps:
+        raise Invalid("a chain needs at least one call: write chain(first.call(...), second.call(...))")
+    return Chain(steps)
+
+
+class Chain(Call[R_co]):
+    """Calls in a row. It can be enqueued wherever a call can: alone, among others, in a group, in a commit."""
+
+    __slots__ = ("steps",)
+
+    def __init__(self, steps: Sequence[Call[Any]]) -> None:
+        first, *others = steps
+        for before, after in pairwise(steps):
+            if after.result_name is not None:
+                after.arguments.check_takes_result_of(before.arguments, after.result_name)
+        rules = first.spec.rules or Rules()
+        chained = tuple(_inheriting(first, call.template("a later job of a chain")) for call in others)
+        super().__init__(
+            first.app,
+            replace(first.spec, rules=replace(rules, chain=chained)) if chained else first.spec,
+            steps[-1].arguments,
+            has_drawn_id=first.has_drawn_id,
+            result_name=first.result_name,
+        )
+        self.steps = tuple(steps)
+
+    def enqueue(self) -> ChainHandle[R_co]:
+        """Enqueue the chain; it is durable when this returns."""
+        (handle,) = enqueue_all(self.app.store, [self])
+        assert isinstance(handle, ChainHandle)
+        return handle
+
+    async def aenqueue(self) -> ChainHandle[R_co]:
+        """`enqueue` in async code."""
+        (handle,) = await aenqueue_all(self.app.store, [self])
+        assert isinstance(handle, ChainHandle)
+        return handle
+
+    def handle(self, store: Store, job_id: str, outcome: c.EnqueueOutcome | None = None) -> ChainHandle[R_co]:
+        ids = [job_id]
+        for _ in self.steps[1:]:
+            ids.append(then_id(ids[-1]))
+        first, *others = (JobHandle[Any](store, one, step.arguments) for one, step in zip(ids, self.steps, strict=True))
+        first.outcome = outcome
+        return ChainHandle(store, (first, *others), self.arguments, outcome)
+
+
+def _inheriting(first: Call[Any], template: ChainedJob) -> ChainedJob:
+    """The headers of the first job travel with all of them, and are not content there."""
+    return replace(template, headers=None) if template.headers == first.spec.headers else template
+
+
+class ChainHandle(JobHandle[R_co]):
+    """The last job of a chain, which does not exist until those before it have succeeded; `jobs` has all of them."""
+
+    __slots__ = ("jobs",)
+
+    def __init__(
+        self,
+        store: Store,
+        jobs: tuple[JobHandle[Any], ...],
+        arguments: Any,
+        outcome: c.EnqueueOutcome | None,
+    ) -> None:
+        super().__init__(store, jobs[-1].id, arguments, outcome)
+        self.jobs = jobs
+
+    def __repr__(self) -> str:
+        return f"<chain of {len(self.jobs)} jobs, first {self.jobs[0].id}>"
+
+    def status(self) -> JobState:
+        """Of the chain: READY between two jobs, SUCCEEDED when the last has, otherwise the state of the latest job."""
+        return self._state(*self._latest())
+
+    async def astatus(self) -> JobState:
+        """`status` in async code."""
+        return self._state(*await self._alatest())
+
+    def result(self, timeout: Duration | None = None) -> R_co:
+        """Wait until the chain has ended, and return the result of its last job.
+
+        Raises JobFailed, JobDead or JobCancelled of the job it ended at, or TimeoutError if it has not ended in time.
+        """
+        deadline = Deadline(f"job {self.id!r}", timeout)
+        place = self._latest()[0]
+        while True:
+            job = self.jobs[place].await_end(deadline)
+            if self._ends_with(place, job):
+                return self._end_at(place, job)
+            place += 1
+
+    async def aresult(self, timeout: Duration | None = None) -> R_co:  # noqa: ASYNC109 (the same call as `result`)
+        """`result` in async code."""
+        deadline = Deadline(f"job {self.id!r}", timeout)
+        place = (await self._alatest())[0]
+        while True:
+            job = await self.jobs[place].aawait_end(deadline)
+            if self._ends_with(place, job):
+                return self._end_at(place, job)
+            place += 1
+
+    def _latest(self) -> tuple[int, Job]:
+        """The place and the record of the latest job: those before it may be forgotten, those behind it are not yet."""
+        for place, handle in reversed(list(enumerate(self.jobs))):
+            job = self._store.job(handle.id)
+            if job is not None:
+                return place, job
+        raise self._unknown()
+
+    async def _alatest(self) -> tuple[int, Job]:
+        for place, handle in reversed(list(enumerate(self.jobs))):
+            job = await self._store.ajob(handle.id)
+            if job is not None:
+                return place, job
+        raise self._unknown()
+
+    def _ends_with(self, place: int, job: Job) -> bool:
+        return place == len(self.jobs) - 1 or job.state is not JobState.SUCCEEDED
+
+    def _end_at(self, place: int, job: Job) -> R_co:
+        result: R_co = self.jobs[place].result_of(job)
+        return result
+
+    def _state(self, place: int, job: Job) -> JobState:
+        is_between = has_ended(job) and not self._ends_with(place, job)
+        return JobState.READY if is_between else job.state
+
+    def _known(self, job: Job | None) -> Job:
+        if job is None:
+            raise NotFound(
+                f"there is no job {self.id!r} yet, or no longer: it is the last of a chain, and `jobs` has those before"
+            )
+        return job
+
+    def _unknown(self) -> NotFound:
+        return NotFound(
+            f"there is no job {self.jobs[0].id!r}, nor one that follows it in its chain: they were purged or pruned, "
+            "or never enqueued, or their transaction has not committed yet"
+        )

@@ -1,0 +1,335 @@
+"""`GroupHandle`: jobs that end together, and what is enqueued when they have. Rules B1 to B5.
+
+    with app.group("import-17", then=report.call("17"), on_end=notify.call("17")) as group:
+        group.enqueue_many(load.call(row) for row in rows)
+
+The store counts members where they are enqueued and where they end; nothing here does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+
+from msgspec import Struct
+
+from leasemill.api.call import Call, HasStore, aenqueue_all, enqueue_all
+from leasemill.api.handle import Deadline, JobHandle
+from leasemill.api.policy import Duration
+from leasemill.errors import Invalid, NotFound
+from leasemill.kernel import commands as c
+from leasemill.kernel.model import ENDED_STATES, JobState
+from leasemill.store.base import Store, Watch
+
+if TYPE_CHECKING:
+    from leasemill.api.commit import Gathered
+
+R = TypeVar("R")
+
+UNFINISHED: Final = frozenset(JobState) - ENDED_STATES
+CANCELLED_AT_ONCE: Final = 1_000
+FIRST_PAUSE_S: Final = 0.05
+LONGEST_PAUSE_S: Final = 5.0
+"""A group is read again after this time, even if nothing has woken its waiter."""
+
+
+class GroupProgress(Struct, frozen=True):
+    """How many members a group has, and how they stand. `is_over`: it is sealed, and none is unfinished."""
+
+    total: int
+    succeeded: int
+    failed: int
+    dead: int
+    cancelled: int
+    unfinished: int
+    is_sealed: bool
+    is_over: bool
+
+    @property
+    def has_succeeded(self) -> bool:
+        return self.is_over and self.succeeded == self.total
+
+
+class GroupHandle:
+    """A group in the store. It is created when it is entered with `with` or `async with`, or first used."""
+
+    __slots__ = ("_app", "_command", "_is_created", "id")
+
+    def __init__(self, app: HasStore, command: c.CreateGroup, *, is_created: bool) -> None:
+        self.id = command.group_id
+        self._app = app
+        self._command = command
+        self._is_created = is_created
+
+    def __repr__(self) -> str:
+        return f"<group {self.id}>"
+
+    @property
+    def _store(self) -> Store:
+        return self._app.store
+
+    # Its life
+
+    def create(self) -> Self:
+        """Create the group, if it is not there: the same id and callbacks again change nothing."""
+        if not self._is_created:
+            self._store.run(self._command)
+            self._is_created = True
+        return self
+
+    async def acreate(self) -> Self:
+        """`create` in async code."""
+        if not self._is_created:
+            await self._store.arun(self._command)
+            self._is_created = True
+        return self
+
+    def seal(self) -> GroupProgress:
+        """No more members, but those that members add. A group that is not sealed never ends (B3)."""
+        return _progress(self.create()._store.run(c.SealGroup(self.id)))
+
+    async def aseal(self) -> GroupProgress:
+        """`seal` in async code."""
+        return _progress(await (await self.acreate())._store.arun(c.SealGroup(self.id)))
+
+    def __enter__(self) -> Self:
+        return self.create()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is None:
+                self.seal()
+                return
+        except BaseException as failed:
+            self._note_open(failed)
+            raise
+        self._note_open(error)
+
+    async def __aenter__(self) -> Self:
+        return await self.acreate()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is None:
+                await self.aseal()
+                return
+        except BaseException as failed:
+            self._note_open(failed)
+            raise
+        self._note_open(error)
+
+    def _note_open(self, error: BaseException) -> None:
+        error.add_note(
+            f"group {self.id!r} is not sealed, so it does not end: enqueue what is missing and seal it with "
+            f"app.groups.get({self.id!r}).seal(), or run `leasemill groups seal {self.id}` or "
+            f"`leasemill groups cancel {self.id} --reason …`"
+        )
+
+    # Members
+
+    def enqueue(self, call: Call[R]) -> JobHandle[R]:
+        """Enqueue a call, or a chain, as a member. Every job of a chain is one."""
+        return self.enqueue_many([call])[0]
+
+    async def aenqueue(self, call: Call[R]) -> JobHandle[R]:
+        """`enqueue` in async code."""
+        return (await self.aenqueue_many([call]))[0]
+
+    def enqueue_many(self, calls: Iterable[Call[R]]) -> list[JobHandle[R]]:
+        """Enqueue calls of any kinds as members, in as few steps as the store allows."""
+        return enqueue_all(self.create()._store, (call.in_group(self.id) for call in calls))
+
+    async def aenqueue_many(self, calls: Iterable[Call[R]]) -> list[JobHandle[R]]:
+        """`enqueue_many` in async code."""
+        await self.acreate()
+        return await aenqueue_all(self._store, (call.in_group(self.id) for call in calls))
+
+    # Looking at it, and ending it
+
+    def status(self) -> GroupProgress:
+        """How many members there are, and how they stand."""
+        return read_progress(self._store, self.id)
+
+    async def astatus(self) -> GroupProgress:
+        """`status` in async code."""
+        return await aread_progress(self._store, self.id)
+
+    def wait_end(self, timeout: Duration | None = None) -> GroupProgress:
+        """Wait until the group is sealed and all members have ended, however; TimeoutError if that takes too long."""
+        waiting = _Waiting(self.id, timeout)
+        while not (progress := self.status()).is_over:
+            left_s = waiting.left_s(progress)
+            page = self._store.run(waiting.last_unfinished)
+            if not page.jobs:
+                time.sleep(min(left_s, waiting.pause_s()))
+                continue
+            watch = self._store.watch_end(page.jobs[0].spec.id)
+            try:
+                if _is_unfinished(self._store.job(page.jobs[0].spec.id)):
+                    watch.wait(left_s)
+            finally:
+                watch.close()
+        return progress
+
+    async def await_end(self, timeout: Duration | None = None) -> GroupProgress:  # noqa: ASYNC109 (as `wait_end`)
+        """`wait_end` in async code."""
+        waiting = _Waiting(self.id, timeout)
+        while not (progress := await self.astatus()).is_over:
+            left_s = waiting.left_s(progress)
+            page = await self._store.arun(waiting.last_unfinished)
+            if not page.jobs:
+                await asyncio.sleep(min(left_s, waiting.pause_s()))
+                continue
+            watch: Watch = self._store.watch_end(page.jobs[0].spec.id)
+            try:
+                if _is_unfinished(await self._store.ajob(page.jobs[0].spec.id)):
+                    await watch.wait_async(left_s)
+            finally:
+                watch.close()
+        return progress
+
+    def cancel(self, reason: str, *, by: str = "application") -> int:
+        """Seal the group and cancel its members that have not ended; returns how many were cancelled.
+
+        Its `on_end` is enqueued when the last member has ended; its `then` is not."""
+        cancelled, after = 0, 0
+        while True:
+            done = self._store.run(c.CancelGroup(self.id, by, reason, CANCELLED_AT_ONCE, after))
+            cancelled += len(done.job_ids)
+            if done.after is None:
+                return cancelled
+            after = done.after
+
+    async def acancel(self, reason: str, *, by: str = "application") -> int:
+        """`cancel` in async code."""
+        cancelled, after = 0, 0
+        while True:
+            done = await self._store.arun(c.CancelGroup(self.id, by, reason, CANCELLED_AT_ONCE, after))
+            cancelled += len(done.job_ids)
+            if done.after is None:
+                return cancelled
+            after = done.after
+
+
+class AppGroups:
+    """`app.groups`: groups made elsewhere."""
+
+    __slots__ = ("_app",)
+
+    def __init__(self, app: HasStore) -> None:
+        self._app = app
+
+    def get(self, group_id: str) -> GroupHandle:
+        """The group with this id; NotFound if there is none."""
+        return self._found(_known(self._app.store.run(c.GetGroup(group_id)), group_id))
+
+    async def aget(self, group_id: str) -> GroupHandle:
+        """`get` in async code."""
+        return self._found(_known(await self._app.store.arun(c.GetGroup(group_id)), group_id))
+
+    def _found(self, view: c.GroupView) -> GroupHandle:
+        command = c.CreateGroup(view.id, view.then, view.on_end, view.parent)
+        return GroupHandle(self._app, command, is_created=True)
+
+
+class OwnGroup:
+    """`ctx.group`: the group that the running job is a member of."""
+
+    __slots__ = ("_commit", "_store", "id")
+
+    def __init__(self, store: Store, group_id: str, commit: Gathered | None) -> None:
+        self.id = group_id
+        self._store = store
+        self._commit = commit
+
+    def __repr__(self) -> str:
+        return f"<group {self.id}>"
+
+    def enqueue(self, call: Call[R]) -> JobHandle[R]:
+        """Add a member with the commit of this job, inside `ctx.commit()`: also when the group is sealed (B5)."""
+        if self._commit is None:
+            raise Invalid(
+                "a job adds members to its group with its commit: write `with ctx.commit():` (`async with` in async "
+                "handlers) and call ctx.group.enqueue(...) inside the block"
+            )
+        return self._commit.enqueue_call(call.in_group(self.id))
+
+    def status(self) -> GroupProgress:
+        """How many members there are, and how they stand; this job is one of the unfinished."""
+        return read_progress(self._store, self.id)
+
+    async def astatus(self) -> GroupProgress:
+        """`status` in async code."""
+        return await aread_progress(self._store, self.id)
+
+
+def create_command(
+    store: Store, group_id: str | None, then: Call[Any] | None, on_end: Call[Any] | None, parent: str | None
+) -> c.CreateGroup:
+    """What `app.group(...)` asks for."""
+    for call in (then, on_end):
+        if call is not None:
+            call.check_alone()
+    return c.CreateGroup(
+        store.entropy.new_id() if group_id is None else group_id,
+        None if then is None else then.template("the `then` of a group"),
+        None if on_end is None else on_end.template("the `on_end` of a group"),
+        parent,
+    )
+
+
+def read_progress(store: Store, group_id: str) -> GroupProgress:
+    return _progress(_known(store.run(c.GetGroup(group_id)), group_id))
+
+
+async def aread_progress(store: Store, group_id: str) -> GroupProgress:
+    return _progress(_known(await store.arun(c.GetGroup(group_id)), group_id))
+
+
+def _known(view: c.GroupView | None, group_id: str) -> c.GroupView:
+    if view is None:
+        raise NotFound(f"there is no group {group_id!r}: it was never created, or retention has forgotten it")
+    return view
+
+
+def _progress(view: c.GroupView) -> GroupProgress:
+    return GroupProgress(
+        view.total,
+        view.succeeded,
+        view.failed,
+        view.dead,
+        view.cancelled,
+        view.unfinished,
+        view.sealed_at is not None,
+        view.is_over,
+    )
+
+
+def _is_unfinished(job: Any) -> bool:
+    return job is not None and job.state in UNFINISHED
+
+
+class _Waiting:
+    """How a waiter waits: for the youngest member that has not ended, and looks again. Others may end later."""
+
+    def __init__(self, group_id: str, timeout: Duration | None) -> None:
+        self.last_unfinished = c.ListJobs(c.JobFilter(group=group_id, states=UNFINISHED), limit=1, newest_first=True)
+        self._deadline = Deadline(f"group {group_id!r}", timeout)
+        self._pause_s = FIRST_PAUSE_S
+
+    def left_s(self, progress: GroupProgress) -> float:
+        sealed = "sealed" if progress.is_sealed else "not sealed"
+        state = f"{sealed}, {progress.unfinished} of {progress.total} members are unfinished"
+        return min(self._deadline.left_s(state), LONGEST_PAUSE_S)
+
+    def pause_s(self) -> float:
+        """Nothing can be watched: the group is open and empty, or waits for another group in it."""
+        pause_s, self._pause_s = self._pause_s, min(2 * self._pause_s, LONGEST_PAUSE_S)
+        return pause_s
