@@ -227,6 +227,7 @@ BESIDE_JOBS: Final[frozenset[type]] = frozenset({c.CreateGroup, c.SealGroup, c.C
 
 READINGS: Final[dict[str, Callable[[Scene], c.Command[Any]]]] = {
     "job": lambda scene: c.GetJob(scene.job_id),
+    "key": lambda _: c.GetKey("key"),
     "jobs": lambda _: c.ListJobs(c.JobFilter(), 10),
     "queues": lambda _: c.ListQueues(10),
     "lane": lambda _: c.GetLane(QUEUE, LANE),

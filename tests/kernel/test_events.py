@@ -41,6 +41,7 @@ FULL: list[tuple[int, AnyEvent]] = [
     (46, e.GroupSealed("group", 5)),
     (47, e.GroupEnded("group", 5, True)),
     (48, e.GroupsPruned(("group", "two"), 5)),
+    (30, e.JobReplaced("job", 5, b'{"a": 2}', {"trace": "1"}, 6)),
 ]
 by_name = pytest.mark.parametrize(("number", "event"), FULL, ids=lambda value: type(value).__name__)
 
@@ -78,7 +79,7 @@ def test_an_enqueue_applied_twice_counts_once() -> None:
     assert digest(state) == before
 
 
-NEEDS_A_JOB = [(number, event) for number, event in FULL if number in range(2, 15)]
+NEEDS_A_JOB = [(number, event) for number, event in FULL if number in range(2, 15) or number == 30]
 
 
 @pytest.mark.parametrize(("number", "event"), NEEDS_A_JOB, ids=lambda value: type(value).__name__)

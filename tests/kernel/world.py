@@ -40,6 +40,8 @@ from leasemill.kernel.model import (
     OnFailure,
     Policy,
     Rules,
+    UniqueKey,
+    UniqueUntil,
     Verb,
 )
 from leasemill.kernel.state import State
@@ -67,6 +69,16 @@ RULES = (
     Rules(chain=(LINK, LINK)),
     *(Rules(group=group) for group in GROUPS),
     Rules(group="g2", chain=(ChainedJob("alpha", "link"),)),
+)
+UNIQUES: tuple[UniqueKey | None, ...] = (
+    None,
+    None,
+    UniqueKey("k"),
+    UniqueKey("k", UniqueUntil.STARTED),
+    UniqueKey("k", keep_us=30 * SECOND),
+    UniqueKey("l", UniqueUntil.STARTED, keep_us=20 * SECOND),
+    UniqueKey("l", UniqueUntil.STARTED, at_most_us=25 * SECOND),
+    UniqueKey("t", UniqueUntil.STARTED, keep_us=15 * SECOND, is_trailing=True),
 )
 FINAL_LOSSES = frozenset({LossReason.EXPIRED, LossReason.SUPERSEDED, LossReason.CANCELLED, LossReason.ENDED})
 
@@ -147,16 +159,18 @@ class World:
 
     def _spec(self) -> JobSpec:
         choose = self.choose
-        return JobSpec(
+        spec = JobSpec(
             choose.one_of(IDS),
             choose.one_of(QUEUES),
             "kind",
+            choose.one_of((b"{}", b"{}", b'{"a":1}')),
             lane=choose.one_of(LANES),
             priority=choose.one_of((0, 0, 3, 9)),
             delay_us=choose.one_of((0, 0, 10 * SECOND)),
             policy=choose.one_of(POLICIES),
             rules=choose.one_of(RULES),
         )
+        return with_unique(spec, choose.one_of(UNIQUES))
 
     def create_group(self) -> None:
         choose = self.choose
@@ -245,9 +259,11 @@ class World:
             case Verb.EXTEND:
                 return c.Extend([c.LeaseRef(job_id, token)])
             case Verb.COMMIT:
-                followup = c.Followup(
-                    choose.one_of(QUEUES), "kind", lane=choose.one_of(LANES), rules=choose.one_of(RULES)
+                given = JobSpec(
+                    "", choose.one_of(QUEUES), "kind", lane=choose.one_of(LANES), rules=choose.one_of(RULES)
                 )
+                spec = with_unique(given, choose.one_of(UNIQUES))
+                followup = c.Followup(spec.queue, spec.kind, lane=spec.lane, delay_us=spec.delay_us, rules=spec.rules)
                 return c.Commit(job_id, token, b"1", [followup] * choose.number(0, 2))
             case Verb.ACK:
                 return c.Ack([c.AckReport(job_id, token, b"2")])
@@ -306,6 +322,8 @@ class World:
             c.ListActions(5),
             c.DueIn(QUEUES),
             c.GetTotals(),
+            *(c.GetKey(key) for key in ("k", "l", "t")),
+            c.ListJobs(c.JobFilter(unique_key="k"), 3),
         )
         for question in questions:
             events, answer = run(self.state, question, self.now)
@@ -398,6 +416,16 @@ class World:
             apply(replayed, event)
         assert digest(replayed) == digest(self.state)
         assert violations(replayed) == []
+
+
+def with_unique(spec: JobSpec, unique: UniqueKey | None) -> JobSpec:
+    """With the time and the lane that such a key allows."""
+    if unique is None:
+        return spec
+    rules = msgspec.structs.replace(spec.rules or Rules(), unique=unique)
+    if unique.at_most_us is not None:
+        return msgspec.structs.replace(spec, rules=rules, lane=None, delay_us=10 * SECOND)
+    return msgspec.structs.replace(spec, rules=rules, delay_us=0 if unique.is_trailing else spec.delay_us)
 
 
 def frozen_success(job: Job) -> bytes:

@@ -121,7 +121,6 @@ def check_rules(rules: Rules) -> None:
     if unique is not None:
         check_text("unique key", unique.key)
         check_number("keep_us", unique.keep_us, 0, LONGEST_US)
-        check_range("wait_us", unique.wait_us, 0, LONGEST_US)
         check_range("at_most_us", unique.at_most_us, 1, LONGEST_US)
     if len(rules.limits) > LIMITS:
         raise Invalid(f"{len(rules.limits)} limits; a job is under at most {LIMITS}")

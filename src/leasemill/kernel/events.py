@@ -206,6 +206,16 @@ class GroupsPruned(Event, frozen=True, tag=48):
     at: int
 
 
+class JobReplaced(Event, frozen=True, tag=30):
+    """A job that was never claimed has another payload, and may be due later (U8, U10)."""
+
+    job_id: str
+    at: int
+    payload: bytes
+    headers: dict[str, str] | None
+    available_at: int
+
+
 AnyEvent = (
     JobEnqueued
     | LeaseGranted
@@ -229,4 +239,5 @@ AnyEvent = (
     | GroupSealed
     | GroupEnded
     | GroupsPruned
+    | JobReplaced
 )

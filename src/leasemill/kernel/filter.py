@@ -12,10 +12,10 @@ from typing import Final
 
 from msgspec import Struct
 
-from leasemill.kernel.model import UNSUCCESSFUL_STATES, Job, JobState
+from leasemill.kernel.model import UNSUCCESSFUL_STATES, Job, JobSpec, JobState
 from leasemill.kernel.state import State
 
-__all__ = ["JobFilter", "Operated"]
+__all__ = ["HeldBack", "JobFilter", "Operated"]
 
 JOBS_LOOKED_AT: Final = 10_000
 
@@ -32,6 +32,14 @@ class JobFilter(Struct, frozen=True):
     updated_after: int | None = None
     error_contains: str | None = None
     group: str | None = None
+    unique_key: str | None = None
+
+
+class HeldBack(Struct, frozen=True):
+    """A job that was not redriven: another one holds its unique key (U4)."""
+
+    job_id: str
+    holder_id: str
 
 
 class Operated(Struct, frozen=True):
@@ -39,6 +47,7 @@ class Operated(Struct, frozen=True):
 
     job_ids: tuple[str, ...]
     after: int | None
+    held_back: tuple[HeldBack, ...] = ()
 
 
 def fits(job: Job, wanted: JobFilter) -> bool:
@@ -53,7 +62,12 @@ def fits(job: Job, wanted: JobFilter) -> bool:
         and (wanted.updated_after is None or job.updated_at >= wanted.updated_after)
         and (wanted.error_contains is None or wanted.error_contains in (last_error(job) or ""))
         and (wanted.group is None or (spec.rules is not None and spec.rules.group == wanted.group))
+        and (wanted.unique_key is None or _unique_key(spec) == wanted.unique_key)
     )
+
+
+def _unique_key(spec: JobSpec) -> str | None:
+    return None if spec.rules is None or spec.rules.unique is None else spec.rules.unique.key
 
 
 def last_error(job: Job) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from hashlib import blake2b
+from heapq import heappush
 
 import msgspec
 from msgspec import Struct
@@ -18,6 +19,7 @@ from leasemill.kernel.state import (
     PLAIN_FORMAT,
     READY,
     SUCCEEDED,
+    Key,
     Lane,
     State,
     finished_at,
@@ -25,6 +27,7 @@ from leasemill.kernel.state import (
     list_if_over,
     make_ready,
 )
+from leasemill.kernel.unique import follows, kept_until, taker_of
 
 
 class QueueImage(Struct, frozen=True, array_like=True):
@@ -42,6 +45,14 @@ class LaneImage(Struct, frozen=True, array_like=True):
     last_finished: str | None
 
 
+class KeyImage(Struct, frozen=True, array_like=True):
+    """A unique key that does not follow from a job: it is kept although its job has ended or is forgotten (U3)."""
+
+    key: str
+    job_id: str
+    until: int
+
+
 class Image(Struct, frozen=True, array_like=True):
     """All of a state that is not a job; with the jobs in order, all there is."""
 
@@ -52,6 +63,7 @@ class Image(Struct, frozen=True, array_like=True):
     actions: tuple[Action, ...]
     format: int = PLAIN_FORMAT
     groups: tuple[JobGroup, ...] = ()
+    keys: tuple[KeyImage, ...] = ()
 
 
 def image(state: State) -> Image:
@@ -71,7 +83,16 @@ def image(state: State) -> Image:
         tuple(state.actions),
         state.format,
         tuple(replace(group) for group in sorted(state.groups.values(), key=lambda group: group.seq)),
+        tuple(_kept_keys(state)),
     )
+
+
+def _kept_keys(state: State) -> Iterator[KeyImage]:
+    """The others follow from the jobs that hold them."""
+    for key, taken in sorted(state.keys.items()):
+        job = taker_of(state, key, taken)
+        if taken.until and (job is None or not follows(job)):
+            yield KeyImage(key, taken.job_id, taken.until)
 
 
 def jobs_in_order(state: State) -> Iterator[Job]:
@@ -96,6 +117,10 @@ def restore(image: Image, jobs: Iterable[Job]) -> State:
         list_if_over(state, group)
     for job in jobs:
         _place(state, job)
+    for kept in image.keys:
+        state.keys[kept.key] = Key(kept.job_id, kept.until)
+        if taker_of(state, kept.key, state.keys[kept.key]) is None:
+            heappush(state.kept_keys, (kept.until, kept.key))
     return state
 
 
@@ -116,6 +141,8 @@ def _place(state: State, job: Job) -> None:
     state.queue(spec.queue).counts[job.state] += 1
     state.jobs[spec.id] = job
     state.listing.add(job)
+    if spec.rules is not None and spec.rules.unique is not None and follows(job):
+        state.keys[spec.rules.unique.key] = Key(spec.id, kept_until(job))
     in_lane = spec.lane is not None and (job.state in (READY, LEASED) or job.blocks_lane)
     is_first = enter_lane(state, job) if in_lane else True
     if job.state is READY:

@@ -19,6 +19,7 @@ from leasemill.kernel.model import (
     derived_state,
 )
 from leasemill.kernel.state import Lane, LaneKey, State
+from leasemill.kernel.unique import follows, kept_until, taker_of, unique_of
 
 
 def violations(state: State) -> list[str]:
@@ -31,6 +32,7 @@ def violations(state: State) -> list[str]:
         *_of_counts(state),
         *_of_orders(state),
         *_of_groups(state),
+        *_of_keys(state),
     ]
 
 
@@ -169,6 +171,24 @@ def _of_groups(state: State) -> Iterator[str]:
         yield "the groups that retention may forget are not those that are over"
     if state.due:
         yield "something is left to follow"
+
+
+def _of_keys(state: State) -> Iterator[str]:
+    """U1, U6: a key is held by one job, which is found by it, and is forgotten with its job or its time."""
+    for job_id, job in state.jobs.items():
+        unique = unique_of(job.spec)
+        if unique is None or not follows(job):
+            continue
+        taken = state.keys.get(unique.key)
+        if taken is None or taken.job_id != job_id:
+            yield f"job {job_id} should hold key {unique.key}, it is {taken and taken.job_id}'s"
+    kept = {(until, key) for until, key in state.kept_keys}
+    for key, taken in state.keys.items():
+        owner = taker_of(state, key, taken)
+        if owner is None and (taken.until, key) not in kept:
+            yield f"key {key} is kept for job {taken.job_id}, which is gone, without an end"
+        if owner is not None and taken.until != kept_until(owner):
+            yield f"key {key} is not what job {taken.job_id} took"
 
 
 def _of_orders(state: State) -> Iterator[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
-from leasemill.kernel import bounds, consequences, ending, fence, grant, read
+from leasemill.kernel import bounds, consequences, ending, fence, grant, read, unique
 from leasemill.kernel import commands as c
 from leasemill.kernel import events as e
 from leasemill.kernel.command import Decision, Do
@@ -153,6 +153,7 @@ APPLIERS: Final[dict[type, Callable[[State, Any], None]]] = {
     e.JobRedriven: redrive.apply,
     e.JobPurged: purge.apply_purged,
     e.JobsPruned: purge.apply_pruned,
+    e.JobReplaced: unique.apply_replaced,
     e.QueuePaused: queues.apply_paused,
     e.QueueResumed: queues.apply_resumed,
     e.QueuePolicySet: queues.apply_policy,

@@ -137,15 +137,15 @@ class UniqueUntil(StrEnum):
 class UniqueKey(Struct, frozen=True, array_like=True, gc=False):
     """While a job holds this key, no other job is made for it (U1).
 
-    `keep_us`: held at least so long from its enqueue, whatever becomes of the job. `wait_us`: a job that was never
-    claimed is replaced by the next enqueue with its key, and is then due this long after it, but no later than
-    `at_most_us` after the first.
+    `keep_us`: held at least so long from its enqueue, whatever becomes of the job. `at_most_us`: the job is debounced:
+    until it is claimed, an enqueue with its key replaces its payload and begins its delay again, which ends no later
+    than this after the first. `is_trailing`: a call that comes while the key is kept makes one more job, due when
+    that ends.
     """
 
     key: str
     until: UniqueUntil = UniqueUntil.ENDED
     keep_us: int = 0
-    wait_us: int | None = None
     at_most_us: int | None = None
     is_trailing: bool = False
 
@@ -186,7 +186,11 @@ class Rules(Struct, frozen=True, array_like=True, gc=False):
 
 
 class JobSpec(Struct, frozen=True, array_like=True, gc=False):
-    """What a caller asks for; written once and never changed. Headers travel with a job and are not its content."""
+    """What a caller asks for. Headers travel with a job and are not its content.
+
+    Written once; but a job that is replaced before its first claim (U8, U10) has the latest payload and headers, and
+    its `run_at` says when it is due.
+    """
 
     id: str
     queue: str
@@ -274,6 +278,8 @@ class Job(Struct, array_like=True, gc=False):
     redriven_attempt: int | None = None
     cancellation: Cancellation | None = None
     """The latest one; a redrive leaves it."""
+    replaced: int = 0
+    """How often its payload was replaced, which is kept as it is now alone (U9)."""
 
 
 class JobGroup(Struct, array_like=True, gc=False):

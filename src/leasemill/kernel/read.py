@@ -18,15 +18,18 @@ from leasemill.kernel.command import Command
 from leasemill.kernel.filter import JOBS_LOOKED_AT, JobFilter, fitting
 from leasemill.kernel.model import Action, ChainedJob, Job, JobGroup, JobState, Policy, QueueMode
 from leasemill.kernel.state import Lane, Queue, State
+from leasemill.kernel.unique import holder_of
 
 __all__ = [
     "DueIn",
     "GetGroup",
     "GetJob",
+    "GetKey",
     "GetLane",
     "GetTotals",
     "GroupView",
     "JobPage",
+    "KeyView",
     "LanePage",
     "LaneView",
     "ListActions",
@@ -100,6 +103,20 @@ class GroupView(Struct, frozen=True):
     unfinished: int
 
 
+class KeyView(Struct, frozen=True):
+    """Who holds a unique key. `kept_until`: it is held until then whatever becomes of the job, None: that is over."""
+
+    key: str
+    job_id: str
+    kept_until: int | None
+
+
+class GetKey(Command[KeyView | None], frozen=True):
+    """None: nobody holds it."""
+
+    key: str
+
+
 class GetJob(Command[Job | None], frozen=True):
     job_id: str
 
@@ -166,6 +183,13 @@ def check(query: Command[Any]) -> None:
 def get_job(state: State, query: GetJob, _now: int) -> Job | None:
     job = state.jobs.get(query.job_id)
     return None if job is None else _copy(job)
+
+
+def get_key(state: State, query: GetKey, now: int) -> KeyView | None:
+    holder = holder_of(state, query.key, now)
+    if holder is None:
+        return None
+    return KeyView(query.key, holder.job_id, holder.until if now < holder.until else None)
 
 
 def _copy(job: Job) -> Job:
@@ -276,6 +300,7 @@ def totals(state: State) -> Totals:
 
 ANSWERS: Final[dict[type, Callable[[State, Any, int], Any]]] = {
     GetJob: get_job,
+    GetKey: get_key,
     ListJobs: list_jobs,
     ListQueues: list_queues,
     GetLane: get_lane,

@@ -1,13 +1,13 @@
 """What the kernel knows: jobs, queues, lanes, and the indexes that make every step short.
 
-Everything but jobs, queues, lanes' offset ranges, groups and the two counters is derived and can be rebuilt from them
-(`kernel.image`). The functions here keep the indexes in step; only the applying of events calls them.
+Everything but jobs, queues, lanes' offset ranges, groups, keys that are kept and the two counters is derived and can be
+rebuilt from them (`kernel.image`). The functions here keep the indexes in step; only the applying of events calls them.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from typing import Final
+from typing import Final, NamedTuple
 
 from leasemill.kernel.model import (
     ACTIONS_KEPT,
@@ -39,6 +39,13 @@ RULES_FORMAT: Final = 2
 """What a reader of the events must know: with rules or headers, more than versions before these did."""
 
 LaneKey = tuple[str, str]
+
+
+class Key(NamedTuple):
+    """Which job took a unique key last, and until when it is kept whatever becomes of the job (0: it is not)."""
+
+    job_id: str
+    until: int
 
 
 def due_at(job: JobSpec, at: int) -> int:
@@ -91,6 +98,8 @@ class State:
         "format",
         "groups",
         "jobs",
+        "kept_keys",
+        "keys",
         "lanes",
         "leases",
         "listing",
@@ -106,6 +115,9 @@ class State:
         self.unsuccessful = SequenceOrder()
         self.queues: dict[str, Queue] = {}
         self.lanes: dict[LaneKey, Lane] = {}
+        self.keys: dict[str, Key] = {}
+        self.kept_keys: list[tuple[int, str]] = []
+        """A heap: keys that are kept for a job that is forgotten, by when that ends."""
         self.leases: TimeOrder[Execution] = TimeOrder(_is_live)
         self.claims: dict[str, dict[int, Execution]] = {}
         self.finished: TimeOrder[Job] = TimeOrder(_is_finished)
@@ -218,6 +230,18 @@ def leave_ready(state: State, job: Job) -> None:
     order = state.queues[spec.queue].ready[spec.priority]
     assert order is not None
     order.remove(job.available_at, job.seq)
+
+
+def postpone(state: State, job: Job, available_at: int, at: int) -> None:
+    """A READY job is due at another time."""
+    spec, before = job.spec, job.available_at
+    job.available_at = available_at
+    if available_at == before or (spec.lane is not None and state.lanes[spec.queue, spec.lane].head is not job):
+        return
+    order = state.queues[spec.queue].ready[spec.priority]
+    assert order is not None
+    order.remove(before, job.seq)
+    make_ready(state, job, at)
 
 
 def finished_at(job: Job) -> int:

@@ -165,6 +165,9 @@ class Store(ABC):
     ) -> c.JobPage:
         return self.run(c.ListJobs(where or c.JobFilter(), limit, after, newest_first))
 
+    def key(self, key: str) -> c.KeyView | None:
+        return self.run(c.GetKey(key))
+
     def queues(self, *, limit: int = 100, after: str = "") -> list[c.QueueView]:
         return self.run(c.ListQueues(limit, after))
 

@@ -12,11 +12,12 @@ from leasemill.kernel.bounds import BATCH_BYTES, FOLLOWUPS, check_json, check_re
 from leasemill.kernel.chained import derived_id
 from leasemill.kernel.command import Command, Decision
 from leasemill.kernel.ending import mark_committed
-from leasemill.kernel.events import ExecutionCommitted
+from leasemill.kernel.events import ExecutionCommitted, JobEnqueued, JobReplaced
 from leasemill.kernel.fence import Lost, execution_of, held, refuse
 from leasemill.kernel.lookup import uncommitted
-from leasemill.kernel.model import ExecutionStatus, JobSpec, Policy, Rules, Verb
-from leasemill.kernel.state import State
+from leasemill.kernel.model import ExecutionStatus, Job, JobSpec, Policy, Rules, Verb
+from leasemill.kernel.state import State, due_at
+from leasemill.kernel.unique import mark_replaced, unique_of
 from leasemill.kernel.verbs import enqueue
 from leasemill.kernel.verbs.enqueue import Conflict
 
@@ -70,21 +71,56 @@ def decide(state: State, command: Commit, now: int) -> Decision[CommitOutcome]:
     job = state.jobs.get(command.job_id)
     execution = execution_of(job, command.token)
     if execution is not None and execution.committed_by is Verb.COMMIT:
-        ids = tuple(followup_id(command.job_id, index) for index in range(len(command.followups)))
-        return (), Committed(command.job_id, ids, is_repeat=True)  # X4: once; L6: its repeat is answered
+        return (), Committed(command.job_id, followup_ids(state, command), is_repeat=True)  # X4: once; L6: answered
     if job is None or not held(execution, now):
         return refuse(job, command.job_id, execution, command.token, Verb.COMMIT, now)
-    followups = followup_specs(command)
-    for spec in followups:
+    made: list[JobSpec] = []
+    replaced: list[JobReplaced] = []
+    ids: list[str] = []
+    ahead: dict[str, Job] = {}
+    for spec in followup_specs(command):
         enqueue.check_queue(state, spec.queue)
         if spec.rules is not None:
             own_group = None if job.spec.rules is None else job.spec.rules.group
             enqueue.refuse_rules(state, spec, spec.rules, own_group)  # B5: it is unfinished, so its group is not over
-        _, outcome = enqueue.decide(state, spec, now)
+        events, outcome = enqueue.decide(state, spec, now, ahead)
         if isinstance(outcome, Conflict):
             return (), outcome  # X6: one conflict refuses the whole commit
-    event = ExecutionCommitted(command.job_id, command.token, now, command.result, followups)
-    return (event,), Committed(command.job_id, tuple(spec.id for spec in followups))
+        ids.append(outcome.job_id)  # U5: of one that was merged, the holder's
+        for event in events:
+            if isinstance(event, JobEnqueued):
+                made.append(event.job)
+                _come_ahead(ahead, event)
+            elif isinstance(event, JobReplaced):
+                replaced.append(event)
+                _replace_ahead(ahead, event)
+    committed = ExecutionCommitted(command.job_id, command.token, now, command.result, tuple(made))
+    return (committed, *replaced), Committed(command.job_id, tuple(ids))
+
+
+def _come_ahead(ahead: dict[str, Job], event: JobEnqueued) -> None:
+    """E6: a follow-up sees the keys of those before it."""
+    unique = unique_of(event.job)
+    if unique is not None:
+        ahead[unique.key] = Job(event.job, 0, event.at, due_at(event.job, event.at), event.at)
+
+
+def _replace_ahead(ahead: dict[str, Job], event: JobReplaced) -> None:
+    for job in ahead.values():
+        if job.spec.id == event.job_id:
+            mark_replaced(job, event)
+
+
+def followup_ids(state: State, command: Commit) -> tuple[str, ...]:
+    """L6: what a commit that is repeated answered, as far as it can be known: a follow-up that is not there was merged
+    with the job that has its key, if that is not forgotten too."""
+    return tuple(_id_or_holder(state, spec) for spec in followup_specs(command))
+
+
+def _id_or_holder(state: State, spec: JobSpec) -> str:
+    unique = unique_of(spec)
+    taken = None if unique is None or spec.id in state.jobs else state.keys.get(unique.key)
+    return spec.id if taken is None else taken.job_id
 
 
 def followup_specs(command: Commit) -> tuple[JobSpec, ...]:

@@ -1,8 +1,8 @@
-"""enqueue: a job exists from here on, once for each id. Rules E1 to E6."""
+"""enqueue: a job exists from here on, once for each id, and for each unique key. Rules E1 to E6 and U1."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from msgspec import Struct
@@ -28,10 +28,11 @@ from leasemill.kernel.command import Command, Decision
 from leasemill.kernel.events import JobEnqueued
 from leasemill.kernel.groups import check_group, member_added
 from leasemill.kernel.lanes import join_lane
-from leasemill.kernel.model import Job, JobSpec, QueueMode, Rules
+from leasemill.kernel.model import Job, JobSpec, QueueMode, Rules, UniqueKey
 from leasemill.kernel.state import READY, RULES_FORMAT, State, due_at, make_ready
+from leasemill.kernel.unique import check_unique, holder_of, is_replaced, replacement, take
 
-__all__ = ["Conflict", "Duplicate", "Enqueue", "EnqueueOutcome", "Enqueued"]
+__all__ = ["Conflict", "Duplicate", "Enqueue", "EnqueueOutcome", "Enqueued", "Merged"]
 
 
 class Enqueued(Struct, frozen=True):
@@ -50,7 +51,17 @@ class Conflict(Struct, frozen=True):
     job_id: str
 
 
-EnqueueOutcome: TypeAlias = Enqueued | Duplicate | Conflict
+class Merged(Struct, frozen=True):
+    """The unique key is held by this job, which stands for the call; no other was made.
+
+    `is_replaced`: the job that holds it has the arguments of this call from now on.
+    """
+
+    job_id: str
+    is_replaced: bool = False
+
+
+EnqueueOutcome: TypeAlias = Enqueued | Duplicate | Conflict | Merged
 
 
 class Enqueue(Command[list[EnqueueOutcome]], frozen=True):
@@ -92,6 +103,8 @@ def check_job(job: JobSpec) -> None:
         check_rules(job.rules)
         for chained in job.rules.chain:
             check_job(chained_spec("chained", chained))
+        if job.rules.unique is not None:
+            check_unique(job, job.rules.unique)
 
 
 def refuse(state: State, command: Enqueue) -> None:
@@ -117,19 +130,41 @@ def check_queue(state: State, name: str) -> None:
         raise QueueRefused(f"queue {name!r} is used with acquire; enqueue into another queue")
 
 
-def decide(state: State, job: JobSpec, now: int) -> Decision[EnqueueOutcome]:
+def decide(state: State, job: JobSpec, now: int, ahead: Mapping[str, Job] | None = None) -> Decision[EnqueueOutcome]:
+    """`ahead`: jobs that the same commit makes, by their unique keys."""
     known = state.jobs.get(job.id)
     if known is not None:
         # E2: the same content is the same job; E4: other content is refused
         return (), (Duplicate(job.id) if is_same_content(known.spec, job) else Conflict(job.id))
     if job.rules is not None and job.rules.chain and then_id(job.id) in state.jobs:
         return (), Conflict(job.id)  # B6: the next job of an earlier chain with this id is still there
+    if job.rules is not None and job.rules.unique is not None:
+        return _decide_unique(state, job, job.rules.unique, now, ahead)
     return (JobEnqueued(job, now),), Enqueued(job.id)
 
 
+def _decide_unique(
+    state: State, job: JobSpec, unique: UniqueKey, now: int, ahead: Mapping[str, Job] | None
+) -> Decision[EnqueueOutcome]:
+    holder = holder_of(state, unique.key, now, ahead)
+    if holder is None:
+        return (JobEnqueued(job, now),), Enqueued(job.id)
+    replaced = replacement(holder, job, unique, now)
+    if replaced is not None:
+        return (replaced,), Merged(holder.job_id, is_replaced=True)
+    if unique.is_trailing and now < holder.until:
+        return (JobEnqueued(replace(job, run_at=holder.until), now),), Enqueued(job.id)  # U10: one more, at the end
+    return (), Merged(holder.job_id)
+
+
 def is_same_content(known: JobSpec, job: JobSpec) -> bool:
-    """E4: headers are not content."""
-    return known == job or replace(known, headers=None) == replace(job, headers=None)
+    """E4: headers are not content, nor what the store or a later call decided."""
+    if known == job:
+        return True
+    known = replace(known, headers=job.headers)
+    if is_replaced(known):
+        known = replace(known, payload=job.payload, run_at=None)
+    return known == job
 
 
 def apply(state: State, event: JobEnqueued) -> None:
@@ -151,6 +186,8 @@ def add_job(state: State, spec: JobSpec, at: int) -> None:
     if spec.rules is not None:
         state.format = RULES_FORMAT
         member_added(state, spec.rules)
+        if spec.rules.unique is not None:
+            take(state, job, spec.rules.unique, at)
     elif spec.headers is not None:
         state.format = RULES_FORMAT
     if spec.lane is None:

@@ -15,6 +15,7 @@ from leasemill.kernel.lookup import does_not_follow, job_of
 from leasemill.kernel.model import ENDED_STATES, NEVER, Verb
 from leasemill.kernel.order import TimeOrder
 from leasemill.kernel.state import LEASED, READY, SUCCEEDED, State, forget
+from leasemill.kernel.unique import leave_key
 
 __all__ = ["Prune", "Purge"]
 
@@ -50,6 +51,8 @@ def apply_purged(state: State, event: JobPurged) -> None:
     if blocked:
         leave_lane(state, job, event.at)
     forget(state, job)
+    if job.spec.rules is not None:
+        leave_key(state, job, event.at)
     record(state, Verb.PURGE, event.job_id, event)
 
 
@@ -93,3 +96,5 @@ def apply_pruned(state: State, event: JobsPruned) -> None:
     for job in jobs:
         assert job is not None
         forget(state, job)
+        if job.spec.rules is not None:
+            leave_key(state, job, event.at)

@@ -1,4 +1,4 @@
-"""redrive: an operator makes failed jobs READY again. Rule O2."""
+"""redrive: an operator makes failed jobs READY again. Rules O2 and U4."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from leasemill.kernel.actions import check_operator, record
 from leasemill.kernel.bounds import check_limit
 from leasemill.kernel.command import Command, Decision
 from leasemill.kernel.events import JobRedriven
-from leasemill.kernel.filter import JobFilter, Operated, fitting
+from leasemill.kernel.filter import HeldBack, JobFilter, Operated, fitting
 from leasemill.kernel.groups import member_reopened
 from leasemill.kernel.lanes import join_lane, unfail_offset
 from leasemill.kernel.lookup import does_not_follow, job_of
-from leasemill.kernel.model import REDRIVEN_STATES, UNSUCCESSFUL_STATES, JobState, Verb
+from leasemill.kernel.model import REDRIVEN_STATES, UNSUCCESSFUL_STATES, Job, JobState, Verb
 from leasemill.kernel.state import CANCELLED, DEAD, FAILED, READY, State, make_ready, move, renumber
+from leasemill.kernel.unique import holder_of, retakes, take, unique_of
 
 __all__ = ["Redrive"]
 
@@ -37,8 +38,30 @@ def check(command: Redrive) -> None:
 
 def decide(state: State, command: Redrive, now: int) -> Decision[Operated]:
     jobs, after = fitting(state, command.filter, redriven_states(command), command.limit, command.after)
-    events = tuple(JobRedriven(job.spec.id, now, command.by, command.reason) for job in jobs)
-    return events, Operated(tuple(job.spec.id for job in jobs), after)
+    redriven: list[Job] = []
+    held_back: list[HeldBack] = []
+    taken: dict[str, str] = {}
+    for job in jobs:
+        holder_id = _other_holder(state, job, taken, now)
+        if holder_id is None:
+            redriven.append(job)
+        else:
+            held_back.append(HeldBack(job.spec.id, holder_id))
+    events = tuple(JobRedriven(job.spec.id, now, command.by, command.reason) for job in redriven)
+    return events, Operated(tuple(job.spec.id for job in redriven), after, tuple(held_back))
+
+
+def _other_holder(state: State, job: Job, taken: dict[str, str], now: int) -> str | None:
+    """U4: who holds the key that the job would take. `taken`: by those redriven before it."""
+    unique = unique_of(job.spec)
+    if unique is None or not retakes(job):
+        return None
+    holder = holder_of(state, unique.key, now)
+    holder_id = taken.get(unique.key, None if holder is None else holder.job_id)
+    if holder_id is not None and holder_id != job.spec.id:
+        return holder_id
+    taken[unique.key] = job.spec.id
+    return None
 
 
 def redriven_states(command: Redrive) -> frozenset[JobState]:
@@ -59,6 +82,9 @@ def apply(state: State, event: JobRedriven) -> None:
     job.available_at = event.at
     move(state, job, READY, event.at)
     unfail_offset(state, job)
+    unique = unique_of(job.spec)
+    if unique is not None and retakes(job):
+        take(state, job, unique, event.at)
     if job.blocks_lane:
         job.blocks_lane = False
         make_ready(state, job, event.at)

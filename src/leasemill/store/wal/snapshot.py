@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import fcntl
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from leasemill.errors import Broken
-from leasemill.kernel.image import Image, image, jobs_in_order, restore
+from leasemill.kernel.image import Image, KeyImage, image, jobs_in_order, restore
 from leasemill.kernel.machine import apply
 from leasemill.kernel.model import Job
 from leasemill.kernel.state import State
@@ -25,11 +28,24 @@ from leasemill.store.wal.manifest import Snapshot
 from leasemill.store.wal.recovery import BUILDER_LOCK
 
 JOBS_IN_A_FRAME: Final = 1_000
+KEYS_IN_A_FRAME: Final = 10_000
 READ_BYTES: Final = 4 * 1024 * 1024
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode_head = msgspec.msgpack.Decoder(tuple[Image, int, int]).decode
 _decode_jobs = msgspec.msgpack.Decoder(list[Job]).decode
+_decode_keys = msgspec.msgpack.Decoder(list[KeyImage]).decode
+
+
+class Head(Struct, frozen=True, array_like=True):
+    """The first frame. Then frames of unique keys, left out of the image because there may be millions, and of jobs."""
+
+    image: Image
+    jobs: int
+    latest_at: int
+    key_frames: int = 0
+
+
+_decode_head = msgspec.msgpack.Decoder(Head).decode
 
 
 def write_snapshot(disk: Disk, state: State, latest_at: int, position: int) -> Snapshot:
@@ -55,7 +71,11 @@ def write_snapshot(disk: Disk, state: State, latest_at: int, position: int) -> S
 
 
 def _bodies(state: State, latest_at: int) -> Iterator[bytes]:
-    yield _encode((image(state), len(state.jobs), latest_at))
+    whole = image(state)
+    keys = [whole.keys[first : first + KEYS_IN_A_FRAME] for first in range(0, len(whole.keys), KEYS_IN_A_FRAME)]
+    yield _encode(Head(replace(whole, keys=()), len(state.jobs), latest_at, len(keys)))
+    for some in keys:
+        yield _encode(some)
     chunk: list[Job] = []
     for job in jobs_in_order(state):
         chunk.append(job)
@@ -71,13 +91,15 @@ def read_snapshot(disk: Disk, snapshot: Snapshot) -> tuple[State, int]:
     file = disk.open(snapshot.name)
     try:
         frames = _frames(file, f"{snapshot.name} in {disk.where}")
-        head, count, latest_at = _decode_head(next(frames).body)
-        state = restore(head, (job for frame in frames for job in _decode_jobs(frame.body)))
+        head = _decode_head(next(frames).body)
+        keys = tuple(key for frame in islice(frames, head.key_frames) for key in _decode_keys(frame.body))
+        whole = replace(head.image, keys=keys)
+        state = restore(whole, (job for frame in frames for job in _decode_jobs(frame.body)))
     finally:
         file.close()
-    if len(state.jobs) != count:
-        raise Broken(f"{snapshot.name} in {disk.where} holds {len(state.jobs)} jobs, it should hold {count}")
-    return state, latest_at
+    if len(state.jobs) != head.jobs:
+        raise Broken(f"{snapshot.name} in {disk.where} holds {len(state.jobs)} jobs, it should hold {head.jobs}")
+    return state, head.latest_at
 
 
 def _frames(file: File, what: str) -> Iterator[Frame]:

@@ -22,7 +22,17 @@ HEAVIEST_CALL: Final = LARGEST_BODY - 16 * 1024 * 1024  # the rest is left for w
 ITEM_BYTES: Final = 2_000  # an event's ids, names, policy and numbers: all that has a small limit of its own
 CHARACTER_BYTES: Final = 4
 TEXTS: Final = (str, bytes)
-READS: Final = (c.GetJob, c.ListJobs, c.ListQueues, c.GetLane, c.ListLanes, c.ListActions, c.GetTotals, c.DueIn)
+READS: Final = (
+    c.GetJob,
+    c.GetKey,
+    c.ListJobs,
+    c.ListQueues,
+    c.GetLane,
+    c.ListLanes,
+    c.ListActions,
+    c.GetTotals,
+    c.DueIn,
+)
 
 _encode = msgspec.msgpack.Encoder(enc_hook=list).encode  # any sequence is as good as a list
 

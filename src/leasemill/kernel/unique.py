@@ -1,0 +1,186 @@
+"""Unique keys: who holds one and for how long, and what becomes of an enqueue that meets it. Rules U1 to U10.
+
+A key is not a lock with a life of its own. A state knows which job took it last; whether it is held follows from how
+that job stands, and from the time, whenever somebody asks. So nothing releases a key, and none can leak.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from leasemill.errors import Invalid
+from leasemill.kernel.events import JobReplaced
+from leasemill.kernel.lookup import does_not_follow, job_of
+from leasemill.kernel.model import Job, JobSpec, UniqueKey, UniqueUntil
+from leasemill.kernel.state import LEASED, READY, RULES_FORMAT, Key, State, postpone
+
+
+class Holder(NamedTuple):
+    """The job that holds a key; `job` is None if it is forgotten and its key is kept."""
+
+    job_id: str
+    until: int
+    job: Job | None
+
+
+def unique_of(spec: JobSpec) -> UniqueKey | None:
+    return None if spec.rules is None else spec.rules.unique
+
+
+def check_unique(job: JobSpec, unique: UniqueKey) -> None:
+    """What a key asks of the rest of its job."""
+    if unique.at_most_us is not None:
+        if unique.until is not UniqueUntil.STARTED or unique.keep_us or unique.is_trailing:
+            raise Invalid(
+                "a debounced job holds its key until it is started, and no longer: give neither keep nor trailing"
+            )
+        if not 0 < job.delay_us < unique.at_most_us:
+            raise Invalid(
+                f"a debounced job waits {job.delay_us} us, at most {unique.at_most_us} us: "
+                "the wait must be more than 0, and less than the most it may become"
+            )
+        if job.lane is not None:
+            raise Invalid("a debounced job cannot have a lane, which it would hold up: leave out the lane")
+    elif unique.is_trailing and (not unique.keep_us or unique.until is not UniqueUntil.STARTED):
+        raise Invalid("a key with a trailing job is kept for a time, and held until its job is started")
+    if is_timed(unique) and job.run_at is not None:
+        raise Invalid("a debounced or throttled job is due when its rule says: leave out run_at")
+    if unique.is_trailing and job.delay_us:
+        raise Invalid("a throttled job with a trailing one is due when its rule says: leave out the delay")
+
+
+def is_timed(unique: UniqueKey) -> bool:
+    """Whether the store may say when a job with this key is due."""
+    return unique.at_most_us is not None or unique.is_trailing
+
+
+def is_replaced(spec: JobSpec) -> bool:
+    """Whether `run_at` is the store's and the payload may be a later call's: the caller gives no time to such a job."""
+    unique = unique_of(spec)
+    return unique is not None and spec.run_at is not None and is_timed(unique)
+
+
+# Deciding ------------------------------------------------------------------------------------------------------
+
+
+def holder_of(state: State, key: str, now: int, ahead: Mapping[str, Job] | None = None) -> Holder | None:
+    """Who holds a key now. `ahead`: jobs with keys that the same commit makes."""
+    made = None if ahead is None else ahead.get(key)
+    if made is not None:
+        return Holder(made.spec.id, kept_until(made), made)
+    taken = state.keys.get(key)
+    if taken is None:
+        return None
+    job = taker_of(state, key, taken)
+    if now < taken.until or (job is not None and holds(job)):
+        return Holder(taken.job_id, taken.until, job)
+    return None  # U6: free, without anybody's help
+
+
+def taker_of(state: State, key: str, taken: Key) -> Job | None:
+    """The job that took a key last; None: it is forgotten, and its id may be another's by now."""
+    job = state.jobs.get(taken.job_id)
+    unique = None if job is None else unique_of(job.spec)
+    return job if unique is not None and unique.key == key else None
+
+
+def holds(job: Job) -> bool:
+    """U2: whether a job that took its key holds it still, apart from the time it is kept."""
+    unique = unique_of(job.spec)
+    if unique is None:
+        return False
+    if unique.until is UniqueUntil.STARTED:
+        return is_untouched(job)
+    return job.state is READY or job.state is LEASED
+
+
+def follows(job: Job) -> bool:
+    """Whether it follows from the job alone that it has its key: a trailing one takes it from a job that waits."""
+    unique = unique_of(job.spec)
+    return unique is not None and not unique.is_trailing and holds(job)
+
+
+def is_untouched(job: Job) -> bool:
+    """Neither claimed nor redriven so far."""
+    return job.state is READY and job.attempt == 0 and job.redriven_attempt is None
+
+
+def retakes(job: Job) -> bool:
+    """U4: whether a redrive takes the job's key again; one that is held until the start is not taken twice (U2)."""
+    unique = unique_of(job.spec)
+    return unique is not None and unique.until is UniqueUntil.ENDED
+
+
+def kept_until(job: Job) -> int:
+    """U3: from its enqueue on; for a trailing job, from when it is due."""
+    unique = unique_of(job.spec)
+    if unique is None or not unique.keep_us:
+        return 0
+    is_later = unique.is_trailing and job.spec.run_at is not None
+    return (job.spec.run_at or 0 if is_later else job.created_at) + unique.keep_us
+
+
+def replacement(holder: Holder, job: JobSpec, unique: UniqueKey, now: int) -> JobReplaced | None:
+    """U8, U10: the call takes the place of the one that waits. None: it is not that kind of job, or waits no more."""
+    waiting = holder.job
+    known = None if waiting is None else unique_of(waiting.spec)
+    if waiting is None or known is None or not is_untouched(waiting) or waiting.spec.kind != job.kind:
+        return None
+    due_at = waiting.available_at
+    if unique.at_most_us is not None and known.at_most_us is not None:
+        due_at = max(due_at, min(now + job.delay_us, waiting.created_at + known.at_most_us))
+    elif not (unique.is_trailing and known.is_trailing and (waiting.spec.run_at is not None or now >= holder.until)):
+        return None
+    return JobReplaced(waiting.spec.id, now, job.payload, job.headers, due_at)
+
+
+# Applying ------------------------------------------------------------------------------------------------------
+
+
+def take(state: State, job: Job, unique: UniqueKey, at: int) -> None:
+    """The job has its key from here on; it was decided that nobody else does."""
+    state.keys[unique.key] = Key(job.spec.id, kept_until(job))
+    drop_kept(state, at)
+
+
+def leave_key(state: State, job: Job, at: int) -> None:
+    """The job is forgotten: its key is too, or when its time is over."""
+    unique = unique_of(job.spec)
+    taken = None if unique is None else state.keys.get(unique.key)
+    if unique is None or taken is None or taken.job_id != job.spec.id:
+        return
+    if taken.until > at:
+        heappush(state.kept_keys, (taken.until, unique.key))
+    else:
+        del state.keys[unique.key]
+    drop_kept(state, at)
+
+
+def drop_kept(state: State, at: int) -> None:
+    """Keys whose job is forgotten and whose time is over."""
+    heap = state.kept_keys
+    while heap and heap[0][0] <= at:
+        until, key = heappop(heap)
+        taken = state.keys.get(key)
+        if taken is not None and taken.until == until and taker_of(state, key, taken) is None:
+            del state.keys[key]
+
+
+def apply_replaced(state: State, event: JobReplaced) -> None:
+    job = job_of(state, event)
+    if not is_untouched(job):
+        does_not_follow(event, "it was claimed before")  # U9
+    postpone(state, job, event.available_at, event.at)
+    mark_replaced(job, event)
+    state.format = RULES_FORMAT
+
+
+def mark_replaced(job: Job, event: JobReplaced) -> None:
+    job.spec = replace(job.spec, payload=event.payload, headers=event.headers, run_at=event.available_at)
+    job.available_at = event.available_at
+    job.updated_at = event.at
+    job.replaced += 1
