@@ -80,6 +80,10 @@ chaos: $(DEV) ## Break a store in every way, at full length (STORE=file or postg
 chaos-workers: $(DEV) ## Kill and stop worker processes at full length: zombies, the default lease, the demo (3 minutes)
 	$(BIN)/python -m pytest tests/process/chaos.py
 
+.PHONY: chaos-rules
+chaos-rules: $(DEV) ## Kill workers 500 times while groups and chains run (STORE=file or postgresql, 5 minutes)
+	$(BIN)/python -m tests.process.rules_chaos --store $(STORE) $(if $(SEED),--seed $(SEED))
+
 .PHONY: chaos-worklease
 chaos-worklease: $(DEV) ## Kill the orchestrator of a partitioned stream fifty times, on file: and on PostgreSQL (3 minutes)
 	$(BIN)/python -m pytest -s tests/worklease/chaos.py

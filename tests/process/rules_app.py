@@ -1,0 +1,123 @@
+"""What the workers of the rules' chaos run: members of groups, steps of chains, jobs under limits, ticks of schedules.
+
+Ids follow from the numbers of what they belong to, so that whoever runs again makes the same jobs, and a job that is
+missing or too many can be named.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import zlib
+from collections.abc import Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from leasemill import PREVIOUS, App, Call, Context, Fail, Retry, chain
+
+LEASE_S = 1.0
+WORK_S = 0.6
+"""The longest that a handler works before its effect."""
+ADDED = 2
+STEPS = 3
+
+app = App()
+
+
+class Flavour(StrEnum):
+    """What a group goes through."""
+
+    PLAIN = "plain"
+    FAILS = "one member fails"
+    REDRIVEN = "one member fails and is redriven"
+    RETRIES = "members fail at first"
+    ADDS = "members add members"
+    CHAINS = "members are chains"
+    CANCELLED = "cancelled while it runs"
+    EMPTY = "no members"
+
+
+def flavour_of(number: int) -> Flavour:
+    flavours = list(Flavour)
+    return flavours[number % len(flavours)]
+
+
+# Groups and chains ----------------------------------------------------------------------------------------------
+
+
+@app.job(queue="producers", lease=LEASE_S, max_expirations=1_000)
+def produce(number: int, count: int, over_s: float) -> None:
+    """Makes a group whose members are due over a time; killed in the middle, the next run finds what was made."""
+    name, flavour = f"group-{number:03}", flavour_of(number)
+    with app.group(name, then=has_succeeded.call(name), on_end=has_ended.call(name)) as group:
+        for call in members(name, flavour, count, over_s):
+            group.enqueue(call)
+            time.sleep(0.002)
+
+
+def share(name: str) -> float:
+    """From 0 to 1, the same for the same name."""
+    return zlib.crc32(name.encode()) / 2**32
+
+
+def gate(name: str) -> str:
+    """A file in the workers' folder: with it, the member that fails does not."""
+    return f"{name}.gate"
+
+
+def members(name: str, flavour: Flavour, count: int, over_s: float) -> Iterator[Call[Any]]:
+    for place in range(0 if flavour is Flavour.EMPTY else count):
+        job_id = f"{name}-{place}"
+        member = member_of.options(job_id=job_id, delay=over_s * share(job_id))
+        match flavour:
+            case Flavour.FAILS | Flavour.REDRIVEN:
+                yield member.call(place, needs=gate(name) if place == 1 else "")
+            case Flavour.RETRIES:
+                yield member.call(place, retries=True)
+            case Flavour.ADDS:
+                yield adds.options(job_id=job_id, delay=over_s * share(job_id)).call(ADDED)
+            case Flavour.CHAINS:
+                yield chain(member.call(0), *(adds_one.call(PREVIOUS) for _ in range(STEPS - 1)))
+            case _:
+                yield member.call(place)
+
+
+@app.job(queue="members", retry=Retry(max=20, base=0.01, cap=0.05), lease=LEASE_S, max_expirations=1_000)
+async def member_of(ctx: Context, place: int, needs: str = "", retries: bool = False) -> int:
+    await asyncio.sleep(WORK_S * share(f"{ctx.job_id} {ctx.attempt}"))
+    if needs and not await asyncio.to_thread(Path(needs).exists):
+        raise Fail(f"there is no {needs}")
+    if retries and ctx.retries == 0:
+        raise ValueError("at first")
+    if place % 2:
+        async with ctx.commit() as tx:
+            tx.set_result(place)
+        await asyncio.sleep(WORK_S * share(ctx.job_id) / 2)
+    return place
+
+
+@app.job(queue="members", lease=LEASE_S, max_expirations=1_000)
+def adds(ctx: Context, count: int) -> None:
+    time.sleep(WORK_S * share(f"{ctx.job_id} {ctx.attempt}"))
+    with ctx.commit():
+        for place in range(count):
+            ctx.group.enqueue(member_of.call(place))
+    time.sleep(WORK_S * share(ctx.job_id) / 2)
+
+
+@app.job(queue="members", lease=LEASE_S, max_expirations=1_000)
+async def adds_one(ctx: Context, number: int) -> int:
+    await asyncio.sleep(WORK_S * share(f"{ctx.job_id} {ctx.attempt}"))
+    return number + 1
+
+
+@app.job(queue="callbacks", lease=LEASE_S, max_expirations=1_000)
+async def has_succeeded(group: str) -> str:
+    return group
+
+
+@app.job(queue="callbacks", lease=LEASE_S, max_expirations=1_000)
+def has_ended(group: str) -> str:
+    time.sleep(WORK_S * share(group))
+    return group

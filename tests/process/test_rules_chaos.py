@@ -1,0 +1,116 @@
+"""A few kills of workers while the rules are at work, and that the audit would notice what it looks for.
+
+At full length: `make chaos-rules`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from random import Random
+
+import pytest
+from msgspec.structs import replace
+
+from leasemill.kernel.model import Execution, JobState, LimitUse, Rules, Terms
+from leasemill.store.memory import MemoryStore
+from leasemill.testing.drain import drain
+from tests.process import rules_app, rules_audit
+from tests.process.rules_app import app
+from tests.process.rules_audit import Records
+from tests.process.rules_lab import GroupsPart, RulesLab, Size
+
+SLICE = Size(kills=6, groups=8, members=4)
+
+
+@pytest.mark.timeout(180)
+def test_nothing_is_lost_or_doubled_when_workers_are_killed(tmp_path: Path) -> None:
+    with ExitStack() as cleaning:
+        outcome = RulesLab(f"file:{tmp_path / 'jobs'}", tmp_path, 1, ["groups"], SLICE, cleaning).run()
+    assert outcome.wrong == []
+    assert outcome.expired_leases > 0, "no kill came while a worker worked: nothing was shown"
+
+
+# The audit ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[GroupsPart, Records]]:
+    """The records of a run without a kill, and the part that made them."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(rules_app, "WORK_S", 0.0)
+    with MemoryStore() as store, app.bound_to(store):
+        part = GroupsPart(store, tmp_path, Random(1), Size(kills=0, groups=8, members=4))
+        part.feed(0, 1)
+        for _ in range(2):
+            drain(app)
+            part.settle()
+        drain(app)
+        jobs = {job.spec.id: job for job in store.jobs(limit=1_000).jobs}
+        yield part, Records(jobs, {view.id: view for view in store.groups()})
+
+
+def wrong(part: GroupsPart, records: Records) -> list[str]:
+    expected = part.expected(records)
+    return [*rules_audit.ids(records, expected), *rules_audit.ends(records), *part.wrong(records)]
+
+
+def test_the_audit_of_a_run_without_kills_holds(lab: tuple[GroupsPart, Records]) -> None:
+    part, records = lab
+    assert part.has_settled()
+    assert wrong(part, records) == []
+
+
+def test_the_audit_notices_lost_and_doubled_jobs(lab: tuple[GroupsPart, Records]) -> None:
+    part, records = lab
+    plain = records.jobs["group-000-0"]
+    without = {job_id: job for job_id, job in records.jobs.items() if job_id != "group-000-0"}
+    assert "group-000-0 is lost" in wrong(part, Records(without, records.groups))
+    assert any("there are 3 members" in one for one in wrong(part, Records(without, records.groups)))
+    doubled = records.jobs | {"other": replace(plain, spec=replace(plain.spec, id="other"))}
+    assert "other is one too many" in wrong(part, Records(doubled, records.groups))
+    waiting = records.jobs | {"group-000-0": replace(plain, state=JobState.READY)}
+    assert any("has not ended" in one for one in wrong(part, Records(waiting, records.groups)))
+    twice = records.jobs | {"group-000-0": replace(plain, executions=plain.executions * 2)}
+    assert any("took effect 2 times" in one for one in wrong(part, Records(twice, records.groups)))
+
+
+def test_the_audit_notices_wrong_counts_and_callbacks(lab: tuple[GroupsPart, Records]) -> None:
+    part, records = lab
+    view = records.groups["group-000"]
+    miscounted = records.groups | {"group-000": replace(view, succeeded=view.succeeded - 1, failed=1)}
+    assert any("counts 1 failed, and there are 0" in one for one in wrong(part, Records(records.jobs, miscounted)))
+    unfinished = records.groups | {"group-000": replace(view, is_over=False)}
+    assert any("unfinished" in one for one in wrong(part, Records(records.jobs, unfinished)))
+    gone = {name: one for name, one in records.groups.items() if name != "group-000"}
+    assert "group-000 is lost" in wrong(part, Records(records.jobs, gone))
+    end = records.jobs["group-000/end"]
+    twice = records.jobs | {"again": replace(end, spec=replace(end.spec, id="again"))}
+    assert "group-000 ended 2 times" in wrong(part, Records(twice, records.groups))
+    early = records.jobs | {"group-000/end": replace(end, created_at=end.created_at - 10_000_000)}
+    assert any("before the last member had ended" in one for one in wrong(part, Records(early, records.groups)))
+    then = records.jobs["group-000/then"]
+    of_a_failure = replace(then, spec=replace(then.spec, id="group-001/then", payload=b'{"group":"group-001"}'))
+    said = wrong(part, Records(records.jobs | {"group-001/then": of_a_failure}, records.groups))
+    assert "group-001 (one member fails) enqueued `then` 1 times" in said
+
+
+def test_the_audit_notices_more_leases_than_places(lab: tuple[GroupsPart, Records]) -> None:
+    _, records = lab
+    use = LimitUse("api", "ann")
+    plain = records.jobs["group-000-0"]
+    limited = replace(plain, spec=replace(plain.spec, rules=Rules(limits=(use,))))
+    apart = (lease(0, 10), lease(10, 20), lease(20, 30))
+    records = Records({"limited": replace(limited, executions=apart)})
+    assert list(rules_audit.limits(records, {"api": 1})) == []
+    assert rules_audit.most_used(records) == {use: 1}
+    together = Records({"limited": replace(limited, executions=(*apart, lease(9, 11)))})
+    assert list(rules_audit.limits(together, {"api": 2})) == []
+    assert list(rules_audit.limits(together, {"api": 1})) == ["limit api (ann) has 1 places, and 2 were held at 9"]
+    never_ended = Records({"limited": replace(limited, executions=(lease(0, None), lease(50, 60)))})
+    assert rules_audit.most_used(never_ended) == {use: 2}
+
+
+def lease(leased_at: int, finished_at: int | None) -> Execution:
+    return Execution("limited", 1, 1, "token", "worker", None, leased_at, 1_000, Terms(), finished_at=finished_at)
