@@ -16,7 +16,7 @@ from leasemill.errors import Refused
 from leasemill.kernel import commands as c
 from leasemill.kernel.events import AnyEvent
 from leasemill.kernel.machine import run
-from leasemill.kernel.model import SECOND, ChainedJob, Job, JobSpec, OnFailure, Policy, Rules
+from leasemill.kernel.model import SECOND, ChainedJob, Job, JobSpec, LimitTerms, LimitUse, OnFailure, Policy, Rules
 from leasemill.kernel.state import State
 from leasemill.kernel.verbs.acquire import offset_id
 
@@ -28,6 +28,8 @@ OFFSET_ID: Final = offset_id(OFFSETS, LANE, 1)
 BLOCK: Final = Policy(max_retries=0, max_expirations=1, on_failure=OnFailure.BLOCK)
 CHAINED: Final = Rules(chain=(ChainedJob(QUEUE, "next"),))
 TIMED: Final = Policy(lease_ttl_us=30 * SECOND)
+LIMIT: Final = "limit"
+UNDER: Final = Rules(limits=(LimitUse(LIMIT),))
 
 
 @dataclass
@@ -101,6 +103,10 @@ class Scene:
         self.run(c.Pause(QUEUE, "ada", "why"))
         return self
 
+    def limit(self, name: str = LIMIT, **terms: int) -> Scene:
+        self.run(c.SetLimit(name, LimitTerms(**terms), "ada", "why"))
+        return self
+
     def after(self, seconds: int) -> Scene:
         self.now += seconds * SECOND
         return self
@@ -139,6 +145,18 @@ SITUATIONS: Final[dict[str, Callable[[], Scene]]] = {
     "ready, head of a lane": lambda: _now().enqueue(lane=LANE).enqueue("behind", lane=LANE),
     "ready, behind a ready head": lambda: _now().enqueue("head", lane=LANE).enqueue(lane=LANE),
     "ready, behind a leased head": lambda: _without_token(_now().enqueue("head", lane=LANE).claim().enqueue(lane=LANE)),
+    "ready, waits for a place": lambda: _without_token(
+        _now().limit(places=1).enqueue("holder", rules=UNDER).claim().enqueue(rules=UNDER)
+    ),
+    "ready, waits for a rate": lambda: _without_token(
+        _now().limit(rate=1, per_us=SECOND).enqueue("charged", rules=UNDER).claim().enqueue(rules=UNDER)
+    ),
+    "ready, the queue is full": lambda: _without_token(
+        _now().limit(f"queue:{QUEUE}", places=1).enqueue("holder").claim().enqueue()
+    ),
+    "leased, with the only place": lambda: (
+        _now().limit(places=1).enqueue(rules=UNDER).claim().enqueue("next", rules=UNDER)
+    ),
     "leased": lambda: _lately().enqueue().claim().until_now(),
     "leased, no retry left": lambda: _now().enqueue(policy=Policy(max_retries=0)).claim(),
     "leased, head of a lane": lambda: _now().enqueue(lane=LANE).enqueue("behind", lane=LANE).claim(),
@@ -220,6 +238,12 @@ COMMANDS: Final[dict[str, Callable[[Scene], c.Command[Any]]]] = {
     "pause": lambda _: c.Pause(QUEUE, "ada", "why"),
     "resume": lambda _: c.Resume(QUEUE, "ada", "why"),
     "set_policy": lambda _: c.SetPolicy(QUEUE, Policy(max_retries=1), "ada", "why"),
+    "set_limit": lambda _: c.SetLimit(LIMIT, LimitTerms(5), "ada", "why"),
+    "clear_limit": lambda _: c.ClearLimit(LIMIT, "ada", "why"),
+    "declare_limits": lambda _: c.DeclareLimits([c.DeclaredLimit(LIMIT, LimitTerms(7))], "worker"),
+    "release, throttled": lambda scene: c.Release(
+        [c.ReleaseReport(scene.job_id, scene.token, None, "429", LIMIT, SECOND)]
+    ),
 }
 
 BESIDE_JOBS: Final[frozenset[type]] = frozenset({c.CreateGroup, c.SealGroup, c.CancelGroup})
@@ -235,6 +259,8 @@ READINGS: Final[dict[str, Callable[[Scene], c.Command[Any]]]] = {
     "group": lambda _: c.GetGroup("group"),
     "groups": lambda _: c.ListGroups(10),
     "actions": lambda _: c.ListActions(10),
+    "limits": lambda _: c.ListLimits(10),
+    "limit": lambda _: c.GetLimit(LIMIT),
     "due_in": lambda _: c.DueIn([QUEUE]),
     "totals": lambda _: c.GetTotals(),
 }

@@ -12,7 +12,7 @@ from leasemill.kernel import events as e
 from leasemill.kernel.events import AnyEvent, Event
 from leasemill.kernel.image import digest
 from leasemill.kernel.machine import apply
-from leasemill.kernel.model import ChainedJob, JobSpec, LossReason, OnFailure, Policy, Terms, Verb
+from leasemill.kernel.model import SECOND, ChainedJob, JobSpec, LimitTerms, LossReason, OnFailure, Policy, Terms, Verb
 from leasemill.kernel.state import State
 from leasemill.testing.rules import rule
 
@@ -42,6 +42,11 @@ FULL: list[tuple[int, AnyEvent]] = [
     (47, e.GroupEnded("group", 5, True)),
     (48, e.GroupsPruned(("group", "two"), 5)),
     (30, e.JobReplaced("job", 5, b'{"a": 2}', {"trace": "1"}, 6)),
+    (35, e.LimitSet("api", 5, "ada", "why", LimitTerms(3, 100, SECOND, 10))),
+    (36, e.LimitCleared("api", 5, "ada", "why")),
+    (37, e.LimitDeclared("api", 5, "worker", "declared in code", LimitTerms(3))),
+    (38, e.RateCharged("api", "key", 5, 7)),
+    (39, e.RateHeld("api", None, 5, 7)),
 ]
 by_name = pytest.mark.parametrize(("number", "event"), FULL, ids=lambda value: type(value).__name__)
 

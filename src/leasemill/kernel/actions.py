@@ -5,7 +5,17 @@ from __future__ import annotations
 from typing import Final, Protocol
 
 from leasemill.kernel.bounds import check_text
-from leasemill.kernel.events import JobCancelled, JobPurged, JobRedriven, QueuePaused, QueuePolicySet, QueueResumed
+from leasemill.kernel.events import (
+    JobCancelled,
+    JobPurged,
+    JobRedriven,
+    LimitCleared,
+    LimitDeclared,
+    LimitSet,
+    QueuePaused,
+    QueuePolicySet,
+    QueueResumed,
+)
 from leasemill.kernel.model import Action, Verb
 from leasemill.kernel.state import State
 
@@ -28,6 +38,14 @@ def record(
     state: State,
     verb: Verb,
     target: str,
-    event: JobCancelled | JobRedriven | JobPurged | QueuePaused | QueueResumed | QueuePolicySet,
+    event: JobCancelled
+    | JobRedriven
+    | JobPurged
+    | QueuePaused
+    | QueueResumed
+    | QueuePolicySet
+    | LimitSet
+    | LimitCleared
+    | LimitDeclared,
 ) -> None:
     state.actions.append(Action(event.at, verb, event.by, target, event.reason))

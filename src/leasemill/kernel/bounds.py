@@ -14,7 +14,7 @@ from typing import Final, Protocol
 import msgspec
 
 from leasemill.errors import Invalid
-from leasemill.kernel.model import SECOND, OnFailure, Policy, Rules
+from leasemill.kernel.model import QUEUE_LIMIT, SECOND, OnFailure, Policy, Rules
 
 NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,99}", re.ASCII)
 TEXT_LENGTH: Final = 200
@@ -128,6 +128,8 @@ def check_rules(rules: Rules) -> None:
         raise Invalid("a job names a limit twice: name it once")
     for limit in rules.limits:
         check_name("limit", limit.name)
+        if limit.name.startswith(QUEUE_LIMIT):
+            raise Invalid(f"limit {limit.name!r}: names that begin with {QUEUE_LIMIT!r} are the queues' own")
         if limit.key is not None:
             check_text("key of a limit", limit.key)
     if rules.group is not None:

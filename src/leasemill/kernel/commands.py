@@ -12,6 +12,7 @@ from leasemill.kernel.fence import *
 from leasemill.kernel.filter import *
 from leasemill.kernel.grant import *
 from leasemill.kernel.lanes import *
+from leasemill.kernel.limit_views import *
 from leasemill.kernel.read import *
 from leasemill.kernel.verbs.ack import *
 from leasemill.kernel.verbs.acquire import *
@@ -22,6 +23,7 @@ from leasemill.kernel.verbs.enqueue import *
 from leasemill.kernel.verbs.expire import *
 from leasemill.kernel.verbs.extend import *
 from leasemill.kernel.verbs.group import *
+from leasemill.kernel.verbs.limits import *
 from leasemill.kernel.verbs.nack import *
 from leasemill.kernel.verbs.purge import *
 from leasemill.kernel.verbs.queues import *

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from leasemill.kernel.model import ChainedJob, JobSpec, LossReason, Policy, Terms, Verb
+from leasemill.kernel.model import ChainedJob, JobSpec, LimitTerms, LossReason, Policy, Terms, Verb
 
 
 class Event(Struct, frozen=True, array_like=True, gc=False):
@@ -216,6 +216,53 @@ class JobReplaced(Event, frozen=True, tag=30):
     available_at: int
 
 
+class LimitSet(Event, frozen=True, tag=35):
+    """An operator set a limit; `terms` is all that operators have set of it."""
+
+    name: str
+    at: int
+    by: str
+    reason: str
+    terms: LimitTerms
+
+
+class LimitCleared(Event, frozen=True, tag=36):
+    """What operators had set is dropped; what code declares holds again."""
+
+    name: str
+    at: int
+    by: str
+    reason: str
+
+
+class LimitDeclared(Event, frozen=True, tag=37):
+    """A worker started whose code declares these numbers."""
+
+    name: str
+    at: int
+    by: str
+    reason: str
+    terms: LimitTerms
+
+
+class RateCharged(Event, frozen=True, tag=38):
+    """A grant moved the instant from which a rate counts (T10)."""
+
+    name: str
+    key: str | None
+    at: int
+    tat: int
+
+
+class RateHeld(Event, frozen=True, tag=39):
+    """A handler was throttled: nothing is granted under this limit for a while (T13)."""
+
+    name: str
+    key: str | None
+    at: int
+    tat: int
+
+
 AnyEvent = (
     JobEnqueued
     | LeaseGranted
@@ -240,4 +287,9 @@ AnyEvent = (
     | GroupEnded
     | GroupsPruned
     | JobReplaced
+    | LimitSet
+    | LimitCleared
+    | LimitDeclared
+    | RateCharged
+    | RateHeld
 )

@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from leasemill.kernel.lanes import enter_lane
-from leasemill.kernel.model import Action, Job, JobGroup, Policy, QueueMode
+from leasemill.kernel.model import Action, Job, JobGroup, LimitRecord, Policy, QueueMode
 from leasemill.kernel.ranges import Ranges
 from leasemill.kernel.state import (
     CANCELLED,
@@ -26,8 +26,10 @@ from leasemill.kernel.state import (
     hold,
     list_if_over,
     make_ready,
+    take_places,
 )
 from leasemill.kernel.unique import follows, kept_until, taker_of
+from leasemill.kernel.verbs.limits import move_tat, restore_record
 
 
 class QueueImage(Struct, frozen=True, array_like=True):
@@ -53,6 +55,12 @@ class KeyImage(Struct, frozen=True, array_like=True):
     until: int
 
 
+class RateImage(Struct, frozen=True, array_like=True):
+    name: str
+    key: str | None
+    tat: int
+
+
 class Image(Struct, frozen=True, array_like=True):
     """All of a state that is not a job; with the jobs in order, all there is."""
 
@@ -64,6 +72,8 @@ class Image(Struct, frozen=True, array_like=True):
     format: int = PLAIN_FORMAT
     groups: tuple[JobGroup, ...] = ()
     keys: tuple[KeyImage, ...] = ()
+    limits: tuple[LimitRecord, ...] = ()
+    rates: tuple[RateImage, ...] = ()
 
 
 def image(state: State) -> Image:
@@ -84,6 +94,13 @@ def image(state: State) -> Image:
         state.format,
         tuple(replace(group) for group in sorted(state.groups.values(), key=lambda group: group.seq)),
         tuple(_kept_keys(state)),
+        tuple(limit.record for _, limit in sorted(state.limits.items()) if limit.record is not None),
+        tuple(
+            RateImage(name, tally.key, tally.tat)
+            for name, limit in sorted(state.limits.items())
+            for tally in sorted(limit.tallies.values(), key=lambda tally: (tally.key is not None, tally.key or ""))
+            if tally.tat
+        ),
     )
 
 
@@ -104,6 +121,10 @@ def restore(image: Image, jobs: Iterable[Job]) -> State:
     state = State()
     state.seq, state.fence, state.format = image.seq, image.fence, image.format
     state.actions.extend(image.actions)
+    for record in image.limits:
+        restore_record(state, state.limit(record.name), record)
+    for rate in image.rates:
+        move_tat(state, rate.name, rate.key, rate.tat)
     for one in image.queues:
         queue = state.queue(one.name)
         queue.mode, queue.is_paused, queue.policy = one.mode, one.is_paused, one.policy
@@ -150,6 +171,8 @@ def _place(state: State, job: Job) -> None:
             make_ready(state, job, job.updated_at)
     elif job.state is LEASED:
         hold(state, job.executions[-1])
+        if spec.rules is not None:
+            take_places(state, job)
     elif job.state is SUCCEEDED:
         if spec.offset is None:
             state.finished.push(finished_at(job), job.seq, job)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from leasemill.kernel.groups import outcome_of
+from leasemill.kernel.limit_invariants import violations_of_limits
 from leasemill.kernel.model import (
     ENDED_STATES,
     LIVE,
@@ -33,6 +34,7 @@ def violations(state: State) -> list[str]:
         *_of_orders(state),
         *_of_groups(state),
         *_of_keys(state),
+        *violations_of_limits(state),
     ]
 
 
@@ -233,5 +235,7 @@ def _of_orders(state: State) -> Iterator[str]:
 def _awaits_claim(state: State, job: Job, queue: str, priority: int) -> bool:
     spec = job.spec
     if job.state is not JobState.READY or spec.queue != queue or spec.priority != priority or spec.offset is not None:
+        return False
+    if spec.rules is not None and spec.rules.limits:
         return False
     return spec.lane is None or state.lanes[queue, spec.lane].head is job

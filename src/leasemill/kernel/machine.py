@@ -26,6 +26,7 @@ from leasemill.kernel.verbs import (
     expire,
     extend,
     group,
+    limits,
     nack,
     purge,
     queues,
@@ -135,6 +136,9 @@ VERBS: Final[dict[type, VerbRules]] = {
     c.CreateGroup: VerbRules(group.check_create, _once(group.decide_create)),
     c.SealGroup: VerbRules(group.check_seal, _steps(group.seal_steps)),
     c.CancelGroup: VerbRules(group.check_cancel, _steps(group.cancel_steps)),
+    c.SetLimit: VerbRules(limits.check_set, _once(limits.decide_set)),
+    c.ClearLimit: VerbRules(limits.check_clear, _once(limits.decide_clear)),
+    c.DeclareLimits: VerbRules(limits.check_declare, _once(limits.decide_declare)),
 }
 
 APPLIERS: Final[dict[type, Callable[[State, Any], None]]] = {
@@ -161,6 +165,11 @@ APPLIERS: Final[dict[type, Callable[[State, Any], None]]] = {
     e.GroupSealed: group.apply_sealed,
     e.GroupEnded: group.apply_ended,
     e.GroupsPruned: group.apply_pruned,
+    e.LimitSet: limits.apply_set,
+    e.LimitCleared: limits.apply_cleared,
+    e.LimitDeclared: limits.apply_declared,
+    e.RateCharged: limits.apply_charged,
+    e.RateHeld: limits.apply_charged,
 }
 
 

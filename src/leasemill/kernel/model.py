@@ -30,6 +30,10 @@ ACTIONS_KEPT: Final = 1_000
 """Operator actions kept for the audit trail."""
 
 
+QUEUE_LIMIT: Final = "queue:"
+"""With the queue's name, the name of the queue's own limit."""
+
+
 class JobState(StrEnum):
     READY = "ready"
     LEASED = "leased"
@@ -77,6 +81,9 @@ class Verb(StrEnum):
     SET_POLICY = "set_policy"
     PURGE = "purge"
     PRUNE = "prune"
+    SET_LIMIT = "set_limit"
+    CLEAR_LIMIT = "clear_limit"
+    DECLARE_LIMIT = "declare_limit"
 
 
 class OnFailure(StrEnum):
@@ -155,6 +162,29 @@ class LimitUse(Struct, frozen=True, array_like=True, gc=False):
 
     name: str
     key: str | None = None
+
+
+class LimitTerms(Struct, frozen=True, array_like=True, gc=False):
+    """The numbers of a limit. `places`: so many leases at a time; `rate` in `per_us`: so many grants in the long run,
+    at most `burst` at once. None: not limited in this way."""
+
+    places: int | None = None
+    rate: int | None = None
+    per_us: int | None = None
+    burst: int | None = None
+
+
+class LimitRecord(Struct, frozen=True, array_like=True, gc=False):
+    """What is on record about a limit: what code declared, and what an operator set, which comes first."""
+
+    name: str
+    declared: LimitTerms | None = None
+    declared_at: int | None = None
+    declared_by: str | None = None
+    set: LimitTerms | None = None
+    set_at: int | None = None
+    set_by: str | None = None
+    reason: str | None = None
 
 
 class ChainedJob(Struct, frozen=True, array_like=True, gc=False):

@@ -84,6 +84,15 @@ class TimeOrder(Generic[T]):
                 found.append(entry[2])
         return found
 
+    def head(self) -> tuple[int, int, T] | None:
+        """The earliest entry."""
+        queue, heap = self._queue, self._heap
+        if not heap:
+            return queue[0] if queue else None
+        if not queue or (heap[0][0], heap[0][1]) < (queue[0][0], queue[0][1]):
+            return heap[0]
+        return queue[0]
+
     def next_at(self) -> int | None:
         """When the earliest item is due."""
         fronts = [part[0][0] for part in (self._queue, self._heap) if part]

@@ -16,8 +16,9 @@ from msgspec.structs import replace
 from leasemill.kernel.bounds import check_limit
 from leasemill.kernel.command import Command
 from leasemill.kernel.filter import JOBS_LOOKED_AT, JobFilter, fitting
+from leasemill.kernel.limit_views import GetLimit, ListLimits, get_limit, list_limits
 from leasemill.kernel.model import Action, ChainedJob, Job, JobGroup, JobState, Policy, QueueMode
-from leasemill.kernel.state import Lane, Queue, State
+from leasemill.kernel.state import Lane, Queue, State, has_place
 from leasemill.kernel.unique import holder_of
 
 __all__ = [
@@ -154,7 +155,7 @@ class ListActions(Command[list[Action]], frozen=True):
 
 
 class DueIn(Command[int | None], frozen=True):
-    """In how many microseconds the next job of these queues is due; 0: now, None: none is waiting."""
+    """In how many microseconds the next job of these queues is due; 0: now, None: no job waits for a time."""
 
     queues: Sequence[str]
 
@@ -176,7 +177,7 @@ class ListGroups(Command[list[GroupView]], frozen=True):
 
 
 def check(query: Command[Any]) -> None:
-    if isinstance(query, ListJobs | ListQueues | ListLanes | ListActions | ListGroups):
+    if isinstance(query, ListJobs | ListQueues | ListLanes | ListActions | ListGroups | ListLimits | GetLimit):
         check_limit(query)
 
 
@@ -201,25 +202,28 @@ def list_jobs(state: State, query: ListJobs, _now: int) -> JobPage:
     return JobPage(tuple(_copy(job) for job in jobs), after)
 
 
-def list_queues(state: State, query: ListQueues, _now: int) -> list[QueueView]:
+def list_queues(state: State, query: ListQueues, now: int) -> list[QueueView]:
     names = nsmallest(query.limit, (name for name in state.queues if name > query.after))
-    return [_queue_view(state.queues[name]) for name in names]
+    return [_queue_view(state.queues[name], now) for name in names]
 
 
-def _queue_view(queue: Queue) -> QueueView:
+def _queue_view(queue: Queue, now: int) -> QueueView:
     return QueueView(
-        queue.name, queue.mode, queue.is_paused, queue.policy, dict(queue.counts), _next_available_at(queue)
+        queue.name, queue.mode, queue.is_paused, queue.policy, dict(queue.counts), _next_available_at(queue, now)
     )
 
 
-def _next_available_at(queue: Queue) -> int | None:
+def _next_available_at(queue: Queue, now: int) -> int | None:
+    """When the first job became or becomes claimable, but for a pause and a full queue."""
     fronts = [order.next_at() for order in queue.ready if order is not None]
+    if queue.gates is not None:
+        fronts.append(queue.gates.next_at(now))
     return min((at for at in fronts if at is not None), default=None)
 
 
 def due_in(state: State, query: DueIn, now: int) -> int | None:
     queues = [state.queues[name] for name in query.queues if name in state.queues]
-    dues = [_next_available_at(queue) for queue in queues if not queue.is_paused]
+    dues = [_next_available_at(queue, now) for queue in queues if not queue.is_paused and has_place(queue)]
     return min((max(0, at - now) for at in dues if at is not None), default=None)
 
 
@@ -310,4 +314,6 @@ ANSWERS: Final[dict[type, Callable[[State, Any, int], Any]]] = {
     ListGroups: list_groups,
     DueIn: due_in,
     GetTotals: lambda state, _query, _now: totals(state),
+    ListLimits: list_limits,
+    GetLimit: get_limit,
 }

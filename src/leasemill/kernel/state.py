@@ -9,16 +9,19 @@ from __future__ import annotations
 from collections import deque
 from typing import Final, NamedTuple
 
+from leasemill.kernel.gates import Gates, NamedLimit, Tally, by_breadth, is_claimable
 from leasemill.kernel.model import (
     ACTIONS_KEPT,
     LIVE,
     NEVER,
+    QUEUE_LIMIT,
     Action,
     Execution,
     Job,
     JobGroup,
     JobSpec,
     JobState,
+    LimitUse,
     Policy,
     QueueMode,
 )
@@ -56,9 +59,9 @@ def due_at(job: JobSpec, at: int) -> int:
 
 
 class Queue:
-    """One queue: how it is used, how it stands, and its claimable jobs by priority."""
+    """One queue: how it is used, how it stands, and its claimable jobs by priority: those under limits behind gates."""
 
-    __slots__ = ("counts", "is_paused", "mode", "name", "policy", "ready")
+    __slots__ = ("counts", "gates", "is_paused", "limit", "mode", "name", "policy", "ready")
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -67,6 +70,8 @@ class Queue:
         self.policy: Policy | None = None
         self.counts: dict[JobState, int] = dict.fromkeys(JobState, 0)
         self.ready: list[TimeOrder[Job] | None] = [None] * PRIORITIES
+        self.gates: Gates | None = None
+        self.limit: NamedLimit | None = None
 
 
 class Lane:
@@ -102,9 +107,11 @@ class State:
         "keys",
         "lanes",
         "leases",
+        "limits",
         "listing",
         "over",
         "queues",
+        "rates",
         "seq",
         "unsuccessful",
     )
@@ -121,6 +128,8 @@ class State:
         self.leases: TimeOrder[Execution] = TimeOrder(_is_live)
         self.claims: dict[str, dict[int, Execution]] = {}
         self.finished: TimeOrder[Job] = TimeOrder(_is_finished)
+        self.limits: dict[str, NamedLimit] = {}
+        self.rates: list[tuple[int, str, bool, str]] = []
         self.actions: deque[Action] = deque(maxlen=ACTIONS_KEPT)
         self.seq = 0
         self.fence = 0
@@ -135,12 +144,14 @@ class State:
         queue = self.queues.get(name)
         if queue is None:
             queue = self.queues[name] = Queue(name)
+            queue.limit = self.limits.get(QUEUE_LIMIT + name)
         return queue
 
-
-def _is_claimable(entry: tuple[int, int, Job]) -> bool:
-    job = entry[2]
-    return job.state is READY and job.seq == entry[1] and job.available_at == entry[0]
+    def limit(self, name: str) -> NamedLimit:
+        limit = self.limits.get(name)
+        if limit is None:
+            limit = self.limits[name] = NamedLimit(name)
+        return limit
 
 
 def _is_live(entry: tuple[int, int, Execution]) -> bool:
@@ -161,10 +172,16 @@ def _is_over(entry: tuple[int, int, JobGroup]) -> bool:
 
 def move(state: State, job: Job, to: JobState, at: int) -> None:
     counts = state.queues[job.spec.queue].counts
-    counts[job.state] -= 1
+    was = job.state
+    counts[was] -= 1
     counts[to] += 1
     job.state = to
     job.updated_at = at
+    if job.spec.rules is not None and job.spec.rules.limits:
+        if to is LEASED:
+            take_places(state, job)
+        elif was is LEASED:
+            _give_places_back(state, job)
 
 
 def hold(state: State, execution: Execution) -> None:
@@ -216,10 +233,16 @@ def make_ready(state: State, job: Job, at: int) -> None:
     spec = job.spec
     if spec.offset is not None:
         return  # N8: it is taken by acquire only
-    ready = state.queues[spec.queue].ready
+    queue = state.queues[spec.queue]
+    if spec.rules is not None and spec.rules.limits:
+        if queue.gates is None:
+            queue.gates = Gates()
+        queue.gates.add(_tallies(state, spec.rules.limits), job, job.available_at <= at)
+        return
+    ready = queue.ready
     order = ready[spec.priority]
     if order is None:
-        order = ready[spec.priority] = TimeOrder(_is_claimable)
+        order = ready[spec.priority] = TimeOrder(is_claimable)
     order.push(job.available_at, job.seq, job, job.available_at <= at)
 
 
@@ -227,9 +250,18 @@ def leave_ready(state: State, job: Job) -> None:
     spec = job.spec
     if spec.offset is not None or (spec.lane is not None and state.lanes[spec.queue, spec.lane].head is not job):
         return
-    order = state.queues[spec.queue].ready[spec.priority]
+    _leave_order(state, job, job.available_at)
+
+
+def _leave_order(state: State, job: Job, available_at: int) -> None:
+    spec = job.spec
+    queue = state.queues[spec.queue]
+    if spec.rules is not None and spec.rules.limits:
+        _leave_gates(state, queue, job, available_at)
+        return
+    order = queue.ready[spec.priority]
     assert order is not None
-    order.remove(job.available_at, job.seq)
+    order.remove(available_at, job.seq)
 
 
 def postpone(state: State, job: Job, available_at: int, at: int) -> None:
@@ -238,9 +270,7 @@ def postpone(state: State, job: Job, available_at: int, at: int) -> None:
     job.available_at = available_at
     if available_at == before or (spec.lane is not None and state.lanes[spec.queue, spec.lane].head is not job):
         return
-    order = state.queues[spec.queue].ready[spec.priority]
-    assert order is not None
-    order.remove(before, job.seq)
+    _leave_order(state, job, before)
     make_ready(state, job, at)
 
 
@@ -248,3 +278,50 @@ def finished_at(job: Job) -> int:
     finished_at = job.executions[-1].finished_at
     assert finished_at is not None
     return finished_at
+
+
+# Limits ----------------------------------------------------------------------------------
+
+
+def _tallies(state: State, limits: tuple[LimitUse, ...]) -> list[Tally]:
+    return [state.limit(use.name).tally(use.key) for use in by_breadth(limits)]
+
+
+def take_places(state: State, job: Job) -> None:
+    """T1: a leased job holds one place of each limit it names."""
+    assert job.spec.rules is not None
+    for use in job.spec.rules.limits:
+        state.limit(use.name).tally(use.key).hold(job.spec.id)
+
+
+def _give_places_back(state: State, job: Job) -> None:
+    assert job.spec.rules is not None
+    for use in job.spec.rules.limits:
+        tally = state.limits[use.name].tallies[use.key]
+        tally.give_back(job.spec.id)
+        drop_idle(state, tally)
+
+
+def _leave_gates(state: State, queue: Queue, job: Job, available_at: int) -> None:
+    assert queue.gates is not None and job.spec.rules is not None
+    path = _tallies(state, job.spec.rules.limits)
+    queue.gates.remove(path, job, available_at)
+    if not queue.gates.roots:
+        queue.gates = None
+    for tally in path:
+        drop_idle(state, tally)
+
+
+def has_place(queue: Queue) -> bool:
+    """Whether the queue's own limit has a place."""
+    places = None if queue.limit is None else queue.limit.terms.places
+    return places is None or queue.counts[LEASED] < places
+
+
+def drop_idle(state: State, tally: Tally) -> None:
+    """A limit and key that nobody uses costs nothing."""
+    limit = tally.limit
+    if tally.is_idle() and limit.tallies.get(tally.key) is tally:
+        del limit.tallies[tally.key]
+        if limit.is_idle():
+            del state.limits[limit.name]

@@ -16,7 +16,7 @@ from typing import Protocol, Self, TypeVar
 from leasemill.errors import Invalid
 from leasemill.kernel import commands as c
 from leasemill.kernel.bounds import BATCH_ITEMS
-from leasemill.kernel.model import Action, ChainedJob, Job, JobSpec, Policy
+from leasemill.kernel.model import Action, ChainedJob, Job, JobSpec, LimitTerms, Policy
 from leasemill.store.block import Block
 from leasemill.store.ends import Subscription
 from leasemill.store.expiries import Expiries
@@ -109,9 +109,10 @@ class Store(ABC):
         *,
         kinds: Mapping[str, Policy] | None = None,
         request_id: str | None = None,
+        slots: int | None = None,
     ) -> list[c.Lease]:
         *tokens, request = self.entropy.tokens(max(0, min(limit, BATCH_ITEMS)) + 1)
-        return self.run(c.Claim(worker, queues, limit, tokens, request_id or request, kinds or {}))
+        return self.run(c.Claim(worker, queues, limit, tokens, request_id or request, kinds or {}, slots))
 
     def start(self, reports: Sequence[c.StartReport]) -> list[c.StartOutcome]:
         return self.run(c.Start(reports))
@@ -183,6 +184,12 @@ class Store(ABC):
     def groups(self, *, open_only: bool = False, limit: int = 100, after: str = "") -> list[c.GroupView]:
         return self.run(c.ListGroups(limit, open_only, after))
 
+    def limit(self, name: str, *, key: str | None = None, limit: int = 100, after: str = "") -> c.LimitView | None:
+        return self.run(c.GetLimit(name, limit, after, key))
+
+    def limits(self, *, limit: int = 100, after: str = "") -> list[c.LimitView]:
+        return self.run(c.ListLimits(limit, after))
+
     def actions(self, *, limit: int = 100) -> list[Action]:
         return self.run(c.ListActions(limit))
 
@@ -223,6 +230,15 @@ class Store(ABC):
 
     def set_policy(self, queue: str, policy: Policy, *, by: str, reason: str) -> None:
         self.run(c.SetPolicy(queue, policy, by, reason))
+
+    def set_limit(self, name: str, terms: LimitTerms, *, by: str, reason: str) -> None:
+        self.run(c.SetLimit(name, terms, by, reason))
+
+    def clear_limit(self, name: str, *, by: str, reason: str) -> None:
+        self.run(c.ClearLimit(name, by, reason))
+
+    def declare_limits(self, limits: Mapping[str, LimitTerms], *, by: str) -> None:
+        self.run(c.DeclareLimits([c.DeclaredLimit(name, terms) for name, terms in limits.items()], by))
 
     def prune(self, before: int, *, keep: int, limit: int = 1_000) -> int:
         return self.run(c.Prune(before, keep, limit))

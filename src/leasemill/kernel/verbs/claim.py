@@ -1,18 +1,28 @@
-"""claim: a worker takes the first jobs that are due. Rules C1 to C7 and L7."""
+"""claim: a worker takes the first jobs that are due. Rules C1 to C7, L7 and T2."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
 from leasemill.errors import Invalid, QueueRefused
-from leasemill.kernel.bounds import check_batch, check_limit, check_name, check_policy, check_string, check_text
+from leasemill.kernel.bounds import (
+    BATCH_ITEMS,
+    check_batch,
+    check_limit,
+    check_name,
+    check_policy,
+    check_range,
+    check_string,
+    check_text,
+)
 from leasemill.kernel.command import Command, Decision, Do
-from leasemill.kernel.events import LeaseGranted
+from leasemill.kernel.events import AnyEvent, LeaseGranted, RateCharged
 from leasemill.kernel.fence import execution_of
+from leasemill.kernel.gates import Entry, charged
 from leasemill.kernel.grant import Lease, grant, lease
 from leasemill.kernel.model import Job, Policy, QueueMode, Terms
 from leasemill.kernel.retry import settle
-from leasemill.kernel.state import PRIORITIES, State
+from leasemill.kernel.state import PRIORITIES, Queue, State, has_place
 from leasemill.kernel.verbs import expire
 from leasemill.kernel.verbs.expire import Expire
 
@@ -20,7 +30,8 @@ __all__ = ["Claim"]
 
 
 class Claim(Command[list[Lease]], frozen=True):
-    """At most `limit` jobs of `queues` (in this order of preference); one token for each."""
+    """At most `limit` jobs of `queues` (in this order of preference); one token for each. At most `slots` of them are
+    under a limit, their own or their queue's; None: any number (T8)."""
 
     worker: str
     queues: Sequence[str]
@@ -28,6 +39,7 @@ class Claim(Command[list[Lease]], frozen=True):
     tokens: Sequence[str]
     request_id: str | None = None
     kinds: Mapping[str, Policy] = {}
+    slots: int | None = None
 
 
 def check(command: Claim) -> None:
@@ -44,6 +56,7 @@ def check(command: Claim) -> None:
         check_string("token", token)
     if command.request_id is not None:
         check_text("request id", command.request_id)
+    check_range("slots", command.slots, 0, BATCH_ITEMS)
     for kind, policy in command.kinds.items():
         check_name("kind", kind)
         check_policy(policy)
@@ -52,10 +65,19 @@ def check(command: Claim) -> None:
 def steps(state: State, command: Claim, now: int, do: Do) -> list[Lease]:
     for name in command.queues:
         _check_queue(state, name)
-    leases = do(decide(state, command, now))
+    leases = _take(state, command, now, do)
     if leases or not do(expire.decide(state, Expire(command.limit), now)):
         return leases
-    return do(decide(state, command, now))  # L7: what has expired is claimable again
+    return _take(state, command, now, do)  # L7: what has expired is claimable again
+
+
+def _take(state: State, command: Claim, now: int, do: Do) -> list[Lease]:
+    repeated = _repeated(state, command, now)
+    if repeated:
+        return repeated  # C5: the same request, the same leases
+    if any(_has_limits(state, name) for name in command.queues):
+        return _take_one_by_one(state, command, now, do)
+    return do(decide(state, command, now))
 
 
 def _check_queue(state: State, name: str) -> None:
@@ -66,9 +88,6 @@ def _check_queue(state: State, name: str) -> None:
 
 
 def decide(state: State, command: Claim, now: int) -> Decision[list[Lease]]:
-    repeated = _repeated(state, command, now)
-    if repeated:
-        return (), repeated  # C5: the same request, the same leases
     fence = state.fence
     events: list[LeaseGranted] = []
     leases: list[Lease] = []
@@ -80,7 +99,7 @@ def decide(state: State, command: Claim, now: int) -> Decision[list[Lease]]:
             break  # I2: a repeat that arrives after its leases ended does not make the old tokens good
         terms = settled.get((spec.queue, spec.kind)) if spec.policy is None else None
         if terms is None:
-            terms = settle(spec.policy, state.queues[spec.queue].policy, command.kinds.get(spec.kind))
+            terms = _settled(state, command, job)
             if spec.policy is None:
                 settled[spec.queue, spec.kind] = terms
         fence += 1
@@ -90,8 +109,13 @@ def decide(state: State, command: Claim, now: int) -> Decision[list[Lease]]:
     return tuple(events), leases
 
 
+def _settled(state: State, command: Claim, job: Job) -> Terms:
+    spec = job.spec
+    return settle(spec.policy, state.queues[spec.queue].policy, command.kinds.get(spec.kind))
+
+
 def claimable(state: State, command: Claim, now: int) -> Iterator[Job]:
-    """C1 and C2: by the caller's order of queues, then priority, then available_at, then seq."""
+    """C1 and C2: by the caller's order of queues, then priority, then available_at, then seq. Without limits."""
     left = command.limit
     for name in dict.fromkeys(command.queues):  # C7: a queue named twice gives its jobs once
         queue = state.queues.get(name)
@@ -117,3 +141,66 @@ def _repeated(state: State, command: Claim, now: int) -> list[Lease]:
         for _, execution in sorted(granted.items())  # by fence: as they were given
         if now < execution.expires_at
     ]
+
+
+# Under limits ----------------------------------------------------------------------------------------------------
+
+
+def _has_limits(state: State, name: str) -> bool:
+    queue = state.queues.get(name)
+    return queue is not None and (queue.limit is not None or queue.gates is not None)
+
+
+def _take_one_by_one(state: State, command: Claim, now: int, do: Do) -> list[Lease]:
+    """T2: every grant takes its places and its share of the rates, and the next one is decided on what is left."""
+    leases: list[Lease] = []
+    slots = command.limit if command.slots is None else command.slots
+    for name in dict.fromkeys(command.queues):
+        queue = state.queues.get(name)
+        if queue is None or queue.is_paused:
+            continue
+        for priority in range(PRIORITIES - 1, -1, -1):
+            while len(leases) < command.limit:
+                job = _next(queue, priority, now, may_be_limited=slots > 0)
+                if job is None:
+                    break
+                token = command.tokens[len(leases)]
+                if execution_of(job, token) is not None:
+                    return leases  # I2
+                leases.append(do(_grant(state, command, job, token, now)))
+                slots -= is_limited(queue, job)
+    return leases
+
+
+def _next(queue: Queue, priority: int, now: int, *, may_be_limited: bool) -> Job | None:
+    """C1 and C2: the first job of a queue and priority that is claimable."""
+    if queue.limit is not None and not (may_be_limited and has_place(queue)):
+        return None
+    order = queue.ready[priority]
+    plain: Entry | None = None if order is None else order.head()
+    entry = queue.gates.first(priority, now) if queue.gates is not None and may_be_limited else None
+    if entry is None or (plain is not None and (plain[0], plain[1]) < (entry[0], entry[1])):
+        entry = plain
+    return None if entry is None or entry[0] > now else entry[2]
+
+
+def is_limited(queue: Queue, job: Job) -> bool:
+    """T8: whether the job is under a limit, its own or its queue's."""
+    rules = job.spec.rules
+    return queue.limit is not None or (rules is not None and bool(rules.limits))
+
+
+def _grant(state: State, command: Claim, job: Job, token: str, now: int) -> Decision[Lease]:
+    terms = _settled(state, command, job)
+    event = grant(job, token, command.worker, command.request_id, state.fence + 1, terms, now)
+    return (event, *_charges(state, job, now)), lease(job, event, now)
+
+
+def _charges(state: State, job: Job, now: int) -> Iterator[AnyEvent]:
+    """T11: a grant is charged to every rate the job is under."""
+    rules = job.spec.rules
+    for use in () if rules is None else rules.limits:
+        limit = state.limits[use.name]
+        if limit.terms.rate is not None:
+            tat = limit.tally(use.key).tat
+            yield RateCharged(use.name, use.key, now, charged(limit.terms, tat, now))

@@ -30,6 +30,8 @@ READS: Final = (
     c.GetLane,
     c.ListLanes,
     c.ListActions,
+    c.ListLimits,
+    c.GetLimit,
     c.GetTotals,
     c.DueIn,
 )
