@@ -14,6 +14,7 @@ COMMANDS = {
     "db": LazyCommand("leasemill.cli.db:db", "Create, migrate and check the tables of a postgresql:// store."),
     "demo": LazyCommand("leasemill.cli.demo:demo", "See jobs survive a killed and a stopped worker."),
     "enqueue": LazyCommand("leasemill.cli.enqueue:enqueue", "Enqueue a job."),
+    "groups": LazyCommand("leasemill.cli.groups:groups", "List, show, seal, cancel and redrive groups."),
     "health": LazyCommand("leasemill.cli.health:health", "Check that workers are running; for probes."),
     "jobs": LazyCommand("leasemill.cli.jobs:jobs", "List, show, explain, cancel, redrive and purge jobs."),
     "lanes": LazyCommand("leasemill.cli.lanes:lanes", "List, show and unblock lanes."),

@@ -24,6 +24,7 @@ from leasemill.operator.wording import did_you_mean
 @click.option("--priority", type=click.IntRange(0, 9), help="From 0 to 9; higher runs first.")
 @click.option("--id", "job_id", help="The job's id; the same id with the same content again changes nothing.")
 @click.option("--lane", help="The lane it runs in.")
+@click.option("--group", help="The group it becomes a member of; it must exist and must not be sealed.")
 @app_url_option
 @json_option
 def enqueue(
@@ -35,6 +36,7 @@ def enqueue(
     priority: int | None,
     job_id: str | None,
     lane: str | None,
+    group: str | None,
     url: str | None,
     as_json: bool,
 ) -> None:
@@ -47,9 +49,11 @@ def enqueue(
     if job is None:
         known = ", ".join(sorted(loaded.jobs)) or "none"
         raise NotFound(f"{app} declares no job {kind!r}{did_you_mean(kind, loaded.jobs)} (declared: {known})")
-    handle = job.options(delay=delay, run_at=run_at, priority=priority, job_id=job_id, lane=lane).enqueue(
-        **_object(arguments)
-    )
+    chosen = job.options(delay=delay, run_at=run_at, priority=priority, job_id=job_id, lane=lane)
+    if group is None:
+        handle = chosen.enqueue(**_object(arguments))
+    else:
+        handle = loaded.groups.get(group).enqueue(chosen.call(**_object(arguments)))
     document = {"id": handle.id, "kind": kind, "queue": job.queue, "is_duplicate": handle.is_duplicate}
     emit(as_json, document, handle.id)
     loaded.close()

@@ -26,6 +26,7 @@ def filter_options(command: Command) -> Command:
         click.option("--queue", help="Jobs of this queue."),
         click.option("--kind", help="Jobs of this kind."),
         click.option("--lane", help="Jobs of this lane."),
+        click.option("--group", help="Members of this group."),
         click.option(
             "--state",
             "states",
@@ -44,6 +45,7 @@ def wanted(
     queue: str | None,
     kind: str | None,
     lane: str | None,
+    group: str | None,
     states: tuple[str, ...],
     error: str | None,
     after: datetime | None,
@@ -58,6 +60,7 @@ def wanted(
         updated_after=_instant(after),
         updated_before=_instant(before),
         error_contains=error,
+        group=group,
     )
 
 

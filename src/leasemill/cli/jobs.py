@@ -14,7 +14,8 @@ from leasemill.cli.sweep import cancel, failures, purge, redrive
 from leasemill.cli.workers import at_work
 from leasemill.errors import NotFound
 from leasemill.kernel.filter import last_error
-from leasemill.kernel.model import NEVER, Cancellation, Execution, Job, JobState, Refusal
+from leasemill.kernel.model import NEVER, Cancellation, Execution, Job, JobState, Refusal, Rules
+from leasemill.operator.absent import explain_absent
 from leasemill.operator.explain import explain
 from leasemill.operator.facts import gather
 from leasemill.operator.wording import counted
@@ -103,9 +104,9 @@ def explain_job(store: Store, job_id: str, as_json: bool) -> None:
     What it waits for, who runs it, why it ran more than once, how it ended, and what you can do.
     """
     facts = gather(store, job_id, now_us(), at_work(store.presence))
-    if facts is None:
+    found = explain_absent(store, job_id) if facts is None else explain(facts)
+    if found is None:
         raise _no_such_job(job_id)
-    found = explain(facts)
     emit(as_json, found, *found.now, *found.history, *(f"  -> {line}" for line in found.advice))
 
 
@@ -135,6 +136,7 @@ def summary(job: Job) -> dict[str, Any]:
         "queue": spec.queue,
         "kind": spec.kind,
         "lane": spec.lane,
+        "group": None if spec.rules is None else spec.rules.group,
         "priority": spec.priority,
         "payload": msgspec.Raw(spec.payload),
         "attempts": job.attempt,
@@ -176,6 +178,7 @@ def _print_job(job: Job) -> None:
         ("queue", spec.queue),
         ("kind", spec.kind),
         ("lane", spec.lane or "-"),
+        *_bonds(spec.rules),
         ("priority", str(spec.priority)),
         ("payload", spec.payload.decode()),
         ("enqueued", instant(job.created_at)),
@@ -213,6 +216,12 @@ def _print_job(job: Job) -> None:
                 for refusal in job.refusals
             ],
         )
+
+
+def _bonds(rules: Rules | None) -> list[tuple[str, str]]:
+    group = [] if rules is None or rules.group is None else [("group", rules.group)]
+    followed = [] if rules is None or not rules.chain else [("chain", ", ".join(one.kind for one in rules.chain))]
+    return group + followed
 
 
 def _execution_row(execution: Execution) -> tuple[str, ...]:

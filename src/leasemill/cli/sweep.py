@@ -33,6 +33,11 @@ PAGE: Final = 1_000
 PROGRESS_S: Final = 2.0
 STEP_S: Final = 0.1
 """How much time one paced batch covers: short, to keep the rate even."""
+NO_FILTERS: Final[dict[str, Any]] = {
+    **dict.fromkeys(("queue", "kind", "lane", "group", "error", "after", "before")),
+    "job_ids": (),
+    "states": (),
+}
 UNENDED_STATES: Final = frozenset(JobState) - ENDED_STATES
 UNITS: Final = {"s": 1.0, "min": 60.0, "h": 3600.0}
 
@@ -95,7 +100,7 @@ def cancel(store: Store, reason: str, by: str, **options: Any) -> None:
 
     is_chosen = options["named"] or options["job_ids"] or options["states"]
     among = frozenset(JobState) - {JobState.SUCCEEDED, JobState.CANCELLED} if is_chosen else UNENDED_STATES
-    _sweep(store, Act(among, run, "cancelled", repeats=frozenset({JobState.CANCELLED})), **options)
+    sweep(store, Act(among, run, "cancelled", repeats=frozenset({JobState.CANCELLED})), **options)
 
 
 @click.command()
@@ -107,14 +112,16 @@ def redrive(store: Store, reason: str, by: str, include_cancelled: bool, **optio
     They have all their retries again. JOB_ID is short for --id.
     """
     _check_cancelled(include_cancelled, options)
+    sweep(store, redriving(store, by, reason, include_cancelled=include_cancelled), **options)
 
+
+def redriving(store: Store, by: str, reason: str, *, include_cancelled: bool = False) -> Act:
     def run(where: c.JobFilter) -> tuple[str, ...]:
         done = store.redrive(where, by=by, reason=reason, limit=PAGE, include_cancelled=include_cancelled)
         return done.job_ids
 
     among = UNSUCCESSFUL_STATES if include_cancelled else REDRIVEN_STATES
-    hint = {JobState.CANCELLED: ": --include-cancelled redrives it"}
-    _sweep(store, Act(among, run, "redriven", hint), **options)
+    return Act(among, run, "redriven", {JobState.CANCELLED: ": --include-cancelled redrives it"})
 
 
 def _check_cancelled(include_cancelled: bool, options: dict[str, Any]) -> None:
@@ -136,7 +143,7 @@ def purge(store: Store, reason: str, by: str, **options: Any) -> None:
         return store.purge(where, by=by, reason=reason, limit=PAGE).job_ids
 
     hint = dict.fromkeys(UNENDED_STATES, ": cancel it first")
-    _sweep(store, Act(ENDED_STATES, run, "purged", hint), **options)
+    sweep(store, Act(ENDED_STATES, run, "purged", hint), **options)
 
 
 @click.command()
@@ -183,17 +190,17 @@ def _pages(store: Store, where: c.JobFilter, print_: str | None = None) -> Itera
         after = page.after
 
 
-def _sweep(
+def sweep(
     store: Store,
     act: Act,
     *,
-    named: tuple[str, ...],
-    print_: str | None,
-    is_all: bool,
-    limit: int | None,
-    rate: float | None,
     dry_run: bool,
     as_json: bool,
+    named: tuple[str, ...] = (),
+    print_: str | None = None,
+    is_all: bool = False,
+    limit: int | None = None,
+    rate: float | None = None,
     **filters: Any,
 ) -> None:
     ids = filters["job_ids"] = (*named, *filters["job_ids"])

@@ -24,6 +24,7 @@ from leasemill.kernel.model import (
     QueueMode,
     Verb,
 )
+from leasemill.operator.bonds import bonds
 from leasemill.operator.facts import JobFacts
 from leasemill.operator.history import cancellation, error_of, history
 from leasemill.operator.mismatch import MISMATCH, is_mismatch, mismatches
@@ -52,13 +53,18 @@ class Situation(StrEnum):
     FAILED = "failed"
     QUARANTINED = "quarantined"
     CANCELLED = "cancelled"
+    WAITS_FOR_GROUP = "not enqueued: waits for its group"
+    WAITS_FOR_CHAIN = "not enqueued: waits for the job before it"
 
 
 class Explanation(Struct, frozen=True):
-    """`now`: what holds and what comes next; `history`: how it came to this; `advice`: what an operator can do."""
+    """`now`: what holds and what comes next; `history`: how it came to this; `advice`: what an operator can do.
+
+    `state`: None if there is no such job yet.
+    """
 
     job_id: str
-    state: JobState
+    state: JobState | None
     situation: Situation
     now: list[str]
     history: list[str]
@@ -68,7 +74,8 @@ class Explanation(Struct, frozen=True):
 def explain(facts: JobFacts) -> Explanation:
     job = facts.job
     situation, now, advice = _present(facts)
-    return Explanation(job.spec.id, job.state, situation, [_headline(job), *now], list(history(facts)), advice)
+    sentences = [_headline(job), *now, *bonds(facts)]
+    return Explanation(job.spec.id, job.state, situation, sentences, list(history(facts)), advice)
 
 
 def _headline(job: Job) -> str:

@@ -7,7 +7,8 @@ from typing import Final
 
 from msgspec import Struct
 
-from leasemill.kernel.commands import LaneView, QueueView
+from leasemill.kernel.chained import end_id, then_id
+from leasemill.kernel.commands import GroupView, LaneView, QueueView
 from leasemill.kernel.model import ACTIONS_KEPT, Action, Job
 from leasemill.store.base import Store
 
@@ -22,7 +23,11 @@ class AtWork(Struct, frozen=True):
 
 
 class JobFacts(Struct, frozen=True):
-    """A job, its queue, its lane, and who acts on them. `actions`: newest first; `workers`: None if unknown."""
+    """A job, its queue, its lane, and who acts on them. `actions`: newest first; `workers`: None if unknown.
+
+    `group`: the one it is a member of; `callback_of`: the one whose end enqueued it; `before`: the job before it in its
+    chain.
+    """
 
     job: Job
     now: int
@@ -30,6 +35,9 @@ class JobFacts(Struct, frozen=True):
     lane: LaneView | None = None
     actions: Sequence[Action] = ()
     workers: Sequence[AtWork] | None = None
+    group: GroupView | None = None
+    callback_of: GroupView | None = None
+    before: Job | None = None
 
 
 def gather(store: Store, job_id: str, now: int, workers: Sequence[AtWork] | None = None) -> JobFacts | None:
@@ -38,6 +46,7 @@ def gather(store: Store, job_id: str, now: int, workers: Sequence[AtWork] | None
     if job is None:
         return None
     spec = job.spec
+    stem = stem_of(spec.id)
     return JobFacts(
         job,
         now,
@@ -45,7 +54,32 @@ def gather(store: Store, job_id: str, now: int, workers: Sequence[AtWork] | None
         None if spec.lane is None else store.lane(spec.queue, spec.lane),
         [action for action in store.actions(limit=ACTIONS_KEPT) if action.target in (spec.id, spec.queue)],
         workers,
+        None if spec.rules is None or spec.rules.group is None else store.group(spec.rules.group),
+        None if stem is None else _callback_of(store, stem, spec.id),
+        None if stem is None else _before(store, stem, spec.id),
     )
+
+
+def stem_of(job_id: str) -> str | None:
+    """The id of the job or the group that this id may follow from; None: from none, or from one that was cut."""
+    stem, _, name = job_id.rpartition("/")
+    return stem if stem and name in ("then", "end") else None
+
+
+def _callback_of(store: Store, stem: str, job_id: str) -> GroupView | None:
+    group = store.group(stem)
+    if group is None:
+        return None
+    is_callback = (group.then is not None and job_id == then_id(stem)) or (
+        group.on_end is not None and job_id == end_id(stem)
+    )
+    return group if is_callback else None
+
+
+def _before(store: Store, stem: str, job_id: str) -> Job | None:
+    job = store.job(stem) if job_id == then_id(stem) else None
+    is_chained = job is not None and job.spec.rules is not None and bool(job.spec.rules.chain)
+    return job if is_chained else None
 
 
 def all_queues(store: Store) -> Iterator[QueueView]:

@@ -1,0 +1,206 @@
+"""`leasemill groups`: list, show, seal, cancel and redrive groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import click
+
+from leasemill.cli.opening import acting_on_store, limit_option, on_store
+from leasemill.cli.output import emit, emit_table, instant, print_fields, print_json, print_table
+from leasemill.cli.sweep import NO_FILTERS, Report, redriving, sweep
+from leasemill.errors import NotFound
+from leasemill.kernel.chained import end_id, then_id
+from leasemill.kernel.commands import GroupView, JobFilter
+from leasemill.kernel.filter import last_error
+from leasemill.kernel.model import ChainedJob, JobState
+from leasemill.operator.bonds import progress
+from leasemill.operator.wording import did_you_mean
+from leasemill.store.base import Store
+
+PAGE = 1_000
+MEMBERS_SHOWN = 10
+COUNTS = ("total", "succeeded", "failed", "dead", "cancelled", "unfinished")
+IN_NEED = (JobState.FAILED, JobState.DEAD, JobState.CANCELLED, JobState.LEASED, JobState.READY)
+"""Whose members are shown, in this order: what is in the way of a success, then what is under way."""
+
+
+@click.group()
+def groups() -> None:
+    """List, show, seal, cancel and redrive groups."""
+
+
+@groups.command("list")
+@click.option("--open", "open_only", is_flag=True, help="Only groups that are not over.")
+@limit_option()
+@on_store
+def list_groups(store: Store, open_only: bool, limit: int, as_json: bool) -> None:
+    """List groups with their members by state.
+
+    A group is `open` until it is sealed, then `running`; it has `succeeded` if all members have, else it has `ended`.
+    """
+    found = list(islice(_views(store, open_only), limit + 1))
+    emit_table(
+        as_json,
+        (_document(view) for view in found[:limit]),
+        ("group", "state", *COUNTS, "created", "ended"),
+        (
+            (
+                view.id,
+                state_of(view),
+                *(f"{getattr(view, name):,}" for name in COUNTS),
+                instant(view.created_at),
+                instant(view.ended_at),
+            )
+            for view in found[:limit]
+        ),
+        f"there are more: --limit {2 * limit}" if len(found) > limit else "",
+    )
+
+
+@groups.command()
+@click.argument("group_id")
+@on_store
+def show(store: Store, group_id: str, as_json: bool) -> None:
+    """Show a group, its callbacks, and the first of its members that are unfinished or have not succeeded."""
+    view = _found(store, group_id)
+    members = {
+        state: store.jobs(JobFilter(group=group_id, states=frozenset({state})), limit=MEMBERS_SHOWN).jobs
+        for state in IN_NEED
+    }
+    callbacks = {
+        "then": _callback(store, view.then, then_id(view.id)),
+        "on_end": _callback(store, view.on_end, end_id(view.id)),
+    }
+    if as_json:
+        shown = {state.value: [job.spec.id for job in jobs] for state, jobs in members.items()}
+        print_json({**_document(view), **callbacks, "members": shown})
+        return
+    print_fields(
+        [
+            ("group", view.id),
+            ("state", state_of(view).upper()),
+            ("members", progress(view)),
+            ("created", instant(view.created_at)),
+            ("sealed", instant(view.sealed_at)),
+            ("ended", instant(view.ended_at)),
+            *((name, _callback_line(one)) for name, one in callbacks.items() if one is not None),
+            *([("parent", view.parent)] if view.parent is not None else []),
+        ]
+    )
+    rows = [
+        (job.spec.id, job.state.value, job.spec.queue, job.spec.kind, str(job.attempt), _first_line(last_error(job)))
+        for jobs in members.values()
+        for job in jobs
+    ]
+    if rows:
+        click.echo(f"\nmembers that have not succeeded (at most {MEMBERS_SHOWN} of each state)")
+        print_table(("id", "state", "queue", "kind", "attempts", "error"), rows)
+
+
+@groups.command()
+@click.argument("group_id")
+@on_store
+def seal(store: Store, group_id: str, as_json: bool) -> None:
+    """Seal a group: it takes no more members, and ends when those it has have ended.
+
+    Do it when the program that was to enqueue the rest is gone, and the rest is not needed.
+    """
+    _found(store, group_id)
+    store.seal_group(group_id)
+    view = _found(store, group_id)
+    emit(as_json, _document(view), f"group {group_id} is sealed: {progress(view)}")
+
+
+@groups.command()
+@click.argument("group_id")
+@acting_on_store
+def cancel(store: Store, group_id: str, reason: str, by: str, as_json: bool) -> None:
+    """Seal a group and cancel its members that have not ended.
+
+    Its `then` is not enqueued, unless all members had succeeded; its `on_end` is.
+    """
+    _found(store, group_id)
+    report = Report(as_json, False, "cancelled", ())
+    after: int | None = 0
+    try:
+        while after is not None:
+            done = store.cancel_group(group_id, by=by, reason=reason, limit=PAGE, after=after)
+            report.add(done.job_ids)
+            after = done.after
+    finally:
+        report.end()
+
+
+@groups.command()
+@click.argument("group_id")
+@click.option("--failed", is_flag=True, help="Only members that have FAILED, not those that are DEAD.")
+@click.option("--dry-run", is_flag=True, help="List the jobs, and change nothing.")
+@acting_on_store
+def redrive(store: Store, group_id: str, failed: bool, dry_run: bool, reason: str, by: str, as_json: bool) -> None:
+    """Make the FAILED and DEAD members of a group READY again.
+
+    When they have succeeded, the group's `then` is enqueued. Its `on_end` is enqueued once ever.
+    """
+    _found(store, group_id)
+    states = (JobState.FAILED.value,) if failed else ()
+    filters = {**NO_FILTERS, "group": group_id, "states": states}
+    sweep(store, redriving(store, by, reason), dry_run=dry_run, as_json=as_json, **filters)
+
+
+# How a group is shown -------------------------------------------------------------------------------------------
+
+
+def state_of(view: GroupView) -> str:
+    if view.sealed_at is None:
+        return "open"
+    if not view.is_over:
+        return "running"
+    return "succeeded" if view.succeeded == view.total else "ended"
+
+
+def _document(view: GroupView) -> dict[str, Any]:
+    return {
+        "id": view.id,
+        "state": state_of(view),
+        **{name: getattr(view, name) for name in COUNTS},
+        "parent": view.parent,
+        "created_at": instant(view.created_at),
+        "sealed_at": None if view.sealed_at is None else instant(view.sealed_at),
+        "ended_at": None if view.ended_at is None else instant(view.ended_at),
+    }
+
+
+def _callback(store: Store, template: ChainedJob | None, job_id: str) -> dict[str, str | None] | None:
+    if template is None:
+        return None
+    job = store.job(job_id)
+    return {"id": job_id, "kind": template.kind, "queue": template.queue, "state": None if job is None else job.state}
+
+
+def _callback_line(callback: dict[str, str | None]) -> str:
+    state = callback["state"]
+    return f"{callback['kind']}, job {callback['id']}: {'not there' if state is None else state}"
+
+
+def _views(store: Store, open_only: bool) -> Iterator[GroupView]:
+    after = ""
+    while page := store.groups(open_only=open_only, limit=PAGE, after=after):
+        yield from page
+        after = page[-1].id
+
+
+def _found(store: Store, group_id: str) -> GroupView:
+    view = store.group(group_id)
+    if view is None:
+        near = did_you_mean(group_id, (one.id for one in islice(_views(store, False), PAGE)))
+        raise NotFound(
+            f"there is no group {group_id!r}{near or ': it was never created, or retention has forgotten it'}"
+        )
+    return view
+
+
+def _first_line(error: str | None) -> str:
+    return "-" if error is None else error.partition("\n")[0][:60]

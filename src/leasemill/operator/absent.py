@@ -1,0 +1,86 @@
+"""Why a job is not there yet: the callback of a group that is not over, or a later job of a chain."""
+
+from __future__ import annotations
+
+from shlex import quote
+
+from leasemill.kernel.chained import then_id
+from leasemill.kernel.commands import GroupView
+from leasemill.kernel.model import REDRIVEN_STATES, UNSUCCESSFUL_STATES, ChainedJob, Job, JobState
+from leasemill.operator.bonds import callback_name, progress
+from leasemill.operator.explain import Explanation, Situation
+from leasemill.operator.facts import stem_of
+from leasemill.operator.wording import counted
+from leasemill.store.base import Store
+
+
+def explain_absent(store: Store, job_id: str) -> Explanation | None:
+    """What a job that does not exist waits for; None if nothing that is recorded would enqueue it."""
+    stem = stem_of(job_id)
+    if stem is None:
+        return None
+    group = store.group(stem)
+    if group is not None and (name := callback_name(job_id, group)) is not None:
+        return _callback(job_id, name, group)
+    before = _before(store, job_id)
+    return None if before is None else _chained(job_id, *before)
+
+
+# Callbacks ------------------------------------------------------------------------------------------------------
+
+
+def _callback(job_id: str, name: str, group: GroupView) -> Explanation:
+    template = group.then if name == "then" else group.on_end
+    assert template is not None
+    headline = f"{_headline(job_id, template)}: it is the `{name}` of group {group.id!r}."
+    stands = f"The group has {progress(group)}."
+    advice: list[str] = []
+    if group.sealed_at is None:
+        why = "It waits for the group to be sealed: until then more members may come."
+        advice = [f"leasemill groups seal {quote(group.id)}"]
+    elif not group.is_over:
+        why = f"It waits for {group.unfinished:,} of {counted(group.total, 'member')}."
+        advice = [f"leasemill groups show {quote(group.id)}"]
+    elif name == "then" and group.succeeded < group.total:
+        missing = group.total - group.succeeded
+        why = f"It waits for {missing:,} of {counted(group.total, 'member')} to succeed, which have ended otherwise."
+        advice = [f"leasemill groups redrive {quote(group.id)} --reason …"]
+    else:
+        why = "It was enqueued when the group ended; retention or purge has removed it."
+    return Explanation(job_id, None, Situation.WAITS_FOR_GROUP, [headline, why, stands], [], advice)
+
+
+# Chains ---------------------------------------------------------------------------------------------------------
+
+
+def _before(store: Store, job_id: str) -> tuple[Job, int] | None:
+    """The nearest job before this one in a chain, and how many places lie between."""
+    stem, places = stem_of(job_id), 1
+    while stem is not None and then_id(stem) == job_id:
+        job = store.job(stem)
+        if job is not None:
+            chain = () if job.spec.rules is None else job.spec.rules.chain
+            return (job, places) if len(chain) >= places else None
+        job_id, stem, places = stem, stem_of(stem), places + 1
+    return None
+
+
+def _chained(job_id: str, before: Job, places: int) -> Explanation:
+    assert before.spec.rules is not None
+    headline = f"{_headline(job_id, before.spec.rules.chain[places - 1])}: it is a later job of a chain."
+    where = f"job {before.spec.id!r} ({before.spec.kind})"
+    advice = [f"leasemill jobs explain {quote(before.spec.id)}"]
+    if before.state is JobState.SUCCEEDED:
+        why = f"The job before it has succeeded, {where}: it was enqueued then, and retention or purge has removed it."
+        advice = []
+    elif before.state in UNSUCCESSFUL_STATES:
+        why = f"The chain has stopped at {where}, which is {before.state.value.upper()}: a redrive continues it."
+        if before.state in REDRIVEN_STATES:
+            advice.append(f"leasemill jobs redrive --id {quote(before.spec.id)} --reason …")
+    else:
+        why = f"The chain has come to {where}, which is {before.state.value.upper()}: its success enqueues the next."
+    return Explanation(job_id, None, Situation.WAITS_FOR_CHAIN, [headline, why], [], advice)
+
+
+def _headline(job_id: str, template: ChainedJob) -> str:
+    return f"Job {job_id!r} ({template.kind}, queue {template.queue!r}) does not exist"

@@ -1,0 +1,69 @@
+"""What binds a job to others, in sentences: its group, its chain, and the group whose callback it is. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from leasemill.kernel.chained import end_id, then_id
+from leasemill.kernel.commands import GroupView
+from leasemill.kernel.model import UNSUCCESSFUL_STATES, ChainedJob, Job, JobState
+from leasemill.operator.facts import JobFacts
+from leasemill.operator.wording import counted, listed
+
+
+def bonds(facts: JobFacts) -> Iterator[str]:
+    rules = facts.job.spec.rules
+    if rules is not None and rules.group is not None:
+        yield _member(rules.group, facts.group)
+    if facts.before is not None:
+        yield f"It was enqueued by the success of {facts.before.spec.id!r}, the job before it in its chain."
+    if rules is not None and rules.chain:
+        yield _chain(facts.job, rules.chain)
+    if facts.callback_of is not None:
+        yield _callback(facts.job.spec.id, facts.callback_of)
+
+
+def _member(group_id: str, group: GroupView | None) -> str:
+    if group is None:
+        return f"It is a member of group {group_id!r}, which is no longer recorded."
+    return f"It is a member of group {group_id!r}: {progress(group)}."
+
+
+def _chain(job: Job, chain: Sequence[ChainedJob]) -> str:
+    following = listed([one.kind for one in chain])
+    if job.state is JobState.SUCCEEDED:
+        return f"In its chain it is followed by {following}; its success enqueued {then_id(job.spec.id)!r}."
+    if job.state in UNSUCCESSFUL_STATES:
+        return f"In its chain it is followed by {following}: the chain has stopped here, and a redrive continues it."
+    return f"In its chain it is followed by {following}: its success enqueues the next."
+
+
+def _callback(job_id: str, group: GroupView) -> str:
+    name = callback_name(job_id, group)
+    had = "have succeeded" if name == "then" else "had ended"
+    return f"It is the `{name}` of group {group.id!r}: all its {counted(group.total, 'member')} {had}."
+
+
+def callback_name(job_id: str, group: GroupView) -> str | None:
+    """What this id is to the group, if it asked for such a callback."""
+    if group.then is not None and job_id == then_id(group.id):
+        return "then"
+    if group.on_end is not None and job_id == end_id(group.id):
+        return "on_end"
+    return None
+
+
+def progress(group: GroupView) -> str:
+    """How a group stands, without its name."""
+    ended = [
+        f"{count:,} {state}"
+        for state, count in (
+            ("succeeded", group.succeeded),
+            ("failed", group.failed),
+            ("dead", group.dead),
+            ("cancelled", group.cancelled),
+        )
+        if count
+    ]
+    counts = f"{counted(group.total, 'member')}, {', '.join([*ended, f'{group.unfinished:,} unfinished'])}"
+    return counts if group.sealed_at is not None else f"{counts}; it is not sealed"
