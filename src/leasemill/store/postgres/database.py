@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
@@ -30,12 +30,31 @@ class Held(NamedTuple):
     no: int
     queue: str
     lane: str | None
+    causes: bool = False
+    """Its end is counted, or enqueues another job: decided by the kernel."""
 
 
 def needs_ruled_queue(job: JobSpec) -> bool:
     """Whether a process that does not know the job's rules must not be given it."""
     rules = job.rules
     return rules is not None and bool(rules.limits or rules.group is not None or rules.chain)
+
+
+def queue_uses(job: JobSpec) -> Iterator[tuple[str, bool]]:
+    """The queues that a job and those that follow it are for, and whether those must know rules."""
+    yield job.queue, needs_ruled_queue(job)
+    if job.rules is not None and job.rules.chain:
+        last = len(job.rules.chain) - 1
+        for index, chained in enumerate(job.rules.chain):
+            yield chained.queue, bool(chained.limits) or job.rules.group is not None or index < last
+
+
+def ruled(jobs: Iterable[JobSpec]) -> set[str]:
+    return {queue for job in jobs for queue, is_ruled in queue_uses(job) if is_ruled}
+
+
+def used(jobs: Iterable[JobSpec]) -> set[str]:
+    return {queue for job in jobs for queue, _ in queue_uses(job)}
 
 
 class Database:
@@ -56,6 +75,8 @@ class Database:
         self.has_arrived = False
         """Whether the last claim saw jobs that wait for their admission."""
         self.leases: dict[str, Held] = {}
+        self.insert_caused: Callable[[Sequence[JobSpec]], Generator[Any, Any, Sequence[Any]]] = _no_insert
+        """The steps that insert jobs which ends have caused, as any enqueue does: set by the store."""
         self.channel = f"leasemill_{statements.schema}"
         self.admission_key = advisory_key(f"leasemill admission {statements.schema}")
         self.retention_key = advisory_key(f"leasemill retention {statements.schema}")
@@ -72,7 +93,7 @@ class Database:
             if job.queue not in self.claim_queues:
                 return False
             if job.rules is not None and not (
-                self.has_rules and (job.queue in self.ruled_queues or not needs_ruled_queue(job))
+                self.has_rules and self.claim_queues >= used([job]) and self.ruled_queues >= ruled([job])
             ):
                 return False
         return True
@@ -83,8 +104,8 @@ class Database:
             self.claim_queues.add(job.queue)
             if job.rules is not None:
                 self.has_rules = True
-                if needs_ruled_queue(job):
-                    self.ruled_queues.add(job.queue)
+                self.claim_queues |= used([job])
+                self.ruled_queues |= ruled([job])
 
     def now(self) -> int | None:
         return None if self.clock is None else self.clock.now()
@@ -106,6 +127,10 @@ class Database:
         """A statement and its parameters."""
         statement = self.statements[name]
         return statement.text, statement.values({"now": int8(self.now()), **given})
+
+
+def _no_insert(jobs: Sequence[JobSpec]) -> Generator[Any, Any, Sequence[Any]]:
+    raise AssertionError(f"nobody inserts {len(jobs)} jobs that were caused")
 
 
 def advisory_key(text: str) -> int:

@@ -35,6 +35,7 @@ from leasemill.store.postgres.verbs import (
     enqueue,
     expire,
     extend,
+    group,
     nack,
     operate,
     release,
@@ -73,6 +74,7 @@ class PostgresStore(Store):
         self._signal = Signal()
         self._notifier = Notifier(self._database.channel, self._notify)
         self._listener = Listener(self._pool.connect, self._database, self._signal, is_enabled=self._options.listen)
+        self._database.insert_caused = lambda jobs: enqueue.inserting_caused(jobs, self._notifier.channel())
         self._threads = Threads(self._options.pool_size, "leasemill-postgres")
         self._maintenance = PostgresMaintenance(self._pool, self._database, self._options, self._wake)
         self._calls = Calls(self._pool, self._database, self._maintenance, self._signal, self._notifier)
@@ -201,6 +203,9 @@ _VERBS: Final[dict[type, Callable[[Calls, Any], Any]]] = {
     c.Cancel: operate.cancel,
     c.Redrive: operate.redrive,
     c.Purge: operate.purge,
+    c.CreateGroup: group.create,
+    c.SealGroup: group.seal,
+    c.CancelGroup: group.cancel,
     c.Pause: operate.change_queue,
     c.Resume: operate.change_queue,
     c.SetPolicy: operate.change_queue,
@@ -210,6 +215,8 @@ _VERBS: Final[dict[type, Callable[[Calls, Any], Any]]] = {
     c.ListQueues: lambda calls, it: calls.read(reading.list_queues, it),
     c.GetLane: lambda calls, it: calls.read(reading.get_lane, it),
     c.ListLanes: lambda calls, it: calls.read(reading.list_lanes, it),
+    c.GetGroup: lambda calls, it: calls.read(reading.get_group, it),
+    c.ListGroups: lambda calls, it: calls.read(reading.list_groups, it),
     c.ListActions: lambda calls, it: calls.read(reading.list_actions, it),
     c.DueIn: lambda calls, it: calls.read(reading.due_in, it),
     c.GetTotals: lambda calls, _it: calls.read(reading.totals),

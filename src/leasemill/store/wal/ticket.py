@@ -32,6 +32,8 @@ READS: Final = (
     c.ListActions,
     c.ListLimits,
     c.GetLimit,
+    c.GetGroup,
+    c.ListGroups,
     c.GetTotals,
     c.DueIn,
 )

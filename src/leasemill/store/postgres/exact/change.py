@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, cast
 
 from leasemill.kernel.model import Execution, Job, JobState, Refusal
 from leasemill.kernel.state import LaneKey, State
+from leasemill.store.postgres.exact.groups import group_row
 from leasemill.store.postgres.exact.rows import (
     execution_row,
     job_row,
@@ -23,6 +24,7 @@ from leasemill.store.postgres.exact.tables import (
     ActionRow,
     CancellationRow,
     ExecutionRow,
+    GroupRow,
     KeptRow,
     LaneRow,
     LeaseRow,
@@ -51,11 +53,14 @@ class TableRows(NamedTuple):
     refusals: dict[tuple[int, str, str], Refusal]
     lanes: dict[LaneKey, LaneRow]
     queues: dict[str, QueueRow]
+    groups: dict[str, GroupRow]
     succeeded: Counter[str]
 
 
-def table_rows(state: State, numbers: Mapping[str, int], turns: Mapping[str, int]) -> TableRows:
-    made = TableRows({}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, Counter())
+def table_rows(
+    state: State, numbers: Mapping[str, int], turns: Mapping[str, int], joined: Mapping[str, int]
+) -> TableRows:
+    made = TableRows({}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, Counter())
     for job_id, job in state.jobs.items():
         _add_job(made, state, job, numbers[job_id], turns.get(job_id))
     for (queue, key), lane in state.lanes.items():
@@ -73,6 +78,8 @@ def table_rows(state: State, numbers: Mapping[str, int], turns: Mapping[str, int
     for name, one in state.queues.items():
         use = None if one.mode is None else QueueUse(one.mode)
         made.queues[name] = QueueRow(name, one.is_paused, use, policy_numbers(one.policy))
+    for group_id, group in state.groups.items():
+        made.groups[group_id] = group_row(group, joined[group_id])
     return made
 
 
@@ -153,6 +160,7 @@ def difference(before: TableRows, after: TableRows, state: State) -> Change:
             refusal_row(refusal, key[0]) for key, refusal in after.refusals.items() if key not in before.refusals
         ],
         "lanes": _changed(before.lanes, after.lanes),
+        "groups": _changed(before.groups, after.groups),
         "tallies": [TallyRow(queue, count) for queue, count in counted.items() if count],
         "actions": [ActionRow(one.at, one.verb, one.by, one.target, one.reason) for one in state.actions],
     }

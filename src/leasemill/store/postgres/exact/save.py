@@ -17,6 +17,7 @@ from leasemill.store.postgres.exact.tables import (
     ActionRow,
     CancellationRow,
     ExecutionRow,
+    GroupRow,
     JobRow,
     KeptRow,
     LaneRow,
@@ -65,6 +66,13 @@ TABLES: Final = {
     "executions": Table(ExecutionRow, ("no", "slot")),
     "refusals": Table(RefusalRow, ("no", "token", "verb"), "on conflict do nothing"),  # counted: decided again
     "lanes": _replaced(LaneRow, ("queue", "lane")),
+    "groups": Table(
+        GroupRow,
+        ("id",),
+        "on conflict (id) do update set sealed_at = excluded.sealed_at, ended_at = excluded.ended_at, "
+        "succeeded_at = excluded.succeeded_at, total = excluded.total, succeeded = excluded.succeeded, "
+        "failed = excluded.failed, dead = excluded.dead, cancelled = excluded.cancelled, is_over = excluded.is_over",
+    ),
     "tallies": Table(TallyRow, ("queue",)),
     "actions": Table(ActionRow, ()),
 }

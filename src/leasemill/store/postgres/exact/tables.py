@@ -167,6 +167,32 @@ class LaneRow(Row, frozen=True):
     last_finished: int | None = None
 
 
+class GroupRow(Row, frozen=True):
+    """`total` is without the members that are still in group_joins."""
+
+    id: str
+    created_at: int
+    total: int
+    succeeded: int
+    failed: int
+    dead: int
+    cancelled: int
+    is_over: bool
+    sealed_at: int | None = None
+    ended_at: int | None = None
+    succeeded_at: int | None = None
+    parent: str | None = None
+    then_job: str | None = None
+    end_job: str | None = None
+
+
+class LoadedGroup(GroupRow, frozen=True):
+    joins: int = 0
+    """How many rows of group_joins it has."""
+    joined: int = 0
+    """How many members these stand for."""
+
+
 class RefusalRow(Row, frozen=True):
     no: int
     token: str

@@ -104,7 +104,7 @@ def _claimed_from(
     expired_from = database.expiry_position.from_at()
     rows = database.all(connection, "claim", {**given, **look.parameters(), "expired_from": int8(expired_from)})
     granted = [row for row in rows if row[0] is not None]
-    database.remember((row[11], Held(row[0], row[23], row[1], row[4])) for row in granted)
+    database.remember((row[11], Held(row[0], row[23], row[1], row[4], _causes(row[10]))) for row in granted)
     leases = [lease_of(row) for row in granted]
     last = rows[-1]
     if granted and last[0] is None:  # a repeat: it did not look for jobs
@@ -115,6 +115,13 @@ def _claimed_from(
     if not granted and not has_expired:
         database.expiry_position.found_none(expired_from, now)
     return Claimed(leases, has_arrived, expired_from if has_expired else None)
+
+
+def _causes(rules: str | None) -> bool:
+    if rules is None:
+        return False
+    known = rules_of(rules)
+    return known is not None and (known.group is not None or bool(known.chain))
 
 
 def lease_of(row: Row) -> c.Lease:
