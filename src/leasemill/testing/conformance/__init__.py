@@ -46,6 +46,8 @@ from leasemill.testing.conformance.reading import Reading  # noqa: E402
 from leasemill.testing.conformance.refusing import Refusing  # noqa: E402
 from leasemill.testing.conformance.regrouping import Regrouping  # noqa: E402
 from leasemill.testing.conformance.reports import Reporting  # noqa: E402
+from leasemill.testing.conformance.schedules import Scheduling  # noqa: E402
+from leasemill.testing.conformance.ticks import Ticking  # noqa: E402
 from leasemill.testing.conformance.transitions import Transitions  # noqa: E402
 from leasemill.testing.conformance.watching import Watching  # noqa: E402
 from leasemill.testing.conformance.worklease import WorkLeases  # noqa: E402
@@ -72,6 +74,8 @@ class ConformanceSuite(
     Regrouping,
     Chaining,
     Operating,
+    Scheduling,
+    Ticking,
     Reading,
     Watching,
     Ending,
