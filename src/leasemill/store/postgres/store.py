@@ -18,6 +18,7 @@ from leasemill.kernel.model import JobSpec
 from leasemill.store.base import Store, Watch
 from leasemill.store.ends import Subscription
 from leasemill.store.postgres import reading
+from leasemill.store.postgres import schedules as scheduled
 from leasemill.store.postgres.admin.migrate import require
 from leasemill.store.postgres.calls import Calls
 from leasemill.store.postgres.database import Database
@@ -39,6 +40,7 @@ from leasemill.store.postgres.verbs import (
     nack,
     operate,
     release,
+    schedules,
     start,
 )
 from leasemill.store.postgres.waking.listen import Listener
@@ -209,6 +211,17 @@ _VERBS: Final[dict[type, Callable[[Calls, Any], Any]]] = {
     c.Pause: operate.change_queue,
     c.Resume: operate.change_queue,
     c.SetPolicy: operate.change_queue,
+    c.SetSchedule: schedules.change,
+    c.RemoveSchedule: schedules.change,
+    c.PauseSchedule: schedules.change,
+    c.ResumeSchedule: schedules.change,
+    c.FireTicks: schedules.fire_ticks,
+    c.FireNow: schedules.fire_now,
+    c.Backfill: schedules.backfill,
+    c.GetSchedule: lambda calls, it: calls.read(scheduled.get_schedule, it),
+    c.ListSchedules: lambda calls, it: calls.read(scheduled.list_schedules, it),
+    c.DueSchedules: lambda calls, it: calls.read(scheduled.due_schedules, it),
+    c.NextTick: lambda calls, it: calls.read(scheduled.next_tick, it),
     c.Prune: lambda calls, it: calls.maintenance.retention.prune(it, waits=True),
     c.GetJob: lambda calls, it: calls.read(reading.get_job, it),
     c.ListJobs: lambda calls, it: calls.read(reading.list_jobs, it),

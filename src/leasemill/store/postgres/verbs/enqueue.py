@@ -62,14 +62,22 @@ def _enqueue(
     if not has_lanes and database.knows_uses(command.jobs):  # one statement, so also for members of groups
         return insert(database, connection, command.jobs, channel, are_new=are_new)
     with connection.transaction():
-        names = check_enqueue_queues(database, connection, command.jobs)
-        outcomes = insert(database, connection, command.jobs, channel, are_new=are_new)
-        use_queues(database, connection, names, command.jobs, outcomes)
-        if has_lanes:
-            admit(database, connection)
+        outcomes = enqueue_within(database, connection, command.jobs, channel, are_new=are_new)
     database.learn_uses(
         job for job, outcome in zip(command.jobs, outcomes, strict=True) if isinstance(outcome, c.Enqueued)
     )
+    return outcomes
+
+
+def enqueue_within(
+    database: Database, connection: Connection, jobs: Sequence[JobSpec], channel: str | None, *, are_new: bool = False
+) -> list[c.EnqueueOutcome]:
+    """In the transaction that is open. When it has committed, `learn_uses` of what is new."""
+    names = check_enqueue_queues(database, connection, jobs)
+    outcomes = insert(database, connection, jobs, channel, are_new=are_new)
+    use_queues(database, connection, names, jobs, outcomes)
+    if any(job.lane is not None for job in jobs):
+        admit(database, connection)
     return outcomes
 
 
