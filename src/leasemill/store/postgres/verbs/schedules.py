@@ -14,7 +14,7 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.events import AnyEvent
 from leasemill.kernel.machine import apply_all, run
 from leasemill.kernel.model import JobSpec
-from leasemill.kernel.schedule import Schedule, TickFire, hand_id, is_next, job_of_tick, plan, tick_id
+from leasemill.kernel.schedule import Schedule, TickFire, hand_id, is_next, job_of_tick, plan, queues_of, tick_id
 from leasemill.kernel.state import State
 from leasemill.kernel.verbs.ticks import decide_backfilled, decide_fired, decide_fired_by_hand, may_backfill
 from leasemill.store.postgres import reading
@@ -49,10 +49,10 @@ class _Row:
     def schedule(self) -> Schedule | None:
         return self.state.schedules.get(self._name)
 
-    def learn_queue(self, queue: str) -> None:
-        """I7: how the queue of its jobs is used."""
-        use = modes(self._database, self._connection, {queue}).get(queue)
-        self.state.queue(queue).mode = mode_of(None if use is None else QueueUse(use))
+    def learn_queues(self, queues: set[str]) -> None:
+        """I7: how the queues of its jobs are used."""
+        for name, use in modes(self._database, self._connection, queues).items():
+            self.state.queue(name).mode = mode_of(None if use is None else QueueUse(use))
 
     def save(self, events: Sequence[AnyEvent]) -> None:
         """Apply what was decided, and write it."""
@@ -96,7 +96,7 @@ def change(
                 connection.execute("select pg_advisory_xact_lock(%s)", [int8(key)])
             row = _Row(database, connection, name)
             if isinstance(command, c.SetSchedule):
-                row.learn_queue(command.schedule.call.queue)
+                row.learn_queues(queues_of(command.schedule.call))
             events, answer = run(row.state, command, row.now)
             row.write(events)
         return answer
@@ -118,10 +118,8 @@ def _fire(fire: TickFire, wall: int) -> Callable[[_Row, Database, Connection, _E
             return c.ScheduleMoved(fire.name, schedule)
         jobs = reading.read_jobs(database, connection, ids=list(schedule.open_ids)) if schedule.open_ids else []
         states = {job.spec.id: job.state for job in jobs}
-        queue = schedule.spec.call.queue
-        is_refused = (
-            queue not in database.claim_queues and modes(database, connection, {queue}).get(queue) == QueueUse.ACQUIRE
-        )
+        uses = modes(database, connection, queues_of(schedule.spec.call) - database.claim_queues)
+        is_refused = QueueUse.ACQUIRE in uses.values()
         planned = plan(schedule, fire, wall, states.get, is_refused=is_refused)
         try:
             outcomes = enqueue(planned.jobs)
