@@ -27,7 +27,6 @@ from leasemill.kernel.model import (
 from leasemill.kernel.state import State
 from leasemill.kernel.verbs.expire import expire_regardless
 from leasemill.store.base import Store
-from tests.crash.walk_schedules import ScheduleWalk
 
 QUEUES = ("q", "r")
 OFFSETS = "offsets"
@@ -68,7 +67,6 @@ class Walk:
             (2, self._pause_or_resume),
             (1, self._set_policy),
             (4, self._read),
-            (8, ScheduleWalk(source).next),
         )
 
     def next(self, state: State) -> c.Command[Any]:

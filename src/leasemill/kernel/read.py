@@ -18,16 +18,6 @@ from leasemill.kernel.command import Command
 from leasemill.kernel.filter import JOBS_LOOKED_AT, JobFilter, fitting
 from leasemill.kernel.limit_views import GetLimit, ListLimits, get_limit, list_limits
 from leasemill.kernel.model import Action, ChainedJob, Job, JobGroup, JobState, Policy, QueueMode
-from leasemill.kernel.read_schedules import (
-    DueSchedules,
-    GetSchedule,
-    ListSchedules,
-    NextTick,
-    due_schedules,
-    get_schedule,
-    list_schedules,
-    next_tick,
-)
 from leasemill.kernel.state import Lane, Queue, State, has_place
 from leasemill.kernel.unique import holder_of
 
@@ -187,18 +177,7 @@ class ListGroups(Command[list[GroupView]], frozen=True):
 
 
 def check(query: Command[Any]) -> None:
-    if isinstance(
-        query,
-        ListJobs
-        | ListQueues
-        | ListLanes
-        | ListActions
-        | ListGroups
-        | ListLimits
-        | GetLimit
-        | ListSchedules
-        | DueSchedules,
-    ):
+    if isinstance(query, ListJobs | ListQueues | ListLanes | ListActions | ListGroups | ListLimits | GetLimit):
         check_limit(query)
 
 
@@ -337,8 +316,4 @@ ANSWERS: Final[dict[type, Callable[[State, Any, int], Any]]] = {
     GetTotals: lambda state, _query, _now: totals(state),
     ListLimits: list_limits,
     GetLimit: get_limit,
-    GetSchedule: get_schedule,
-    ListSchedules: list_schedules,
-    DueSchedules: due_schedules,
-    NextTick: next_tick,
 }

@@ -1,2 +1,0 @@
--- A schedule goes; its row is locked.
-delete from {schema}.schedules where name = {name}::text
