@@ -58,15 +58,18 @@ __all__ = [
     "LeaseLost",
     "LeaseNotFound",
     "LeasemillError",
+    "Limit",
     "NoResult",
     "NotFound",
     "Outgoing",
     "QueueRefused",
+    "Rate",
     "Refused",
     "Release",
     "Retry",
     "RetryAfter",
     "SucceedStatus",
+    "Throttled",
     "TokenMismatch",
     "Transaction",
     "Unavailable",
@@ -91,8 +94,9 @@ if TYPE_CHECKING:
     from leasemill.api.handle import JobHandle
     from leasemill.api.hooks import Outgoing
     from leasemill.api.job import FixedLane, JobType
+    from leasemill.api.limits import Limit, Rate
     from leasemill.api.logs import configure_logging
-    from leasemill.api.outcomes import Fail, Release, RetryAfter
+    from leasemill.api.outcomes import Fail, Release, RetryAfter, Throttled
     from leasemill.api.policy import Retry
     from leasemill.api.worklease import AcquireStatus, FailStatus, SucceedStatus, WorkLease
     from leasemill.kernel.model import JobState
@@ -111,8 +115,9 @@ else:
         "leasemill.api.handle": ["JobHandle"],
         "leasemill.api.hooks": ["Outgoing"],
         "leasemill.api.job": ["FixedLane", "JobType"],
+        "leasemill.api.limits": ["Limit", "Rate"],
         "leasemill.api.logs": ["configure_logging"],
-        "leasemill.api.outcomes": ["Fail", "Release", "RetryAfter"],
+        "leasemill.api.outcomes": ["Fail", "Release", "RetryAfter", "Throttled"],
         "leasemill.api.policy": ["Retry"],
         "leasemill.api.worklease": ["AcquireStatus", "FailStatus", "SucceedStatus", "WorkLease"],
         "leasemill.kernel.model": ["JobState"],

@@ -21,10 +21,11 @@ from leasemill.api.group import AppGroups, GroupHandle, create_command
 from leasemill.api.handle import JobHandle
 from leasemill.api.hooks import EnqueueHook, Hooks
 from leasemill.api.job import FixedLane, JobType, LaneRule, check_priority
+from leasemill.api.limits import AnyLimit, declared_terms, limits_of
 from leasemill.api.policy import Duration, LeasePreset, OnFailureChoice, Retry, kind_policy
 from leasemill.errors import Invalid
 from leasemill.kernel.bounds import check_name
-from leasemill.kernel.model import OnFailure
+from leasemill.kernel.model import LimitTerms, OnFailure
 from leasemill.store.base import Store
 from leasemill.store.opening import open_store
 from leasemill.store.url import choose_url, hidden_password
@@ -99,6 +100,11 @@ class App:
         """What a worker runs: every declared job, by its kind and by its aliases."""
         return MappingProxyType(self._handlers)
 
+    @property
+    def limits(self) -> Mapping[str, LimitTerms]:
+        """The numbers of every declared limit, by its name: what a worker declares when it starts."""
+        return declared_terms({kind: job.limits for kind, job in self._jobs.items()})
+
     def close(self) -> None:
         """Close the store; it is opened again at the next use."""
         with self._opening:
@@ -139,6 +145,7 @@ class App:
         timeout: Duration | None = None,
         max_expirations: int | None = None,
         on_failure: OnFailureChoice | OnFailure | None = None,
+        limit: AnyLimit | Iterable[AnyLimit] | None = None,
     ) -> Declares: ...
     def job(
         self,
@@ -154,12 +161,14 @@ class App:
         timeout: Duration | None = None,
         max_expirations: int | None = None,
         on_failure: OnFailureChoice | OnFailure | None = None,
+        limit: AnyLimit | Iterable[AnyLimit] | None = None,
     ) -> Any:
         """Declare a job: `@app.job`, or `@app.job(queue=..., retry=..., ...)`.
 
         `name` is the job's kind (default: the function's name). `aliases` are kinds it had before: workers run jobs of
         those kinds too. `lane` names the parameter whose value is the lane's key; a function of parameters computes the
         key; `FixedLane(key)` is one lane for all jobs. (In `.options(lane=...)` it is the key itself.)
+        `limit`: how many may run at a time, `Limit(5)`, or start in a time, `Rate(100, per=60)`; or a list of them.
         A handler is a function, async or not. A first parameter annotated with `Context` (or called `ctx`, without an
         annotation) receives the context; the others are the job's arguments.
         """
@@ -188,6 +197,7 @@ class App:
                 policy=policy,
                 is_async=inspect.iscoroutinefunction(function),
                 hooks=self.hooks,
+                limits=limits_of(name or function.__name__, limit, arguments),
             )
             self._add(job)
             return job
@@ -203,6 +213,7 @@ class App:
                     f"kind {kind!r} is declared twice, by {_identity(known.function)} and "
                     f"{_identity(job.function)}; give one of them another name with @app.job(name=...)"
                 )
+        declared_terms({kind: one.limits for kind, one in {**self._jobs, job.kind: job}.items()})
         self._jobs[job.kind] = job
         self._handlers.update(dict.fromkeys((job.kind, *job.aliases), job))
 

@@ -270,15 +270,18 @@ class _Codec:
 
 def lane_key(kind: str, value: object) -> str | None:
     """A lane's key from the value that names it; None: no lane."""
+    return key_text(f"the lane of {kind}", value)
+
+
+def key_text(what: str, value: object) -> str | None:
+    """A key from a value; None stays None."""
     if value is None or (isinstance(value, str) and not isinstance(value, Enum)):
         return value
     if isinstance(value, Enum):
-        return lane_key(kind, value.value)
+        return key_text(what, value.value)
     if isinstance(value, int | UUID | Decimal | date) and not isinstance(value, bool):
         return str(value)
-    raise Invalid(
-        f"the lane of {kind} is {value!r}, a {type(value).__name__}; name a lane with text, a number, a UUID or a date"
-    )
+    raise Invalid(f"{what} is {value!r}, a {type(value).__name__}; use text, a number, a UUID or a date")
 
 
 def _refuse_unfit(name: str, function: Callable[..., object], signature: inspect.Signature) -> None:

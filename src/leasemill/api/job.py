@@ -13,10 +13,11 @@ from leasemill.api.arguments import PREVIOUS, Arguments, lane_key
 from leasemill.api.call import Call, HasStore, aenqueue_all, enqueue_all
 from leasemill.api.handle import JobHandle
 from leasemill.api.hooks import Hooks
+from leasemill.api.limits import KindLimits
 from leasemill.api.policy import Duration, is_whole, microseconds
 from leasemill.errors import Invalid
 from leasemill.kernel.bounds import check_headers
-from leasemill.kernel.model import JobSpec, Policy
+from leasemill.kernel.model import JobSpec, Policy, Rules
 from leasemill.store.base import Store
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ class JobType(Generic[P, R]):
     policy: Policy
     is_async: bool
     hooks: Hooks
+    limits: KindLimits | None = None
     chosen: Options = field(default_factory=Options)
 
     def __repr__(self) -> str:
@@ -102,6 +104,7 @@ class JobType(Generic[P, R]):
         lane = options.lane
         if lane is None and self.lane is not None:
             lane = lane_key(self.kind, self.lane(values))
+        limits = () if self.limits is None else self.limits.of(values)
         return JobSpec(
             job_id,
             self.queue,
@@ -112,6 +115,7 @@ class JobType(Generic[P, R]):
             options.run_at,
             options.delay_us,
             headers=self.hooks.headers(self.kind, self.queue, options.headers),
+            rules=Rules(limits=limits) if limits else None,
         )
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:

@@ -1,6 +1,6 @@
 """What a handler raises to choose its outcome, if that is neither success nor an ordinary failure.
 
-Returning is success; any other exception is a failure that is retried according to the job's policy. These three are
+Returning is success; any other exception is a failure that is retried according to the job's policy. These four are
 not errors of Leasemill and are not in its tree.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from leasemill.api.policy import Duration, microseconds
+from leasemill.kernel.verbs.limits import check_declared_name
 
 RELEASE_DELAY_S: Final = 1.0
 INVALID_RESULT: Final = "InvalidResult: "
@@ -45,3 +46,18 @@ class Release(Outcome):
     def __init__(self, delay: Duration = RELEASE_DELAY_S) -> None:
         super().__init__(f"released for {delay}")
         self.delay_us = microseconds("Release(delay)", delay)
+
+
+class Throttled(Outcome):
+    """Whoever a limit protects asked for a pause (such as a 429): nothing is granted under it for this long (T13).
+
+    The job is given back without using a retry, and is the first when the pause is over. With a limit that counts for
+    each key, the pause is for this job's key alone.
+    """
+
+    def __init__(self, limit: str, delay: Duration, reason: str = "") -> None:
+        super().__init__(reason or f"throttled under limit {limit} for {delay}")
+        check_declared_name(limit)
+        self.limit = limit
+        self.reason = reason
+        self.hold_us = microseconds("Throttled(delay)", delay)

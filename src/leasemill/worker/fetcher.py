@@ -89,7 +89,7 @@ class Fetcher:
                     continue
                 self._must_claim = False
                 had_nothing_left = runner.has_nothing_left
-                leases, sent_at = await self._claim(size)
+                leases, sent_at = await self._claim(size, runner.free_slots())
                 runner.accept(leases, sent_at)
                 if leases:
                     empty_claims = 0
@@ -121,9 +121,9 @@ class Fetcher:
                 failures += 1
                 await asyncio.sleep(backoff_s(failures, self._store.entropy.jitter()))
 
-    async def _claim(self, size: int) -> tuple[list[c.Lease], float]:
+    async def _claim(self, size: int, slots: int) -> tuple[list[c.Lease], float]:
         """The leases, and the time before they were first asked for."""
-        command, sent_at = self._new_claim(size), time.monotonic()
+        command, sent_at = self._new_claim(size, slots), time.monotonic()
         failures, fields = 0, {"worker": self._worker_id}
         while True:
             try:
@@ -137,7 +137,7 @@ class Fetcher:
                 if self._is_stopping:
                     return [], sent_at
                 if pacing.is_request_stale(sent_at, time.monotonic(), self._times.shortest_lease_s):
-                    command, sent_at = self._new_claim(size), time.monotonic()
+                    command, sent_at = self._new_claim(size, slots), time.monotonic()
                 continue
             if failures:
                 log.info("the store is available again", extra=fields)
@@ -146,13 +146,13 @@ class Fetcher:
                 self._metrics.claims_empty += 1
             return leases, sent_at
 
-    def _new_claim(self, size: int) -> c.Claim:
+    def _new_claim(self, size: int, slots: int) -> c.Claim:
         if len(self._names) > 1:
             order, self._credit = pacing.queue_order(self._queues, self._credit)
         else:
             order = self._names
         *tokens, request = self._store.entropy.tokens(size + 1)
-        return c.Claim(self._worker_id, order, size, tokens, request, self._kinds)
+        return c.Claim(self._worker_id, order, size, tokens, request, self._kinds, slots)
 
     async def _wait_for_jobs(self, watch: Watch) -> bool:
         """True if it was time that ended the wait: then something may be due."""

@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack, ExitStack
 from typing import Any, TypeAlias, assert_never
 
 from leasemill.api.logs import running
-from leasemill.api.outcomes import INVALID_RESULT, Fail, Outcome, Release, RetryAfter
+from leasemill.api.outcomes import INVALID_RESULT, Fail, Outcome, Release, RetryAfter, Throttled
 from leasemill.errors import Invalid
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND
@@ -99,6 +99,9 @@ def failure(run: Run, error: BaseException, jitter: float) -> Report:
         match error:
             case Release():
                 return c.ReleaseReport(lease.job.id, lease.token, error.delay_us)
+            case Throttled():
+                text = error_text(error)
+                return c.ReleaseReport(lease.job.id, lease.token, None, text, error.limit, error.hold_us)
             case Fail():
                 return c.NackReport(lease.job.id, lease.token, error_text(error), is_permanent=True)
             case RetryAfter():

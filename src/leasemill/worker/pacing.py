@@ -114,6 +114,11 @@ def claim_size(concurrency: int, ahead: int, active: int, queued: int, unreporte
     return 0
 
 
+def free_slots(concurrency: int, active: int, queued: int) -> int:
+    """T8: for how many jobs a slot is free at once."""
+    return max(0, concurrency - active - queued)
+
+
 def patience_s(lease_s: float) -> float:
     """How long a claimed job may wait for a slot: it is not extended while it waits."""
     return min(PATIENCE_S, lease_s * BEAT_FRACTION)

@@ -253,7 +253,8 @@ class Reporter:
     def _acked(self, run: Run, report: c.AckReport, outcome: c.Acked) -> None:
         self._metrics.succeeded += 1
         self._joblog.succeeded(run)
-        if outcome.next_in_lane is not None:
+        rules = run.lease.job.rules
+        if outcome.next_in_lane is not None or (rules is not None and rules.limits):
             self._on_claimable()
 
     def _nacked(self, run: Run, report: c.NackReport, outcome: c.Nacked) -> None:

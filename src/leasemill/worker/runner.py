@@ -98,6 +98,14 @@ class Runner:
         ahead = pacing.prefetch(self._pace, self._round_trip_s, self._most_ahead)
         return pacing.claim_size(slots.size, ahead, len(slots.active), len(slots.queued), self._unreported)
 
+    def free_slots(self) -> int:
+        slots = self._slots
+        return pacing.free_slots(slots.size, len(slots.active), len(slots.queued))
+
+    def claim_ahead(self, most: int) -> None:
+        """How many jobs may be held ahead of their slots, at most."""
+        self._most_ahead = most
+
     def _measure(self, sent_at: float) -> None:
         """How fast jobs end and how fast the store answers decide how many are held ahead."""
         now = time.monotonic()
@@ -111,7 +119,7 @@ class Runner:
         """Take over what a claim, first sent at `sent_at`, was granted."""
         self._measure(sent_at)
         queued = self._slots.queued
-        for lease in leases:
+        for lease in sorted(leases, key=_is_not_limited):  # T8: they were claimed for slots that are free
             run = Run(lease, self._jobs.get(lease.job.kind), sent_at)
             if run.job is None:
                 self._unmatched.take(run, f"no handler for kind {lease.job.kind!r}")
@@ -252,3 +260,8 @@ class Runner:
         else:
             self._slots.changed()
         self._on_room()
+
+
+def _is_not_limited(lease: c.Lease) -> bool:
+    rules = lease.job.rules
+    return rules is None or not rules.limits

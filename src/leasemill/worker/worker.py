@@ -25,7 +25,7 @@ from leasemill.kernel.model import Policy
 from leasemill.operator.wording import counted
 from leasemill.store.backoff import backoff_s
 from leasemill.store.presence import new_worker_id
-from leasemill.worker import pacing, presence
+from leasemill.worker import limits, pacing, presence
 from leasemill.worker.fetcher import Fetcher
 from leasemill.worker.heartbeat import Heartbeat
 from leasemill.worker.housekeeping import Chore, Housekeeping
@@ -77,6 +77,7 @@ class Worker:
         check_text("worker id", self.id)
         self._has_given_id = bool(worker_id)
         self._most_ahead = pacing.PREFETCH_MOST if prefetch is None else at_least("prefetch", prefetch, 0)
+        self._claims_ahead = True
         self._drains = drain
         self._handles_signals = handle_signals
         mismatch_s = seconds("mismatch timeout", mismatch_timeout)
@@ -201,7 +202,7 @@ class Worker:
             self.app.handlers,
             slots,
             metrics,
-            most_ahead=self._most_ahead,
+            most_ahead=self._most_ahead if self._claims_ahead else 0,
             reporter=self._reporter,
             heartbeat=self._heartbeat,
             stalls=self._stalls,
@@ -335,10 +336,15 @@ class Worker:
         )
 
     async def _read_policies(self) -> None:
+        """Also declares limits: both are what must be settled with the store before the first claim."""
         failures = 0
         while not self.shutdown.is_requested:
             try:
+                if terms := self.app.limits:
+                    await self._store.arun(limits.declaration(terms, self.id))
                 self._times.adopt(_policies(self.queues, await self._store.arun(c.ListQueues(QUEUES_READ))))
+                if limits.any_limited(self.queues, await self._store.arun(limits.queue_limits())):
+                    self._claims_ahead = False
                 return
             except Unavailable as error:
                 failures += 1
@@ -349,6 +355,8 @@ class Worker:
     def _reread_policies(self) -> None:
         """O4: a queue's policy may change at any time. What was given and does not fit it any more is replaced."""
         times = self._times
+        claims_ahead = not limits.any_limited(self.queues, self._store.run(limits.queue_limits()))
+        self._runner.claim_ahead(self._most_ahead if claims_ahead else 0)
         if not times.adopt(_policies(self.queues, self._store.queues(limit=QUEUES_READ))):
             return
         self._heartbeat.set_interval(times.heartbeat_s)

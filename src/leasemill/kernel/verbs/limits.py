@@ -76,14 +76,18 @@ def check_declare(command: DeclareLimits) -> None:
     check_text("who declares limits", command.by)
     check_batch(command.limits)
     for limit in command.limits:
-        check_name("limit", limit.name)
-        if limit.name.startswith(QUEUE_LIMIT):
-            raise Invalid(f"limit {limit.name!r}: names that begin with {QUEUE_LIMIT!r} are the queues' own")
+        check_declared_name(limit.name)
         check_terms(limit.name, limit.terms)
         if limit.terms == NO_TERMS:
             raise Invalid(f"limit {limit.name!r} is declared without numbers: give places or a rate")
     if len({limit.name for limit in command.limits}) < len(command.limits):
         raise Invalid("a limit is declared twice in one call: declare each name once")
+
+
+def check_declared_name(name: str) -> None:
+    check_name("limit", name)
+    if name.startswith(QUEUE_LIMIT):
+        raise Invalid(f"limit {name!r}: names that begin with {QUEUE_LIMIT!r} are the queues' own")
 
 
 def check_limit_name(name: str) -> None:
