@@ -79,6 +79,7 @@ __all__ = [
     "__version__",
     "chain",
     "configure_logging",
+    "next_ticks",
     "open_store",
 ]
 
@@ -89,6 +90,7 @@ if TYPE_CHECKING:
     from leasemill.api.chain import Chain, ChainHandle, chain
     from leasemill.api.commit import AsyncTransaction, Transaction
     from leasemill.api.context import Context
+    from leasemill.api.cron import next_ticks
     from leasemill.api.effects import ONCE_TABLE_SQL
     from leasemill.api.group import GroupHandle, GroupProgress
     from leasemill.api.handle import JobHandle
@@ -110,6 +112,7 @@ else:
         "leasemill.api.chain": ["Chain", "ChainHandle", "chain"],
         "leasemill.api.commit": ["AsyncTransaction", "Transaction"],
         "leasemill.api.context": ["Context"],
+        "leasemill.api.cron": ["next_ticks"],
         "leasemill.api.effects": ["ONCE_TABLE_SQL"],
         "leasemill.api.group": ["GroupProgress", "GroupHandle"],
         "leasemill.api.handle": ["JobHandle"],

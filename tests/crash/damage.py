@@ -231,7 +231,9 @@ class DamagedFolder:
         base = self._base()
         self.models = states_after(base, self.frames)
         self.digests = [model.boot().digest() for model in self.models]
-        self.same_boot_digest = self.models[-1].digest()
+        opened = self.models[-1].copy()
+        opened.settle(self._clock.now())
+        self.same_boot_digest = opened.digest()
 
     def _look(self) -> None:
         """Which files the manifest lists."""

@@ -27,6 +27,7 @@ from leasemill.kernel.model import (
 from leasemill.kernel.state import State
 from leasemill.kernel.verbs.expire import expire_regardless
 from leasemill.store.base import Store
+from tests.crash.walk_schedules import ScheduleWalk
 
 QUEUES = ("q", "r")
 OFFSETS = "offsets"
@@ -67,6 +68,7 @@ class Walk:
             (2, self._pause_or_resume),
             (1, self._set_policy),
             (4, self._read),
+            (8, ScheduleWalk(source).next),
         )
 
     def next(self, state: State) -> c.Command[Any]:

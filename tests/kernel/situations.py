@@ -246,7 +246,12 @@ COMMANDS: Final[dict[str, Callable[[Scene], c.Command[Any]]]] = {
     ),
 }
 
-BESIDE_JOBS: Final[frozenset[type]] = frozenset({c.CreateGroup, c.SealGroup, c.CancelGroup})
+BESIDE_JOBS: Final[frozenset[type]] = frozenset(
+    {
+        *(c.CreateGroup, c.SealGroup, c.CancelGroup, c.SetSchedule, c.RemoveSchedule, c.PauseSchedule),
+        *(c.ResumeSchedule, c.FireTicks, c.FireNow, c.Backfill),
+    }
+)
 """Commands that are not about one job; the conformance suite has what they lead to."""
 
 READINGS: Final[dict[str, Callable[[Scene], c.Command[Any]]]] = {
@@ -263,6 +268,10 @@ READINGS: Final[dict[str, Callable[[Scene], c.Command[Any]]]] = {
     "limit": lambda _: c.GetLimit(LIMIT),
     "due_in": lambda _: c.DueIn([QUEUE]),
     "totals": lambda _: c.GetTotals(),
+    "schedule": lambda _: c.GetSchedule("tidy"),
+    "schedules": lambda _: c.ListSchedules(10),
+    "due schedules": lambda _: c.DueSchedules(NOW, 10),
+    "next tick": lambda _: c.NextTick(),
 }
 
 

@@ -13,11 +13,13 @@ from leasemill.kernel.events import AnyEvent, Event
 from leasemill.kernel.image import digest
 from leasemill.kernel.machine import apply
 from leasemill.kernel.model import SECOND, ChainedJob, JobSpec, LimitTerms, LossReason, OnFailure, Policy, Terms, Verb
+from leasemill.kernel.schedule import Missed, Overlap, ScheduleSpec, Skip, SkipReason
 from leasemill.kernel.state import State
 from leasemill.testing.rules import rule
 
 POLICY = Policy(1, 2_000, 3, 4, 5, 6, OnFailure.BLOCK)
 SPEC = JobSpec("job", "queue", "kind", b'{"a": 1}', "lane", 9, 10**15, 0, POLICY, 2**62)
+SCHEDULE = ScheduleSpec("tidy", "* * * * *", "UTC", SPEC, Overlap.ONE, Missed.ALL, 1, 2)
 FULL: list[tuple[int, AnyEvent]] = [
     (1, e.JobEnqueued(SPEC, 10**15)),
     (2, e.LeaseGranted("job", 1, 2, "token", "worker", "request", 10**15, 2**63 - 1, Terms())),
@@ -47,6 +49,13 @@ FULL: list[tuple[int, AnyEvent]] = [
     (37, e.LimitDeclared("api", 5, "worker", "declared in code", LimitTerms(3))),
     (38, e.RateCharged("api", "key", 5, 7)),
     (39, e.RateHeld("api", None, 5, 7)),
+    (19, e.ScheduleSet(SCHEDULE, 2, 10**15, 5, "ada", "why", 6)),
+    (20, e.ScheduleRemoved("tidy", 5, "ada", "why")),
+    (21, e.SchedulePaused("tidy", 5, "ada", "why")),
+    (22, e.ScheduleResumed("tidy", 10**15, 5, "ada", "why", (Skip(4, SkipReason.PAUSED),), 3)),
+    (23, e.ScheduleFired("tidy", 4, 6, 5, ("cron/tidy/a",), ("b",), (Skip(3, SkipReason.OVERLAP, "b"),), 3)),
+    (24, e.ScheduleFiredByHand("tidy", 5, "ada", "why", "cron/tidy/a")),
+    (25, e.ScheduleBackfilled("tidy", 5, "ada", "why", ("cron/tidy/a",))),
 ]
 by_name = pytest.mark.parametrize(("number", "event"), FULL, ids=lambda value: type(value).__name__)
 
@@ -145,6 +154,25 @@ def test_an_event_that_cannot_follow_is_refused_as_a_broken_log(before: list[Any
     with pytest.raises(Broken, match=f"{type(event).__name__} for job .* does not follow"):
         apply(state, event)
     assert digest(state) == digested
+
+
+NEEDS_A_SCHEDULE = [(number, event) for number, event in FULL if number in range(20, 26)]
+
+
+@pytest.mark.parametrize(("number", "event"), NEEDS_A_SCHEDULE, ids=lambda value: type(value).__name__)
+def test_an_event_of_a_schedule_that_is_not_there_is_a_broken_log(number: int, event: AnyEvent) -> None:
+    with pytest.raises(Broken, match="no such schedule"):
+        apply(State(), event)
+
+
+@rule("P3")
+def test_a_next_tick_that_does_not_rise_is_a_broken_log() -> None:
+    state = State()
+    apply(state, e.ScheduleSet(SCHEDULE, 1, 6, 5, "ada", "why", 5))
+    before = digest(state)
+    with pytest.raises(Broken, match="does not rise"):
+        apply(state, e.ScheduleFired("tidy", 4, 6, 5, (), (), (), 0))
+    assert digest(state) == before
 
 
 @rule("N1")

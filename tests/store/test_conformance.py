@@ -8,12 +8,12 @@ import pytest
 
 from leasemill.store.memory import MemoryStore
 from leasemill.testing.conformance import ConformanceSuite, Harness, KeptHarness
-from leasemill.testing.conformance.chaining import Chaining
-from leasemill.testing.conformance.grouping import Grouping
-from leasemill.testing.conformance.regrouping import Regrouping
+from leasemill.testing.conformance.limit_numbers import LimitNumbers
+from leasemill.testing.conformance.limiting import Limiting
+from leasemill.testing.conformance.rating import Rating
 
 
-class TestMemory(Grouping, Regrouping, Chaining, ConformanceSuite):
+class TestMemory(Limiting, LimitNumbers, Rating, ConformanceSuite):
     @pytest.fixture
     def harness(self) -> Iterator[Harness]:
         harness = KeptHarness(MemoryStore)

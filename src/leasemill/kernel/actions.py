@@ -5,17 +5,6 @@ from __future__ import annotations
 from typing import Final, Protocol
 
 from leasemill.kernel.bounds import check_text
-from leasemill.kernel.events import (
-    JobCancelled,
-    JobPurged,
-    JobRedriven,
-    LimitCleared,
-    LimitDeclared,
-    LimitSet,
-    QueuePaused,
-    QueuePolicySet,
-    QueueResumed,
-)
 from leasemill.kernel.model import Action, Verb
 from leasemill.kernel.state import State
 
@@ -29,23 +18,15 @@ class _Signed(Protocol):
     def reason(self) -> str: ...
 
 
+class _Recorded(_Signed, Protocol):
+    @property
+    def at(self) -> int: ...
+
+
 def check_operator(command: _Signed) -> None:
     check_text("the operator's name", command.by)
     check_text("the reason", command.reason, REASON_LENGTH)
 
 
-def record(
-    state: State,
-    verb: Verb,
-    target: str,
-    event: JobCancelled
-    | JobRedriven
-    | JobPurged
-    | QueuePaused
-    | QueueResumed
-    | QueuePolicySet
-    | LimitSet
-    | LimitCleared
-    | LimitDeclared,
-) -> None:
+def record(state: State, verb: Verb, target: str, event: _Recorded) -> None:
     state.actions.append(Action(event.at, verb, event.by, target, event.reason))

@@ -30,6 +30,8 @@ HEADERS: Final = 32
 HEADERS_LENGTH: Final = 4_096
 LIMITS: Final = 4
 CHAINED: Final = 100
+CHAIN_BYTES: Final = 128 * 1024
+"""Of the jobs that follow one: each end in a chain writes the rest of it again."""
 
 _json_decode = msgspec.json.Decoder().decode
 
@@ -136,8 +138,8 @@ def check_rules(rules: Rules) -> None:
         check_text("group", rules.group)
     if len(rules.chain) > CHAINED:
         raise Invalid(f"{len(rules.chain)} jobs in a chain; at most {CHAINED} may follow one")
-    if sum(len(chained.payload) for chained in rules.chain) > PAYLOAD_BYTES:
-        raise Invalid(f"the payloads of a chain have more than {PAYLOAD_BYTES:,} bytes: pass references")
+    if sum(len(chained.payload) for chained in rules.chain) > CHAIN_BYTES:
+        raise Invalid(f"the payloads of a chain have more than {CHAIN_BYTES:,} bytes: pass references")
     for chained in rules.chain:
         if chained.result_name is not None:
             check_text("result_name", chained.result_name)

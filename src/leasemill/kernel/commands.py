@@ -14,6 +14,7 @@ from leasemill.kernel.grant import *
 from leasemill.kernel.lanes import *
 from leasemill.kernel.limit_views import *
 from leasemill.kernel.read import *
+from leasemill.kernel.read_schedules import *
 from leasemill.kernel.verbs.ack import *
 from leasemill.kernel.verbs.acquire import *
 from leasemill.kernel.verbs.cancel import *
@@ -29,4 +30,6 @@ from leasemill.kernel.verbs.purge import *
 from leasemill.kernel.verbs.queues import *
 from leasemill.kernel.verbs.redrive import *
 from leasemill.kernel.verbs.release import *
+from leasemill.kernel.verbs.schedules import *
 from leasemill.kernel.verbs.start import *
+from leasemill.kernel.verbs.ticks import *

@@ -9,6 +9,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from leasemill.kernel.model import ChainedJob, JobSpec, LimitTerms, LossReason, Policy, Terms, Verb
+from leasemill.kernel.schedule import ScheduleSpec, Skip
 
 
 class Event(Struct, frozen=True, array_like=True, gc=False):
@@ -263,6 +264,74 @@ class RateHeld(Event, frozen=True, tag=39):
     tat: int
 
 
+class ScheduleSet(Event, frozen=True, tag=19):
+    """A schedule is there, or has other content. `wall`: when it was set, by the clock its ticks are asked of."""
+
+    schedule: ScheduleSpec
+    revision: int
+    next_at: int
+    at: int
+    by: str
+    reason: str
+    wall: int
+
+
+class ScheduleRemoved(Event, frozen=True, tag=20):
+    name: str
+    at: int
+    by: str
+    reason: str
+
+
+class SchedulePaused(Event, frozen=True, tag=21):
+    name: str
+    at: int
+    by: str
+    reason: str
+
+
+class ScheduleResumed(Event, frozen=True, tag=22):
+    """Ticks that went by meanwhile are skipped: the latest of them, and how many were before those."""
+
+    name: str
+    next_at: int
+    at: int
+    by: str
+    reason: str
+    skips: tuple[Skip, ...]
+    passed: int
+
+
+class ScheduleFired(Event, frozen=True, tag=23):
+    """The ticks up to `tick_at` are decided on. Its jobs were enqueued by the events before it; `open_ids`: the earlier
+    ones that have not ended; `passed`: ticks that were missed and are not among `skips`."""
+
+    name: str
+    tick_at: int
+    next_at: int
+    at: int
+    job_ids: tuple[str, ...]
+    open_ids: tuple[str, ...]
+    skips: tuple[Skip, ...]
+    passed: int
+
+
+class ScheduleFiredByHand(Event, frozen=True, tag=24):
+    name: str
+    at: int
+    by: str
+    reason: str
+    job_id: str
+
+
+class ScheduleBackfilled(Event, frozen=True, tag=25):
+    name: str
+    at: int
+    by: str
+    reason: str
+    job_ids: tuple[str, ...]
+
+
 AnyEvent = (
     JobEnqueued
     | LeaseGranted
@@ -292,4 +361,11 @@ AnyEvent = (
     | LimitDeclared
     | RateCharged
     | RateHeld
+    | ScheduleSet
+    | ScheduleRemoved
+    | SchedulePaused
+    | ScheduleResumed
+    | ScheduleFired
+    | ScheduleFiredByHand
+    | ScheduleBackfilled
 )

@@ -15,10 +15,14 @@ from leasemill.kernel.state import SUCCEEDED, State
 def check_group(state: State, group_id: str) -> None:
     """B1, B3: refuses new members of a group that is unknown or sealed."""
     group = state.groups.get(group_id)
-    if group is None:
-        raise GroupRefused(f"group {group_id!r} is not known: create it before its members")
-    if group.sealed_at is not None:
-        raise GroupRefused(f"group {group_id!r} is sealed: only its own members may still add members")
+    if group is None or group.sealed_at is not None:
+        raise refusal(group_id, is_known=group is not None)
+
+
+def refusal(group_id: str, *, is_known: bool) -> GroupRefused:
+    if is_known:
+        return GroupRefused(f"group {group_id!r} is sealed: only its own members may still add members")
+    return GroupRefused(f"group {group_id!r} is not known: create it before its members")
 
 
 def finished(group: JobGroup) -> bool:

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from leasemill.kernel.lanes import enter_lane
 from leasemill.kernel.model import Action, Job, JobGroup, LimitRecord, Policy, QueueMode
 from leasemill.kernel.ranges import Ranges
+from leasemill.kernel.schedule import Schedule
 from leasemill.kernel.state import (
     CANCELLED,
     LEASED,
@@ -74,6 +75,7 @@ class Image(Struct, frozen=True, array_like=True):
     keys: tuple[KeyImage, ...] = ()
     limits: tuple[LimitRecord, ...] = ()
     rates: tuple[RateImage, ...] = ()
+    schedules: tuple[Schedule, ...] = ()
 
 
 def image(state: State) -> Image:
@@ -101,6 +103,7 @@ def image(state: State) -> Image:
             for tally in sorted(limit.tallies.values(), key=lambda tally: (tally.key is not None, tally.key or ""))
             if tally.tat
         ),
+        tuple(schedule for _, schedule in sorted(state.schedules.items())),
     )
 
 
@@ -128,6 +131,8 @@ def restore(image: Image, jobs: Iterable[Job]) -> State:
     for one in image.queues:
         queue = state.queue(one.name)
         queue.mode, queue.is_paused, queue.policy = one.mode, one.is_paused, one.policy
+    for schedule in image.schedules:
+        state.schedules[schedule.spec.name] = replace(schedule)
     for lane_image in image.lanes:
         lane = state.lanes[lane_image.queue, lane_image.lane] = Lane()
         lane.finished = Ranges(lane_image.finished) if lane_image.finished else None

@@ -19,7 +19,8 @@ from leasemill.kernel.model import (
     QueueMode,
     derived_state,
 )
-from leasemill.kernel.state import Lane, LaneKey, State
+from leasemill.kernel.schedule import OPEN_KEPT, SKIPS_KEPT
+from leasemill.kernel.state import PLAIN_FORMAT, Lane, LaneKey, State
 from leasemill.kernel.unique import follows, kept_until, taker_of, unique_of
 
 
@@ -35,6 +36,7 @@ def violations(state: State) -> list[str]:
         *_of_groups(state),
         *_of_keys(state),
         *violations_of_limits(state),
+        *_of_schedules(state),
     ]
 
 
@@ -230,6 +232,23 @@ def _of_orders(state: State) -> Iterator[str]:
     )
     if [job.spec.id for job in state.finished.first(len(state.jobs) + 1, NEVER)] != [job.spec.id for job in succeeded]:
         yield "retention would forget the successes in another order than the contract's"
+
+
+def _of_schedules(state: State) -> Iterator[str]:
+    for name, schedule in state.schedules.items():
+        if schedule.spec.name != name:
+            yield f"schedule {name} is not found by its name"
+        if schedule.last_at is not None and schedule.next_at <= schedule.last_at:
+            yield f"schedule {name} would decide on tick {schedule.next_at} again"
+        if len(schedule.skips) > SKIPS_KEPT or len(schedule.open_ids) > OPEN_KEPT:
+            yield f"schedule {name} keeps more than its latest ticks"
+        kept = Counter(skip.reason for skip in schedule.skips)
+        if any(schedule.skipped.get(reason, 0) < count for reason, count in kept.items()):
+            yield f"schedule {name} counts fewer skipped ticks than it keeps"
+        if not {job_id.split("/")[1] for job_id in schedule.open_ids} <= {name}:
+            yield f"schedule {name} waits for jobs that are not its own"
+    if state.schedules and state.format == PLAIN_FORMAT:
+        yield "there are schedules, and the format does not say so"
 
 
 def _awaits_claim(state: State, job: Job, queue: str, priority: int) -> bool:

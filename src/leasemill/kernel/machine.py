@@ -32,7 +32,9 @@ from leasemill.kernel.verbs import (
     queues,
     redrive,
     release,
+    schedules,
     start,
+    ticks,
 )
 
 AnswerT = TypeVar("AnswerT")
@@ -139,6 +141,13 @@ VERBS: Final[dict[type, VerbRules]] = {
     c.SetLimit: VerbRules(limits.check_set, _once(limits.decide_set)),
     c.ClearLimit: VerbRules(limits.check_clear, _once(limits.decide_clear)),
     c.DeclareLimits: VerbRules(limits.check_declare, _once(limits.decide_declare)),
+    c.SetSchedule: VerbRules(schedules.check_set, _once(schedules.decide_set)),
+    c.RemoveSchedule: VerbRules(schedules.check_named, _once(schedules.decide_remove)),
+    c.PauseSchedule: VerbRules(schedules.check_named, _once(schedules.decide_pause)),
+    c.ResumeSchedule: VerbRules(schedules.check_resume, _once(schedules.decide_resume)),
+    c.FireTicks: VerbRules(ticks.check_fires, _steps(ticks.fire_steps)),
+    c.FireNow: VerbRules(ticks.check_fire_now, _steps(ticks.fire_now_steps)),
+    c.Backfill: VerbRules(ticks.check_backfill, _steps(ticks.backfill_steps)),
 }
 
 APPLIERS: Final[dict[type, Callable[[State, Any], None]]] = {
@@ -170,6 +179,13 @@ APPLIERS: Final[dict[type, Callable[[State, Any], None]]] = {
     e.LimitDeclared: limits.apply_declared,
     e.RateCharged: limits.apply_charged,
     e.RateHeld: limits.apply_charged,
+    e.ScheduleSet: schedules.apply_set,
+    e.ScheduleRemoved: schedules.apply_removed,
+    e.SchedulePaused: schedules.apply_paused,
+    e.ScheduleResumed: schedules.apply_resumed,
+    e.ScheduleFired: ticks.apply_fired,
+    e.ScheduleFiredByHand: ticks.apply_fired_by_hand,
+    e.ScheduleBackfilled: ticks.apply_backfilled,
 }
 
 

@@ -84,6 +84,12 @@ class Verb(StrEnum):
     SET_LIMIT = "set_limit"
     CLEAR_LIMIT = "clear_limit"
     DECLARE_LIMIT = "declare_limit"
+    SET_SCHEDULE = "set_schedule"
+    REMOVE_SCHEDULE = "remove_schedule"
+    PAUSE_SCHEDULE = "pause_schedule"
+    RESUME_SCHEDULE = "resume_schedule"
+    FIRE = "fire"
+    BACKFILL = "backfill"
 
 
 class OnFailure(StrEnum):

@@ -18,6 +18,16 @@ from leasemill.kernel.command import Command
 from leasemill.kernel.filter import JOBS_LOOKED_AT, JobFilter, fitting
 from leasemill.kernel.limit_views import GetLimit, ListLimits, get_limit, list_limits
 from leasemill.kernel.model import Action, ChainedJob, Job, JobGroup, JobState, Policy, QueueMode
+from leasemill.kernel.read_schedules import (
+    DueSchedules,
+    GetSchedule,
+    ListSchedules,
+    NextTick,
+    due_schedules,
+    get_schedule,
+    list_schedules,
+    next_tick,
+)
 from leasemill.kernel.state import Lane, Queue, State, has_place
 from leasemill.kernel.unique import holder_of
 
@@ -177,7 +187,18 @@ class ListGroups(Command[list[GroupView]], frozen=True):
 
 
 def check(query: Command[Any]) -> None:
-    if isinstance(query, ListJobs | ListQueues | ListLanes | ListActions | ListGroups | ListLimits | GetLimit):
+    if isinstance(
+        query,
+        ListJobs
+        | ListQueues
+        | ListLanes
+        | ListActions
+        | ListGroups
+        | ListLimits
+        | GetLimit
+        | ListSchedules
+        | DueSchedules,
+    ):
         check_limit(query)
 
 
@@ -316,4 +337,8 @@ ANSWERS: Final[dict[type, Callable[[State, Any, int], Any]]] = {
     GetTotals: lambda state, _query, _now: totals(state),
     ListLimits: list_limits,
     GetLimit: get_limit,
+    GetSchedule: get_schedule,
+    ListSchedules: list_schedules,
+    DueSchedules: due_schedules,
+    NextTick: next_tick,
 }

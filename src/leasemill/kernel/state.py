@@ -1,7 +1,8 @@
 """What the kernel knows: jobs, queues, lanes, and the indexes that make every step short.
 
-Everything but jobs, queues, lanes' offset ranges, groups, keys that are kept and the two counters is derived and can be
-rebuilt from them (`kernel.image`). The functions here keep the indexes in step; only the applying of events calls them.
+Everything but jobs, queues, lanes' offset ranges, groups, keys that are kept, schedules and the two counters is derived
+and can be rebuilt from them (`kernel.image`). The functions here keep the indexes in step; only the applying of events
+calls them.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from leasemill.kernel.model import (
 )
 from leasemill.kernel.order import SequenceOrder, TimeOrder
 from leasemill.kernel.ranges import Ranges
+from leasemill.kernel.schedule import Schedule
 
 READY: Final = JobState.READY
 LEASED: Final = JobState.LEASED
@@ -112,6 +114,7 @@ class State:
         "over",
         "queues",
         "rates",
+        "schedules",
         "seq",
         "unsuccessful",
     )
@@ -131,6 +134,7 @@ class State:
         self.limits: dict[str, NamedLimit] = {}
         self.rates: list[tuple[int, str, bool, str]] = []
         self.actions: deque[Action] = deque(maxlen=ACTIONS_KEPT)
+        self.schedules: dict[str, Schedule] = {}
         self.seq = 0
         self.fence = 0
         self.format = PLAIN_FORMAT

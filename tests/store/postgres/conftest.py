@@ -19,7 +19,7 @@ from leasemill.testing.postgres import PostgresServer
 TABLES = (
     *("queues", "jobs", "ready", "leases", "executions", "kept", "marks", "arrivals", "waiting", "lanes"),
     *("requests", "finished", "refusals", "actions", "tallies", "workers", "waiters", "watermarks"),
-    *("limits", "limit_queues", "rates", "places", "parked", "lines", "gates"),
+    *("groups", "group_joins", "schedules"),
 )
 
 

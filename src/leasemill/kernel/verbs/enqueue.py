@@ -29,6 +29,7 @@ from leasemill.kernel.events import JobEnqueued
 from leasemill.kernel.groups import check_group, member_added
 from leasemill.kernel.lanes import join_lane
 from leasemill.kernel.model import Job, JobSpec, QueueMode, Rules, UniqueKey
+from leasemill.kernel.schedule import RESERVED
 from leasemill.kernel.state import READY, RULES_FORMAT, State, due_at, make_ready
 from leasemill.kernel.unique import check_unique, holder_of, is_replaced, replacement, take
 
@@ -77,6 +78,10 @@ def check(command: Enqueue) -> None:
         raise Invalid(f"the payloads of one call have more than {BATCH_BYTES:,} bytes: send several calls")
     for job in command.jobs:
         check_job(job)
+        if job.id.startswith(RESERVED):
+            raise Invalid(
+                f"job id {job.id!r} begins with {RESERVED!r}, as those of schedules' jobs do: use another"
+            )  # P4
         if job.offset is not None:
             raise Invalid(f"job {job.id!r} has an offset; jobs with offsets come by acquire")
 

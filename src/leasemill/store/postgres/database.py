@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
@@ -30,8 +30,8 @@ class Held(NamedTuple):
     no: int
     queue: str
     lane: str | None
-    limits: tuple[str, ...] = ()
-    """The names of the limits of which it holds a place."""
+    causes: bool = False
+    """Its end is counted, or enqueues another job: decided by the kernel."""
 
 
 def needs_ruled_queue(job: JobSpec) -> bool:
@@ -40,14 +40,21 @@ def needs_ruled_queue(job: JobSpec) -> bool:
     return rules is not None and bool(rules.limits or rules.group is not None or rules.chain)
 
 
-def limits_named(jobs: Iterable[JobSpec]) -> set[tuple[str, str]]:
-    """Queues with the names of limits that these jobs, and those that follow them, are under."""
-    named: set[tuple[str, str]] = set()
-    for job in jobs:
-        if job.rules is not None:
-            named.update((job.queue, limit.name) for limit in job.rules.limits)
-            named.update((one.queue, limit.name) for one in job.rules.chain for limit in one.limits)
-    return named
+def queue_uses(job: JobSpec) -> Iterator[tuple[str, bool]]:
+    """The queues that a job and those that follow it are for, and whether those must know rules."""
+    yield job.queue, needs_ruled_queue(job)
+    if job.rules is not None and job.rules.chain:
+        last = len(job.rules.chain) - 1
+        for index, chained in enumerate(job.rules.chain):
+            yield chained.queue, bool(chained.limits) or job.rules.group is not None or index < last
+
+
+def ruled(jobs: Iterable[JobSpec]) -> set[str]:
+    return {queue for job in jobs for queue, is_ruled in queue_uses(job) if is_ruled}
+
+
+def used(jobs: Iterable[JobSpec]) -> set[str]:
+    return {queue for job in jobs for queue, _ in queue_uses(job)}
 
 
 class Database:
@@ -63,16 +70,13 @@ class Database:
         """Queues known to be used with enqueue and claim."""
         self.ruled_queues: set[str] = set()
         """Those of them whose jobs are known to have limits, groups or chains."""
-        self.limited_queues: set[str] = set()
-        """Queues known to be claimed under limits."""
-        self.limits_named: set[tuple[str, str]] = set()
-        """Queues with the names of limits that are known to be on record for them."""
-        self._limit_names: dict[tuple[str, ...], list[str]] = {}
         self.has_rules = False
         """Whether it is on record that rules are in use."""
         self.has_arrived = False
         """Whether the last claim saw jobs that wait for their admission."""
         self.leases: dict[str, Held] = {}
+        self.insert_caused: Callable[[Sequence[JobSpec]], Generator[Any, Any, Sequence[Any]]] = _no_insert
+        """The steps that insert jobs which ends have caused, as any enqueue does: set by the store."""
         self.channel = f"leasemill_{statements.schema}"
         self.admission_key = advisory_key(f"leasemill admission {statements.schema}")
         self.retention_key = advisory_key(f"leasemill retention {statements.schema}")
@@ -89,9 +93,7 @@ class Database:
             if job.queue not in self.claim_queues:
                 return False
             if job.rules is not None and not (
-                self.has_rules
-                and (job.queue in self.ruled_queues or not needs_ruled_queue(job))
-                and self.limits_named.issuperset(limits_named([job]))
+                self.has_rules and self.claim_queues >= used([job]) and self.ruled_queues >= ruled([job])
             ):
                 return False
         return True
@@ -102,18 +104,8 @@ class Database:
             self.claim_queues.add(job.queue)
             if job.rules is not None:
                 self.has_rules = True
-                if needs_ruled_queue(job):
-                    self.ruled_queues.add(job.queue)
-                named = limits_named([job])
-                self.limits_named |= named
-                self.limited_queues.update(queue for queue, _ in named)
-
-    def limit_names(self, queues: Sequence[str]) -> list[str]:
-        """The names of limits that a claim of these queues locks, as far as is known."""
-        return self._limit_names.get(tuple(queues), [])
-
-    def learn_limit_names(self, queues: Sequence[str], names: Iterable[str]) -> None:
-        self._limit_names[tuple(queues)] = sorted(names)
+                self.claim_queues |= used([job])
+                self.ruled_queues |= ruled([job])
 
     def now(self) -> int | None:
         return None if self.clock is None else self.clock.now()
@@ -135,6 +127,10 @@ class Database:
         """A statement and its parameters."""
         statement = self.statements[name]
         return statement.text, statement.values({"now": int8(self.now()), **given})
+
+
+def _no_insert(jobs: Sequence[JobSpec]) -> Generator[Any, Any, Sequence[Any]]:
+    raise AssertionError(f"nobody inserts {len(jobs)} jobs that were caused")
 
 
 def advisory_key(text: str) -> int:

@@ -7,17 +7,19 @@ import msgspec
 from leasemill.kernel import commands as c
 from leasemill.kernel.filter import JOBS_LOOKED_AT, fits, is_further
 from leasemill.kernel.model import UNSUCCESSFUL_STATES, Action, Job, JobState, Verb
+from leasemill.kernel.read import group_view
 from leasemill.store.postgres.database import Database
+from leasemill.store.postgres.exact.groups import group_of
 from leasemill.store.postgres.exact.rows import jobs_of
-from leasemill.store.postgres.exact.tables import QueueUse, Read
+from leasemill.store.postgres.exact.tables import LoadedGroup, QueueUse, Read
 from leasemill.store.postgres.exact.values import mode_of, policy_of, ranges_of
-from leasemill.store.postgres.limits.look import may_grant
 from leasemill.store.postgres.wire.arrays import int8, int8s, texts
 from leasemill.store.postgres.wire.connections import Connection, Row
 
 LOOKED_AT_ONCE = 1_000
 MOST_INT8 = 2**63 - 1
 _read = msgspec.json.Decoder(Read).decode
+_groups = msgspec.json.Decoder(list[LoadedGroup]).decode
 STATES = (JobState.READY, JobState.LEASED, JobState.SUCCEEDED, JobState.FAILED, JobState.DEAD, JobState.CANCELLED)
 
 
@@ -70,6 +72,8 @@ def fitting(
         return found, None
     narrowed = states if wanted.states is None else wanted.states
     statement = "candidates_kept" if narrowed is not None and narrowed <= UNSUCCESSFUL_STATES else "candidates"
+    if wanted.group is not None and statement == "candidates" and not newest_first:
+        statement = "candidates_of_group"
     if newest_first:
         statement += "_newest_first"
         after = after or MOST_INT8
@@ -80,6 +84,7 @@ def fitting(
             "queue": wanted.queue,
             "kind": wanted.kind,
             "lane": wanted.lane,
+            "group_id": wanted.group,
         }
         rows = database.all(connection, statement, given)
         may_fit = read_jobs(database, connection, nos=[no for no, _, may_fit in rows if may_fit])
@@ -116,12 +121,7 @@ def _queue_view(row: Row) -> c.QueueView:
 
 
 def due_in(database: Database, connection: Connection, query: c.DueIn) -> int | None:
-    given = {"queues": texts(query.queues)}
-    due, is_to_be_seen = database.one(connection, "due_in", given)
-    if is_to_be_seen and due != 0:
-        if may_grant(database, connection, tuple(query.queues)):
-            return 0
-        due, _ = database.one(connection, "due_in", given)
+    (due,) = database.one(connection, "due_in", {"queues": texts(query.queues)})
     return None if due is None else int(due)
 
 
@@ -158,6 +158,23 @@ def _lanes(
         )
         for key, head, seq, is_blocked, done, failed, waiting in rows
     ]
+
+
+def get_group(database: Database, connection: Connection, query: c.GetGroup) -> c.GroupView | None:
+    found = load_groups(database, connection, [query.group_id])
+    return group_view(group_of(found[0])) if found else None
+
+
+def load_groups(database: Database, connection: Connection, ids: list[str]) -> list[LoadedGroup]:
+    (document,) = database.one(connection, "read_groups", {"groups": texts(ids)})
+    return _groups(document)
+
+
+def list_groups(database: Database, connection: Connection, query: c.ListGroups) -> list[c.GroupView]:
+    given = {"after": query.after, "limit": int8(query.limit), "open_only": query.open_only}
+    ids = [group_id for (group_id,) in database.all(connection, "list_groups", given)]
+    found = {row.id: row for row in load_groups(database, connection, ids)} if ids else {}
+    return [group_view(group_of(found[group_id])) for group_id in ids if group_id in found]
 
 
 def list_actions(database: Database, connection: Connection, query: c.ListActions) -> list[Action]:

@@ -34,6 +34,7 @@ class Retention:
             with connection.transaction():
                 if not lock_retention(self._database, connection, waits=waits):
                     return 0
+                self._database.do(connection, "prune_groups", given)
                 (count,) = self._database.one(connection, "prune", given)
             self._database.all(connection, "tally", {})
             return int(count)

@@ -18,12 +18,11 @@ from leasemill.kernel.model import JobSpec
 from leasemill.store.base import Store, Watch
 from leasemill.store.ends import Subscription
 from leasemill.store.postgres import reading
+from leasemill.store.postgres import schedules as scheduled
 from leasemill.store.postgres.admin.migrate import require
 from leasemill.store.postgres.calls import Calls
 from leasemill.store.postgres.database import Database
 from leasemill.store.postgres.exact.decide import Concern, decide
-from leasemill.store.postgres.limits import operate as operate_limits
-from leasemill.store.postgres.limits import views
 from leasemill.store.postgres.maintenance import PostgresMaintenance
 from leasemill.store.postgres.presence import PostgresPresence
 from leasemill.store.postgres.transactions.block import PostgresBlock
@@ -37,9 +36,11 @@ from leasemill.store.postgres.verbs import (
     enqueue,
     expire,
     extend,
+    group,
     nack,
     operate,
     release,
+    schedules,
     start,
 )
 from leasemill.store.postgres.waking.listen import Listener
@@ -75,6 +76,7 @@ class PostgresStore(Store):
         self._signal = Signal()
         self._notifier = Notifier(self._database.channel, self._notify)
         self._listener = Listener(self._pool.connect, self._database, self._signal, is_enabled=self._options.listen)
+        self._database.insert_caused = lambda jobs: enqueue.inserting_caused(jobs, self._notifier.channel())
         self._threads = Threads(self._options.pool_size, "leasemill-postgres")
         self._maintenance = PostgresMaintenance(self._pool, self._database, self._options, self._wake)
         self._calls = Calls(self._pool, self._database, self._maintenance, self._signal, self._notifier)
@@ -203,21 +205,32 @@ _VERBS: Final[dict[type, Callable[[Calls, Any], Any]]] = {
     c.Cancel: operate.cancel,
     c.Redrive: operate.redrive,
     c.Purge: operate.purge,
+    c.CreateGroup: group.create,
+    c.SealGroup: group.seal,
+    c.CancelGroup: group.cancel,
     c.Pause: operate.change_queue,
     c.Resume: operate.change_queue,
     c.SetPolicy: operate.change_queue,
+    c.SetSchedule: schedules.change,
+    c.RemoveSchedule: schedules.change,
+    c.PauseSchedule: schedules.change,
+    c.ResumeSchedule: schedules.change,
+    c.FireTicks: schedules.fire_ticks,
+    c.FireNow: schedules.fire_now,
+    c.Backfill: schedules.backfill,
+    c.GetSchedule: lambda calls, it: calls.read(scheduled.get_schedule, it),
+    c.ListSchedules: lambda calls, it: calls.read(scheduled.list_schedules, it),
+    c.DueSchedules: lambda calls, it: calls.read(scheduled.due_schedules, it),
+    c.NextTick: lambda calls, it: calls.read(scheduled.next_tick, it),
     c.Prune: lambda calls, it: calls.maintenance.retention.prune(it, waits=True),
     c.GetJob: lambda calls, it: calls.read(reading.get_job, it),
     c.ListJobs: lambda calls, it: calls.read(reading.list_jobs, it),
     c.ListQueues: lambda calls, it: calls.read(reading.list_queues, it),
     c.GetLane: lambda calls, it: calls.read(reading.get_lane, it),
     c.ListLanes: lambda calls, it: calls.read(reading.list_lanes, it),
+    c.GetGroup: lambda calls, it: calls.read(reading.get_group, it),
+    c.ListGroups: lambda calls, it: calls.read(reading.list_groups, it),
     c.ListActions: lambda calls, it: calls.read(reading.list_actions, it),
-    c.SetLimit: operate_limits.change,
-    c.ClearLimit: operate_limits.change,
-    c.DeclareLimits: operate_limits.change,
-    c.ListLimits: lambda calls, it: calls.read(views.list_limits, it),
-    c.GetLimit: lambda calls, it: calls.read(views.get_limit, it),
     c.DueIn: lambda calls, it: calls.read(reading.due_in, it),
     c.GetTotals: lambda calls, _it: calls.read(reading.totals),
 }

@@ -289,6 +289,8 @@ def _require_room(log: Log, state: State, command: object) -> None:
     match command:
         case c.Enqueue() | c.Acquire() | c.CreateGroup():
             log.space.require_room_to_grow()
+        case c.SetSchedule() | c.FireTicks() | c.FireNow() | c.Backfill():
+            log.space.require_room_to_grow()
         case c.Claim() if not log.space.has_room_to_finish(log.bytes_left, len(state.leases) + command.limit):
             raise log.space.no_space()
         case _:

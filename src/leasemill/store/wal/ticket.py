@@ -16,6 +16,7 @@ from msgspec.structs import astuple
 
 from leasemill.errors import Invalid
 from leasemill.kernel import commands as c
+from leasemill.kernel.verbs.schedules import CALL_BYTES
 from leasemill.store.wal.format import LARGEST_BODY
 
 HEAVIEST_CALL: Final = LARGEST_BODY - 16 * 1024 * 1024  # the rest is left for what is pruned with it
@@ -32,8 +33,14 @@ READS: Final = (
     c.ListActions,
     c.ListLimits,
     c.GetLimit,
+    c.GetGroup,
+    c.ListGroups,
     c.GetTotals,
     c.DueIn,
+    c.GetSchedule,
+    c.ListSchedules,
+    c.DueSchedules,
+    c.NextTick,
 )
 
 _encode = msgspec.msgpack.Encoder(enc_hook=list).encode  # any sequence is as good as a list
@@ -93,5 +100,6 @@ def weigh(command: Any) -> int:
     for value in astuple(command):
         if hasattr(value, "__len__") and not isinstance(value, TEXTS):
             items = max(items, len(value))
+    scheduled_bytes = getattr(command, "most_jobs", 0) * (CALL_BYTES + 3 * ITEM_BYTES)  # their calls are in the record
     reason_bytes = CHARACTER_BYTES * len(getattr(command, "reason", ""))
-    return 2 * len(_encode(command)) + items * (3 * ITEM_BYTES + reason_bytes)
+    return 2 * len(_encode(command)) + items * (3 * ITEM_BYTES + reason_bytes) + scheduled_bytes

@@ -25,11 +25,13 @@ pytest.register_assert_rewrite(*(f"{__name__}.{path.stem}" for path in Path(__fi
 
 from leasemill.testing.conformance.acquire import Acquiring  # noqa: E402  (asserts are rewritten at import)
 from leasemill.testing.conformance.awaiting import Awaiting  # noqa: E402
+from leasemill.testing.conformance.chaining import Chaining  # noqa: E402
 from leasemill.testing.conformance.claim import Claiming  # noqa: E402
 from leasemill.testing.conformance.ends import Ending  # noqa: E402
 from leasemill.testing.conformance.enqueue import Enqueuing  # noqa: E402
 from leasemill.testing.conformance.execution import Executing  # noqa: E402
 from leasemill.testing.conformance.failure import Failing  # noqa: E402
+from leasemill.testing.conformance.grouping import Grouping  # noqa: E402
 from leasemill.testing.conformance.harness import (  # noqa: E402
     DurableHarness,
     Harness,
@@ -42,7 +44,10 @@ from leasemill.testing.conformance.lease import Leases  # noqa: E402
 from leasemill.testing.conformance.operate import Operating  # noqa: E402
 from leasemill.testing.conformance.reading import Reading  # noqa: E402
 from leasemill.testing.conformance.refusing import Refusing  # noqa: E402
+from leasemill.testing.conformance.regrouping import Regrouping  # noqa: E402
 from leasemill.testing.conformance.reports import Reporting  # noqa: E402
+from leasemill.testing.conformance.schedules import Scheduling  # noqa: E402
+from leasemill.testing.conformance.ticks import Ticking  # noqa: E402
 from leasemill.testing.conformance.transitions import Transitions  # noqa: E402
 from leasemill.testing.conformance.watching import Watching  # noqa: E402
 from leasemill.testing.conformance.worklease import WorkLeases  # noqa: E402
@@ -65,7 +70,12 @@ class ConformanceSuite(
     Acquiring,
     WorkLeases,
     WorkLeaseTerms,
+    Grouping,
+    Regrouping,
+    Chaining,
     Operating,
+    Scheduling,
+    Ticking,
     Reading,
     Watching,
     Ending,

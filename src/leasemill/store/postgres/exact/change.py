@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, cast
 
 from leasemill.kernel.model import Execution, Job, JobState, Refusal
 from leasemill.kernel.state import LaneKey, State
+from leasemill.store.postgres.exact.groups import group_row
 from leasemill.store.postgres.exact.rows import (
     execution_row,
     job_row,
@@ -23,11 +24,11 @@ from leasemill.store.postgres.exact.tables import (
     ActionRow,
     CancellationRow,
     ExecutionRow,
+    GroupRow,
     KeptRow,
     LaneRow,
     LeaseRow,
     MarkRow,
-    ParkedRow,
     QueueRow,
     QueueUse,
     ReadyRow,
@@ -43,8 +44,6 @@ class TableRows(NamedTuple):
 
     jobs: dict[int, Job]
     ready: dict[int, ReadyRow]
-    parked: dict[int, ParkedRow]
-    """Those of them that wait for a place or a rate: they are in this table instead."""
     waiting: dict[int, WaitingRow]
     leases: dict[int, LeaseRow]
     kept: dict[int, KeptRow]
@@ -54,10 +53,13 @@ class TableRows(NamedTuple):
     refusals: dict[tuple[int, str, str], Refusal]
     lanes: dict[LaneKey, LaneRow]
     queues: dict[str, QueueRow]
+    groups: dict[str, GroupRow]
     succeeded: Counter[str]
 
 
-def table_rows(state: State, numbers: Mapping[str, int], turns: Mapping[str, int]) -> TableRows:
+def table_rows(
+    state: State, numbers: Mapping[str, int], turns: Mapping[str, int], joined: Mapping[str, int]
+) -> TableRows:
     made = TableRows({}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, Counter())
     for job_id, job in state.jobs.items():
         _add_job(made, state, job, numbers[job_id], turns.get(job_id))
@@ -76,13 +78,9 @@ def table_rows(state: State, numbers: Mapping[str, int], turns: Mapping[str, int
     for name, one in state.queues.items():
         use = None if one.mode is None else QueueUse(one.mode)
         made.queues[name] = QueueRow(name, one.is_paused, use, policy_numbers(one.policy))
+    for group_id, group in state.groups.items():
+        made.groups[group_id] = group_row(group, joined[group_id])
     return made
-
-
-def with_parked(rows: TableRows, parked: Mapping[int, ParkedRow]) -> TableRows:
-    """The claimable jobs that are parked, and stand where they stood, stay so."""
-    kept = {no: row for no, row in parked.items() if no in rows.ready and _is_there(row, rows.ready[no])}
-    return rows._replace(ready={no: row for no, row in rows.ready.items() if no not in kept}, parked=kept)
 
 
 def is_behind(state: State, job: Job) -> bool:
@@ -141,7 +139,6 @@ def difference(before: TableRows, after: TableRows, state: State) -> Change:
     gone: dict[str, list[Row]] = {
         "jobs": [job_row(before.jobs[no], no) for no in sorted(forgotten)],
         "ready": [row for no, row in before.ready.items() if not _is_there(row, after.ready.get(no))],
-        "parked": _left(before.parked, after.parked),
         "waiting": _left(before.waiting, after.waiting),
         "leases": _left(before.leases, after.leases),
         "kept": _left(before.kept, after.kept),
@@ -163,6 +160,7 @@ def difference(before: TableRows, after: TableRows, state: State) -> Change:
             refusal_row(refusal, key[0]) for key, refusal in after.refusals.items() if key not in before.refusals
         ],
         "lanes": _changed(before.lanes, after.lanes),
+        "groups": _changed(before.groups, after.groups),
         "tallies": [TallyRow(queue, count) for queue, count in counted.items() if count],
         "actions": [ActionRow(one.at, one.verb, one.by, one.target, one.reason) for one in state.actions],
     }
@@ -182,7 +180,7 @@ def _belongings(before: TableRows, forgotten: Set[int]) -> list[str]:
     return [table for table, nos in owners.items() if nos & forgotten]
 
 
-def _is_there(row: ReadyRow | ParkedRow, now: ReadyRow | None) -> bool:
+def _is_there(row: ReadyRow, now: ReadyRow | None) -> bool:
     return now is not None and (row.rank, row.available_at, row.seq) == (now.rank, now.available_at, now.seq)
 
 

@@ -20,16 +20,18 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.ending import ended_jobs
 from leasemill.kernel.events import AnyEvent, ExecutionCommitted
 from leasemill.kernel.machine import run
-from leasemill.kernel.model import Job, JobState
-from leasemill.kernel.state import Lane, LaneKey, State, finished_at, hold, make_ready, take_places
+from leasemill.kernel.model import Job, JobSpec, JobState
+from leasemill.kernel.state import Lane, LaneKey, State, finished_at, hold, make_ready
 from leasemill.kernel.verbs.cancel import cancels_a_run
 from leasemill.store.postgres import admission, retention
 from leasemill.store.postgres.database import RUN_CANCELLED, Database
-from leasemill.store.postgres.exact.change import Change, TableRows, difference, is_behind, table_rows, with_parked
+from leasemill.store.postgres.exact.change import Change, TableRows, difference, is_behind, table_rows
+from leasemill.store.postgres.exact.groups import caused, group_of, take_out
 from leasemill.store.postgres.exact.rows import jobs_of
 from leasemill.store.postgres.exact.save import saving
-from leasemill.store.postgres.exact.tables import LaneRow, ParkedRow, QueueRow, QueueUse, Read, WaitingRow
+from leasemill.store.postgres.exact.tables import LaneRow, LoadedGroup, QueueRow, QueueUse, Read, WaitingRow
 from leasemill.store.postgres.exact.values import mode_of, policy_of, ranges_of
+from leasemill.store.postgres.steps import follow
 from leasemill.store.postgres.wire import batch
 from leasemill.store.postgres.wire.arrays import int8, texts
 from leasemill.store.postgres.wire.connections import Connection, Moved
@@ -37,6 +39,9 @@ from leasemill.store.postgres.wire.connections import Connection, Moved
 AnswerT = TypeVar("AnswerT")
 BASE: Final = 2**62
 ADMISSION_TRIES: Final = 20
+LONGEST_WAIT_MS: Final = 900
+"""For transactions that add members to a group that is sealed: less than a deadlock takes to be noticed."""
+JOINS_LEFT: Final = 100
 
 
 class Concern(NamedTuple):
@@ -47,6 +52,8 @@ class Concern(NamedTuple):
     queues: Sequence[str] = ()
     makes_lanes: bool = False
     """Jobs may be added to the lanes, or put back into them."""
+    groups: Sequence[str] = ()
+    """Beside those of the jobs."""
 
     def parameters(self) -> dict[str, Any]:
         return {
@@ -56,6 +63,7 @@ class Concern(NamedTuple):
             "queues": texts(self.queues),
             "makes_lanes": self.makes_lanes,
             "draws": int8(len(self.ids) if self.makes_lanes else 0),
+            "groups": texts(self.groups),
         }
 
 
@@ -65,6 +73,7 @@ class Locked(Struct, gc=False):
     lanes: list[tuple[str, str]] | None
     nos: list[int] | None
     queues: int
+    groups: list[str]
 
 
 class Loaded(Read, gc=False):
@@ -75,7 +84,7 @@ class Loaded(Read, gc=False):
     queues: list[QueueRow] | None
     lanes: list[LaneRow] | None
     waiting: list[WaitingRow] | None
-    parked: list[ParkedRow] | None
+    groups: list[LoadedGroup] | None
     seqs: list[int]
     fences: list[int]
     turns: list[int]
@@ -91,27 +100,81 @@ class Part(NamedTuple):
     state: State
     numbers: dict[str, int]
     turns: dict[str, int]
+    joined: dict[str, int]
+    """Of each group, the members that its row does not count yet."""
+
+
+class Known(Moved):
+    """A job that an end was to enqueue is there already: decide again, knowing it (E5)."""
+
+    def __init__(self, ids: Sequence[str]) -> None:
+        super().__init__(f"the jobs {', '.join(ids)} were there before what enqueues them")
+        self.ids = ids
 
 
 def decide(database: Database, connection: Connection, command: c.Command[AnswerT], concern: Concern) -> AnswerT:
-    with _transaction(connection):
-        locked, loaded = _lock_and_load(database, connection, concern)
-        return _decide(database, connection, command, locked, loaded)
+    try:
+        with _transaction(connection):
+            locked, loaded = _lock_and_load(database, connection, concern)
+            return _decide(database, connection, command, locked, loaded)
+    except Known as known:
+        return decide(database, connection, command, concern._replace(ids=[*concern.ids, *known.ids]))
+
+
+def decide_group(
+    database: Database, connection: Connection, command: c.Command[AnswerT], group_id: str, ids: Sequence[str] = ()
+) -> AnswerT:
+    """Alone with a group: nobody is adding members to it. `ids`: jobs that may be there."""
+    given = Concern(ids, groups=[group_id]).parameters()
+    statements = [
+        database.sent("lock_groups", given),
+        database.sent("lock_timeout", {"milliseconds": str(LONGEST_WAIT_MS)}),
+        database.sent("lock_members", given),
+        database.sent("load", given),
+    ]
+    try:
+        with _transaction(connection):
+            _, groups, _, _, ((document,),) = batch.run(connection, batch.BEGIN, *statements)
+            locked = Locked([], [], 0, [one for (one,) in groups])
+            return _decide(database, connection, command, locked, _loaded(document))
+    except Known as known:
+        return decide_group(database, connection, command, group_id, known.ids)
 
 
 def decide_found(
     database: Database, connection: Connection, command: c.Command[AnswerT], find: str, given: Mapping[str, Any]
 ) -> AnswerT:
     """The jobs are those that the statement `find` names, with their lanes; it has locked both."""
+    known: Sequence[str] = ()
+    while True:
+        try:
+            return _decide_found(database, connection, command, find, given, known)
+        except Known as error:
+            known = error.ids
+
+
+def _decide_found(
+    database: Database,
+    connection: Connection,
+    command: c.Command[AnswerT],
+    find: str,
+    given: Mapping[str, Any],
+    known: Sequence[str],
+) -> AnswerT:
     with _transaction(connection):
         _, rows = batch.run(connection, batch.BEGIN, database.sent(find, given))
         if not rows:
             batch.run(connection, batch.COMMIT)  # psycopg deallocates every prepared statement after a ROLLBACK
             return run(State(), command, 0)[1]
         ids = [job_id for job_id, *_ in rows]
-        lanes = [(queue, lane) for _, _, queue, lane in rows if lane is not None]
-        loaded = _loaded(database.one(connection, "load", Concern(ids).parameters())[0])
-        return _decide(database, connection, command, Locked(lanes, [no for _, no, *_ in rows], 0), loaded)
+        lanes = [(queue, lane) for _, _, queue, lane, _ in rows if lane is not None]
+        groups = {group for *_, group in rows if group is not None}
+        locked = Locked(lanes, [no for _, no, *_ in rows], 0, [])
+        if groups:
+            named = {"groups": texts(sorted(groups))}
+            locked.groups = [one for (one,) in database.all(connection, "lock_groups", named)]
+        loaded = _loaded(database.one(connection, "load", Concern([*ids, *known]).parameters())[0])
+        return _decide(database, connection, command, locked, loaded)
 
 
 def _lock_and_load(database: Database, connection: Connection, concern: Concern) -> tuple[Locked, Loaded]:
@@ -146,16 +209,18 @@ def _decide(
     database: Database, connection: Connection, command: c.Command[AnswerT], locked: Locked, loaded: Loaded
 ) -> AnswerT:
     part = _part(loaded)
-    parked = {row.no: row for row in loaded.parked or ()}
-    before = _as_stored(with_parked(table_rows(*part), parked), loaded)
+    before = _as_stored(table_rows(*part), loaded)
+    queues = set(part.state.queues)
     events, answer = run(part.state, command, loaded.now)
     if any(isinstance(event, ExecutionCommitted) for event in events):
         raise Moved("the lease is held after all: commit on the fast path")
+    following = caused(events)
+    take_out(part.state, following, queues)
     fences = _number(part, loaded)
-    after = with_parked(table_rows(*part), parked)
+    after = table_rows(*part)
     change = difference(before, after, part.state)
     _check_locked(change, before, locked)
-    _save(database, connection, part, change, events)
+    _save(database, connection, part, change, events, following, _unfolded(loaded))
     database.expiries.notify(database.expiries.found(part.state, events))
     database.positions.lower((row.queue, row.rank, row.available_at, row.seq) for row in after.ready.values())
     return _with_fences(answer, fences)
@@ -186,8 +251,16 @@ def _part(loaded: Loaded) -> Part:
         lane.waiting_count += 1
     for job in sorted(jobs.values(), key=lambda job: job.seq):
         _place(state, job, is_waiting=job.spec.id in turns)
+    for group in loaded.groups or ():
+        state.groups[group.id] = group_of(group)
     state.seq = state.fence = BASE
-    return Part(state, {job.spec.id: no for no, job in jobs.items()}, turns)
+    joined = {group.id: group.joined for group in loaded.groups or ()}
+    return Part(state, {job.spec.id: no for no, job in jobs.items()}, turns, joined)
+
+
+def _unfolded(loaded: Loaded) -> list[str]:
+    """Groups whose members were added by many transactions: they are counted in one place from now on."""
+    return [group.id for group in loaded.groups or () if group.joins > JOINS_LEFT]
 
 
 def _place(state: State, job: Job, *, is_waiting: bool) -> None:
@@ -198,8 +271,6 @@ def _place(state: State, job: Job, *, is_waiting: bool) -> None:
     match job.state:
         case JobState.LEASED:
             hold(state, job.executions[-1])
-            if job.spec.rules is not None:
-                take_places(state, job)
         case JobState.FAILED | JobState.DEAD | JobState.CANCELLED:
             state.unsuccessful.add(job)
         case JobState.SUCCEEDED if job.spec.offset is None:
@@ -263,15 +334,35 @@ def _check_locked(change: Change, before: TableRows, locked: Locked) -> None:
     nos, lanes = set(locked.nos or ()), set(locked.lanes or ())
     if not lanes.issuperset((row.queue, row.lane) for row in change.written("lanes")):
         raise Moved("a lane came to be after the lanes were locked")
+    if not set(locked.groups).issuperset(row.id for row in change.written("groups")):
+        raise Moved("a job joined a group after the groups were locked")
     for table, known in (("leases", before.leases), ("kept", before.kept)):
         if any(row.no in known and row.no not in nos for row in change.written(table)):
             raise Moved("a job changed hands after the jobs were locked")
 
 
-def _save(database: Database, connection: Connection, part: Part, change: Change, events: Sequence[AnyEvent]) -> None:
+def _save(
+    database: Database,
+    connection: Connection,
+    part: Part,
+    change: Change,
+    events: Sequence[AnyEvent],
+    following: Sequence[JobSpec],
+    unfolded: Sequence[str],
+) -> None:
     ended = sorted(part.numbers[job_id] for job_id in ended_jobs(events) if job_id in part.numbers)
     announcement = (database.channel, RUN_CANCELLED) if cancels_a_run(part.state, events) else None
     if "finished" in change.belongings:
         retention.lock_retention(database, connection)
     made = saving(database.statements.schema, change, ended, announcement)
-    batch.run(connection, *([] if made is None else [made]), batch.COMMIT)
+    writing = [] if made is None else [made]
+    if unfolded:
+        writing.append(database.sent("fold_groups", {"groups": texts(unfolded)}))
+    if following:
+        batch.run(connection, *writing)
+        outcomes = follow(database, connection, database.insert_caused(following))
+        known = [outcome.job_id for outcome in outcomes if not isinstance(outcome, c.Enqueued)]
+        if known:
+            raise Known(known)
+        writing = []
+    batch.run(connection, *writing, batch.COMMIT)

@@ -2,8 +2,17 @@
 -- The jobs that are named, the heads of the lanes concerned, the first in line behind them (one for each job that may leave
 -- its lane, and one more) and the last offset that finished: with all that belongs to them. And numbers for what a decision
 -- may add; those it does not use are left out. `has_arrived`: a job that is named waits for its admission. Locks nothing.
-with members as materialized (
-    select no, queue, lane from {schema}.jobs where id = any ({ids}::text[])
+with recursive members as materialized (
+    select no, queue, lane, group_id from {schema}.jobs where id = any ({ids}::text[])
+), grouped (id, parent) as (
+    select one.id, one.parent
+    from (
+        select group_id from members where group_id is not null union select unnest({groups}::text[])
+    ) as named
+    cross join lateral (select * from {schema}.groups where groups.id = named.group_id offset 0) as one
+    union
+    select one.id, one.parent
+    from grouped cross join lateral (select * from {schema}.groups where groups.id = grouped.parent offset 0) as one
 ), touched as materialized (
     select queue, lane, count(no) + 1 as depth
     from (
@@ -53,10 +62,21 @@ select json_build_object(
     'queues', (select json_agg(one) from {schema}.queues as one where name = any ((select names from named)::text[])),
     'lanes', (select json_agg(one) from lane as one),
     'waiting', (select json_agg(one order by one.turn) from line as one),
+    'groups', (
+        select json_agg(one) from (
+            select known.*, joins.count as joins, joins.members as joined
+            from grouped cross join lateral (
+                select * from {schema}.groups where groups.id = grouped.id offset 0
+            ) as known
+            cross join lateral (
+                select count(*) as count, coalesce(sum(group_joins.count), 0)::int8 as members
+                from {schema}.group_joins where group_joins.group_id = grouped.id
+            ) as joins
+        ) as one
+    ),
     'jobs', (select json_agg(one) from {schema}.jobs as one where no = any ((select nos from found)::int8[])),
     'leases', (select json_agg(one) from {schema}.leases as one where no = any ((select nos from found)::int8[])),
     'executions', (select json_agg(one order by one.no, one.attempt) from {schema}.executions as one where no = any ((select nos from found)::int8[])),
-    'parked', (select json_agg(one) from {schema}.parked as one where no = any ((select nos from found)::int8[])),
     'kept', (select json_agg(one) from {schema}.kept as one where no = any ((select nos from found)::int8[])),
     'marks', (select json_agg(one) from {schema}.marks as one where no = any ((select nos from found)::int8[])),
     'cancellations', (select json_agg(one) from {schema}.cancellations as one where no = any ((select nos from found)::int8[])),

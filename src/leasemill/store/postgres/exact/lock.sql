@@ -1,10 +1,11 @@
 -- The exact path, first: locks whatever a decision may change. Lanes in order, then live leases and kept jobs, of the jobs that
--- are named and of the lanes' heads, in order of their numbers; queues only where an operator changes one.
+-- are named and of the lanes' heads, in order of their numbers; then the groups of the jobs that are named, and the groups
+-- those are in, in order of their ids; queues only where an operator changes one.
 -- Lanes that are named are made first if `makes_lanes`: the conflict locks also one that this statement does not see.
 -- Returns the lanes and the numbers that are locked, as JSON. What they hold is read by the next statement, load.sql: this
 -- one's snapshot is older than the locks it waited for.
-with members as materialized (
-    select no, queue, lane from {schema}.jobs where id = any ({ids}::text[])
+with recursive members as materialized (
+    select no, queue, lane, group_id from {schema}.jobs where id = any ({ids}::text[])
 ), touched as materialized (
     select queue, lane from members where lane is not null
     union
@@ -30,6 +31,21 @@ with members as materialized (
     select no from {schema}.kept
     where no = any ((select nos from concerned)::int8[]) and (select count(*) from leased) is not null
     order by no for update
+), grouped (id, parent) as (
+    select one.id, one.parent
+    from (select distinct group_id from members where group_id is not null) as named
+    cross join lateral (select * from {schema}.groups where groups.id = named.group_id offset 0) as one
+    union
+    select one.id, one.parent
+    from grouped cross join lateral (select * from {schema}.groups where groups.id = grouped.parent offset 0) as one
+), counted as materialized (
+    select one.id
+    from (select id from grouped order by id) as named
+    cross join lateral (
+        select groups.id from {schema}.groups
+        where groups.id = named.id and (select count(*) from ended) is not null
+        for no key update
+    ) as one
 ), managed as materialized (
     select name from {schema}.queues where name = any ({queues}::text[]) order by name for update
 )
@@ -39,5 +55,6 @@ select json_build_object(
         from touched where {makes_lanes}::bool or (queue, lane) in (select locked.queue, locked.lane from locked)
     ),
     'nos', array(select no from leased union all select no from ended),
-    'queues', (select count(*) from managed)
+    'queues', (select count(*) from managed),
+    'groups', array(select id from counted)
 )::text

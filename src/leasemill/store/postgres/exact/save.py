@@ -17,12 +17,12 @@ from leasemill.store.postgres.exact.tables import (
     ActionRow,
     CancellationRow,
     ExecutionRow,
+    GroupRow,
     JobRow,
     KeptRow,
     LaneRow,
     LeaseRow,
     MarkRow,
-    ParkedRow,
     QueueRow,
     ReadyRow,
     RefusalRow,
@@ -58,7 +58,6 @@ TABLES: Final = {
     ),
     "jobs": Table(JobRow, ("no",)),
     "ready": _replaced(ReadyRow, ("queue", "rank", "available_at", "seq")),
-    "parked": Table(ParkedRow, ("queue", "line", "rank", "available_at", "seq")),
     "waiting": _replaced(WaitingRow, ("queue", "lane", "turn")),
     "leases": _replaced(LeaseRow, ("no",)),
     "kept": _replaced(KeptRow, ("no",)),
@@ -67,6 +66,13 @@ TABLES: Final = {
     "executions": Table(ExecutionRow, ("no", "slot")),
     "refusals": Table(RefusalRow, ("no", "token", "verb"), "on conflict do nothing"),  # counted: decided again
     "lanes": _replaced(LaneRow, ("queue", "lane")),
+    "groups": Table(
+        GroupRow,
+        ("id",),
+        "on conflict (id) do update set sealed_at = excluded.sealed_at, ended_at = excluded.ended_at, "
+        "succeeded_at = excluded.succeeded_at, total = excluded.total, succeeded = excluded.succeeded, "
+        "failed = excluded.failed, dead = excluded.dead, cancelled = excluded.cancelled, is_over = excluded.is_over",
+    ),
     "tallies": Table(TallyRow, ("queue",)),
     "actions": Table(ActionRow, ()),
 }

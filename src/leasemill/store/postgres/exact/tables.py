@@ -59,20 +59,6 @@ class ReadyRow(Row, frozen=True):
     expirations: int | None = None
 
 
-class ParkedRow(Row, frozen=True):
-    """A claimable job that waits for a place or a rate."""
-
-    queue: str
-    line: str
-    rank: int
-    available_at: int
-    seq: int
-    no: int
-    attempt: int | None = None
-    retries: int | None = None
-    expirations: int | None = None
-
-
 class WaitingRow(Row, frozen=True):
     queue: str
     lane: str
@@ -179,6 +165,32 @@ class LaneRow(Row, frozen=True):
     finished: str | None = None
     failed: str | None = None
     last_finished: int | None = None
+
+
+class GroupRow(Row, frozen=True):
+    """`total` is without the members that are still in group_joins."""
+
+    id: str
+    created_at: int
+    total: int
+    succeeded: int
+    failed: int
+    dead: int
+    cancelled: int
+    is_over: bool
+    sealed_at: int | None = None
+    ended_at: int | None = None
+    succeeded_at: int | None = None
+    parent: str | None = None
+    then_job: str | None = None
+    end_job: str | None = None
+
+
+class LoadedGroup(GroupRow, frozen=True):
+    joins: int = 0
+    """How many rows of group_joins it has."""
+    joined: int = 0
+    """How many members these stand for."""
 
 
 class RefusalRow(Row, frozen=True):

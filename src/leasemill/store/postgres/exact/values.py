@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from leasemill.kernel.model import OnFailure, Policy, QueueMode, Rules, Terms
+from leasemill.kernel.model import ChainedJob, OnFailure, Policy, QueueMode, Rules, Terms
 from leasemill.kernel.ranges import Ranges
 from leasemill.store.postgres.exact.tables import QueueUse
 
@@ -15,6 +15,7 @@ FAILS: Final = (OnFailure.CONTINUE, OnFailure.BLOCK)
 _encode = msgspec.json.Encoder().encode
 _headers = msgspec.json.Decoder(dict[str, str]).decode
 _rules = msgspec.json.Decoder(Rules).decode
+_template = msgspec.json.Decoder(ChainedJob).decode
 NOT_WRITTEN: Final = Terms(3, 30_000_000, 90_000_000, 5, 500_000, 30_000_000, OnFailure.CONTINUE)
 """The terms of rows that have none: earlier versions left these numbers out. Never to be changed."""
 
@@ -82,6 +83,15 @@ def rules_text(rules: Rules | None) -> str | None:
 
 def rules_of(text: str | None) -> Rules | None:
     return None if text is None else _rules(text)
+
+
+def template_text(template: ChainedJob | None) -> str | None:
+    """As in rules."""
+    return None if template is None else _encode(template).decode()
+
+
+def template_of(text: str | None) -> ChainedJob | None:
+    return None if text is None else _template(text)
 
 
 def mode_of(use: QueueUse | None) -> QueueMode | None:

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol, TypeVar, cast
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from leasemill.errors import Invalid, Refused, Unavailable
+from leasemill.errors import GroupRefused, Invalid, Refused, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.machine import check
 from leasemill.kernel.model import JobSpec
@@ -150,13 +150,16 @@ class PostgresBlock(Block):
         outcome: c.CommitOutcome | None = None
         try:
             if specs:
-                outcome = yield from self._enqueue(specs)
+                outcome = yield from self._enqueue(specs, command.job_id)
             if outcome is None:
                 connection.is_reset = is_reset((yield self._messages.end(connection, command)))
                 outcome = c.Committed(command.job_id, tuple(spec.id for spec in specs))
                 self._own.wake()
         except NOT_PREPARED:
             self._connections.do_not_prepare()
+            raise
+        except GroupRefused:
+            yield from self._roll_back()  # B5: as X6, and the caller is told why
             raise
         except psycopg.Error as error:
             if not (is_lost(error, connection) or is_not_held(error)):
@@ -165,10 +168,10 @@ class PostgresBlock(Block):
         yield from self._roll_back()
         return outcome
 
-    def _enqueue(self, specs: Sequence[JobSpec]) -> Steps[c.Conflict | None]:
+    def _enqueue(self, specs: Sequence[JobSpec], job_id: str) -> Steps[c.Conflict | None]:
         """The follow-ups, in the user's transaction; or the one that refuses the whole commit (X6)."""
         try:
-            outcomes = yield from enqueue.inserting(specs, self._database.channel)
+            outcomes = yield from enqueue.inserting(specs, self._database.channel, by=job_id)
         except Moved as error:
             raise Unavailable(f"{error}; repeat the call") from error
         return next((outcome for outcome in outcomes if isinstance(outcome, c.Conflict)), None)

@@ -8,22 +8,20 @@ from collections.abc import Sequence
 from leasemill.kernel import commands as c
 from leasemill.store.postgres.calls import Calls
 from leasemill.store.postgres.database import Database, Held
-from leasemill.store.postgres.verbs.reports import answered, known, limits_of, references, report
+from leasemill.store.postgres.verbs.reports import answered, known, references, report
 from leasemill.store.postgres.wire import batch
 from leasemill.store.postgres.wire.arrays import encoded, texts
 from leasemill.store.postgres.wire.connections import Connection
 
 
 def run(calls: Calls, command: c.Ack) -> list[c.AckOutcome]:
-    limits = limits_of(calls.database, command.reports)
     outcomes = report(calls, command.reports, ack, c.Ack)
     calls.signal.notify()
-    calls.free_places(limits)
     return outcomes
 
 
 def ack(database: Database, connection: Connection, reports: Sequence[c.AckReport]) -> dict[str, c.AckOutcome]:
-    found = known(database, reports)
+    found = plain_ends(database, known(database, reports))
     held = {no: database.leases.pop(report.token) for no, report in found.items()}
     plain = {no: report for no, report in found.items() if held[no].lane is None}
     outcomes: dict[str, c.AckOutcome] = {}
@@ -34,6 +32,13 @@ def ack(database: Database, connection: Connection, reports: Sequence[c.AckRepor
         heads = {no: report for no, report in found.items() if no not in plain}
         outcomes |= _ack_heads(database, connection, heads, held)
     return outcomes
+
+
+def plain_ends(database: Database, found: dict[int, c.AckReport]) -> dict[int, c.AckReport]:
+    """B2, B6: what an end causes is decided by the kernel."""
+    if not any(database.leases[report.token].causes for report in found.values()):
+        return found
+    return {no: report for no, report in found.items() if not database.leases[report.token].causes}
 
 
 def _ack_heads(

@@ -40,7 +40,7 @@ def commit(
         if not mark_committed(database, connection, command):
             return None
         names = check_enqueue_queues(database, connection, followups)
-        outcomes = insert(database, connection, followups, channel)
+        outcomes = insert(database, connection, followups, channel, by=command.job_id)
         conflict = next((outcome for outcome in outcomes if isinstance(outcome, c.Conflict)), None)
         if conflict is not None:
             transaction.force_rollback = True  # X6: one conflict refuses the whole commit

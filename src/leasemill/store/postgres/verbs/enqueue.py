@@ -10,11 +10,13 @@ from psycopg.errors import UniqueViolation
 
 from leasemill.errors import QueueRefused
 from leasemill.kernel import commands as c
+from leasemill.kernel.chained import then_id
+from leasemill.kernel.groups import refusal
 from leasemill.kernel.model import JobSpec
 from leasemill.kernel.verbs.enqueue import is_same_content
 from leasemill.store.postgres.admission import admit
 from leasemill.store.postgres.calls import Calls
-from leasemill.store.postgres.database import Database, limits_named, needs_ruled_queue
+from leasemill.store.postgres.database import Database, ruled, used
 from leasemill.store.postgres.exact.rows import spec_of
 from leasemill.store.postgres.exact.tables import JobRow, QueueUse
 from leasemill.store.postgres.exact.values import headers_text, policy_text, rules_text
@@ -57,24 +59,31 @@ def _enqueue(
     database: Database, connection: Connection, command: c.Enqueue, channel: str | None, *, are_new: bool
 ) -> list[c.EnqueueOutcome]:
     has_lanes = any(job.lane is not None for job in command.jobs)
-    if not has_lanes and database.knows_uses(command.jobs):
+    if not has_lanes and database.knows_uses(command.jobs):  # one statement, so also for members of groups
         return insert(database, connection, command.jobs, channel, are_new=are_new)
     with connection.transaction():
-        names = check_enqueue_queues(database, connection, command.jobs)
-        outcomes = insert(database, connection, command.jobs, channel, are_new=are_new)
-        use_queues(database, connection, names, command.jobs, outcomes)
-        if has_lanes:
-            admit(database, connection)
+        outcomes = enqueue_within(database, connection, command.jobs, channel, are_new=are_new)
     database.learn_uses(
         job for job, outcome in zip(command.jobs, outcomes, strict=True) if isinstance(outcome, c.Enqueued)
     )
     return outcomes
 
 
+def enqueue_within(
+    database: Database, connection: Connection, jobs: Sequence[JobSpec], channel: str | None, *, are_new: bool = False
+) -> list[c.EnqueueOutcome]:
+    """In the transaction that is open. When it has committed, `learn_uses` of what is new."""
+    names = check_enqueue_queues(database, connection, jobs)
+    outcomes = insert(database, connection, jobs, channel, are_new=are_new)
+    use_queues(database, connection, names, jobs, outcomes)
+    if any(job.lane is not None for job in jobs):
+        admit(database, connection)
+    return outcomes
+
+
 def check_enqueue_queues(database: Database, connection: Connection, jobs: Sequence[JobSpec]) -> set[str]:
     """I7: refuses jobs for a queue that is used with acquire; answers with the queues not known to be used so."""
-    ruled = {job.queue for job in jobs if needs_ruled_queue(job)}
-    names = ({job.queue for job in jobs} - database.claim_queues) | (ruled - database.ruled_queues)
+    names = (used(jobs) - database.claim_queues) | (ruled(jobs) - database.ruled_queues)
     for name, mode in modes(database, connection, names).items():
         if mode == QueueUse.ACQUIRE:
             raise QueueRefused(f"queue {name!r} is used with acquire; enqueue into another queue")
@@ -84,9 +93,7 @@ def check_enqueue_queues(database: Database, connection: Connection, jobs: Seque
 def modes(database: Database, connection: Connection, names: set[str]) -> dict[str, str | None]:
     if not names:
         return {}
-    rows = database.all(connection, "queues_known", {"names": texts(sorted(names))})
-    database.limited_queues.update(name for name, _, is_limited in rows if is_limited)
-    return {name: mode for name, mode, _ in rows}
+    return dict(database.all(connection, "queues_known", {"names": texts(sorted(names))}))
 
 
 def use_queues(
@@ -101,34 +108,73 @@ def fix_uses(database: Database, connection: Connection, names: set[str], jobs: 
     """I7: those of these queues that the jobs are for are used with enqueue and claim from now on."""
     if not database.has_rules and any(job.rules is not None for job in jobs):
         database.do(connection, "use_rules", {})
-    ruled = names & {job.queue for job in jobs if needs_ruled_queue(job)}
-    plain = (names & {job.queue for job in jobs}) - ruled
-    for used, mode in ((plain, QueueUse.CLAIM), (ruled, QueueUse.RULED)):
-        given = {"names": texts(sorted(used)), "mode": mode.value}
-        for name, found in database.all(connection, "queues_use", given) if used else ():
+    with_rules = names & ruled(jobs)
+    plain = (names & used(jobs)) - with_rules
+    for some, mode in ((plain, QueueUse.CLAIM), (with_rules, QueueUse.RULED)):
+        given = {"names": texts(sorted(some)), "mode": mode.value}
+        for name, found in database.all(connection, "queues_use", given) if some else ():
             if found == QueueUse.ACQUIRE:
                 raise QueueRefused(f"queue {name!r} is used with acquire; enqueue into another queue")
-    named = sorted(limits_named(jobs) - database.limits_named)
-    if named:
-        given = {"queues": texts([queue for queue, _ in named]), "names": texts([name for _, name in named])}
-        database.do(connection, "use_limits", given)
 
 
 def insert(
-    database: Database, connection: Connection, jobs: Sequence[JobSpec], channel: str | None, *, are_new: bool = False
+    database: Database,
+    connection: Connection,
+    jobs: Sequence[JobSpec],
+    channel: str | None,
+    *,
+    are_new: bool = False,
+    by: str | None = None,
 ) -> list[c.EnqueueOutcome]:
     """The insert alone, on a connection of the store's own and in whatever transaction it is in."""
-    return follow(database, connection, inserting(jobs, channel, are_new=are_new))
+    return follow(database, connection, inserting(jobs, channel, are_new=are_new, by=by))
 
 
-def inserting(jobs: Sequence[JobSpec], channel: str | None, *, are_new: bool = False) -> Steps[list[c.EnqueueOutcome]]:
-    """The insert, statement by statement, for any kind of connection. `are_new`: a known id fails, and all with it."""
+def inserting(
+    jobs: Sequence[JobSpec], channel: str | None, *, are_new: bool = False, by: str | None = None
+) -> Steps[list[c.EnqueueOutcome]]:
+    """The insert, statement by statement, for any kind of connection. `are_new`: a known id fails, and all with it.
+    `by`: the job whose commit adds them."""
+    refused: set[str] = set()
+    if any(job.rules is not None for job in jobs):
+        refused = yield from _begun_chains(jobs)
     first: dict[str, JobSpec] = {}
     for job in jobs:
-        first.setdefault(job.id, job)
-    ((count, ids, _),) = yield "enqueue_new" if are_new else "enqueue", _columns(list(first.values()), channel)
+        if job.id not in refused:
+            first.setdefault(job.id, job)
+    rows = list(first.values())
+    if any(job.rules is not None and job.rules.group is not None for job in rows):
+        ((count, ids, _, closed),) = yield "enqueue_members", _members(rows, channel, by)
+        if closed:
+            known = yield "share_groups", {"groups": texts(closed[:1])}
+            raise refusal(closed[0], is_known=bool(known))
+    else:
+        ((count, ids, _),) = yield "enqueue_new" if are_new else "enqueue", _columns(rows, channel)
     if count == len(jobs):
         return [c.Enqueued(job.id) for job in jobs]
+    return (yield from _outcomes(jobs, first, count, ids, refused))
+
+
+def inserting_caused(jobs: Sequence[JobSpec], channel: str | None) -> Steps[list[c.EnqueueOutcome]]:
+    """The insert of jobs that an end has caused: the kernel has counted them as members of their groups."""
+    first = {job.id: job for job in jobs}
+    ((count, ids, _),) = yield "enqueue_caused", _members(list(first.values()), channel, None)
+    return (yield from _outcomes(jobs, first, count, ids, set()))
+
+
+def _begun_chains(jobs: Sequence[JobSpec]) -> Steps[set[str]]:
+    """B6: new jobs whose chain cannot begin, since its next job is there."""
+    following = {job.id: then_id(job.id) for job in jobs if job.rules is not None and job.rules.chain}
+    if not following:
+        return set()
+    ((rows,),) = yield "specs", {"ids": texts([*following, *following.values()])}
+    known = {row.id for row in _job_rows(rows or "[]")}
+    return {job_id for job_id, next_id in following.items() if next_id in known and job_id not in known}
+
+
+def _outcomes(
+    jobs: Sequence[JobSpec], first: dict[str, JobSpec], count: int, ids: Sequence[str] | None, refused: set[str]
+) -> Steps[list[c.EnqueueOutcome]]:
     inserted = set(first) if count == len(first) else set(ids or ())
     unknown = [job_id for job_id in first if job_id not in inserted]
     known: dict[str, JobSpec] = {}
@@ -137,7 +183,9 @@ def inserting(jobs: Sequence[JobSpec], channel: str | None, *, are_new: bool = F
         known = {row.id: spec_of(row) for row in _job_rows(rows or "[]")}
     outcomes: list[c.EnqueueOutcome] = []
     for job in jobs:
-        if job.id in inserted:
+        if job.id in refused:
+            outcomes.append(c.Conflict(job.id))
+        elif job.id in inserted:
             inserted.remove(job.id)  # E6: the first of that id; the next one sees it
             known[job.id] = job
             outcomes.append(c.Enqueued(job.id))
@@ -146,6 +194,11 @@ def inserting(jobs: Sequence[JobSpec], channel: str | None, *, are_new: bool = F
         else:
             outcomes.append(c.Duplicate(job.id) if is_same_content(known[job.id], job) else c.Conflict(job.id))
     return outcomes
+
+
+def _members(jobs: list[JobSpec], channel: str | None, by: str | None) -> dict[str, Any]:
+    groups = texts([None if job.rules is None else job.rules.group for job in jobs])
+    return {**_columns(jobs, channel), "group_ids": groups, "member": by}
 
 
 def _columns(jobs: list[JobSpec], channel: str | None) -> dict[str, Any]:

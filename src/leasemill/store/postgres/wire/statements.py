@@ -18,9 +18,45 @@ from leasemill.errors import Invalid
 
 FOLDER: Final = Path(__file__).parents[1]
 FILES: Final = {file.stem: file for file in FOLDER.rglob("*.sql")}
+IF_KNOWN: Final = "on conflict on constraint job_id do nothing"
+OF_NO_GROUP: Final = dict.fromkeys(
+    ("group_id", "group_ids", "refused", "if_not_refused", "joined", "refused_groups"), ""
+)
+OF_GROUPS: Final = {**OF_NO_GROUP, "group_id": ", group_id", "group_ids": ", {group_ids}::text[]"}
+REFUSED: Final = """, opened as materialized (
+    select open.id
+    from (select distinct group_id from given where group_id is not null order by group_id) as named
+    cross join lateral (
+        select groups.id from {schema}.groups
+        where groups.id = named.group_id and (groups.sealed_at is null or groups.id = (
+            select jobs.group_id from {schema}.jobs where jobs.id = {member}::text
+        ))
+        for key share
+    ) as open
+), refused as materialized (
+    select given.group_id from given
+    where given.group_id is not null and given.group_id not in (select opened.id from opened)
+        and not exists (select from {schema}.jobs where jobs.id = given.id)
+)"""
+JOINED: Final = """, joined as (
+    insert into {schema}.group_joins (group_id, count)
+    select group_id, count(*) from inserted where group_id is not null group by group_id
+)"""
 CLAUSES: Final = {
-    "enqueue": ("enqueue", {"if_known": "on conflict on constraint job_id do nothing"}),
-    "enqueue_new": ("enqueue", {"if_known": ""}),
+    "enqueue": ("enqueue", {**OF_NO_GROUP, "if_known": IF_KNOWN}),
+    "enqueue_new": ("enqueue", {**OF_NO_GROUP, "if_known": ""}),
+    "enqueue_caused": ("enqueue", {**OF_GROUPS, "if_known": IF_KNOWN}),
+    "enqueue_members": (
+        "enqueue",
+        {
+            **OF_GROUPS,
+            "if_known": IF_KNOWN,
+            "refused": REFUSED,
+            "if_not_refused": "where not exists (select from refused)",
+            "joined": JOINED,
+            "refused_groups": ", array(select distinct group_id from refused order by group_id) as refused_groups",
+        },
+    ),
 }
 """Statements that share a file: its name, and the clauses in which they differ."""
 SCHEMA_NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}", re.ASCII)
@@ -42,7 +78,9 @@ def check_schema(schema: str) -> None:
 
 
 def statement(text: str, schema: str, clauses: Mapping[str, str] | None = None) -> Statement:
-    known = {"schema": sql.Identifier(schema).as_string(None), **(clauses or {})}
+    for name, clause in (clauses or {}).items():
+        text = text.replace(f"{{{name}}}", clause)  # a clause may have parameters of its own
+    known = {"schema": sql.Identifier(schema).as_string(None)}
     fields = dict.fromkeys(field for _, field, _, _ in Formatter().parse(text) if field is not None)
     names = tuple(field for field in fields if field not in known)
     numbers = {name: f"${number}" for number, name in enumerate(names, 1)}

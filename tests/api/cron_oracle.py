@@ -1,0 +1,102 @@
+"""Two other opinions on when a cron expression is due, and expressions to ask them about.
+
+`debian` writes Debian's rule out, minute by minute: slow, and short enough to be read. `cronsim` is a library. Where it
+disagrees, `debian` decides: it takes `5-5/2` for `5/2`, misses ticks around shifts that are not whole hours, and has
+ticks of its own where a midnight does not exist.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from importlib import import_module
+from itertools import takewhile
+from typing import Any, cast
+from zoneinfo import ZoneInfo
+
+from leasemill.api.cron import parse
+from leasemill.api.cron_fields import FIELDS, is_wildcard
+
+MINUTE = timedelta(minutes=1)
+ZONES = (
+    *("Europe/Berlin", "America/New_York", "Africa/Cairo", "Asia/Beirut", "America/Sao_Paulo", "Asia/Tehran"),
+    *("America/Havana", "Asia/Gaza", "Europe/Dublin", "Africa/Casablanca", "Asia/Kolkata", "America/St_Johns"),
+    *("America/Santiago", "Asia/Amman", "America/Asuncion", "UTC", "Pacific/Apia", "Pacific/Chatham"),
+    *("Australia/Lord_Howe", "Antarctica/Troll"),
+)
+
+
+def shifts(zone: ZoneInfo, first_year: int, years: int) -> Iterator[datetime]:
+    """The days on which the offset changes."""
+    day = datetime(first_year, 1, 1, tzinfo=UTC)
+    while day.year < first_year + years:
+        following = day + timedelta(days=1)
+        if day.astimezone(zone).utcoffset() != following.astimezone(zone).utcoffset():
+            yield day
+        day = following
+
+
+def debian(expression: str, zone: ZoneInfo, after: datetime, until: datetime) -> list[datetime]:
+    """Wildcard jobs run when the clock on the wall shows their time. Fixed ones too, but the first time only, and those
+    whose time was left out run right after the gap."""
+    parts = expression.split()
+    fields = [field.parse(part, expression) for field, part in zip(FIELDS, parts, strict=True)]
+    is_elapsed = is_wildcard(parts[0]) or is_wildcard(parts[1])
+    has_either_day = not is_wildcard(parts[2]) and not is_wildcard(parts[4])
+
+    def matches(local: datetime) -> bool:
+        minutes, hours, days, months, weekdays = fields
+        if local.minute not in minutes or local.hour not in hours or local.month not in months:
+            return False
+        of_month = local.day in days
+        of_week = bool({local.isoweekday() % 7, local.isoweekday()} & weekdays)
+        return of_month or of_week if has_either_day else of_month and of_week
+
+    found: list[datetime] = []
+    at = after.astimezone(UTC).replace(second=0, microsecond=0) - timedelta(days=2)
+    wall = at.astimezone(zone).replace(tzinfo=None)
+    latest = wall
+    """The latest local time that was shown: a fixed time up to it has run."""
+    while at < until:
+        at += MINUTE
+        wall, before = at.astimezone(zone).replace(tzinfo=None), wall
+        if is_elapsed:
+            is_due = matches(wall)
+        else:
+            left_out = (wall - before) // MINUTE
+            is_due = any(matches(wall - n * MINUTE) for n in range(max(1, left_out)) if wall - n * MINUTE > latest)
+            latest = max(latest, wall)
+        if is_due and after < at <= until:
+            found.append(at)
+    return found
+
+
+def cronsim(expression: str, zone: ZoneInfo, after: datetime, until: datetime) -> list[datetime]:
+    simulated = import_module("cronsim").CronSim(expression, after.astimezone(zone))
+    instants = (cast(datetime, one).astimezone(UTC) for one in cast(Iterator[Any], simulated))
+    return list(takewhile(lambda at: at <= until, instants))
+
+
+def ours(expression: str, zone: ZoneInfo, after: datetime, until: datetime) -> list[datetime]:
+    return list(takewhile(lambda at: at <= until, parse(expression).after(after, zone)))
+
+
+def expressions(seed: int) -> Iterator[str]:
+    """Without end; some are never due, and refused."""
+    draw = random.Random(seed)
+
+    def item(low: int, high: int) -> str:
+        first, kind = draw.randint(low, high), draw.random()
+        last = draw.randint(first, high)
+        if kind < 0.5 or first == last:
+            return str(first)
+        return f"{first}-{last}" if kind < 0.8 else f"{first}-{last}/{draw.randint(1, 5)}"
+
+    def field(low: int, high: int, wildcards: float) -> str:
+        if draw.random() < wildcards:
+            return draw.choice(["*", f"*/{draw.randint(1, max(2, (high - low) // 2))}"])
+        return ",".join(item(low, high) for _ in range(draw.choice([1, 1, 1, 2, 3])))
+
+    while True:
+        yield " ".join([field(0, 59, 0.4), field(0, 23, 0.4), field(1, 31, 0.6), field(1, 12, 0.7), field(0, 6, 0.6)])
