@@ -9,7 +9,7 @@ import pytest
 from leasemill.errors import Invalid, QueueRefused
 from leasemill.kernel.commands import Conflict, Duplicate, Followup
 from leasemill.kernel.model import ChainedJob, JobState, Policy, Rules
-from leasemill.testing.conformance.group_steps import BOTH, GROUP, NONE, callbacks, counts, create, seal
+from leasemill.testing.conformance.group_steps import BOTH, END, GROUP, NONE, callbacks, counts, create, seal
 from leasemill.testing.conformance.harness import Harness
 from leasemill.testing.conformance.steps import (
     LANE,
@@ -148,6 +148,16 @@ class Chaining:
             acked(harness, claim_one(harness))
         assert counts(harness) == (3, 3, 0, 0, 0, 0)
         assert callbacks(harness) == BOTH
+
+    @rule("B6", "B2")
+    def test_a_failure_ends_a_chain_in_a_group(self, harness: Harness) -> None:
+        create(harness)
+        enqueue_one(harness, rules=Rules(group=GROUP, chain=(SECOND_JOB,)))
+        seal(harness)
+        failed_for_good(harness, claim_one(harness))
+        claim_nothing(harness)
+        assert counts(harness) == (1, 0, 1, 0, 0, 0)
+        assert callbacks(harness) == END
 
     @rule("B6", "N2")
     def test_a_chain_may_stay_in_its_lane(self, harness: Harness) -> None:
