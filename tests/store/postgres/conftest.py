@@ -20,6 +20,7 @@ TABLES = (
     *("queues", "jobs", "ready", "leases", "executions", "kept", "marks", "arrivals", "waiting", "lanes"),
     *("requests", "finished", "refusals", "actions", "tallies", "workers", "waiters", "watermarks"),
     *("groups", "group_joins", "schedules"),
+    *("limits", "limit_queues", "rates", "places", "parked", "lines", "gates"),
 )
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 
+from leasemill.errors import Unavailable
 from leasemill.kernel import commands as c
 from leasemill.store.postgres.database import Database
 from leasemill.store.postgres.exact.decide import Concern, decide
 from leasemill.store.postgres.maintenance import PostgresMaintenance
 from leasemill.store.postgres.waking.notify import Notifier
+from leasemill.store.postgres.wire.arrays import texts
 from leasemill.store.postgres.wire.connections import Connection, Connections
 from leasemill.store.signal import Signal
 
@@ -37,6 +40,14 @@ class Calls(NamedTuple):
         answer = self.connections.run(work)
         self.wake()
         return answer
+
+    def free_places(self, names: Collection[str]) -> None:
+        """Leases under these limits have ended (T3): queues where jobs wait for a place are notified."""
+        channel = self.notifier.channel() if names else None
+        if channel is not None:
+            given = {"channel": channel, "names": texts(sorted(names))}
+            with suppress(Unavailable):  # who waits looks again within a second
+                self.connections.run(lambda connection: self.database.all(connection, "notify_places", given))
 
     def wake(self) -> None:
         """Jobs may have become claimable, for workers of this process and others."""

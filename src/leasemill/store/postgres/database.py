@@ -32,6 +32,8 @@ class Held(NamedTuple):
     lane: str | None
     causes: bool = False
     """Its end is counted, or enqueues another job: decided by the kernel."""
+    limits: tuple[str, ...] = ()
+    """The names of the limits of which it holds a place."""
 
 
 def needs_ruled_queue(job: JobSpec) -> bool:
@@ -57,6 +59,16 @@ def used(jobs: Iterable[JobSpec]) -> set[str]:
     return {queue for job in jobs for queue, _ in queue_uses(job)}
 
 
+def limits_named(jobs: Iterable[JobSpec]) -> set[tuple[str, str]]:
+    """Queues with the names of limits that these jobs, and those that follow them, are under."""
+    named: set[tuple[str, str]] = set()
+    for job in jobs:
+        if job.rules is not None:
+            named.update((job.queue, limit.name) for limit in job.rules.limits)
+            named.update((one.queue, limit.name) for one in job.rules.chain for limit in one.limits)
+    return named
+
+
 class Database:
     """One store's side of the conversation."""
 
@@ -70,6 +82,11 @@ class Database:
         """Queues known to be used with enqueue and claim."""
         self.ruled_queues: set[str] = set()
         """Those of them whose jobs are known to have limits, groups or chains."""
+        self.limited_queues: set[str] = set()
+        """Queues known to be claimed under limits."""
+        self.limits_named: set[tuple[str, str]] = set()
+        """Queues with the names of limits that are known to be on record for them."""
+        self._limit_names: dict[tuple[str, ...], list[str]] = {}
         self.has_rules = False
         """Whether it is on record that rules are in use."""
         self.has_arrived = False
@@ -93,7 +110,10 @@ class Database:
             if job.queue not in self.claim_queues:
                 return False
             if job.rules is not None and not (
-                self.has_rules and self.claim_queues >= used([job]) and self.ruled_queues >= ruled([job])
+                self.has_rules
+                and self.claim_queues >= used([job])
+                and self.ruled_queues >= ruled([job])
+                and self.limits_named >= limits_named([job])
             ):
                 return False
         return True
@@ -106,6 +126,16 @@ class Database:
                 self.has_rules = True
                 self.claim_queues |= used([job])
                 self.ruled_queues |= ruled([job])
+                named = limits_named([job])
+                self.limits_named |= named
+                self.limited_queues.update(queue for queue, _ in named)
+
+    def limit_names(self, queues: Sequence[str]) -> list[str]:
+        """The names of limits that a claim of these queues locks, as far as is known."""
+        return self._limit_names.get(tuple(queues), [])
+
+    def learn_limit_names(self, queues: Sequence[str], names: Iterable[str]) -> None:
+        self._limit_names[tuple(queues)] = sorted(names)
 
     def now(self) -> int | None:
         return None if self.clock is None else self.clock.now()

@@ -13,6 +13,7 @@ from leasemill.store.postgres.exact.groups import group_of
 from leasemill.store.postgres.exact.rows import jobs_of
 from leasemill.store.postgres.exact.tables import LoadedGroup, QueueUse, Read
 from leasemill.store.postgres.exact.values import mode_of, policy_of, ranges_of
+from leasemill.store.postgres.limits.look import may_grant
 from leasemill.store.postgres.wire.arrays import int8, int8s, texts
 from leasemill.store.postgres.wire.connections import Connection, Row
 
@@ -121,7 +122,12 @@ def _queue_view(row: Row) -> c.QueueView:
 
 
 def due_in(database: Database, connection: Connection, query: c.DueIn) -> int | None:
-    (due,) = database.one(connection, "due_in", {"queues": texts(query.queues)})
+    given = {"queues": texts(query.queues)}
+    due, is_to_be_seen = database.one(connection, "due_in", given)
+    if is_to_be_seen and due != 0:
+        if may_grant(database, connection, tuple(query.queues)):
+            return 0
+        due, _ = database.one(connection, "due_in", given)
     return None if due is None else int(due)
 
 

@@ -23,6 +23,8 @@ from leasemill.store.postgres.admin.migrate import require
 from leasemill.store.postgres.calls import Calls
 from leasemill.store.postgres.database import Database
 from leasemill.store.postgres.exact.decide import Concern, decide
+from leasemill.store.postgres.limits import operate as operate_limits
+from leasemill.store.postgres.limits import views
 from leasemill.store.postgres.maintenance import PostgresMaintenance
 from leasemill.store.postgres.presence import PostgresPresence
 from leasemill.store.postgres.transactions.block import PostgresBlock
@@ -231,6 +233,11 @@ _VERBS: Final[dict[type, Callable[[Calls, Any], Any]]] = {
     c.GetGroup: lambda calls, it: calls.read(reading.get_group, it),
     c.ListGroups: lambda calls, it: calls.read(reading.list_groups, it),
     c.ListActions: lambda calls, it: calls.read(reading.list_actions, it),
+    c.SetLimit: operate_limits.change,
+    c.ClearLimit: operate_limits.change,
+    c.DeclareLimits: operate_limits.change,
+    c.ListLimits: lambda calls, it: calls.read(views.list_limits, it),
+    c.GetLimit: lambda calls, it: calls.read(views.get_limit, it),
     c.DueIn: lambda calls, it: calls.read(reading.due_in, it),
     c.GetTotals: lambda calls, _it: calls.read(reading.totals),
 }

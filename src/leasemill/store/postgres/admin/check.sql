@@ -28,10 +28,24 @@ with standing as materialized (
         coalesce(ready.attempt, 0) as attempt, coalesce(ready.retries, 0) as retries,
         coalesce(ready.expirations, 0) as expirations
     from {schema}.ready
+    union all
+    select parked.queue, parked.rank, parked.available_at, parked.seq, parked.no, coalesce(parked.attempt, 0),
+        coalesce(parked.retries, 0), coalesce(parked.expirations, 0)
+    from {schema}.parked
 ), heads as materialized (
     select lanes.queue, lanes.lane, lanes.head from {schema}.lanes where lanes.head is not null
 ), retained as materialized (
     select finished.at, job.no from {schema}.finished cross join lateral unnest(finished.nos) as job (no)
+), limited as materialized (
+    select jobs.no, jobs.id, jobs.queue, use ->> 0 as name, coalesce(use ->> 1, '') as key
+    from {schema}.jobs cross join lateral json_array_elements(jobs.rules::json -> 1) as use
+    where jobs.rules is not null
+    union all
+    select leases.no, jobs.id, leases.queue, limits.name, ''
+    from {schema}.leases join {schema}.limits on limits.name = 'queue:' || leases.queue
+    join {schema}.jobs on jobs.no = leases.no
+), numbers as materialized (
+    select limits.name, coalesce(limits.set_terms[1], limits.declared[1]) as most from {schema}.limits
 ), wrong as (
     select 'READY, but can never be claimed' as what, awaiting.id from awaiting
     where not exists (select from {schema}.arrivals where arrivals.no = awaiting.no)
@@ -97,6 +111,34 @@ with standing as materialized (
     from {schema}.leases join {schema}.jobs on jobs.no = leases.no
     where leases.request_id is not null and not exists (
         select from {schema}.requests where requests.id = leases.request_id and leases.no = any (requests.nos))
+    union all
+    select 'leased under limit ' || limited.name || ', but holds no place of it', limited.id
+    from {schema}.leases join limited on limited.no = leases.no
+    where not exists (
+        select from {schema}.places
+        where places.name = limited.name and places.key = limited.key and places.no = leases.no
+            and places.fence = leases.fence)
+    union all
+    select 'under limit ' || limited.name || ', in a queue that is not claimed under it', limited.id
+    from limited join standing on standing.no = limited.no
+    where not (standing.is_done or standing.is_kept) and not exists (
+        select from {schema}.limit_queues join {schema}.queues on queues.name = limit_queues.queue and queues.is_limited
+        where limit_queues.queue = limited.queue and limit_queues.name = limited.name)
+    union all
+    select 'parked, but no gate leads to it', standing.id
+    from {schema}.parked join standing on standing.no = parked.no
+    where not exists (
+        select from {schema}.lines join {schema}.gates
+            on gates.queue = lines.queue and gates.name = lines.name and gates.key = lines.key
+        where lines.queue = parked.queue and lines.id = parked.line
+            and (lines.rank, lines.available_at, lines.seq) <= (parked.rank, parked.available_at, parked.seq)
+            and (gates.rank, gates.available_at, gates.seq) <= (lines.rank, lines.available_at, lines.seq))
+    union all
+    select 'a place of limit ' || gates.name || ' is free, but jobs of queue ' || gates.queue || ' wait for it', null
+    from {schema}.gates left join numbers on numbers.name = gates.name
+    where not gates.is_open and gates.opens_at is null and (numbers.most is null or (
+        select count(*) from {schema}.places as held where held.name = gates.name and held.key = gates.key
+    ) < numbers.most)
     union all
     select 'the tallies count ' || tallied.count || ' succeeded in queue ' || tallied.queue || ', there are ' || there.count,
         null

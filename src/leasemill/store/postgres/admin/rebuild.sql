@@ -1,8 +1,10 @@
--- db check --rebuild: the claimable set and the lines of lanes, rebuilt from jobs, leases, executions, kept and marks.
+-- db check --rebuild: the claimable set, the lines of lanes and the places held, rebuilt from jobs, leases, executions, kept,
+-- marks and limits. Jobs that waited for a limit are claimable: the next claims look at them again.
 -- Locks every table it reads against writers: workers wait, and go on.
 lock table {schema}.jobs, {schema}.ready, {schema}.leases, {schema}.executions, {schema}.kept, {schema}.marks,
     {schema}.arrivals, {schema}.waiting, {schema}.lanes, {schema}.requests, {schema}.finished,
-    {schema}.tallies in share row exclusive mode;
+    {schema}.tallies, {schema}.parked, {schema}.lines, {schema}.gates, {schema}.places, {schema}.limit_queues,
+    {schema}.limits, {schema}.queues in share row exclusive mode;
 
 create temporary table standing on commit drop as
 select jobs.no, jobs.queue, jobs.lane, 9 - jobs.priority as rank, coalesce(marks.seq, jobs.no) as seq,
@@ -33,6 +35,9 @@ delete from {schema}.ready;
 delete from {schema}.watermarks;
 delete from {schema}.waiting;
 delete from {schema}.arrivals;
+delete from {schema}.parked;
+delete from {schema}.lines;
+delete from {schema}.gates;
 update {schema}.lanes set head = null, head_seq = null, is_blocked = false;
 
 insert into {schema}.lanes (queue, lane, head, head_seq, is_blocked)
@@ -73,4 +78,25 @@ insert into {schema}.tallies (queue, succeeded)
 select jobs.queue, count(*)
 from {schema}.executions join {schema}.jobs on jobs.no = executions.no
 where executions.slot <= 0
-group by jobs.queue
+group by jobs.queue;
+
+create temporary table limited on commit drop as
+select jobs.no, jobs.queue, use ->> 0 as name, coalesce(use ->> 1, '') as key
+from standing join {schema}.jobs on jobs.no = standing.no
+cross join lateral json_array_elements(jobs.rules::json -> 1) as use
+where jobs.rules is not null;
+
+insert into {schema}.limit_queues (queue, name)
+select distinct queue, name from limited
+on conflict (queue, name) do nothing;
+
+update {schema}.queues set is_limited = true
+where not is_limited and name in (select queue from {schema}.limit_queues);
+
+delete from {schema}.places;
+insert into {schema}.places (name, key, no, fence)
+select limited.name, limited.key, leases.no, leases.fence
+from limited join {schema}.leases on leases.no = limited.no
+union all
+select limits.name, '', leases.no, leases.fence
+from {schema}.leases join {schema}.limits on limits.name = 'queue:' || leases.queue

@@ -29,6 +29,7 @@ from leasemill.store.postgres.exact.tables import (
     LaneRow,
     LeaseRow,
     MarkRow,
+    ParkedRow,
     QueueRow,
     QueueUse,
     ReadyRow,
@@ -44,6 +45,8 @@ class TableRows(NamedTuple):
 
     jobs: dict[int, Job]
     ready: dict[int, ReadyRow]
+    parked: dict[int, ParkedRow]
+    """Those of them that wait for a place or a rate: they are in this table instead."""
     waiting: dict[int, WaitingRow]
     leases: dict[int, LeaseRow]
     kept: dict[int, KeptRow]
@@ -60,7 +63,7 @@ class TableRows(NamedTuple):
 def table_rows(
     state: State, numbers: Mapping[str, int], turns: Mapping[str, int], joined: Mapping[str, int]
 ) -> TableRows:
-    made = TableRows({}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, Counter())
+    made = TableRows({}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, Counter())
     for job_id, job in state.jobs.items():
         _add_job(made, state, job, numbers[job_id], turns.get(job_id))
     for (queue, key), lane in state.lanes.items():
@@ -81,6 +84,12 @@ def table_rows(
     for group_id, group in state.groups.items():
         made.groups[group_id] = group_row(group, joined[group_id])
     return made
+
+
+def with_parked(rows: TableRows, parked: Mapping[int, ParkedRow]) -> TableRows:
+    """The claimable jobs that are parked, and stand where they stood, stay so."""
+    kept = {no: row for no, row in parked.items() if no in rows.ready and _is_there(row, rows.ready[no])}
+    return rows._replace(ready={no: row for no, row in rows.ready.items() if no not in kept}, parked=kept)
 
 
 def is_behind(state: State, job: Job) -> bool:
@@ -139,6 +148,7 @@ def difference(before: TableRows, after: TableRows, state: State) -> Change:
     gone: dict[str, list[Row]] = {
         "jobs": [job_row(before.jobs[no], no) for no in sorted(forgotten)],
         "ready": [row for no, row in before.ready.items() if not _is_there(row, after.ready.get(no))],
+        "parked": _left(before.parked, after.parked),
         "waiting": _left(before.waiting, after.waiting),
         "leases": _left(before.leases, after.leases),
         "kept": _left(before.kept, after.kept),
@@ -180,7 +190,7 @@ def _belongings(before: TableRows, forgotten: Set[int]) -> list[str]:
     return [table for table, nos in owners.items() if nos & forgotten]
 
 
-def _is_there(row: ReadyRow, now: ReadyRow | None) -> bool:
+def _is_there(row: ReadyRow | ParkedRow, now: ReadyRow | None) -> bool:
     return now is not None and (row.rank, row.available_at, row.seq) == (now.rank, now.available_at, now.seq)
 
 

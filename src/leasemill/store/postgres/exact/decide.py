@@ -21,15 +21,15 @@ from leasemill.kernel.ending import ended_jobs
 from leasemill.kernel.events import AnyEvent, ExecutionCommitted
 from leasemill.kernel.machine import run
 from leasemill.kernel.model import Job, JobSpec, JobState
-from leasemill.kernel.state import Lane, LaneKey, State, finished_at, hold, make_ready
+from leasemill.kernel.state import Lane, LaneKey, State, finished_at, hold, make_ready, take_places
 from leasemill.kernel.verbs.cancel import cancels_a_run
 from leasemill.store.postgres import admission, retention
 from leasemill.store.postgres.database import RUN_CANCELLED, Database
-from leasemill.store.postgres.exact.change import Change, TableRows, difference, is_behind, table_rows
+from leasemill.store.postgres.exact.change import Change, TableRows, difference, is_behind, table_rows, with_parked
 from leasemill.store.postgres.exact.groups import caused, group_of, take_out
 from leasemill.store.postgres.exact.rows import jobs_of
 from leasemill.store.postgres.exact.save import saving
-from leasemill.store.postgres.exact.tables import LaneRow, LoadedGroup, QueueRow, QueueUse, Read, WaitingRow
+from leasemill.store.postgres.exact.tables import LaneRow, LoadedGroup, ParkedRow, QueueRow, QueueUse, Read, WaitingRow
 from leasemill.store.postgres.exact.values import mode_of, policy_of, ranges_of
 from leasemill.store.postgres.steps import follow
 from leasemill.store.postgres.wire import batch
@@ -85,6 +85,7 @@ class Loaded(Read, gc=False):
     lanes: list[LaneRow] | None
     waiting: list[WaitingRow] | None
     groups: list[LoadedGroup] | None
+    parked: list[ParkedRow] | None
     seqs: list[int]
     fences: list[int]
     turns: list[int]
@@ -209,7 +210,8 @@ def _decide(
     database: Database, connection: Connection, command: c.Command[AnswerT], locked: Locked, loaded: Loaded
 ) -> AnswerT:
     part = _part(loaded)
-    before = _as_stored(table_rows(*part), loaded)
+    parked = {row.no: row for row in loaded.parked or ()}
+    before = _as_stored(with_parked(table_rows(*part), parked), loaded)
     queues = set(part.state.queues)
     events, answer = run(part.state, command, loaded.now)
     if any(isinstance(event, ExecutionCommitted) for event in events):
@@ -217,7 +219,7 @@ def _decide(
     following = caused(events)
     take_out(part.state, following, queues)
     fences = _number(part, loaded)
-    after = table_rows(*part)
+    after = with_parked(table_rows(*part), parked)
     change = difference(before, after, part.state)
     _check_locked(change, before, locked)
     _save(database, connection, part, change, events, following, _unfolded(loaded))
@@ -271,6 +273,8 @@ def _place(state: State, job: Job, *, is_waiting: bool) -> None:
     match job.state:
         case JobState.LEASED:
             hold(state, job.executions[-1])
+            if job.spec.rules is not None:
+                take_places(state, job)
         case JobState.FAILED | JobState.DEAD | JobState.CANCELLED:
             state.unsuccessful.add(job)
         case JobState.SUCCEEDED if job.spec.offset is None:

@@ -77,6 +77,7 @@ select json_build_object(
     'jobs', (select json_agg(one) from {schema}.jobs as one where no = any ((select nos from found)::int8[])),
     'leases', (select json_agg(one) from {schema}.leases as one where no = any ((select nos from found)::int8[])),
     'executions', (select json_agg(one order by one.no, one.attempt) from {schema}.executions as one where no = any ((select nos from found)::int8[])),
+    'parked', (select json_agg(one) from {schema}.parked as one where no = any ((select nos from found)::int8[])),
     'kept', (select json_agg(one) from {schema}.kept as one where no = any ((select nos from found)::int8[])),
     'marks', (select json_agg(one) from {schema}.marks as one where no = any ((select nos from found)::int8[])),
     'cancellations', (select json_agg(one) from {schema}.cancellations as one where no = any ((select nos from found)::int8[])),

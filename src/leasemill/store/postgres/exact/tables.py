@@ -59,6 +59,20 @@ class ReadyRow(Row, frozen=True):
     expirations: int | None = None
 
 
+class ParkedRow(Row, frozen=True):
+    """A claimable job that waits for a place or a rate."""
+
+    queue: str
+    line: str
+    rank: int
+    available_at: int
+    seq: int
+    no: int
+    attempt: int | None = None
+    retries: int | None = None
+    expirations: int | None = None
+
+
 class WaitingRow(Row, frozen=True):
     queue: str
     lane: str

@@ -1,5 +1,5 @@
 -- Queues by name, with their jobs counted by state and the time the next one is due. Ready jobs and leases are counted from their
--- watermarks.
+-- watermarks. A job that waits for a place does not count as due; one that waits for a rate is due when the rate is.
 with passed as materialized (
     select queue, rank, low_at from {schema}.watermarks where low_at <= (select {schema}.clock({now}::int8))
 ), held as materialized (
@@ -15,6 +15,7 @@ with passed as materialized (
 select queues.name, queues.mode, queues.is_paused, queues.policy,
     claimable.count
         + (select count(*) from {schema}.waiting where waiting.queue = queues.name)
+        + (select count(*) from {schema}.parked where parked.queue = queues.name)
         + (select count(*) from {schema}.arrivals where arrivals.queue = queues.name) as ready,
     coalesce((select held.count from held where held.queue = queues.name), 0) as leased,
     (select coalesce(sum(tallies.succeeded), 0)::int8 from {schema}.tallies where tallies.queue = queues.name) as succeeded,
@@ -30,7 +31,10 @@ select queues.name, queues.mode, queues.is_paused, queues.policy,
         select count(*) from {schema}.kept where kept.state = 'cancelled' and exists (
             select from {schema}.jobs where jobs.no = kept.no and jobs.queue = queues.name offset 0)
     ) as cancelled,
-    case when queues.mode <> 'acquire' then claimable.oldest_at end as oldest_available_at
+    case when queues.mode <> 'acquire' then least(claimable.oldest_at, (
+        select min(case when gates.is_open then gates.available_at else gates.opens_at end)
+        from {schema}.gates where gates.queue = queues.name
+    )) end as oldest_available_at
 from {schema}.queues
 cross join lateral (
     select sum(counted.count)::int8 as count, min(counted.oldest_at) as oldest_at
@@ -43,5 +47,6 @@ cross join lateral (
     ) as counted
 ) as claimable
 where queues.name > {after}::text
+    and not (queues.is_limited and queues.mode is null and not queues.is_paused and queues.policy is null)  -- never used
 order by queues.name
 limit {limit}::int8

@@ -22,7 +22,7 @@ with passed as materialized (
         and leases.expires_at < 9223372036854775807
 )
 select
-    (select count from claimable) + (select count(*) from {schema}.waiting)
+    (select count from claimable) + (select count(*) from {schema}.waiting) + (select count(*) from {schema}.parked)
         + (select count(*) from {schema}.arrivals) as ready,
     timed.count + (select count(*) from {schema}.leases where leases.expires_at = 9223372036854775807) as leased,
     (select coalesce(sum(tallies.succeeded), 0)::int8 from {schema}.tallies) as succeeded,

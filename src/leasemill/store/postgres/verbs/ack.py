@@ -8,15 +8,17 @@ from collections.abc import Sequence
 from leasemill.kernel import commands as c
 from leasemill.store.postgres.calls import Calls
 from leasemill.store.postgres.database import Database, Held
-from leasemill.store.postgres.verbs.reports import answered, known, references, report
+from leasemill.store.postgres.verbs.reports import answered, known, limits_of, references, report
 from leasemill.store.postgres.wire import batch
 from leasemill.store.postgres.wire.arrays import encoded, texts
 from leasemill.store.postgres.wire.connections import Connection
 
 
 def run(calls: Calls, command: c.Ack) -> list[c.AckOutcome]:
+    limits = limits_of(calls.database, command.reports)
     outcomes = report(calls, command.reports, ack, c.Ack)
     calls.signal.notify()
+    calls.free_places(limits)
     return outcomes
 
 

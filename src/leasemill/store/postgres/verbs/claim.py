@@ -7,12 +7,13 @@ from typing import Any, Final, NamedTuple
 
 from leasemill.errors import QueueRefused
 from leasemill.kernel import commands as c
-from leasemill.kernel.model import EXECUTIONS_KEPT, TIMEOUT_LEASES, JobSpec
+from leasemill.kernel.model import EXECUTIONS_KEPT, QUEUE_LIMIT, TIMEOUT_LEASES, JobSpec
 from leasemill.kernel.retry import DEFAULTS, NO_POLICY
 from leasemill.store.postgres.calls import Calls
 from leasemill.store.postgres.database import Database, Held, advisory_key
 from leasemill.store.postgres.exact.tables import QueueUse
 from leasemill.store.postgres.exact.values import headers_of, policy_of, policy_text, rules_of, terms_numbers, terms_of
+from leasemill.store.postgres.limits.claim import Limited
 from leasemill.store.postgres.positions import Look
 from leasemill.store.postgres.verbs.enqueue import modes
 from leasemill.store.postgres.wire.arrays import int8, int8s, texts
@@ -30,6 +31,8 @@ def run(calls: Calls, command: c.Claim) -> list[c.Lease]:
     if database.has_arrived:  # the claim before this one saw them
         maintenance.admit()
     claimed = _run(calls, command)
+    while claimed.is_unfinished and not claimed.leases:
+        claimed = _run(calls, command)
     if not claimed.leases and maintenance.found_more(claimed.expired_from, claimed.has_arrived, command.limit):
         claimed = _run(calls, command)
     database.has_arrived = claimed.has_arrived
@@ -67,6 +70,8 @@ class Claimed(NamedTuple):
     """There are arrivals to admit."""
     expired_from: int | None = None
     """Nothing was granted, and there are leases that expired at this time or later."""
+    is_unfinished: bool = False
+    """Many jobs were found behind full limits, and there may be others."""
 
 
 def claim(database: Database, connection: Connection, command: c.Claim, *, is_repeat: bool) -> Claimed:
@@ -83,11 +88,18 @@ def claim(database: Database, connection: Connection, command: c.Claim, *, is_re
         "kinds": texts(list(kinds)),
         "policies": texts([policy_text(policy) for policy in kinds.values()]),
     }
-    if is_repeat and command.request_id is not None:
+    waits = is_repeat and command.request_id is not None
+    if not database.limited_queues.isdisjoint(command.queues):
+        return _claimed_under_limits(database, connection, command, {**given, "waits": waits})
+    if waits:
         with connection.transaction():
             connection.execute("select pg_advisory_xact_lock(%s)", [given["request_key"]])
-            return _claimed(database, connection, command, given)
-    return _claimed(database, connection, command, given)
+            claimed = _claimed(database, connection, command, given)
+    else:
+        claimed = _claimed(database, connection, command, given)
+    if not claimed.leases and not database.limited_queues.isdisjoint(command.queues):  # as is known now
+        return _claimed_under_limits(database, connection, command, {**given, "waits": False})
+    return claimed
 
 
 def _claimed(database: Database, connection: Connection, command: c.Claim, given: dict[str, Any]) -> Claimed:
@@ -107,9 +119,11 @@ def _claimed_from(
     database.remember((row[11], Held(row[0], row[23], row[1], row[4], _causes(row[10]))) for row in granted)
     leases = [lease_of(row) for row in granted]
     last = rows[-1]
+    if last[27]:
+        database.limited_queues.update(last[27])
     if granted and last[0] is None:  # a repeat: it did not look for jobs
         return Claimed(leases)
-    now, (has_arrived, has_expired, served) = last[15], last[24:]
+    now, (has_arrived, has_expired, served, _) = last[15], last[24:]
     places = [(row[1], 9 - row[5], row[21], row[22]) for row in granted]
     database.positions.advance(look.served(served), places, now, is_exhausted=len(granted) < command.limit)
     if not granted and not has_expired:
@@ -122,6 +136,36 @@ def _causes(rules: str | None) -> bool:
         return False
     known = rules_of(rules)
     return known is not None and (known.group is not None or bool(known.chain))
+
+
+def _claimed_under_limits(
+    database: Database, connection: Connection, command: c.Claim, given: dict[str, Any]
+) -> Claimed:
+    expired_from = database.expiry_position.from_at()
+    looked = Limited(database, connection, command, given, expired_from).run()
+    if looked.is_repeated:
+        nowhere = Look([], [])
+        rows = database.all(connection, "claim", {**given, **nowhere.parameters(), "expired_from": int8(expired_from)})
+        looked = looked._replace(rows=[row for row in rows if row[0] is not None])
+    leases = [lease_of(row) for row in looked.rows]
+    database.remember(
+        (lease.token, Held(row[0], row[23], row[1], row[4], _causes(row[10]), limits_held(database, lease.job)))
+        for row, lease in zip(looked.rows, leases, strict=True)
+    )
+    if looked.is_repeated:
+        return Claimed(leases)
+    database.positions.advance((), looked.taken, looked.now, is_exhausted=False)
+    if not leases and not looked.has_expired:
+        database.expiry_position.found_none(expired_from, looked.now)
+    return Claimed(
+        leases, looked.has_arrived, expired_from if looked.has_expired else None, is_unfinished=looked.is_unfinished
+    )
+
+
+def limits_held(database: Database, job: JobSpec) -> tuple[str, ...]:
+    """The names of the limits that a lease on this job may hold a place of."""
+    own = (QUEUE_LIMIT + job.queue,) if job.queue in database.limited_queues else ()
+    return own if job.rules is None else (*own, *(limit.name for limit in job.rules.limits))
 
 
 def lease_of(row: Row) -> c.Lease:

@@ -3,8 +3,8 @@
 -- found by its row in requests. I2: stops before a job that has had the token meant for it. I5: the terms are settled here.
 -- Looks from the given places or, where none is given, from the watermark.
 -- Returns the leases with their jobs, by fence: drawn in the order of number, which no join here may change; with each, or in a
--- row without a lease, whether there are arrivals to admit, whether leases have expired (looked for if nothing was granted), and
--- which queues were looked through (NULL: all; none, where it stopped).
+-- row without a lease, whether there are arrivals to admit, whether leases have expired (looked for if nothing was granted),
+-- which queues were looked through (NULL: all; none, where it stopped), and which have limits: those it leaves alone.
 -- Locks the ready rows it takes; skips those others hold.
 with gate as materialized (
     select pg_try_advisory_xact_lock_shared({request_key}::int8), {schema}.clock({now}::int8) as now
@@ -14,19 +14,20 @@ with gate as materialized (
     ) as l
     where r.id = {request_id}::text and expires_at > now
 ), place as materialized (
-    select place.queue, rank, turn, policy, now, from_seq, coalesce(from_at, (
+    select place.queue, rank, turn, policy, is_limited, now, from_seq, coalesce(from_at, (
         select low_at from {schema}.watermarks as w where w.queue = place.queue and w.rank = place.rank and low_at <= now
     ), 0) as from_at
     from gate cross join unnest({queues}::text[], {ranks}::int8[], {from_ats}::int8[], {from_seqs}::int8[])
         with ordinality as place (queue, rank, from_at, from_seq, turn)
     cross join lateral (
-        select policy from {schema}.queues where name = place.queue and mode <> 'acquire' and not is_paused offset 0
+        select policy, is_limited from {schema}.queues
+        where name = place.queue and mode <> 'acquire' and not is_paused offset 0
     ) as q
     where not exists (select from repeated)
     order by turn
 ), claimable as materialized (
     select turn, policy, now, first.*
-    from place cross join lateral (
+    from (select * from place where not is_limited) as place cross join lateral (
         select r.ctid as at_ctid, r.rank, available_at, seq, coalesce(no, seq) as no, attempt, retries, expirations
         from {schema}.ready as r
         where r.queue = place.queue and r.rank = place.rank and available_at <= now
@@ -89,16 +90,17 @@ with gate as materialized (
         ) as has_expired,
         case when (select number from stop) is not null then '{{}}'
             when (select count(*) from place) < cardinality({queues}::text[]) then array(select distinct queue from place)
-            end as served
+            end as served,
+        (select array_agg(distinct queue) from place where is_limited) as limited
     from gate
 )
 select id, queue, kind, payload, lane, priority, run_at, delay_us, policy, headers, rules, token, attempt, fence,
     {worker}::text, come.now, expires_at, terms, retries, expirations, created_at, available_at, seq, no,
-    has_arrived, has_expired, served
+    has_arrived, has_expired, served, limited
 from come left join settled on true
 union all
 select id, j.queue, kind, payload, j.lane, priority, run_at, delay_us, policy, headers, rules, token, attempt, fence,
-    worker, leased_at, expires_at, terms, retries, expirations, created_at, available_at, seq, j.no, null, null, null
+    worker, leased_at, expires_at, terms, retries, expirations, created_at, available_at, seq, j.no, null, null, null, null
 from repeated as l
 cross join lateral (select * from {schema}.jobs where no = l.no offset 0) as j
 order by fence

@@ -16,7 +16,7 @@ from leasemill.kernel.model import JobSpec
 from leasemill.kernel.verbs.enqueue import is_same_content
 from leasemill.store.postgres.admission import admit
 from leasemill.store.postgres.calls import Calls
-from leasemill.store.postgres.database import Database, ruled, used
+from leasemill.store.postgres.database import Database, limits_named, ruled, used
 from leasemill.store.postgres.exact.rows import spec_of
 from leasemill.store.postgres.exact.tables import JobRow, QueueUse
 from leasemill.store.postgres.exact.values import headers_text, policy_text, rules_text
@@ -93,7 +93,9 @@ def check_enqueue_queues(database: Database, connection: Connection, jobs: Seque
 def modes(database: Database, connection: Connection, names: set[str]) -> dict[str, str | None]:
     if not names:
         return {}
-    return dict(database.all(connection, "queues_known", {"names": texts(sorted(names))}))
+    rows = database.all(connection, "queues_known", {"names": texts(sorted(names))})
+    database.limited_queues.update(name for name, _, is_limited in rows if is_limited)
+    return {name: mode for name, mode, _ in rows}
 
 
 def use_queues(
@@ -115,6 +117,10 @@ def fix_uses(database: Database, connection: Connection, names: set[str], jobs: 
         for name, found in database.all(connection, "queues_use", given) if some else ():
             if found == QueueUse.ACQUIRE:
                 raise QueueRefused(f"queue {name!r} is used with acquire; enqueue into another queue")
+    named = sorted(limits_named(jobs) - database.limits_named)
+    if named:
+        given = {"queues": texts([queue for queue, _ in named]), "names": texts([name for _, name in named])}
+        database.do(connection, "use_limits", given)
 
 
 def insert(

@@ -87,6 +87,14 @@ def known(database: Database, reports: Sequence[ReportT]) -> dict[int, ReportT]:
     return {no: found[no] for no in sorted(found)}
 
 
+def limits_of(database: Database, reports: Sequence[ReportT]) -> set[str]:
+    """The names of the limits of which these leases hold places, as far as they were granted here."""
+    if not database.limited_queues:
+        return set()
+    held = [database.leases.get(report.token) for report in reports]
+    return {name for one in held if one is not None for name in one.limits}
+
+
 def references(found: Mapping[int, Any]) -> dict[str, Any]:
     return {"nos": int8s(list(found)), "tokens": texts([report.token for report in found.values()])}
 

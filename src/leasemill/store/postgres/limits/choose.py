@@ -1,0 +1,360 @@
+"""What a claim under limits grants, of what it loaded: pure. Rules T1 to T12, with the kernel's arithmetic.
+
+A claim walks through jobs in its order: those of `ready` that nobody has looked at, and those of lines whose gates are
+open. A job with a full limit is parked in its line, at the gate of that limit; the others are granted. What is loaded
+is the beginning of each order: the walk goes no further than the first of them that may have more to it, and then more
+is loaded. What must never happen here: I/O, or a grant that a limit has no room for.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+import msgspec
+from msgspec import Struct
+
+from leasemill.kernel.gates import NO_TERMS, charged, opens_at
+from leasemill.kernel.model import QUEUE_LIMIT, LimitRecord, LimitTerms, LimitUse
+from leasemill.kernel.verbs.limits import terms_of
+
+NO_KEY: Final = ""
+"""The key, in tables, of a limit that is named without one."""
+Place = tuple[int, int, int, int]
+"""A job by the order of a claim: the queue's turn, rank, available_at, seq."""
+LimitKey = tuple[str, str]
+LAST: Final[Place] = (2**62, 0, 0, 0)
+
+_uses = msgspec.json.Decoder(list[LimitUse]).decode
+
+
+class Candidate(Struct, frozen=True, array_like=True, gc=False):
+    """A job that may be granted. `limits` are those of its line, if it stands in one. `spent`: tokens it has had."""
+
+    turn: int
+    rank: int
+    available_at: int
+    seq: int
+    limits: str | None
+    line: str | None
+    spent: list[str] | None
+
+    @property
+    def place(self) -> Place:
+        return self.turn, self.rank, self.available_at, self.seq
+
+
+class OpenGate(Struct, frozen=True, array_like=True, gc=False):
+    """No job behind it stands before its place. `room`: no more of its lines, and of the jobs in each, were loaded;
+    None: as many as the window has."""
+
+    turn: int
+    rank: int
+    available_at: int
+    seq: int
+    name: str
+    key: str
+    room: int | None
+
+
+class OpenLine(Struct, frozen=True, array_like=True, gc=False):
+    """One at an open gate; no job in it stands before its place."""
+
+    turn: int
+    rank: int
+    available_at: int
+    seq: int
+    id: str
+    limits: str
+    name: str
+    key: str
+
+
+class LimitState(Struct, frozen=True, array_like=True, gc=False):
+    name: str
+    key: str
+    held: int
+    tat: int
+
+
+class KnownTerms(Struct, frozen=True, array_like=True, gc=False):
+    name: str
+    declared: list[int | None] | None
+    set_terms: list[int | None] | None
+
+
+class Standing(Struct, gc=False):
+    """What load_limited.sql returns."""
+
+    now: int
+    is_repeated: bool
+    has_arrived: bool
+    has_expired: bool
+    candidates: list[Candidate] | None
+    gates: list[OpenGate] | None
+    lines: list[OpenLine] | None
+    terms: list[KnownTerms] | None
+    uses: list[LimitState] | None
+
+
+class Window(NamedTuple):
+    """How much of each order is loaded at a time."""
+
+    ready: int
+    gates: int
+    lines: int
+    jobs: int
+
+
+class Pick(NamedTuple):
+    job: Candidate
+    uses: tuple[LimitKey, ...]
+
+
+class Parked(NamedTuple):
+    job: Candidate
+    gate: LimitKey
+    is_open: bool
+    """The limit has room: the claim has no slot for a job under a limit."""
+
+
+class GateLeft(NamedTuple):
+    gate: OpenGate
+    place: Place
+    is_open: bool
+
+
+class Chosen(NamedTuple):
+    """What becomes of what was loaded."""
+
+    picks: list[Pick]
+    parked: list[Parked]
+    lines_gone: list[OpenLine]
+    lines_left: list[tuple[OpenLine, LimitKey, Place]]
+    gates_gone: list[OpenGate]
+    gates_left: list[GateLeft]
+    has_more: bool
+    """There may be more to grant that is not loaded."""
+    is_stopped: bool
+    """I2: the next job has had the token that is meant for it."""
+
+
+@lru_cache(4096)
+def uses_of(limits: str) -> tuple[LimitKey, ...]:
+    return tuple((use.name, use.key or NO_KEY) for use in _uses(limits))
+
+
+@lru_cache(4096)
+def line_id(limits: str) -> str:
+    """The line of the jobs with these limits: the same in every process."""
+    return str(UUID(bytes=blake2b(limits.encode(), digest_size=16).digest()))
+
+
+def terms_of_row(numbers: Sequence[int | None] | None) -> LimitTerms | None:
+    return None if numbers is None else LimitTerms(*numbers)
+
+
+class Room:
+    """What limits have room for, as grants use it up."""
+
+    def __init__(self, loaded: Standing) -> None:
+        self.now = loaded.now
+        self.terms = {
+            one.name: terms_of(LimitRecord(one.name, terms_of_row(one.declared), set=terms_of_row(one.set_terms)))
+            for one in loaded.terms or ()
+        }
+        self.held = defaultdict[LimitKey, int](int)
+        self.tats = defaultdict[LimitKey, int](int)
+        self.charged: dict[LimitKey, int] = {}
+        for use in loaded.uses or ():
+            self.held[use.name, use.key] = use.held
+            self.tats[use.name, use.key] = use.tat
+
+    def opens_at(self, limit: LimitKey) -> int | None:
+        """T12: when its rate has room; None: it has."""
+        tat = self.tats[limit]
+        at = opens_at(self.terms.get(limit[0], NO_TERMS), tat) if tat else 0
+        return at if at > self.now else None
+
+    def is_full(self, limit: LimitKey) -> bool:
+        places = self.terms.get(limit[0], NO_TERMS).places
+        return (places is not None and self.held[limit] >= places) or self.opens_at(limit) is not None
+
+    def first_full(self, uses: Iterable[LimitKey]) -> LimitKey | None:
+        return next((limit for limit in uses if self.is_full(limit)), None)
+
+    def take(self, uses: Iterable[LimitKey]) -> None:
+        """T2, T11: a place of each, and its share of each rate."""
+        for limit in uses:
+            self.held[limit] += 1
+            terms = self.terms.get(limit[0], NO_TERMS)
+            if terms.rate is not None:
+                self.tats[limit] = self.charged[limit] = charged(terms, self.tats[limit], self.now)
+
+
+class LimitWalk:
+    """One walk through what was loaded. `queues`: by their turns, from 1; `tokens`: one for each job it may grant."""
+
+    def __init__(
+        self, loaded: Standing, room: Room, queues: Sequence[str], tokens: Sequence[str], slots: int, window: Window
+    ) -> None:
+        self._loaded = loaded
+        self._room = room
+        self._queues = queues
+        self._tokens = tokens
+        self._slots = slots
+        self._lines = {(line.turn, line.id): line for line in loaded.lines or ()}
+        self._jobs = defaultdict[tuple[int, str], list[Candidate]](list)
+        self._ready: list[Candidate] = []
+        for job in loaded.candidates or ():
+            if job.line is None:
+                self._ready.append(job)
+            else:
+                self._jobs[job.turn, job.line].append(job)
+        self._window = window
+        self._rooms = {(one.turn, (one.name, one.key)): one.room for one in loaded.gates or ()}
+        self._moved: dict[tuple[int, str], LimitKey] = {}
+        """Lines that were found behind another limit than the one at whose gate they stood."""
+        self._done: dict[tuple[int, str], int] = defaultdict(int)
+        """How many jobs of a line were granted."""
+        self._shut: set[tuple[int, LimitKey]] = set()
+        self.picks: list[Pick] = []
+        self.parked: list[Parked] = []
+
+    @property
+    def slots(self) -> int:
+        return self._slots
+
+    def go(self) -> Chosen:
+        frontier = self._frontier()
+        is_stopped = False
+        reached_end = True
+        for job in sorted(self._loaded.candidates or (), key=_place):
+            if job.place > frontier or len(self.picks) >= len(self._tokens):
+                reached_end = False
+                break
+            if not self._look_at(job):
+                is_stopped = True
+                break
+        has_more = not is_stopped and len(self.picks) < len(self._tokens) and (frontier < LAST or not reached_end)
+        return self._chosen(has_more, is_stopped)
+
+    def _frontier(self) -> Place:
+        """Up to here everything is loaded."""
+        window, ends = self._window, [LAST]
+        if len(self._ready) >= window.ready:
+            ends.append(max(job.place for job in self._ready))
+        gates, lines = self._loaded.gates or [], self._loaded.lines or []
+        if window.gates and len(gates) >= window.gates:
+            ends.append(max(map(_place_of, gates)))
+        at_gates = defaultdict[tuple[int, LimitKey], list[Place]](list)
+        for line in lines:
+            at_gates[line.turn, (line.name, line.key)].append(_place_of(line))
+        ends += [max(places) for gate, places in at_gates.items() if self._may_have_more_lines(gate, len(places))]
+        ends += [jobs[-1].place for line, jobs in self._jobs.items() if self._may_have_more_jobs(line)]
+        return min(ends)
+
+    def _may_have_more_lines(self, gate: tuple[int, LimitKey], count: int) -> bool:
+        room = self._rooms[gate]
+        return count >= (self._window.lines if room is None else min(room, self._window.lines))
+
+    def _may_have_more_jobs(self, line: tuple[int, str]) -> bool:
+        one = self._lines[line]
+        room = self._rooms[one.turn, (one.name, one.key)]
+        return len(self._jobs[line]) >= (self._window.jobs if room is None else min(room, self._window.jobs))
+
+    def _look_at(self, job: Candidate) -> bool:
+        """Grant it, park it or pass it over. False: the walk ends here (I2)."""
+        room, line = self._room, None if job.line is None else (job.turn, job.line)
+        if line is not None and (line in self._moved or self._is_shut(line)):
+            return True
+        own = self._own_limit(job.turn)
+        if own and room.is_full(own[0]):
+            return True  # the whole queue waits where it is
+        limits = job.limits if line is None else self._lines[line].limits
+        uses = () if limits is None else uses_of(limits)
+        full = room.first_full(uses)
+        if full is not None:
+            self._keep_back(job, line, full)
+        elif (uses or own) and self._slots <= 0:
+            if uses and line is None:
+                self.parked.append(Parked(job, uses[0], is_open=True))
+        elif self._tokens[len(self.picks)] in (job.spent or ()):
+            return False
+        else:
+            room.take(uses + own)
+            self._slots -= bool(uses or own)
+            self.picks.append(Pick(job, uses + own))
+            if line is not None:
+                self._done[line] += 1
+        return True
+
+    def _own_limit(self, turn: int) -> tuple[LimitKey, ...]:
+        """Of the queue."""
+        name = QUEUE_LIMIT + self._queues[turn - 1]
+        return ((name, NO_KEY),) if name in self._room.terms else ()
+
+    def _is_shut(self, line: tuple[int, str]) -> bool:
+        one = self._lines[line]
+        return (one.turn, (one.name, one.key)) in self._shut
+
+    def _keep_back(self, job: Candidate, line: tuple[int, str] | None, full: LimitKey) -> None:
+        if line is None:
+            self.parked.append(Parked(job, full, is_open=False))
+            return
+        one = self._lines[line]
+        if full == (one.name, one.key):
+            self._shut.add((job.turn, full))
+        else:
+            self._moved[line] = full
+
+    # What became of lines and gates
+
+    def _chosen(self, has_more: bool, is_stopped: bool) -> Chosen:
+        lines_gone: list[OpenLine] = []
+        lines_left: list[tuple[OpenLine, LimitKey, Place]] = []
+        remaining = defaultdict[tuple[int, LimitKey], list[Place]](list)
+        counts = defaultdict[tuple[int, LimitKey], int](int)
+        for key, line in self._lines.items():
+            jobs, gate = self._jobs.get(key, []), (line.name, line.key)
+            counts[line.turn, gate] += 1
+            left = jobs[self._done.get(key, 0) :]
+            if not left and not self._may_have_more_jobs(key):
+                lines_gone.append(line)
+                continue
+            place = left[0].place if left else jobs[-1].place
+            at = self._moved.get(key, gate)
+            if place != _place_of(line) or at != gate:
+                lines_left.append((line, at, place))
+            if at == gate:
+                remaining[line.turn, gate].append(place)
+        gates_gone: list[OpenGate] = []
+        gates_left: list[GateLeft] = []
+        for one in self._loaded.gates or ():
+            key_of = (one.turn, (one.name, one.key))
+            places, is_all = remaining[key_of], not self._may_have_more_lines(key_of, counts[key_of])
+            if not places and is_all:
+                gates_gone.append(one)
+                continue
+            if not is_all:  # those that are not loaded stand behind the last one that is
+                places = [*places, self._last_line(key_of)]
+            is_open = not self._room.is_full(key_of[1])
+            if is_open and min(places) == _place_of(one):
+                continue
+            gates_left.append(GateLeft(one, min(places), is_open))
+        return Chosen(self.picks, self.parked, lines_gone, lines_left, gates_gone, gates_left, has_more, is_stopped)
+
+    def _last_line(self, gate: tuple[int, LimitKey]) -> Place:
+        return max(_place_of(line) for line in self._lines.values() if (line.turn, (line.name, line.key)) == gate)
+
+
+def _place(job: Candidate) -> Place:
+    return job.place
+
+
+def _place_of(one: Any) -> Place:
+    return one.turn, one.rank, one.available_at, one.seq

@@ -1,0 +1,80 @@
+-- A claim under limits, fourth: leases on the jobs that were chosen, in order, with a place for each limit they name.
+-- I5: the terms are settled here, as in claim.sql. Returns the leases with their jobs, by fence.
+-- Locks the rows it takes; one that is not there, or that somebody is about to take, fails the whole, and so does a limit that was
+-- not there when limits were locked: it is chosen again.
+with given as materialized (
+    select given.*, {schema}.clock({now}::int8) as now
+    from unnest({queues}::text[], {ranks}::int8[], {ats}::int8[], {seqs}::int8[], {lines}::text[], {tokens}::text[])
+        with ordinality as given (queue, rank, available_at, seq, line, token, number)
+), standing as materialized (
+    select given.number, first.*
+    from given cross join lateral (
+        select ready.ctid as at_ctid, coalesce(ready.no, ready.seq) as no, ready.attempt, ready.retries, ready.expirations
+        from {schema}.ready
+        where given.line is null and ready.queue = given.queue and ready.rank = given.rank
+            and ready.available_at = given.available_at and ready.seq = given.seq
+        for update skip locked
+    ) as first
+), parked as materialized (
+    select given.number, first.*
+    from given cross join lateral (
+        select parked.ctid as at_ctid, parked.no, parked.attempt, parked.retries, parked.expirations
+        from {schema}.parked
+        where given.line is not null and parked.queue = given.queue and parked.line = given.line::uuid
+            and parked.rank = given.rank and parked.available_at = given.available_at and parked.seq = given.seq
+        for update skip locked
+    ) as first
+), taken as (
+    delete from {schema}.ready where ctid = any (array(select at_ctid from standing))
+), taken_parked as (
+    delete from {schema}.parked where ctid = any (array(select at_ctid from parked))
+), kinds as materialized (
+    select kind, policy::int8[] as policy
+    from unnest({kinds}::text[], {policies}::text[]) as kinds (kind, policy)
+), settled as materialized (
+    select j.*, p.number, p.rank, p.seq, p.available_at, coalesce(p.attempt, 0) + 1 as attempt, p.retries, p.expirations,
+        nextval('{schema}.fence') as fence, p.token, p.now, p.now + lease_us as expires_at,
+        case when coalesce(j.policy, q.policy, k.policy) is null then d else array[
+            coalesce(j.policy[1], q.policy[1], k.policy[1], d[1]),
+            lease_us,
+            coalesce(j.policy[3], q.policy[3], k.policy[3], {timeout_leases}::int8 * lease_us),
+            coalesce(j.policy[4], q.policy[4], k.policy[4], d[4]),
+            coalesce(j.policy[5], q.policy[5], k.policy[5], d[5]),
+            coalesce(j.policy[6], q.policy[6], k.policy[6], d[6]),
+            coalesce(j.policy[7], q.policy[7], k.policy[7], d[7])
+        ] end as terms
+    from (
+        select given.*, found.no, found.attempt, found.retries, found.expirations, {defaults}::int8[] as d
+        from (select * from standing union all select * from parked) as found join given on given.number = found.number
+        order by given.number
+    ) as p
+    cross join lateral (select * from {schema}.jobs where no = p.no offset 0) as j
+    cross join lateral (select queues.policy from {schema}.queues where queues.name = p.queue offset 0) as q
+    left join lateral (select policy from kinds where kind = j.kind offset 0) as k on true
+    cross join lateral (select coalesce(j.policy[2], q.policy[2], k.policy[2], d[2]) as lease_us) as term
+), granted as (
+    insert into {schema}.leases (no, queue, lane, rank, seq, available_at, attempt, retries, expirations, fence, token,
+        worker, request_id, leased_at, expires_at, terms)
+    select no, queue, lane, rank, nullif(seq, no), available_at, attempt, retries, expirations, fence, token,
+        {worker}::text, {request_id}::text, now, expires_at, terms
+    from settled
+), held as (
+    insert into {schema}.places (name, key, no, fence)
+    select place.name, place.key, settled.no, settled.fence
+    from unnest({place_numbers}::int8[], {place_names}::text[], {place_keys}::text[]) as place (number, name, key)
+    join settled on settled.number = place.number
+    on conflict (name, key, no) do update set fence = excluded.fence
+), asked as (
+    insert into {schema}.requests as r (id, forget_at, nos)
+    select {request_id}::text, min(now) + 60000000, array_agg(no) from settled
+    having count(*) > 0 and {request_id}::text is not null
+    on conflict (id) do update set forget_at = excluded.forget_at, nos = (excluded.nos || r.nos)[:20000]
+)
+select id, queue, kind, payload, lane, priority, run_at, delay_us, policy, headers, rules, token, attempt, fence,
+    {worker}::text, now, expires_at, terms, retries, expirations, created_at, available_at, seq, no,
+    case when (select count(*) from settled) < cardinality({seqs}::int8[]) or (
+            select count(distinct name) from {schema}.limit_queues where queue = any ({claimed}::text[])
+        ) <> cardinality({names}::text[])
+        then {schema}.fail('40001', 'a job had changed before it was locked') end as failed
+from settled
+order by fence
