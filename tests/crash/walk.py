@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from leasemill.errors import LeasemillError
 from leasemill.kernel import commands as c
 from leasemill.kernel.image import digest, image, jobs_in_order, restore
-from leasemill.kernel.machine import apply, check, run
+from leasemill.kernel.machine import carry_out, check, run
 from leasemill.kernel.model import (
     ENDED_STATES,
     LIVE,
@@ -27,6 +27,7 @@ from leasemill.kernel.model import (
 from leasemill.kernel.state import State
 from leasemill.kernel.verbs.expire import expire_regardless
 from leasemill.store.base import Store
+from tests.crash.walk_groups import GroupWalk
 from tests.crash.walk_schedules import ScheduleWalk
 
 QUEUES = ("q", "r")
@@ -50,6 +51,7 @@ class Walk:
         self._random = source
         self._payload_bytes = payload_bytes
         self._count = 0
+        self._groups = GroupWalk(source)
         self._drawers: tuple[tuple[int, Callable[[State], c.Command[Any]]], ...] = (
             (14, self._enqueue),
             (14, self._claim),
@@ -69,6 +71,10 @@ class Walk:
             (1, self._set_policy),
             (4, self._read),
             (8, ScheduleWalk(source).next),
+            (3, self._groups.create),
+            (2, self._groups.seal),
+            (1, self._groups.cancel),
+            (1, self._groups.read),
         )
 
     def next(self, state: State) -> c.Command[Any]:
@@ -111,6 +117,7 @@ class Walk:
 
     def _enqueue(self, state: State) -> c.Command[Any]:
         jobs = [*self._strays(0.1), *(self._new_job() for _ in range(self._random.randint(1, 4)))]
+        jobs = [replace(job, rules=self._groups.rules(state)) for job in jobs]
         known = [job.spec for job in jobs_in_order(state) if job.spec.offset is None]
         if known and self._chance(0.3):
             jobs.append(self._random.choice(known))
@@ -147,7 +154,10 @@ class Walk:
 
     def _commit(self, state: State) -> c.Command[Any]:
         queue = EITHER if self._chance(0.05) else "q"
-        followups = [c.Followup(queue, "k", lane=self._random.choice(LANES)) for _ in range(self._random.randint(0, 2))]
+        followups = [
+            c.Followup(queue, "k", lane=self._random.choice(LANES), rules=self._groups.rules(state))
+            for _ in range(self._random.randint(0, 2))
+        ]
         return c.Commit(*self._token(state), self._random.choice((None, b"1")), followups)
 
     def _ack(self, state: State) -> c.Command[Any]:
@@ -275,8 +285,7 @@ class Model:
     def boot(self) -> Model:
         """W10: the state after the first look of a new boot."""
         twin = self.copy()
-        for event in expire_regardless(twin.state, 10**6, twin.latest_at):
-            apply(twin.state, event)
+        carry_out(twin.state, expire_regardless(twin.state, 10**6, twin.latest_at), twin.latest_at)
         return twin
 
 

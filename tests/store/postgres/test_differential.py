@@ -79,10 +79,10 @@ class Same(Numbers):
         return value if name in {"seq", "after", "fence", "counts"} else self.translated(value)
 
 
-def snapshot(run: Any) -> tuple[tuple[Job, ...], list[Any], list[Any], list[Action]]:
+def snapshot(run: Any) -> tuple[tuple[Job, ...], list[Any], list[Any], list[Action], list[c.GroupView]]:
     jobs: tuple[Job, ...] = run(c.ListJobs(c.JobFilter(), PAGE)).jobs
     lanes = [run(c.GetLane(queue, lane)) for queue, lane in (("q", "a"), ("q", "b"), ("r", "a"), ("offsets", "x"))]
-    return jobs, run(c.ListQueues(PAGE)), lanes, run(c.ListActions(PAGE))
+    return jobs, run(c.ListQueues(PAGE)), lanes, run(c.ListActions(PAGE)), run(c.ListGroups(PAGE))
 
 
 class Pair:

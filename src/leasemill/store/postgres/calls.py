@@ -38,6 +38,7 @@ class Calls(NamedTuple):
             return decide(self.database, connection, command, concern)
 
         answer = self.connections.run(work)
+        self.maintenance.admit_caused()
         self.wake()
         return answer
 

@@ -92,6 +92,8 @@ class Database:
         self.has_arrived = False
         """Whether the last claim saw jobs that wait for their admission."""
         self.leases: dict[str, Held] = {}
+        self.has_caused_arrivals = False
+        """Whether jobs that ends have caused wait for their admission."""
         self.insert_caused: Callable[[Sequence[JobSpec]], Generator[Any, Any, Sequence[Any]]] = _no_insert
         """The steps that insert jobs which ends have caused, as any enqueue does: set by the store."""
         self.channel = f"leasemill_{statements.schema}"

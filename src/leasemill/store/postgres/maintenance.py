@@ -58,6 +58,7 @@ class PostgresMaintenance:
             return decide_found(self._database, connection, c.Expire(limit), "expired", given)
 
         expired = self._connections.run(work)
+        self.admit_caused()
         if expired:
             self._wake()
         return expired
@@ -68,6 +69,12 @@ class PostgresMaintenance:
             self._connections.run(lambda connection: admission.admit_now(self._database, connection))
         except Unavailable as error:
             LOGGER.warning("admission to lanes postponed: %s", error)
+
+    def admit_caused(self) -> None:
+        """Jobs that the ends just decided have caused take their places in their lanes."""
+        if self._database.has_caused_arrivals:
+            self._database.has_caused_arrivals = False
+            self.admit()
 
     def trim(self, leases: Sequence[c.Lease]) -> None:
         """I8: executions beyond those that are kept go. That it failed keeps no claim from returning its leases."""

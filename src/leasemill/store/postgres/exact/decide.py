@@ -368,5 +368,6 @@ def _save(
         known = [outcome.job_id for outcome in outcomes if not isinstance(outcome, c.Enqueued)]
         if known:
             raise Known(known)
+        database.has_caused_arrivals |= any(job.lane is not None for job in following)
         writing = []
     batch.run(connection, *writing, batch.COMMIT)

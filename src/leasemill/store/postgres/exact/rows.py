@@ -201,6 +201,7 @@ def job_row(job: Job, no: int) -> JobRow:
         policy=policy_numbers(spec.policy),
         headers=headers_text(spec.headers),
         rules=rules_text(spec.rules),
+        group_id=None if spec.rules is None else spec.rules.group,
     )
 
 

@@ -46,6 +46,7 @@ class JobRow(Row, frozen=True):
     policy: list[int | None] | None = None
     headers: str | None = None
     rules: str | None = None
+    group_id: str | None = None
 
 
 class ReadyRow(Row, frozen=True):

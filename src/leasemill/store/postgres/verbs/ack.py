@@ -23,7 +23,7 @@ def run(calls: Calls, command: c.Ack) -> list[c.AckOutcome]:
 
 
 def ack(database: Database, connection: Connection, reports: Sequence[c.AckReport]) -> dict[str, c.AckOutcome]:
-    found = plain_ends(database, known(database, reports))
+    found = _plain_ends(database, known(database, reports), len(reports))
     held = {no: database.leases.pop(report.token) for no, report in found.items()}
     plain = {no: report for no, report in found.items() if held[no].lane is None}
     outcomes: dict[str, c.AckOutcome] = {}
@@ -36,11 +36,19 @@ def ack(database: Database, connection: Connection, reports: Sequence[c.AckRepor
     return outcomes
 
 
-def plain_ends(database: Database, found: dict[int, c.AckReport]) -> dict[int, c.AckReport]:
-    """B2, B6: what an end causes is decided by the kernel."""
-    if not any(database.leases[report.token].causes for report in found.values()):
+def _plain_ends(database: Database, found: dict[int, c.AckReport], count: int) -> dict[int, c.AckReport]:
+    """B2, B6: what an end causes is decided by the kernel. E6: if that may be in a lane, other heads are too, in order:
+    each outcome shows who is next at its turn."""
+    leases = database.leases
+    left = [one for report in found.values() if (one := leases[report.token]).causes]
+    if not left and len(found) == count:
         return found
-    return {no: report for no, report in found.items() if not database.leases[report.token].causes}
+    are_lanes_left = len(found) < count or any(one.lane is not None for one in left)
+    return {
+        no: report
+        for no, report in found.items()
+        if not (one := leases[report.token]).causes and (one.lane is None or not are_lanes_left)
+    }
 
 
 def _ack_heads(

@@ -152,8 +152,9 @@ def inserting(
     if any(job.rules is not None and job.rules.group is not None for job in rows):
         ((count, ids, _, closed),) = yield "enqueue_members", _members(rows, channel, by)
         if closed:
-            known = yield "share_groups", {"groups": texts(closed[:1])}
-            raise refusal(closed[0], is_known=bool(known))
+            named = next(one for job in rows if job.rules is not None and (one := job.rules.group) in closed)
+            assert named is not None
+            raise refusal(named, is_known=bool((yield "share_groups", {"groups": texts([named])})))
     else:
         ((count, ids, _),) = yield "enqueue_new" if are_new else "enqueue", _columns(rows, channel)
     if count == len(jobs):

@@ -84,6 +84,7 @@ def seal(calls: Calls, command: c.SealGroup) -> c.GroupView:
         return decide_group(calls.database, connection, command, command.group_id)
 
     sealed = calls.connections.run(work)
+    calls.maintenance.admit_caused()
     calls.wake()
     return sealed
 
@@ -107,5 +108,6 @@ def cancel(calls: Calls, command: c.CancelGroup) -> c.Operated:
         return c.Operated(tuple(outcome.job_id for outcome in cancelled), after)
 
     operated = calls.connections.run(work, is_repeatable=False)
+    calls.maintenance.admit_caused()
     calls.wake()
     return operated

@@ -43,5 +43,6 @@ def _sweep(calls: Calls, command: c.Redrive | c.Purge, states: frozenset[JobStat
         return c.Operated(operated.job_ids, after)
 
     operated = calls.connections.run(work, is_repeatable=False)
+    calls.maintenance.admit_caused()
     calls.wake()
     return operated

@@ -67,6 +67,7 @@ def _report(
     outcomes = {firsts[job_id]: outcome for job_id, outcome in done.items()}
     rest += [one for index, one in enumerate(reports) if index not in outcomes]
     decided = calls.connections.run(on_exact_path)
+    calls.maintenance.admit_caused()
     if fast_tries > 1 or exact_tries > 1:  # a reply was lost: what looks like the caller's repeat is our own
         decided = [replace(one, is_repeat=False) if getattr(one, "is_repeat", False) else one for one in decided]
     following = iter(decided)

@@ -1,5 +1,5 @@
--- Groups of jobs, and which job is a member of which. Adds a column without a default and an index of no rows: locks jobs for a
--- moment, safe while workers run.
+-- Groups of jobs, and which job is a member of which. Adds a column without a default, and an index of no rows, for which jobs is
+-- read once: who enqueues waits for it.
 alter table {schema}.jobs add column group_id text collate "C";
 create index job_group on {schema}.jobs (group_id, no) where group_id is not null;
 
@@ -22,6 +22,7 @@ create table {schema}.groups (
     parent text collate "C",
     then_job text,
     end_job text,
+    number int8 not null default nextval('{schema}.seq'),
     constraint group_counts check (succeeded >= 0 and failed >= 0 and dead >= 0 and cancelled >= 0),
     constraint group_over check (not is_over or (sealed_at is not null and ended_at is not null))
 ) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 1000);
