@@ -8,12 +8,9 @@ import pytest
 
 from leasemill.store.memory import MemoryStore
 from leasemill.testing.conformance import ConformanceSuite, Harness, KeptHarness
-from leasemill.testing.conformance.limit_numbers import LimitNumbers
-from leasemill.testing.conformance.limiting import Limiting
-from leasemill.testing.conformance.rating import Rating
 
 
-class TestMemory(Limiting, LimitNumbers, Rating, ConformanceSuite):
+class TestMemory(ConformanceSuite):
     @pytest.fixture
     def harness(self) -> Iterator[Harness]:
         harness = KeptHarness(MemoryStore)

@@ -11,9 +11,6 @@ from leasemill.store.wal.options import FileOptions
 from leasemill.store.wal.store import FileStore
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.conformance import ConformanceSuite, DurableHarness, Harness, ReopeningHarness
-from leasemill.testing.conformance.limit_numbers import LimitNumbers
-from leasemill.testing.conformance.limiting import Limiting
-from leasemill.testing.conformance.rating import Rating
 from tests.crash.lab import snapshot
 from tests.lab.faults import SimulatedMachine
 
@@ -25,7 +22,7 @@ def simulated(machine: SimulatedMachine, clock: ManualClock) -> FileStore:
     return FileStore("no folder", options=SMALLEST, clock=clock, disk=machine.process(), machine=machine)
 
 
-class TestFile(Limiting, LimitNumbers, Rating, ConformanceSuite):
+class TestFile(ConformanceSuite):
     @pytest.fixture
     def harness(self, tmp_path: Path) -> Iterator[Harness]:
         harness = DurableHarness(lambda clock: FileStore(tmp_path / "jobs", options=SMALL, clock=clock))
@@ -33,7 +30,7 @@ class TestFile(Limiting, LimitNumbers, Rating, ConformanceSuite):
         harness.close()
 
 
-class TestFileReopened(Limiting, LimitNumbers, Rating, ConformanceSuite):
+class TestFileReopened(ConformanceSuite):
     """Also with rotation at every few steps, a segment being smaller than most tests' events."""
 
     @pytest.fixture
@@ -48,7 +45,7 @@ class TestFileReopened(Limiting, LimitNumbers, Rating, ConformanceSuite):
         harness.close()
 
 
-class TestFileReopenedFromSnapshots(Limiting, LimitNumbers, Rating, ConformanceSuite):
+class TestFileReopenedFromSnapshots(ConformanceSuite):
     """Before every step a snapshot stands for all that is sealed."""
 
     @pytest.fixture

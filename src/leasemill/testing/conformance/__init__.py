@@ -41,7 +41,10 @@ from leasemill.testing.conformance.harness import (  # noqa: E402
 from leasemill.testing.conformance.identity import Identity  # noqa: E402
 from leasemill.testing.conformance.lanes import Lanes  # noqa: E402
 from leasemill.testing.conformance.lease import Leases  # noqa: E402
+from leasemill.testing.conformance.limit_numbers import LimitNumbers  # noqa: E402
+from leasemill.testing.conformance.limiting import Limiting  # noqa: E402
 from leasemill.testing.conformance.operate import Operating  # noqa: E402
+from leasemill.testing.conformance.rating import Rating  # noqa: E402
 from leasemill.testing.conformance.reading import Reading  # noqa: E402
 from leasemill.testing.conformance.refusing import Refusing  # noqa: E402
 from leasemill.testing.conformance.regrouping import Regrouping  # noqa: E402
@@ -70,6 +73,9 @@ class ConformanceSuite(
     Acquiring,
     WorkLeases,
     WorkLeaseTerms,
+    Limiting,
+    LimitNumbers,
+    Rating,
     Grouping,
     Regrouping,
     Chaining,
