@@ -68,6 +68,7 @@ __all__ = [
     "Release",
     "Retry",
     "RetryAfter",
+    "ScheduleInfo",
     "SucceedStatus",
     "Throttled",
     "TokenMismatch",
@@ -100,6 +101,7 @@ if TYPE_CHECKING:
     from leasemill.api.logs import configure_logging
     from leasemill.api.outcomes import Fail, Release, RetryAfter, Throttled
     from leasemill.api.policy import Retry
+    from leasemill.api.schedules import ScheduleInfo
     from leasemill.api.worklease import AcquireStatus, FailStatus, SucceedStatus, WorkLease
     from leasemill.kernel.model import JobState
     from leasemill.store.opening import open_store
@@ -122,6 +124,7 @@ else:
         "leasemill.api.logs": ["configure_logging"],
         "leasemill.api.outcomes": ["Fail", "Release", "RetryAfter", "Throttled"],
         "leasemill.api.policy": ["Retry"],
+        "leasemill.api.schedules": ["ScheduleInfo"],
         "leasemill.api.worklease": ["AcquireStatus", "FailStatus", "SucceedStatus", "WorkLease"],
         "leasemill.kernel.model": ["JobState"],
         "leasemill.store.opening": ["open_store"],

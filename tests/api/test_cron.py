@@ -220,7 +220,7 @@ def test_the_id_of_a_tick_is_its_time_in_utc() -> None:
 # Other opinions ------------------------------------------------------------------------------------------------
 
 IS_FULL = bool(os.environ.get("LEASEMILL_FULL_ORACLE"))
-EXPRESSIONS, YEARS, DAYS = (200, 10, 365) if IS_FULL else (6, 2, 20)
+EXPRESSIONS, YEARS, DAYS = (200, 10, 120) if IS_FULL else (6, 2, 20)
 SINGLE_STEP = re.compile(r"\b(\d+)-\1/")
 SHIFTS = (
     *(("Europe/Berlin", day) for day in ("2030-03-31", "2030-10-27")),
@@ -251,15 +251,19 @@ def drawn(seed: int, count: int) -> list[str]:
 def test_as_a_library_says(zone: str) -> None:
     """Around every shift of the zone, where they could disagree, and on many other days."""
     name, two_days = ZoneInfo(zone), timedelta(days=2)
-    windows = [(day - two_days, day + two_days) for day in shifts(name, 2024, YEARS)]
-    windows.append((datetime(2027, 12, 20, tzinfo=UTC), datetime(2027, 12, 20, tzinfo=UTC) + timedelta(days=DAYS)))
+    shifted = list(shifts(name, 2024, 10))
+    around = [(day - two_days, day + two_days) for day in shifted[: 2 * YEARS]]
+    quiet = (datetime(2027, 12, 20, tzinfo=UTC), datetime(2027, 12, 20, tzinfo=UTC) + timedelta(days=DAYS))
     for expression in drawn(ZONES.index(zone), EXPRESSIONS):
-        for begin, until in windows:
+        for begin, until in (*around, quiet):
             mine = ours(expression, name, begin, until)
             theirs = cronsim(expression, name, begin, until)
-            if mine != theirs:
-                is_shift = until - begin == 2 * two_days
-                assert is_shift or SINGLE_STEP.search(expression), (expression, begin)
+            if mine == theirs:
+                continue
+            assert SINGLE_STEP.search(expression) or all(
+                any(abs(tick - day) <= two_days for day in shifted) for tick in set(mine) ^ set(theirs)
+            ), (expression, begin)
+            if (begin, until) != quiet:
                 assert mine == debian(expression, name, begin, until), (expression, begin)
 
 

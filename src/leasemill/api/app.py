@@ -11,8 +11,9 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
+from datetime import timedelta
 from types import FrameType, MappingProxyType, TracebackType
-from typing import Any, Concatenate, Final, ParamSpec, Protocol, Self, TypeVar, overload
+from typing import Any, Concatenate, Final, ParamSpec, Protocol, Self, TypeVar, Unpack, overload
 
 from leasemill.api.arguments import Arguments
 from leasemill.api.call import Call, aenqueue_all, enqueue_all
@@ -23,6 +24,7 @@ from leasemill.api.hooks import EnqueueHook, Hooks
 from leasemill.api.job import FixedLane, JobType, LaneRule, check_priority
 from leasemill.api.limits import AnyLimit, declared_terms, limits_of
 from leasemill.api.policy import Duration, LeasePreset, OnFailureChoice, Retry, kind_policy
+from leasemill.api.schedules import CronOptions, Schedules
 from leasemill.errors import Invalid
 from leasemill.kernel.bounds import check_name
 from leasemill.kernel.model import LimitTerms, OnFailure
@@ -67,6 +69,8 @@ class App:
         self._jobs: dict[str, JobType[..., Any]] = {}
         self._handlers: dict[str, JobType[..., Any]] = {}
         self.hooks = Hooks()
+        self.schedules = Schedules(self)
+        """Schedules at run time: `app.schedules.set(...)`, and what `app.cron` declared."""
 
     def __repr__(self) -> str:
         return f"<App {hidden_password(self.url)} with {len(self._jobs)} kinds>"
@@ -216,6 +220,30 @@ class App:
         declared_terms({kind: one.limits for kind, one in {**self._jobs, job.kind: job}.items()})
         self._jobs[job.kind] = job
         self._handlers.update(dict.fromkeys((job.kind, *job.aliases), job))
+
+    @overload
+    def cron(self, when: str | timedelta, job: JobType[P, R], /, **options: Unpack[CronOptions]) -> JobType[P, R]: ...
+    @overload
+    def cron(
+        self, when: str | timedelta, /, **options: Unpack[CronOptions]
+    ) -> Callable[[JobType[P, R]], JobType[P, R]]: ...
+    def cron(
+        self, when: str | timedelta, job: JobType[..., Any] | None = None, /, **options: Unpack[CronOptions]
+    ) -> Any:
+        """Run a job at times: `@app.cron("0 3 * * *", tz="Europe/Berlin")` above `@app.job`, or `app.cron(when, job)`.
+
+        `when`: a cron expression, or an interval, which is aligned to the epoch. `name`: the schedule's (default: the
+        job's kind). `args`: the job's arguments. `overlap`, while a job of it has not ended: make none ("skip", the
+        default), let one wait ("one"), let all wait ("queue"), or do not look ("allow"). `missed`, when several ticks
+        are due: the "latest", "all" (those of the last day, or of `catch_up`), or none that is older than a minute
+        ("skip"). `jitter`: delay each job by up to this. Workers set what is declared when they start, and fire it.
+        """
+
+        def declare(job: JobType[..., Any]) -> JobType[..., Any]:
+            self.schedules.declare(when, job, options)
+            return job
+
+        return declare if job is None else declare(job)
 
     def around(self, hook: RunHookT) -> RunHookT:
         """`@app.around`: enter a context manager of yours around every run, in the order of declaration.

@@ -17,6 +17,7 @@ from leasemill.api.commit import Boundary, Gathered
 from leasemill.api.group import OwnGroup
 from leasemill.api.job import JobType
 from leasemill.api.loss import LossSignal
+from leasemill.api.scheduling import tick_of
 from leasemill.errors import Invalid, LeaseLost
 from leasemill.kernel import commands as c
 from leasemill.store.base import Store
@@ -97,6 +98,12 @@ class Context:
     def headers(self) -> Mapping[str, str]:
         """What travels with the job beside its arguments."""
         return MappingProxyType(self._lease.job.headers or {})
+
+    @property
+    def tick(self) -> datetime | None:
+        """When the job was due, in UTC, if a schedule made it: the time of its tick, not the time it runs."""
+        found = tick_of(self.job_id)
+        return None if found is None else found[1]
 
     @property
     def group_id(self) -> str | None:

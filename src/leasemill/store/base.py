@@ -21,7 +21,7 @@ from leasemill.store.block import Block
 from leasemill.store.ends import Subscription
 from leasemill.store.expiries import Expiries
 from leasemill.store.presence import Presence
-from leasemill.store.sources import Entropy, SystemEntropy
+from leasemill.store.sources import Clock, Entropy, SystemEntropy, WallClock
 
 AnswerT = TypeVar("AnswerT")
 
@@ -47,8 +47,10 @@ class Store(ABC):
     presence: Presence
     """Where workers publish their records."""
 
-    def __init__(self, entropy: Entropy | None = None) -> None:
+    def __init__(self, entropy: Entropy | None = None, wall: Clock | None = None) -> None:
         self.entropy: Entropy = entropy or SystemEntropy()
+        self.wall: Clock = wall or WallClock()
+        """What ticks of schedules are asked of: the machine's clock or, in tests, the store's."""
         self.expiries = Expiries()
 
     @abstractmethod

@@ -26,7 +26,7 @@ class MemoryStore(Store):
     name = "memory:"
 
     def __init__(self, clock: Clock | None = None, entropy: Entropy | None = None) -> None:
-        super().__init__(entropy)
+        super().__init__(entropy, clock)
         self.presence = MemoryPresence()
         self._clock = clock or SteadyClock()
         self._state = State()

@@ -31,6 +31,13 @@ class SteadyClock:
         return (time.monotonic_ns() + self._offset_ns) // NANOSECONDS_PER_MICROSECOND
 
 
+class WallClock:
+    """What the machine's clock shows: it may be stepped, or wrong. For the ticks of schedules, and nothing else."""
+
+    def now(self) -> int:
+        return time.time_ns() // NANOSECONDS_PER_MICROSECOND
+
+
 class Entropy(Protocol):
     """Ids, tokens and jitter."""
 

@@ -5,7 +5,8 @@
         drain(app, clock)
 
 Without a clock `drain` runs what is due now; with one it also moves the clock on to retries and delayed jobs, until
-nothing waits any more.
+nothing waits any more. It fires ticks of schedules that are due, and moves on to later ones with `until=...` alone:
+there is always a next tick.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime, timedelta
 from typing import Final
 
 from leasemill.api.app import App
+from leasemill.api.cron import micros
 from leasemill.errors import Invalid
 from leasemill.kernel import commands as c
 from leasemill.store.memory import MemoryStore
@@ -38,25 +41,64 @@ def in_memory(app: App, *, seed: int | None = None) -> Iterator[ManualClock]:
             store.close()
 
 
-def drain(app: App, clock: ManualClock | None = None, *, concurrency: int = 10) -> Metrics:
-    """Run jobs until none is due (or, with a clock, none waits); answers what a worker counts."""
+def drain(
+    app: App,
+    clock: ManualClock | None = None,
+    *,
+    until: datetime | timedelta | None = None,
+    concurrency: int = 10,
+) -> Metrics:
+    """Run jobs until none is due (or, with a clock, none waits); answers what a worker counts.
+
+    Ticks of schedules that are due are fired first. The clock is moved on to the next tick only if `until` says how
+    far: a time, or how long from now; then it stands there at the end.
+    """
     if _is_in_async_code():
         raise Invalid("drain was called in async code: write `await adrain(app)`")
-    return asyncio.run(adrain(app, clock, concurrency=concurrency))
+    return asyncio.run(adrain(app, clock, until=until, concurrency=concurrency))
 
 
-async def adrain(app: App, clock: ManualClock | None = None, *, concurrency: int = 10) -> Metrics:
+async def adrain(
+    app: App,
+    clock: ManualClock | None = None,
+    *,
+    until: datetime | timedelta | None = None,
+    concurrency: int = 10,
+) -> Metrics:
     """`drain` in async code."""
-    total = Metrics()
+    total, until_us = Metrics(), _instant(clock, until)
     for _ in range(ROUNDS_MOST):
         worker = Worker(app, concurrency=concurrency, drain=True, handle_signals=False)
         await worker.run()
         _add(total, worker.metrics)
-        due_in_us = None if clock is None else await app.store.arun(c.DueIn(list(worker.queues)))
-        if clock is None or due_in_us is None:
+        if clock is None:
             return total
-        clock.advance(us=due_in_us)
+        due_in_us = await app.store.arun(c.DueIn(list(worker.queues)))
+        if until_us is None:
+            if due_in_us is None:
+                return total
+            clock.advance(us=due_in_us)
+            continue
+        now = clock.now()
+        steps = [until_us - now] if due_in_us is None else [until_us - now, due_in_us]
+        if (tick_at := await app.store.arun(c.NextTick())) is not None:
+            steps.append(tick_at - now)
+        if now >= until_us and min(steps[1:], default=1) > 0:
+            return total
+        clock.advance(us=max(0, min(steps)))
     raise Invalid(f"after {ROUNDS_MOST:,} rounds jobs still wait: do they enqueue each other without end?")
+
+
+def _instant(clock: ManualClock | None, until: datetime | timedelta | None) -> int | None:
+    if until is None:
+        return None
+    if clock is None:
+        raise Invalid("until needs the clock that it moves: write drain(app, clock, until=...)")
+    if isinstance(until, timedelta):
+        return clock.now() + until // timedelta(microseconds=1)
+    if until.tzinfo is None:
+        raise Invalid(f"until is {until!r}, which has no time zone: write datetime(..., tzinfo=UTC)")
+    return micros(until)
 
 
 def _is_in_async_code() -> bool:

@@ -58,6 +58,11 @@ class Metrics:
     dead_workers: int = 0
     """Workers this one noticed to have died."""
 
+    ticks_fired: int = 0
+    """Jobs this worker made for ticks of schedules."""
+    ticks_skipped: int = 0
+    """Ticks it decided on that made no job."""
+
     stuck_runs: int = 0
     """Handlers that had not returned long after their job had timed out or was lost."""
 

@@ -40,6 +40,7 @@ from leasemill.worker.shutdown import Shutdown
 from leasemill.worker.slots import Slots
 from leasemill.worker.stalls import Stalls
 from leasemill.worker.threads import DaemonExecutor
+from leasemill.worker.ticker import TickChore, Ticker
 from leasemill.worker.timing import Times
 from leasemill.worker.unmatched import MISMATCH_TIMEOUT_S, UnmatchedJobs
 from leasemill.worker.watchdog import Watchdog
@@ -93,6 +94,7 @@ class Worker:
         self._times.check()
         self._store = app.store
         self._presence = WorkerPresence(self.id, self._store.presence, time.time())
+        self._ticker = Ticker(self.id, app.schedules, self._store, self.metrics)
         self._failure: BaseException | None = None
         self._is_stuck = False
         self.shutdown = Shutdown(self.id, lambda: self._times.shutdown_s)
@@ -123,6 +125,7 @@ class Worker:
             if self._has_given_id:
                 await self.shutdown.unless_begun(self._await_id())
             await self.shutdown.unless_begun(self._read_policies())
+            await self.shutdown.unless_begun(self._fire_first())
             self._times.check()
             if not self.shutdown.is_requested:
                 self._assemble()
@@ -219,6 +222,7 @@ class Worker:
                 Chore("worker id", lambda: ID_CHECK_S, self._presence.check),
                 Chore("reaper", lambda: self._times.reaper_s, self._reaper.run),
                 Chore("queue policies", lambda: POLICIES_S, self._reread_policies),
+                TickChore(self._ticker),
             ],
             metrics,
             at_end=Chore("withdrawal of the presence", lambda: 0.0, self._presence.withdraw),
@@ -351,6 +355,14 @@ class Worker:
                 self.metrics.unavailable += 1
                 log.warning("the store is unavailable, will retry: %s", error, extra={"worker": self.id})
                 await asyncio.sleep(backoff_s(failures, self._store.entropy.jitter()))
+
+    async def _fire_first(self) -> None:
+        """Before the first claim, so that a worker which drains finds what is due; later the housekeeping does it."""
+        try:
+            await asyncio.get_running_loop().run_in_executor(DaemonExecutor(1), self._ticker.run)
+        except (Unavailable, OSError) as error:
+            self.metrics.unavailable += 1
+            log.warning("schedules postponed: %s", error, extra={"worker": self.id})
 
     def _reread_policies(self) -> None:
         """O4: a queue's policy may change at any time. What was given and does not fit it any more is replaced."""

@@ -67,7 +67,7 @@ class PostgresStore(Store):
     """A database's jobs. Threads and event loops may share one object."""
 
     def __init__(self, url: str, *, clock: Clock | None = None, entropy: Entropy | None = None) -> None:
-        super().__init__(entropy)
+        super().__init__(entropy, clock)
         self.name = hidden_password(url)
         conninfo, self._options = parse_url(url)
         self._pool = Connections(conninfo, self._options)

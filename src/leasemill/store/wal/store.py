@@ -45,7 +45,7 @@ class FileStore(Store):
         disk: Disk | None = None,
         machine: Machine | None = None,
     ) -> None:
-        super().__init__(entropy)
+        super().__init__(entropy, clock)
         self._path = Path(path)
         self.name = f"file:{self._path.absolute()}"
         options, machine = options or FileOptions(), machine or RealMachine()

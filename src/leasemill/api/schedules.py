@@ -1,0 +1,264 @@
+"""`app.schedules`: schedules that code declares, and those that are set while a program runs.
+
+What code declares is set by workers when they start (`declared`); nothing here removes a schedule by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any, Final, Literal, TypeAlias, TypedDict, TypeVar
+
+from msgspec.structs import replace
+
+from leasemill.api import scheduling
+from leasemill.api.call import Call, HasStore
+from leasemill.api.cron import instant_of, micros, parse, parse_zone
+from leasemill.api.handle import JobHandle
+from leasemill.api.job import JobType
+from leasemill.api.policy import Duration, microseconds
+from leasemill.errors import Invalid
+from leasemill.kernel import commands as c
+from leasemill.kernel.bounds import check_name
+from leasemill.kernel.model import JobSpec
+from leasemill.kernel.schedule import DAY_US, Missed, Overlap, Schedule, ScheduleSpec
+
+OverlapChoice: TypeAlias = Literal["skip", "one", "queue", "allow"]
+MissedChoice: TypeAlias = Literal["latest", "all", "skip"]
+BY: Final = "application"
+ChoiceT = TypeVar("ChoiceT", bound=StrEnum)
+
+
+class CronOptions(TypedDict, total=False):
+    """The options of `app.cron`."""
+
+    name: str | None
+    tz: str
+    args: Mapping[str, Any] | None
+    overlap: OverlapChoice | None
+    missed: MissedChoice
+    jitter: Duration
+    catch_up: Duration | None
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleInfo:
+    """A schedule as it stands. Times are in its zone."""
+
+    name: str
+    expression: str
+    tz: str
+    kind: str
+    queue: str
+    overlap: str
+    missed: str
+    jitter: timedelta
+    is_paused: bool
+    revision: int
+    next_at: datetime
+    last_at: datetime | None
+    """The latest tick that was decided on, whether it made a job or not."""
+    last_job_id: str | None
+    fired: int
+    skipped: dict[str, int]
+    """How many ticks made no job, by reason."""
+    skips: tuple[tuple[datetime, str], ...]
+    """The latest of those, with the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredSchedule:
+    """A schedule in code. Its call is made when it is first needed: annotations may name what is defined later."""
+
+    job: JobType[..., Any]
+    args: Mapping[str, Any]
+    without_call: ScheduleSpec
+
+    def spec(self) -> ScheduleSpec:
+        call = self.job.followup_call(**self.args)
+        call.check_alone()
+        return replace(self.without_call, call=replace(call.spec, headers=self.job.chosen.headers))
+
+
+class Schedules:
+    """The schedules of an app's store. Every change is recorded with who made it and why."""
+
+    def __init__(self, app: HasStore) -> None:
+        self._app = app
+        self.declared: dict[str, DeclaredSchedule] = {}
+        """What code declares, by name."""
+
+    def declare(self, when: str | timedelta, job: JobType[..., Any], options: CronOptions) -> None:
+        """What `app.cron` does. A schedule that is declared again, as it was, is the same."""
+        if not isinstance(job, JobType):
+            raise Invalid(f"{job!r} is not a job: write @app.cron(...) above @app.job")
+        if unknown := sorted(options.keys() - CronOptions.__annotations__.keys()):
+            known_options = ", ".join(CronOptions.__annotations__)
+            raise Invalid(f"app.cron has no option {unknown[0]!r}: use {known_options}")
+        name = options.get("name") or job.kind
+        without_call = schedule_spec(
+            name,
+            when,
+            options.get("tz", "UTC"),
+            options.get("overlap"),
+            options.get("missed", "latest"),
+            options.get("jitter", 0),
+            options.get("catch_up"),
+        )
+        chosen = job.chosen
+        if chosen.job_id is not None or chosen.delay_us or chosen.run_at is not None:
+            raise Invalid(f"schedule {name!r}: leave out job_id, delay and run_at, its ticks supply them")
+        made = DeclaredSchedule(job, dict(options.get("args") or {}), without_call)
+        known = self.declared.get(name)
+        if known is not None and (known.job.kind, known.args, known.without_call) != (
+            job.kind,
+            made.args,
+            without_call,
+        ):
+            raise Invalid(f"schedule {name!r} is declared twice: give one of them another name with name=...")
+        is_resolved = False
+        with suppress(Invalid):
+            job.arguments.check()
+            is_resolved = True
+        if is_resolved:
+            made.spec()  # refuses arguments that do not fit where they are written
+        self.declared[name] = made
+
+    def set(
+        self,
+        name: str,
+        when: str | timedelta,
+        call: Call[Any],
+        *,
+        tz: str = "UTC",
+        overlap: OverlapChoice | None = None,
+        missed: MissedChoice = "latest",
+        jitter: Duration = 0,
+        catch_up: Duration | None = None,
+        by: str = BY,
+        reason: str = "set by the application",
+    ) -> ScheduleInfo:
+        """Set a schedule: it is kept until it is removed. The same content again changes nothing.
+
+        `when`: a cron expression, or an interval. `call`: `job.call(...)`, without an id, a delay or a time.
+        """
+        call.check_alone()
+        if not call.has_drawn_id:
+            raise Invalid(f"schedule {name!r}: the call has a job_id of its own; leave it out, its ticks supply it")
+        wanted = schedule_spec(name, when, tz, overlap, missed, jitter, catch_up)
+        wanted = replace(wanted, call=replace(call.spec, id=""))
+        return info(scheduling.set_schedule(self._app.store, wanted, by=by, reason=reason))
+
+    def remove(self, name: str, *, by: str = BY, reason: str = "removed by the application") -> None:
+        """Remove a schedule; jobs it has made stay. A worker that starts sets it again if its code declares it."""
+        scheduling.remove_schedule(self._app.store, name, by=by, reason=reason)
+
+    def pause(self, name: str, *, by: str = BY, reason: str = "paused by the application") -> ScheduleInfo:
+        """Make no jobs until it is resumed; ticks that go by meanwhile are skipped."""
+        return info(scheduling.pause_schedule(self._app.store, name, by=by, reason=reason))
+
+    def resume(self, name: str, *, by: str = BY, reason: str = "resumed by the application") -> ScheduleInfo:
+        """Go on with the next tick after now."""
+        return info(scheduling.resume_schedule(self._app.store, name, by=by, reason=reason))
+
+    def fire(self, name: str, *, by: str = BY, reason: str = "fired by the application") -> JobHandle[Any]:
+        """Make a job of the schedule at once, whether it is paused or another of its jobs runs."""
+        store = self._app.store
+        outcome = scheduling.fire_now(store, name, by=by, reason=reason)
+        return JobHandle(store, outcome.job_id, None, outcome)
+
+    def backfill(
+        self,
+        name: str,
+        start: datetime,
+        end: datetime,
+        *,
+        by: str = BY,
+        reason: str = "backfilled by the application",
+    ) -> list[JobHandle[Any]]:
+        """Make the jobs of ticks that are over, both times included. One whose job is known makes none."""
+        store = self._app.store
+        first, last = (_micros(what, at) for what, at in (("start", start), ("end", end)))
+        outcomes = scheduling.backfill(store, name, first, last, by=by, reason=reason)
+        return [JobHandle(store, outcome.job_id, None, outcome) for outcome in outcomes]
+
+    def get(self, name: str) -> ScheduleInfo | None:
+        found = self._app.store.run(c.GetSchedule(name))
+        return None if found is None else info(found)
+
+    def list(self) -> list[ScheduleInfo]:
+        """Every schedule of the store, by name."""
+        return [info(schedule) for schedule in scheduling.list_schedules(self._app.store)]
+
+
+def schedule_spec(
+    name: str,
+    when: str | timedelta,
+    tz: str,
+    overlap: OverlapChoice | Overlap | None,
+    missed: MissedChoice | Missed,
+    jitter: Duration,
+    catch_up: Duration | None,
+) -> ScheduleSpec:
+    """All but the call. What may be wrong is refused here, where it is written."""
+    check_name("schedule", name)
+    times = parse(when)
+    parse_zone(tz)
+    chosen = _choice("missed", missed, Missed)
+    return ScheduleSpec(
+        name,
+        times.expression,
+        tz,
+        JobSpec("", "", ""),
+        _default_overlap(chosen) if overlap is None else _choice("overlap", overlap, Overlap),
+        chosen,
+        microseconds("jitter", jitter),
+        DAY_US if catch_up is None else microseconds("catch_up", catch_up),
+    )
+
+
+def _default_overlap(missed: Missed) -> Overlap:
+    """Who wants every tick does not want all but the first to be skipped."""
+    return Overlap.QUEUE if missed is Missed.ALL else Overlap.SKIP
+
+
+def _choice(what: str, value: str, choices: type[ChoiceT]) -> ChoiceT:
+    try:
+        return choices(value)
+    except ValueError:
+        raise Invalid(f"{what} is {value!r}; it must be one of {', '.join(choices)}") from None
+
+
+def _micros(what: str, at: datetime) -> int:
+    if at.tzinfo is None:
+        raise Invalid(f"{what} is {at!r}, which has no time zone: write datetime(..., tzinfo=UTC), or .astimezone()")
+    return micros(at)
+
+
+def info(schedule: Schedule) -> ScheduleInfo:
+    spec = schedule.spec
+    try:
+        zone = parse_zone(spec.zone)
+    except Invalid:
+        zone = parse_zone("UTC")  # this machine does not know it; the times are right all the same
+    return ScheduleInfo(
+        spec.name,
+        spec.expression,
+        spec.zone,
+        spec.call.kind,
+        spec.call.queue,
+        spec.overlap.value,
+        spec.missed.value,
+        timedelta(microseconds=spec.jitter_us),
+        schedule.pause is not None,
+        schedule.revision,
+        instant_of(schedule.next_at).astimezone(zone),
+        None if schedule.last_at is None else instant_of(schedule.last_at).astimezone(zone),
+        schedule.last_job_id,
+        schedule.fired,
+        {reason.value: count for reason, count in schedule.skipped.items()},
+        tuple((instant_of(skip.tick_at).astimezone(zone), skip.reason.value) for skip in schedule.skips),
+    )

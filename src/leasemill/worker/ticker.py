@@ -1,0 +1,176 @@
+"""Sets the schedules that code declares, and fires ticks when they are due. Every worker does; one is first (P2).
+
+Nothing is kept here but when to look again: a tick is in the store until it has been decided on, so that a worker that
+dies, or cannot reach the store, loses none. What must never happen: a schedule that cannot be computed here, for want
+of its time zone, keeps the others from being fired.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator
+from hashlib import blake2b
+from typing import Final
+
+from leasemill.api.schedules import Schedules
+from leasemill.api.scheduling import fire_of, is_same, set_schedule
+from leasemill.errors import Refused, Unavailable
+from leasemill.kernel import commands as c
+from leasemill.kernel.model import MILLISECOND, SECOND
+from leasemill.kernel.schedule import CAUGHT_UP, Schedule, SkipReason, TickFire
+from leasemill.store.backoff import backoff_s
+from leasemill.store.base import Store
+from leasemill.worker.housekeeping import Chore
+from leasemill.worker.metrics import Metrics
+
+log = logging.getLogger("leasemill.worker")
+
+LOOK_S: Final = 5.0
+"""A schedule that was set elsewhere is noticed within this time; one that is known is fired when it is due."""
+STAGGER_US: Final = 200 * MILLISECOND
+"""Workers wake up within this time of each other: most find the tick decided on."""
+PAGE: Final = 1_000
+
+
+class Ticker:
+    """Fires what is due, and knows when something will be."""
+
+    def __init__(
+        self,
+        worker_id: str,
+        schedules: Schedules,
+        store: Store,
+        metrics: Metrics,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._worker_id = worker_id
+        self._schedules = schedules
+        self._store = store
+        self._metrics = metrics
+        self._monotonic = monotonic
+        self._is_registered = False
+        self._next_at: int | None = None
+        self._failures = 0
+        self._retry_at = -math.inf
+        self._refused: dict[str, str] = {}
+        self._stagger_us = int.from_bytes(blake2b(worker_id.encode(), digest_size=8).digest(), "big") % STAGGER_US
+
+    def run(self) -> None:
+        """Fire what is due; the first time, set what is declared. Repeated later if the store is unavailable."""
+        try:
+            next_at = self._fire_due()
+            if not self._is_registered:
+                self._register()
+                self._is_registered = True
+                next_at = self._fire_due()
+        except Unavailable:
+            self._failures += 1
+            self._retry_at = self._monotonic() + backoff_s(self._failures, self._store.entropy.jitter())
+            raise
+        self._failures = 0
+        self._next_at = next_at
+
+    def due_at(self, done_at: float | None) -> float:
+        """When to run again, by the monotonic clock. Asked of the wall each time: it may have been stepped."""
+        if done_at is None:
+            return -math.inf
+        latest = done_at + LOOK_S
+        if self._failures:
+            return min(latest, self._retry_at)
+        if self._next_at is None:
+            return latest
+        wait_us = self._next_at + self._stagger_us - self._store.wall.now()
+        return min(latest, self._monotonic() + max(0, wait_us) / SECOND)
+
+    # What is declared
+
+    def _register(self) -> None:
+        """Set what differs. What is not declared here stays: other code may declare it, or nobody but an operator."""
+        for name, declared in self._schedules.declared.items():
+            try:
+                spec = declared.spec()
+                if is_same(self._store.run(c.GetSchedule(name)), spec):
+                    continue
+                schedule = set_schedule(self._store, spec, by=self._worker_id, reason="declared in code")
+            except Refused as error:
+                self._refuse(name, error)
+                continue
+            log.info(
+                "schedule %s set: %s (%s), revision %d",
+                *(name, spec.expression, spec.zone, schedule.revision),
+                extra={"worker": self._worker_id},
+            )
+
+    # What is due
+
+    def _fire_due(self) -> int | None:
+        """Until nothing is due that can be fired here; returns the next tick, if it is known and to come."""
+        store = self._store
+        while True:
+            wall, next_at = store.wall.now(), store.run(c.NextTick())
+            if next_at is None or next_at > wall:
+                return next_at
+            due = store.run(c.DueSchedules(wall, PAGE))
+            fires = [fire for schedule in due if (fire := self._fire_of(schedule, wall)) is not None]
+            if due and not fires:
+                return None
+            for batch in _batches(fires):
+                for outcome in store.run(c.FireTicks(batch, wall)):
+                    self._report(outcome)
+
+    def _fire_of(self, schedule: Schedule, wall: int) -> TickFire | None:
+        try:
+            return fire_of(schedule, wall)
+        except Refused as error:
+            self._refuse(schedule.spec.name, error)
+            return None
+
+    def _refuse(self, name: str, error: Refused) -> None:
+        """Logged once for each schedule and reason."""
+        if self._refused.get(name) != str(error):
+            self._refused[name] = str(error)
+            log.error("schedule %s cannot be used here: %s", name, error, extra={"worker": self._worker_id})
+
+    def _report(self, outcome: c.TickOutcome) -> None:
+        if not isinstance(outcome, c.TickFired):
+            return  # another worker was first
+        fields = {"worker": self._worker_id}
+        self._metrics.ticks_fired += len(outcome.job_ids)
+        self._metrics.ticks_skipped += len(outcome.skips)
+        for job_id in outcome.job_ids:
+            log.info("schedule %s fired", outcome.name, extra={**fields, "job": job_id})
+        for skip in outcome.skips:
+            if skip.reason is not SkipReason.MISSED:
+                why = "" if skip.job_id is None else f": job {skip.job_id}"
+                log.warning("schedule %s skipped a tick (%s%s)", outcome.name, skip.reason, why, extra=fields)
+        missed = sum(skip.reason is SkipReason.MISSED for skip in outcome.skips)
+        if missed:
+            log.warning("schedule %s missed at least %d of its ticks", outcome.name, missed, extra=fields)
+
+
+class TickChore(Chore):
+    """The ticker's part of the housekeeping: due when a tick is."""
+
+    def __init__(self, ticker: Ticker) -> None:
+        super().__init__("schedules", lambda: LOOK_S, ticker.run)
+        self._ticker = ticker
+
+    @property
+    def due_at(self) -> float:
+        return self._ticker.due_at(self.done_at)
+
+
+def _batches(fires: list[TickFire]) -> Iterator[list[TickFire]]:
+    """As many as fit into one call, by their ticks."""
+    batch: list[TickFire] = []
+    count = 0
+    for fire in fires:
+        if batch and count + len(fire.due) > CAUGHT_UP:
+            yield batch
+            batch, count = [], 0
+        batch.append(fire)
+        count += len(fire.due)
+    if batch:
+        yield batch

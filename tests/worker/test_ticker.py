@@ -1,0 +1,232 @@
+"""Ticks in a worker: when it wakes up, whom it loses to, and what a store that is away costs."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from leasemill import App, Context
+from leasemill.errors import Unavailable
+from leasemill.kernel import commands as c
+from leasemill.kernel.model import SECOND, JobSpec
+from leasemill.kernel.schedule import Overlap, ScheduleSpec
+from leasemill.store.base import Store
+from leasemill.store.memory import MemoryStore
+from leasemill.store.wal.store import FileStore
+from leasemill.testing.clock import ManualClock
+from leasemill.testing.rules import rule
+from leasemill.worker.metrics import Metrics
+from leasemill.worker.ticker import LOOK_S, STAGGER_US, TickChore, Ticker
+from tests.worker.support import FaultyStore, until, working
+
+MINUTE_S = 60
+
+
+class Hand:
+    """A worker's ticker, with a monotonic clock that moves with the wall."""
+
+    def __init__(self, store: Store, clock: ManualClock, app: App | None = None, name: str = "me") -> None:
+        self.metrics = Metrics()
+        app = app or App("memory:", store=store)
+        self.ticker = Ticker(name, app.schedules, store, self.metrics, lambda: clock.now() / SECOND)
+        self.chore = TickChore(self.ticker)
+        self._clock = clock
+
+    def run(self) -> None:
+        self.chore.done_at = self._clock.now() / SECOND
+        self.ticker.run()
+
+    @property
+    def waits_s(self) -> float:
+        return self.chore.due_at - self._clock.now() / SECOND
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(1_900_000_800 * SECOND)  # 18:00:00
+
+
+@pytest.fixture
+def store(clock: ManualClock) -> FaultyStore:
+    return FaultyStore(clock)
+
+
+def set_schedule(store: Store, name: str = "tidy", every_s: int = MINUTE_S, zone: str = "UTC") -> None:
+    spec = ScheduleSpec(name, f"@every {every_s}s", zone, JobSpec("", "q", "k"), Overlap.ALLOW)
+    wall = store.wall.now()
+    store.run(c.SetSchedule(spec, (wall // (every_s * SECOND) + 1) * every_s * SECOND, wall, "ada", "why"))
+
+
+def made(store: Store) -> list[str]:
+    return [job.spec.id for job in store.jobs(limit=1_000).jobs]
+
+
+@rule("P9")
+def test_it_waits_until_the_next_tick_and_no_longer_than_a_look(store: FaultyStore, clock: ManualClock) -> None:
+    hand = Hand(store, clock)
+    assert hand.chore.due_at < 0  # at once
+    hand.run()
+    assert hand.waits_s == LOOK_S
+    set_schedule(store)
+    clock.advance(s=57)
+    hand.run()
+    assert 3 <= hand.waits_s < 3 + STAGGER_US / SECOND
+    clock.advance(s=hand.waits_s)
+    assert hand.waits_s == pytest.approx(0, abs=1e-5)
+    hand.run()
+    assert made(store) == ["cron/tidy/2030-03-17T18:01:00Z"]
+    assert hand.metrics.ticks_fired == 1
+
+
+def test_workers_wake_up_a_little_apart(store: FaultyStore, clock: ManualClock) -> None:
+    set_schedule(store, every_s=3)
+    waits = set()
+    for number in range(20):
+        hand = Hand(store, clock, name=f"worker-{number}")
+        hand.run()
+        waits.add(hand.waits_s)
+    assert len(waits) > 15
+    assert max(waits) - min(waits) < STAGGER_US / SECOND
+
+
+def test_an_idle_look_is_one_reading(store: FaultyStore, clock: ManualClock) -> None:
+    for number in range(50):
+        set_schedule(store, f"schedule-{number}", 3_600)
+    hand = Hand(store, clock)
+    hand.run()
+    store.sent.clear()
+    hand.run()
+    assert [type(command) for command in store.sent] == [c.NextTick]
+
+
+@rule("P2", "P3")
+@pytest.mark.parametrize("fault", ["before", "after"])
+def test_a_store_that_is_away_loses_no_tick_and_makes_none_twice(
+    store: FaultyStore, clock: ManualClock, fault: str
+) -> None:
+    set_schedule(store)
+    hand = Hand(store, clock)
+    hand.run()
+    clock.advance(s=60)
+    store.fail(c.FireTicks, fault)  # type: ignore[arg-type]
+    with pytest.raises(Unavailable):
+        hand.run()
+    assert 0 <= hand.waits_s <= LOOK_S
+    store.is_away = True
+    for _ in range(20):
+        with pytest.raises(Unavailable):
+            hand.run()
+        assert 0 <= hand.waits_s <= LOOK_S
+    store.is_away = False
+    hand.run()
+    assert made(store) == ["cron/tidy/2030-03-17T18:01:00Z"]
+
+
+def test_a_schedule_that_cannot_be_computed_here_holds_up_no_other(
+    store: FaultyStore, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    set_schedule(store, "far", zone="Mars/Olympus")
+    set_schedule(store)
+    hand = Hand(store, clock)
+    clock.advance(s=60)
+    with caplog.at_level(logging.ERROR):
+        hand.run()
+        hand.run()
+    assert made(store) == ["cron/tidy/2030-03-17T18:01:00Z"]
+    assert [record.getMessage()[:33] for record in caplog.records] == ["schedule far cannot be used here:"]
+    assert hand.waits_s == LOOK_S
+
+
+def test_a_declaration_that_is_refused_is_logged_and_the_others_are_set(
+    store: FaultyStore, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = App("memory:", store=store)
+    store.acquire([c.AcquireRequest("offsets", "lane", 0, "w", "token")])
+
+    @app.cron("@daily")
+    @app.job(queue="offsets")
+    def wrong() -> None: ...
+
+    @app.cron("@daily")
+    @app.job
+    def right() -> None: ...
+
+    with caplog.at_level(logging.ERROR):
+        Hand(store, clock, app).run()
+    assert [one.name for one in app.schedules.list()] == ["right"]
+    assert "used with acquire" in caplog.text
+
+
+@rule("P3")
+def test_clocks_that_are_ten_minutes_apart_fire_each_tick_once() -> None:
+    """Each worker has a wall of its own; the one ahead fires early, the one behind finds everything moved."""
+    clock = ManualClock(1_900_000_800 * SECOND)
+    store = MemoryStore(clock)
+    set_schedule(store)
+    hands = [Hand(store, clock, name=f"worker-{number}") for number in range(3)]
+    for minute in range(30):
+        for hand, skew_s in zip(hands, (-600, 0, 600), strict=True):
+            clock.advance(s=skew_s)
+            hand.run()
+            clock.advance(s=-skew_s)
+        assert len(made(store)) == len(set(made(store))), minute
+        clock.advance(s=60)
+    ids = made(store)
+    assert ids[1:] == [f"cron/tidy/2030-03-17T18:{minute:02d}:00Z" for minute in range(11, 40)]
+
+
+def test_a_thousand_schedules_at_midnight_are_one_call(store: FaultyStore, clock: ManualClock) -> None:
+    for number in range(1_000):
+        set_schedule(store, f"schedule-{number}", 3_600)
+    hand = Hand(store, clock)
+    hand.run()
+    clock.advance(s=3_600)
+    hand.run()
+    assert len(made(store)) == 1_000
+    assert len(store.commands(c.FireTicks)) == 1
+
+
+@rule("P2")
+def test_threads_that_race_fire_each_tick_once(tmp_path: Path) -> None:
+    clock = ManualClock(1_900_000_800 * SECOND)
+    stores: list[Store] = [FileStore(tmp_path, clock=clock) for _ in range(3)]
+    for name in ("a", "b"):
+        set_schedule(stores[0], name)
+    hands = [Hand(store, clock, name=f"worker-{number}") for number, store in enumerate(stores)]
+    for _ in range(40):
+        clock.advance(s=60)
+        threads = [threading.Thread(target=hand.run) for hand in hands]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    ids = made(stores[0])
+    assert len(ids) == len(set(ids)) == 80
+    assert sum(hand.metrics.ticks_fired for hand in hands) == 80
+    for store in stores:
+        store.close()
+
+
+async def test_a_worker_fires_ticks_as_time_goes_by(caplog: pytest.LogCaptureFixture) -> None:
+    store = FaultyStore()
+    app = App("memory:", store=store)
+    ticks: list[str] = []
+
+    @app.cron(timedelta(seconds=1))
+    @app.job
+    async def ping(ctx: Context) -> None:
+        ticks.append(ctx.job_id)
+
+    async with working(app, concurrency=2) as worker:
+        await until(lambda: len(ticks) >= 2, "two ticks")
+        store.is_away = True
+        await until(lambda: worker.metrics.unavailable > 2, "failures")
+        count = len(ticks)
+        store.is_away = False
+        await until(lambda: len(ticks) > count + 1, "ticks after the store came back")
+    assert len(ticks) == len(set(ticks))
+    assert worker.metrics.ticks_fired >= len(ticks)
