@@ -275,7 +275,7 @@ def test_a_queues_policy_is_set_option_by_option() -> None:
     enqueue("send", "--args", '{"to": "ann"}')
     result_of("queues", "set", "mail", "--lease", "60", "--reason", "slow host", "--json")
     after = result_of("queues", "set", "mail", "--max-retries", "7", "--reason", "flaky host", "--json")
-    assert after == {"queue": "mail", "policy": {"max_retries": 7, "lease_ttl_s": 60.0}}
+    assert after == {"queue": "mail", "policy": {"max_retries": 7, "lease_ttl_s": 60.0}, "limit": None}
     cleared = result_of("queues", "set", "mail", "--clear", "--reason", "all well", "--json")
     assert cleared == {"queue": "mail", "policy": {}}
     nothing = leasemill("queues", "set", "mail", "--reason", "why not")

@@ -18,6 +18,7 @@ COMMANDS = {
     "health": LazyCommand("leasemill.cli.health:health", "Check that workers are running; for probes."),
     "jobs": LazyCommand("leasemill.cli.jobs:jobs", "List, show, explain, cancel, redrive and purge jobs."),
     "lanes": LazyCommand("leasemill.cli.lanes:lanes", "List, show and unblock lanes."),
+    "limits": LazyCommand("leasemill.cli.limits:limits", "List, show, set and clear limits."),
     "queues": LazyCommand("leasemill.cli.queues:queues", "List, pause, resume and configure queues."),
     "stats": LazyCommand("leasemill.cli.stats:stats", "Count jobs by queue and state."),
     "version": LazyCommand("leasemill.cli.version:version", "Print the version."),

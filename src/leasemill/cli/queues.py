@@ -12,7 +12,7 @@ from leasemill.cli.durations import metavar, seconds_or
 from leasemill.cli.opening import acting_on_store, on_store
 from leasemill.cli.output import emit, emit_table
 from leasemill.errors import Invalid, NotFound
-from leasemill.kernel.model import SECOND, JobState, OnFailure, Policy
+from leasemill.kernel.model import QUEUE_LIMIT, SECOND, JobState, LimitTerms, OnFailure, Policy
 from leasemill.operator.facts import all_queues, find_queue
 from leasemill.operator.wording import did_you_mean, listed
 from leasemill.store.base import Store
@@ -88,7 +88,10 @@ def resume(store: Store, queue: str, create: bool, reason: str, by: str, as_json
     type=click.Choice([choice.value for choice in OnFailure]),
     help="What a lane does when one of its jobs has failed for good.",
 )
-@click.option("--clear", is_flag=True, help="Remove everything that was set before.")
+@click.option(
+    "--limit", type=click.IntRange(0), help="How many of its jobs may be in hand at a time, over all workers."
+)
+@click.option("--clear", is_flag=True, help="Remove everything that was set before, the limit too.")
 @create_option
 @acting_on_store
 def set_queue(
@@ -101,6 +104,7 @@ def set_queue(
     backoff_base: float | None,
     backoff_cap: float | None,
     on_failure: str | None,
+    limit: int | None,
     clear: bool,
     create: bool,
     reason: str,
@@ -120,18 +124,28 @@ def set_queue(
         backoff_cap_us=_us("--backoff-cap", backoff_cap),
         on_failure=None if on_failure is None else OnFailure(on_failure),
     )
-    if asked == Policy() and not clear:
+    if asked == Policy() and limit is None and not clear:
         raise Invalid("nothing to set: use at least one option, or --clear")
     _check_known(store, queue, create)
     before = None if clear else find_queue(store, queue)
     policy = asked if before is None or before.policy is None else _over(asked, before.policy)
     check_backoff(f"queue {queue!r}", policy)
-    store.set_policy(queue, policy, by=by, reason=reason)
-    emit(
-        as_json,
-        {"queue": queue, "policy": _policy(policy)},
-        f"queue {queue}: {_shown(policy) or 'no policy of its own'}",
-    )
+    if clear or asked != Policy():
+        store.set_policy(queue, policy, by=by, reason=reason)
+    places = _set_limit(store, queue, limit, clear, by, reason)
+    shown = [_shown(policy) or "no policy of its own", *([] if places is None else [f"limit {places:,}"])]
+    emit(as_json, {"queue": queue, "policy": _policy(policy), "limit": places}, f"queue {queue}: {', '.join(shown)}")
+
+
+def _set_limit(store: Store, queue: str, limit: int | None, clear: bool, by: str, reason: str) -> int | None:
+    """The queue's own limit afterwards, in places."""
+    name = QUEUE_LIMIT + queue
+    if limit is not None:
+        store.set_limit(name, LimitTerms(limit), by=by, reason=reason)
+    elif clear:
+        store.clear_limit(name, by=by, reason=reason)
+    view = store.limit(name, limit=1)
+    return None if view is None else view.terms.places
 
 
 def _check_known(store: Store, queue: str, create: bool) -> None:

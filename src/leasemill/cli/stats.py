@@ -10,13 +10,16 @@ import click
 
 from leasemill.cli.opening import on_store
 from leasemill.cli.output import print_json, print_table, span
-from leasemill.kernel.model import JobState
+from leasemill.kernel.commands import LimitView
+from leasemill.kernel.model import QUEUE_LIMIT, JobState
 from leasemill.operator.facts import all_queues
-from leasemill.operator.wording import counted
+from leasemill.operator.wording import counted, listed
 from leasemill.store.base import Store
 from leasemill.worker.records import records
 
 MISMATCHED_SHOWN = 5
+LIMITS_READ = 1_000
+LIMITS_SHOWN = 5
 
 
 @click.command()
@@ -64,6 +67,15 @@ def gathered(store: Store) -> dict[str, Any]:
         "workers": len(workers),
         "stuck_slots": sum(len(worker.stuck) for worker in workers),
         "mismatched": dict(mismatched.most_common()),
+        "limits": {
+            view.name: {
+                "places": view.terms.places,
+                "held": view.held,
+                "waiting": view.waiting,
+                "is_full": _is_full(view),
+            }
+            for view in store.limits(limit=LIMITS_READ)
+        },
         "queues": {
             queue.name: {
                 "jobs": dict(queue.counts),
@@ -73,6 +85,13 @@ def gathered(store: Store) -> dict[str, Any]:
             for queue in all_queues(store)
         },
     }
+
+
+def _is_full(limit: LimitView) -> bool:
+    """Not known of a limit that counts for each key: its keys are not read."""
+    places = limit.terms.places
+    counts_once = bool(limit.holders) or limit.name.startswith(QUEUE_LIMIT)
+    return places == 0 or (places is not None and counts_once and limit.held >= places)
 
 
 def _print(found: dict[str, Any], before: dict[str, Any] | None) -> None:
@@ -95,6 +114,13 @@ def _print(found: dict[str, Any], before: dict[str, Any] | None) -> None:
     click.echo(line)
     if found["stuck_slots"]:
         click.echo(f"slots taken by handlers that do not return: {found['stuck_slots']} (see `leasemill workers`)")
+    full = [
+        f"{name} ({limit['held']:,} of {limit['places']:,} held, {limit['waiting']:,} waiting)"
+        for name, limit in found["limits"].items()
+        if limit["is_full"] and limit["waiting"]
+    ]
+    if full:
+        click.echo(f"full limits with jobs that wait: {listed(full, LIMITS_SHOWN)} (see `leasemill limits list`)")
     if found["mismatched"]:
         largest = list(found["mismatched"].items())[:MISMATCHED_SHOWN]
         kinds = ", ".join(f"{kind} ({count:,} claims)" for kind, count in largest)

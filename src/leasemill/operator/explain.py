@@ -27,6 +27,7 @@ from leasemill.kernel.model import (
 from leasemill.operator.bonds import bonds
 from leasemill.operator.facts import JobFacts
 from leasemill.operator.history import cancellation, error_of, history
+from leasemill.operator.limits import shutting
 from leasemill.operator.mismatch import MISMATCH, is_mismatch, mismatches
 from leasemill.operator.times import instant, span
 from leasemill.operator.wording import counted, listed, times
@@ -42,6 +43,8 @@ class Situation(StrEnum):
     BEHIND = "behind its lane's head"
     PAUSED = "queue paused"
     UNSERVED = "no worker serves its queue"
+    NO_PLACE = "waits for a place under a limit"
+    NOT_YET = "waits for a rate"
     MISMATCH = "does not match the workers' code"
     WAITS_FOR_OWNER = "waits for its owner"
     UNCLAIMABLE = "can never be claimed"
@@ -196,6 +199,11 @@ def _mismatch(job: Job, next_offer: str) -> _Present:
 
 def _due(facts: JobFacts) -> _Present:
     job = facts.job
+    kept, advice = shutting(facts.limits)
+    if kept:
+        is_full = any(fact.is_full for fact in facts.limits)
+        since = f"It has been due since {instant(job.available_at)}."
+        return Situation.NO_PLACE if is_full else Situation.NOT_YET, [since, *kept], advice
     text = f"It has been due since {instant(job.available_at)} and waits for a free worker."
     if job.executions and job.redriven_attempt != job.attempt and is_mismatch(job.executions[-1]):
         return _mismatch(job, text)

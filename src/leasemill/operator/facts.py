@@ -9,7 +9,8 @@ from msgspec import Struct
 
 from leasemill.kernel.chained import end_id, then_id
 from leasemill.kernel.commands import GroupView, LaneView, QueueView
-from leasemill.kernel.model import ACTIONS_KEPT, Action, Job
+from leasemill.kernel.model import ACTIONS_KEPT, QUEUE_LIMIT, Action, Job, JobState, LimitUse
+from leasemill.operator.limits import LimitFact
 from leasemill.store.base import Store
 
 QUEUES_READ: Final = 1_000
@@ -26,7 +27,7 @@ class JobFacts(Struct, frozen=True):
     """A job, its queue, its lane, and who acts on them. `actions`: newest first; `workers`: None if unknown.
 
     `group`: the one it is a member of; `callback_of`: the one whose end enqueued it; `before`: the job before it in its
-    chain.
+    chain; `limits`: those it is under, its queue's own included, while it waits.
     """
 
     job: Job
@@ -38,6 +39,7 @@ class JobFacts(Struct, frozen=True):
     group: GroupView | None = None
     callback_of: GroupView | None = None
     before: Job | None = None
+    limits: Sequence[LimitFact] = ()
 
 
 def gather(store: Store, job_id: str, now: int, workers: Sequence[AtWork] | None = None) -> JobFacts | None:
@@ -57,7 +59,16 @@ def gather(store: Store, job_id: str, now: int, workers: Sequence[AtWork] | None
         None if spec.rules is None or spec.rules.group is None else store.group(spec.rules.group),
         None if stem is None else _callback_of(store, stem, spec.id),
         None if stem is None else _before(store, stem, spec.id),
+        list(_limits(store, job)) if job.state is JobState.READY and spec.offset is None else (),
     )
+
+
+def _limits(store: Store, job: Job) -> Iterator[LimitFact]:
+    rules = job.spec.rules
+    for use in (LimitUse(QUEUE_LIMIT + job.spec.queue), *(() if rules is None else rules.limits)):
+        view = store.limit(use.name, key=use.key)
+        if view is not None:
+            yield LimitFact(use, view)
 
 
 def stem_of(job_id: str) -> str | None:

@@ -1,0 +1,215 @@
+"""`leasemill limits`: list and show limits, set their numbers, and clear what was set."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any, Final
+
+import click
+import msgspec
+
+from leasemill.cli.opening import acting_on_store, limit_option, on_store
+from leasemill.cli.output import emit, emit_table, instant, now_us, print_fields, print_json, print_table, span
+from leasemill.errors import Invalid, NotFound
+from leasemill.kernel.commands import LimitKeyView, LimitView
+from leasemill.kernel.model import QUEUE_LIMIT, SECOND, LimitTerms
+from leasemill.operator.limits import numbers
+from leasemill.operator.wording import did_you_mean, listed
+from leasemill.store.base import Store
+
+PAGE: Final = 1_000
+UNITS_S: Final = {"s": 1, "min": 60, "h": 3_600, "d": 86_400}
+
+
+def as_limit_rate(value: str) -> tuple[int, int]:
+    """`50/s`, `100/min`, `5000/h`, `1/d`, or `3/10s`: how many, and in how many microseconds."""
+    match = re.fullmatch(r"(\d+)/(\d+)?(s|min|h|d)", value)
+    if match is None or int(match[1]) == 0 or match[2] == "0":
+        raise click.BadParameter(f"{value!r} is not a rate: write it as 50/s, 100/min, 5000/h, 1/d or 3/10s")
+    return int(match[1]), int(match[2] or 1) * UNITS_S[match[3]] * SECOND
+
+
+@click.group()
+def limits() -> None:
+    """List, show, set and clear limits.
+
+    The limit of a queue is named `queue:` and the queue's name.
+    """
+
+
+@limits.command("list")
+@limit_option()
+@on_store
+def list_limits(store: Store, limit: int, as_json: bool) -> None:
+    """List limits with their numbers, the places that are held, and how many jobs wait."""
+    found = list(islice(_views(store), limit + 1))
+    emit_table(
+        as_json,
+        map(_document, found[:limit]),
+        ("limit", "numbers", "from", "held", "waiting", "next"),
+        (
+            (
+                view.name,
+                numbers(view.terms),
+                _source(view),
+                f"{view.held:,}",
+                f"{view.waiting:,}",
+                _next(view.opens_at),
+            )
+            for view in found[:limit]
+        ),
+        f"there are more: --limit {2 * limit}" if len(found) > limit else "",
+    )
+
+
+@limits.command()
+@click.argument("name")
+@click.option("--key", help="Only this key.")
+@limit_option("keys")
+@on_store
+def show(store: Store, name: str, key: str | None, limit: int, as_json: bool) -> None:
+    """Show limit NAME: its numbers and who set them, who holds its places, and its keys in use."""
+    view = store.limit(name, key=key, limit=limit)
+    if view is None:
+        raise _unknown(store, name)
+    if as_json:
+        print_json(_document(view) | {"keys": [_key_document(one) for one in view.keys]})
+        return
+    record = view.record
+    lines = [("limit", view.name), ("numbers", numbers(view.terms))]
+    if record.declared is not None:
+        lines.append(("code", f"{numbers(record.declared)}, by {record.declared_by} at {instant(record.declared_at)}"))
+    if record.set is not None:
+        who = f"by {record.set_by} at {instant(record.set_at)} ({record.reason})"
+        lines.append(("operator", f"{numbers(record.set)}, {who}"))
+    lines += [("held", _held(view.held, view.holders)), ("waiting", f"{view.waiting:,}")]
+    if view.opens_at is not None:
+        lines.append(("next", f"{instant(view.opens_at)} ({_next(view.opens_at)})"))
+    print_fields(lines)
+    if view.keys:
+        print_table(
+            ("key", "held", "waiting", "next", "holders"),
+            [
+                (one.key, f"{one.held:,}", f"{one.waiting:,}", _next(one.opens_at), listed(one.holders) or "-")
+                for one in view.keys
+            ],
+        )
+
+
+@limits.command("set")
+@click.argument("name")
+@click.option("--places", type=click.IntRange(0), help="How many jobs may be in hand at a time; 0: none.")
+@click.option("--rate", type=as_limit_rate, metavar="N/s", help="How many may start in a time: 50/s, 100/min, 1/d.")
+@click.option("--burst", type=click.IntRange(1), help="With --rate: how many may start at once. Default: 1.")
+@click.option("--create", is_flag=True, help="Allow a limit that the store does not know yet.")
+@acting_on_store
+def set_limit(
+    store: Store,
+    name: str,
+    places: int | None,
+    rate: tuple[int, int] | None,
+    burst: int | None,
+    create: bool,
+    reason: str,
+    by: str,
+    as_json: bool,
+) -> None:
+    """Set the numbers of limit NAME for claims from now on; what is left out stays unchanged.
+
+    They come before those of the code until they are cleared. A lower number takes no job from its worker.
+    """
+    if places is None and rate is None:
+        raise Invalid("nothing to set: use --places or --rate" + (", and --burst with --rate" if burst else ""))
+    if burst is not None and rate is None:
+        raise Invalid("--burst needs --rate")
+    if not create and store.limit(name, limit=1) is None:
+        raise _unknown(store, name, " Use --create to do it anyway")
+    per = (None, None, None) if rate is None else (*rate, burst or 1)
+    put(store, name, LimitTerms(places, *per), by, reason, as_json)
+
+
+def put(store: Store, name: str, terms: LimitTerms, by: str, reason: str, as_json: bool) -> None:
+    """Set a limit and print what holds now."""
+    store.set_limit(name, terms, by=by, reason=reason)
+    view = store.limit(name, limit=1)
+    now = terms if view is None else view.terms
+    emit(as_json, {"limit": name, "terms": _terms(now)}, f"{_title(name)}: {numbers(now)}")
+
+
+@limits.command()
+@click.argument("name")
+@acting_on_store
+def clear(store: Store, name: str, reason: str, by: str, as_json: bool) -> None:
+    """Drop what operators have set of limit NAME: what the code declares holds again."""
+    if store.limit(name, limit=1) is None:
+        raise _unknown(store, name)
+    store.clear_limit(name, by=by, reason=reason)
+    view = store.limit(name, limit=1)
+    terms = LimitTerms() if view is None else view.terms
+    emit(as_json, {"limit": name, "terms": _terms(terms)}, f"{_title(name)}: {numbers(terms)}")
+
+
+def _views(store: Store) -> Iterator[LimitView]:
+    after = ""
+    while page := store.limits(limit=PAGE, after=after):
+        yield from page
+        if len(page) < PAGE:
+            return
+        after = page[-1].name
+
+
+def _unknown(store: Store, name: str, hint: str = "") -> NotFound:
+    known = [view.name for view in islice(_views(store), PAGE)]
+    return NotFound(
+        f"there is no limit {name!r}{did_you_mean(name, known) or '.'} Known limits: {listed(known) or 'none'}.{hint}"
+    )
+
+
+def _title(name: str) -> str:
+    return f"queue {name.removeprefix(QUEUE_LIMIT)}" if name.startswith(QUEUE_LIMIT) else f"limit {name}"
+
+
+def _source(view: LimitView) -> str:
+    if view.record.set is not None:
+        return "operator"
+    return "-" if view.record.declared is None else "code"
+
+
+def _next(opens_at: int | None) -> str:
+    return "-" if opens_at is None else f"in {span(max(0, opens_at - now_us()))}"
+
+
+def _held(held: int, holders: tuple[str, ...]) -> str:
+    return f"{held:,}" + (f", by {listed(holders)}" if holders else "")
+
+
+def _document(view: LimitView) -> dict[str, Any]:
+    record = view.record
+    return {
+        "limit": view.name,
+        "terms": _terms(view.terms),
+        "source": _source(view),
+        "declared": None if record.declared is None else _terms(record.declared),
+        "declared_by": record.declared_by,
+        "set": None if record.set is None else _terms(record.set),
+        "set_by": record.set_by,
+        "reason": record.reason,
+        "held": view.held,
+        "waiting": view.waiting,
+        "holders": view.holders,
+        "opens_at": None if view.opens_at is None else instant(view.opens_at),
+    }
+
+
+def _key_document(one: LimitKeyView) -> dict[str, Any]:
+    opens_at = None if one.opens_at is None else instant(one.opens_at)
+    return msgspec.structs.asdict(one) | {"opens_at": opens_at}
+
+
+def _terms(terms: LimitTerms) -> dict[str, Any]:
+    """What holds, durations in seconds."""
+    fields = {"places": terms.places, "rate": terms.rate, "burst": terms.burst}
+    per_s = None if terms.per_us is None else terms.per_us / SECOND
+    return {name: value for name, value in (fields | {"per_s": per_s}).items() if value is not None}
