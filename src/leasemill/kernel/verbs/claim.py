@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
 from leasemill.errors import Invalid, QueueRefused
 from leasemill.kernel.bounds import (
@@ -27,6 +28,8 @@ from leasemill.kernel.verbs import expire
 from leasemill.kernel.verbs.expire import Expire
 
 __all__ = ["Claim"]
+
+HIGHEST_FIRST: Final = range(PRIORITIES - 1, -1, -1)
 
 
 class Claim(Command[list[Lease]], frozen=True):
@@ -63,8 +66,6 @@ def check(command: Claim) -> None:
 
 
 def steps(state: State, command: Claim, now: int, do: Do) -> list[Lease]:
-    for name in command.queues:
-        _check_queue(state, name)
     leases = _take(state, command, now, do)
     if leases or not do(expire.decide(state, Expire(command.limit), now)):
         return leases
@@ -72,19 +73,25 @@ def steps(state: State, command: Claim, now: int, do: Do) -> list[Lease]:
 
 
 def _take(state: State, command: Claim, now: int, do: Do) -> list[Lease]:
+    has_limits = _checked(state, command)
     repeated = _repeated(state, command, now)
     if repeated:
         return repeated  # C5: the same request, the same leases
-    if any(_has_limits(state, name) for name in command.queues):
-        return _take_one_by_one(state, command, now, do)
-    return do(decide(state, command, now))
+    return _take_one_by_one(state, command, now, do) if has_limits else do(decide(state, command, now))
 
 
-def _check_queue(state: State, name: str) -> None:
-    """N8: refuses claims from a queue that is used with acquire."""
-    queue = state.queues.get(name)
-    if queue is not None and queue.mode is QueueMode.ACQUIRE:
-        raise QueueRefused(f"queue {name!r} is claimed by acquire only; claim from another queue")
+def _checked(state: State, command: Claim) -> bool:
+    """N8: refuses claims from a queue that is used with acquire. Whether one of the queues has jobs under limits."""
+    has_limits = False
+    for name in command.queues:
+        queue = state.queues.get(name)
+        if queue is None:
+            continue
+        if queue.mode is QueueMode.ACQUIRE:
+            raise QueueRefused(f"queue {name!r} is claimed by acquire only; claim from another queue")
+        if queue.gates is not None or queue.limit is not None:
+            has_limits = True
+    return has_limits
 
 
 def decide(state: State, command: Claim, now: int) -> Decision[list[Lease]]:
@@ -117,11 +124,8 @@ def _settled(state: State, command: Claim, job: Job) -> Terms:
 def claimable(state: State, command: Claim, now: int) -> Iterator[Job]:
     """C1 and C2: by the caller's order of queues, then priority, then available_at, then seq. Without limits."""
     left = command.limit
-    for name in dict.fromkeys(command.queues):  # C7: a queue named twice gives its jobs once
-        queue = state.queues.get(name)
-        if queue is None or queue.is_paused:
-            continue
-        for priority in range(PRIORITIES - 1, -1, -1):
+    for queue in _open_queues(state, command):
+        for priority in HIGHEST_FIRST:
             order = queue.ready[priority]
             if order is None:
                 continue
@@ -130,6 +134,14 @@ def claimable(state: State, command: Claim, now: int) -> Iterator[Job]:
             found = order.first(left, now)
             left -= len(found)
             yield from found
+
+
+def _open_queues(state: State, command: Claim) -> Iterator[Queue]:
+    for name in dict.fromkeys(command.queues):  # C7: a queue named twice gives its jobs once
+        queue = state.queues.get(name)
+        if queue is None or queue.is_paused:
+            continue
+        yield queue
 
 
 def _repeated(state: State, command: Claim, now: int) -> list[Lease]:
@@ -146,26 +158,18 @@ def _repeated(state: State, command: Claim, now: int) -> list[Lease]:
 # Under limits ----------------------------------------------------------------------------------------------------
 
 
-def _has_limits(state: State, name: str) -> bool:
-    queue = state.queues.get(name)
-    return queue is not None and (queue.limit is not None or queue.gates is not None)
-
-
 def _take_one_by_one(state: State, command: Claim, now: int, do: Do) -> list[Lease]:
     """T2: every grant takes its places and its share of the rates, and the next one is decided on what is left."""
     leases: list[Lease] = []
     slots = command.limit if command.slots is None else command.slots
-    for name in dict.fromkeys(command.queues):
-        queue = state.queues.get(name)
-        if queue is None or queue.is_paused:
-            continue
-        for priority in range(PRIORITIES - 1, -1, -1):
+    for queue in _open_queues(state, command):
+        for priority in HIGHEST_FIRST:
             while len(leases) < command.limit:
                 job = _next(queue, priority, now, may_be_limited=slots > 0)
                 if job is None:
                     break
                 token = command.tokens[len(leases)]
-                if execution_of(job, token) is not None:
+                if any(execution.token == token for execution in job.executions):
                     return leases  # I2
                 leases.append(do(_grant(state, command, job, token, now)))
                 slots -= is_limited(queue, job)
