@@ -1,8 +1,8 @@
-"""`python -m tests.golden.script`: writes tests/golden/format-1b, a folder as format 1 has it. Never run it to make a
+"""`python -m tests.golden.script`: writes tests/golden/format-2, a folder as format 2 has it. Never run it to make a
 test pass: files that differ mean that folders of users cannot be read any more.
 
-`format-1` is such a folder from before LeaseReleased had its field `error` and the manifest its list of acquire queues;
-it is read and never written again.
+`format-1` and `format-1b` are such folders of earlier versions, read and never written again: `format-1` from before
+LeaseReleased had its field `error` and the manifest its list of acquire queues, both from before headers and rules.
 
 A scripted run with fixed time, ids and tokens, in which everything that can happen does, over a snapshot, a sealed
 segment and one in use.
@@ -16,10 +16,24 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from leasemill.kernel import commands as c
 from leasemill.kernel.image import digest, image, jobs_in_order
-from leasemill.kernel.model import MILLISECOND, SECOND, JobSpec, OnFailure, Policy
+from leasemill.kernel.model import (
+    MILLISECOND,
+    SECOND,
+    ChainedJob,
+    JobSpec,
+    LimitTerms,
+    LimitUse,
+    OnFailure,
+    Policy,
+    Rules,
+    UniqueKey,
+    UniqueUntil,
+)
+from leasemill.kernel.schedule import ScheduleSpec
 from leasemill.kernel.state import State
 from leasemill.store.wal.format import SEGMENT_HEADER_BYTES, Frame, read_frame
 from leasemill.store.wal.store import FileStore
@@ -27,8 +41,8 @@ from leasemill.testing.clock import ManualClock
 from tests.crash.lab import open_simulated, snapshot, state_of
 from tests.lab.faults import SimulatedMachine
 
-FOLDER: Final = Path(__file__).parent / "format-1b"
-OLDER: Final = Path(__file__).parent / "format-1"
+FOLDER: Final = Path(__file__).parent / "format-2"
+OLDER: Final = (Path(__file__).parent / "format-1", Path(__file__).parent / "format-1b")
 SEGMENT_BYTES: Final = 4096
 
 
@@ -45,12 +59,12 @@ class Script:
         return self._store.run(command)
 
     def enqueue(self, *ids: str, **fields: Any) -> None:
-        self.ask(c.Enqueue([JobSpec(one, fields.get("queue", "mail"), "send", **fields) for one in ids]))
+        self.ask(c.Enqueue([JobSpec(one, kind="send", **({"queue": "mail"} | fields)) for one in ids]))
 
-    def claim(self, limit: int = 1) -> list[tuple[str, str]]:
+    def claim(self, limit: int = 1, queue: str = "mail") -> list[tuple[str, str]]:
         tokens = [f"t{self._tokens + number}" for number in range(1, limit + 1)]
         self._tokens += limit
-        leases = self.ask(c.Claim("worker-1", ["mail"], limit, tokens, f"request-{self._tokens}"))
+        leases = self.ask(c.Claim("worker-1", [queue], limit, tokens, f"request-{self._tokens}"))
         return [(lease.job.id, lease.token) for lease in leases]
 
     def before_the_snapshot(self) -> None:
@@ -72,6 +86,7 @@ class Script:
 
     def everything(self) -> None:
         """Every event there is."""
+        self.rules()
         self.ask(c.SetPolicy("mail", Policy(max_retries=1, on_failure=OnFailure.BLOCK), "ada", "be strict"))
         self.ask(c.Pause("mail", "ada", "a break"))
         self.ask(c.Resume("mail", "ada", "it is over"))
@@ -98,6 +113,58 @@ class Script:
         first, _ = self.claim(2)
         self.ask(c.Release([c.ReleaseReport(*first, 2_000, "no handler for kind 'send'")]))
         self._clock.advance(us=3 * MILLISECOND)
+
+    def rules(self) -> None:
+        """Headers, unique keys, limits, groups, chains and schedules."""
+        self.enqueue("traced", headers={"trace": "1"}, queue="ruled")
+        debounced = Rules(unique=UniqueKey("user/7", UniqueUntil.STARTED, 0, 60 * SECOND))
+        kept = Rules(unique=UniqueKey("user/8", keep_us=3_600 * SECOND))
+        self.enqueue("debounced", queue="ruled", rules=debounced, delay_us=SECOND)
+        self.enqueue("again", queue="ruled", rules=debounced, payload=b'{"latest":true}', delay_us=SECOND)
+        self.enqueue("kept", "merged", queue="ruled", rules=kept)
+        self.limits()
+        self.groups()
+        self.schedules()
+
+    def limits(self) -> None:
+        self.ask(c.DeclareLimits([c.DeclaredLimit("api", LimitTerms(2, 100, SECOND, 10))], "worker-1"))
+        self.ask(c.SetLimit("api", LimitTerms(places=1), "ada", "their incident"))
+        limits = Rules(limits=(LimitUse("api", "ann"), LimitUse("others")))
+        self.enqueue("limited", "waits", queue="limited", rules=limits)
+        ((job_id, token),) = self.claim(2, queue="limited")
+        self.ask(c.Release([c.ReleaseReport(job_id, token, limit="api", hold_us=SECOND)]))
+        self.ask(c.ClearLimit("api", "ada", "it is over"))
+        self.ask(c.SetLimit("queue:limited", LimitTerms(places=7), "ada", "gently"))
+
+    def groups(self) -> None:
+        then = ChainedJob("grouped", "report", result_name=None)
+        self.ask(c.CreateGroup("outer", on_end=then))
+        self.ask(c.CreateGroup("inner", then, ChainedJob("grouped", "notify", headers={"of": "inner"}), "outer"))
+        chain = (ChainedJob("grouped", "parse", b'{"a":1}', result_name="text"), ChainedJob("grouped", "store"))
+        self.enqueue("fetch", queue="grouped", rules=Rules(group="inner", chain=chain))
+        self.enqueue("other", queue="grouped", rules=Rules(group="inner"))
+        for group in ("inner", "outer"):
+            self.ask(c.SealGroup(group))
+        while leases := self.claim(1, queue="grouped"):
+            self.ask(c.Ack([c.AckReport(*leases[0], b'"text"')]))
+        self.ask(c.CreateGroup("empty"))
+        self.ask(c.SealGroup("empty"))
+        self.ask(c.Prune(self._clock.now() + SECOND, 1_000, 10))
+
+    def schedules(self) -> None:
+        noon, minute = 1_900_000_800 * SECOND, 60 * SECOND
+        call = JobSpec("", "ticks", "tidy", b'{"days":3}')
+        tidy = ScheduleSpec("tidy", "* * * * *", "Europe/Berlin", call, jitter_us=SECOND)
+        self.ask(c.SetSchedule(tidy, noon, noon - minute, "ada", "at start"))
+        fires = [noon, noon + minute, noon + 2 * minute]
+        self.ask(c.FireTicks([c.TickFire("tidy", 1, noon, tuple(fires), noon + 3 * minute)], fires[-1]))
+        self.ask(c.FireNow("tidy", noon + 200 * SECOND, "ada", "by hand"))
+        self.ask(c.Backfill("tidy", (noon - 2 * minute,), "ada", "for the report"))
+        self.ask(c.PauseSchedule("tidy", "ada", "a break"))
+        passed = (noon + 3 * minute, noon + 4 * minute)
+        self.ask(c.ResumeSchedule("tidy", passed[0], passed, noon + 5 * minute, "ada", "it is over"))
+        self.ask(c.SetSchedule(replace(tidy, name="gone"), noon, noon - 1, "ada", "at start"))
+        self.ask(c.RemoveSchedule("gone", "ada", "no more"))
 
 
 def written() -> tuple[SimulatedMachine, State]:
