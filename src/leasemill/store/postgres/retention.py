@@ -1,4 +1,4 @@
-"""Retention (O7): jobs that succeeded long ago, or beyond a number, are forgotten, and requests without leases."""
+"""Retention (O7): jobs that succeeded long ago, or beyond a number, are forgotten, and so are idle requests and rates."""
 
 from __future__ import annotations
 
@@ -58,11 +58,16 @@ class Retention:
         until_s = time.monotonic() + seconds
         while self.prune(prune, waits=False) == BATCH and time.monotonic() < until_s:
             pass
-        while self._connections.run(self.forget_requests) == BATCH and time.monotonic() < until_s:
-            pass
+        for forget in (self.forget_requests, self.forget_rates):
+            while self._connections.run(forget) == BATCH and time.monotonic() < until_s:
+                pass
 
     def forget_requests(self, connection: Connection) -> int:
         (count,) = self._database.one(connection, "forget_requests", {"limit": int8(BATCH)})
+        return int(count)
+
+    def forget_rates(self, connection: Connection) -> int:
+        (count,) = self._database.one(connection, "forget_rates", {"limit": int8(BATCH)})
         return int(count)
 
 

@@ -2,9 +2,11 @@
 -- I5: the terms are settled here, as in claim.sql. Returns the leases with their jobs, by fence.
 -- Locks the rows it takes; one that is not there, or that somebody is about to take, fails the whole, and so does a limit that was
 -- not there when limits were locked: it is chosen again.
-with given as materialized (
-    select given.*, {schema}.clock({now}::int8) as now
-    from unnest({queues}::text[], {ranks}::int8[], {ats}::int8[], {seqs}::int8[], {lines}::text[], {tokens}::text[])
+with time as materialized (
+    select {schema}.clock({now}::int8) as now
+), given as materialized (
+    select given.*, time.now
+    from time cross join unnest({queues}::text[], {ranks}::int8[], {ats}::int8[], {seqs}::int8[], {lines}::text[], {tokens}::text[])
         with ordinality as given (queue, rank, available_at, seq, line, token, number)
 ), standing as materialized (
     select given.number, first.*
