@@ -82,7 +82,7 @@ class Ticker:
         if self._next_at is None:
             return latest
         wait_us = self._next_at + self._stagger_us - self._store.wall.now()
-        return min(latest, self._monotonic() + max(0, wait_us) / SECOND)
+        return -math.inf if wait_us <= 0 else min(latest, self._monotonic() + wait_us / SECOND)
 
     # What is declared
 
