@@ -1,4 +1,4 @@
-"""Retention (O7): jobs that succeeded long ago, or beyond a number, are forgotten, and so are idle requests and rates."""
+"""Retention (O7): jobs that succeeded long ago, or beyond a number, are forgotten; so are idle requests and rates."""
 
 from __future__ import annotations
 
