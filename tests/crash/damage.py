@@ -28,6 +28,7 @@ from tests.crash.walk import Model, Walk, asked
 from tests.lab.faults import SimulatedMachine
 
 HEADER = 64
+MAGICS = (b"LM\x01", b"LM\x02")
 CHECKED_HEADER = 28
 FRAME = 28
 SEGMENT_BYTES = 36 * 1024
@@ -42,6 +43,7 @@ class Whole:
     offset: int
     synced_to: int
     body: bytes
+    version: int
 
     @property
     def end(self) -> int:
@@ -56,13 +58,13 @@ def crc(content: bytes) -> int:
 def whole_at(content: bytes, offset: int, first: int) -> Whole | None:
     """The whole frame at an offset, at the position in its header."""
     head = content[offset : offset + FRAME]
-    if len(head) < FRAME or head[:3] != b"LM\x01":
+    if len(head) < FRAME or head[:3] not in MAGICS:
         return None
     length, position, synced_to, check = struct.unpack_from("<IQQI", head, 4)
     body = content[offset + FRAME : offset + FRAME + length]
     if position != first + offset - HEADER or len(body) < length or crc(head[:24] + body) != check:
         return None
-    return Whole(offset, synced_to, body)
+    return Whole(offset, synced_to, body, head[2])
 
 
 def chain(content: bytes, first: int) -> Iterator[Whole]:
@@ -74,15 +76,15 @@ def chain(content: bytes, first: int) -> Iterator[Whole]:
 
 
 def anywhere(content: bytes, first: int) -> Iterator[Whole]:
-    found = content.find(b"LM\x01", HEADER)
+    found = content.find(b"LM", HEADER)
     while found != -1:
         if (frame := whole_at(content, found, first)) is not None:
             yield frame
-        found = content.find(b"LM\x01", found + 1)
+        found = content.find(b"LM", found + 1)
 
 
-def framed(position: int, synced_to: int, body: bytes) -> bytes:
-    head = b"LM\x01E" + struct.pack("<IQQ", len(body), position, synced_to)
+def framed(position: int, synced_to: int, body: bytes, version: int) -> bytes:
+    head = b"LM%cE" % version + struct.pack("<IQQ", len(body), position, synced_to)
     return head + struct.pack("<I", crc(head + body)) + body
 
 
@@ -159,7 +161,7 @@ class TornLog:
         synced_to = self.frames[whole].offset - HEADER if whole < len(self.frames) else self.end - HEADER
         written = bytearray(self.content)
         for frame in self.frames[whole:]:
-            written[frame.offset : frame.end] = framed(frame.offset - HEADER, synced_to, frame.body)
+            written[frame.offset : frame.end] = framed(frame.offset - HEADER, synced_to, frame.body, frame.version)
         return bytes(written)
 
 
@@ -340,7 +342,7 @@ class DamagedFolder:
         for frame in frames[-UNSYNCED_FRAMES:]:
             position = self.first + frame.offset - HEADER
             content[frame.offset : frame.end] = framed(
-                position, self.first + frames[-UNSYNCED_FRAMES].offset - HEADER, frame.body
+                position, self.first + frames[-UNSYNCED_FRAMES].offset - HEADER, frame.body, frame.version
             )
         self.machine.put(self.last, bytes(content))
 

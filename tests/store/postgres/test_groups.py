@@ -279,7 +279,7 @@ def test_an_end_and_what_it_causes_are_one_fact(
                     end_session(connection)
                 real_save(database, connection, *rest)
 
-            real_follow = exact.follow
+            real_follow = vars(exact)["follow"]
 
             def follow(database: Any, connection: Any, steps: Any) -> Any:
                 end_session(connection)
