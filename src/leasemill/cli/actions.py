@@ -9,7 +9,10 @@ from leasemill.cli.output import emit_table, instant
 from leasemill.kernel.model import ACTIONS_KEPT, Verb
 from leasemill.store.base import Store
 
-ACTS = (Verb.CANCEL, Verb.REDRIVE, Verb.PURGE, Verb.PAUSE, Verb.RESUME, Verb.SET_POLICY)
+ACTS = (
+    *(Verb.CANCEL, Verb.REDRIVE, Verb.PURGE, Verb.PAUSE, Verb.RESUME, Verb.SET_POLICY),
+    *(Verb.SET_SCHEDULE, Verb.REMOVE_SCHEDULE, Verb.PAUSE_SCHEDULE, Verb.RESUME_SCHEDULE, Verb.FIRE, Verb.BACKFILL),
+)
 
 
 @click.command()
@@ -20,7 +23,7 @@ ACTS = (Verb.CANCEL, Verb.REDRIVE, Verb.PURGE, Verb.PAUSE, Verb.RESUME, Verb.SET
     type=click.Choice([verb.value for verb in ACTS]),
     help="Only actions of this kind; may be repeated.",
 )
-@click.option("--target", help="Only actions on this job or queue.")
+@click.option("--target", help="Only actions on this job or queue, or on a schedule: cron/NAME.")
 @click.option("--by", help="Only actions of this person.")
 @limit_option()
 @on_store

@@ -1,21 +1,25 @@
-"""Why a job is not there yet: the callback of a group that is not over, or a later job of a chain."""
+"""Why a job is not there: the callback of a group that is not over, a later job of a chain, a tick that made none."""
 
 from __future__ import annotations
 
 from shlex import quote
 
+from leasemill.api.scheduling import tick_of
 from leasemill.kernel.chained import then_id
-from leasemill.kernel.commands import GroupView
+from leasemill.kernel.commands import GetSchedule, GroupView
 from leasemill.kernel.model import REDRIVEN_STATES, UNSUCCESSFUL_STATES, ChainedJob, Job, JobState
 from leasemill.operator.bonds import callback_name, progress
 from leasemill.operator.explain import Explanation, Situation
 from leasemill.operator.facts import stem_of
+from leasemill.operator.ticks import explain_tick
 from leasemill.operator.wording import counted
 from leasemill.store.base import Store
 
 
 def explain_absent(store: Store, job_id: str) -> Explanation | None:
     """What a job that does not exist waits for; None if nothing that is recorded would enqueue it."""
+    if (tick := tick_of(job_id)) is not None:
+        return explain_tick(job_id, store.run(GetSchedule(tick[0])), store.wall.now())
     stem = stem_of(job_id)
     if stem is None:
         return None

@@ -1,9 +1,11 @@
-"""What binds a job to others, in sentences: its group, its chain, and the group whose callback it is. Pure."""
+"""What binds a job to others, in sentences: its schedule, group and chain, and the group whose callback it is. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 
+from leasemill.api.scheduling import tick_of
 from leasemill.kernel.chained import end_id, then_id
 from leasemill.kernel.commands import GroupView
 from leasemill.kernel.model import UNSUCCESSFUL_STATES, ChainedJob, Job, JobState
@@ -12,6 +14,8 @@ from leasemill.operator.wording import counted, listed
 
 
 def bonds(facts: JobFacts) -> Iterator[str]:
+    if (found := tick_of(facts.job.spec.id)) is not None:
+        yield _of_schedule(*found, is_by_hand="." in facts.job.spec.id.rpartition("/")[2])
     rules = facts.job.spec.rules
     if rules is not None and rules.group is not None:
         yield _member(rules.group, facts.group)
@@ -21,6 +25,11 @@ def bonds(facts: JobFacts) -> Iterator[str]:
         yield _chain(facts.job, rules.chain)
     if facts.callback_of is not None:
         yield _callback(facts.job.spec.id, facts.callback_of)
+
+
+def _of_schedule(name: str, tick: datetime, *, is_by_hand: bool) -> str:
+    how = "was fired by hand at" if is_by_hand else "made it for its tick"
+    return f"Schedule {name!r} {how} {tick.isoformat().replace('+00:00', 'Z')}."
 
 
 def _member(group_id: str, group: GroupView | None) -> str:

@@ -58,6 +58,7 @@ class Situation(StrEnum):
     CANCELLED = "cancelled"
     WAITS_FOR_GROUP = "not enqueued: waits for its group"
     WAITS_FOR_CHAIN = "not enqueued: waits for the job before it"
+    NO_TICK = "its schedule made no job"
 
 
 class Explanation(Struct, frozen=True):

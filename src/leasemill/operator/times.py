@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Final
 
+from leasemill.api.cron import parse_zone
+from leasemill.errors import Invalid
 from leasemill.kernel.model import NEVER, SECOND
 
 MINUTE_S: Final = 60
@@ -18,6 +20,15 @@ def instant(us: int | None) -> str:
     if us == NEVER:
         return "never"
     return datetime.fromtimestamp(us / SECOND, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def local_instant(at: datetime, zone: str) -> str:
+    """In a time zone, with its offset; in UTC if this machine does not know the zone."""
+    try:
+        local = at.astimezone(parse_zone(zone))
+    except Invalid:
+        local = at.astimezone(UTC)
+    return f"{local:%Y-%m-%d %H:%M:%S %z}"
 
 
 def span(us: int | None) -> str:
