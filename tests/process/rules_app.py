@@ -7,14 +7,16 @@ missing or too many can be named.
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 import zlib
 from collections.abc import Iterator
+from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from leasemill import PREVIOUS, App, Call, Context, Fail, Retry, chain
+from leasemill import PREVIOUS, App, Call, Context, Fail, JobType, Limit, Retry, chain
 
 LEASE_S = 1.0
 WORK_S = 0.6
@@ -121,3 +123,39 @@ async def has_succeeded(group: str) -> str:
 def has_ended(group: str) -> str:
     time.sleep(WORK_S * share(group))
     return group
+
+
+# Limits ---------------------------------------------------------------------------------------------------------
+
+CUSTOMERS = [f"customer-{number}" for number in range(10)]
+FOR_EACH = Limit(1, by="customer", name="for-each")
+
+
+def under(limit: list[Limit], kind: str) -> JobType[[str], None]:
+    @app.job(name=kind, queue="limited", limit=limit, lease=LEASE_S, max_expirations=1_000)
+    async def works(ctx: Context, customer: str) -> None:
+        await asyncio.sleep(WORK_S * share(f"{ctx.job_id} {ctx.attempt}") / 3)
+
+    return works
+
+
+limited = [under([Limit(1 + number % 3, name=f"api-{number}")], f"limited_{number}") for number in range(10)]
+limited.append(under([FOR_EACH], "limited_for_each"))
+limited.append(under([FOR_EACH, Limit(2, name="api-1")], "limited_by_both"))
+
+# Schedules ------------------------------------------------------------------------------------------------------
+
+RULES_VARIABLE = "LEASEMILL_LAB_RULES"
+INTERVALS_S = {"every-1": 1, "every-2": 2, "every-3": 3, "every-5": 5, "every-7": 7}
+
+
+@app.job(queue="ticks", lease=LEASE_S, max_expirations=1_000)
+async def tick(ctx: Context, every_s: int) -> str:
+    await asyncio.sleep(WORK_S * share(f"{ctx.job_id} {ctx.attempt}") / 3)
+    return ctx.job_id
+
+
+if "schedules" in os.environ.get(RULES_VARIABLE, ""):
+    for name, every_s in INTERVALS_S.items():
+        when = timedelta(seconds=every_s)
+        app.cron(when, tick, name=name, args={"every_s": every_s}, overlap="allow", missed="all")

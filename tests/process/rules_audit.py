@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from msgspec import json
 
 from leasemill.kernel.commands import GroupView
-from leasemill.kernel.model import ENDED_STATES, AbortReason, Execution, Job, JobState, LimitUse
+from leasemill.kernel.model import ENDED_STATES, SECOND, AbortReason, Execution, Job, JobState, LimitUse
+from leasemill.kernel.schedule import Schedule, tick_id
 from tests.process.rules_app import ADDED, STEPS, Flavour, flavour_of
 
 
@@ -22,6 +23,7 @@ class Records:
 
     jobs: dict[str, Job]
     groups: dict[str, GroupView] = field(default_factory=dict)
+    schedules: dict[str, Schedule] = field(default_factory=dict)
 
     @property
     def expired_leases(self) -> int:
@@ -128,6 +130,29 @@ def _ended_at(job: Job) -> int:
         assert job.cancellation is not None
         return job.cancellation.at
     return job.executions[-1].finished_at or 0
+
+
+# Schedules ------------------------------------------------------------------------------------------------------
+
+
+def ids_of_schedule(schedule: Schedule, every_s: int) -> Iterator[str]:
+    """The jobs of every tick since it was set, up to the latest that was decided on."""
+    every = every_s * SECOND
+    first = schedule.since_at // every + 1
+    last = (schedule.last_at or 0) // every
+    yield from (tick_id(schedule.spec.name, number * every) for number in range(first, last + 1))
+
+
+def schedules(records: Records, intervals_s: Mapping[str, int]) -> Iterator[str]:
+    """Every tick made one job, and its schedule counts as many."""
+    for name in intervals_s:
+        schedule = records.schedules.get(name)
+        if schedule is None or schedule.last_at is None:
+            yield f"schedule {name} never fired"
+            continue
+        made = sum(job_id.startswith(tick_id(name, 0).rpartition("/")[0] + "/") for job_id in records.jobs)
+        if schedule.fired != made or any(schedule.skipped.values()):
+            yield f"schedule {name} counts {schedule.fired} ticks, skipped {schedule.skipped}, and made {made} jobs"
 
 
 # Limits ---------------------------------------------------------------------------------------------------------

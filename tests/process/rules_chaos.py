@@ -18,9 +18,10 @@ from leasemill.store.postgres.admin.migrate import migrate
 from leasemill.store.postgres.wire.url import parse_url
 from leasemill.testing.postgres import PostgresServer
 from tests.fire.chaos import settled_seed
-from tests.process.rules_lab import RulesLab, Size
+from tests.process.rules_lab import RulesLab
+from tests.process.rules_parts import Size
 
-PARTS = ("groups",)
+PARTS = ("groups", "limits", "schedules")
 
 
 @contextmanager

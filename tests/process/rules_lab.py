@@ -1,144 +1,31 @@
-"""Worker processes that are killed at random moments while the rules are at work, and started again.
-
-Each rule is a part: what it asks for before and between the kills, what must hold afterwards.
-"""
+"""Worker processes that are killed at random moments while the rules are at work, and started again."""
 
 from __future__ import annotations
 
 import random
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
-from leasemill.errors import NotFound
+from leasemill.api.scheduling import list_schedules
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import ENDED_STATES, Job, JobState
-from leasemill.store.base import Store
 from leasemill.store.opening import open_store
 from tests.lab.processes import IMPORT_PATH, WorkerProcess, wait_until
-from tests.process import rules_app, rules_audit
-from tests.process.rules_app import Flavour, app, flavour_of, gate
-from tests.process.rules_audit import Records, group_name
+from tests.process import rules_audit
+from tests.process.rules_app import RULES_VARIABLE, app
+from tests.process.rules_audit import Records
+from tests.process.rules_parts import GroupsPart, LimitsPart, Part, SchedulesPart, Size
 
 WORKERS = 4
 CONCURRENCY = 4
 AT_START = 0.1
 """Share of the kills that come while a worker starts, whatever it does then; the others while it works."""
 LIFE_S = 0.3
-SECONDS_FOR_EACH_KILL = 0.5
 END_LIMIT_S = 120.0
 PAGE = 1_000
-
-
-@dataclass(frozen=True)
-class Size:
-    """How much there is to do, and over which time it is due."""
-
-    kills: int
-    groups: int
-    members: int
-
-    @property
-    def over_s(self) -> float:
-        return self.kills * SECONDS_FOR_EACH_KILL
-
-
-class Part(Protocol):
-    """One rule."""
-
-    name: str
-
-    def feed(self, kill: int, kills: int) -> None:
-        """Before the first kill (0) and after each: add work."""
-
-    def settle(self) -> None:
-        """After the last kill, as often as needed: what an operator does, so that everything can end."""
-
-    def has_settled(self) -> bool: ...
-
-    def expected(self, records: Records) -> Iterator[str]:
-        """The ids of its jobs."""
-
-    def wrong(self, records: Records) -> Iterator[str]: ...
-
-    def summary(self, records: Records) -> str: ...
-
-
-class GroupsPart:
-    """Groups of every flavour, made by jobs that are killed too."""
-
-    name = "groups"
-
-    def __init__(self, store: Store, folder: Path, draw: random.Random, size: Size) -> None:
-        self._store = store
-        self._folder = folder
-        self._draw = draw
-        self._size = size
-        self._count = size.groups
-        self._mended: set[str] = set()
-        self._cancelled: set[str] = set()
-
-    def feed(self, kill: int, kills: int) -> None:
-        if kill == 0:
-            rules_app.produce.enqueue_many(
-                rules_app.produce.options(job_id=f"produce-{number:03}").call(
-                    number, self._size.members, self._size.over_s
-                )
-                for number in range(self._count)
-            )
-        else:
-            self._cancel_some(kill / kills)
-            self._mend()
-
-    def settle(self) -> None:
-        for number in range(self._count):
-            if flavour_of(number) is Flavour.CANCELLED:
-                self._cancel(group_name(number))
-        self._mend()
-
-    def has_settled(self) -> bool:
-        wanted = Counter(flavour_of(number) for number in range(self._count))
-        return len(self._mended) == wanted[Flavour.REDRIVEN] and len(self._cancelled) == wanted[Flavour.CANCELLED]
-
-    def _cancel_some(self, share: float) -> None:
-        for number in range(self._count):
-            if flavour_of(number) is Flavour.CANCELLED and rules_app.share(f"{number}") < share:
-                self._cancel(group_name(number))
-
-    def _cancel(self, name: str) -> None:
-        if name in self._cancelled:
-            return
-        with suppress(NotFound):  # its producer has not made it yet
-            self._store.cancel_group(name, by="lab", reason="in the middle")
-            self._cancelled.add(name)
-
-    def _mend(self) -> None:
-        """Redrive members that failed, when their group is over."""
-        for number in range(self._count):
-            name = group_name(number)
-            if flavour_of(number) is not Flavour.REDRIVEN or name in self._mended:
-                continue
-            view = self._store.group(name)
-            if view is not None and view.is_over:
-                (self._folder / gate(name)).touch()
-                self._store.redrive(c.JobFilter(group=name), by="lab", reason="mended")
-                self._mended.add(name)
-
-    def expected(self, records: Records) -> Iterator[str]:
-        for number in range(self._count):
-            yield from rules_audit.ids_of_group(number, self._size.members, records)
-
-    def wrong(self, records: Records) -> Iterator[str]:
-        yield from rules_audit.groups(records, self._count)
-
-    def summary(self, records: Records) -> str:
-        members = sum(view.total for view in records.groups.values())
-        callbacks = sum(job.spec.queue == "callbacks" for job in records.jobs.values())
-        return f"{len(records.groups)} groups, {members} members, {callbacks} callbacks, each once"
 
 
 @dataclass
@@ -166,8 +53,12 @@ class RulesLab:
         self._cleaning = cleaning
         self._draw = random.Random(seed)
         self._started = 0
-        made: dict[str, Part] = {"groups": GroupsPart(self.store, folder, self._draw, size)}
-        self.parts = [made[name] for name in parts]
+        made: tuple[Part, ...] = (
+            GroupsPart(self.store, folder, size),
+            LimitsPart(self._draw),
+            SchedulesPart(self.store),
+        )
+        self.parts = [part for part in made if part.name in parts]
 
     def run(self) -> Outcome:
         begun, kills = time.monotonic(), self._size.kills
@@ -178,6 +69,8 @@ class RulesLab:
             self._kill(workers[place])
             workers[place] = self._worker()
             self._feed(kill, kills)
+        for worker in workers:
+            self._await_started(worker)
         wait_until(self._is_over, "everything to end", END_LIMIT_S, every_s=0.2)
         for worker in workers:
             worker.end()
@@ -200,7 +93,11 @@ class RulesLab:
         ]
 
     def records(self) -> Records:
-        return Records({job.spec.id: job for job in self._jobs()}, {view.id: view for view in self._groups()})
+        return Records(
+            {job.spec.id: job for job in self._jobs()},
+            {view.id: view for view in self._groups()},
+            {schedule.spec.name: schedule for schedule in list_schedules(self.store)},
+        )
 
     def _feed(self, kill: int, kills: int) -> None:
         for part in self.parts:
@@ -216,7 +113,7 @@ class RulesLab:
             worker_id=name,
             options=["--concurrency", str(CONCURRENCY)],
             folder=self._folder,
-            environment={"PYTHONPATH": IMPORT_PATH},
+            environment={"PYTHONPATH": IMPORT_PATH, RULES_VARIABLE: ",".join(part.name for part in self.parts)},
         )
         return self._cleaning.enter_context(worker)
 

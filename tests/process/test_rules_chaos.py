@@ -8,18 +8,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from random import Random
 
 import pytest
 from msgspec.structs import replace
 
-from leasemill.kernel.model import Execution, JobState, LimitUse, Rules, Terms
+from leasemill.kernel.model import Execution, Job, JobSpec, JobState, LimitUse, Rules, Terms
+from leasemill.kernel.schedule import Schedule, ScheduleSpec, SkipReason
 from leasemill.store.memory import MemoryStore
 from leasemill.testing.drain import drain
 from tests.process import rules_app, rules_audit
 from tests.process.rules_app import app
 from tests.process.rules_audit import Records
-from tests.process.rules_lab import GroupsPart, RulesLab, Size
+from tests.process.rules_chaos import PARTS
+from tests.process.rules_lab import RulesLab
+from tests.process.rules_parts import GroupsPart, Size
 
 SLICE = Size(kills=6, groups=8, members=4)
 
@@ -27,7 +29,7 @@ SLICE = Size(kills=6, groups=8, members=4)
 @pytest.mark.timeout(180)
 def test_nothing_is_lost_or_doubled_when_workers_are_killed(tmp_path: Path) -> None:
     with ExitStack() as cleaning:
-        outcome = RulesLab(f"file:{tmp_path / 'jobs'}", tmp_path, 1, ["groups"], SLICE, cleaning).run()
+        outcome = RulesLab(f"file:{tmp_path / 'jobs'}", tmp_path, 1, PARTS, SLICE, cleaning).run()
     assert outcome.wrong == []
     assert outcome.expired_leases > 0, "no kill came while a worker worked: nothing was shown"
 
@@ -41,7 +43,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Group
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(rules_app, "WORK_S", 0.0)
     with MemoryStore() as store, app.bound_to(store):
-        part = GroupsPart(store, tmp_path, Random(1), Size(kills=0, groups=8, members=4))
+        part = GroupsPart(store, tmp_path, Size(kills=0, groups=8, members=4))
         part.feed(0, 1)
         for _ in range(2):
             drain(app)
@@ -110,6 +112,23 @@ def test_the_audit_notices_more_leases_than_places(lab: tuple[GroupsPart, Record
     assert list(rules_audit.limits(together, {"api": 1})) == ["limit api (ann) has 1 places, and 2 were held at 9"]
     never_ended = Records({"limited": replace(limited, executions=(lease(0, None), lease(50, 60)))})
     assert rules_audit.most_used(never_ended) == {use: 2}
+
+
+def test_the_audit_notices_lost_and_doubled_ticks() -> None:
+    plain = JobSpec("", "ticks", "tick")
+    spec = ScheduleSpec("every-2", "every 2 s", "UTC", plain)
+    schedule = Schedule(spec, 1, 20_000_000, since_at=11_000_000, set_at=0, last_at=18_000_000, fired=4)
+    ids = list(rules_audit.ids_of_schedule(schedule, 2))
+    assert ids == [f"cron/every-2/1970-01-01T00:00:{second}Z" for second in (12, 14, 16, 18)]
+    jobs = {job_id: Job(replace(plain, id=job_id), 1, 0, 0, 0) for job_id in ids}
+    whole = Records(jobs, {}, {"every-2": schedule})
+    assert [*rules_audit.schedules(whole, {"every-2": 2}), *rules_audit.ids(whole, ids)] == []
+    lost = Records({job_id: job for job_id, job in jobs.items() if job_id != ids[1]}, {}, whole.schedules)
+    assert list(rules_audit.ids(lost, ids)) == [f"{ids[1]} is lost"]
+    assert any("made 3 jobs" in one for one in rules_audit.schedules(lost, {"every-2": 2}))
+    skipped = Records(jobs, {}, {"every-2": replace(schedule, skipped={SkipReason.MISSED: 1})})
+    assert list(rules_audit.schedules(skipped, {"every-2": 2})) != []
+    assert list(rules_audit.schedules(Records(jobs), {"every-2": 2})) == ["schedule every-2 never fired"]
 
 
 def lease(leased_at: int, finished_at: int | None) -> Execution:
