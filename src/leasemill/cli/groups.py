@@ -15,7 +15,7 @@ from leasemill.errors import NotFound
 from leasemill.kernel.chained import end_id, then_id
 from leasemill.kernel.commands import GroupView, JobFilter
 from leasemill.kernel.filter import last_error
-from leasemill.kernel.model import ChainedJob, JobState
+from leasemill.kernel.model import ChainedJob, Job, JobState
 from leasemill.operator.bonds import progress
 from leasemill.operator.wording import did_you_mean
 from leasemill.store.base import Store
@@ -66,10 +66,7 @@ def list_groups(store: Store, open_only: bool, limit: int, as_json: bool) -> Non
 def show(store: Store, group_id: str, as_json: bool) -> None:
     """Show a group, its callbacks, and the first of its members that are unfinished or have not succeeded."""
     view = _found(store, group_id)
-    members = {
-        state: store.jobs(JobFilter(group=group_id, states=frozenset({state})), limit=MEMBERS_SHOWN).jobs
-        for state in IN_NEED
-    }
+    members = {state: _members(store, group_id, state) for state in IN_NEED}
     callbacks = {
         "then": _callback(store, view.then, then_id(view.id)),
         "on_end": _callback(store, view.on_end, end_id(view.id)),
@@ -171,6 +168,18 @@ def _document(view: GroupView) -> dict[str, Any]:
         "sealed_at": None if view.sealed_at is None else instant(view.sealed_at),
         "ended_at": None if view.ended_at is None else instant(view.ended_at),
     }
+
+
+def _members(store: Store, group_id: str, state: JobState) -> list[Job]:
+    """The first few members in a state."""
+    found: list[Job] = []
+    after: int | None = 0
+    while after is not None and len(found) < MEMBERS_SHOWN:
+        where = JobFilter(group=group_id, states=frozenset({state}))
+        page = store.jobs(where, limit=MEMBERS_SHOWN - len(found), after=after)
+        found += page.jobs
+        after = page.after
+    return found
 
 
 def _callback(store: Store, template: ChainedJob | None, job_id: str) -> dict[str, str | None] | None:
