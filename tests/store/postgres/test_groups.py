@@ -318,7 +318,12 @@ def test_many_additions_are_counted_in_one_place(postgres_url: str, schema: str,
         for number in range(150):
             store.enqueue([JobSpec(f"job-{number}", "q", "k", rules=MEMBER)])
         assert view(store).total == 150
+        store._pool.run(store._maintenance.retention.fold_groups)
+        joins = f"select count(*) from {schema}.group_joins".encode()
+        assert admin.execute(joins).fetchone() == (0,)
         leases = store.claim("w", ["q"], 150)
         store.ack([c.AckReport(one.job.id, one.token) for one in leases[:1]])
-        assert admin.execute(f"select count(*) from {schema}.group_joins".encode()).fetchone() == (0,)
         assert (view(store).total, view(store).unfinished) == (150, 149)
+        store.enqueue([JobSpec("one more", "q", "k", rules=MEMBER)])
+        assert store.seal_group("group").total == 151
+        assert admin.execute(joins).fetchone() == (0,)

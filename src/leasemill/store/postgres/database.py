@@ -31,7 +31,9 @@ class Held(NamedTuple):
     queue: str
     lane: str | None
     causes: bool = False
-    """Its end is counted, or enqueues another job: decided by the kernel."""
+    """Its end enqueues another job, or may: decided by the kernel."""
+    group: str | None = None
+    """The group in which its end is counted, if that is all it does."""
     limits: tuple[str, ...] = ()
     """The names of the limits of which it holds a place."""
 

@@ -15,6 +15,8 @@ from leasemill.store.postgres.wire.url import PostgresOptions
 EVERY_S: Final = 30.0
 LONGEST_S: Final = 5.0
 BATCH: Final = 2_000
+JOINS_LEFT: Final = 100
+"""How many rows of additions an open group may have for good."""
 
 
 class Retention:
@@ -58,9 +60,14 @@ class Retention:
         until_s = time.monotonic() + seconds
         while self.prune(prune, waits=False) == BATCH and time.monotonic() < until_s:
             pass
+        self._connections.run(self.fold_groups)
         for forget in (self.forget_requests, self.forget_rates):
             while self._connections.run(forget) == BATCH and time.monotonic() < until_s:
                 pass
+
+    def fold_groups(self, connection: Connection) -> None:
+        """Open groups that grow by one member at a time are read as soon as others."""
+        self._database.do(connection, "fold_open_groups", {"joins": int8(JOINS_LEFT)})
 
     def forget_requests(self, connection: Connection) -> int:
         (count,) = self._database.one(connection, "forget_requests", {"limit": int8(BATCH)})

@@ -222,7 +222,7 @@ def _decide(
     after = with_parked(table_rows(*part), parked)
     change = difference(before, after, part.state)
     _check_locked(change, before, locked)
-    _save(database, connection, part, change, events, following, _unfolded(loaded))
+    _save(database, connection, part, change, events, following, _unfolded(part.state, loaded))
     database.expiries.notify(database.expiries.found(part.state, events))
     database.positions.lower((row.queue, row.rank, row.available_at, row.seq) for row in after.ready.values())
     return _with_fences(answer, fences)
@@ -260,9 +260,14 @@ def _part(loaded: Loaded) -> Part:
     return Part(state, {job.spec.id: no for no, job in jobs.items()}, turns, joined)
 
 
-def _unfolded(loaded: Loaded) -> list[str]:
-    """Groups whose members were added by many transactions: they are counted in one place from now on."""
-    return [group.id for group in loaded.groups or () if group.joins > JOINS_LEFT]
+def _unfolded(state: State, loaded: Loaded) -> list[str]:
+    """Groups whose members were added by many transactions, and those that are sealed: counted in one place from now
+    on. What a sealed group's row counts tells the fast path whether the group may be over."""
+    return [
+        group.id
+        for group in loaded.groups or ()
+        if group.joins > JOINS_LEFT or (group.joins and state.groups[group.id].sealed_at is not None)
+    ]
 
 
 def _place(state: State, job: Job, *, is_waiting: bool) -> None:

@@ -4,6 +4,9 @@ jobs of their lanes become heads."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
+
+import psycopg
 
 from leasemill.kernel import commands as c
 from leasemill.store.postgres.calls import Calls
@@ -12,6 +15,9 @@ from leasemill.store.postgres.verbs.reports import answered, known, limits_of, r
 from leasemill.store.postgres.wire import batch
 from leasemill.store.postgres.wire.arrays import encoded, texts
 from leasemill.store.postgres.wire.connections import Connection
+
+MAY_BE_OVER: Final = "LM002"
+"""The SQLSTATE of `ack_members` where a group may be over."""
 
 
 def run(calls: Calls, command: c.Ack) -> list[c.AckOutcome]:
@@ -25,15 +31,33 @@ def run(calls: Calls, command: c.Ack) -> list[c.AckOutcome]:
 def ack(database: Database, connection: Connection, reports: Sequence[c.AckReport]) -> dict[str, c.AckOutcome]:
     found = _plain_ends(database, known(database, reports), len(reports))
     held = {no: database.leases.pop(report.token) for no, report in found.items()}
-    plain = {no: report for no, report in found.items() if held[no].lane is None}
+    plain = {no: report for no, report in found.items() if held[no].lane is None and held[no].group is None}
     outcomes: dict[str, c.AckOutcome] = {}
     if plain:
         row = database.one(connection, "ack", _parameters(plain, []))
         outcomes = {report.job_id: c.Acked(report.job_id) for report in answered(row, plain)}
     if len(plain) < len(found):
-        heads = {no: report for no, report in found.items() if no not in plain}
-        outcomes |= _ack_heads(database, connection, heads, held)
+        heads = {no: report for no, report in found.items() if held[no].lane is not None}
+        if heads:
+            outcomes |= _ack_heads(database, connection, heads, held)
+        if len(plain) + len(heads) < len(found):
+            outcomes |= _ack_members(database, connection, found, held)
     return outcomes
+
+
+def _ack_members(
+    database: Database, connection: Connection, found: dict[int, c.AckReport], held: dict[int, Held]
+) -> dict[str, c.AckOutcome]:
+    """B1: counted with their ends. B2: if one of the groups may be over with them, the kernel decides on all."""
+    members = {no: report for no, report in found.items() if held[no].group is not None}
+    groups = texts([held[no].group for no in members])
+    try:
+        row = database.one(connection, "ack_members", {**_parameters(members, []), "group_ids": groups})
+    except psycopg.Error as error:
+        if error.sqlstate != MAY_BE_OVER:
+            raise
+        return {}
+    return {report.job_id: c.Acked(report.job_id) for report in answered(row, members)}
 
 
 def _plain_ends(database: Database, found: dict[int, c.AckReport], count: int) -> dict[int, c.AckReport]:

@@ -1,6 +1,8 @@
 -- ack: held leases end DONE; an earlier commit stands, whatever the time (L6, X7). Those of heads of lanes only if their lanes
 -- are given: then `advance` follows in the same transaction. Offsets are left to the exact path.
 -- O9: who waits for one of them is notified (also for one that was not held: then for nothing).
+-- `ack_members` is for members of groups without lanes or chains: it counts them too (B1), after their leases, the groups in
+-- order; and fails if a sealed group has no more members unfinished than may have been added since (B2).
 -- Returns how many it ended and, if not all, which. Locks the lanes, in order, then the leases' rows, in order.
 with locked as materialized (
     select lane.queue, lane.lane
@@ -32,7 +34,7 @@ with locked as materialized (
     insert into {schema}.finished (at, count, nos) select now, count(*), array_agg(no) from ended group by now
 ), counted as (
     insert into {schema}.tallies (queue, succeeded) select queue, count(*) from ended group by queue
-)
+){members}
 select count(*) as count, case when count(*) < cardinality({nos}::int8[]) then array_agg(no) end as nos,
-    (select count(pg_notify(channel, no::text)) from {schema}.waiters where no = any ({nos}::int8[])) as notified
+    (select count(pg_notify(channel, no::text)) from {schema}.waiters where no = any ({nos}::int8[])) as notified{members_counted}
 from ended

@@ -116,7 +116,7 @@ def _claimed_from(
     expired_from = database.expiry_position.from_at()
     rows = database.all(connection, "claim", {**given, **look.parameters(), "expired_from": int8(expired_from)})
     granted = [row for row in rows if row[0] is not None]
-    database.remember((row[11], Held(row[0], row[23], row[1], row[4], _causes(row[10]))) for row in granted)
+    database.remember((row[11], _held(row)) for row in granted)
     leases = [lease_of(row) for row in granted]
     last = rows[-1]
     if last[27]:
@@ -131,11 +131,13 @@ def _claimed_from(
     return Claimed(leases, has_arrived, expired_from if has_expired else None)
 
 
-def _causes(rules: str | None) -> bool:
-    if rules is None:
-        return False
-    known = rules_of(rules)
-    return known is not None and (known.group is not None or bool(known.chain))
+def _held(row: Row, limits: tuple[str, ...] = ()) -> Held:
+    job_id, queue, lane, rules, no = row[0], row[1], row[4], rules_of(row[10]), row[23]
+    if rules is None or (rules.group is None and not rules.chain):
+        return Held(job_id, no, queue, lane, limits=limits)
+    if rules.chain or lane is not None:
+        return Held(job_id, no, queue, lane, causes=True, limits=limits)
+    return Held(job_id, no, queue, lane, group=rules.group, limits=limits)
 
 
 def _claimed_under_limits(
@@ -149,7 +151,7 @@ def _claimed_under_limits(
         looked = looked._replace(rows=[row for row in rows if row[0] is not None])
     leases = [lease_of(row) for row in looked.rows]
     database.remember(
-        (lease.token, Held(row[0], row[23], row[1], row[4], _causes(row[10]), limits_held(database, lease.job)))
+        (lease.token, _held(row, limits_held(database, lease.job)))
         for row, lease in zip(looked.rows, leases, strict=True)
     )
     if looked.is_repeated:

@@ -42,7 +42,28 @@ JOINED: Final = """, joined as (
     insert into {schema}.group_joins (group_id, count)
     select group_id, count(*) from inserted where group_id is not null group by group_id
 )"""
+MEMBERS: Final = """, sums as materialized (
+    select group_id, count(*) as count
+    from (select ({group_ids}::text[])[width_bucket(no, {nos}::int8[])] as group_id from ended) as member
+    group by group_id order by group_id
+), held as materialized (
+    select sums.group_id, sums.count
+    from sums cross join lateral (
+        select groups.id from {schema}.groups where groups.id = sums.group_id for no key update
+    ) as known
+), summed as (
+    update {schema}.groups set succeeded = groups.succeeded + held.count
+    from held where groups.id = held.group_id
+    returning case
+        when sealed_at is null or total > succeeded + failed + dead + cancelled then 0
+        else {schema}.fail('LM002', 'group ' || id || ' may be over') end as checked
+)"""
 CLAUSES: Final = {
+    "ack": ("ack", {"members": "", "members_counted": ""}),
+    "ack_members": (
+        "ack",
+        {"members": MEMBERS, "members_counted": ", (select count(checked) from summed) as members_counted"},
+    ),
     "enqueue": ("enqueue", {**OF_NO_GROUP, "if_known": IF_KNOWN}),
     "enqueue_new": ("enqueue", {**OF_NO_GROUP, "if_known": ""}),
     "enqueue_caused": ("enqueue", {**OF_GROUPS, "if_known": IF_KNOWN}),
