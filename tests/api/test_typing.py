@@ -10,7 +10,7 @@ from pathlib import Path
 
 PREAMBLE = """
 from typing import assert_type
-from leasemill import App, Context, JobHandle, JobType, Worker
+from leasemill import PREVIOUS, App, ChainHandle, Context, GroupProgress, JobHandle, JobType, Worker, chain
 
 app = App("memory:")
 
@@ -43,6 +43,12 @@ assert_type(threaded.enqueue(flag=True), JobHandle[None])
 assert_type(charge.options(delay=5).enqueue(account="a1"), JobHandle[float])
 assert_type(charge.enqueue_many([charge.call("a1"), charge.options(priority=3).call("a2")]), list[JobHandle[float]])
 app.enqueue_many([charge.call("a1"), receipt.call("a1")])
+assert_type(chain(charge.call("a1"), receipt.call(PREVIOUS)).enqueue(), ChainHandle[str])
+assert_type(chain(receipt.call("a1"), charge.call(PREVIOUS, cents=PREVIOUS), plain.call(1)).enqueue().result(), list[int])
+with app.group("all", then=receipt.call("a1"), on_end=plain.call(1)) as group:
+    assert_type(group.enqueue_many(charge.call("a1") for _ in range(3)), list[JobHandle[float]])
+    assert_type(group.enqueue(chain(charge.call("a1"), receipt.call(PREVIOUS))), JobHandle[str])
+assert_type(group.wait_end(timeout=1), GroupProgress)
 
 async def caller() -> None:
     assert_type(await charge.aenqueue(account="a1", cents=5), JobHandle[float])
@@ -76,6 +82,13 @@ def with_commit(ctx: Context) -> None:
     with ctx.commit() as tx:
         tx.enqueue(receipt, account=1)  # arg-type
         tx.enqueue(receipt)  # call-arg
+        ctx.group.enqueue(receipt)  # arg-type
+
+chain(charge, receipt.call("a1"))  # arg-type
+chain()  # call-arg
+text: int = chain(plain.call(1), receipt.call(PREVIOUS)).enqueue().result()  # assignment
+app.group("all", then=receipt)  # arg-type
+app.group("all").enqueue(receipt, "a1")  # call-arg
 """
 
 
