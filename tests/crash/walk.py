@@ -23,8 +23,12 @@ from leasemill.kernel.model import (
     OnFailure,
     Policy,
     QueueMode,
+    Rules,
+    UniqueKey,
+    UniqueUntil,
 )
 from leasemill.kernel.state import State
+from leasemill.kernel.unique import is_replaced
 from leasemill.kernel.verbs.expire import expire_regardless
 from leasemill.store.base import Store
 from tests.crash.walk_groups import GroupWalk
@@ -44,11 +48,27 @@ POLICIES = (
 )
 
 
-class Walk:
-    """Draws one command after the other; the same seed and the same states give the same commands."""
+UNIQUES = (
+    UniqueKey("u"),
+    UniqueKey("u", UniqueUntil.STARTED),
+    UniqueKey("u", keep_us=4 * SECOND),
+    UniqueKey("v", keep_us=8 * SECOND),
+    UniqueKey("v", UniqueUntil.STARTED, at_most_us=5 * SECOND),
+    UniqueKey("w", UniqueUntil.STARTED, keep_us=3 * SECOND, is_trailing=True),
+)
 
-    def __init__(self, source: random.Random, *, payload_bytes: tuple[int, ...] = (0, 1, 20, 200)) -> None:
+
+class Walk:
+    """Draws one command after the other; the same seed and the same states give the same commands.
+
+    `uniqueness`: how many of the jobs have a unique key.
+    """
+
+    def __init__(
+        self, source: random.Random, *, payload_bytes: tuple[int, ...] = (0, 1, 20, 200), uniqueness: float = 0.0
+    ) -> None:
         self._random = source
+        self._uniqueness = uniqueness
         self._payload_bytes = payload_bytes
         self._count = 0
         self._groups = GroupWalk(source)
@@ -115,10 +135,18 @@ class Walk:
             policy=pick(POLICIES),
         )
 
+    def _perhaps_unique(self, job: JobSpec) -> JobSpec:
+        if not self._uniqueness or not self._chance(self._uniqueness):
+            return job
+        unique = self._random.choice(UNIQUES)
+        if unique.at_most_us is not None or unique.is_trailing:
+            job = replace(job, lane=None, delay_us=0 if unique.is_trailing else SECOND)
+        return replace(job, rules=replace(job.rules or Rules(), unique=unique))
+
     def _enqueue(self, state: State) -> c.Command[Any]:
         jobs = [*self._strays(0.1), *(self._new_job() for _ in range(self._random.randint(1, 4)))]
-        jobs = [replace(job, rules=self._groups.rules(state)) for job in jobs]
-        known = [job.spec for job in jobs_in_order(state) if job.spec.offset is None]
+        jobs = [self._perhaps_unique(replace(job, rules=self._groups.rules(state))) for job in jobs]
+        known = [_as_asked(job.spec) for job in jobs_in_order(state) if job.spec.offset is None]
         if known and self._chance(0.3):
             jobs.append(self._random.choice(known))
         if known and self._chance(0.1):
@@ -154,10 +182,13 @@ class Walk:
 
     def _commit(self, state: State) -> c.Command[Any]:
         queue = EITHER if self._chance(0.05) else "q"
-        followups = [
-            c.Followup(queue, "k", lane=self._random.choice(LANES), rules=self._groups.rules(state))
+        specs = [
+            self._perhaps_unique(
+                JobSpec("", queue, "k", lane=self._random.choice(LANES), rules=self._groups.rules(state))
+            )
             for _ in range(self._random.randint(0, 2))
         ]
+        followups = [c.Followup(one.queue, "k", lane=one.lane, delay_us=one.delay_us, rules=one.rules) for one in specs]
         return c.Commit(*self._token(state), self._random.choice((None, b"1")), followups)
 
     def _ack(self, state: State) -> c.Command[Any]:
@@ -246,6 +277,7 @@ class Walk:
                 c.ListActions(10),
                 c.GetTotals(),
                 c.DueIn(QUEUES),
+                *((c.GetKey("u"), c.GetKey("v"), c.GetKey("w")) if self._uniqueness else ()),
             )
         )
 
@@ -287,6 +319,11 @@ class Model:
         twin = self.copy()
         carry_out(twin.state, expire_regardless(twin.state, 10**6, twin.latest_at), twin.latest_at)
         return twin
+
+
+def _as_asked(spec: JobSpec) -> JobSpec:
+    """As a caller repeats it, who gives no time to a job that the store may put off."""
+    return replace(spec, run_at=None) if is_replaced(spec) else spec
 
 
 def _copy_job(job: Job) -> Job:

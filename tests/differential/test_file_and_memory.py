@@ -50,9 +50,9 @@ class Folder:
             store.close()
 
 
-def walk(folder: Folder, clock: ManualClock, seed: int, steps: int) -> None:
+def walk(folder: Folder, clock: ManualClock, seed: int, steps: int, *, uniqueness: float = 0.0) -> None:
     source = random.Random(seed)
-    commands, model = Walk(source), Model()
+    commands, model = Walk(source, uniqueness=uniqueness), Model()
     again = f"seed {seed}; again: make test SEED={seed} PYTEST_ARGS='-k differential'"
     for step in range(steps):
         index = source.randrange(2)
@@ -90,6 +90,15 @@ def test_a_folder_answers_as_the_kernel_alone_does(tmp_path: Path, seed: int) ->
     machine, clock = SimulatedMachine(), ManualClock()
     folder = Folder(lambda: open_simulated(machine, tmp_path, clock), lambda: snapshot(machine, tmp_path))
     walk(folder, clock, seed, steps=300)
+    folder.close()
+
+
+@rule("U1", "U2", "U3", "U5", "U8", "U10", "W8", "W16")
+@pytest.mark.parametrize("seed", SEEDS)
+def test_so_it_does_where_jobs_have_unique_keys(tmp_path: Path, seed: int) -> None:
+    machine, clock = SimulatedMachine(), ManualClock()
+    folder = Folder(lambda: open_simulated(machine, tmp_path, clock), lambda: snapshot(machine, tmp_path))
+    walk(folder, clock, seed, steps=300, uniqueness=0.5)
     folder.close()
 
 

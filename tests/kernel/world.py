@@ -423,9 +423,9 @@ def with_unique(spec: JobSpec, unique: UniqueKey | None) -> JobSpec:
     if unique is None:
         return spec
     rules = msgspec.structs.replace(spec.rules or Rules(), unique=unique)
-    if unique.at_most_us is not None:
-        return msgspec.structs.replace(spec, rules=rules, lane=None, delay_us=10 * SECOND)
-    return msgspec.structs.replace(spec, rules=rules, delay_us=0 if unique.is_trailing else spec.delay_us)
+    if unique.at_most_us is not None or unique.is_trailing:
+        return msgspec.structs.replace(spec, rules=rules, lane=None, delay_us=0 if unique.is_trailing else 10 * SECOND)
+    return msgspec.structs.replace(spec, rules=rules)
 
 
 def frozen_success(job: Job) -> bytes:

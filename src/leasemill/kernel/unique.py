@@ -43,10 +43,12 @@ def check_unique(job: JobSpec, unique: UniqueKey) -> None:
                 f"a debounced job waits {job.delay_us} us, at most {unique.at_most_us} us: "
                 "the wait must be more than 0, and less than the most it may become"
             )
-        if job.lane is not None:
-            raise Invalid("a debounced job cannot have a lane, which it would hold up: leave out the lane")
     elif unique.is_trailing and (not unique.keep_us or unique.until is not UniqueUntil.STARTED):
         raise Invalid("a key with a trailing job is kept for a time, and held until its job is started")
+    if is_timed(unique) and job.lane is not None:
+        raise Invalid(
+            "a debounced job, or a throttled one with a trailing one, would hold up its lane: leave out the lane"
+        )
     if is_timed(unique) and job.run_at is not None:
         raise Invalid("a debounced or throttled job is due when its rule says: leave out run_at")
     if unique.is_trailing and job.delay_us:

@@ -18,9 +18,9 @@ from leasemill.testing.postgres import PostgresServer
 
 TABLES = (
     *("queues", "jobs", "ready", "leases", "executions", "kept", "marks", "arrivals", "waiting", "lanes"),
-    *("requests", "finished", "refusals", "actions", "tallies", "workers", "waiters", "watermarks"),
     *("groups", "group_joins", "schedules"),
     *("limits", "limit_queues", "rates", "places", "parked", "lines", "gates"),
+    *("requests", "finished", "refusals", "actions", "tallies", "workers", "waiters", "watermarks", "keys"),
 )
 
 

@@ -181,13 +181,14 @@ def wear(pair: Pair, again: str) -> None:
         pair.ask(c.Nack([report]), again)
 
 
-@rule("E6", "C2", "F1", "L6", "X2", "X3", "N3", "O6")
+@rule("E6", "C2", "F1", "L6", "X2", "X3", "N3", "O6", "U1", "U2", "U3", "U4", "U5", "U8", "U10")
+@pytest.mark.parametrize("uniqueness", [0.0, 0.5])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_postgres_answers_as_the_kernel_alone_does(
-    seed: int, postgres_url: str, schema: str, admin: psycopg.Connection[Any]
+    seed: int, uniqueness: float, postgres_url: str, schema: str, admin: psycopg.Connection[Any]
 ) -> None:
     source, pair = random.Random(seed), Pair(postgres_url, schema, admin)
-    commands = Walk(source)
+    commands = Walk(source, uniqueness=uniqueness)
     try:
         wear(pair, "the job that is worn")
         for step in range(STEPS):

@@ -8,6 +8,7 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.filter import JOBS_LOOKED_AT, fits, is_further
 from leasemill.kernel.model import UNSUCCESSFUL_STATES, Action, Job, JobState, Verb
 from leasemill.kernel.read import group_view
+from leasemill.kernel.unique import holds
 from leasemill.store.postgres.database import Database
 from leasemill.store.postgres.exact.groups import group_of
 from leasemill.store.postgres.exact.rows import jobs_of
@@ -27,6 +28,17 @@ STATES = (JobState.READY, JobState.LEASED, JobState.SUCCEEDED, JobState.FAILED, 
 def get_job(database: Database, connection: Connection, query: c.GetJob) -> Job | None:
     jobs = read_jobs(database, connection, ids=[query.job_id])
     return jobs[0] if jobs else None
+
+
+def get_key(database: Database, connection: Connection, query: c.GetKey) -> c.KeyView | None:
+    rows = database.all(connection, "key", {"key": query.key})
+    if not rows:
+        return None
+    ((no, until_at, job_id, now),) = rows
+    if now < until_at:
+        return c.KeyView(query.key, job_id, until_at)
+    jobs = read_jobs(database, connection, nos=[no])
+    return c.KeyView(query.key, job_id, None) if jobs and holds(jobs[0]) else None
 
 
 def read_jobs(
@@ -86,6 +98,7 @@ def fitting(
             "kind": wanted.kind,
             "lane": wanted.lane,
             "group_id": wanted.group,
+            "unique_key": wanted.unique_key,
         }
         rows = database.all(connection, statement, given)
         may_fit = read_jobs(database, connection, nos=[no for no, _, may_fit in rows if may_fit])

@@ -1,4 +1,5 @@
-"""Retention (O7): jobs that succeeded long ago, or beyond a number, are forgotten; so are idle requests and rates."""
+"""Retention (O7): jobs that succeeded long ago, or beyond a number, are forgotten; so are idle requests and rates, and
+unique keys that nobody holds."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from typing import Final
 from leasemill.errors import Unavailable
 from leasemill.kernel import commands as c
 from leasemill.store.postgres.database import Database
-from leasemill.store.postgres.wire.arrays import int8
+from leasemill.store.postgres.wire.arrays import int8, texts
 from leasemill.store.postgres.wire.connections import LOGGER, Connection, Connections
 from leasemill.store.postgres.wire.url import PostgresOptions
 
@@ -27,6 +28,7 @@ class Retention:
         self._database = database
         self._options = options
         self._ran_at_s = time.monotonic()
+        self._looked_at_key = ""
 
     def prune(self, command: c.Prune, *, waits: bool) -> int:
         """How many were forgotten. Without `waits` none, if another is at it."""
@@ -61,7 +63,7 @@ class Retention:
         while self.prune(prune, waits=False) == BATCH and time.monotonic() < until_s:
             pass
         self._connections.run(self.fold_groups)
-        for forget in (self.forget_requests, self.forget_rates):
+        for forget in (self.forget_requests, self.forget_rates, self.forget_keys):
             while self._connections.run(forget) == BATCH and time.monotonic() < until_s:
                 pass
 
@@ -75,6 +77,20 @@ class Retention:
 
     def forget_rates(self, connection: Connection) -> int:
         (count,) = self._database.one(connection, "forget_rates", {"limit": int8(BATCH)})
+        return int(count)
+
+    def forget_keys(self, connection: Connection) -> int:
+        """U6: rows of keys that hold nothing go, a page at a time, round and round. How many were looked at.
+
+        Judged twice, the second time with the rows locked: a key may be taken again meanwhile.
+        """
+        given = {"after": self._looked_at_key, "limit": int8(BATCH)}
+        count, last, stale = self._database.one(connection, "stale_keys", given)
+        if stale:
+            with connection.transaction():
+                locked = self._database.all(connection, "lock_stale_keys", {"keys": texts(stale)})
+                self._database.one(connection, "forget_keys", {"keys": texts([key for (key,) in locked])})
+        self._looked_at_key = last if count == BATCH else ""
         return int(count)
 
 

@@ -22,7 +22,7 @@ from leasemill.store.postgres import schedules as scheduled
 from leasemill.store.postgres.admin.migrate import require
 from leasemill.store.postgres.calls import Calls
 from leasemill.store.postgres.database import Database
-from leasemill.store.postgres.exact.decide import Concern, decide
+from leasemill.store.postgres.exact.decide import decide
 from leasemill.store.postgres.limits import operate as operate_limits
 from leasemill.store.postgres.limits import views
 from leasemill.store.postgres.maintenance import PostgresMaintenance
@@ -45,6 +45,7 @@ from leasemill.store.postgres.verbs import (
     schedules,
     start,
 )
+from leasemill.store.postgres.verbs.inserting import inserting_caused
 from leasemill.store.postgres.waking.listen import Listener
 from leasemill.store.postgres.waking.notify import Notifier
 from leasemill.store.postgres.waking.watch import PostgresEndWatch, PostgresWatch
@@ -78,7 +79,7 @@ class PostgresStore(Store):
         self._signal = Signal()
         self._notifier = Notifier(self._database.channel, self._notify)
         self._listener = Listener(self._pool.connect, self._database, self._signal, is_enabled=self._options.listen)
-        self._database.insert_caused = lambda jobs: enqueue.inserting_caused(jobs, self._notifier.channel())
+        self._database.insert_caused = lambda jobs: inserting_caused(jobs, self._notifier.channel())
         self._threads = Threads(self._options.pool_size, "leasemill-postgres")
         self._maintenance = PostgresMaintenance(self._pool, self._database, self._options, self._wake)
         self._calls = Calls(self._pool, self._database, self._maintenance, self._signal, self._notifier)
@@ -166,7 +167,7 @@ class PostgresStore(Store):
 
         def work(connection: Connection) -> c.CommitOutcome | None:
             try:
-                return decide(self._database, connection, command, Concern([command.job_id]))
+                return decide(self._database, connection, command, commit.concern_of(command))
             except Moved:
                 return None
 
@@ -226,6 +227,7 @@ _VERBS: Final[dict[type, Callable[[Calls, Any], Any]]] = {
     c.NextTick: lambda calls, it: calls.read(scheduled.next_tick, it),
     c.Prune: lambda calls, it: calls.maintenance.retention.prune(it, waits=True),
     c.GetJob: lambda calls, it: calls.read(reading.get_job, it),
+    c.GetKey: lambda calls, it: calls.read(reading.get_key, it),
     c.ListJobs: lambda calls, it: calls.read(reading.list_jobs, it),
     c.ListQueues: lambda calls, it: calls.read(reading.list_queues, it),
     c.GetLane: lambda calls, it: calls.read(reading.get_lane, it),

@@ -27,6 +27,7 @@ from leasemill.testing.conformance.acquire import Acquiring  # noqa: E402  (asse
 from leasemill.testing.conformance.awaiting import Awaiting  # noqa: E402
 from leasemill.testing.conformance.chaining import Chaining  # noqa: E402
 from leasemill.testing.conformance.claim import Claiming  # noqa: E402
+from leasemill.testing.conformance.debounce import Debouncing  # noqa: E402
 from leasemill.testing.conformance.ends import Ending  # noqa: E402
 from leasemill.testing.conformance.enqueue import Enqueuing  # noqa: E402
 from leasemill.testing.conformance.execution import Executing  # noqa: E402
@@ -43,6 +44,7 @@ from leasemill.testing.conformance.lanes import Lanes  # noqa: E402
 from leasemill.testing.conformance.lease import Leases  # noqa: E402
 from leasemill.testing.conformance.limit_numbers import LimitNumbers  # noqa: E402
 from leasemill.testing.conformance.limiting import Limiting  # noqa: E402
+from leasemill.testing.conformance.merging import Merging  # noqa: E402
 from leasemill.testing.conformance.operate import Operating  # noqa: E402
 from leasemill.testing.conformance.rating import Rating  # noqa: E402
 from leasemill.testing.conformance.reading import Reading  # noqa: E402
@@ -52,6 +54,7 @@ from leasemill.testing.conformance.reports import Reporting  # noqa: E402
 from leasemill.testing.conformance.schedules import Scheduling  # noqa: E402
 from leasemill.testing.conformance.ticks import Ticking  # noqa: E402
 from leasemill.testing.conformance.transitions import Transitions  # noqa: E402
+from leasemill.testing.conformance.unique import Uniques  # noqa: E402
 from leasemill.testing.conformance.watching import Watching  # noqa: E402
 from leasemill.testing.conformance.worklease import WorkLeases  # noqa: E402
 from leasemill.testing.conformance.worklease_terms import WorkLeaseTerms  # noqa: E402
@@ -86,5 +89,8 @@ class ConformanceSuite(
     Watching,
     Ending,
     Awaiting,
+    Uniques,
+    Merging,
+    Debouncing,
 ):
     """Every test of the contract; a subclass supplies the `harness` fixture."""

@@ -282,14 +282,14 @@ class Debouncing:
 
     @rule("U10", "U5")
     def test_in_a_batch_the_second_call_trails_and_the_third_replaces_it(self, harness: Harness) -> None:
-        calls = [trailing(f"call-{version}", version, lane="lane") for version in range(3)]
+        calls = [trailing(f"call-{version}", version) for version in range(3)]
         outcomes = harness.store.enqueue(calls)
         assert outcomes == [Enqueued("call-0"), Enqueued("call-1"), Merged("call-1", is_replaced=True)]
         assert claim_ids(harness) == ["call-0"]
         assert job_of(harness, "call-1").spec.payload == b'{"version": 2}'
 
     @rule("U10")
-    @pytest.mark.parametrize("fields", [{"delay_us": 1}, {"run_at": 2_000_000_000 * SECOND}])
-    def test_a_trailing_call_cannot_name_its_time(self, harness: Harness, fields: dict[str, Any]) -> None:
+    @pytest.mark.parametrize("fields", [{"delay_us": 1}, {"run_at": 2_000_000_000 * SECOND}, {"lane": "lane"}])
+    def test_a_trailing_call_cannot_name_its_time_or_a_lane(self, harness: Harness, fields: dict[str, Any]) -> None:
         with pytest.raises(Invalid):
             enqueue(harness, trailing("first", **fields))

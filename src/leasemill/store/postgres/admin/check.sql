@@ -140,6 +140,12 @@ with standing as materialized (
         select count(*) from {schema}.places as held where held.name = gates.name and held.key = gates.key
     ) < numbers.most)
     union all
+    select 'should hold its unique key, which another has', jobs.id
+    from {schema}.jobs
+    where jobs.rules is not null and jobs.rules::json #>> '{{0,4}}' = 'false' and {schema}.is_key_held(jobs.no, 0, 0)
+        and not exists (
+            select from {schema}.keys where keys.key = jobs.rules::json #>> '{{0,0}}' and keys.no = jobs.no)
+    union all
     select 'the tallies count ' || tallied.count || ' succeeded in queue ' || tallied.queue || ', there are ' || there.count,
         null
     from (select queue, sum(succeeded) as count from {schema}.tallies group by queue) as tallied

@@ -8,7 +8,7 @@ here: a decision of its own, or a write to a row that was not locked or checked 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -27,6 +27,7 @@ from leasemill.store.postgres import admission, retention
 from leasemill.store.postgres.database import RUN_CANCELLED, Database
 from leasemill.store.postgres.exact.change import Change, TableRows, difference, is_behind, table_rows, with_parked
 from leasemill.store.postgres.exact.groups import caused, group_of, take_out
+from leasemill.store.postgres.exact.keys import Keys, take_caused
 from leasemill.store.postgres.exact.rows import jobs_of
 from leasemill.store.postgres.exact.save import saving
 from leasemill.store.postgres.exact.tables import LaneRow, LoadedGroup, ParkedRow, QueueRow, QueueUse, Read, WaitingRow
@@ -54,6 +55,14 @@ class Concern(NamedTuple):
     """Jobs may be added to the lanes, or put back into them."""
     groups: Sequence[str] = ()
     """Beside those of the jobs."""
+    keys: Sequence[str] = ()
+    """Unique keys; others that a decision needs are found by deciding."""
+
+    def knowing(self, known: Known) -> Concern:
+        return self._replace(ids=[*self.ids, *known.ids], keys=[*self.keys, *known.keys])
+
+    def with_holders(self, keys: Keys) -> Concern:
+        return self._replace(ids=[*self.ids, *keys.holders]) if keys.holders else self
 
     def parameters(self) -> dict[str, Any]:
         return {
@@ -106,87 +115,83 @@ class Part(NamedTuple):
 
 
 class Known(Moved):
-    """A job that an end was to enqueue is there already: decide again, knowing it (E5)."""
+    """A job that an end was to enqueue is there already (E5), or a unique key is concerned: decide again with it."""
 
-    def __init__(self, ids: Sequence[str]) -> None:
-        super().__init__(f"the jobs {', '.join(ids)} were there before what enqueues them")
-        self.ids = ids
+    def __init__(self, ids: Sequence[str] = (), keys: Iterable[str] = ()) -> None:
+        self.ids, self.keys = ids, sorted(keys)
+        super().__init__(f"jobs {', '.join(ids)} or unique keys {', '.join(self.keys)} were not known to be concerned")
 
 
 def decide(database: Database, connection: Connection, command: c.Command[AnswerT], concern: Concern) -> AnswerT:
     try:
         with _transaction(connection):
-            locked, loaded = _lock_and_load(database, connection, concern)
-            return _decide(database, connection, command, locked, loaded)
+            locked, loaded, keys = _lock_and_load(database, connection, concern)
+            return _decide(database, connection, command, locked, loaded, keys)
     except Known as known:
-        return decide(database, connection, command, concern._replace(ids=[*concern.ids, *known.ids]))
+        return decide(database, connection, command, concern.knowing(known))
 
 
-def decide_group(
-    database: Database, connection: Connection, command: c.Command[AnswerT], group_id: str, ids: Sequence[str] = ()
-) -> AnswerT:
-    """Alone with a group: nobody is adding members to it. `ids`: jobs that may be there."""
-    given = Concern(ids, groups=[group_id]).parameters()
-    statements = [
-        database.sent("lock_groups", given),
-        database.sent("lock_timeout", {"milliseconds": str(LONGEST_WAIT_MS)}),
-        database.sent("lock_members", given),
-        database.sent("load", given),
-    ]
+def decide_group(database: Database, connection: Connection, command: c.Command[AnswerT], concern: Concern) -> AnswerT:
+    """Alone with a group: nobody is adding members to it. It may concern jobs and keys that are there."""
     try:
         with _transaction(connection):
-            _, groups, _, _, ((document,),) = batch.run(connection, batch.BEGIN, *statements)
+            keys = Keys(database, connection, concern.keys)
+            given = concern.with_holders(keys).parameters()
+            statements = [
+                database.sent("lock_groups", given),
+                database.sent("lock_timeout", {"milliseconds": str(LONGEST_WAIT_MS)}),
+                database.sent("lock_members", given),
+                database.sent("load", given),
+            ]
+            *_, groups, _, _, ((document,),) = batch.run(connection, *keys.begin, *statements)
             locked = Locked([], [], 0, [one for (one,) in groups])
-            return _decide(database, connection, command, locked, _loaded(document))
+            return _decide(database, connection, command, locked, _loaded(document), keys)
     except Known as known:
-        return decide_group(database, connection, command, group_id, known.ids)
+        return decide_group(database, connection, command, concern.knowing(known))
 
 
 def decide_found(
     database: Database, connection: Connection, command: c.Command[AnswerT], find: str, given: Mapping[str, Any]
 ) -> AnswerT:
     """The jobs are those that the statement `find` names, with their lanes; it has locked both."""
-    known: Sequence[str] = ()
+    concern = Concern()
     while True:
         try:
-            return _decide_found(database, connection, command, find, given, known)
-        except Known as error:
-            known = error.ids
+            with _transaction(connection):
+                return _decide_found(database, connection, command, database.sent(find, given), concern)
+        except Known as known:
+            concern = concern.knowing(known)
 
 
 def _decide_found(
-    database: Database,
-    connection: Connection,
-    command: c.Command[AnswerT],
-    find: str,
-    given: Mapping[str, Any],
-    known: Sequence[str],
+    database: Database, connection: Connection, command: c.Command[AnswerT], find: batch.Sent, concern: Concern
 ) -> AnswerT:
-    with _transaction(connection):
-        _, rows = batch.run(connection, batch.BEGIN, database.sent(find, given))
-        if not rows:
-            batch.run(connection, batch.COMMIT)  # psycopg deallocates every prepared statement after a ROLLBACK
-            return run(State(), command, 0)[1]
-        ids = [job_id for job_id, *_ in rows]
-        lanes = [(queue, lane) for _, _, queue, lane, _ in rows if lane is not None]
-        groups = {group for *_, group in rows if group is not None}
-        locked = Locked(lanes, [no for _, no, *_ in rows], 0, [])
-        if groups:
-            named = {"groups": texts(sorted(groups))}
-            locked.groups = [one for (one,) in database.all(connection, "lock_groups", named)]
-        loaded = _loaded(database.one(connection, "load", Concern([*ids, *known]).parameters())[0])
-        return _decide(database, connection, command, locked, loaded)
+    keys = Keys(database, connection, concern.keys)
+    *_, rows = batch.run(connection, *keys.begin, find)
+    if not rows:
+        batch.run(connection, batch.COMMIT)  # psycopg deallocates every prepared statement after a ROLLBACK
+        return run(State(), command, 0)[1]
+    concern = concern._replace(ids=[*(job_id for job_id, *_ in rows), *concern.ids]).with_holders(keys)
+    lanes = [(queue, lane) for _, _, queue, lane, _ in rows if lane is not None]
+    groups = {group for *_, group in rows if group is not None}
+    locked = Locked(lanes, [no for _, no, *_ in rows], 0, [])
+    if groups:
+        named = {"groups": texts(sorted(groups))}
+        locked.groups = [one for (one,) in database.all(connection, "lock_groups", named)]
+    loaded = _loaded(database.one(connection, "load", concern.parameters())[0])
+    return _decide(database, connection, command, locked, loaded, keys)
 
 
-def _lock_and_load(database: Database, connection: Connection, concern: Concern) -> tuple[Locked, Loaded]:
+def _lock_and_load(database: Database, connection: Connection, concern: Concern) -> tuple[Locked, Loaded, Keys]:
     """None of the jobs waits for admission any more."""
-    given = concern.parameters()
     for _ in range(ADMISSION_TRIES):
+        keys = Keys(database, connection, concern.keys)
+        given = concern.with_holders(keys).parameters()
         lock, load = database.sent("lock", given), database.sent("load", given)
-        _, ((locked,),), ((document,),) = batch.run(connection, batch.BEGIN, lock, load)
+        *_, ((locked,),), ((document,),) = batch.run(connection, *keys.begin, lock, load)
         loaded = _loaded(document)
         if not loaded.has_arrived:
-            return _locked(locked), loaded
+            return _locked(locked), loaded, keys
         connection.rollback()
         with connection.transaction():
             admission.lock_admission(database, connection)
@@ -207,20 +212,24 @@ def _transaction(connection: Connection) -> Iterator[None]:
 
 
 def _decide(
-    database: Database, connection: Connection, command: c.Command[AnswerT], locked: Locked, loaded: Loaded
+    database: Database, connection: Connection, command: c.Command[AnswerT], locked: Locked, loaded: Loaded, keys: Keys
 ) -> AnswerT:
     part = _part(loaded)
+    part.state.keys.update(keys.taken)
     parked = {row.no: row for row in loaded.parked or ()}
     before = _as_stored(with_parked(table_rows(*part), parked), loaded)
     queues = set(part.state.queues)
     events, answer = run(part.state, command, loaded.now)
     if any(isinstance(event, ExecutionCommitted) for event in events):
         raise Moved("the lease is held after all: commit on the fast path")
+    if missing := keys.missing(part.state, events):
+        raise Known(keys=missing)
     following = caused(events)
     take_out(part.state, following, queues)
     fences = _number(part, loaded)
     after = with_parked(table_rows(*part), parked)
     change = difference(before, after, part.state)
+    keys.change(change, part.state, part.numbers, events)
     _check_locked(change, before, locked)
     _save(database, connection, part, change, events, following, _unfolded(part.state, loaded))
     database.expiries.notify(database.expiries.found(part.state, events))
@@ -373,6 +382,7 @@ def _save(
         known = [outcome.job_id for outcome in outcomes if not isinstance(outcome, c.Enqueued)]
         if known:
             raise Known(known)
+        take_caused(database, connection, following)
         database.has_caused_arrivals |= any(job.lane is not None for job in following)
         writing = []
     batch.run(connection, *writing, batch.COMMIT)

@@ -70,6 +70,8 @@ def _job(
 ) -> Job:
     spec = spec_of(row)
     job = Job(spec, row.no if mark is None else mark.seq, row.created_at, due_at(spec, row.created_at), row.created_at)
+    if row.replaced is not None:
+        job.replaced, job.updated_at = row.replaced, row.replaced_at or row.created_at
     if ended:
         last = ended[-1]
         job.available_at, job.updated_at, job.attempt = last.available_at, last.finished_at, last.attempt
@@ -202,6 +204,8 @@ def job_row(job: Job, no: int) -> JobRow:
         headers=headers_text(spec.headers),
         rules=rules_text(spec.rules),
         group_id=None if spec.rules is None else spec.rules.group,
+        replaced=job.replaced or None,
+        replaced_at=job.updated_at if job.replaced else None,
     )
 
 

@@ -20,6 +20,7 @@ from leasemill.store.postgres.exact.tables import (
     GroupRow,
     JobRow,
     KeptRow,
+    KeyRow,
     LaneRow,
     LeaseRow,
     MarkRow,
@@ -57,7 +58,13 @@ TABLES: Final = {
         "where queues.mode is null or excluded.mode is null "
         "or (queues.mode = 'acquire') = (excluded.mode = 'acquire')",  # I7: the mode stays
     ),
-    "jobs": Table(JobRow, ("no",)),
+    "jobs": Table(
+        JobRow,
+        ("no",),
+        "on conflict (no) do update set payload = excluded.payload, headers = excluded.headers, "
+        "run_at = excluded.run_at, replaced = excluded.replaced, replaced_at = excluded.replaced_at",  # U8
+    ),
+    "keys": _replaced(KeyRow, ("key",)),
     "ready": _replaced(ReadyRow, ("queue", "rank", "available_at", "seq")),
     "parked": Table(ParkedRow, ("queue", "line", "rank", "available_at", "seq")),
     "waiting": _replaced(WaitingRow, ("queue", "lane", "turn")),

@@ -47,6 +47,17 @@ class JobRow(Row, frozen=True):
     headers: str | None = None
     rules: str | None = None
     group_id: str | None = None
+    replaced: int | None = None
+    replaced_at: int | None = None
+
+
+class KeyRow(Row, frozen=True):
+    """A unique key, and the job that took it last."""
+
+    key: str
+    no: int
+    until_at: int
+    id: str | None = None
 
 
 class ReadyRow(Row, frozen=True):

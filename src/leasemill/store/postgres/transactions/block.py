@@ -149,11 +149,11 @@ class PostgresBlock(Block):
             yield partial(self._own.use_queues, specs)
         outcome: c.CommitOutcome | None = None
         try:
-            if specs:
-                outcome = yield from self._enqueue(specs, command.job_id)
+            enqueued = (yield from self._enqueue(specs, command.job_id)) if specs else []
+            outcome = next((one for one in enqueued if isinstance(one, c.Conflict)), None)
             if outcome is None:
                 connection.is_reset = is_reset((yield self._messages.end(connection, command)))
-                outcome = c.Committed(command.job_id, tuple(spec.id for spec in specs))
+                outcome = c.Committed(command.job_id, tuple(one.job_id for one in enqueued))
                 self._own.wake()
         except NOT_PREPARED:
             self._connections.do_not_prepare()
@@ -168,13 +168,12 @@ class PostgresBlock(Block):
         yield from self._roll_back()
         return outcome
 
-    def _enqueue(self, specs: Sequence[JobSpec], job_id: str) -> Steps[c.Conflict | None]:
-        """The follow-ups, in the user's transaction; or the one that refuses the whole commit (X6)."""
+    def _enqueue(self, specs: Sequence[JobSpec], job_id: str) -> Steps[list[c.EnqueueOutcome]]:
+        """The follow-ups, in the user's transaction; a conflict refuses the whole commit (X6)."""
         try:
-            outcomes = yield from enqueue.inserting(specs, self._database.channel, by=job_id)
+            return (yield from enqueue.inserting(specs, self._database.channel, by=job_id))
         except Moved as error:
             raise Unavailable(f"{error}; repeat the call") from error
-        return next((outcome for outcome in outcomes if isinstance(outcome, c.Conflict)), None)
 
     def _roll_back(self) -> Steps[None]:
         connection, self._connection = self._connection, None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from leasemill.kernel import commands as c
+from leasemill.kernel.unique import unique_of
 from leasemill.kernel.verbs.commit import followup_specs
 from leasemill.store.postgres.calls import Calls
 from leasemill.store.postgres.database import Database
@@ -17,7 +18,7 @@ def run(calls: Calls, command: c.Commit) -> c.CommitOutcome:
 
     def work(connection: Connection) -> c.CommitOutcome:
         outcome = commit(database, connection, command, channel=channel)
-        return outcome or decide(database, connection, command, Concern([command.job_id]))
+        return outcome or decide(database, connection, command, concern_of(command))
 
     outcome = calls.connections.run(work)
     if any(followup.lane is not None for followup in command.followups):
@@ -46,7 +47,14 @@ def commit(
             transaction.force_rollback = True  # X6: one conflict refuses the whole commit
             return conflict
         use_queues(database, connection, names, followups, outcomes)
-    return c.Committed(command.job_id, tuple(spec.id for spec in followups))
+    return c.Committed(command.job_id, tuple(outcome.job_id for outcome in outcomes))  # U5: or the holder's
+
+
+def concern_of(command: c.Commit) -> Concern:
+    """L6: a commit that is repeated answers with the holders of its follow-ups' keys."""
+    unique = [spec for spec in followup_specs(command) if unique_of(spec) is not None]
+    keys = [key.key for spec in unique if (key := unique_of(spec)) is not None]
+    return Concern([command.job_id, *(spec.id for spec in unique)], keys=keys)
 
 
 def mark_committed(database: Database, connection: Connection, command: c.Commit) -> bool:

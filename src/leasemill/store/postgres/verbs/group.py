@@ -81,7 +81,7 @@ def _insert(
 
 def seal(calls: Calls, command: c.SealGroup) -> c.GroupView:
     def work(connection: Connection) -> c.GroupView:
-        return decide_group(calls.database, connection, command, command.group_id)
+        return decide_group(calls.database, connection, command, Concern(groups=[command.group_id]))
 
     sealed = calls.connections.run(work)
     calls.maintenance.admit_caused()

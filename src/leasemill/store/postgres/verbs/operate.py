@@ -40,7 +40,7 @@ def _sweep(calls: Calls, command: c.Redrive | c.Purge, states: frozenset[JobStat
             return c.Operated((), after)
         narrowed = replace(command, filter=replace(command.filter, job_ids=ids))
         operated = decide(database, connection, narrowed, Concern(ids, makes_lanes=makes_lanes))
-        return c.Operated(operated.job_ids, after)
+        return c.Operated(operated.job_ids, after, operated.held_back)
 
     operated = calls.connections.run(work, is_repeatable=False)
     calls.maintenance.admit_caused()

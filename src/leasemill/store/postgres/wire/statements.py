@@ -66,6 +66,8 @@ CLAUSES: Final = {
     ),
     "enqueue": ("enqueue", {**OF_NO_GROUP, "if_known": IF_KNOWN}),
     "enqueue_new": ("enqueue", {**OF_NO_GROUP, "if_known": ""}),
+    "enqueue_unique": ("enqueue_unique", {"if_known": IF_KNOWN}),
+    "enqueue_unique_new": ("enqueue_unique", {"if_known": ""}),
     "enqueue_caused": ("enqueue", {**OF_GROUPS, "if_known": IF_KNOWN}),
     "enqueue_members": (
         "enqueue",

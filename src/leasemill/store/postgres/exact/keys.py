@@ -1,0 +1,95 @@
+"""Unique keys on the exact path: which of them a decision is about, and what it changes in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from leasemill.kernel.events import AnyEvent, JobEnqueued, JobRedriven, JobReplaced
+from leasemill.kernel.model import JobSpec
+from leasemill.kernel.state import Key, State
+from leasemill.kernel.unique import retakes, unique_of
+from leasemill.store.postgres.database import Database
+from leasemill.store.postgres.exact.change import Change
+from leasemill.store.postgres.exact.rows import job_row
+from leasemill.store.postgres.exact.tables import JobRow, KeyRow, Row
+from leasemill.store.postgres.wire import batch
+from leasemill.store.postgres.wire.arrays import int8s, texts
+from leasemill.store.postgres.wire.connections import Connection, Moved
+
+
+class Keys:
+    """Keys that a transaction has locked, before anything else. With none, it has not begun."""
+
+    def __init__(self, database: Database, connection: Connection, names: Sequence[str]) -> None:
+        self._names = set(names)
+        self.begin = [] if names else [batch.BEGIN]
+        """What is to be sent first."""
+        self.taken: dict[str, Key] = {}
+        if names:
+            _, rows = batch.run(connection, batch.BEGIN, database.sent("lock_keys", {"keys": texts(names)}))
+            self.taken = {key: Key(job_id, until_at) for key, no, until_at, job_id, _ in rows if no}
+
+    @property
+    def holders(self) -> list[str]:
+        """The jobs that took them last: also those that are forgotten."""
+        return [taken.job_id for taken in self.taken.values()]
+
+    def missing(self, state: State, events: Iterable[AnyEvent]) -> set[str]:
+        """Those that a decision turned out to be about, and that are not locked."""
+        return {key for key, _ in _takes(state, events)} - self._names
+
+    def change(self, change: Change, state: State, numbers: Mapping[str, int], events: Sequence[AnyEvent]) -> None:
+        """Keys that redriven jobs took again, and jobs that were replaced. Rows of keys that nobody holds any more are
+        left to maintenance."""
+        taken: list[Row] = [
+            KeyRow(key, numbers[job_id], until, job_id if until else None)
+            for key, job_id in sorted(_takes(state, events))
+            if job_id in numbers and (until := state.keys[key].until) is not None
+        ]
+        if taken:
+            change.come["keys"] = taken
+        come = change.come.get("jobs", [])
+        new = {row.no for row in come if isinstance(row, JobRow)}
+        replaced = {event.job_id for event in events if isinstance(event, JobReplaced)}
+        rows: list[Row] = [
+            job_row(state.jobs[job_id], numbers[job_id])
+            for job_id in sorted(replaced)
+            if job_id in numbers and numbers[job_id] not in new
+        ]
+        if rows:
+            change.come["jobs"] = come + rows
+
+
+def _takes(state: State, events: Iterable[AnyEvent]) -> Iterable[tuple[str, str]]:
+    """The keys that were taken, and by whom."""
+    for event in events:
+        if isinstance(event, JobEnqueued):
+            spec = event.job
+        elif isinstance(event, JobRedriven) and retakes(state.jobs[event.job_id]):
+            spec = state.jobs[event.job_id].spec
+        else:
+            continue
+        unique = unique_of(spec)
+        if unique is not None:
+            yield unique.key, spec.id
+
+
+def take_caused(database: Database, connection: Connection, jobs: Sequence[JobSpec]) -> None:
+    """Jobs that an end has caused, and that are inserted, have their keys."""
+    taken = {unique.key: job for job in jobs if (unique := unique_of(job)) is not None}
+    if taken and database.one(connection, "take_keys", taken_parameters(taken))[0] != len(taken):
+        raise Moved("a unique key was forgotten as it was taken")
+
+
+def taken_parameters(taken: Mapping[str, JobSpec]) -> dict[str, Any]:
+    """Which job took a key; of several in one transaction the last."""
+    rules = [unique for job in taken.values() if (unique := unique_of(job)) is not None]
+    return {
+        "keys": texts(taken),
+        "ids": texts([job.id for job in taken.values()]),
+        "keeps": int8s([unique.keep_us for unique in rules]),
+        "kept_froms": int8s(
+            [job.run_at if unique.is_trailing else None for job, unique in zip(taken.values(), rules, strict=True)]
+        ),
+    }

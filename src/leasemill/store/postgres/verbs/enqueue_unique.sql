@@ -1,0 +1,57 @@
+-- enqueue where jobs have unique keys: the plain case, jobs whose ids are new and whose keys nobody has taken (U1). If one of the keys
+-- is there, held or not, all are left to the kernel, so that they keep their order; so is a known id. The batch has each key
+-- once, and each id.
+-- Returns how many were made and, if not all were, which; and the numbers under which a key was taken and no job was made (its id
+-- came to be known meanwhile): their keys are to be deleted in the same transaction.
+-- Waits for an open insert of the same key or id, keys in order.
+with given as (
+    select turn, id, queue, kind, payload, lane, priority, run_at, delay_us, policy::int8[] as policy, headers, rules, key,
+        keep_us
+    from unnest(
+        {ids}::text[], {queues}::text[], {kinds}::text[], {payloads}::text[], {lanes}::text[],
+        {priorities}::int8[], {run_ats}::int8[], {delays}::int8[], {policies}::text[],
+        {headers}::text[], {rules}::text[], {keys}::text[], {keeps}::int8[]
+    ) with ordinality as given (id, queue, kind, payload, lane, priority, run_at, delay_us, policy, headers, rules, key,
+        keep_us, turn)
+), gate as materialized (
+    select {schema}.clock({now}::int8) as now
+), fresh as materialized (
+    select given.*, gate.now, nextval('{schema}.seq') as no
+    from (select * from given order by turn) as given cross join gate
+    where not exists (select from {schema}.jobs where jobs.id = given.id offset 0)
+        and not exists (select from {schema}.keys where keys.key = any ({keys}::text[]))
+), taken as (
+    insert into {schema}.keys (key, no, until_at, id)
+    select key, no, case when keep_us > 0 then now + keep_us else 0 end, case when keep_us > 0 then id end
+    from fresh where key is not null
+    order by key collate "C"
+    on conflict (key) do nothing
+    returning no
+), inserted as (
+    insert into {schema}.jobs (no, id, queue, kind, payload, lane, priority, run_at, delay_us, policy, headers, rules,
+        created_at)
+    select no, id, queue, kind, payload, lane, priority, run_at, delay_us, policy, headers, rules, now
+    from fresh
+    where key is null or no in (select no from taken)
+    order by turn
+    {if_known}
+    returning no, id, queue, lane, priority, created_at,
+        case when run_at is null then created_at + coalesce(delay_us, 0) else greatest(created_at, run_at) end as due_at
+), made_ready as (
+    insert into {schema}.ready (queue, rank, available_at, seq)
+    select queue, 9 - priority, due_at, no from inserted where lane is null
+), arrived as (
+    insert into {schema}.arrivals (no, queue, lane)
+    select no, queue, lane from inserted where lane is not null
+), notified as (
+    select count(pg_notify({channel}::text, due_queue)) as count
+    from (
+        select distinct case when due_at <= created_at then queue else '' end as due_queue
+        from inserted where {channel}::text is not null
+    ) as changed
+)
+select count(*) as count,
+    case when count(*) < cardinality({ids}::text[]) then array_agg(id) end as ids,
+    (select array_agg(no) from taken where no not in (select no from inserted)) as unused,
+    (select count from notified) as notified
+from inserted

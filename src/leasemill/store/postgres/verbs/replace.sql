@@ -1,0 +1,46 @@
+-- U8 to U10: jobs that were never claimed have another payload, and may be due later. The transaction has locked their keys and their
+-- rows of ready or parked; one that is due later is in ready again. Returns how many were found there.
+with given as materialized (
+    select given.id, given.payload, given.headers, given.due_at, given.count, given.at, job.no, job.queue,
+        9 - job.priority as rank, case when job.run_at is null then job.created_at + coalesce(job.delay_us, 0)
+            else greatest(job.created_at, job.run_at) end as was_due_at
+    from unnest({ids}::text[], {payloads}::text[], {headers}::text[], {due_ats}::int8[], {counts}::int8[], {ats}::int8[])
+        as given (id, payload, headers, due_at, count, at)
+    cross join lateral (select * from {schema}.jobs where jobs.id = given.id offset 0) as job
+), standing as materialized (
+    select given.no from given cross join lateral (
+        select from {schema}.ready
+        where ready.queue = given.queue and ready.rank = given.rank and ready.available_at = given.was_due_at
+            and ready.seq = given.no
+        offset 0
+    ) as one
+    union all
+    select given.no from given cross join lateral (
+        select from {schema}.parked where parked.no = given.no offset 0
+    ) as one
+), changed as (
+    update {schema}.jobs
+    set payload = given.payload, headers = given.headers, run_at = given.due_at,
+        replaced = coalesce(jobs.replaced, 0) + given.count, replaced_at = given.at
+    from given join standing on standing.no = given.no
+    where jobs.no = given.no
+    returning 1
+), moved as (
+    update {schema}.ready set available_at = given.due_at
+    from given
+    where given.due_at <> given.was_due_at and ready.queue = given.queue and ready.rank = given.rank
+        and ready.available_at = given.was_due_at and ready.seq = given.no
+    returning ready.queue, ready.rank, ready.available_at
+), unparked as (
+    delete from {schema}.parked using given
+    where given.due_at <> given.was_due_at and parked.no = given.no
+    returning parked.no
+), come as (
+    insert into {schema}.ready (queue, rank, available_at, seq)
+    select given.queue, given.rank, given.due_at, given.no from given join unparked on unparked.no = given.no
+    returning queue, rank, available_at
+), lowered as materialized (
+    select {schema}.lower_watermarks(array_agg(queue), array_agg(rank::int8), array_agg(available_at))
+    from (select * from moved union all select * from come) as put
+)
+select (select count(*) from changed) as count from lowered
