@@ -54,7 +54,7 @@ def status(url: str, as_json: bool) -> None:
     with _connected(url) as (connection, schema):
         known = applied(connection, schema)
         row = connection.execute("show server_version").fetchone()
-    missing = [one.name for one in migrations() if one.version not in known]
+    missing = [one.name for one in migrations() if one.version > max(known, default=0)]  # what rules need is enough
     state = (
         f"lacks {', '.join(missing)}: run leasemill db migrate" if missing else f"is up to date, at version {known[-1]}"
     )

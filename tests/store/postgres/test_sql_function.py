@@ -307,7 +307,7 @@ def test_a_producer_needs_no_right_but_to_call_it(app: App, admin: Connection, s
 
 
 def test_the_version_of_the_contract_can_be_asked_for(admin: Connection, schema: str) -> None:
-    assert admin.execute(f"select {schema}.enqueue_version()".encode()).fetchone() == (1,)
+    assert admin.execute(f"select {schema}.enqueue_version()".encode()).fetchone() == (2,)
 
 
 def test_a_store_of_version_one_is_brought_up_while_jobs_are_enqueued(
