@@ -327,3 +327,13 @@ def test_many_additions_are_counted_in_one_place(postgres_url: str, schema: str,
         store.enqueue([JobSpec("one more", "q", "k", rules=MEMBER)])
         assert store.seal_group("group").total == 151
         assert admin.execute(joins).fetchone() == (0,)
+
+
+@rule("B1")
+def test_a_count_that_is_wrong_is_found(postgres_url: str, schema: str, admin: Admin) -> None:
+    with PostgresStore(postgres_url) as store:
+        store.create_group("group", then=THEN)
+        store.enqueue([JobSpec("first", "q", "k", rules=MEMBER), JobSpec("second", "q", "k", rules=MEMBER)])
+        assert check(admin, schema) == []
+        admin.execute(f"update {schema}.groups set succeeded = 1".encode())
+        assert check(admin, schema) == ["group group counts 1 unfinished, there are 2"]

@@ -153,5 +153,35 @@ with standing as materialized (
         select count(*) as count from standing where standing.is_done and standing.queue = tallied.queue
     ) as there on true
     where tallied.count <> there.count
+    union all
+    select 'group ' || counted.id || ' counts ' || counted.unfinished || ' unfinished, there are ' || coalesce(there.count, 0),
+        null
+    from (
+        select groups.id, groups.total - groups.succeeded - groups.failed - groups.dead - groups.cancelled + coalesce(
+            (select sum(group_joins.count) from {schema}.group_joins where group_joins.group_id = groups.id), 0
+        ) as unfinished
+        from {schema}.groups
+    ) as counted
+    left join (
+        select id, count(*) as count
+        from (
+            select jobs.group_id as id from {schema}.jobs join standing on standing.no = jobs.no
+            where jobs.group_id is not null and not (standing.is_done or standing.is_kept)
+            union all
+            select part.parent from {schema}.groups as part where part.parent is not null and not part.is_over
+        ) as unfinished
+        group by id
+    ) as there on there.id = counted.id
+    where counted.unfinished <> coalesce(there.count, 0)
+    union all
+    select 'group ' || groups.id || ' is over, or is not, against its counts', null
+    from {schema}.groups
+    where groups.is_over <> (groups.sealed_at is not null
+        and groups.total = groups.succeeded + groups.failed + groups.dead + groups.cancelled
+        and not exists (select from {schema}.group_joins where group_joins.group_id = groups.id))
+    union all
+    select 'member of group ' || jobs.group_id || ', which is not there', jobs.id
+    from {schema}.jobs
+    where jobs.group_id is not null and not exists (select from {schema}.groups where groups.id = jobs.group_id)
 )
 select what, id from wrong order by what, id limit {shown}
