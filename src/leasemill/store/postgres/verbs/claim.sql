@@ -14,20 +14,20 @@ with gate as materialized (
     ) as l
     where r.id = {request_id}::text and expires_at > now
 ), place as materialized (
-    select place.queue, rank, turn, policy, is_limited, now, from_seq, coalesce(from_at, (
+    select place.queue, rank, turn, policy, now, from_seq, coalesce(from_at, (
         select low_at from {schema}.watermarks as w where w.queue = place.queue and w.rank = place.rank and low_at <= now
     ), 0) as from_at
     from gate cross join unnest({queues}::text[], {ranks}::int8[], {from_ats}::int8[], {from_seqs}::int8[])
         with ordinality as place (queue, rank, from_at, from_seq, turn)
     cross join lateral (
-        select policy, is_limited from {schema}.queues
-        where name = place.queue and mode <> 'acquire' and not is_paused offset 0
+        select policy from {schema}.queues
+        where name = place.queue and mode <> 'acquire' and not is_paused and not is_limited offset 0
     ) as q
     where not exists (select from repeated)
     order by turn
 ), claimable as materialized (
     select turn, policy, now, first.*
-    from (select * from place where not is_limited) as place cross join lateral (
+    from place cross join lateral (
         select r.ctid as at_ctid, r.rank, available_at, seq, coalesce(no, seq) as no, attempt, retries, expirations
         from {schema}.ready as r
         where r.queue = place.queue and r.rank = place.rank and available_at <= now
@@ -91,7 +91,8 @@ with gate as materialized (
         case when (select number from stop) is not null then '{{}}'
             when (select count(*) from place) < cardinality({queues}::text[]) then array(select distinct queue from place)
             end as served,
-        (select array_agg(distinct queue) from place where is_limited) as limited
+        case when (select count(*) from place) < cardinality({queues}::text[])
+            then array(select name from {schema}.queues where name = any ({queues}::text[]) and is_limited) end as limited
     from gate
 )
 select id, queue, kind, payload, lane, priority, run_at, delay_us, policy, headers, rules, token, attempt, fence,
