@@ -19,7 +19,7 @@ from leasemill.api.handle import JobHandle
 from leasemill.cli import main
 from leasemill.errors import Refused, Unavailable
 from leasemill.kernel import commands as c
-from leasemill.kernel.model import JobSpec, Policy
+from leasemill.kernel.model import JobSpec, LimitTerms, LimitUse, Policy, Rules
 from leasemill.store.opening import open_store
 from leasemill.store.postgres.store import PostgresStore
 from leasemill.store.postgres.wire.errors import not_let_in, not_reached
@@ -259,3 +259,16 @@ def test_a_server_without_a_connection_left_is_unavailable(url_of: Url, admin: p
     done = leasemill("stats", "--url", with_option(url, "retry_for_s=0.05"))
     assert done.exit_code == 3
     assert "no connection left" in done.output
+
+
+@rule("T1", "T6")
+def test_limits_need_no_more_rights_than_the_page_lists(url_of: Url) -> None:
+    job = JobSpec("one", "q", "k", rules=Rules(limits=(LimitUse("a"),)))
+    with PostgresStore(url_of("worker")) as worker, PostgresStore(url_of("app")) as app:
+        worker.set_limit("a", LimitTerms(places=1), by="ada", reason="because")
+        worker.set_limit("queue:q", LimitTerms(places=5), by="ada", reason="because")
+        app.run(c.Enqueue([job]))
+        with PostgresStore(url_of("reader")) as reader:
+            assert reader.due_in(["q"]) == 0
+            assert [view.name for view in reader.limits()] == ["a", "queue:q"]
+        assert [lease.job.id for lease in worker.claim("w", ["q"], 5)] == ["one"]
