@@ -67,6 +67,10 @@ walk: $(DEV) ## Walk PostgreSQL beside the kernel for as long as it takes to tru
 	SEEDS=$(or $(SEEDS),40) STEPS=$(or $(STEPS),1000) $(if $(SEED),SEED=$(SEED)) \
 	  $(BIN)/python -m pytest -n 2 tests/store/postgres/test_differential.py
 
+.PHONY: oracle-cron
+oracle-cron: $(DEV) ## Ask others when 200 cron expressions are due, in 20 zones around all shifts of 10 years (20 minutes)
+	LEASEMILL_FULL_ORACLE=1 $(BIN)/python -m pytest -n 2 tests/api/test_cron.py
+
 .PHONY: demo
 demo: $(RUN) ## Kill one worker and stop another in the middle of 1,000 jobs, and audit what came of it
 	@$(BIN)/leasemill demo

@@ -1,8 +1,8 @@
 """Two other opinions on when a cron expression is due, and expressions to ask them about.
 
 `debian` writes Debian's rule out, minute by minute: slow, and short enough to be read. `cronsim` is a library. Where it
-disagrees, `debian` decides: it takes `5-5/2` for `5/2`, misses ticks around shifts that are not whole hours, and has
-ticks of its own where a midnight does not exist.
+disagrees, `debian` decides: it takes `5-5/2` for `5/2`, misses ticks around shifts that are not whole hours or does not
+come back (`* 23,3-6 14 * 0-3` in Pacific/Chatham), and has ticks of its own where a midnight does not exist.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ ZONES = (
     *("America/Santiago", "Asia/Amman", "America/Asuncion", "UTC", "Pacific/Apia", "Pacific/Chatham"),
     *("Australia/Lord_Howe", "Antarctica/Troll"),
 )
+NOT_ASKED = frozenset({"Pacific/Chatham", "Australia/Lord_Howe"})
+"""Zones in which the library goes round for ever, or misses ticks."""
 
 
 def shifts(zone: ZoneInfo, first_year: int, years: int) -> Iterator[datetime]:

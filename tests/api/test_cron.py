@@ -17,7 +17,7 @@ from leasemill.errors import Invalid
 from leasemill.kernel.model import SECOND
 from leasemill.kernel.schedule import hand_id, tick_id
 from leasemill.testing.rules import rule
-from tests.api.cron_oracle import ZONES, cronsim, debian, expressions, ours, shifts
+from tests.api.cron_oracle import NOT_ASKED, ZONES, cronsim, debian, expressions, ours, shifts
 
 BERLIN = "Europe/Berlin"
 
@@ -220,7 +220,7 @@ def test_the_id_of_a_tick_is_its_time_in_utc() -> None:
 # Other opinions ------------------------------------------------------------------------------------------------
 
 IS_FULL = bool(os.environ.get("LEASEMILL_FULL_ORACLE"))
-EXPRESSIONS, YEARS, DAYS = (200, 10, 120) if IS_FULL else (6, 2, 20)
+EXPRESSIONS, YEARS, DAYS = (200, 10, 120) if IS_FULL else (3, 2, 20)
 SINGLE_STEP = re.compile(r"\b(\d+)-\1/")
 SHIFTS = (
     *(("Europe/Berlin", day) for day in ("2030-03-31", "2030-10-27")),
@@ -257,6 +257,9 @@ def test_as_a_library_says(zone: str) -> None:
     for expression in drawn(ZONES.index(zone), EXPRESSIONS):
         for begin, until in (*around, quiet):
             mine = ours(expression, name, begin, until)
+            if zone in NOT_ASKED:
+                assert (begin, until) == quiet or mine == debian(expression, name, begin, until), (expression, begin)
+                continue
             theirs = cronsim(expression, name, begin, until)
             if mine == theirs:
                 continue
