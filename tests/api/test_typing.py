@@ -44,7 +44,7 @@ assert_type(charge.options(delay=5).enqueue(account="a1"), JobHandle[float])
 assert_type(charge.enqueue_many([charge.call("a1"), charge.options(priority=3).call("a2")]), list[JobHandle[float]])
 app.enqueue_many([charge.call("a1"), receipt.call("a1")])
 assert_type(chain(charge.call("a1"), receipt.call(PREVIOUS)).enqueue(), ChainHandle[str])
-assert_type(chain(receipt.call("a1"), charge.call(PREVIOUS, cents=PREVIOUS), plain.call(1)).enqueue().result(), list[int])
+assert_type(chain(receipt.call("a1"), charge.call(PREVIOUS), plain.call(1)).enqueue().result(), list[int])
 with app.group("all", then=receipt.call("a1"), on_end=plain.call(1)) as group:
     assert_type(group.enqueue_many(charge.call("a1") for _ in range(3)), list[JobHandle[float]])
     assert_type(group.enqueue(chain(charge.call("a1"), receipt.call(PREVIOUS))), JobHandle[str])
