@@ -41,6 +41,7 @@ __all__ = [
     "Chain",
     "ChainHandle",
     "Context",
+    "Debounce",
     "Fail",
     "FailStatus",
     "FixedLane",
@@ -70,10 +71,12 @@ __all__ = [
     "RetryAfter",
     "ScheduleInfo",
     "SucceedStatus",
+    "Throttle",
     "Throttled",
     "TokenMismatch",
     "Transaction",
     "Unavailable",
+    "Unique",
     "WorkLease",
     "Worker",
     "WorkerStuck",
@@ -102,6 +105,7 @@ if TYPE_CHECKING:
     from leasemill.api.outcomes import Fail, Release, RetryAfter, Throttled
     from leasemill.api.policy import Retry
     from leasemill.api.schedules import ScheduleInfo
+    from leasemill.api.unique import Debounce, Throttle, Unique
     from leasemill.api.worklease import AcquireStatus, FailStatus, SucceedStatus, WorkLease
     from leasemill.kernel.model import JobState
     from leasemill.store.opening import open_store
@@ -125,6 +129,7 @@ else:
         "leasemill.api.outcomes": ["Fail", "Release", "RetryAfter", "Throttled"],
         "leasemill.api.policy": ["Retry"],
         "leasemill.api.schedules": ["ScheduleInfo"],
+        "leasemill.api.unique": ["Debounce", "Throttle", "Unique"],
         "leasemill.api.worklease": ["AcquireStatus", "FailStatus", "SucceedStatus", "WorkLease"],
         "leasemill.kernel.model": ["JobState"],
         "leasemill.store.opening": ["open_store"],

@@ -25,6 +25,7 @@ from leasemill.api.job import FixedLane, JobType, LaneRule, check_priority
 from leasemill.api.limits import AnyLimit, declared_terms, limits_of
 from leasemill.api.policy import Duration, LeasePreset, OnFailureChoice, Retry, kind_policy
 from leasemill.api.schedules import CronOptions, Schedules
+from leasemill.api.unique import AnyUnique, unique_rule
 from leasemill.errors import Invalid
 from leasemill.kernel.bounds import check_name
 from leasemill.kernel.model import LimitTerms, OnFailure
@@ -150,6 +151,7 @@ class App:
         max_expirations: int | None = None,
         on_failure: OnFailureChoice | OnFailure | None = None,
         limit: AnyLimit | Iterable[AnyLimit] | None = None,
+        unique: AnyUnique | bool | None = None,
     ) -> Declares: ...
     def job(
         self,
@@ -166,6 +168,7 @@ class App:
         max_expirations: int | None = None,
         on_failure: OnFailureChoice | OnFailure | None = None,
         limit: AnyLimit | Iterable[AnyLimit] | None = None,
+        unique: AnyUnique | bool | None = None,
     ) -> Any:
         """Declare a job: `@app.job`, or `@app.job(queue=..., retry=..., ...)`.
 
@@ -173,6 +176,8 @@ class App:
         those kinds too. `lane` names the parameter whose value is the lane's key; a function of parameters computes the
         key; `FixedLane(key)` is one lane for all jobs. (In `.options(lane=...)` it is the key itself.)
         `limit`: how many may run at a time, `Limit(5)`, or start in a time, `Rate(100, per=60)`; or a list of them.
+        `unique`: one job at a time for the same arguments, True or `Unique(...)`; `Debounce(...)`: run when calls have
+        stopped; `Throttle(...)`: once in a time.
         A handler is a function, async or not. A first parameter annotated with `Context` (or called `ctx`, without an
         annotation) receives the context; the others are the job's arguments.
         """
@@ -202,6 +207,7 @@ class App:
                 is_async=inspect.iscoroutinefunction(function),
                 hooks=self.hooks,
                 limits=limits_of(name or function.__name__, limit, arguments),
+                unique=unique_rule(name or function.__name__, unique, arguments),
             )
             self._add(job)
             return job

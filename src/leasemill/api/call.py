@@ -170,7 +170,8 @@ def _batches(calls: Iterable[Call[R]]) -> Iterator[list[Call[R]]]:
 
 
 def _handles(store: Store, batch: list[Call[R]], outcomes: list[c.EnqueueOutcome]) -> list[JobHandle[R]]:
-    return [call.handle(store, call.spec.id, outcome) for call, outcome in zip(batch, outcomes, strict=True)]
+    """U1: of a call that was merged, that of the job that holds its key."""
+    return [call.handle(store, outcome.job_id, outcome) for call, outcome in zip(batch, outcomes, strict=True)]
 
 
 def _without_conflict(handles: list[JobHandle[R]]) -> list[JobHandle[R]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeAlias, TypeVar, assert_never
 
@@ -55,6 +55,7 @@ class Gathered:
         self._job = job
         self._block = block
         self._followups: list[c.Followup] = []
+        self._handles: list[JobHandle[Any]] = []
         self._result: bytes | None = None
         self._is_open = True
 
@@ -66,12 +67,21 @@ class Gathered:
         """`enqueue` for a call made with `job.call(...)`; its id is derived from this job's."""
         self._check_open()
         self._followups.append(call.followup())
-        return call.handle(self._store, followup_id(self._lease.job.id, len(self._followups) - 1))
+        handle = call.handle(self._store, followup_id(self._lease.job.id, len(self._followups) - 1))
+        self._handles.append(handle)
+        return handle
 
     def set_result(self, value: object) -> None:
         """The job's result. What the handler returns after a commit is dropped, so it is set here."""
         self._check_open()
         self._result = self._job.arguments.encode_result(value)
+
+    def settle_ids(self, ids: Sequence[str]) -> None:
+        """U5: the handle of a follow-up that was merged is that of the job that holds its key."""
+        for index, (handle, job_id) in enumerate(zip(self._handles, ids, strict=False)):
+            derived = followup_id(self._lease.job.id, index)
+            if job_id != derived and handle.id == derived:  # not that of a chain
+                handle.id, handle.outcome = job_id, c.Merged(job_id)
 
     def _check_open(self) -> None:
         if not self._is_open:
@@ -251,8 +261,9 @@ class Boundary:
 
     def _settle(self, outcome: c.CommitOutcome | None) -> None:
         match outcome:
-            case c.Committed():
-                return
+            case c.Committed(followup_ids=ids):
+                if self._work is not None:
+                    self._work.settle_ids(ids)
             case c.Conflict(job_id=job_id):
                 raise JobConflict(job_id)
             case c.Lost(reason=reason, current_attempt=current_attempt):

@@ -43,8 +43,9 @@ class JobHandle(Generic[R_co]):
 
     @property
     def is_duplicate(self) -> bool:
-        """The id was known with the same content, so enqueueing it changed nothing (E2)."""
-        return isinstance(self.outcome, c.Duplicate)
+        """No job was made: the id was known with the same content (E2), or another job holds the unique key (U1); then
+        this is the handle of that job."""
+        return isinstance(self.outcome, c.Duplicate | c.Merged)
 
     def record(self) -> Job:
         """Everything the store knows about the job: its state, every execution, every refused report."""

@@ -15,6 +15,7 @@ from leasemill.api.handle import JobHandle
 from leasemill.api.hooks import Hooks
 from leasemill.api.limits import KindLimits
 from leasemill.api.policy import Duration, is_whole, microseconds
+from leasemill.api.unique import KindUnique, check_own_key, delay_of, unique_key
 from leasemill.errors import Invalid
 from leasemill.kernel.bounds import check_headers
 from leasemill.kernel.model import JobSpec, Policy, Rules
@@ -50,6 +51,7 @@ class Options(msgspec.Struct, frozen=True):
     job_id: str | None = None
     lane: str | None = None
     headers: dict[str, str] | None = None
+    unique: str | None = None
 
 
 @dataclass(eq=False, repr=False)
@@ -69,6 +71,7 @@ class JobType(Generic[P, R]):
     is_async: bool
     hooks: Hooks
     limits: KindLimits | None = None
+    unique: KindUnique | None = None
     chosen: Options = field(default_factory=Options)
 
     def __repr__(self) -> str:
@@ -105,6 +108,9 @@ class JobType(Generic[P, R]):
         if lane is None and self.lane is not None:
             lane = lane_key(self.kind, self.lane(values))
         limits = () if self.limits is None else self.limits.of(values)
+        unique = None
+        if self.unique is not None or options.unique is not None:
+            unique = unique_key(self.unique, options.unique, payload, values)
         return JobSpec(
             job_id,
             self.queue,
@@ -113,9 +119,9 @@ class JobType(Generic[P, R]):
             lane,
             self.priority if options.priority is None else options.priority,
             options.run_at,
-            options.delay_us,
+            delay_of(self.unique, unique, options.delay_us, options.run_at),
             headers=self.hooks.headers(self.kind, self.queue, options.headers),
-            rules=Rules(limits=limits) if limits else None,
+            rules=None if unique is None and not limits else Rules(unique, limits),
         )
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
@@ -143,6 +149,7 @@ class JobType(Generic[P, R]):
         job_id: str | None = None,
         lane: str | None = None,
         headers: Mapping[str, str] | None = None,
+        unique: str | None = None,
     ) -> JobType[P, R]:
         """The same job with other settings for what is enqueued through it; what is left out stays as it was.
 
@@ -150,7 +157,8 @@ class JobType(Generic[P, R]):
         and content again changes nothing while the job is kept (by default for 24 hours after it succeeded; then the id
         is free, and makes a new job). `lane`: the lane's key itself, such as "customer-7", not the name of a parameter
         as in `@app.job(lane=...)`. `headers`: short texts that travel with the job and are not its content; read them
-        with `ctx.headers`.
+        with `ctx.headers`. `unique`: a key of your own, which kinds may share: while a job holds it, no other is made
+        for it.
         """
         if delay is not None and run_at is not None:
             raise Invalid("delay and run_at exclude each other: use one of them")
@@ -168,6 +176,8 @@ class JobType(Generic[P, R]):
         if headers is not None:
             check_headers(given := dict(headers))
             changes["headers"] = given
+        if unique is not None:
+            changes["unique"] = check_own_key(unique)
         return replace(self, chosen=msgspec.structs.replace(self.chosen, **changes))
 
     def using(self, connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> JobType[P, R]:

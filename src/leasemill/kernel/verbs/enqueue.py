@@ -23,7 +23,7 @@ from leasemill.kernel.bounds import (
     check_rules,
     check_text,
 )
-from leasemill.kernel.chained import chained_spec, then_id
+from leasemill.kernel.chained import chained_spec, rules_of_chained, then_id
 from leasemill.kernel.command import Command, Decision
 from leasemill.kernel.events import JobEnqueued
 from leasemill.kernel.groups import check_group, member_added
@@ -107,7 +107,7 @@ def check_job(job: JobSpec) -> None:
     if job.rules is not None:
         check_rules(job.rules)
         for chained in job.rules.chain:
-            check_job(chained_spec("chained", chained))
+            check_job(chained_spec("chained", chained, rules=rules_of_chained(chained, None, ())))
         if job.rules.unique is not None:
             check_unique(job, job.rules.unique)
 
