@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from copy import deepcopy
+from typing import Any
 
 from msgspec.structs import replace
 
 from leasemill.kernel import commands as c
 from leasemill.kernel.gates import charged, opens_at
 from leasemill.kernel.machine import run
-from leasemill.kernel.model import QUEUE_LIMIT, SECOND, Job, JobSpec, JobState, LimitTerms, LimitUse, Rules
+from leasemill.kernel.model import QUEUE_LIMIT, SECOND, Job, JobSpec, JobState, LimitTerms, LimitUse, Rules, Verb
 from leasemill.kernel.state import State
 from tests.kernel.world import QUEUES, STEPS, WORKERS, RandomChooser, World
 
@@ -95,6 +96,13 @@ class LimitedWorld(World):
         spec = super()._spec()
         limits = self.choose.one_of(LIMITS)
         return replace(spec, rules=replace(spec.rules or Rules(), limits=limits)) if limits else spec
+
+    def _report(self, verb: Verb, job_id: str, token: str) -> c.Command[Any]:
+        if verb is not Verb.COMMIT:
+            return super()._report(verb, job_id, token)
+        limits = self.choose.one_of(LIMITS)
+        followup = c.Followup(self.choose.one_of(QUEUES), "kind", rules=Rules(limits=limits) if limits else None)
+        return c.Commit(job_id, token, b"1", [followup] * self.choose.number(0, 2))
 
     def claim_beside_the_oracle(self) -> None:
         choose = self.choose

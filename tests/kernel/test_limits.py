@@ -321,3 +321,29 @@ def test_a_debounced_job_under_a_limit_is_found_at_its_new_time() -> None:
         assert violations(state) == []
     assert claim(state, at=NOW + 5 * SECOND) == []
     assert ids(claim(state, at=NOW + 6 * SECOND)) == ["job-0"]
+
+
+@rule("T12")
+def test_asking_when_the_next_is_due_costs_no_more_among_many_rates() -> None:
+    few, many = rated_keys(FEW), rated_keys(MANY)
+    for state in (few, many):
+        claim(state, 10)
+        assert due_in(state) == SECOND
+    assert lines_run(lambda: due_in(many)) <= 1.5 * lines_run(lambda: due_in(few)) + 50
+
+
+@rule("T12")
+def test_a_rate_behind_a_full_limit_makes_nothing_due() -> None:
+    """Also if the rate was looked at before the limit was full."""
+    state = State()
+    set_limit(state, "a", places=1)
+    set_limit(state, "r", rate=1, per_us=10 * SECOND)
+    enqueue(state, 2, "rated", "r/x")
+    claim(state)
+    enqueue(state, 1, "both", "a", "r/x")
+    assert due_in(state) == 10 * SECOND
+    enqueue(state, 1, "holder", "a", priority=9)
+    claim(state)
+    run(state, c.Cancel(["rated-1"], "ada", "why"), NOW)
+    assert due_in(state) is None
+    assert due_in(reloaded(state)) is None

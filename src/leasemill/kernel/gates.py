@@ -169,16 +169,21 @@ class Gates:
         return None if root is None else self._first(root, now)
 
     def next_at(self, now: int) -> int | None:
-        """T12: when the next job may be due: a job that no limit keeps, or a rate that has room again."""
+        """T12: the first instant, now or later, at which a job is claimable if no place comes back before; if that is
+        now, when the job was due. The same for the same state, whatever gates are set aside."""
         self._reopen_timed(now)
-        firsts = [self._first(root, now) for root in self.roots.values()]
-        times = [entry[0] for entry in firsts if entry is not None]
-        timed = self._timed
-        while timed and not _is_timed(timed[0]):
-            heappop(timed)
-        if timed:
-            times.append(timed[0][0])
-        return min(times, default=None)
+        timed, then = self._timed, now
+        while True:
+            firsts = [self._first(root, then) for root in self.roots.values()]
+            at = min((entry[0] for entry in firsts if entry is not None), default=None)
+            while timed and not _is_timed(timed[0]):
+                heappop(timed)
+            if at is not None and (at <= then or not timed or at <= timed[0][0]):
+                return at if then == now else max(at, then)
+            if not timed:
+                return None
+            then = timed[0][0]
+            self._reopen_first(timed)  # one at a time: many may open at this instant
 
     def is_timed(self, gate: Gate) -> bool:
         """Whether an instant will list this gate again. For tests: it reads everything."""
@@ -221,12 +226,15 @@ class Gates:
     def _reopen_timed(self, now: int) -> None:
         timed = self._timed
         while timed and timed[0][0] <= now:
-            entry = heappop(timed)
-            if _is_timed(entry):
-                gate = entry[2]
-                assert gate.tally is not None
-                del gate.tally.shut[gate]
-                _reopen(gate)
+            self._reopen_first(timed)
+
+    def _reopen_first(self, timed: list[tuple[int, int, Gate]]) -> None:
+        entry = heappop(timed)
+        if _is_timed(entry):
+            gate = entry[2]
+            assert gate.tally is not None
+            del gate.tally.shut[gate]
+            _reopen(gate)
 
 
 def _is_timed(entry: tuple[int, int, Gate]) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from heapq import nsmallest
-from itertools import islice
 from typing import Final
 
 from msgspec import Struct
@@ -20,7 +19,7 @@ HOLDERS_SHOWN: Final = 10
 
 class LimitKeyView(Struct, frozen=True):
     """One key of a limit. `waiting`: the READY jobs under it, of lanes their heads alone, due or not. `holders`: the
-    first jobs that hold a place. `opens_at`: when its rate has room for a grant; None: now."""
+    jobs that hold a place, the longest first, at most 10. `opens_at`: when its rate has room for a grant; None: now."""
 
     key: str
     held: int
@@ -72,7 +71,7 @@ def get_limit(state: State, query: GetLimit, now: int) -> LimitView | None:
         keys = [query.key] if query.key in limit.tallies else []
     else:
         keys = nsmallest(query.limit, (key for key in limit.tallies if key is not None and key > query.after))
-    return _view(state, limit, tuple(_key_view(limit.tallies[key], key, now) for key in keys), now)
+    return _view(state, limit, tuple(_key_view(state, limit.tallies[key], key, now) for key in keys), now)
 
 
 def _view(state: State, limit: NamedLimit, keys: tuple[LimitKeyView, ...], now: int) -> LimitView:
@@ -87,18 +86,18 @@ def _view(state: State, limit: NamedLimit, keys: tuple[LimitKeyView, ...], now: 
         limit.record or LimitRecord(limit.name),
         held,
         waiting,
-        () if own is None else _holders(own),
+        () if own is None else _holders(state, own),
         None if own is None else _opens_at(own, now),
         keys,
     )
 
 
-def _key_view(tally: Tally, key: str, now: int) -> LimitKeyView:
-    return LimitKeyView(key, len(tally.holders), tally.waiting, _holders(tally), _opens_at(tally, now))
+def _key_view(state: State, tally: Tally, key: str, now: int) -> LimitKeyView:
+    return LimitKeyView(key, len(tally.holders), tally.waiting, _holders(state, tally), _opens_at(tally, now))
 
 
-def _holders(tally: Tally) -> tuple[str, ...]:
-    return tuple(islice(tally.holders, HOLDERS_SHOWN))
+def _holders(state: State, tally: Tally) -> tuple[str, ...]:
+    return tuple(nsmallest(HOLDERS_SHOWN, tally.holders, key=lambda job_id: state.jobs[job_id].executions[-1].fence))
 
 
 def _opens_at(tally: Tally, now: int) -> int | None:
