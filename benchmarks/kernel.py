@@ -2,7 +2,7 @@
 
 Full cycles (enqueue, claim, start, ack in batches of 100) beside the barest loop over a dict and two deques that does
 the same bookkeeping without any check; the cost of claim, ack and expire with 1,000,000 jobs READY against 10,000, with
-and without lanes; memory for each READY job.
+and without lanes; the same under a queue's limit and under limits by key; memory for each READY job.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import NamedTuple
 from benchmarks.report import Bar, finish, medians, table
 from leasemill.kernel import commands as c
 from leasemill.kernel.machine import run
-from leasemill.kernel.model import SECOND, JobSpec
+from leasemill.kernel.model import SECOND, JobSpec, LimitTerms, LimitUse, Rules
 from leasemill.kernel.state import State
 
 PAYLOAD = b'{"text":"' + b"x" * 89 + b'"}'
@@ -130,6 +130,41 @@ def compared(lanes_of: Callable[[int], int]) -> tuple[Costs, Costs]:
     return small, large
 
 
+def limited_costs(jobs: int, keys: int) -> tuple[float, float]:
+    """Microseconds to claim and to ack a job while others wait: under a queue's limit of 50, or `keys` of limit 2."""
+    state, tokens = State(), iter(range(10**9))
+    if keys:
+        run(state, c.SetLimit("each", LimitTerms(2), "benchmark", "measured"), NOW)
+    else:
+        run(state, c.SetLimit("queue:queue", LimitTerms(50), "benchmark", "measured"), NOW)
+    for first in range(0, jobs, 1_000):
+        specs = [
+            JobSpec(
+                f"job-{index:012}",
+                "queue",
+                "kind",
+                PAYLOAD,
+                rules=Rules(limits=(LimitUse("each", f"key-{index % keys}"),)) if keys else None,
+            )
+            for index in range(first, first + 1_000)
+        ]
+        run(state, c.Enqueue(specs), NOW + first)
+    now = NOW + 3_600 * SECOND
+    held: deque[c.Lease] = deque()
+    while len(held) < (2 * keys or 50):
+        held += run(state, c.Claim("worker", ("queue",), 50, [f"{next(tokens):032x}" for _ in range(50)]), now)[1]
+    claims, acks = [], []
+    for _ in range(200):
+        ended = [held.popleft() for _ in range(25)]
+        began = time.perf_counter()
+        run(state, c.Ack([c.AckReport(lease.job.id, lease.token) for lease in ended]), now)
+        acked = time.perf_counter()
+        held += run(state, c.Claim("worker", ("queue",), 25, [f"{next(tokens):032x}" for _ in range(25)]), now)[1]
+        claims.append((time.perf_counter() - acked) / 25)
+        acks.append((acked - began) / 25)
+    return median(claims) * 1e6, median(acks) * 1e6
+
+
 def bytes_per_ready_job(jobs: int = 100_000) -> float:
     gc.collect()
     tracemalloc.start()
@@ -167,6 +202,19 @@ def main() -> None:
             for jobs, found in zip(("10,000", "1,000,000"), pair, strict=True)
         ],
     )
+    limited = {
+        "a queue's limit of 50": [limited_costs(jobs, 0) for jobs in (10_000, 200_000)],
+        "1,000 and 10,000 keys of limit 2": [limited_costs(10_000, 1_000), limited_costs(200_000, 10_000)],
+    }
+    table(
+        "microseconds for each job under limits, batches of 25, all places held",
+        ("", "READY jobs", "claim", "ack"),
+        [
+            (name, jobs, *(f"{cost:.2f}" for cost in costs))
+            for name, pair in limited.items()
+            for jobs, costs in zip(("10,000", "200,000"), pair, strict=True)
+        ],
+    )
     memory = bytes_per_ready_job()
     table("memory", ("", "bytes"), [("a READY job with a 100-byte payload", f"{memory:,.0f}")])
     bars = [Bar("cycles/s against the bare loop's, times 40", 40 * kernel / bare, 1.0)]
@@ -175,6 +223,10 @@ def main() -> None:
             Bar(f"{verb} {lanes}: 1,000,000 READY against 10,000", large / small, 2.0, at_least=False)
             for verb, small, large in zip(Costs._fields, few, many, strict=True)
         ]
+    bars += [
+        Bar(f"claim under {name}: 200,000 READY against 10,000", many[0] / few[0], 3.0, at_least=False)
+        for name, (few, many) in limited.items()
+    ]
     bars.append(Bar("bytes for each READY job", memory, 1_500, at_least=False))
     finish(bars)
 
