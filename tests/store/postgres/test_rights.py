@@ -72,7 +72,7 @@ def test_a_reader_can_look_at_everything_and_change_nothing(url_of: Url, postgre
     for command in (
         ["stats"], ["jobs", "list"], ["jobs", "show", "job"], ["jobs", "explain", "job"], ["queues", "list"],
         ["lanes", "list", "--queue", "mail"], ["lanes", "show", "mail", "a"], ["actions"], ["workers"],
-        ["db", "status"], ["db", "check"],
+        ["db", "status"], ["db", "check"], ["cron", "list"],
     ):  # fmt: skip
         done = leasemill(*command, "--url", url)
         assert done.exit_code == 0, (command, done.output)

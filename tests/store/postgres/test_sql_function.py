@@ -106,6 +106,13 @@ def test_psql_is_told_what_is_wrong(postgres_url: str, schema: str) -> None:
     assert "queue 'no spaces please' is not a name: use 1 to 100 of" in done.stderr
 
 
+@rule("P4")
+def test_ids_of_schedules_are_refused(postgres_url: str, schema: str) -> None:
+    done = psql(postgres_url, f"select {schema}.enqueue('mail', 'send', id => 'cron/tidy/2030-01-31T12:00:00Z');")
+    assert done.returncode == 3
+    assert "begins with 'cron/', as those of schedules' jobs do: use another" in done.stderr
+
+
 @pytest.mark.usefixtures("only_notified")
 async def test_an_idle_worker_is_woken_by_it(
     app: App, charge: JobType[[str, int], str], mine: Connection, schema: str

@@ -18,7 +18,7 @@ from leasemill.kernel.commands import (
     ScheduleMoved,
     TickFired,
 )
-from leasemill.kernel.model import SECOND, Verb
+from leasemill.kernel.model import SECOND, ChainedJob, Rules, UniqueKey, Verb
 from leasemill.kernel.schedule import (
     DAY_US,
     Missed,
@@ -47,12 +47,14 @@ from leasemill.testing.conformance.schedule_steps import (
 from leasemill.testing.conformance.steps import (
     OFFSETS,
     OPERATOR,
+    QUEUE,
     WHY,
     acked,
     acquire_one,
     claim,
     claim_nothing,
     claim_one,
+    enqueue_one,
     every_job,
     expect,
     failed_for_good,
@@ -225,6 +227,36 @@ class Ticking:
         acquire_one(harness, 0)
         assert reasons(fire_next(harness)) == [SkipReason.REFUSED]
         assert schedule_of(harness).next_at == NOON + MINUTE
+
+    @rule("P6", "U1")
+    def test_a_tick_whose_job_is_merged_is_skipped_and_the_schedule_goes_on(self, harness: Harness) -> None:
+        unique = replace(CALL, rules=Rules(unique=UniqueKey("crm")))
+        set_schedule(harness, every_minute(overlap=Overlap.ALLOW, call=unique))
+        enqueue_one(harness, "mine", rules=Rules(unique=UniqueKey("crm")))
+        assert fire_next(harness).skips == (Skip(NOON, SkipReason.UNIQUE, "mine"),)
+        acked(harness, claim_one(harness))
+        (job_id,) = fire_next(harness).job_ids
+        assert reasons(fire_next(harness)) == [SkipReason.UNIQUE]
+        assert claim_one(harness).job.id == job_id
+        found = schedule_of(harness)
+        assert (found.fired, found.skipped) == (1, {SkipReason.UNIQUE: 2})
+
+    @rule("P5", "P6", "U5")
+    def test_of_several_ticks_with_one_key_the_first_makes_a_job(self, harness: Harness) -> None:
+        unique = replace(CALL, rules=Rules(unique=UniqueKey("crm")))
+        set_schedule(harness, every_minute(overlap=Overlap.ALLOW, missed=Missed.ALL, call=unique))
+        outcome = fire_until(harness, NOON + 2 * MINUTE)
+        assert outcome.job_ids == (tick_id("tidy", NOON),)
+        assert reasons(outcome) == [SkipReason.UNIQUE] * 2
+
+    @rule("P2", "B6")
+    def test_a_ticks_job_may_begin_a_chain(self, harness: Harness) -> None:
+        chained = replace(CALL, rules=Rules(chain=(ChainedJob(QUEUE, "next"),)))
+        set_schedule(harness, every_minute(call=chained))
+        (job_id,) = fire_next(harness).job_ids
+        acked(harness, claim_one(harness))
+        lease = claim_one(harness)
+        assert (lease.job.id, lease.job.kind) == (f"{job_id}/then", "next")
 
     # By hand, and afterwards
 

@@ -133,6 +133,9 @@ begin
     elsif length(given_id) not between 1 and 200 or given_id ~ unprintable then
         raise exception using errcode = 'invalid_parameter_value',
             message = format('job id %L must be 1 to 200 printable characters', left(given_id, 80));
+    elsif starts_with(given_id, 'cron/') then  -- P4
+        raise exception using errcode = 'invalid_parameter_value',
+            message = format('job id %L begins with ''cron/'', as those of schedules'' jobs do: use another', left(given_id, 80));
     end if;
     if length(enqueue.lane) not between 1 and 200 or enqueue.lane ~ unprintable then
         raise exception using errcode = 'invalid_parameter_value',
