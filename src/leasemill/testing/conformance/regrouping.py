@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from leasemill.errors import GroupRefused
-from leasemill.kernel.commands import Followup, JobFilter
-from leasemill.kernel.model import JobState, Rules
+from leasemill.kernel.commands import Followup, JobFilter, Merged
+from leasemill.kernel.model import ChainedJob, JobState, Rules, UniqueKey
 from leasemill.testing.conformance.group_steps import (
     BOTH,
     CALLBACKS,
@@ -33,11 +33,14 @@ from leasemill.testing.conformance.steps import (
     claim_one,
     commit,
     committed,
+    enqueue,
     enqueue_one,
     failed_for_good,
     job_of,
     purge,
     redrive,
+    spec,
+    state_of,
 )
 from leasemill.testing.rules import rule
 
@@ -193,3 +196,28 @@ class Regrouping:
         seal(harness, "parent")
         with pytest.raises(GroupRefused, match="sealed"):
             create(harness, parent="parent")
+
+    @rule("B1", "U1")
+    def test_a_job_that_is_merged_is_no_member(self, harness: Harness) -> None:
+        create(harness)
+        rules = Rules(unique=UniqueKey("key"), group=GROUP)
+        enqueue_one(harness, "a", rules=rules)
+        assert enqueue(harness, spec("b", rules=rules)) == Merged("a")
+        assert counts(harness) == (1, 0, 0, 0, 0, 1)
+        lease = claim_one(harness)
+        committed(harness, lease, followups=[Followup(QUEUE, "kind", rules=rules)])
+        assert counts(harness) == (1, 0, 0, 0, 0, 1)
+        seal(harness)
+        acked(harness, lease)
+        assert (counts(harness), callbacks(harness)) == ((1, 1, 0, 0, 0, 0), BOTH)
+
+    @rule("B6", "U1")
+    def test_a_chained_job_whose_key_is_held_is_merged_and_not_counted(self, harness: Harness) -> None:
+        create(harness)
+        enqueue_one(harness, "holder", queue="elsewhere", rules=Rules(unique=UniqueKey("key")))
+        chained = ChainedJob(QUEUE, "kind", unique=UniqueKey("key"))
+        enqueue_one(harness, rules=Rules(group=GROUP, chain=(chained,)))
+        seal(harness)
+        acked(harness, claim_one(harness))
+        assert (counts(harness), callbacks(harness)) == ((1, 1, 0, 0, 0, 0), BOTH)
+        assert state_of(harness, "holder") is JobState.READY
