@@ -1,5 +1,6 @@
 -- U8 to U10: jobs that were never claimed have another payload, and may be due later. The transaction has locked their keys and their
--- rows of ready or parked; one that is due later is in ready again. Returns how many were found there.
+-- rows of ready or parked; one that is due later is in ready again. A row of ready is never updated: a claim that has seen it as it
+-- was would take it, and could not delete it as it is. Returns how many were found there.
 with given as materialized (
     select given.id, given.payload, given.headers, given.due_at, given.count, given.at, job.no, job.queue,
         9 - job.priority as rank, case when job.run_at is null then job.created_at + coalesce(job.delay_us, 0)
@@ -25,22 +26,21 @@ with given as materialized (
     from given join standing on standing.no = given.no
     where jobs.no = given.no
     returning 1
-), moved as (
-    update {schema}.ready set available_at = given.due_at
-    from given
+), left_ready as (
+    delete from {schema}.ready using given
     where given.due_at <> given.was_due_at and ready.queue = given.queue and ready.rank = given.rank
         and ready.available_at = given.was_due_at and ready.seq = given.no
-    returning ready.queue, ready.rank, ready.available_at
+    returning given.no
 ), unparked as (
     delete from {schema}.parked using given
     where given.due_at <> given.was_due_at and parked.no = given.no
     returning parked.no
 ), come as (
     insert into {schema}.ready (queue, rank, available_at, seq)
-    select given.queue, given.rank, given.due_at, given.no from given join unparked on unparked.no = given.no
+    select given.queue, given.rank, given.due_at, given.no from given
+    where given.no in (select no from left_ready union all select no from unparked)
     returning queue, rank, available_at
 ), lowered as materialized (
-    select {schema}.lower_watermarks(array_agg(queue), array_agg(rank::int8), array_agg(available_at))
-    from (select * from moved union all select * from come) as put
+    select {schema}.lower_watermarks(array_agg(queue), array_agg(rank::int8), array_agg(available_at)) from come
 )
 select (select count(*) from changed) as count from lowered

@@ -115,7 +115,7 @@ declare
     wait_us int8 := nullif((extract(epoch from enqueue.delay) * 1000000)::int8, 0);
     keep_us int8 := coalesce((extract(epoch from enqueue.unique_keep) * 1000000)::int8, 0);
     created int8 := {schema}.clock(null);
-    rules text;
+    given_rules text;
     held record;
     use text;
     job_no int8;
@@ -183,7 +183,7 @@ begin
     end if;
 
     if enqueue.unique_key is not null then
-        rules := json_build_array(
+        given_rules := json_build_array(
             json_build_array(enqueue.unique_key, enqueue.unique_until, keep_us, null, false), '[]'::json, null, '[]'::json
         )::text;
         if exists (select from {schema}.migrations where migrations.version < 8) then
@@ -200,7 +200,7 @@ begin
     end if;
 
     insert into {schema}.jobs (id, queue, kind, payload, lane, priority, run_at, delay_us, created_at, rules)
-    values (given_id, enqueue.queue, enqueue.kind, content, enqueue.lane, enqueue.priority, due_us, wait_us, created, rules)
+    values (given_id, enqueue.queue, enqueue.kind, content, enqueue.lane, enqueue.priority, due_us, wait_us, created, given_rules)
     on conflict on constraint job_id do nothing
     returning jobs.no into job_no;
     if job_no is null then
@@ -209,7 +209,7 @@ begin
             and jobs.payload::jsonb = enqueue.payload and jobs.lane is not distinct from enqueue.lane
             and jobs.priority = enqueue.priority and jobs.run_at is not distinct from due_us
             and jobs.delay_us is not distinct from wait_us and jobs.policy is null and jobs.lane_offset is null
-            and jobs.rules::jsonb is not distinct from rules::jsonb;
+            and jobs.rules::jsonb is not distinct from given_rules::jsonb;
         if not found then
             raise exception using errcode = 'unique_violation', message = format(
                 'job %L exists with other content; use a new id, or enqueue the same content again', given_id);
