@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from leasemill import PREVIOUS, App, Context, Fail, JobState, chain
+from leasemill import PREVIOUS, App, Context, Fail, JobState, Unique, chain
 from leasemill.api.hooks import Outgoing
 from leasemill.errors import Invalid, JobConflict, JobFailed, NotFound
 from leasemill.kernel import commands as c
@@ -50,6 +50,16 @@ async def takes_anything(it: int | None) -> int:
 
 @app.job(lane="page")
 async def laned_by(page: str) -> None: ...
+
+
+@app.job(unique=True)
+async def counts_once(page: list[int], name: str = "all") -> int:
+    return len(page)
+
+
+@app.job(unique=Unique(by="name"))
+async def counts_by_name(page: list[int], name: str = "all") -> int:
+    return len(page)
 
 
 @app.job
@@ -144,7 +154,7 @@ def test_the_same_chain_again_is_a_duplicate_and_another_one_a_conflict() -> Non
     first = chain(fetch.options(job_id="one").call("abc"), parse.call(PREVIOUS)).enqueue()
     again = chain(fetch.options(job_id="one").call("abc"), parse.call(PREVIOUS)).enqueue()
     assert (first.is_duplicate, again.is_duplicate) == (False, True)
-    with pytest.raises(JobConflict):
+    with pytest.raises(JobConflict, match="job 'one' exists with other content"):
         chain(fetch.options(job_id="one").call("abc"), parse.call(PREVIOUS, url="w")).enqueue()
 
 
@@ -185,6 +195,22 @@ def test_chains_are_enqueued_among_calls_in_chains_and_with_a_commit(clock: Manu
     assert job_of(f"{begun.id}/0/then").result == b"4"
 
 
+def test_a_unique_job_begins_or_ends_a_chain(clock: ManualClock) -> None:
+    first = chain(counts_once.call([1, 2]), takes_anything.call(PREVIOUS)).enqueue()
+    again = chain(counts_once.call([1, 2]), takes_anything.call(PREVIOUS)).enqueue()
+    assert (again.is_duplicate, again.id) == (True, first.id)
+    last = chain(fetch.call("abc"), counts_by_name.call(PREVIOUS, name="mine")).enqueue()
+    waiting = counts_by_name.options(delay=60).enqueue([1], name="held")
+    merged = chain(fetch.call("abc"), counts_by_name.call(PREVIOUS, name="held")).enqueue()
+    by_hand = chain(fetch.call("abc"), counts_once.options(unique="by hand").call(PREVIOUS)).enqueue()
+    drain(app)
+    assert (first.result(), again.result(), last.result(), by_hand.result()) == (2, 2, 2, 2)
+    with pytest.raises(NotFound, match="or it was merged with another that held its unique key"):
+        merged.record()
+    drain(app, clock)
+    assert waiting.result() == 1
+
+
 def test_none_is_handed_on_where_it_fits(clock: ManualClock) -> None:
     handle = chain(says_nothing.call(), takes_anything.call(PREVIOUS)).enqueue()
     drain(app, clock)
@@ -204,6 +230,11 @@ def test_none_is_handed_on_where_it_fits(clock: ManualClock) -> None:
         (lambda: store.call(PREVIOUS), "missing a required argument: 'number'"),  # type: ignore[call-arg]
         (lambda: store.call("u", PREVIOUS, note=3), "'note': Expected `str`"),  # type: ignore[arg-type]
         (lambda: parse.call([PREVIOUS]), "parse: .*_Previous"),
+        (lambda: counts_once.call(PREVIOUS), "'page' is PREVIOUS, and not known yet where a lane or a key"),
+        (
+            lambda: chain(fetch.call("u"), counts_by_name.call(PREVIOUS), takes_anything.call(PREVIOUS)),
+            "counts_by_name is unique, and others follow it in this chain",
+        ),
         (lambda: laned_by.call(PREVIOUS), "'page' is PREVIOUS, and not known yet where a lane"),
         (lambda: chain(fetch.call("u"), parse.options(job_id="x").call([1])), "cannot have its own job_id"),
         (

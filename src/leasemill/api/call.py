@@ -177,7 +177,7 @@ def _handles(store: Store, batch: list[Call[R]], outcomes: list[c.EnqueueOutcome
 def _without_conflict(handles: list[JobHandle[R]]) -> list[JobHandle[R]]:
     for handle in handles:
         if isinstance(handle.outcome, c.Conflict):
-            raise JobConflict(handle.id)
+            raise JobConflict(handle.outcome.job_id)
     return handles
 
 

@@ -50,6 +50,12 @@ class Chain(Call[R_co]):
         for before, after in pairwise(steps):
             if after.result_name is not None:
                 after.arguments.check_takes_result_of(before.arguments, after.result_name)
+        for call in others[:-1]:
+            if call.spec.rules is not None and call.spec.rules.unique is not None:
+                raise Invalid(
+                    f"{call.spec.kind} is unique, and others follow it in this chain: merged with another job, it "
+                    "would end the chain there. Make it the first or the last, or a kind that is not unique"
+                )
         rules = first.spec.rules or Rules()
         chained = tuple(_inheriting(first, call.template("a later job of a chain")) for call in others)
         super().__init__(
@@ -165,7 +171,8 @@ class ChainHandle(JobHandle[R_co]):
     def _known(self, job: Job | None) -> Job:
         if job is None:
             raise NotFound(
-                f"there is no job {self.id!r} yet, or no longer: it is the last of a chain, and `jobs` has those before"
+                f"there is no job {self.id!r} yet, or no longer, or it was merged with another that held its unique "
+                "key: it is the last of a chain, and `jobs` has those before"
             )
         return job
 

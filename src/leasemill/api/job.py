@@ -92,12 +92,14 @@ class JobType(Generic[P, R]):
             payload, values, taken = self.arguments.encode_without_previous(args, kwargs)
         try:
             spec = self._spec(job_id, payload, values)
+            if taken is not None and self.unique is not None and self.unique.is_by_all and self.chosen.unique is None:
+                raise KeyError(taken)
         except KeyError as error:
             if taken is None or error.args != (taken,):
                 raise
             raise Invalid(
                 f"{self.kind}: argument {taken!r} is PREVIOUS, and not known yet where a lane or a key is computed "
-                "from it: pass it by hand, for example .options(lane=...)"
+                "from it: pass it by hand, with .options(lane=...) or .options(unique=...)"
             ) from None
         has_drawn_id = self.chosen.job_id is None
         return Call(self.app, spec, self.arguments, has_drawn_id=has_drawn_id, result_name=taken)

@@ -121,6 +121,11 @@ class KindUnique:
             case names:
                 self._names = self._checked(list(names))
 
+    @property
+    def is_by_all(self) -> bool:
+        """The key is computed from every argument."""
+        return self.rule.by is None
+
     def _checked(self, names: list[str]) -> tuple[str, ...]:
         known = self._arguments.names
         missing = [name for name in names if name not in known]

@@ -75,7 +75,10 @@ def _chained(job_id: str, before: Job, places: int) -> Explanation:
     where = f"job {before.spec.id!r} ({before.spec.kind})"
     advice = [f"leasemill jobs explain {quote(before.spec.id)}"]
     if before.state is JobState.SUCCEEDED:
-        why = f"The job before it has succeeded, {where}: it was enqueued then, and retention or purge has removed it."
+        why = (
+            f"The job before it has succeeded, {where}: it was enqueued then, and retention or purge has removed it, "
+            "or it was merged with another job that held its unique key."
+        )
         advice = []
     elif before.state in UNSUCCESSFUL_STATES:
         why = f"The chain has stopped at {where}, which is {before.state.value.upper()}: a redrive continues it."

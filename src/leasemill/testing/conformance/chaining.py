@@ -8,7 +8,7 @@ import pytest
 
 from leasemill.errors import Invalid, QueueRefused
 from leasemill.kernel.commands import Conflict, Duplicate, Followup
-from leasemill.kernel.model import ChainedJob, JobState, Policy, Rules
+from leasemill.kernel.model import ChainedJob, JobState, Policy, Rules, UniqueKey
 from leasemill.testing.conformance.group_steps import BOTH, END, GROUP, NONE, callbacks, counts, create, seal
 from leasemill.testing.conformance.harness import Harness
 from leasemill.testing.conformance.steps import (
@@ -158,6 +158,23 @@ class Chaining:
         claim_nothing(harness)
         assert counts(harness) == (1, 0, 1, 0, 0, 0)
         assert callbacks(harness) == END
+
+    @rule("B6", "B2", "U1")
+    def test_a_chained_job_whose_key_is_held_is_merged_and_ends_the_chain(self, harness: Harness) -> None:
+        key = UniqueKey("mine")
+        enqueue_one(harness, "holder", queue="other", rules=Rules(unique=key))
+        create(harness)
+        second = ChainedJob(QUEUE, "second", unique=key)
+        enqueue_one(harness, rules=Rules(group=GROUP, chain=(second, THIRD_JOB)))
+        seal(harness)
+        acked(harness, claim_one(harness))
+        claim_nothing(harness)
+        assert counts(harness) == (1, 1, 0, 0, 0, 0)
+        assert callbacks(harness) == BOTH
+        acked(harness, claim_one(harness, queue="other"))
+        enqueue_one(harness, "again", rules=Rules(chain=(second, THIRD_JOB)))
+        acked(harness, claim_one(harness))
+        assert state_of(harness, "again/then") is JobState.READY
 
     @rule("B6", "N2")
     def test_a_chain_may_stay_in_its_lane(self, harness: Harness) -> None:
