@@ -15,6 +15,7 @@ BLOCKS: Final = "tests/store/postgres/test_guards.py"
 EXACT: Final = "tests/store/postgres/test_exact.py"
 ISOLATION: Final = "tests/store/postgres/test_isolation.py"
 WORK_LEASE: Final = "tests/store/postgres/test_work_lease.py"
+LIMIT_RACES: Final = "tests/store/postgres/test_limits_races.py"
 WATERMARKS: Final = "tests/store/postgres/test_watermarks.py"
 
 TOKEN: Final = "\n        and token = ({tokens}::text[])[width_bucket(no, {nos}::int8[])]"
@@ -349,12 +350,58 @@ MUTATIONS: Final = (
     Mutation(
         "retention goes by age alone", "O7", "prune", "(listed.number <= surplus.count or listed.at", "(listed.at"
     ),
+    # Limits
+    Mutation(
+        "a place outlives its lease", "T3", "open_gates", "[]) and not exists (", "[]) and false and not exists ("
+    ),
+    Mutation(
+        "a place is free while its lease is held", "T1", "open_gates", "[]) and not exists (", "[]) or not exists ("
+    ),
+    Mutation(
+        "a freed place opens no gate",
+        "T3",
+        "open_gates",
+        "select gates.ctid as at_ctid from {schema}.gates\n        where gates.name",
+        "select gates.ctid as at_ctid from {schema}.gates\n        where false and gates.name",
+    ),
+    Mutation(
+        "one lease more than there are places",
+        "T1",
+        "choose.py",
+        "self.held[limit] >= places",
+        "self.held[limit] > places",
+    ),
+    Mutation("a grant is charged to no rate", "T10 T11", "choose.py", "if terms.rate is not None:", "if False:"),
+    Mutation("a claim takes jobs ahead of its slots", "T8", "choose.py", "and self._slots <= 0", "and False"),
+    Mutation(
+        "gates stay shut when numbers change",
+        "T6",
+        "keep_limits",
+        "set is_open = true, opens_at = null",
+        "set is_open = false",
+    ),
+    Mutation(
+        "a changed rate keeps its instant",
+        "T14",
+        "keep_limits",
+        "set tat = given.most_tat from",
+        "set tat = rates.tat from",
+    ),
+    Mutation("a throttled limit is not held", "T13", "hold_rates", "do update set tat = excluded.tat", "do nothing"),
+    Mutation(
+        "claims under one limit do not take turns",
+        "T1",
+        "lock_limits",
+        "count(pg_advisory_xact_lock(key))",
+        "count(key)",
+        LIMIT_RACES,
+    ),
 )
 
 TABLE: Final = Table(
     "SQL",
     MUTATIONS,
-    {file.name: file for file in (POSTGRES / "exact").glob("*.py")}
+    {file.name: file for folder in ("exact", "limits") for file in (POSTGRES / folder).glob("*.py")}
     | {file.stem: file for file in POSTGRES.rglob("*.sql")},
     "tests/store/postgres/test_postgres_conformance.py",
 )
