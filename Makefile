@@ -132,12 +132,13 @@ test-floors: $(UV) ## Install each dependency at the lowest version pyproject.to
 	$(UV) pip install --quiet --python $(FLOORS) --constraint $(FLOORS)/floors.txt --group dev
 	$(FLOORS)/bin/python -m pytest $(PYTEST_ARGS) tests/api tests/cli tests/operator tests/store/postgres/test_app_and_worker.py
 
-.PHONY: bench-kernel bench-embedded bench-worker bench-worklease
+.PHONY: bench-kernel bench-embedded bench-worker bench-worklease bench-rules
 bench-kernel: $(DEV) ## Measure the kernel alone
 bench-embedded: $(BENCH) ## Measure file: beside embedded queues
 bench-worker: $(BENCH) ## Measure a worker on file:, whole path, beside huey
 bench-worklease: $(BENCH) ## Measure a stream of offsets through WorkLease on file:, and what ended ones cost (8 minutes)
-bench-kernel bench-embedded bench-worker bench-worklease:
+bench-rules: $(DEV) ## Measure what limits, unique keys, groups and schedules cost, on file: and PostgreSQL (6 minutes)
+bench-kernel bench-embedded bench-worker bench-worklease bench-rules:
 	$(BIN)/python -m benchmarks.$(@:bench-%=%) $(BENCH_ARGS)
 
 .PHONY: bench-postgres
@@ -145,7 +146,7 @@ bench-postgres: $(BENCH) ## Measure a worker on postgresql:// beside six others,
 	$(BIN)/python -m benchmarks.postgres $(BENCH_ARGS)
 
 .PHONY: bench
-bench: bench-kernel bench-embedded bench-worker bench-worklease bench-postgres ## Run every benchmark (one after the other: not with -j)
+bench: bench-kernel bench-embedded bench-worker bench-worklease bench-rules bench-postgres ## Run every benchmark (one after the other: not with -j)
 
 .PHONY: wheel
 wheel: $(RUN) ## Build the wheel into dist/

@@ -1,0 +1,218 @@
+"""What do the rules cost: limits, unique keys, groups, schedules, on `file:` and PostgreSQL, whole path?
+
+    python -m benchmarks.rules [--only file,postgres,idle]
+
+Each figure is beside the same jobs without the rule, measured in turn in the same run; medians. A worker has 100 slots
+in every case, so that a limit of 50 is the limit. No peer is measured: none has these rules on a folder, and a ratio to
+one's own plain jobs is what a user pays.
+"""
+
+from __future__ import annotations
+
+import argparse
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from statistics import median
+
+from benchmarks.disk import folder
+from benchmarks.report import Bar, finish, table
+from benchmarks.worker import child
+from leasemill import App, Limit, Worker
+from leasemill.api.job import JobType
+from leasemill.kernel import commands as c
+from leasemill.kernel.model import LimitTerms
+from leasemill.testing.postgres import PostgresServer
+
+ROWS = ("file", "postgres", "idle")
+RUNS = 3
+SLOTS = 100
+JOBS = {"file": 20_000, "postgres": 10_000}
+KEYS = 10_000
+SCHEDULES = 1_000
+
+
+def make_app(url: str) -> App:
+    app = App(url)
+
+    @app.job(queue="plain")
+    async def plain(number: int) -> None:
+        pass
+
+    @app.job(queue="narrow")
+    async def narrow(number: int) -> None:
+        pass
+
+    @app.job(queue="keyed", limit=Limit(2, by="number"))
+    async def keyed(number: int) -> None:
+        pass
+
+    @app.job(queue="unique", unique=True)
+    async def unique(number: int) -> None:
+        pass
+
+    @app.job(queue="grouped")
+    async def grouped(number: int) -> None:
+        pass
+
+    return app
+
+
+def enqueue_rate(app: App, kind: str, count: int) -> float:
+    job: JobType[..., None] = app.jobs[kind]
+    began = time.perf_counter()
+    for first in range(0, count, 1_000):
+        numbers = range(first, first + 1_000)
+        calls = (job.call(number % KEYS if kind == "keyed" else number) for number in numbers)
+        if kind == "grouped":
+            app.groups.get("all").enqueue_many(calls)
+        else:
+            job.enqueue_many(calls)
+    return count / (time.perf_counter() - began)
+
+
+def drain_rate(app: App, kind: str, count: int) -> float:
+    worker = Worker(app, queues=[kind], concurrency=SLOTS, drain=True, handle_signals=False)
+    began = time.perf_counter()
+    worker.run_sync()
+    took = time.perf_counter() - began
+    assert worker.metrics.succeeded == count, worker.metrics
+    return count / took
+
+
+def rates(url: str, kind: str, count: int) -> tuple[float, float]:
+    """Enqueued in calls of 1,000, then worked off; each per second."""
+    with make_app(url) as app:
+        if kind == "narrow":
+            app.store.run(c.SetLimit("queue:narrow", LimitTerms(places=50), "benchmark", "to measure it"))
+        if kind == "grouped":
+            app.store.run(c.CreateGroup("all"))
+        enqueued = enqueue_rate(app, kind, count)
+        return enqueued, drain_rate(app, kind, count)
+
+
+def idle_share(url: str, schedules: int, seconds: float = 20.0) -> float:
+    """The share of a core of a worker that has nothing to do but to wait for its schedules, all far away."""
+    app = App(url)
+
+    @app.job
+    async def noop(number: int) -> None:
+        pass
+
+    for number in range(schedules):
+        app.cron(timedelta(days=300), noop, name=f"s{number}", args={"number": number})
+    worker = Worker(app, handle_signals=False)
+    thread = threading.Thread(target=worker.run_sync)
+    thread.start()
+    while app.store.run(c.ListSchedules(schedules + 1)).__len__() < schedules:
+        time.sleep(0.5)
+    time.sleep(3.0)
+    began, cpu = time.monotonic(), time.process_time()
+    time.sleep(seconds)
+    share = (time.process_time() - cpu) / (time.monotonic() - began)
+    worker.stop()
+    thread.join()
+    return share
+
+
+@contextmanager
+def new_url(store: str) -> Iterator[Callable[[], str]]:
+    """Makes URLs of empty stores."""
+    number = 0
+    if store == "file":
+        with folder() as path:
+
+            def next_folder() -> str:
+                nonlocal number
+                number += 1
+                return f"file:{Path(path).resolve()}/jobs-{number}"
+
+            yield next_folder
+        return
+    with PostgresServer() as server:
+
+        def next_schema() -> str:
+            nonlocal number
+            number += 1
+            return f"{server.url()}&schema=bench_{number}&auto_migrate=1"
+
+        yield next_schema
+
+
+def measured(store: str) -> list[Bar]:
+    kinds = ("plain", "narrow", "keyed", "unique", "grouped")
+    found: dict[str, list[tuple[float, float]]] = {kind: [] for kind in kinds}
+    with new_url(store) as url:
+        for _ in range(RUNS):
+            for kind in kinds:
+                found[kind].append(child(rates, url(), kind, JOBS[store]))
+    enqueue = {kind: median(one[0] for one in found[kind]) for kind in kinds}
+    drain = {kind: median(one[1] for one in found[kind]) for kind in kinds}
+    named = {
+        "plain": "plain jobs",
+        "narrow": "a queue limit of 50",
+        "keyed": f"{KEYS:,} keys of limit 2",
+        "unique": "unique jobs",
+        "grouped": "one group",
+    }
+    table(
+        f"{store}: {JOBS[store]:,} jobs, {SLOTS} slots, one worker; jobs/s",
+        ("", "enqueue", "of plain", "drain", "of plain"),
+        [
+            (
+                named[kind],
+                f"{enqueue[kind]:,.0f}",
+                f"{enqueue[kind] / enqueue['plain']:.2f}",
+                f"{drain[kind]:,.0f}",
+                f"{drain[kind] / drain['plain']:.2f}",
+            )
+            for kind in kinds
+        ],
+    )
+    return [
+        Bar(f"{store}: drain under a queue limit of 50, of plain", drain["narrow"] / drain["plain"], 0.5),
+        Bar(f"{store}: drain with {KEYS:,} keys of limit 2, of plain", drain["keyed"] / drain["plain"], 0.4),
+        Bar(f"{store}: unique enqueue, of plain", enqueue["unique"] / enqueue["plain"], 0.6),
+    ]
+
+
+def idle() -> list[Bar]:
+    shares = {}
+    for store in ("file", "postgres"):
+        with new_url(store) as url:
+            for count in (0, SCHEDULES):
+                shares[store, count] = child(idle_share, url(), count)
+    table(
+        "an idle worker, share of a core",
+        ("", "file", "postgres"),
+        [
+            (f"{count:,} schedules", *(f"{shares[store, count]:.4f}" for store in ("file", "postgres")))
+            for count in (0, SCHEDULES)
+        ],
+    )
+    return [
+        Bar(f"{store}: idle with {SCHEDULES:,} schedules, share of a core", shares[store, SCHEDULES], 0.01, False)
+        for store in ("file", "postgres")
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.rules", description="what the rules cost")
+    parser.add_argument("--only", default=",".join(ROWS), help=f"rows, of {','.join(ROWS)}")
+    chosen = parser.parse_args().only.split(",")
+    if unknown := set(chosen) - set(ROWS):
+        parser.error(f"{', '.join(sorted(unknown))}: no such row; there are {', '.join(ROWS)}")
+    bars: list[Bar] = []
+    for store in ("file", "postgres"):
+        if store in chosen:
+            bars += measured(store)
+    if "idle" in chosen:
+        bars += idle()
+    finish(bars)
+
+
+if __name__ == "__main__":
+    main()
