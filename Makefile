@@ -85,7 +85,7 @@ chaos-workers: $(DEV) ## Kill and stop worker processes at full length: zombies,
 	$(BIN)/python -m pytest tests/process/chaos.py
 
 .PHONY: chaos-rules
-chaos-rules: $(DEV) ## Kill workers 500 times while schedules, limits and groups are at work (STORE=file or postgresql, 8 minutes)
+chaos-rules: $(DEV) ## Kill workers 500 times while schedules, limits and groups are at work (STORE=file or postgresql, 10 to 15 minutes)
 	$(BIN)/python -m tests.process.rules_chaos --store $(STORE) $(if $(SEED),--seed $(SEED))
 
 .PHONY: chaos-worklease

@@ -277,7 +277,7 @@ def test_a_queues_policy_is_set_option_by_option() -> None:
     after = result_of("queues", "set", "mail", "--max-retries", "7", "--reason", "flaky host", "--json")
     assert after == {"queue": "mail", "policy": {"max_retries": 7, "lease_ttl_s": 60.0}, "limit": None}
     cleared = result_of("queues", "set", "mail", "--clear", "--reason", "all well", "--json")
-    assert cleared == {"queue": "mail", "policy": {}}
+    assert cleared == {"queue": "mail", "policy": {}, "limit": None}
     nothing = leasemill("queues", "set", "mail", "--reason", "why not")
     assert nothing.exit_code == 2
     wrong = leasemill("queues", "set", "mail", "--backoff-base", "60", "--reason", "why not")
