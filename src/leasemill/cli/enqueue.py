@@ -25,6 +25,7 @@ from leasemill.operator.wording import did_you_mean
 @click.option("--id", "job_id", help="The job's id; the same id with the same content again changes nothing.")
 @click.option("--lane", help="The lane it runs in.")
 @click.option("--group", help="The group it becomes a member of; it must exist and must not be sealed.")
+@click.option("--unique", metavar="KEY", help="A unique key: while a job holds it, print that job's id and make none.")
 @app_url_option
 @json_option
 def enqueue(
@@ -37,6 +38,7 @@ def enqueue(
     job_id: str | None,
     lane: str | None,
     group: str | None,
+    unique: str | None,
     url: str | None,
     as_json: bool,
 ) -> None:
@@ -49,7 +51,7 @@ def enqueue(
     if job is None:
         known = ", ".join(sorted(loaded.jobs)) or "none"
         raise NotFound(f"{app} declares no job {kind!r}{did_you_mean(kind, loaded.jobs)} (declared: {known})")
-    chosen = job.options(delay=delay, run_at=run_at, priority=priority, job_id=job_id, lane=lane)
+    chosen = job.options(delay=delay, run_at=run_at, priority=priority, job_id=job_id, lane=lane, unique=unique)
     if group is None:
         handle = chosen.enqueue(**_object(arguments))
     else:

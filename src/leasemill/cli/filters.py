@@ -27,6 +27,7 @@ def filter_options(command: Command) -> Command:
         click.option("--kind", help="Jobs of this kind."),
         click.option("--lane", help="Jobs of this lane."),
         click.option("--group", help="Members of this group."),
+        click.option("--unique", metavar="KEY", help="Jobs with this unique key."),
         click.option(
             "--state",
             "states",
@@ -46,6 +47,7 @@ def wanted(
     kind: str | None,
     lane: str | None,
     group: str | None,
+    unique: str | None,
     states: tuple[str, ...],
     error: str | None,
     after: datetime | None,
@@ -61,6 +63,7 @@ def wanted(
         updated_before=_instant(before),
         error_contains=error,
         group=group,
+        unique_key=unique,
     )
 
 

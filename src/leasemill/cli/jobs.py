@@ -15,6 +15,7 @@ from leasemill.cli.workers import at_work
 from leasemill.errors import NotFound
 from leasemill.kernel.filter import last_error
 from leasemill.kernel.model import NEVER, Cancellation, Execution, Job, JobState, Refusal, Rules
+from leasemill.kernel.unique import unique_of
 from leasemill.operator.absent import explain_absent
 from leasemill.operator.explain import explain
 from leasemill.operator.facts import gather
@@ -137,6 +138,7 @@ def summary(job: Job) -> dict[str, Any]:
         "kind": spec.kind,
         "lane": spec.lane,
         "group": None if spec.rules is None else spec.rules.group,
+        "unique": None if (unique := unique_of(spec)) is None else unique.key,
         "priority": spec.priority,
         "payload": msgspec.Raw(spec.payload),
         "attempts": job.attempt,
@@ -220,6 +222,7 @@ def _print_job(job: Job) -> None:
 
 def _bonds(rules: Rules | None) -> list[tuple[str, str]]:
     group = [] if rules is None or rules.group is None else [("group", rules.group)]
+    group += [] if rules is None or rules.unique is None else [("unique", rules.unique.key)]
     followed = [] if rules is None or not rules.chain else [("chain", ", ".join(one.kind for one in rules.chain))]
     return group + followed
 

@@ -79,6 +79,8 @@ class Act:
     """What to add about a job in this state that was named and left alone."""
     repeats: frozenset[JobState] = frozenset()
     """A job in this state was named again: that is no failure."""
+    held_back: dict[str, str] = field(default_factory=dict)
+    """Jobs that were left alone because another holds their unique key, and which."""
 
 
 @click.command()
@@ -118,10 +120,13 @@ def redrive(store: Store, reason: str, by: str, include_cancelled: bool, **optio
 def redriving(store: Store, by: str, reason: str, *, include_cancelled: bool = False) -> Act:
     def run(where: c.JobFilter) -> tuple[str, ...]:
         done = store.redrive(where, by=by, reason=reason, limit=PAGE, include_cancelled=include_cancelled)
+        held_back.update((one.job_id, one.holder_id) for one in done.held_back)
         return done.job_ids
 
+    held_back: dict[str, str] = {}
     among = UNSUCCESSFUL_STATES if include_cancelled else REDRIVEN_STATES
-    return Act(among, run, "redriven", {JobState.CANCELLED: ": --include-cancelled redrives it"})
+    hint = {JobState.CANCELLED: ": --include-cancelled redrives it"}
+    return Act(among, run, "redriven", hint, held_back=held_back)
 
 
 def _check_cancelled(include_cancelled: bool, options: dict[str, Any]) -> None:
@@ -214,6 +219,9 @@ def sweep(
             pacing.wait()
             report.add(batch if dry_run else act.run(msgspec.structs.replace(where, job_ids=batch)))
             pacing.count(len(batch))
+        for job_id, holder_id in act.held_back.items():  # U4
+            is_named = report.missing.pop(job_id, True) is None
+            report.leave(job_id, f"job {holder_id} holds its unique key", is_failure=is_named)
         if limit is None:
             _report_left(store, act, report)
     except KeyboardInterrupt:

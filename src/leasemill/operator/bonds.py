@@ -1,4 +1,4 @@
-"""What binds a job to others, in sentences: its schedule, group and chain, and the group whose callback it is. Pure."""
+"""What binds a job to others, in sentences: schedule, unique key, group, chain, and whose callback it is. Pure."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from datetime import datetime
 from leasemill.api.scheduling import tick_of
 from leasemill.kernel.chained import end_id, then_id
 from leasemill.kernel.commands import GroupView
-from leasemill.kernel.model import UNSUCCESSFUL_STATES, ChainedJob, Job, JobState
+from leasemill.kernel.model import UNSUCCESSFUL_STATES, ChainedJob, Job, JobState, UniqueKey, UniqueUntil
+from leasemill.kernel.unique import holds
 from leasemill.operator.facts import JobFacts
-from leasemill.operator.wording import counted, listed
+from leasemill.operator.times import instant, span
+from leasemill.operator.wording import counted, listed, times
 
 
 def bonds(facts: JobFacts) -> Iterator[str]:
@@ -19,12 +21,33 @@ def bonds(facts: JobFacts) -> Iterator[str]:
     rules = facts.job.spec.rules
     if rules is not None and rules.group is not None:
         yield _member(rules.group, facts.group)
+    if rules is not None and rules.unique is not None:
+        yield _key(facts, rules.unique)
     if facts.before is not None:
         yield f"It was enqueued by the success of {facts.before.spec.id!r}, the job before it in its chain."
     if rules is not None and rules.chain:
         yield _chain(facts.job, rules.chain)
     if facts.callback_of is not None:
         yield _callback(facts.job.spec.id, facts.callback_of)
+
+
+def _key(facts: JobFacts, unique: UniqueKey) -> str:
+    """U1 to U4: whether it holds its unique key, or which job does."""
+    job, view = facts.job, facts.key
+    count = f" Its arguments were replaced {times(job.replaced)}." if job.replaced else ""
+    if view is None:
+        return f"It does not hold its unique key {unique.key!r}, and nor does any other job.{count}"
+    if view.job_id != job.spec.id:
+        redrive = " It cannot be redriven while that is so." if _cannot_come_back(job, unique) else ""
+        return f"It is a twin of {view.job_id!r}, which holds its unique key {unique.key!r}.{redrive}{count}"
+    ends = [] if not holds(job) else [f"it has {'ended' if unique.until is UniqueUntil.ENDED else 'been claimed'}"]
+    if view.kept_until is not None:
+        ends.append(f"{instant(view.kept_until)} ({span(view.kept_until - facts.now)} from now)")
+    return f"It holds unique key {unique.key!r} until {' and '.join(ends)}: calls with that key make no job.{count}"
+
+
+def _cannot_come_back(job: Job, unique: UniqueKey) -> bool:
+    return job.state in UNSUCCESSFUL_STATES and unique.until is UniqueUntil.ENDED
 
 
 def _of_schedule(name: str, tick: datetime, *, is_by_hand: bool) -> str:

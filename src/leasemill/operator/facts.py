@@ -8,8 +8,9 @@ from typing import Final
 from msgspec import Struct
 
 from leasemill.kernel.chained import end_id, then_id
-from leasemill.kernel.commands import GroupView, LaneView, QueueView
+from leasemill.kernel.commands import GroupView, KeyView, LaneView, QueueView
 from leasemill.kernel.model import ACTIONS_KEPT, QUEUE_LIMIT, Action, Job, JobState, LimitUse
+from leasemill.kernel.unique import unique_of
 from leasemill.operator.limits import LimitFact
 from leasemill.store.base import Store
 
@@ -40,6 +41,8 @@ class JobFacts(Struct, frozen=True):
     callback_of: GroupView | None = None
     before: Job | None = None
     limits: Sequence[LimitFact] = ()
+    key: KeyView | None = None
+    """Who holds its unique key."""
 
 
 def gather(store: Store, job_id: str, now: int, workers: Sequence[AtWork] | None = None) -> JobFacts | None:
@@ -60,6 +63,7 @@ def gather(store: Store, job_id: str, now: int, workers: Sequence[AtWork] | None
         None if stem is None else _callback_of(store, stem, spec.id),
         None if stem is None else _before(store, stem, spec.id),
         list(_limits(store, job)) if job.state is JobState.READY and spec.offset is None else (),
+        None if (unique := unique_of(spec)) is None else store.key(unique.key),
     )
 
 
