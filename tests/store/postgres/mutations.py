@@ -16,6 +16,7 @@ EXACT: Final = "tests/store/postgres/test_exact.py"
 ISOLATION: Final = "tests/store/postgres/test_isolation.py"
 WORK_LEASE: Final = "tests/store/postgres/test_work_lease.py"
 LIMIT_RACES: Final = "tests/store/postgres/test_limits_races.py"
+GROUPS: Final = "tests/store/postgres/test_groups.py"
 WATERMARKS: Final = "tests/store/postgres/test_watermarks.py"
 
 TOKEN: Final = "\n        and token = ({tokens}::text[])[width_bucket(no, {nos}::int8[])]"
@@ -396,12 +397,61 @@ MUTATIONS: Final = (
         "count(key)",
         LIMIT_RACES,
     ),
+    # Groups
+    Mutation(
+        "the last end of a group is counted and causes nothing",
+        "B2",
+        "statements.py",
+        "when sealed_at is null or total >",
+        "when true or total >",
+    ),
+    Mutation(
+        "ends of members are not counted", "B1", "statements.py", "groups.succeeded + held.count", "groups.succeeded"
+    ),
+    Mutation(
+        "members of a group are not counted",
+        "B1",
+        "statements.py",
+        "select group_id, count(*) from inserted",
+        "select group_id, 0 from inserted",
+    ),
+    Mutation(
+        "a sealed group takes members",
+        "B1",
+        "statements.py",
+        "(groups.sealed_at is null or groups.id = (",
+        "(true or groups.id = (",
+    ),
+    Mutation(
+        "members may not add members",
+        "B5",
+        "statements.py",
+        "select jobs.group_id from {schema}.jobs where jobs.id = {member}::text",
+        "select {member}::text where false",
+    ),
+    Mutation("who seals waits for no members", "B1", "lock_members", " for update", "", GROUPS),
+    Mutation("who adds members keeps nobody waiting", "B1", "statements.py", "        for key share\n", "", GROUPS),
+    Mutation(
+        "two ends of members do not wait for each other",
+        "B2",
+        "lock",
+        "        where groups.id = named.id and (select count(*) from ended) is not null\n        for no key update",
+        "        where groups.id = named.id and (select count(*) from ended) is not null",
+        GROUPS,
+    ),
+    Mutation(
+        "groups are forgotten before their members",
+        "B4",
+        "prune_groups",
+        "not exists (select from {schema}.jobs where jobs.group_id = groups.id offset 0)",
+        "true",
+    ),
 )
 
 TABLE: Final = Table(
     "SQL",
     MUTATIONS,
-    {file.name: file for folder in ("exact", "limits") for file in (POSTGRES / folder).glob("*.py")}
+    {file.name: file for folder in ("exact", "limits", "wire") for file in (POSTGRES / folder).glob("*.py")}
     | {file.stem: file for file in POSTGRES.rglob("*.sql")},
     "tests/store/postgres/test_postgres_conformance.py",
 )
