@@ -68,7 +68,7 @@ walk: $(DEV) ## Walk PostgreSQL beside the kernel for as long as it takes to tru
 	  $(BIN)/python -m pytest -n 2 tests/store/postgres/test_differential.py
 
 .PHONY: oracle-cron
-oracle-cron: $(DEV) ## Ask others when 200 cron expressions are due, in 20 zones around all shifts of 10 years (20 minutes)
+oracle-cron: $(DEV) ## Ask others when 200 cron expressions are due, in 20 zones around all shifts of 10 years (15 minutes)
 	LEASEMILL_FULL_ORACLE=1 $(BIN)/python -m pytest -n 2 tests/api/test_cron.py
 
 .PHONY: demo
