@@ -19,7 +19,7 @@ from leasemill.api.handle import JobHandle
 from leasemill.cli import main
 from leasemill.errors import Refused, Unavailable
 from leasemill.kernel import commands as c
-from leasemill.kernel.model import JobSpec, LimitTerms, LimitUse, Policy, Rules
+from leasemill.kernel.model import ChainedJob, JobSpec, LimitTerms, LimitUse, Policy, Rules
 from leasemill.store.opening import open_store
 from leasemill.store.postgres.store import PostgresStore
 from leasemill.store.postgres.wire.errors import not_let_in, not_reached
@@ -104,6 +104,18 @@ def test_an_app_can_enqueue_and_wait_and_claim_nothing(url_of: Url) -> None:
             handles[0].result(0.1)
         with pytest.raises(Refused, match="Rights"):
             app.store.claim("w", ["default"], 1)
+
+
+def test_an_app_can_make_groups_and_add_jobs_to_them(url_of: Url) -> None:
+    url = url_of("app")
+    with PostgresStore(url) as store:
+        store.create_group("group", then=ChainedJob("mail", "then"))
+        store.enqueue([JobSpec("one", "mail", "send", rules=Rules(group="group"))])
+        with psycopg.connect(parse_url(url)[0]) as connection:
+            store.using(connection).enqueue([JobSpec("two", "mail", "send", rules=Rules(group="group"))])
+        assert store.seal_group("group").total == 2
+        store.create_group("empty", then=ChainedJob("mail", "then"))
+        assert store.seal_group("empty").is_over
 
 
 @rule("O9")
