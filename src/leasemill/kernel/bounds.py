@@ -124,6 +124,8 @@ def check_rules(rules: Rules) -> None:
         check_text("unique key", unique.key)
         check_number("keep_us", unique.keep_us, 0, LONGEST_US)
         check_range("at_most_us", unique.at_most_us, 1, LONGEST_US)
+        if not rules.limits and rules.group is None and not rules.chain:
+            return
     if len(rules.limits) > LIMITS:
         raise Invalid(f"{len(rules.limits)} limits; a job is under at most {LIMITS}")
     if len(set(rules.limits)) < len(rules.limits):

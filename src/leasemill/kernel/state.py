@@ -8,7 +8,9 @@ calls them.
 from __future__ import annotations
 
 from collections import deque
-from typing import Final, NamedTuple
+from typing import Final
+
+from msgspec import Struct
 
 from leasemill.kernel.gates import Gates, NamedLimit, Tally, by_breadth, is_claimable
 from leasemill.kernel.model import (
@@ -46,7 +48,7 @@ RULES_FORMAT: Final = 2
 LaneKey = tuple[str, str]
 
 
-class Key(NamedTuple):
+class Key(Struct, frozen=True, gc=False):
     """Which job took a unique key last, and until when it is kept whatever becomes of the job (0: it is not)."""
 
     job_id: str

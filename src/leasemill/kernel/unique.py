@@ -145,8 +145,9 @@ def replacement(holder: Holder, job: JobSpec, unique: UniqueKey, now: int) -> Jo
 
 def take(state: State, job: Job, unique: UniqueKey, at: int) -> None:
     """The job has its key from here on; it was decided that nobody else does."""
-    state.keys[unique.key] = Key(job.spec.id, kept_until(job))
-    drop_kept(state, at)
+    state.keys[unique.key] = Key(job.spec.id, kept_until(job) if unique.keep_us else 0)
+    if state.kept_keys:
+        drop_kept(state, at)
 
 
 def leave_key(state: State, job: Job, at: int) -> None:

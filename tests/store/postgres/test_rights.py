@@ -14,7 +14,7 @@ import psycopg
 import pytest
 from click.testing import CliRunner, Result
 
-from leasemill import App, Context, JobState, Retry, Worker
+from leasemill import App, Context, Debounce, JobState, Retry, Worker
 from leasemill.api.handle import JobHandle
 from leasemill.cli import main
 from leasemill.errors import Refused, Unavailable
@@ -93,6 +93,13 @@ def test_an_app_can_enqueue_and_wait_and_claim_nothing(url_of: Url) -> None:
         def count(number: int) -> int:
             return number
 
+        @app.job(unique=Debounce(by="document", wait=60, at_most=600))
+        def index(document: str, version: int) -> None: ...
+
+        with psycopg.connect(parse_url(url)[0]) as connection:
+            assert index.using(connection).enqueue("a", 0).id == index.using(connection).enqueue("a", 1).id
+        assert len({index.enqueue("a", version).id for version in range(3)}) == 1
+        assert count.options(unique="one").enqueue(1).id == count.options(unique="one").enqueue(2).id
         handles = [greet.enqueue("ann"), greet.enqueue("ann"), greet.options(delay=60).enqueue("bob")]
         assert count.options(job_id="once").enqueue(1).id == count.options(job_id="once").enqueue(1).id
         count.enqueue_many(count.call(number) for number in range(3))
