@@ -53,8 +53,9 @@ def enqueue(
     if command.are_new and not is_repeat:
         try:
             return _enqueue(database, connection, command, made, channel, are_new=True)
-        except UniqueViolation:
-            LOGGER.warning("an id that was drawn for a new job is known: enqueueing as if it came again")
+        except UniqueViolation as error:
+            if error.diag.table_name != "keys":  # U1: somebody took a key at the same time
+                LOGGER.warning("an id that was drawn for a new job is known: enqueueing as if it came again")
     return _enqueue(database, connection, command, made, channel, are_new=False)
 
 

@@ -3,6 +3,7 @@
 -- once, and each id.
 -- Returns how many were made and, if not all were, which; and the numbers under which a key was taken and no job was made (its id
 -- came to be known meanwhile): their keys are to be deleted in the same transaction.
+-- `enqueue_unique_new` is for ids drawn for this call alone; it fails if another took one of the keys meanwhile.
 -- Waits for an open insert of the same key or id, keys in order.
 with given as (
     select turn, id, queue, kind, payload, lane, priority, run_at, delay_us, policy::int8[] as policy, headers, rules, key,
@@ -18,14 +19,13 @@ with given as (
 ), fresh as materialized (
     select given.*, gate.now, nextval('{schema}.seq') as no
     from (select * from given order by turn) as given cross join gate
-    where not exists (select from {schema}.jobs where jobs.id = given.id offset 0)
-        and not exists (select from {schema}.keys where keys.key = any ({keys}::text[]))
+    where {if_unknown}not exists (select from {schema}.keys where keys.key = any ({keys}::text[]))
 ), taken as (
     insert into {schema}.keys (key, no, until_at, id)
     select key, no, case when keep_us > 0 then now + keep_us else 0 end, case when keep_us > 0 then id end
     from fresh where key is not null
     order by key collate "C"
-    on conflict (key) do nothing
+    {if_taken}
     returning no
 ), inserted as (
     insert into {schema}.jobs (no, id, queue, kind, payload, lane, priority, run_at, delay_us, policy, headers, rules,

@@ -19,6 +19,7 @@ from leasemill.errors import Invalid
 FOLDER: Final = Path(__file__).parents[1]
 FILES: Final = {file.stem: file for file in FOLDER.rglob("*.sql")}
 IF_KNOWN: Final = "on conflict on constraint job_id do nothing"
+IF_UNKNOWN: Final = "not exists (select from {schema}.jobs where jobs.id = given.id offset 0) and "
 OF_NO_GROUP: Final = dict.fromkeys(
     ("group_id", "group_ids", "refused", "if_not_refused", "joined", "refused_groups"), ""
 )
@@ -66,8 +67,11 @@ CLAUSES: Final = {
     ),
     "enqueue": ("enqueue", {**OF_NO_GROUP, "if_known": IF_KNOWN}),
     "enqueue_new": ("enqueue", {**OF_NO_GROUP, "if_known": ""}),
-    "enqueue_unique": ("enqueue_unique", {"if_known": IF_KNOWN}),
-    "enqueue_unique_new": ("enqueue_unique", {"if_known": ""}),
+    "enqueue_unique": (
+        "enqueue_unique",
+        {"if_known": IF_KNOWN, "if_taken": "on conflict (key) do nothing", "if_unknown": IF_UNKNOWN},
+    ),
+    "enqueue_unique_new": ("enqueue_unique", {"if_known": "", "if_taken": "", "if_unknown": ""}),
     "enqueue_caused": ("enqueue", {**OF_GROUPS, "if_known": IF_KNOWN}),
     "enqueue_members": (
         "enqueue",
