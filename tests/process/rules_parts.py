@@ -178,7 +178,7 @@ class SchedulesPart:
 
     def settle(self) -> None:
         for schedule in list_schedules(self._store):
-            if schedule.pause is None:
+            if schedule.pause is None and schedule.fired:  # each of them was at work
                 pause_schedule(self._store, schedule.spec.name, by="lab", reason="enough")
 
     def has_settled(self) -> bool:

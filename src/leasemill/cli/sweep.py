@@ -34,7 +34,7 @@ PROGRESS_S: Final = 2.0
 STEP_S: Final = 0.1
 """How much time one paced batch covers: short, to keep the rate even."""
 NO_FILTERS: Final[dict[str, Any]] = {
-    **dict.fromkeys(("queue", "kind", "lane", "group", "error", "after", "before")),
+    **dict.fromkeys(("queue", "kind", "lane", "group", "unique", "error", "after", "before")),
     "job_ids": (),
     "states": (),
 }

@@ -8,11 +8,13 @@ from typing import Any, Final
 import psycopg
 from msgspec import Struct
 from psycopg import sql
+from psycopg.errors import LockNotAvailable
 
-from leasemill.errors import Refused
+from leasemill.errors import Refused, Unavailable
 from leasemill.store.postgres.wire.statements import check_schema, statement
 
 FOLDER: Final = Path(__file__).parent / "schema"
+LOCK_TIMEOUT = "10s"
 
 
 class Migration(Struct, frozen=True):
@@ -40,9 +42,19 @@ def applied(connection: psycopg.Connection[Any], schema: str) -> list[int]:
 def migrate(connection: psycopg.Connection[Any], schema: str) -> list[Migration]:
     """Bring a schema up to date; returns what was missing."""
     check_schema(schema)
+    try:
+        return _migrate(connection, schema)
+    except LockNotAvailable as error:
+        raise Unavailable(
+            f"the schema {schema!r} was not changed: a transaction has held a lock on its tables for {LOCK_TIMEOUT}; "
+            "repeat when it has ended"
+        ) from error
+
+
+def _migrate(connection: psycopg.Connection[Any], schema: str) -> list[Migration]:
     with connection.transaction():
         connection.execute("set transaction isolation level read committed")  # to see what another has just made
-        connection.execute("set local lock_timeout = '10s'")
+        connection.execute("select set_config('lock_timeout', %s, true)", [LOCK_TIMEOUT])
         connection.execute("select pg_advisory_xact_lock(hashtextextended(%s, 0))", [f"leasemill migrate {schema}"])
         found = connection.execute("select from pg_namespace where nspname = %s", [schema]).fetchone()
         if found is None:  # IF NOT EXISTS would need the right to make schemas where somebody else has made this one

@@ -1,7 +1,7 @@
 -- A claim under limits, third: what may be granted, as one JSON document. In the order of the claim: the first jobs of ready; the
 -- first gates that are open, the first lines at each and the first jobs in each line; and of every limit that one of these names
 -- the places held, the rate used and the numbers. A queue whose own limit is full, or for which the claim has no slot, is left out.
--- Runs under the locks of the limits; locks nothing.
+-- Runs under the locks of the limits; locks the jobs, and skips one that a user's transaction or an operator is about to change.
 with time as materialized (
     select {schema}.clock({now}::int8) as now
 ), known as materialized (
@@ -33,6 +33,7 @@ with time as materialized (
             ), 0)
         order by ready.available_at, ready.seq
         limit {window}::int8
+        for update skip locked
     ) as first
     limit {window}::int8
 ), gate as materialized (
@@ -64,6 +65,7 @@ with time as materialized (
         where parked.queue = line.queue and parked.line = line.id
         order by parked.rank, parked.available_at, parked.seq
         limit least({jobs}::int8, line.room)
+        for update skip locked
     ) as first
 ), candidate as materialized (
     select claimable.*, (job.rules::json -> 1)::text as limits, null::uuid as line

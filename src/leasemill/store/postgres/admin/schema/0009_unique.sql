@@ -174,7 +174,8 @@ begin
     select queues.mode into use from {schema}.queues where queues.name = enqueue.queue;
     if use is null then
         insert into {schema}.queues (name, mode) values (enqueue.queue, 'claim')
-        on conflict (name) do update set mode = coalesce(queues.mode, excluded.mode)
+        on conflict (name) do update set mode = coalesce(
+            queues.mode, case when queues.is_limited then 'ruled' else excluded.mode end)
         returning queues.mode into use;
     end if;
     if use = 'acquire' then
