@@ -1,4 +1,4 @@
-"""`make chaos-rules`: worker processes are killed hundreds of times while every rule is at work.
+"""`make chaos-rules`: worker processes are killed and stopped hundreds of times while every rule is at work.
 
 `python -m tests.process.rules_chaos --store file --kills 500`. What happened is read from the store's own records:
 no job lost or doubled, every callback once, no place leaked, everything ended.
@@ -50,7 +50,7 @@ def main(store: str, kills: int, groups: int, members: int, parts: tuple[str, ..
         folder = Path(cleaning.enter_context(tempfile.TemporaryDirectory(prefix="leasemill-rules-")))
         url = cleaning.enter_context(store_url(store, folder))
         outcome = RulesLab(url, folder, seed, parts, Size(kills, groups, members), cleaning).run()
-    expired = f"{outcome.expired_leases} leases of killed workers expired"
+    expired = f"{outcome.stops} stopped for longer than their leases, {outcome.expired_leases} leases expired"
     click.echo(f"{outcome.jobs:,} jobs, {expired}, {outcome.took_s:.0f} s")
     for summary in outcome.summaries:
         click.echo(f"  {summary}")

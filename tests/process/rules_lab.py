@@ -1,4 +1,5 @@
-"""Worker processes that are killed at random moments while the rules are at work, and started again."""
+"""Worker processes that are killed at random moments while the rules are at work, and started again; some are stopped
+for longer than their leases before, go on, and report late."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from leasemill.kernel.model import ENDED_STATES, Job, JobState
 from leasemill.store.opening import open_store
 from tests.lab.processes import IMPORT_PATH, WorkerProcess, wait_until
 from tests.process import rules_audit
-from tests.process.rules_app import RULES_VARIABLE, app
+from tests.process.rules_app import LEASE_S, RULES_VARIABLE, app
 from tests.process.rules_audit import Records
 from tests.process.rules_parts import GroupsPart, LimitsPart, Part, SchedulesPart, Size
 
@@ -24,6 +25,8 @@ CONCURRENCY = 4
 AT_START = 0.1
 """Share of the kills that come while a worker starts, whatever it does then; the others while it works."""
 LIFE_S = 0.3
+STOPPED = 0.1
+"""Share of the kills before which the worker is stopped, at work, for longer than its leases, and goes on."""
 END_LIMIT_S = 120.0
 PAGE = 1_000
 
@@ -31,6 +34,7 @@ PAGE = 1_000
 @dataclass
 class Outcome:
     kills: int
+    stops: int
     expired_leases: int
     jobs: int
     took_s: float
@@ -53,6 +57,7 @@ class RulesLab:
         self._cleaning = cleaning
         self._draw = random.Random(seed)
         self._started = 0
+        self._stops = 0
         made: tuple[Part, ...] = (
             GroupsPart(self.store, folder, size),
             LimitsPart(self._draw),
@@ -66,6 +71,8 @@ class RulesLab:
         workers = [self._worker() for _ in range(WORKERS)]
         for kill in range(1, kills + 1):
             place = self._draw.randrange(WORKERS)
+            if self._draw.random() < STOPPED:
+                self._stop(workers[place])
             self._kill(workers[place])
             workers[place] = self._worker()
             self._feed(kill, kills)
@@ -77,6 +84,7 @@ class RulesLab:
         records = self.records()
         return Outcome(
             kills,
+            self._stops,
             records.expired_leases,
             len(records.jobs),
             time.monotonic() - begun,
@@ -123,6 +131,13 @@ class RulesLab:
         time.sleep(self._draw.uniform(0, LIFE_S))
         worker.check_running()
         worker.kill()
+
+    def _stop(self, worker: WorkerProcess) -> None:
+        self._await_started(worker)
+        worker.stop()
+        self._stops += 1
+        time.sleep(1.5 * LEASE_S)
+        worker.resume()
 
     def _await_started(self, worker: WorkerProcess) -> None:
         def has_started() -> bool:

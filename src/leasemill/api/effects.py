@@ -31,6 +31,8 @@ ONCE_TABLE_SQL: Final = f"""create table if not exists {TABLE} (
 )"""
 """The guard's table. It is created if it is missing; create it yourself where handlers may not."""
 
+CREATE_TRIES: Final = 3
+
 _SAVEPOINT: Final = "leasemill_once_guard"
 _NAMES: Final = ("job", "effect", "fence")
 _PLACES: Final[dict[str, Callable[[int, str], str]]] = {
@@ -135,7 +137,7 @@ class Once:
             return self._put_guard_in_new_table()
         return True
 
-    def _put_guard_in_new_table(self) -> bool:
+    def _put_guard_in_new_table(self, tries: int = CREATE_TRIES) -> bool:
         try:
             self._execute(ONCE_TABLE_SQL)
         except self._module.Error:
@@ -145,6 +147,11 @@ class Once:
         except self._module.IntegrityError:
             self._back_to_savepoint()
             return False
+        except (self._module.OperationalError, self._module.ProgrammingError):
+            if tries == 1:
+                raise
+            self._back_to_savepoint()  # the other run's table is there, and this session has not heard of it yet
+            return self._put_guard_in_new_table(tries - 1)
         return True
 
     def _insert(self) -> None:
