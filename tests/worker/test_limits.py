@@ -222,3 +222,23 @@ async def test_a_worker_that_dies_with_all_places_costs_one_lease(app: App, stor
     async with working(app, reaper_interval=0.2):
         await until(lambda: len(ran) == 4, "the jobs of the dead worker and those that waited behind them")
     assert sorted(ran) == [0, 1, 2, 3]
+
+
+@rule("T8")
+async def test_a_worker_that_got_jobs_under_limits_asks_for_no_more_than_it_has_slots(
+    app: App, store: FaultyStore
+) -> None:
+    @app.job(limit=Limit(50))
+    async def limited(number: int) -> None: ...
+
+    @app.job(queue="other")
+    async def plain(number: int) -> None: ...
+
+    limited.enqueue_many(limited.call(number) for number in range(400))
+    await drained(app, concurrency=4)
+    assert store.totals().counts[JobState.SUCCEEDED] == 400
+    assert max(claim.limit for claim in store.commands(c.Claim)) <= 4
+    store.sent.clear()
+    plain.enqueue_many(plain.call(number) for number in range(400))
+    await drained(app, concurrency=4)
+    assert max(claim.limit for claim in store.commands(c.Claim)) > 4

@@ -17,6 +17,7 @@ from leasemill.kernel.model import Policy
 from leasemill.store.backoff import backoff_s
 from leasemill.store.base import Store, Watch
 from leasemill.worker import pacing
+from leasemill.worker.limits import is_limited
 from leasemill.worker.metrics import Metrics
 from leasemill.worker.runner import Runner
 from leasemill.worker.timing import Times
@@ -24,6 +25,8 @@ from leasemill.worker.timing import Times
 log = logging.getLogger("leasemill.worker")
 
 CLAIM_MOST: Final = 1_000
+REPORTS_S: Final = 0.02
+"""How long jobs under limits may take, run and reported, that the next claim waits for them alone."""
 POLL_S: Final = 1.0
 """How long to wait for a notification before claiming anyway."""
 
@@ -55,7 +58,10 @@ class Fetcher:
         self._must_claim = False
         self._waits_for_room: asyncio.Future[None] | None = None
         self._waits_for_jobs: asyncio.Future[bool] | None = None
+        self._waits_for_reports: asyncio.Future[None] | None = None
         self._sleeps: asyncio.Future[None] | None = None
+        self._are_limited = False
+        """T8: the latest jobs were under limits. More than there are slots for would be looked for in vain."""
 
     def stop(self) -> None:
         """Claim no more; `run` returns when a claim under way has been answered."""
@@ -64,6 +70,13 @@ class Fetcher:
         self.wake()
         if self._sleeps is not None:
             self._sleeps.cancel()
+
+    def reported(self) -> None:
+        """Reports are on record: there is room, and under a limit there are places."""
+        waiter = self._waits_for_reports
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+        self.room_changed()
 
     def room_changed(self) -> None:
         waiter = self._waits_for_room
@@ -83,6 +96,8 @@ class Fetcher:
         try:
             while not self._is_stopping:
                 size = min(runner.room(), CLAIM_MOST)
+                if self._are_limited:
+                    size = min(size, runner.free_slots())
                 if size == 0:
                     self._waits_for_room = asyncio.get_running_loop().create_future()
                     await self._waits_for_room
@@ -93,7 +108,8 @@ class Fetcher:
                 runner.accept(leases, sent_at)
                 if leases:
                     empty_claims = 0
-                    if len(leases) == size:
+                    self._are_limited = any(is_limited(lease) for lease in leases)
+                    if len(leases) == size or (self._is_under_limits(runner) and await self._reports_soon()):
                         continue
                 else:
                     empty_claims += 1
@@ -104,6 +120,16 @@ class Fetcher:
                     empty_claims = 0
         finally:
             watch.close()
+
+    def _is_under_limits(self, runner: Runner) -> bool:
+        return self._are_limited or not runner.claims_ahead
+
+    async def _reports_soon(self) -> bool:
+        """Whether jobs in hand, which hold places, are reported at once: then waiting for others costs more."""
+        self._waits_for_reports = asyncio.get_running_loop().create_future()
+        await asyncio.wait([self._waits_for_reports], timeout=REPORTS_S)
+        is_reported, self._waits_for_reports = self._waits_for_reports.done(), None
+        return is_reported
 
     async def _something_is_due(self) -> bool:
         """A claim may miss a job that another caller has locked, or is just admitting to its lane."""

@@ -9,6 +9,11 @@ from leasemill.kernel.bounds import BATCH_ITEMS
 from leasemill.kernel.model import QUEUE_LIMIT, LimitTerms
 
 
+def is_limited(lease: c.Lease) -> bool:
+    rules = lease.job.rules
+    return rules is not None and bool(rules.limits)
+
+
 def declaration(terms: Mapping[str, LimitTerms], worker_id: str) -> c.DeclareLimits:
     """T6: last start wins; what another version declares and this one does not stays as it is."""
     return c.DeclareLimits([c.DeclaredLimit(name, one) for name, one in terms.items()], worker_id)

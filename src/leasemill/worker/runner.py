@@ -21,6 +21,7 @@ from leasemill.store.base import Store
 from leasemill.worker import pacing
 from leasemill.worker.handler import Report, call_async
 from leasemill.worker.heartbeat import Heartbeat
+from leasemill.worker.limits import is_limited
 from leasemill.worker.metrics import Metrics
 from leasemill.worker.reporter import Reporter
 from leasemill.worker.run import Phase, Run
@@ -98,6 +99,10 @@ class Runner:
         ahead = pacing.prefetch(self._pace, self._round_trip_s, self._most_ahead)
         return pacing.claim_size(slots.size, ahead, len(slots.active), len(slots.queued), self._unreported)
 
+    @property
+    def claims_ahead(self) -> bool:
+        return self._most_ahead > 0
+
     def free_slots(self) -> int:
         slots = self._slots
         return pacing.free_slots(slots.size, len(slots.active), len(slots.queued))
@@ -119,7 +124,7 @@ class Runner:
         """Take over what a claim, first sent at `sent_at`, was granted."""
         self._measure(sent_at)
         queued = self._slots.queued
-        for lease in sorted(leases, key=_is_not_limited):  # T8: they were claimed for slots that are free
+        for lease in sorted(leases, key=is_limited, reverse=True):  # T8: they were claimed for slots that are free
             run = Run(lease, self._jobs.get(lease.job.kind), sent_at)
             if run.job is None:
                 self._unmatched.take(run, f"no handler for kind {lease.job.kind!r}")
@@ -260,8 +265,3 @@ class Runner:
         else:
             self._slots.changed()
         self._on_room()
-
-
-def _is_not_limited(lease: c.Lease) -> bool:
-    rules = lease.job.rules
-    return rules is None or not rules.limits

@@ -295,7 +295,7 @@ class Worker:
     def _reports_answered(self) -> None:
         if self._reporter.failure is not None:
             self._fail(self._reporter.failure)
-        self._fetcher.room_changed()
+        self._fetcher.reported()
         if self._drains and self._runner.has_nothing_left:
             self._fetcher.wake()
 

@@ -241,7 +241,7 @@ class LimitWalk:
                 is_stopped = True
                 break
         has_more = not is_stopped and len(self.picks) < len(self._tokens) and (frontier < LAST or not reached_end)
-        return self._chosen(has_more, is_stopped)
+        return self._chosen(has_more and not self._are_queues_full(), is_stopped)
 
     def _frontier(self) -> Place:
         """Up to here everything is loaded."""
@@ -292,6 +292,11 @@ class LimitWalk:
             if line is not None:
                 self._done[line] += 1
         return True
+
+    def _are_queues_full(self) -> bool:
+        """Each of them, by a limit of its own."""
+        own = [self._own_limit(turn) for turn in range(1, len(self._queues) + 1)]
+        return all(limit and self._room.is_full(limit[0]) for limit in own)
 
     def _own_limit(self, turn: int) -> tuple[LimitKey, ...]:
         """Of the queue."""
