@@ -132,7 +132,8 @@ def _claimed_from(
 
 
 def _held(row: Row, limits: tuple[str, ...] = ()) -> Held:
-    job_id, queue, lane, rules, no = row[0], row[1], row[4], rules_of(row[10]), row[23]
+    job_id, queue, lane, no = row[0], row[1], row[4], row[23]
+    rules = None if row[10] is None else rules_of(row[10])
     if rules is None or (rules.group is None and not rules.chain):
         return Held(job_id, no, queue, lane, limits=limits)
     if rules.chain or lane is not None:
@@ -184,8 +185,8 @@ def lease_of(row: Row) -> c.Lease:
             row[7] or 0,
             policy_of(row[8]),
             None,
-            headers_of(row[9]),
-            rules_of(row[10]),
+            None if row[9] is None else headers_of(row[9]),
+            None if row[10] is None else rules_of(row[10]),
         ),
         row[11],
         row[12],

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -18,6 +18,8 @@ from leasemill.store.postgres.exact.values import headers_text, policy_text, rul
 from leasemill.store.postgres.steps import Steps
 from leasemill.store.postgres.wire.arrays import encoded, int8s, texts
 from leasemill.store.postgres.wire.connections import Moved
+
+ValueT = TypeVar("ValueT")
 
 _job_rows = msgspec.json.Decoder(list[JobRow]).decode
 
@@ -100,12 +102,17 @@ def columns(jobs: list[JobSpec], channel: str | None) -> dict[str, Any]:
         "queues": texts([job.queue for job in jobs]),
         "kinds": texts([job.kind for job in jobs]),
         "payloads": encoded([job.payload for job in jobs]),
-        "lanes": texts([job.lane for job in jobs]),
+        "lanes": _if_any([job.lane for job in jobs], texts),
         "priorities": int8s([job.priority for job in jobs]),
-        "run_ats": int8s([job.run_at for job in jobs]),
-        "delays": int8s([job.delay_us or None for job in jobs]),
-        "policies": texts([policy_text(job.policy) for job in jobs]),
-        "headers": texts([headers_text(job.headers) for job in jobs]),
-        "rules": texts([rules_text(job.rules) for job in jobs]),
+        "run_ats": _if_any([job.run_at for job in jobs], int8s),
+        "delays": _if_any([job.delay_us or None for job in jobs], int8s),
+        "policies": _if_any([job.policy for job in jobs], lambda some: texts(map(policy_text, some))),
+        "headers": _if_any([job.headers for job in jobs], lambda some: texts(map(headers_text, some))),
+        "rules": _if_any([job.rules for job in jobs], lambda some: texts(map(rules_text, some))),
         "channel": channel,
     }
+
+
+def _if_any(values: list[ValueT | None], array: Callable[[list[ValueT | None]], Any]) -> Any:
+    """Most columns are NULL in most batches: `unnest` fills up a column that is not sent."""
+    return array(values) if any(value is not None for value in values) else None
