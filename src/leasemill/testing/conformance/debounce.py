@@ -23,6 +23,7 @@ from leasemill.testing.conformance.steps import (
     failed_for_good,
     job_of,
     redrive,
+    released,
     spec,
     state_of,
 )
@@ -184,6 +185,17 @@ class Debouncing:
         redrive(harness, "second", include_cancelled=True)
         enqueued(harness, debounced("third", 3))
         assert [job.spec.payload for job in every_job(harness)] == [b'{"version": %d}' % n for n in (1, 2, 3)]
+
+    @rule("U9", "U10")
+    def test_a_trailing_job_that_was_given_back_is_not_replaced_though_its_key_is_kept(self, harness: Harness) -> None:
+        enqueued(harness, trailing("first"))
+        acked(harness, claim_one(harness))
+        enqueued(harness, trailing("second", 2))
+        harness.clock.advance(us=PER_US)
+        released(harness, claim_one(harness))
+        enqueued(harness, trailing("third", 3))
+        assert job_of(harness, "second").spec.payload == b'{"version": 2}'
+        assert claim_ids(harness) == ["second"]
 
     @rule("U9")
     def test_a_replaced_job_can_be_cancelled_and_redriven(self, harness: Harness) -> None:
