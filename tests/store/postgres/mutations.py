@@ -164,14 +164,14 @@ MUTATIONS: Final = (
     Mutation(
         "the kind's policy goes before the queue's",
         "I5",
-        "claim",
+        "statements.py",
         "coalesce(j.policy[1], p.policy[1], k.policy[1],",
         "coalesce(j.policy[1], k.policy[1], p.policy[1],",
     ),
     Mutation(
         "the job's lease is not asked for",
         "I5 L1",
-        "claim",
+        "statements.py",
         "coalesce(j.policy[2], p.policy[2],",
         "coalesce(p.policy[2],",
     ),

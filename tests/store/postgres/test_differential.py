@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import random
+from contextlib import closing
 from typing import Any
 
 import msgspec
@@ -93,8 +94,11 @@ class Pair:
         self._url, self._schema, self._admin = url, schema, admin
         self.store = PostgresStore(url, clock=self.clock)
 
-    def reopen(self) -> None:
+    def close(self) -> None:
         self.store.close()
+
+    def reopen(self) -> None:
+        self.close()
         self.store = PostgresStore(self._url, clock=self.clock)
 
     def ask(self, command: c.Command[Any], again: str, *, by_block: bool = False) -> None:
@@ -181,6 +185,21 @@ def wear(pair: Pair, again: str) -> None:
         pair.ask(c.Nack([report]), again)
 
 
+def walk(pair: Pair, commands: Walk, source: random.Random, again: str, *, check_every: int = 50) -> None:
+    for step in range(STEPS):
+        command = commands.next(pair.model.state)
+        where = f"step {step}, {command}; again: {again}"
+        pair.ask(command, where, by_block=source.random() < 0.5)
+        if step % ROWS_EVERY == 0:
+            pair.compare_rows(where)
+        if step % check_every == 0:
+            pair.check(where)
+        if source.random() < 0.03:
+            pair.reopen()
+        pair.clock.advance(us=source.choice((0, 1, 1_000, 400_000, 3_000_000)))
+    pair.check(f"the end; again: {again}")
+
+
 @rule("E6", "C2", "F1", "L6", "X2", "X3", "N3", "O6", "U1", "U2", "U3", "U4", "U5", "U8", "U10")
 @pytest.mark.parametrize("uniqueness", [0.0, 0.5])
 @pytest.mark.parametrize("seed", SEEDS)
@@ -188,20 +207,7 @@ def test_postgres_answers_as_the_kernel_alone_does(
     seed: int, uniqueness: float, postgres_url: str, schema: str, admin: psycopg.Connection[Any]
 ) -> None:
     source, pair = random.Random(seed), Pair(postgres_url, schema, admin)
-    commands = Walk(source, uniqueness=uniqueness)
-    try:
-        wear(pair, "the job that is worn")
-        for step in range(STEPS):
-            command = commands.next(pair.model.state)
-            again = f"step {step}, {command}; again: SEED={seed} make test PYTEST_ARGS='-k postgres_answers'"
-            pair.ask(command, again, by_block=source.random() < 0.5)
-            if step % ROWS_EVERY == 0:
-                pair.compare_rows(again)
-            if step % 50 == 0:
-                pair.check(again)
-            if source.random() < 0.03:
-                pair.reopen()
-            pair.clock.advance(us=source.choice((0, 1, 1_000, 400_000, 3_000_000)))
-        pair.check("the end")
-    finally:
-        pair.store.close()
+    again = f"SEED={seed} make test PYTEST_ARGS='-k postgres_answers'"
+    with closing(pair):
+        wear(pair, again)
+        walk(pair, Walk(source, uniqueness=uniqueness), source, again)

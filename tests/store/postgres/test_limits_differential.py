@@ -7,6 +7,7 @@ long nothing is due, PostgreSQL knows as far as claims have looked: of the latte
 from __future__ import annotations
 
 import random
+from contextlib import closing
 from typing import Any
 
 import psycopg
@@ -18,7 +19,7 @@ from leasemill.kernel.model import LIVE, SECOND, JobSpec, LimitTerms, LimitUse, 
 from leasemill.kernel.state import State
 from leasemill.testing.rules import rule
 from tests.crash.walk import QUEUES, Walk
-from tests.store.postgres.test_differential import ROWS_EVERY, SEEDS, STEPS, Pair
+from tests.store.postgres.test_differential import SEEDS, Pair, walk
 
 NAMES = ("stripe", "customer", "api", "queue:q", "queue:r")
 USES = (
@@ -144,19 +145,5 @@ def test_postgres_grants_under_limits_as_the_kernel_does(
     seed: int, postgres_url: str, schema: str, admin: psycopg.Connection[Any]
 ) -> None:
     source, pair = random.Random(seed), LimitPair(postgres_url, schema, admin)
-    commands = LimitWalk(source)
-    try:
-        for step in range(STEPS):
-            command = commands.next(pair.model.state)
-            again = f"step {step}, {command}; again: SEED={seed}"
-            pair.ask(command, again, by_block=source.random() < 0.5)
-            if step % ROWS_EVERY == 0:
-                pair.compare_rows(again)
-            if step % 25 == 0:
-                pair.check(again)
-            if source.random() < 0.03:
-                pair.reopen()
-            pair.clock.advance(us=source.choice((0, 1, 1_000, 400_000, 3_000_000)))
-        pair.check("the end")
-    finally:
-        pair.store.close()
+    with closing(pair):
+        walk(pair, LimitWalk(source), source, f"SEED={seed}", check_every=25)

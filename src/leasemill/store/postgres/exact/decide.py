@@ -8,8 +8,7 @@ here: a decision of its own, or a write to a row that was not locked or checked 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
@@ -124,7 +123,7 @@ class Known(Moved):
 
 def decide(database: Database, connection: Connection, command: c.Command[AnswerT], concern: Concern) -> AnswerT:
     try:
-        with _transaction(connection):
+        with batch.transaction(connection):
             locked, loaded, keys = _lock_and_load(database, connection, concern)
             return _decide(database, connection, command, locked, loaded, keys)
     except Known as known:
@@ -134,7 +133,7 @@ def decide(database: Database, connection: Connection, command: c.Command[Answer
 def decide_group(database: Database, connection: Connection, command: c.Command[AnswerT], concern: Concern) -> AnswerT:
     """Alone with a group: nobody is adding members to it. It may concern jobs and keys that are there."""
     try:
-        with _transaction(connection):
+        with batch.transaction(connection):
             keys = Keys(database, connection, concern.keys)
             given = concern.with_holders(keys).parameters()
             statements = [
@@ -157,7 +156,7 @@ def decide_found(
     concern = Concern()
     while True:
         try:
-            with _transaction(connection):
+            with batch.transaction(connection):
                 return _decide_found(database, connection, command, database.sent(find, given), concern)
         except Known as known:
             concern = concern.knowing(known)
@@ -198,17 +197,6 @@ def _lock_and_load(database: Database, connection: Connection, concern: Concern)
             database.all(connection, "lock", given)  # waits for their lanes, which the admission would pass over
             admission.admit(database, connection)
     raise Moved("jobs wait for their admission")
-
-
-@contextmanager
-def _transaction(connection: Connection) -> Iterator[None]:
-    """BEGIN and COMMIT are sent with statements; whatever fails is rolled back."""
-    try:
-        yield
-    except BaseException:
-        if not connection.closed:
-            connection.rollback()
-        raise
 
 
 def _decide(
@@ -271,7 +259,7 @@ def _part(loaded: Loaded) -> Part:
 
 def _unfolded(state: State, loaded: Loaded) -> list[str]:
     """Groups whose members were added by many transactions, and those that are sealed: counted in one place from now
-    on. What a sealed group's row counts tells the fast path whether the group may be over."""
+    on. By what a sealed group's row counts, the fast path knows whether the group may be over."""
     return [
         group.id
         for group in loaded.groups or ()

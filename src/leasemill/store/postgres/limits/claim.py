@@ -7,7 +7,6 @@ chosen so far is written and the next part is loaded.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -80,7 +79,7 @@ class Limited:
         """`grants`: False to find out whether anything can be granted."""
         left = self._command.limit
         window = _window(left, left + MORE, self._slots)
-        with _transaction(self._connection):
+        with batch.transaction(self._connection):
             _, ((names, _),), _, ((document,),) = batch.run(
                 self._connection,
                 batch.BEGIN,
@@ -251,14 +250,3 @@ def _window(left: int, ready: int, slots: int) -> Window:
 
 def _json(rows: list[dict[str, Any]]) -> str:
     return _encode(rows).decode()
-
-
-@contextmanager
-def _transaction(connection: Connection) -> Iterator[None]:
-    """BEGIN and COMMIT are sent with statements; whatever fails is rolled back."""
-    try:
-        yield
-    except BaseException:
-        if not connection.closed:
-            connection.rollback()
-        raise

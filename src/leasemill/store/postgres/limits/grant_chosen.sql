@@ -36,24 +36,16 @@ with time as materialized (
 ), settled as materialized (
     select j.*, p.number, p.rank, p.seq, p.available_at, coalesce(p.attempt, 0) + 1 as attempt, p.retries, p.expirations,
         nextval('{schema}.fence') as fence, p.token, p.now, p.now + lease_us as expires_at,
-        case when coalesce(j.policy, q.policy, k.policy) is null then d else array[
-            coalesce(j.policy[1], q.policy[1], k.policy[1], d[1]),
-            lease_us,
-            coalesce(j.policy[3], q.policy[3], k.policy[3], {timeout_leases}::int8 * lease_us),
-            coalesce(j.policy[4], q.policy[4], k.policy[4], d[4]),
-            coalesce(j.policy[5], q.policy[5], k.policy[5], d[5]),
-            coalesce(j.policy[6], q.policy[6], k.policy[6], d[6]),
-            coalesce(j.policy[7], q.policy[7], k.policy[7], d[7])
-        ] end as terms
+        {settled_terms}
     from (
-        select given.*, found.no, found.attempt, found.retries, found.expirations, {defaults}::int8[] as d
+        select given.*, found.no, found.attempt, found.retries, found.expirations, queue.policy, {defaults}::int8[] as d
         from (select * from standing union all select * from parked) as found join given on given.number = found.number
+        cross join lateral (select queues.policy from {schema}.queues where queues.name = given.queue offset 0) as queue
         order by given.number
     ) as p
     cross join lateral (select * from {schema}.jobs where no = p.no offset 0) as j
-    cross join lateral (select queues.policy from {schema}.queues where queues.name = p.queue offset 0) as q
     left join lateral (select policy from kinds where kind = j.kind offset 0) as k on true
-    cross join lateral (select coalesce(j.policy[2], q.policy[2], k.policy[2], d[2]) as lease_us) as term
+    {settled_lease}
 ), granted as (
     insert into {schema}.leases (no, queue, lane, rank, seq, available_at, attempt, retries, expirations, fence, token,
         worker, request_id, leased_at, expires_at, terms)

@@ -159,7 +159,7 @@ class PostgresBlock(Block):
             self._connections.do_not_prepare()
             raise
         except GroupRefused:
-            yield from self._roll_back()  # B5: as X6, and the caller is told why
+            yield from self._roll_back()  # B5: as X6, and the error says why
             raise
         except psycopg.Error as error:
             if not (is_lost(error, connection) or is_not_held(error)):

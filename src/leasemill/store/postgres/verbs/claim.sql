@@ -57,19 +57,11 @@ with gate as materialized (
 ), settled as materialized (
     select j.*, rank, seq, available_at, coalesce(attempt, 0) + 1 as attempt, retries, expirations,
         nextval('{schema}.fence') as fence, ({tokens}::text[])[number] as token, now, now + lease_us as expires_at,
-        case when coalesce(j.policy, p.policy, k.policy) is null then d else array[
-            coalesce(j.policy[1], p.policy[1], k.policy[1], d[1]),
-            lease_us,
-            coalesce(j.policy[3], p.policy[3], k.policy[3], {timeout_leases}::int8 * lease_us),
-            coalesce(j.policy[4], p.policy[4], k.policy[4], d[4]),
-            coalesce(j.policy[5], p.policy[5], k.policy[5], d[5]),
-            coalesce(j.policy[6], p.policy[6], k.policy[6], d[6]),
-            coalesce(j.policy[7], p.policy[7], k.policy[7], d[7])
-        ] end as terms
+        {settled_terms}
     from (select *, {defaults}::int8[] as d from picked order by number) as p
     cross join lateral (select * from {schema}.jobs where no = p.no offset 0) as j
     left join lateral (select policy from kinds where kind = j.kind offset 0) as k on true
-    cross join lateral (select coalesce(j.policy[2], p.policy[2], k.policy[2], d[2]) as lease_us) as term
+    {settled_lease}
 ), granted as (
     insert into {schema}.leases (no, queue, lane, rank, seq, available_at, attempt, retries, expirations, fence, token,
         worker, request_id, leased_at, expires_at, terms)

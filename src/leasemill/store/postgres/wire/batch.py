@@ -7,7 +7,8 @@ statements after it, COMMIT above all, and is raised when all have been answered
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import count
 from struct import Struct
 from typing import Any, Final
@@ -33,6 +34,17 @@ INT8: Final = Struct(">q")
 _prepared: WeakKeyDictionary[Connection, dict[bytes, bytes]] = WeakKeyDictionary()
 """The names of the statements that a connection has prepared."""
 _numbers = count()
+
+
+@contextmanager
+def transaction(connection: Connection) -> Iterator[None]:
+    """BEGIN and COMMIT are sent with statements; whatever fails is rolled back."""
+    try:
+        yield
+    except BaseException:
+        if not connection.closed:
+            connection.rollback()
+        raise
 
 
 def run(connection: Connection, *statements: Sent) -> list[list[Row]]:

@@ -59,7 +59,24 @@ MEMBERS: Final = """, sums as materialized (
         when sealed_at is null or total > succeeded + failed + dead + cancelled then 0
         else {schema}.fail('LM002', 'group ' || id || ' may be over') end as checked
 )"""
+SETTLED: Final = {
+    "settled_terms": """case when coalesce(j.policy, p.policy, k.policy) is null then d else array[
+            coalesce(j.policy[1], p.policy[1], k.policy[1], d[1]),
+            lease_us,
+            coalesce(j.policy[3], p.policy[3], k.policy[3], {timeout_leases}::int8 * lease_us),
+            coalesce(j.policy[4], p.policy[4], k.policy[4], d[4]),
+            coalesce(j.policy[5], p.policy[5], k.policy[5], d[5]),
+            coalesce(j.policy[6], p.policy[6], k.policy[6], d[6]),
+            coalesce(j.policy[7], p.policy[7], k.policy[7], d[7])
+        ] end as terms""",
+    "settled_lease": """cross join lateral (
+        select coalesce(j.policy[2], p.policy[2], k.policy[2], d[2]) as lease_us
+    ) as term""",
+}
+"""I5: the terms of a grant, from the policies of the job (j), its queue (p) and its kind (k), and the defaults (d)."""
 CLAUSES: Final = {
+    "claim": ("claim", SETTLED),
+    "grant_chosen": ("grant_chosen", SETTLED),
     "ack": ("ack", {"members": "", "members_counted": ""}),
     "ack_members": (
         "ack",
