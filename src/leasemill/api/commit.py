@@ -11,7 +11,7 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeAlias, TypeVar, assert_never
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeAlias, TypeVar, assert_never
 
 from leasemill.api.call import Call
 from leasemill.api.handle import JobHandle
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 AnswerT = TypeVar("AnswerT")
+SyncT = TypeVar("SyncT", bound="Gathered")
+AsyncT = TypeVar("AsyncT", bound="Gathered")
 
 
 class Handling(Protocol):
@@ -137,23 +139,32 @@ class AsyncTransaction(Gathered):
         return super()._command()
 
 
-class Boundary:
+class Boundary(Generic[SyncT, AsyncT]):
     """What `ctx.commit()` returns: enter it with `with` in a thread, with `async with` on the event loop."""
 
-    __slots__ = ("_block", "_command", "_job", "_lease", "_run", "_store", "_work")
+    __slots__ = ("_block", "_command", "_job", "_lease", "_run", "_store", "_work", "_work_types")
 
-    def __init__(self, run: Handling, lease: c.Lease, job: JobType[..., Any], store: Store) -> None:
+    def __init__(
+        self,
+        run: Handling,
+        lease: c.Lease,
+        job: JobType[..., Any],
+        store: Store,
+        block: Block,
+        work_types: tuple[type[SyncT], type[AsyncT]],
+    ) -> None:
         self._run = run
         self._lease = lease
         self._job = job
         self._store = store
-        self._block = store.block(lease, run.seconds_left)
-        self._work: Transaction | AsyncTransaction | None = None
+        self._block = block
+        self._work_types = work_types
+        self._work: SyncT | AsyncT | None = None
         self._command: c.Commit | None = None
 
     # In sync handlers
 
-    def __enter__(self) -> Transaction:
+    def __enter__(self) -> SyncT:
         if _is_on_event_loop():
             raise Invalid("this handler runs on the event loop: write `async with ctx.commit() as tx`")
         self._check_first()
@@ -162,7 +173,9 @@ class Boundary:
         except BaseException:
             self._block.roll_back()
             raise
-        self._work = self._run.open_commit = work = Transaction(self._store, self._lease, self._job, self._block)
+        self._work = self._run.open_commit = work = self._work_types[0](
+            self._store, self._lease, self._job, self._block
+        )
         return work
 
     def __exit__(
@@ -193,14 +206,16 @@ class Boundary:
 
     # In async handlers
 
-    async def __aenter__(self) -> AsyncTransaction:
+    async def __aenter__(self) -> AsyncT:
         self._check_first()
         try:
             self._refuse(await self._apersist(self._block.abegin))
         except BaseException:
             await self._block.aroll_back()
             raise
-        self._work = self._run.open_commit = work = AsyncTransaction(self._store, self._lease, self._job, self._block)
+        self._work = self._run.open_commit = work = self._work_types[1](
+            self._store, self._lease, self._job, self._block
+        )
         return work
 
     async def __aexit__(

@@ -10,10 +10,10 @@ import time
 from collections.abc import Mapping, MutableMapping
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, overload
 
 from leasemill.api import effects
-from leasemill.api.commit import Boundary, Gathered
+from leasemill.api.commit import AsyncTransaction, Boundary, Gathered, Transaction
 from leasemill.api.group import OwnGroup
 from leasemill.api.job import JobType
 from leasemill.api.loss import LossSignal
@@ -177,16 +177,27 @@ class Context:
         """Report the progress of this run. Shown with the worker, safe to lose, cheap to call often."""
         self.latest_progress = Progress(float(done), None if total is None else float(total), str(note)[:NOTE_LENGTH])
 
-    def commit(self) -> Boundary:
+    @overload
+    def commit(self) -> Boundary[Transaction, AsyncTransaction]: ...
+    @overload
+    def commit(self, session: object) -> Boundary[Gathered, Gathered]: ...
+    def commit(self, session: object | None = None) -> Boundary[Any, Any]:
         """The commit boundary: `with ctx.commit() as tx` in a thread, `async with ctx.commit() as tx` on the loop.
 
         Leaving the block records, in one record and once per job, that the job took effect, with its follow-up jobs and
         its result; on PostgreSQL with what `tx.execute` wrote. Raises LeaseLost if the job is no longer this
         handler's: then nothing happened; stop.
+
+        `session`: a connection or session of your own, to the store's database. What you write with it is part of the
+        commit: leaving the block flushes and commits it, an error rolls it back.
         """
         if self.commit_sent is not None:
             raise Invalid(f"job {self.job_id!r} has committed in this run already; one commit holds everything")
-        return Boundary(self, self._lease, self._job, self._store)
+        if session is None:
+            block = self._store.block(self._lease, self.seconds_left)
+            return Boundary(self, self._lease, self._job, self._store, block, (Transaction, AsyncTransaction))
+        block = self._store.joined_block(self._lease, session)
+        return Boundary(self, self._lease, self._job, self._store, block, (Gathered, Gathered))
 
     def once(self, connection: effects.DriverConnection, effect: str | None = None) -> effects.Once:
         """`with ctx.once(connection) as first`: apply an effect in another database than the store's once per job.

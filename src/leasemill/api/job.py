@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeAlias, TypeVar
+from typing import Any, Final, Generic, ParamSpec, TypeAlias, TypeVar
 
 import msgspec
 
@@ -20,9 +20,6 @@ from leasemill.errors import Invalid
 from leasemill.kernel.bounds import check_headers
 from leasemill.kernel.model import JobSpec, Policy, Rules
 from leasemill.store.base import Store
-
-if TYPE_CHECKING:
-    import psycopg
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -182,11 +179,12 @@ class JobType(Generic[P, R]):
             changes["unique"] = check_own_key(unique)
         return replace(self, chosen=msgspec.structs.replace(self.chosen, **changes))
 
-    def using(self, connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> JobType[P, R]:
-        """The same job, enqueued in the transaction of your own connection: it exists when you commit.
+    def using(self, connection: object) -> JobType[P, R]:
+        """The same job, enqueued in the transaction of your own connection or session: it exists when you commit.
 
-        On PostgreSQL, with a connection to the store's database. Nothing is begun, committed, rolled back or repeated
-        on it; its errors are psycopg's.
+        On PostgreSQL, with a connection to the store's database: of psycopg, psycopg2, asyncpg or SQLAlchemy, or the
+        alias of one of Django's. Nothing is begun, committed, rolled back or repeated on it; its errors are its
+        driver's.
         """
         return replace(self, app=_Using(self.app, connection))
 

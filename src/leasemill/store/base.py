@@ -98,6 +98,13 @@ class Store(ABC):
         """What surrounds a commit of this lease; its handler may run for `seconds_left`."""
         return Block(self)
 
+    def joined_block(self, lease: c.Lease, session: object) -> Block:
+        """What surrounds a commit of this lease in the transaction of a caller's session; on PostgreSQL alone."""
+        raise Invalid(
+            "ctx.commit(session) needs a store on PostgreSQL, in the session's own database; for a database beside "
+            "this store write `with ctx.once(connection)`"
+        )
+
     # Verbs
 
     def enqueue(self, jobs: Sequence[JobSpec]) -> list[c.EnqueueOutcome]:

@@ -279,8 +279,8 @@ async def test_each_kind_of_connection_has_its_call(note: JobType[[int], int], m
     async with await psycopg.AsyncConnection.connect(conninfo) as theirs:
         with pytest.raises(Invalid, match=r"await job\.using\(connection\)\.aenqueue"):
             note.using(theirs).enqueue(1)
-    with pytest.raises(Invalid, match=r"takes a psycopg\.Connection"):
-        note.using(object()).enqueue(1)  # type: ignore[arg-type]
+    with pytest.raises(Invalid, match=r"take a connection of psycopg"):
+        note.using(object()).enqueue(1)
 
 
 @pytest.mark.parametrize("scheme", ["memory", "file"])

@@ -15,7 +15,7 @@ from leasemill.store.postgres.positions import ExpiryPosition, Positions
 from leasemill.store.postgres.wire.arrays import int8
 from leasemill.store.postgres.wire.connections import Connection, Row
 from leasemill.store.postgres.wire.cursors import PlainCursor
-from leasemill.store.postgres.wire.statements import Statements
+from leasemill.store.postgres.wire.statements import Statement, Statements
 from leasemill.store.sources import Clock
 
 RUN_CANCELLED: Final = "!cancelled"
@@ -159,8 +159,12 @@ class Database:
 
     def sent(self, name: str, given: Mapping[str, Any]) -> tuple[bytes, list[Any]]:
         """A statement and its parameters."""
-        statement = self.statements[name]
-        return statement.text, statement.values({"now": int8(self.now()), **given})
+        statement, complete = self.statement(name, given)
+        return statement.text, statement.values(complete)
+
+    def statement(self, name: str, given: Mapping[str, Any]) -> tuple[Statement, dict[str, Any]]:
+        """A statement, and its parameters by name."""
+        return self.statements[name], {"now": int8(self.now()), **given}
 
 
 def _no_insert(jobs: Sequence[JobSpec]) -> Generator[Any, Any, Sequence[Any]]:

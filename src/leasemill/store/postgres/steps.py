@@ -20,16 +20,7 @@ Step: TypeAlias = bytes | tuple[str, Mapping[str, Any]] | Callable[[], Any]
 Steps: TypeAlias = Generator[Step, Any, ResultT]
 
 
-def follow(database: Database, connection: psycopg.Connection[Any], steps: Steps[ResultT]) -> ResultT:
-    def carry_out(step: Step) -> Any:
-        match step:
-            case bytes():
-                return send(connection, step)
-            case (str(name), given):
-                return database.all(connection, name, given)
-            case _:
-                return step()
-
+def drive(steps: Generator[Any, Any, ResultT], carry_out: Callable[[Any], Any]) -> ResultT:
     try:
         step = next(steps)
         while True:
@@ -42,6 +33,35 @@ def follow(database: Database, connection: psycopg.Connection[Any], steps: Steps
     except StopIteration as end:
         returned: ResultT = end.value
         return returned
+
+
+async def adrive(steps: Generator[Any, Any, ResultT], carry_out: Callable[[Any], Awaitable[Any]]) -> ResultT:
+    """`drive` in async code."""
+    try:
+        step = next(steps)
+        while True:
+            try:
+                result = await carry_out(step)
+            except BaseException as error:  # noqa: BLE001  (it is for the steps to handle)
+                step = steps.throw(error)
+            else:
+                step = steps.send(result)
+    except StopIteration as end:
+        returned: ResultT = end.value
+        return returned
+
+
+def follow(database: Database, connection: psycopg.Connection[Any], steps: Steps[ResultT]) -> ResultT:
+    def carry_out(step: Step) -> Any:
+        match step:
+            case bytes():
+                return send(connection, step)
+            case (str(name), given):
+                return database.all(connection, name, given)
+            case _:
+                return step()
+
+    return drive(steps, carry_out)
 
 
 async def afollow(
@@ -61,15 +81,4 @@ async def afollow(
             case _:
                 return await off_loop(step)
 
-    try:
-        step = next(steps)
-        while True:
-            try:
-                result = await carry_out(step)
-            except BaseException as error:  # noqa: BLE001  (it is for the steps to handle)
-                step = steps.throw(error)
-            else:
-                step = steps.send(result)
-    except StopIteration as end:
-        returned: ResultT = end.value
-        return returned
+    return await adrive(steps, carry_out)

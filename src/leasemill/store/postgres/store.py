@@ -28,6 +28,7 @@ from leasemill.store.postgres.limits import views
 from leasemill.store.postgres.maintenance import PostgresMaintenance
 from leasemill.store.postgres.presence import PostgresPresence
 from leasemill.store.postgres.transactions.block import PostgresBlock
+from leasemill.store.postgres.transactions.joined import JoinedBlock
 from leasemill.store.postgres.transactions.messages import Messages
 from leasemill.store.postgres.transactions.using import BoundStore
 from leasemill.store.postgres.verbs import (
@@ -147,6 +148,9 @@ class PostgresStore(Store):
     def block(self, lease: c.Lease, seconds_left: float) -> PostgresBlock:
         return PostgresBlock(self, self._database, self._commits, self._messages, lease, seconds_left)
 
+    def joined_block(self, lease: c.Lease, session: object) -> JoinedBlock:
+        return JoinedBlock(self, self._database, lease, session)
+
     # For transactions of users, on connections of our own
 
     def use_queues(self, jobs: Sequence[JobSpec]) -> None:
@@ -161,6 +165,12 @@ class PostgresStore(Store):
 
         self._pool.run(work)
         self._database.learn_uses(jobs)
+
+    def look(self, lease: c.LeaseRef) -> c.CommitOutcome | None:
+        """Whether a lease is held, before a block runs. An answer: it is not, and the refusal is recorded."""
+        given = {"id": lease.job_id, "token": lease.token}
+        (status,) = self._pool.run(lambda connection: self._database.one(connection, "lease_status", given))
+        return None if status == "held" else self.settle(c.Commit(lease.job_id, lease.token))
 
     def settle(self, command: c.Commit) -> c.CommitOutcome | None:
         """How a commit sent elsewhere ended, waiting for one under way. None: it did not happen, the lease is held."""

@@ -37,6 +37,9 @@ ResultT = TypeVar("ResultT")
 class Own(Protocol):
     """What a block needs of the store's own connections."""
 
+    def look(self, lease: c.LeaseRef) -> c.CommitOutcome | None:
+        """None: the lease is held."""
+
     def settle(self, command: c.Commit) -> c.CommitOutcome | None:
         """How a commit ended, a refusal being recorded; None: it did not happen, and the lease is held."""
 

@@ -1,4 +1,4 @@
-"""`job.using(connection)`: the store, bound to a connection of the caller's.
+"""`job.using(connection)`: the store, bound to a connection or session of the caller's.
 
 Enqueue runs on that connection, in the transaction it is in: commit makes the jobs claimable, rollback unmakes them.
 Every other verb is the store's own. What must never happen here: to begin, commit, roll back or repeat anything on a
@@ -10,11 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, TypeAlias, TypeVar, cast
-
-import psycopg
-from psycopg.errors import InsufficientPrivilege
-from psycopg.pq import TransactionStatus
+from typing import TypeVar, cast
 
 from leasemill.errors import Invalid, Refused, Unavailable
 from leasemill.kernel import commands as c
@@ -24,14 +20,16 @@ from leasemill.store.base import Store, Watch
 from leasemill.store.block import Block
 from leasemill.store.ends import Subscription
 from leasemill.store.postgres.database import Database
-from leasemill.store.postgres.steps import Steps, afollow, follow
+from leasemill.store.postgres.steps import Steps
+from leasemill.store.postgres.transactions.carriers import AsyncCarrier, Carrier, carrier_of
+from leasemill.store.postgres.transactions.carriers.base import sqlstate
+from leasemill.store.postgres.transactions.carrying import acarry, carry
 from leasemill.store.postgres.verbs.enqueue import inserting
 from leasemill.store.postgres.waking.notify import Notifier
 from leasemill.store.postgres.wire.connections import Moved
-from leasemill.store.postgres.wire.errors import UNREADY, first_line, meaning
+from leasemill.store.postgres.wire.errors import NO_RIGHTS, UNREADY_CODES, first_line, no_rights
 
 AnswerT = TypeVar("AnswerT")
-UserConnection: TypeAlias = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
 
 
 class BoundStore(Store):
@@ -48,37 +46,31 @@ class BoundStore(Store):
         super().__init__(store.entropy)
         self.name = store.name
         self.presence = store.presence
-        if not isinstance(connection, psycopg.Connection | psycopg.AsyncConnection):
-            raise Invalid(
-                f"using() takes a psycopg.Connection or psycopg.AsyncConnection, not a {type(connection).__name__}: "
-                "hand over the driver's own connection"
-            )
         self._store = store
         self._database = database
         self._notifier = notifier
         self._register = register
-        self._connection: UserConnection = connection
+        self._carrier = carrier_of(connection)
 
     def run(self, command: c.Command[AnswerT]) -> AnswerT:
         if not isinstance(command, c.Enqueue):
             return self._store.run(command)
-        connection = self._connection
-        if not isinstance(connection, psycopg.Connection):
-            raise Invalid("this is an AsyncConnection: write `await job.using(connection).aenqueue(...)`")
-        return cast(AnswerT, follow(self._database, connection, self._enqueue(command)))
+        if not isinstance(self._carrier, Carrier):
+            raise Invalid(f"this is an {self._named()}: write `await job.using(connection).aenqueue(...)`")
+        return cast(AnswerT, carry(self._database, self._carrier, self._enqueue(command)))
 
     async def arun(self, command: c.Command[AnswerT]) -> AnswerT:
         if not isinstance(command, c.Enqueue):
             return await self._store.arun(command)
-        connection = self._connection
-        if not isinstance(connection, psycopg.AsyncConnection):
-            raise Invalid(
-                "this connection would block the event loop: take a psycopg.AsyncConnection, or write `enqueue`"
-            )
-        return cast(AnswerT, await afollow(self._database, connection, self._enqueue(command), asyncio.to_thread))
+        if not isinstance(self._carrier, AsyncCarrier):
+            raise Invalid(f"this {self._named()} would block the event loop: take an async one, or write `enqueue`")
+        return cast(AnswerT, await acarry(self._database, self._carrier, self._enqueue(command), asyncio.to_thread))
 
     def block(self, lease: c.Lease, seconds_left: float) -> Block:
         return self._store.block(lease, seconds_left)
+
+    def joined_block(self, lease: c.Lease, session: object) -> Block:
+        return self._store.joined_block(lease, session)
 
     def watch(self, queues: Sequence[str]) -> Watch:
         return self._store.watch(queues)
@@ -92,38 +84,42 @@ class BoundStore(Store):
     def close(self) -> None:
         """Nothing here is this object's own."""
 
+    def _named(self) -> str:
+        return type(self._carrier.connection).__name__
+
     def _enqueue(self, command: c.Enqueue) -> Steps[list[c.EnqueueOutcome]]:
         check(command)
         if not command.jobs:
             return []
-        encoding = self._connection.info.encoding
-        if encoding != "utf-8":
-            raise Invalid(f"the connection's client_encoding is {encoding}: connect with client_encoding=utf8")
+        self._carrier.check()
         if not self._database.knows_uses(command.jobs):
             yield partial(self._register, command.jobs)
         try:
             return (yield from inserting(command.jobs, self._channel()))
-        except (Moved, InsufficientPrivilege, *UNREADY) as error:
-            raise self._meaning(error) from error
+        except Moved as error:
+            raise Unavailable(f"{error}; roll back, and repeat the transaction") from error
+        except Exception as error:
+            meant = self._meaning(error)
+            if meant is None:
+                raise
+            raise meant from error
 
     def _channel(self) -> str | None:
         """Notified when the caller's transaction commits: PostgreSQL sends the same notification only once.
 
-        An autocommit connection outside a transaction commits with the statement: notifications of many of them are
-        sent together, as for the store's own.
+        Where each statement is a transaction of its own, notifications of many of them are sent together, as for the
+        store's own.
         """
-        connection = self._connection
-        if connection.autocommit and connection.info.transaction_status == TransactionStatus.IDLE:
-            return self._notifier.channel()
-        return self._database.channel
+        return self._notifier.channel() if self._carrier.commits_each_statement() else self._database.channel
 
-    def _meaning(self, error: Exception) -> Exception:
-        if isinstance(error, Moved):
-            return Unavailable(f"{error}; roll back, and repeat the transaction")
-        schema = self._database.statements.schema
-        if isinstance(error, InsufficientPrivilege):
-            return meaning(error, schema)
-        return Refused(
-            f"the connection's database has no Leasemill tables in the schema {schema!r}, or older ones "
-            f"({first_line(error)}): use a connection to the store's own database"
-        )
+    def _meaning(self, error: Exception) -> Exception | None:
+        """Of an error of the caller's driver, if it is about our tables; every other is the caller's."""
+        code, schema = sqlstate(error), self._database.statements.schema
+        if code == NO_RIGHTS:
+            return no_rights(first_line(error), schema)
+        if code in UNREADY_CODES:
+            return Refused(
+                f"the connection's database has no Leasemill tables in the schema {schema!r}, or older ones "
+                f"({first_line(error)}): use a connection to the store's own database"
+            )
+        return None

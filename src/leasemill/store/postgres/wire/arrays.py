@@ -55,6 +55,26 @@ def encoded(values: Sequence[bytes | None]) -> TextArray:
     return TextArray(HEADER.pack(1, 1, TEXT_OID, len(values), 1) + b"".join(items))
 
 
+def plain_value(value: Any) -> Any:
+    """A parameter as any driver takes it: an encoded array is a list again."""
+    if isinstance(value, Int8):
+        return int(value)
+    if not isinstance(value, Int8Array | TextArray):
+        return value
+    items: list[Any] = []
+    at = HEADER.size
+    while at < len(value):
+        (length,) = LENGTH.unpack_from(value, at)
+        at += LENGTH.size
+        if length < 0:
+            items.append(None)
+            continue
+        item = value[at : at + length]
+        items.append(int.from_bytes(item, "big", signed=True) if isinstance(value, Int8Array) else item.decode())
+        at += length
+    return items
+
+
 def int8(value: int | None) -> Int8 | None:
     """One `int8`, whatever its size."""
     return None if value is None else Int8(value)

@@ -23,6 +23,8 @@ GONE: Final = (
     errors.TooManyConnections,
 )
 UNREADY: Final = (errors.UndefinedTable, errors.InvalidSchemaName, errors.UndefinedFunction, errors.UndefinedColumn)
+UNREADY_CODES: Final = frozenset(error.sqlstate for error in UNREADY)
+NO_RIGHTS: Final = errors.InsufficientPrivilege.sqlstate
 
 ACCOUNT: Final = "check the user and the password in the URL, in PGPASSWORD or in ~/.pgpass"
 NO_ENTRY: Final = (
@@ -40,10 +42,7 @@ def meaning(error: psycopg.Error, schema: str) -> LeasemillError:
     line = first_line(error)
     match error:
         case errors.InsufficientPrivilege():
-            return Refused(
-                f"this role may not do that ({line}): grant it what docs/postgres.md lists under Rights, "
-                f"for the schema {schema!r}"
-            )
+            return no_rights(line, schema)
         case _ if isinstance(error, UNREADY):
             return Refused(
                 f"the schema {schema!r} has no Leasemill tables, or older ones ({line}): run leasemill db migrate"
@@ -56,6 +55,13 @@ def meaning(error: psycopg.Error, schema: str) -> LeasemillError:
             return Unavailable(f"PostgreSQL refused for the sake of others: {line}; repeat the call")
         case _:
             return Broken(f"PostgreSQL refused what should not be refused: {line}")
+
+
+def no_rights(line: str, schema: str) -> Refused:
+    return Refused(
+        f"this role may not do that ({line}): grant it what docs/postgres.md lists under Rights, "
+        f"for the schema {schema!r}"
+    )
 
 
 def is_lost(error: psycopg.Error, connection: psycopg.BaseConnection[Any]) -> bool:

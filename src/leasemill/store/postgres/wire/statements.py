@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from string import Formatter
 from typing import Any, Final, NamedTuple
@@ -15,6 +16,7 @@ from typing import Any, Final, NamedTuple
 from psycopg import sql
 
 from leasemill.errors import Invalid
+from leasemill.store.postgres.wire.arrays import plain_value
 
 FOLDER: Final = Path(__file__).parents[1]
 FILES: Final = {file.stem: file for file in FOLDER.rglob("*.sql")}
@@ -103,6 +105,7 @@ CLAUSES: Final = {
     ),
 }
 """Statements that share a file: its name, and the clauses in which they differ."""
+_NUMBERED: Final = re.compile(r"\$([0-9]+)")
 SCHEMA_NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}", re.ASCII)
 
 
@@ -114,6 +117,26 @@ class Statement(NamedTuple):
 
     def values(self, given: Mapping[str, Any]) -> list[Any]:
         return [given[name] for name in self.names]
+
+    # For drivers that are not psycopg 3
+
+    def plain(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The parameters by name, as any driver takes them: arrays are lists."""
+        return {name: plain_value(given[name]) for name in self.names}
+
+    def dollar(self) -> str:
+        """With `$1`, as asyncpg takes it."""
+        return self.text.decode()
+
+    def pyformat(self) -> str:
+        """With `%(name)s`, as DB-API drivers take it."""
+        return _pyformat(self)
+
+
+@cache
+def _pyformat(statement: Statement) -> str:
+    text = statement.dollar().replace("%", "%%")
+    return _NUMBERED.sub(lambda found: f"%({statement.names[int(found[1]) - 1]})s", text)
 
 
 def check_schema(schema: str) -> None:

@@ -1,0 +1,116 @@
+"""A connection or session of the user's, as far as we use it.
+
+Our statements are sent the way the user's own are, through the driver or framework, so that its transaction, its events
+and its errors are what they always are. What must never happen here: to begin, commit or roll back anything outside
+`ctx.commit(session)`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, Final, TypeAlias
+
+from leasemill.store.postgres.wire.connections import Row
+from leasemill.store.postgres.wire.statements import Statement
+
+NOT_HELD: Final = "LM001"
+"""The SQLSTATE of a commit that must not happen: docs/postgres.md."""
+LOST: Final = ("08", "57P")
+"""How the SQLSTATE of an error begins after which nothing more will be heard; what was sent last may have happened."""
+
+
+class Carrier(ABC):
+    """In sync code."""
+
+    @property
+    @abstractmethod
+    def connection(self) -> object:
+        """What the user gave us."""
+
+    @abstractmethod
+    def check(self) -> None:
+        """Refuse what cannot carry our statements, before any is sent."""
+
+    @abstractmethod
+    def commits_each_statement(self) -> bool:
+        """Whether a statement that is sent now is a transaction of its own."""
+
+    @abstractmethod
+    def rows(self, statement: Statement, given: Mapping[str, Any]) -> list[Row]:
+        """Send one of our statements; each returns rows."""
+
+    # For `ctx.commit(session)`
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Begin a transaction, unless one is open: then the commit joins it."""
+
+    @abstractmethod
+    def is_open(self) -> bool:
+        """Whether the transaction is still the one it was at `begin`."""
+
+    @abstractmethod
+    def flush(self) -> None:
+        """Send what the session holds back."""
+
+    @abstractmethod
+    def commit(self) -> None: ...
+
+    @abstractmethod
+    def roll_back(self) -> None:
+        """Any number of times, whatever the state of the connection."""
+
+
+class AsyncCarrier(ABC):
+    """`Carrier` on an event loop."""
+
+    @property
+    @abstractmethod
+    def connection(self) -> object: ...
+
+    @abstractmethod
+    def check(self) -> None: ...
+
+    @abstractmethod
+    def commits_each_statement(self) -> bool: ...
+
+    @abstractmethod
+    async def rows(self, statement: Statement, given: Mapping[str, Any]) -> list[Row]: ...
+
+    @abstractmethod
+    async def begin(self) -> None: ...
+
+    @abstractmethod
+    def is_open(self) -> bool: ...
+
+    @abstractmethod
+    async def flush(self) -> None: ...
+
+    @abstractmethod
+    async def commit(self) -> None: ...
+
+    @abstractmethod
+    async def roll_back(self) -> None: ...
+
+
+AnyCarrier: TypeAlias = Carrier | AsyncCarrier
+
+
+def sqlstate(error: BaseException) -> str | None:
+    """Of an error of a driver, or of one that a framework has wrapped; None: the server did not send it."""
+    seen: BaseException | None = error
+    while seen is not None:
+        for name in ("sqlstate", "pgcode"):
+            code = getattr(seen, name, None)
+            if isinstance(code, str):
+                return code
+        wrapped = getattr(seen, "orig", None)
+        seen = wrapped if isinstance(wrapped, BaseException) else seen.__cause__
+    return None
+
+
+def may_have_happened(error: BaseException) -> bool:
+    """Whether what failed so may have been carried out all the same: the server did not refuse it."""
+    code = sqlstate(error)
+    return code is None or code.startswith(LOST)

@@ -1,0 +1,143 @@
+"""`ctx.commit(session)`: the commit joins the transaction of a connection or session of the user's.
+
+On leaving the block: flush, the follow-ups, the guard, COMMIT, each the way the user's framework does it. The guard is
+carried out by COMMIT itself (`guard`, docs/postgres.md): whatever the framework still sends before it is guarded too,
+and nothing of ours is locked before. What must never happen here: a marker without the user's writes, or a guess.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, TypeVar
+
+from leasemill.errors import Invalid, Refused, Unavailable
+from leasemill.kernel import commands as c
+from leasemill.kernel.machine import check
+from leasemill.kernel.verbs.commit import followup_specs
+from leasemill.store.block import Block
+from leasemill.store.postgres.database import Database
+from leasemill.store.postgres.transactions.block import Own
+from leasemill.store.postgres.transactions.carriers import AsyncCarrier, Carrier, carrier_of
+from leasemill.store.postgres.transactions.carriers.base import NOT_HELD, may_have_happened, sqlstate
+from leasemill.store.postgres.transactions.carrying import JoinedSteps, SessionStep, acarry, carry
+from leasemill.store.postgres.verbs import enqueue
+from leasemill.store.postgres.wire.connections import Moved
+
+ResultT = TypeVar("ResultT")
+
+
+class JoinedBlock(Block):
+    """One commit in a transaction of the user's own session, in a sync or in an async handler."""
+
+    def __init__(self, own: Own, database: Database, lease: c.Lease, session: object) -> None:
+        self._own = own
+        self._database = database
+        self._carrier = carrier_of(session)
+        self._lease = c.LeaseRef(lease.job.id, lease.token)
+        self._is_over = True
+        """Nothing is left to roll back."""
+        self._unknown: Exception | None = None
+        """What COMMIT failed with, when it may have been carried out."""
+
+    @property
+    def connection(self) -> Any:
+        return self._carrier.connection
+
+    # In sync handlers
+
+    def begin(self) -> c.CommitOutcome | None:
+        return self._carry(self._begin())
+
+    def commit(self, command: c.Commit) -> c.CommitOutcome | None:
+        return self._carry(self._commit(command))
+
+    def roll_back(self) -> None:
+        self._carry(self._roll_back())
+
+    def _carry(self, steps: JoinedSteps[ResultT]) -> ResultT:
+        if not isinstance(self._carrier, Carrier):
+            raise Invalid(f"this is an {type(self.connection).__name__}: write `async with ctx.commit(session) as tx`")
+        return carry(self._database, self._carrier, steps)
+
+    # In async handlers
+
+    async def abegin(self) -> c.CommitOutcome | None:
+        return await self._acarry(self._begin())
+
+    async def acommit(self, command: c.Commit) -> c.CommitOutcome | None:
+        return await self._acarry(self._commit(command))
+
+    async def aroll_back(self) -> None:
+        await self._acarry(self._roll_back())
+
+    async def _acarry(self, steps: JoinedSteps[ResultT]) -> ResultT:
+        if not isinstance(self._carrier, AsyncCarrier):
+            raise Invalid(
+                f"this {type(self.connection).__name__} would block the event loop: take an async one, or write the "
+                "handler as `def`"
+            )
+        return await acarry(self._database, self._carrier, steps, self._own.off_loop)
+
+    # In both
+
+    def _begin(self) -> JoinedSteps[c.CommitOutcome | None]:
+        self._carrier.check()
+        outcome: c.CommitOutcome | None = yield partial(self._own.look, self._lease)
+        if outcome is None:
+            self._is_over = False
+            yield SessionStep.BEGIN
+        return outcome
+
+    def _commit(self, command: c.Commit) -> JoinedSteps[c.CommitOutcome | None]:
+        outcome: c.CommitOutcome | None = None
+        if self._unknown is None:
+            outcome = yield from self._send(command)
+        if outcome is None:
+            outcome = yield partial(self._own.settle, command)
+            if outcome is None and self._unknown is not None:
+                raise self._unknown
+        return outcome
+
+    def _send(self, command: c.Commit) -> JoinedSteps[c.CommitOutcome | None]:
+        """None: not held, or it is not known whether COMMIT was carried out; the store knows."""
+        check(command)
+        if not self._carrier.is_open():
+            raise Refused(
+                "the transaction of ctx.commit(session) was ended inside its block, so this commit is refused: "
+                "leave commit and rollback to the block"
+            )
+        specs = followup_specs(command)
+        if not self._database.knows_uses(specs):
+            yield partial(self._own.use_queues, specs)
+        yield SessionStep.FLUSH
+        outcome: c.CommitOutcome | None = None
+        is_sent = False
+        try:
+            enqueued: list[c.EnqueueOutcome] = []
+            if specs:
+                enqueued = yield from enqueue.inserting(specs, self._database.channel, by=command.job_id)
+            outcome = next((one for one in enqueued if isinstance(one, c.Conflict)), None)
+            if outcome is None:
+                yield "guard", {"id": command.job_id, "token": command.token, "result": _text(command.result)}
+                is_sent = True
+                yield SessionStep.COMMIT
+                self._is_over = True
+                outcome = c.Committed(command.job_id, tuple(one.job_id for one in enqueued))
+                self._own.wake()
+        except Moved as error:
+            raise Unavailable(f"{error}; repeat the call") from error
+        except Exception as error:
+            if sqlstate(error) != NOT_HELD and not (is_sent and may_have_happened(error)):
+                raise
+            self._unknown = error
+        yield from self._roll_back()
+        return outcome
+
+    def _roll_back(self) -> JoinedSteps[None]:
+        if not self._is_over:
+            self._is_over = True
+            yield SessionStep.ROLL_BACK
+
+
+def _text(result: bytes | None) -> str | None:
+    return None if result is None else result.decode()
