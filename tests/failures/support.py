@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from leasemill.kernel import lookup, machine
+from leasemill.kernel import executions, machine
 from leasemill.store.wal.store import FileStore
 from leasemill.testing.clock import ManualClock
 from tests.crash.lab import open_simulated
@@ -40,7 +40,7 @@ def without(patch: pytest.MonkeyPatch, name: str) -> None:
 
 def accept_every_event(patch: pytest.MonkeyPatch) -> None:
     """`apply` refuses what a command without its guard decides; this shows what would follow if it did not."""
-    swap(patch, lookup.does_not_follow, lambda _event, _why: None)
+    swap(patch, executions.does_not_follow, lambda _event, _why: None)
 
 
 def environment_without(name: str) -> dict[str, str]:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pytest
 
-from leasemill.kernel import fence, lookup
+from leasemill.kernel import executions, fence
 from leasemill.kernel.commands import Committed
 from leasemill.kernel.model import LossReason, Verb
 from leasemill.testing.conformance import Harness
@@ -56,7 +56,7 @@ def take_out_the_fence(patch: pytest.MonkeyPatch) -> None:
         return job, next(it for it in job.executions if it.token == event.token)
 
     swap(patch, fence.held, lambda execution, _now: execution is not None)
-    swap(patch, lookup.live, execution_of)
+    swap(patch, executions.live, execution_of)
 
 
 def test_reproduce_without_the_fence_both_commit_and_the_zombies_result_stays(

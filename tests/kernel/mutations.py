@@ -106,8 +106,8 @@ MUTATIONS: Final = (
         "a token is granted twice",
         "I2",
         "verbs/claim.py",
-        "        if execution_of(job, token) is not None:\n",
-        "        if False:\n",
+        "        if job.attempt and has_had(job, token):\n            break\n",
+        "",
     ),
     Mutation(
         "a refusal is not kept",
@@ -186,15 +186,15 @@ MUTATIONS: Final = (
         "pause is ignored",
         "C6 O3",
         "verbs/claim.py",
-        "        if queue is None or queue.is_paused:\n",
-        "        if queue is None:\n",
+        "        if queue is not None and not queue.is_paused:\n",
+        "        if queue is not None:\n",
     ),
     Mutation(
         "jobs are given before they are due",
         "C1 E3",
         "verbs/claim.py",
-        "            found = order.first(left, now)",
-        "            found = order.first(left, 2**63)",
+        "order.first(command.limit - len(found), now)",
+        "order.first(command.limit - len(found), 2**63)",
     ),
     Mutation(
         "the lowest priority goes first", "C2", "verbs/claim.py", "range(PRIORITIES - 1, -1, -1)", "range(PRIORITIES)"
@@ -243,7 +243,7 @@ MUTATIONS: Final = (
         "a follow-up does not see the keys of those before it",
         "U5",
         "verbs/commit.py",
-        "    if unique is not None:\n        ahead",
+        "    if rules is not None and rules.unique is not None:\n        ahead",
         "    if False:\n        ahead",
     ),
     Mutation(

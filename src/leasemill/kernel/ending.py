@@ -13,10 +13,10 @@ from leasemill.kernel.events import (
     JobsPruned,
     LeaseExpired,
 )
+from leasemill.kernel.executions import does_not_follow, end, live, mark_committed
 from leasemill.kernel.groups import member_ended
 from leasemill.kernel.lanes import fail_offset, finish_offset, leave_lane
-from leasemill.kernel.lookup import does_not_follow, live
-from leasemill.kernel.model import NEVER, Execution, ExecutionStatus, Job, JobState, OnFailure, Terms, Verb
+from leasemill.kernel.model import Execution, ExecutionStatus, Job, JobState, OnFailure, Terms, Verb
 from leasemill.kernel.retry import quarantined
 from leasemill.kernel.state import LEASED, READY, SUCCEEDED, State, make_ready, move
 
@@ -78,27 +78,6 @@ def apply(state: State, event: ExecutionDone) -> None:
     leave_lane(state, job, event.at)
     if job.spec.rules is not None:
         member_ended(state, job, LEASED)
-
-
-def mark_committed(job: Job, execution: Execution, by: Verb, at: int, result: bytes | None) -> None:
-    if execution.started_at is None:
-        execution.started_at = at
-    execution.committed_at = at
-    execution.committed_by = by
-    job.result = result
-
-
-def end(state: State, execution: Execution, status: ExecutionStatus, by: Verb, at: int) -> None:
-    execution.status = status
-    execution.ended_by = by
-    execution.finished_at = at
-    if execution.expires_at != NEVER:
-        state.leases.remove(execution.expires_at, execution.fence)
-    if execution.request_id is not None:
-        claimed = state.claims[execution.request_id]
-        del claimed[execution.fence]
-        if not claimed:
-            del state.claims[execution.request_id]
 
 
 def give_back(state: State, job: Job, at: int) -> None:

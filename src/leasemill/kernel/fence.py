@@ -7,7 +7,7 @@ from msgspec import Struct
 from leasemill.kernel.command import Decision
 from leasemill.kernel.ending import expire_one
 from leasemill.kernel.events import AnyEvent, ReportRefused
-from leasemill.kernel.lookup import job_of
+from leasemill.kernel.executions import job_of
 from leasemill.kernel.model import (
     LIVE,
     REFUSALS_KEPT,

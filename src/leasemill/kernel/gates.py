@@ -16,14 +16,11 @@ from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Final
 
-from leasemill.kernel.model import Job, JobState, LimitRecord, LimitTerms, LimitUse
-from leasemill.kernel.order import TimeOrder
+from leasemill.kernel.model import Job, LimitRecord, LimitTerms, LimitUse
+from leasemill.kernel.order import Entry, TimeOrder, is_claimable
 
 STALE_TOLERATED: Final = 64
 NO_TERMS: Final = LimitTerms()
-
-Entry = tuple[int, int, Job]
-"""A job by (available_at, seq)."""
 
 
 class NamedLimit:
@@ -261,12 +258,6 @@ def _list(gate: Gate, key: tuple[int, int]) -> None:
             parent.front = [(*child.key, child) for child in parent.children.values() if child.key is not None]
             heapify(parent.front)
         gate = parent
-
-
-def is_claimable(entry: Entry) -> bool:
-    """Whether this is still where the job stands in its order."""
-    job = entry[2]
-    return job.state is JobState.READY and job.seq == entry[1] and job.available_at == entry[0]
 
 
 def by_breadth(limits: tuple[LimitUse, ...]) -> tuple[LimitUse, ...]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from msgspec import Struct
 
 from leasemill.kernel.events import LeaseGranted
-from leasemill.kernel.lookup import does_not_follow, job_of
-from leasemill.kernel.model import EXECUTIONS_KEPT, Execution, Job, JobSpec, Terms
-from leasemill.kernel.retry import expires_at
-from leasemill.kernel.state import LEASED, READY, State, hold, leave_ready, move
+from leasemill.kernel.executions import does_not_follow, hold, job_of
+from leasemill.kernel.model import EXECUTIONS_KEPT, NEVER, Execution, Job, JobSpec, Terms
+from leasemill.kernel.state import LEASED, READY, State, leave_ready, move
 
 __all__ = ["Lease"]
 
@@ -29,12 +28,22 @@ class Lease(Struct, frozen=True):
     created_at: int
 
 
+def has_had(job: Job, token: str) -> bool:
+    """I2: a repeat that arrives after its lease ended does not make the old token good."""
+    return any(execution.token == token for execution in job.executions)
+
+
 def grant(
     job: Job, token: str, worker: str, request_id: str | None, fence: int, terms: Terms, now: int
 ) -> LeaseGranted:
     return LeaseGranted(
         job.spec.id, job.attempt + 1, fence, token, worker, request_id, now, expires_at(terms, now), terms
     )
+
+
+def expires_at(terms: Terms, now: int) -> int:
+    """L1: when a lease granted or extended now ends."""
+    return NEVER if terms.lease_ttl_us == NEVER else now + terms.lease_ttl_us
 
 
 def lease(job: Job, granted: LeaseGranted | Execution, leased_at: int) -> Lease:
@@ -79,6 +88,6 @@ def apply(state: State, event: LeaseGranted) -> None:
     job.executions = (*executions, execution)
     job.attempt = event.attempt
     state.fence = event.fence
+    hold(state, execution)
     move(state, job, LEASED, event.at)
     leave_ready(state, job)
-    hold(state, execution)

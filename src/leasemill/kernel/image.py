@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from leasemill.kernel.executions import hold
 from leasemill.kernel.lanes import enter_lane
 from leasemill.kernel.model import Action, Job, JobGroup, LimitRecord, Policy, QueueMode
 from leasemill.kernel.ranges import Ranges
@@ -24,7 +25,6 @@ from leasemill.kernel.state import (
     Lane,
     State,
     finished_at,
-    hold,
     list_if_over,
     make_ready,
     take_places,

@@ -12,12 +12,15 @@ from heapq import heapify, heappop, heappush, merge
 from itertools import islice
 from typing import Final, Generic, TypeVar
 
-from leasemill.kernel.model import Job
+from leasemill.kernel.model import Job, JobState
 
 T = TypeVar("T")
 
 DEAD_ENTRIES_TOLERATED: Final = 64
 CHUNK_BITS: Final = 10
+
+Entry = tuple[int, int, Job]
+"""A job by (available_at, seq)."""
 
 
 class TimeOrder(Generic[T]):
@@ -103,6 +106,12 @@ class TimeOrder(Generic[T]):
         self._heap = [entry for entry in self._heap if self._alive(entry)]
         heapify(self._heap)
         self._dead = 0
+
+
+def is_claimable(entry: Entry) -> bool:
+    """Whether this is still where the job stands in its order."""
+    job = entry[2]
+    return job.state is JobState.READY and job.seq == entry[1] and job.available_at == entry[0]
 
 
 def _keys(entry: tuple[int, int, object]) -> tuple[int, int]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
-from leasemill.kernel.model import NEVER, TIMEOUT_LEASES, Job, Policy, Terms
+from leasemill.kernel.model import NEVER, TIMEOUT_LEASES, Job, JobSpec, Policy, Terms
 
 DEFAULTS: Final = Terms()
 NO_POLICY: Final = Policy()
@@ -26,6 +27,10 @@ def settle(job: Policy | None, queue: Policy | None, kind: Policy | None) -> Ter
     lease_ttl_us = asked.get("lease_ttl_us", DEFAULTS.lease_ttl_us)
     asked.setdefault("timeout_us", TIMEOUT_LEASES * lease_ttl_us)
     return Terms(**asked)
+
+
+def settle_claimed(job: JobSpec, queue: Policy | None, kinds: Mapping[str, Policy]) -> Terms:
+    return settle(job.policy, queue, kinds.get(job.kind))
 
 
 def settle_acquired(job: Policy | None, queue: Policy | None) -> Terms:
@@ -58,8 +63,3 @@ def exhausted(job: Job, terms: Terms) -> bool:
 def quarantined(job: Job, terms: Terms) -> bool:
     """F4: the expiration about to be recorded is the last this job may have."""
     return job.expirations + 1 >= terms.max_expirations
-
-
-def expires_at(terms: Terms, now: int) -> int:
-    """L1: when a lease granted or extended now ends."""
-    return NEVER if terms.lease_ttl_us == NEVER else now + terms.lease_ttl_us

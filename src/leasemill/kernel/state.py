@@ -12,11 +12,10 @@ from typing import Final
 
 from msgspec import Struct
 
-from leasemill.kernel.gates import Gates, NamedLimit, Tally, by_breadth, is_claimable
+from leasemill.kernel.gates import Gates, NamedLimit, Tally, by_breadth
 from leasemill.kernel.model import (
     ACTIONS_KEPT,
     LIVE,
-    NEVER,
     QUEUE_LIMIT,
     Action,
     Execution,
@@ -28,7 +27,7 @@ from leasemill.kernel.model import (
     Policy,
     QueueMode,
 )
-from leasemill.kernel.order import SequenceOrder, TimeOrder
+from leasemill.kernel.order import SequenceOrder, TimeOrder, is_claimable
 from leasemill.kernel.ranges import Ranges
 from leasemill.kernel.schedule import Schedule
 
@@ -188,13 +187,6 @@ def move(state: State, job: Job, to: JobState, at: int) -> None:
             take_places(state, job)
         elif was is LEASED:
             _give_places_back(state, job)
-
-
-def hold(state: State, execution: Execution) -> None:
-    if execution.expires_at != NEVER:
-        state.leases.push(execution.expires_at, execution.fence, execution)
-    if execution.request_id is not None:
-        state.claims.setdefault(execution.request_id, {})[execution.fence] = execution
 
 
 def forget(state: State, job: Job) -> None:

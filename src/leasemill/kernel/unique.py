@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from leasemill.errors import Invalid
 from leasemill.kernel.events import JobReplaced
-from leasemill.kernel.lookup import does_not_follow, job_of
+from leasemill.kernel.executions import does_not_follow, job_of
 from leasemill.kernel.model import Job, JobSpec, UniqueKey, UniqueUntil
 from leasemill.kernel.state import LEASED, READY, RULES_FORMAT, Key, State, postpone
 

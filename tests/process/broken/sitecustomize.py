@@ -5,7 +5,7 @@ Python imports this module by its name when it starts. It is how the tests show 
 
 from typing import Any
 
-from leasemill.kernel import lookup
+from leasemill.kernel import executions
 
 
 def is_held(execution: object, now: int) -> bool:
@@ -17,7 +17,7 @@ def any_execution(state: Any, event: Any) -> tuple[Any, Any]:
     return job, next(it for it in job.executions if it.token == event.token)
 
 
-lookup.live = any_execution
+executions.live = any_execution
 
 from leasemill.kernel import fence  # noqa: E402  (it and the verbs take `live` as it is when they are imported)
 

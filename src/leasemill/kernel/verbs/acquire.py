@@ -21,8 +21,8 @@ from leasemill.kernel.bounds import (
 from leasemill.kernel.command import Command, Decision, Do
 from leasemill.kernel.ending import expire_one
 from leasemill.kernel.events import JobEnqueued, LeaseGranted
-from leasemill.kernel.fence import execution_of, held
-from leasemill.kernel.grant import Lease, grant, lease
+from leasemill.kernel.fence import held
+from leasemill.kernel.grant import Lease, grant, has_had, lease
 from leasemill.kernel.lanes import LaneHint
 from leasemill.kernel.model import Job, JobSpec, JobState, Policy, QueueMode
 from leasemill.kernel.retry import settle_acquired
@@ -124,8 +124,7 @@ def _check_job(state: State, request: AcquireRequest, now: int) -> None:
         return
     if job.spec.offset is None:
         raise JobConflict(job_id)
-    if execution_of(job, request.token) is not None and _could_be_granted(job, now):
-        # I2: a repeat that arrives after its lease ended does not make the old token good
+    if has_had(job, request.token) and _could_be_granted(job, now):
         raise Invalid(f"acquire of {job_id!r} brings a token the job has had: draw a new one")
 
 

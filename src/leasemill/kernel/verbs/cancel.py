@@ -10,11 +10,11 @@ from msgspec import Struct
 from leasemill.kernel.actions import check_operator, record
 from leasemill.kernel.bounds import check_batch
 from leasemill.kernel.command import Command, Decision, Do
-from leasemill.kernel.ending import done_after_commit, end
+from leasemill.kernel.ending import done_after_commit
 from leasemill.kernel.events import AnyEvent, JobCancelled
+from leasemill.kernel.executions import does_not_follow, end, job_of
 from leasemill.kernel.groups import member_ended
 from leasemill.kernel.lanes import fail_offset, leave_lane
-from leasemill.kernel.lookup import does_not_follow, job_of
 from leasemill.kernel.model import AbortReason, Cancellation, ExecutionStatus, JobState, Verb
 from leasemill.kernel.state import CANCELLED, LEASED, READY, SUCCEEDED, State, leave_ready, move
 

@@ -18,11 +18,11 @@ from leasemill.kernel.bounds import (
 )
 from leasemill.kernel.command import Command, Decision, Do
 from leasemill.kernel.events import AnyEvent, LeaseGranted, RateCharged
-from leasemill.kernel.fence import execution_of
-from leasemill.kernel.gates import Entry, charged
-from leasemill.kernel.grant import Lease, grant, lease
+from leasemill.kernel.gates import charged
+from leasemill.kernel.grant import Lease, grant, has_had, lease
 from leasemill.kernel.model import Job, Policy, QueueMode, Terms
-from leasemill.kernel.retry import settle
+from leasemill.kernel.order import Entry
+from leasemill.kernel.retry import settle_claimed
 from leasemill.kernel.state import PRIORITIES, Queue, State, has_place
 from leasemill.kernel.verbs import expire
 from leasemill.kernel.verbs.expire import Expire
@@ -101,14 +101,14 @@ def decide(state: State, command: Claim, now: int) -> Decision[list[Lease]]:
     settled: dict[tuple[str, str], Terms] = {}
     for job in claimable(state, command, now):
         spec = job.spec
-        token = command.tokens[len(leases)]
-        if execution_of(job, token) is not None:
-            break  # I2: a repeat that arrives after its leases ended does not make the old tokens good
         terms = settled.get((spec.queue, spec.kind)) if spec.policy is None else None
         if terms is None:
-            terms = _settled(state, command, job)
+            terms = settle_claimed(spec, state.queues[spec.queue].policy, command.kinds)
             if spec.policy is None:
                 settled[spec.queue, spec.kind] = terms
+        token = command.tokens[len(leases)]
+        if job.attempt and has_had(job, token):
+            break
         fence += 1
         event = grant(job, token, command.worker, command.request_id, fence, terms, now)
         events.append(event)
@@ -116,38 +116,30 @@ def decide(state: State, command: Claim, now: int) -> Decision[list[Lease]]:
     return tuple(events), leases
 
 
-def _settled(state: State, command: Claim, job: Job) -> Terms:
-    spec = job.spec
-    return settle(spec.policy, state.queues[spec.queue].policy, command.kinds.get(spec.kind))
-
-
-def claimable(state: State, command: Claim, now: int) -> Iterator[Job]:
+def claimable(state: State, command: Claim, now: int) -> list[Job]:
     """C1 and C2: by the caller's order of queues, then priority, then available_at, then seq. Without limits."""
-    left = command.limit
+    found: list[Job] = []
     for queue in _open_queues(state, command):
         for priority in HIGHEST_FIRST:
             order = queue.ready[priority]
-            if order is None:
-                continue
-            if left <= 0:
-                return
-            found = order.first(left, now)
-            left -= len(found)
-            yield from found
+            if order is not None and len(found) < command.limit:
+                found += order.first(command.limit - len(found), now)
+    return found
 
 
-def _open_queues(state: State, command: Claim) -> Iterator[Queue]:
+def _open_queues(state: State, command: Claim) -> list[Queue]:
+    found: list[Queue] = []
     for name in dict.fromkeys(command.queues):  # C7: a queue named twice gives its jobs once
         queue = state.queues.get(name)
-        if queue is None or queue.is_paused:
-            continue
-        yield queue
+        if queue is not None and not queue.is_paused:
+            found.append(queue)
+    return found
 
 
 def _repeated(state: State, command: Claim, now: int) -> list[Lease]:
-    if command.request_id is None:
+    granted = None if command.request_id is None else state.claims.get(command.request_id)
+    if granted is None:
         return []
-    granted = state.claims.get(command.request_id, {})
     return [
         lease(state.jobs[execution.job_id], execution, execution.leased_at)
         for _, execution in sorted(granted.items())  # by fence: as they were given
@@ -169,8 +161,8 @@ def _take_one_by_one(state: State, command: Claim, now: int, do: Do) -> list[Lea
                 if job is None:
                     break
                 token = command.tokens[len(leases)]
-                if any(execution.token == token for execution in job.executions):
-                    return leases  # I2
+                if has_had(job, token):
+                    return leases
                 leases.append(do(_grant(state, command, job, token, now)))
                 slots -= is_limited(queue, job)
     return leases
@@ -195,7 +187,7 @@ def is_limited(queue: Queue, job: Job) -> bool:
 
 
 def _grant(state: State, command: Claim, job: Job, token: str, now: int) -> Decision[Lease]:
-    terms = _settled(state, command, job)
+    terms = settle_claimed(job.spec, state.queues[job.spec.queue].policy, command.kinds)
     event = grant(job, token, command.worker, command.request_id, state.fence + 1, terms, now)
     return (event, *_charges(state, job, now)), lease(job, event, now)
 

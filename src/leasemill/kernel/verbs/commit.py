@@ -11,10 +11,9 @@ from leasemill.errors import Invalid
 from leasemill.kernel.bounds import BATCH_BYTES, FOLLOWUPS, check_json, check_report
 from leasemill.kernel.chained import derived_id
 from leasemill.kernel.command import Command, Decision
-from leasemill.kernel.ending import mark_committed
 from leasemill.kernel.events import ExecutionCommitted, JobEnqueued, JobReplaced
+from leasemill.kernel.executions import mark_committed, uncommitted
 from leasemill.kernel.fence import Lost, execution_of, held, refuse
-from leasemill.kernel.lookup import uncommitted
 from leasemill.kernel.model import ExecutionStatus, Job, JobSpec, Policy, Rules, Verb
 from leasemill.kernel.state import State, due_at
 from leasemill.kernel.unique import mark_replaced, unique_of
@@ -56,29 +55,31 @@ class Commit(Command[CommitOutcome], frozen=True):
 
 
 def check(command: Commit) -> None:
-    check_report(command)
-    if command.result is not None:
-        check_json("result", command.result)
     if len(command.followups) > FOLLOWUPS:
         raise Invalid(f"{len(command.followups):,} follow-up jobs; a commit takes at most {FOLLOWUPS:,}")
     if sum(len(followup.payload) for followup in command.followups) > BATCH_BYTES:
         raise Invalid(f"the follow-ups' payloads have more than {BATCH_BYTES:,} bytes: enqueue fewer, or smaller ones")
     for index, followup in enumerate(command.followups):
         enqueue.check_job(followup_spec(f"follow-up {index}", followup))
+    check_report(command)
+    if command.result is not None:
+        check_json("result", command.result)
 
 
 def decide(state: State, command: Commit, now: int) -> Decision[CommitOutcome]:
+    followups = followup_specs(command)
     job = state.jobs.get(command.job_id)
     execution = execution_of(job, command.token)
     if execution is not None and execution.committed_by is Verb.COMMIT:
-        return (), Committed(command.job_id, followup_ids(state, command), is_repeat=True)  # X4: once; L6: answered
+        ids_then = tuple(_id_or_holder(state, spec) for spec in followups)
+        return (), Committed(command.job_id, ids_then, is_repeat=True)  # X4: once; L6: answered
     if job is None or not held(execution, now):
         return refuse(job, command.job_id, execution, command.token, Verb.COMMIT, now)
     made: list[JobSpec] = []
     replaced: list[JobReplaced] = []
     ids: list[str] = []
     ahead: dict[str, Job] = {}
-    for spec in followup_specs(command):
+    for spec in followups:
         enqueue.check_queue(state, spec.queue)
         if spec.rules is not None:
             own_group = None if job.spec.rules is None else job.spec.rules.group
@@ -100,9 +101,9 @@ def decide(state: State, command: Commit, now: int) -> Decision[CommitOutcome]:
 
 def _come_ahead(ahead: dict[str, Job], event: JobEnqueued) -> None:
     """E6: a follow-up sees the keys of those before it."""
-    unique = unique_of(event.job)
-    if unique is not None:
-        ahead[unique.key] = Job(event.job, 0, event.at, due_at(event.job, event.at), event.at)
+    rules = event.job.rules
+    if rules is not None and rules.unique is not None:
+        ahead[rules.unique.key] = Job(event.job, 0, event.at, due_at(event.job, event.at), event.at)
 
 
 def _replace_ahead(ahead: dict[str, Job], event: JobReplaced) -> None:
@@ -111,13 +112,9 @@ def _replace_ahead(ahead: dict[str, Job], event: JobReplaced) -> None:
             mark_replaced(job, event)
 
 
-def followup_ids(state: State, command: Commit) -> tuple[str, ...]:
+def _id_or_holder(state: State, spec: JobSpec) -> str:
     """L6: what a commit that is repeated answered, as far as it can be known: a follow-up that is not there was merged
     with the job that has its key, if that is not forgotten too."""
-    return tuple(_id_or_holder(state, spec) for spec in followup_specs(command))
-
-
-def _id_or_holder(state: State, spec: JobSpec) -> str:
     unique = unique_of(spec)
     taken = None if unique is None or spec.id in state.jobs else state.keys.get(unique.key)
     return spec.id if taken is None else taken.job_id

@@ -187,7 +187,6 @@ def add_job(state: State, spec: JobSpec, at: int) -> None:
     if queue.mode is None:
         queue.mode = QueueMode.CLAIM if spec.offset is None else QueueMode.ACQUIRE
     queue.counts[READY] += 1
-    state.listing.add(job)
     if spec.rules is not None:
         state.format = RULES_FORMAT
         member_added(state, spec.rules)
@@ -199,3 +198,4 @@ def add_job(state: State, spec: JobSpec, at: int) -> None:
         make_ready(state, job, at)
     else:
         join_lane(state, job, at)
+    state.listing.add(job)

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from leasemill.kernel.command import Command, Decision
-from leasemill.kernel.ending import end, expire_one, give_back, give_up
+from leasemill.kernel.ending import expire_one, give_back, give_up
 from leasemill.kernel.events import AnyEvent, ExecutionDone, LeaseExpired
-from leasemill.kernel.lookup import uncommitted
+from leasemill.kernel.executions import end, uncommitted
 from leasemill.kernel.model import NEVER, AbortReason, ExecutionStatus, JobState, Verb
 from leasemill.kernel.state import DEAD, State
 

@@ -10,10 +10,10 @@ from msgspec import Struct
 from leasemill.kernel.bounds import check_batch, check_report
 from leasemill.kernel.command import Command, Decision
 from leasemill.kernel.events import LeaseExtended
+from leasemill.kernel.executions import does_not_follow, live
 from leasemill.kernel.fence import Lost, execution_of, held, refuse
-from leasemill.kernel.lookup import does_not_follow, live
+from leasemill.kernel.grant import expires_at
 from leasemill.kernel.model import Verb
-from leasemill.kernel.retry import expires_at
 from leasemill.kernel.state import State
 
 __all__ = ["Extend", "ExtendOutcome", "Extended", "LeaseRef"]

@@ -9,9 +9,9 @@ from leasemill.kernel.actions import check_operator, record
 from leasemill.kernel.bounds import check_limit, check_range
 from leasemill.kernel.command import Command, Decision
 from leasemill.kernel.events import AnyEvent, GroupsPruned, JobPurged, JobsPruned
+from leasemill.kernel.executions import does_not_follow, job_of
 from leasemill.kernel.filter import JobFilter, Operated, fitting
 from leasemill.kernel.lanes import leave_lane
-from leasemill.kernel.lookup import does_not_follow, job_of
 from leasemill.kernel.model import ENDED_STATES, NEVER, Verb
 from leasemill.kernel.order import TimeOrder
 from leasemill.kernel.state import LEASED, READY, SUCCEEDED, State, forget

@@ -7,10 +7,10 @@ from leasemill.kernel.actions import check_operator, record
 from leasemill.kernel.bounds import check_limit
 from leasemill.kernel.command import Command, Decision
 from leasemill.kernel.events import JobRedriven
+from leasemill.kernel.executions import does_not_follow, job_of
 from leasemill.kernel.filter import HeldBack, JobFilter, Operated, fitting
 from leasemill.kernel.groups import member_reopened
 from leasemill.kernel.lanes import join_lane, unfail_offset
-from leasemill.kernel.lookup import does_not_follow, job_of
 from leasemill.kernel.model import REDRIVEN_STATES, UNSUCCESSFUL_STATES, Job, JobState, Verb
 from leasemill.kernel.state import CANCELLED, DEAD, FAILED, READY, State, make_ready, move, renumber
 from leasemill.kernel.unique import holder_of, retakes, take, unique_of

@@ -10,8 +10,8 @@ from msgspec import Struct
 from leasemill.kernel.bounds import LONGEST_US, check_batch, check_range, check_report
 from leasemill.kernel.command import Command, Decision
 from leasemill.kernel.events import ExecutionStarted
+from leasemill.kernel.executions import does_not_follow, live
 from leasemill.kernel.fence import Lost, execution_of, held, refuse
-from leasemill.kernel.lookup import does_not_follow, live
 from leasemill.kernel.model import ExecutionStatus, Verb
 from leasemill.kernel.state import State
 

@@ -2,6 +2,10 @@
 
 Whoever comes first leads: it takes all that wait, runs them as one batch, and passes the lead to one that came
 meanwhile. Callers in threads lead themselves; for callers in event loops a thread of the pipeline does.
+
+A call weighs as many bytes as it may add to the log, at most, which is known before it is decided. One that weighs too
+much is refused alone, and a batch is cut before it gets too heavy for one frame. Tokens of other calls that its events
+repeat are counted as short, as those are that a store draws; should they not be, the log refuses the whole batch.
 """
 
 from __future__ import annotations
@@ -13,10 +17,100 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, Final
 
-from leasemill.store.wal.ticket import Ticket
+import msgspec
+from msgspec.structs import astuple
+
+from leasemill.errors import Invalid
+from leasemill.kernel import commands as c
+from leasemill.kernel.verbs.schedules import CALL_BYTES
+from leasemill.store.wal.format import LARGEST_BODY
 
 BATCH_TICKETS: Final = 1_000
 BATCH_WEIGHT: Final = 64 * 1024 * 1024
+HEAVIEST_CALL: Final = LARGEST_BODY - 16 * 1024 * 1024  # the rest is left for what is pruned with it
+ITEM_BYTES: Final = 2_000  # an event's ids, names, policy and numbers: all that has a small limit of its own
+CHARACTER_BYTES: Final = 4
+TEXTS: Final = (str, bytes)
+READS: Final = (
+    c.GetJob,
+    c.GetKey,
+    c.ListJobs,
+    c.ListQueues,
+    c.GetLane,
+    c.ListLanes,
+    c.ListActions,
+    c.ListLimits,
+    c.GetLimit,
+    c.GetGroup,
+    c.ListGroups,
+    c.GetTotals,
+    c.DueIn,
+    c.GetSchedule,
+    c.ListSchedules,
+    c.DueSchedules,
+    c.NextTick,
+)
+
+_encode = msgspec.msgpack.Encoder(enc_hook=list).encode  # any sequence is as good as a list
+
+
+class Ticket:
+    """A command, and then its answer or error. No command: only catch up with what others wrote."""
+
+    __slots__ = ("_woken", "answer", "command", "error", "future", "is_durable", "is_leader", "weight")
+
+    def __init__(self, command: Any, *, is_durable: bool = True) -> None:
+        self.command = command
+        self.weight = weigh(command)
+        if self.weight > HEAVIEST_CALL:
+            raise Invalid(f"{self.weight:,} bytes in one call; at most {HEAVIEST_CALL:,}: send smaller batches")
+        self.is_durable = is_durable
+        self.answer: Any = None
+        self.error: BaseException | None = None
+        self.is_leader = False
+        self.future: asyncio.Future[None] | None = None
+        self._woken: threading.Lock | None = None
+
+    @property
+    def is_async(self) -> bool:
+        return self.future is not None
+
+    def for_thread(self) -> None:
+        self._woken = threading.Lock()
+        self._woken.acquire()
+
+    def for_loop(self) -> asyncio.Future[None]:
+        self.future = asyncio.get_running_loop().create_future()
+        return self.future
+
+    def wait(self) -> None:
+        assert self._woken is not None
+        self._woken.acquire()
+
+    def wake(self) -> None:
+        if self._woken is not None and self._woken.locked():
+            self._woken.release()
+
+    def fail(self, error: Exception) -> None:
+        """With an error object of its own: callers raise it in their threads and add notes to it. W1: a refusal that is
+        not known to be durable is no answer, it is replaced."""
+        own = type(error).__new__(type(error), *error.args).with_traceback(error.__traceback__)
+        own.__cause__ = error.__cause__
+        self.error = own
+
+
+def weigh(command: Any) -> int:
+    """Readings and what is not a command weigh nothing. Of any other command each text may be in two events (a refused
+    report and the expiry it records), a reason in the event of each item, and an item may lead to three events."""
+    if command is None or isinstance(command, READS):
+        return 0
+    items = getattr(command, "limit", 1)
+    for value in astuple(command):
+        if hasattr(value, "__len__") and not isinstance(value, TEXTS):
+            items = max(items, len(value))
+    scheduled_bytes = getattr(command, "most_jobs", 0) * (CALL_BYTES + 3 * ITEM_BYTES)  # their calls are in the record
+    reason_bytes = CHARACTER_BYTES * len(getattr(command, "reason", ""))
+    return 2 * len(_encode(command)) + items * (3 * ITEM_BYTES + reason_bytes) + scheduled_bytes
 
 
 class Pipeline:

@@ -23,9 +23,8 @@ from leasemill.store.wal.batch import BatchRunner
 from leasemill.store.wal.clock import Machine, RealMachine
 from leasemill.store.wal.disk import Disk, unavailable
 from leasemill.store.wal.options import FileOptions, parse_folder_url
-from leasemill.store.wal.pipeline import Pipeline
+from leasemill.store.wal.pipeline import Pipeline, Ticket
 from leasemill.store.wal.replica import Replica
-from leasemill.store.wal.ticket import Ticket
 from leasemill.store.wal.waiters import FolderWaiters
 from leasemill.store.wal.watch import FolderWatch
 

@@ -16,8 +16,7 @@ from typing import Final
 from leasemill.errors import Unavailable
 from leasemill.kernel.commands import DueIn
 from leasemill.kernel.model import SECOND
-from leasemill.store.wal.pipeline import Pipeline
-from leasemill.store.wal.ticket import Ticket
+from leasemill.store.wal.pipeline import Pipeline, Ticket
 
 IN_MODIFY: Final = 0x2
 IN_ATTRIB: Final = 0x4

@@ -18,9 +18,10 @@ from msgspec.structs import replace
 from leasemill.kernel import commands as c
 from leasemill.kernel.ending import ended_jobs
 from leasemill.kernel.events import AnyEvent, ExecutionCommitted
+from leasemill.kernel.executions import hold
 from leasemill.kernel.machine import run
 from leasemill.kernel.model import Job, JobSpec, JobState
-from leasemill.kernel.state import Lane, LaneKey, State, finished_at, hold, make_ready, take_places
+from leasemill.kernel.state import Lane, LaneKey, State, finished_at, make_ready, take_places
 from leasemill.kernel.verbs.cancel import cancels_a_run
 from leasemill.store.postgres import admission, retention
 from leasemill.store.postgres.database import RUN_CANCELLED, Database

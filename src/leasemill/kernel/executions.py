@@ -1,4 +1,4 @@
-"""The job and the execution that an event is about.
+"""Executions as events are applied: found by the event, held, committed, ended.
 
 An event that does not follow from what came before is a broken log, not a case to handle.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 from leasemill.errors import Broken
-from leasemill.kernel.model import Execution, ExecutionStatus, Job
+from leasemill.kernel.model import NEVER, Execution, ExecutionStatus, Job, Verb
 from leasemill.kernel.state import LEASED, State
 
 
@@ -38,3 +38,31 @@ def uncommitted(state: State, event: Any) -> tuple[Job, Execution]:
 
 def does_not_follow(event: Any, why: str) -> NoReturn:
     raise Broken(f"{type(event).__name__} for job {event.job_id!r} does not follow from what came before: {why}")
+
+
+def hold(state: State, execution: Execution) -> None:
+    if execution.expires_at != NEVER:
+        state.leases.push(execution.expires_at, execution.fence, execution)
+    if execution.request_id is not None:
+        state.claims.setdefault(execution.request_id, {})[execution.fence] = execution
+
+
+def mark_committed(job: Job, execution: Execution, by: Verb, at: int, result: bytes | None) -> None:
+    if execution.started_at is None:
+        execution.started_at = at
+    execution.committed_at = at
+    execution.committed_by = by
+    job.result = result
+
+
+def end(state: State, execution: Execution, status: ExecutionStatus, by: Verb, at: int) -> None:
+    execution.status = status
+    execution.ended_by = by
+    execution.finished_at = at
+    if execution.expires_at != NEVER:
+        state.leases.remove(execution.expires_at, execution.fence)
+    if execution.request_id is not None:
+        claimed = state.claims[execution.request_id]
+        del claimed[execution.fence]
+        if not claimed:
+            del state.claims[execution.request_id]
