@@ -548,4 +548,4 @@ TABLE: Final = Table(
 )
 
 if __name__ == "__main__":
-    sys.exit(main(TABLE, {"HYPOTHESIS_PROFILE": "unshrunk"}, sys.argv[1:]))
+    sys.exit(main(TABLE, lambda: {"HYPOTHESIS_PROFILE": "unshrunk"}, sys.argv[1:]))

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,7 +121,8 @@ def first_failure(environment: Mapping[str, str], *tests: str) -> str | None:
     return None if failed is None else failed[1].rpartition("::")[2]
 
 
-def main(table: Table, environment: Mapping[str, str], arguments: list[str]) -> int:
+def main(table: Table, environment: Callable[[], Mapping[str, str]], arguments: list[str]) -> int:
+    """`environment`: of the tests of one mutation; several run at a time."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("words", nargs="*", help="only mutations whose name has one of these words")
     parser.add_argument("--sample", type=int, metavar="N", help="only N of them, drawn at random")
@@ -136,7 +137,7 @@ def main(table: Table, environment: Mapping[str, str], arguments: list[str]) -> 
     _print(f"|---|---|---|---|{'---|' if table.beside else ''}")
     survivors: list[str] = []
     with ThreadPoolExecutor(options.processes) as pool:
-        for one in pool.map(lambda it: judge(table, it, environment), wanted):
+        for one in pool.map(lambda it: judge(table, it, environment()), wanted):
             beside = f"{one.caught_beside or '–'} | " if table.beside else ""
             mutation = one.mutation
             _print(f"| {mutation.name} | {mutation.rules} | {one.caught_by or '–'} | {beside}{one.seconds:.1f} |")

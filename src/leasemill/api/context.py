@@ -139,6 +139,11 @@ class Context:
         return self._lease.fence
 
     @property
+    def token(self) -> str:
+        """Proves that the lease is this run's: for `leasemill.commit(job_id, token)` in SQL. Keep it out of logs."""
+        return self._lease.token
+
+    @property
     def idempotency_key(self) -> str:
         """The same in every run of this job: pass it to others to let them recognise a repeat."""
         return self._lease.job.id

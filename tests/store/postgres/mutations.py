@@ -4,7 +4,11 @@ sessions can show it; run by `tests.lab.mutations`."""
 from __future__ import annotations
 
 import sys
+from itertools import count
 from typing import Final
+
+import psycopg
+from psycopg import sql
 
 from leasemill.testing.postgres import PostgresServer
 from tests.lab.mutations import SOURCE, Mutation, Table, main
@@ -16,6 +20,7 @@ EXACT: Final = "tests/store/postgres/test_exact.py"
 ISOLATION: Final = "tests/store/postgres/test_isolation.py"
 WORK_LEASE: Final = "tests/store/postgres/test_work_lease.py"
 LIMIT_RACES: Final = "tests/store/postgres/test_limits_races.py"
+SQL_COMMIT: Final = "tests/store/postgres/test_sql_commit.py"
 GROUPS: Final = "tests/store/postgres/test_groups.py"
 WATERMARKS: Final = "tests/store/postgres/test_watermarks.py"
 
@@ -440,6 +445,22 @@ MUTATIONS: Final = (
         GROUPS,
     ),
     Mutation(
+        "COMMIT does not look at the lease",
+        "X4",
+        "0013_commit_guard",
+        "new.result, new.now, true)",
+        "new.result, new.now, false)",
+        SQL_COMMIT,
+    ),
+    Mutation(
+        "a lost lease is noticed by COMMIT alone",
+        "L2",
+        "0013_commit_guard",
+        "if {schema}.lease_status(job_id, lease_token, now) is distinct from 'held' then",
+        "if false then",
+        SQL_COMMIT,
+    ),
+    Mutation(
         "groups are forgotten before their members",
         "B4",
         "prune_groups",
@@ -457,6 +478,17 @@ TABLE: Final = Table(
 )
 SETTINGS: Final = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
 
+_numbers = count(1)
+
+
+def own_database(server: PostgresServer) -> dict[str, str]:
+    """One for each mutation: tests that run at the same time must not meet in the user's tables."""
+    name = f"mutation_{next(_numbers)}"
+    with psycopg.connect(server.url(), autocommit=True) as connection:
+        connection.execute(sql.SQL("create database {}").format(sql.Identifier(name)))
+    return {"LEASEMILL_TEST_POSTGRES_URL": server.url(name)}
+
+
 if __name__ == "__main__":
     with PostgresServer(settings=SETTINGS) as server:
-        sys.exit(main(TABLE, {"LEASEMILL_TEST_POSTGRES_URL": server.url()}, sys.argv[1:]))
+        sys.exit(main(TABLE, lambda: own_database(server), sys.argv[1:]))
