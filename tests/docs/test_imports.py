@@ -29,7 +29,9 @@ def imported(source: str) -> set[str]:
 
 
 def private(modules: set[str]) -> list[str]:
-    return sorted(it for it in modules if it not in PUBLIC and not it.startswith("leasemill.testing."))
+    return sorted(
+        it for it in modules if it not in PUBLIC and not it.startswith(("leasemill.testing.", "leasemill.contrib."))
+    )
 
 
 def session(text: str) -> str:

@@ -92,8 +92,11 @@ class App:
             with self._opening:
                 store = self._store
                 if store is None:
-                    store = self._store = open_store(self.url)
+                    store = self._store = self._open()
         return store
+
+    def _open(self) -> Store:
+        return open_store(self.url)
 
     @property
     def jobs(self) -> Mapping[str, JobType[..., Any]]:
@@ -104,6 +107,11 @@ class App:
     def handlers(self) -> Mapping[str, JobType[..., Any]]:
         """What a worker runs: every declared job, by its kind and by its aliases."""
         return MappingProxyType(self._handlers)
+
+    @property
+    def queues(self) -> frozenset[str]:
+        """The queues of the declared jobs: what a worker serves by default."""
+        return frozenset(job.queue for job in self._jobs.values())
 
     @property
     def limits(self) -> Mapping[str, LimitTerms]:

@@ -9,14 +9,14 @@ from typing import Any
 import click
 
 from leasemill.cli.filters import time_option
-from leasemill.cli.opening import app_url_option, json_option, refuse_memory
+from leasemill.cli.opening import app_argument, app_url_option, json_option, refuse_memory
 from leasemill.cli.output import emit
 from leasemill.errors import NotFound
 from leasemill.operator.wording import did_you_mean
 
 
 @click.command()
-@click.argument("app", metavar="MODULE:APP")
+@app_argument
 @click.argument("kind")
 @click.option("--args", "arguments", default="{}", metavar="OBJECT", help="The job's arguments, as a JSON object.")
 @click.option("--delay", type=float, metavar="SECONDS", help="Do not run it before this many seconds have passed.")

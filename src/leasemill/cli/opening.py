@@ -1,18 +1,20 @@
 """The store that a command opens, and who acts on it.
 
-One order for all commands: `--url`, then the URL or store the app's code names (where a command loads an app), then
-LEASEMILL_URL, then the folder `.leasemill` in the working directory.
+One order for all commands: `--url`, then the URL or store the app's code names (where a command loads an app, or runs
+inside a framework), then LEASEMILL_URL, then the folder `.leasemill` in the working directory.
 """
 
 from __future__ import annotations
 
 import getpass
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import wraps
 from typing import Any, TypeAlias
 
 import click
+from click.core import ParameterSource
 
 from leasemill.errors import NotFound, Refused
 from leasemill.store.base import Store
@@ -21,9 +23,44 @@ from leasemill.store.url import DEFAULT_URL, URL_VARIABLE, choose_url
 
 Command: TypeAlias = Callable[..., None]
 
+
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """The command line inside a framework's, whose app and store it uses: the `obj` of click's context."""
+
+    app: str
+    """As MODULE:APP."""
+    url: Callable[[], str]
+
+
+class AppArgument(click.Argument):
+    """MODULE:APP; inside a framework it is not asked for."""
+
+    def get_usage_pieces(self, ctx: click.Context) -> list[str]:
+        return [] if isinstance(ctx.obj, Embedded) else super().get_usage_pieces(ctx)
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        if not isinstance(ctx.obj, Embedded):
+            super().add_to_parser(parser, ctx)
+
+    def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, ParameterSource]:
+        if isinstance(ctx.obj, Embedded):
+            return ctx.obj.app, ParameterSource.DEFAULT
+        return super().consume_value(ctx, opts)
+
+
+app_argument = click.argument("app", cls=AppArgument, metavar="MODULE:APP")
+
+
+def _chosen_url(context: click.Context, _parameter: click.Parameter, url: str | None) -> str:
+    if url is None and isinstance(context.obj, Embedded):
+        return context.obj.url()
+    return choose_url(url)
+
+
 url_option = click.option(
     "--url",
-    callback=lambda _context, _parameter, url: choose_url(url),
+    callback=_chosen_url,
     help=f"The store. Default: {URL_VARIABLE}, then {DEFAULT_URL}.",
 )
 app_url_option = click.option(

@@ -13,7 +13,7 @@ import click
 
 from leasemill.api.policy import REAPER_INTERVALS_S
 from leasemill.cli.durations import metavar, seconds_or
-from leasemill.cli.opening import app_url_option
+from leasemill.cli.opening import app_argument, app_url_option
 from leasemill.errors import LeasemillError, Unavailable
 from leasemill.operator.wording import did_you_mean
 
@@ -24,7 +24,7 @@ log = logging.getLogger("leasemill.worker")
 
 
 @click.command()
-@click.argument("app", metavar="MODULE:APP")
+@app_argument
 @click.option(
     "--queue",
     "queues",
@@ -126,7 +126,7 @@ def await_store(app: App) -> None:
 
 def warn_of_unknown(queues: Iterable[str], app: App) -> None:
     """Jobs can be put into any queue from SQL, so a queue that no declaration names is not refused."""
-    known = sorted({job.queue for job in app.jobs.values()})
+    known = sorted(app.queues)
     for queue in queues:
         if queue not in known:
             log.warning(

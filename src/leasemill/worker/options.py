@@ -25,7 +25,7 @@ def weights(app: App, queues: Mapping[str, int] | Iterable[str] | None) -> dict[
     """The queues to serve and their weights; default: all queues of the app's jobs, alike."""
     if isinstance(queues, str):
         raise Invalid(f"queues is a string, {queues!r}; write [{queues!r}] or {{{queues!r}: 1}}")
-    asked = sorted({job.queue for job in app.jobs.values()}) if queues is None else queues
+    asked = sorted(app.queues) if queues is None else queues
     weights = dict(asked) if isinstance(asked, Mapping) else dict.fromkeys(asked, 1)
     if not weights:
         if queues is not None:

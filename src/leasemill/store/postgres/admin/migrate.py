@@ -15,6 +15,10 @@ from leasemill.store.postgres.wire.statements import check_schema, statement
 
 FOLDER: Final = Path(__file__).parent / "schema"
 LOCK_TIMEOUT = "10s"
+TABLE: Final = (
+    "create table if not exists {} "
+    "(version int4 primary key, name text not null, applied_at timestamptz not null default now())"
+)
 
 
 class Migration(Struct, frozen=True):
@@ -27,6 +31,11 @@ def migrations() -> list[Migration]:
     """All there are, in order; the number in the file's name is the version."""
     found = sorted(FOLDER.glob("[0-9]*.sql"))
     return [Migration(int(path.stem.partition("_")[0]), path.stem, path.read_text()) for path in found]
+
+
+def lock_name(schema: str) -> str:
+    """Of the advisory lock that whoever changes a schema holds."""
+    return f"leasemill migrate {schema}"
 
 
 def applied(connection: psycopg.Connection[Any], schema: str) -> list[int]:
@@ -55,16 +64,11 @@ def _migrate(connection: psycopg.Connection[Any], schema: str) -> list[Migration
     with connection.transaction():
         connection.execute("set transaction isolation level read committed")  # to see what another has just made
         connection.execute("select set_config('lock_timeout', %s, true)", [LOCK_TIMEOUT])
-        connection.execute("select pg_advisory_xact_lock(hashtextextended(%s, 0))", [f"leasemill migrate {schema}"])
+        connection.execute("select pg_advisory_xact_lock(hashtextextended(%s, 0))", [lock_name(schema)])
         found = connection.execute("select from pg_namespace where nspname = %s", [schema]).fetchone()
         if found is None:  # IF NOT EXISTS would need the right to make schemas where somebody else has made this one
             connection.execute(sql.SQL("create schema {}").format(sql.Identifier(schema)))
-        connection.execute(
-            sql.SQL(
-                "create table if not exists {} "
-                "(version int4 primary key, name text not null, applied_at timestamptz not null default now())"
-            ).format(sql.Identifier(schema, "migrations"))
-        )
+        connection.execute(sql.SQL(TABLE).format(sql.Identifier(schema, "migrations")))
         latest = max(applied(connection, schema), default=0)
         missing = [one for one in migrations() if one.version > latest]
         for one in missing:

@@ -1,0 +1,98 @@
+"""System checks: `manage.py check` reports a store that cannot work, and `check --database …` missing tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from django.core.checks import CheckMessage, Error, Tags, register
+from django.core.checks import Warning as Caution
+from django.core.exceptions import ImproperlyConfigured
+from django.db import DatabaseError, connections
+
+from leasemill.contrib.django.application import app
+from leasemill.contrib.django.configuration import Configuration, check_database, configuration
+from leasemill.errors import LeasemillError
+
+
+@register()
+def check_settings(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]:
+    """E001: the settings are wrong. W001: enqueue does not join transactions."""
+    try:
+        chosen = configuration()
+        if chosen.database is not None:
+            check_database(chosen.database)
+        _check_url(chosen)
+    except (ImproperlyConfigured, LeasemillError) as error:
+        return [Error(str(error), id="leasemill.E001")]
+    if chosen.database is None and app.jobs and not chosen.store_url.startswith("memory:"):
+        return [
+            Caution(
+                "Jobs do not go to a database of this project, so they do not join its transactions: a job that is "
+                "enqueued in transaction.atomic() can run before the commit, and stays after a rollback.",
+                hint="Enqueue in transaction.on_commit(...), or let LEASEMILL name a DATABASE.",
+                id="leasemill.W001",
+            )
+        ]
+    return []
+
+
+def _check_url(chosen: Configuration) -> None:
+    scheme = chosen.store_url.partition(":")[0]
+    if scheme in {"postgresql", "postgres"}:
+        from leasemill.store.postgres.wire.url import parse_url  # noqa: PLC0415  (psycopg is an extra)
+
+        parse_url(chosen.store_url)
+    elif scheme not in {"file", "memory"}:
+        raise ImproperlyConfigured(
+            'LEASEMILL["URL"] names no store: write postgresql://user@host/database, file:PATH or memory:'
+        )
+    elif chosen.database is not None:
+        raise ImproperlyConfigured(
+            'LEASEMILL has a "DATABASE" beside a "URL" that is not PostgreSQL: leave one of them out'
+        )
+
+
+@register(Tags.database)
+def check_tables(app_configs: Any = None, databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
+    """E002: the tables are missing or old. E003: the database cannot be asked."""
+    try:
+        chosen = configuration()
+        if chosen.database is None or chosen.database not in (databases or ()):
+            return []
+        check_database(chosen.database)
+    except ImproperlyConfigured:
+        return []  # E001
+    from leasemill.store.postgres.admin.migrate import migrations  # noqa: PLC0415  (psycopg is an extra)
+
+    wanted = migrations()[-1].version
+    found = _version(chosen.database, chosen.schema)
+    if isinstance(found, DatabaseError):
+        return [Error(f"Database {chosen.database!r} cannot be asked: {found}", id="leasemill.E003")]
+    if found >= wanted:
+        return []
+    state = f"is at version {found}, and this Leasemill needs {wanted}" if found else "has no Leasemill tables"
+    return [
+        Error(
+            f"The schema {chosen.schema!r} of database {chosen.database!r} {state}.",
+            hint=f"Run manage.py migrate leasemill{_option(chosen.database)}",
+            id="leasemill.E002",
+        )
+    ]
+
+
+def _version(alias: str, schema: str) -> int | DatabaseError:
+    table = f'"{schema}".migrations'
+    try:
+        with connections[alias].cursor() as cursor:
+            cursor.execute("select to_regclass(%s) is not null", [table])
+            if not cursor.fetchone()[0]:
+                return 0
+            cursor.execute(f"select coalesce(max(version), 0) from {table}")
+            return int(cursor.fetchone()[0])
+    except DatabaseError as error:
+        return error
+
+
+def _option(alias: str) -> str:
+    return "" if alias == "default" else f" --database={alias}"

@@ -1,0 +1,128 @@
+"""The setting `LEASEMILL`: which store the jobs of the project go to.
+
+    LEASEMILL = {
+        "DATABASE": "default",            # an alias of DATABASES: it holds the jobs, and its transactions enqueue them
+        "SCHEMA": "leasemill",            # the PostgreSQL schema of the tables
+        "OPTIONS": {"pool_size": 5},      # options of the store, docs/postgres.md
+        "AUTODISCOVER": ["jobs", "tasks"],
+    }
+
+`"URL"` names a store instead. With a URL and a DATABASE, the store has connections of its own to the same database.
+Read at each use, so `override_settings` works.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+from django.db import connections
+from django.utils.connection import ConnectionDoesNotExist
+
+from leasemill.operator.wording import did_you_mean
+
+NAME: Final = "LEASEMILL"
+KEYS: Final = ("DATABASE", "SCHEMA", "OPTIONS", "AUTODISCOVER", "URL")
+MODULES: Final = ("jobs", "tasks")
+DEFAULT_SCHEMA: Final = "leasemill"
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """What `LEASEMILL` means."""
+
+    url: str | None = None
+    """None: that of `database`."""
+    database: str | None = "default"
+    """The alias whose transactions enqueue joins; None: the store is elsewhere."""
+    schema: str = DEFAULT_SCHEMA
+    options: Mapping[str, Any] = field(default_factory=dict)
+    modules: Sequence[str] = MODULES
+
+    @property
+    def store_url(self) -> str:
+        if self.url is not None:
+            return self.url
+        assert self.database is not None
+        return database_url(self.database, self.schema, self.options)
+
+
+def configuration() -> Configuration:
+    """`LEASEMILL` as it stands; refuses what is unknown or excludes each other."""
+    given = getattr(settings, NAME, {})
+    if not isinstance(given, Mapping):
+        raise ImproperlyConfigured(f'{NAME} is a {type(given).__name__}: write {NAME} = {{"DATABASE": "default"}}')
+    for key in given:
+        if key not in KEYS:
+            raise ImproperlyConfigured(
+                f"{NAME} has no setting {key!r}{did_you_mean(str(key), KEYS)} (there are {', '.join(KEYS)})"
+            )
+    url = given.get("URL")
+    if url is not None and ("SCHEMA" in given or "OPTIONS" in given):
+        raise ImproperlyConfigured(
+            f'{NAME}: with "URL" write the schema and the options into it, for example postgresql://…?schema=jobs'
+        )
+    return Configuration(
+        url=url,
+        database=given.get("DATABASE", "default" if url is None else None),
+        schema=given.get("SCHEMA", DEFAULT_SCHEMA) if url is None else _schema_in(url),
+        options=given.get("OPTIONS", {}),
+        modules=given.get("AUTODISCOVER", MODULES),
+    )
+
+
+def _schema_in(url: str) -> str:
+    if not url.startswith(("postgresql:", "postgres:")):
+        return DEFAULT_SCHEMA
+    from leasemill.store.postgres.wire.url import parse_url  # noqa: PLC0415  (psycopg is an extra)
+
+    return parse_url(url)[1].schema
+
+
+def check_database(alias: str) -> None:
+    """Refuse an alias that is not there, or not PostgreSQL."""
+    try:
+        connection = connections[alias]
+    except ConnectionDoesNotExist:
+        known = ", ".join(map(repr, connections))
+        raise ImproperlyConfigured(
+            f'{NAME}["DATABASE"] is {alias!r}, which DATABASES does not have (it has {known}): name one of them, or '
+            'give a store as "URL"'
+        ) from None
+    if connection.vendor != "postgresql":
+        raise ImproperlyConfigured(
+            f'{NAME}["DATABASE"] is {alias!r}, a database of {connection.vendor}: jobs live in PostgreSQL. Name '
+            f'another alias, or a store beside the database: {NAME} = {{"URL": "file:/var/lib/shop/jobs"}}'
+        )
+
+
+def database_url(alias: str, schema: str, options: Mapping[str, Any]) -> str:
+    """A store's URL for the database of an alias, with what its settings give libpq."""
+    check_database(alias)
+    from psycopg.pq import Conninfo  # noqa: PLC0415  (an extra; Django has its own way to report that it is missing)
+
+    connection = connections[alias]
+    keywords = {one.keyword.decode() for one in Conninfo.get_defaults()} - {"client_encoding"}
+    given = {name: str(value) for name, value in connection.get_connection_params().items() if name in keywords}
+    role = connection.settings_dict["OPTIONS"].get("assume_role")
+    if role:  # Django sets it on its own connections; ours get it when they are made
+        escaped = str(role).replace("\\", "\\\\").replace(" ", "\\ ")
+        given["options"] = f"{given.get('options', '')} -c role={escaped}".lstrip()
+    host = given.get("host", "")
+    place = ""
+    if host and not set(host) & set("/,:"):  # a folder with a socket, several hosts and IPv6 are options
+        user, port = given.pop("user", ""), given.pop("port", "")
+        place = f"{quote(user, safe='')}{'@' if user else ''}{given.pop('host')}{':' if port else ''}{port}"
+    path = quote(given.pop("dbname", ""), safe="")
+    query = urlencode(
+        {**given, "schema": schema, **{name: _text(value) for name, value in options.items()}}, quote_via=quote
+    )
+    return f"postgresql://{place}/{path}?{query}"
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

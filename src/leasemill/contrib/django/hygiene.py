@@ -1,0 +1,51 @@
+"""Django's connections in a worker: around each run as around each request.
+
+Connections belong to threads. A handler's thread runs many jobs, so between them what has become unusable or older
+than CONN_MAX_AGE is closed, and the log of queries that DEBUG keeps is emptied. Async handlers reach the ORM through
+`sync_to_async`, whose thread it is then done in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
+
+from asgiref.sync import sync_to_async
+from django.db import close_old_connections, connections
+
+from leasemill.api.context import Context
+
+
+def connections_kept(_context: Context) -> AbstractContextManager[None] | AbstractAsyncContextManager[None]:
+    """The hook around every run of the app."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return _in_thread()
+    return _on_loop()
+
+
+@contextmanager
+def _in_thread() -> Iterator[None]:
+    tidy()
+    try:
+        yield
+    finally:
+        close_old_connections()
+
+
+@asynccontextmanager
+async def _on_loop() -> AsyncIterator[None]:
+    try:
+        yield
+    finally:
+        await sync_to_async(tidy)()
+
+
+def tidy() -> None:
+    """What Django does when a request begins; what is in a transaction (a test's) is left alone."""
+    for connection in connections.all(initialized_only=True):
+        if not connection.in_atomic_block:
+            connection.queries_log.clear()
+            connection.close_if_unusable_or_obsolete()
