@@ -13,7 +13,10 @@ from django.db import connections
 
 from leasemill.errors import Invalid
 from leasemill.kernel import commands as c
+from leasemill.store.block import Block
 from leasemill.store.postgres.store import PostgresStore
+from leasemill.store.postgres.transactions.joined import JoinedBlock
+from leasemill.store.postgres.transactions.using import BoundStore
 
 AnswerT = TypeVar("AnswerT")
 
@@ -35,11 +38,48 @@ class DjangoStore(PostgresStore):
             return cast(AnswerT, self.using(connections[self.alias]).run(command))
         return super().run(command)
 
+    def using(self, connection: object) -> BoundStore:
+        return super().using(_known(connection) if isinstance(connection, str) else connection)
+
+    def block(self, lease: c.Lease, seconds_left: float) -> Block:
+        """`ctx.commit()`: around what the ORM writes."""
+        return DjangoBlock(self, self._database, lease, connections[self.alias])
+
+    def joined_block(self, lease: c.Lease, session: object) -> JoinedBlock:
+        """`ctx.commit("default")`, or with a session of another library."""
+        if isinstance(session, str):
+            return DjangoBlock(self, self._database, lease, _known(session))
+        return super().joined_block(lease, session)
+
     async def arun(self, command: c.Command[AnswerT]) -> AnswerT:
         if isinstance(command, c.Enqueue | c.SealGroup):
             # In the thread whose connection Django uses for this code, which may be in a transaction.
             return cast(AnswerT, await sync_to_async(self.run)(cast(c.Command[Any], command)))
         return await super().arun(command)
+
+
+class DjangoBlock(JoinedBlock):
+    """A commit in a transaction of Django's, which begins and ends with it."""
+
+    @property
+    def connection(self) -> Any:
+        """The driver's own: `tx.execute` and `tx.connection` are in the same transaction."""
+        return super().connection.connection
+
+    async def abegin(self) -> c.CommitOutcome | None:
+        raise Invalid(
+            "transactions of Django are sync: write the handler as `def`, or move the block, as `with ctx.commit() as "
+            "tx`, into a function that you call with `await sync_to_async(...)`"
+        )
+
+    async def aroll_back(self) -> None:
+        """Nothing was begun."""
+
+
+def _known(alias: str) -> Any:
+    if alias not in connections:
+        raise Invalid(f"there is no database {alias!r}: DATABASES has {', '.join(map(repr, connections))}")
+    return connections[alias]
 
 
 def in_transaction(alias: str) -> bool:

@@ -16,6 +16,7 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.machine import check
 from leasemill.kernel.model import JobSpec
 from leasemill.store.base import Store, Watch
+from leasemill.store.block import Block
 from leasemill.store.ends import Subscription
 from leasemill.store.postgres import reading
 from leasemill.store.postgres import schedules as scheduled
@@ -145,7 +146,7 @@ class PostgresStore(Store):
     def using(self, connection: object) -> BoundStore:
         return BoundStore(self, self._database, self._notifier, self.use_queues, connection)
 
-    def block(self, lease: c.Lease, seconds_left: float) -> PostgresBlock:
+    def block(self, lease: c.Lease, seconds_left: float) -> Block:
         return PostgresBlock(self, self._database, self._commits, self._messages, lease, seconds_left)
 
     def joined_block(self, lease: c.Lease, session: object) -> JoinedBlock:

@@ -15,6 +15,8 @@ _CARRIERS: Final = {
     "psycopg.Connection": ("psycopg", "PsycopgCarrier"),
     "psycopg.AsyncConnection": ("psycopg", "AsyncPsycopgCarrier"),
     "psycopg2.extensions.connection": ("psycopg2", "Psycopg2Carrier"),
+    "django.db.backends.base.base.BaseDatabaseWrapper": ("django", "DjangoCarrier"),
+    "django.utils.connection.ConnectionProxy": ("django", "DjangoCarrier"),
 }
 """By the type's name: the module here, and the class in it."""
 
