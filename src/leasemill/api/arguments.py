@@ -23,6 +23,10 @@ from uuid import UUID
 
 import msgspec
 
+from leasemill.api.arrival import difference, non_finite
+from leasemill.api.carried import ENCODING_ERRORS, CarriedType, PlainType, carried_type, encode_json
+from leasemill.api.pydantic_type import PydanticType
+from leasemill.api.unfit import Unfit, Unresolved
 from leasemill.errors import Invalid
 from leasemill.kernel.bounds import PAYLOAD_BYTES
 
@@ -40,12 +44,7 @@ PREVIOUS: Final[Any] = _Previous()
 NO_ARGUMENTS: Final = b"{}"
 CONTEXT_NAME: Final = "ctx"
 
-_encode = msgspec.json.Encoder(order="deterministic").encode
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-
-
-class _Unresolved(Invalid):
-    """An annotation names something that is not defined (yet)."""
 
 
 class Arguments:
@@ -60,7 +59,7 @@ class Arguments:
         self._namespace = dict(namespace or {})
         self._signature = inspect.signature(function)
         _refuse_unfit(self.name, function, self._signature)
-        with suppress(_Unresolved):  # it may name what is defined later: resolved when the job is first used
+        with suppress(Unresolved):  # it may name what is defined later: resolved when the job is first used
             _ = self._codec
 
     @property
@@ -80,14 +79,7 @@ class Arguments:
         """The call as JSON, without what equals its default, and its arguments by name with defaults filled in."""
         codec = self._codec
         given = codec.bind(args, kwargs)
-        codec.check_texts(given)
-        try:
-            sent = codec.without_defaults(given)
-            payload = _encode(sent) if sent else NO_ARGUMENTS
-            codec.decoder.decode(payload)
-        except (msgspec.MsgspecError, TypeError, ValueError, OverflowError) as error:
-            raise Invalid(_call_sentence(self.name, error)) from None
-        return payload, codec.with_defaults(given)
+        return codec.encode(given, codec.decoder), codec.with_defaults(given)
 
     def encode_without_previous(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -100,18 +92,12 @@ class Arguments:
             raise Invalid(f"{self.name}: {_listed(tuple(names))} are PREVIOUS; pass the result as one of them")
         name = names[0]
         del given[name]
-        codec.check_texts(given)
-        try:
-            sent = codec.without_defaults(given)
-            payload = _encode(sent) if sent else NO_ARGUMENTS
-            codec.decoder_without(name).decode(payload)
-        except (msgspec.MsgspecError, TypeError, ValueError, OverflowError) as error:
-            raise Invalid(_call_sentence(self.name, error)) from None
+        payload = codec.encode(given, codec.decoder_without(name))
         return payload, {one: codec.value(one, given) for one in codec.names if one != name}, name
 
     def check_takes_result_of(self, before: Arguments, name: str) -> None:
         """Refuse PREVIOUS behind a job that is declared to return nothing, unless None fits."""
-        if before._codec.returns_nothing and not _fits_none(self._codec.decoder_of(name)):
+        if before._codec.returns_nothing and not self._codec.carried[name].fits_none():
             raise Invalid(
                 f"{self.name}: argument {name!r} is PREVIOUS, and {before.name} returns nothing: let it return the "
                 "value, or pass another"
@@ -127,6 +113,8 @@ class Arguments:
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise Invalid(_call_sentence(self.name, error)) from None
         values = msgspec.structs.astuple(model)
+        if codec.validated:
+            values = codec.validate(values)
         if not codec.keyword_only:
             return values, {}
         count = len(values) - codec.keyword_only
@@ -138,12 +126,9 @@ class Arguments:
         if value is None and codec.may_return_none:
             return None
         try:
-            content = _encode(value)
-            codec.result_decoder.decode(content)
-        except (msgspec.MsgspecError, TypeError, ValueError, OverflowError) as error:
-            raise Invalid(
-                f"{self.name} returned a value that does not match its annotation: {_sentence(error)}"
-            ) from None
+            content, _ = codec.result.encode(value)
+        except Unfit as error:
+            raise Invalid(f"{self.name} returned a value that does not match its annotation: {error}") from None
         if len(content) > PAYLOAD_BYTES:
             raise Invalid(
                 f"{self.name} returned {len(content):,} bytes; the limit is {PAYLOAD_BYTES:,}: "
@@ -152,8 +137,8 @@ class Arguments:
         return content
 
     def decode_result(self, content: bytes | None) -> Any:
-        """The result by the return annotation; raises `msgspec.ValidationError` where it does not fit."""
-        return self._codec.result_decoder.decode(content or b"null")
+        """The result by the return annotation; raises `Unfit` where it does not fit."""
+        return self._codec.result.decode(content or b"null")
 
     @cached_property
     def _codec(self) -> _Codec:
@@ -168,7 +153,7 @@ class Arguments:
             return typing.get_type_hints(self._function, localns=self._namespace, include_extras=True)
         except (NameError, AttributeError) as error:
             missing = error.name or "the missing name"
-            raise _Unresolved(
+            raise Unresolved(
                 f"{self._culprit(missing)} cannot be resolved: {error}; define {missing} in the handler's module, or "
                 "import it there outside `if TYPE_CHECKING:`"
             ) from None
@@ -199,45 +184,102 @@ class _Codec:
         self.keyword_only = sum(parameter.kind is inspect.Parameter.KEYWORD_ONLY for parameter in parameters)
         self._signature = inspect.Signature(parameters)
         self._name_set = frozenset(self.names)
+        self._positional = self.names[: len(self.names) - self.keyword_only]
+        required = [parameter for parameter in parameters if parameter.default is inspect.Parameter.empty]
+        self._needs_keywords = any(parameter.kind is inspect.Parameter.KEYWORD_ONLY for parameter in required)
+        self._required = len(required)
         self._defaults = {it.name: it.default for it in parameters if it.default is not inspect.Parameter.empty}
         self._texts = [(it.name, NoneType in _union(hints[it.name])) for it in parameters if _is_text(hints, it.name)]
-        types = {parameter.name: hints.get(parameter.name, Any) for parameter in parameters}
-        self._defaults_encoded = {name: _encoded(default, types[name]) for name, default in self._defaults.items()}
-        returned = hints.get("return", Any)
-        for what, annotation in [*((f"parameter {it!r}", types[it]) for it in types), ("the result", returned)]:
-            _refuse_unknown_types(name, what, annotation)
-        self._fields = [_field(parameter, types[parameter.name]) for parameter in parameters]
+        self.carried = {one: carried_type(f"parameter {one!r} of {name}", hints.get(one, Any)) for one in self.names}
+        self.result = carried_type(f"the result of {name}", hints.get("return", Any))
+        self.validated = {one: it for one, it in self.carried.items() if isinstance(it, PydanticType)}
+        self._with_fields = [one for one, it in self.carried.items() if isinstance(it, PlainType) and it.has_fields]
+        self._defaults_encoded = {one: _encoded(default, self.carried[one]) for one, default in self._defaults.items()}
+        self._fields = [_field(parameter, self.carried[parameter.name]) for parameter in parameters]
         self.model = msgspec.defstruct(f"{name}_arguments", self._fields, forbid_unknown_fields=True)
         self.decoder = msgspec.json.Decoder(self.model)
-        self.result_decoder = msgspec.json.Decoder(returned)
-        self.may_return_none = _fits_none(self.result_decoder)
-        self.returns_nothing = returned is NoneType
+        self.may_return_none = self.result.fits_none()
+        self.returns_nothing = hints.get("return", Any) is NoneType
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         if not args and kwargs.keys() == self._name_set:
             return {name: kwargs[name] for name in self.names}
+        if not kwargs and not self._needs_keywords and self._required <= len(args) <= len(self._positional):
+            return dict(zip(self._positional, args, strict=False))
         try:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
             raise Invalid(f"{self.name}: {error}; it takes {_listed(self.names)}") from None
         return dict(bound.arguments)
 
-    def without_defaults(self, given: dict[str, Any]) -> dict[str, Any]:
+    def encode(self, given: dict[str, Any], decoder: msgspec.json.Decoder[Any]) -> bytes:
+        """The JSON of a call. What is given in its JSON form is replaced by what arrives."""
+        for name, may_be_none in self._texts:
+            # Much becomes a JSON string (dates, UUIDs, numbers in Decimal); a parameter of type str accepts only a str.
+            value = given.get(name, "")
+            if not isinstance(value, str) and not (may_be_none and value is None):
+                raise Invalid(_argument_sentence(self.name, name, "", f"Expected `str`, got `{type(value).__name__}`"))
+        try:
+            sent = self._sent(given) if self._defaults or self.validated else given
+            payload = encode_json(sent) if sent else NO_ARGUMENTS
+            arrived = decoder.decode(payload)
+        except Invalid:
+            raise
+        except ENCODING_ERRORS as error:
+            raise Invalid(self._why_not(given, error)) from None
+        for name in self._with_fields:
+            if name in given:
+                value = getattr(arrived, name)
+                changed = difference(given[name], value)
+                if changed is not None:
+                    raise Invalid(_argument_sentence(self.name, name, *changed))
+                given[name] = value
+        return payload
+
+    def _sent(self, given: dict[str, Any]) -> dict[str, Any]:
         """E7: arguments that equal their default are left out.
 
         Compared as JSON, as it would arrive: 1 is not True, and one list equals another with the same items.
         """
-        if not self._defaults:
-            return given
         sent: dict[str, Any] = {}
         for name, value in given.items():
-            if name not in self._defaults:
+            if name in self._defaults and value is self._defaults[name]:
+                continue
+            if name in self.validated:
+                encoded, given[name] = self._validated(name, value)
+            elif name in self._defaults:
+                encoded = encode_json(value)
+            else:
                 sent[name] = value
-            elif value is not self._defaults[name]:
-                encoded = _encode(value)
-                if encoded != self._defaults_encoded[name]:
-                    sent[name] = msgspec.Raw(encoded)
+                continue
+            if encoded != self._defaults_encoded.get(name):
+                sent[name] = msgspec.Raw(encoded)
         return sent
+
+    def _validated(self, name: str, value: object) -> tuple[bytes, Any]:
+        try:
+            return self.validated[name].encode(value)
+        except Unfit as error:
+            raise Invalid(_argument_sentence(self.name, name, error.at, error.text)) from None
+
+    def _why_not(self, given: dict[str, Any], error: Exception) -> str:
+        for name, value in given.items():
+            found = non_finite(value)
+            if found is not None:
+                return _argument_sentence(self.name, name, *found)
+        return _call_sentence(self.name, error)
+
+    def validate(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The arguments with those that Pydantic validates; a default is there already."""
+        arrived = list(values)
+        for index, name in enumerate(self.names):
+            value = arrived[index]
+            if name in self.validated and isinstance(value, msgspec.Raw):
+                try:
+                    arrived[index] = self.validated[name].decode(bytes(value))
+                except Unfit as error:
+                    raise Invalid(_argument_sentence(self.name, name, error.at, error.text)) from None
+        return tuple(arrived)
 
     def with_defaults(self, given: dict[str, Any]) -> dict[str, Any]:
         """Every argument by name, in the parameters' order."""
@@ -254,18 +296,6 @@ class _Codec:
         # Those with a default need not come last.
         model = msgspec.defstruct(f"{self.name}_arguments", fields, forbid_unknown_fields=True, kw_only=True)
         return msgspec.json.Decoder(model)
-
-    def decoder_of(self, name: str) -> msgspec.json.Decoder[Any]:
-        return msgspec.json.Decoder(next(one[1] for one in self._fields if one[0] == name))
-
-    def check_texts(self, values: dict[str, Any]) -> None:
-        """Much becomes a JSON string (dates, UUIDs, numbers in Decimal); a parameter of type str accepts only a str."""
-        for name, may_be_none in self._texts:
-            if name not in values:
-                continue
-            value = values[name]
-            if not isinstance(value, str) and not (may_be_none and value is None):
-                raise Invalid(f"{self.name}: argument {name!r}: Expected `str`, got `{type(value).__name__}`")
 
 
 def lane_key(kind: str, value: object) -> str | None:
@@ -309,7 +339,8 @@ def _is_text(hints: dict[str, Any], name: str) -> bool:
     return set(_union(hints.get(name))) - {NoneType} == {str}
 
 
-def _field(parameter: inspect.Parameter, annotation: Any) -> tuple[str, Any] | tuple[str, Any, Any]:
+def _field(parameter: inspect.Parameter, carried: CarriedType) -> tuple[str, Any] | tuple[str, Any, Any]:
+    annotation = carried.annotation if isinstance(carried, PlainType) else msgspec.Raw
     default = parameter.default
     if default is inspect.Parameter.empty:
         return parameter.name, annotation
@@ -318,66 +349,27 @@ def _field(parameter: inspect.Parameter, annotation: Any) -> tuple[str, Any] | t
     return parameter.name, annotation, msgspec.field(default_factory=lambda: deepcopy(default))
 
 
-def _encoded(default: object, annotation: Any) -> bytes | None:
+def _encoded(default: object, carried: CarriedType) -> bytes | None:
     """A default as JSON; None if it does not survive the round trip (NaN, or a type that JSON cannot carry)."""
     try:
-        encoded = _encode(default)
-        return encoded if msgspec.json.decode(encoded, type=annotation) == default else None
-    except (msgspec.MsgspecError, TypeError, ValueError, OverflowError):
+        encoded, arrived = carried.encode(default)
+    except Unfit:
         return None
-
-
-def _fits_none(decoder: msgspec.json.Decoder[Any]) -> bool:
-    try:
-        return decoder.decode(b"null") is None
-    except msgspec.ValidationError:
-        return False
-
-
-def _refuse_unknown_types(name: str, what: str, annotation: Any) -> None:
-    try:
-        info = msgspec.inspect.type_info(annotation)
-    except (NameError, AttributeError) as error:
-        raise _Unresolved(f"{what} of {name} has a field whose annotation cannot be resolved: {error}") from None
-    except (TypeError, ValueError) as error:
-        raise Invalid(f"{what} of {name} cannot be carried as JSON: {error}") from None
-    unknown = _custom_types(info, set())
-    if unknown:
-        raise Invalid(
-            f"{what} of {name} has the type {unknown}, which cannot be carried as JSON: "
-            "use a dataclass, a msgspec.Struct, a TypedDict or plain values"
-        )
-
-
-def _custom_types(node: object, seen: set[int]) -> str | None:
-    """The name of the first type in an annotation that msgspec cannot encode."""
-    if id(node) in seen:
-        return None
-    seen.add(id(node))
-    if isinstance(node, msgspec.inspect.CustomType):
-        return node.cls.__name__
-    if isinstance(node, tuple | list):
-        children = list(node)
-    elif isinstance(node, msgspec.inspect.Type | msgspec.inspect.Field):
-        children = [getattr(node, name) for name in node.__struct_fields__]
-    else:
-        return None
-    return next((found for child in children if (found := _custom_types(child, seen))), None)
+    return encoded if arrived == default else None
 
 
 def _call_sentence(name: str, error: Exception) -> str:
     """msgspec's sentence with the parameter's name in front: "charge: argument 'cents': Expected `int`, got `str`"."""
     text, _, path = str(error).partition(" - at `$.")
     if not path:
-        return f"{name}: {_sentence(error)}"
+        return f"{name}: {text}"
     parameter, _, rest = path.rstrip("`").partition(".")
     parameter, bracket, more = parameter.partition("[")
-    inside = (bracket + more + "." + rest).strip(".")
-    return f"{name}: argument {parameter!r}{' at ' + inside if inside else ''}: {text}"
+    return _argument_sentence(name, parameter, (bracket + more + "." + rest).strip("."), text)
 
 
-def _sentence(error: Exception) -> str:
-    return str(error).replace(" - at `$`", "")
+def _argument_sentence(name: str, parameter: str, at: str, text: str) -> str:
+    return f"{name}: argument {parameter!r}{' at ' + at if at else ''}: {text}"
 
 
 def _listed(names: tuple[str, ...]) -> str:

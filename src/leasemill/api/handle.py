@@ -10,6 +10,7 @@ import msgspec
 
 from leasemill.api.arguments import Arguments
 from leasemill.api.policy import Duration, microseconds
+from leasemill.api.unfit import Unfit
 from leasemill.errors import JobCancelled, JobDead, JobFailed, NoResult, NotFound
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import ENDED_STATES, SECOND, Job, JobState
@@ -121,7 +122,7 @@ class JobHandle(Generic[R_co]):
             return content
         try:
             result: R_co = self._arguments.decode_result(job.result)
-        except msgspec.ValidationError as error:
+        except Unfit as error:
             if job.result is None:
                 raise NoResult(
                     self.id, "succeeded without a result: its commit set none (tx.set_result), and what a handler "

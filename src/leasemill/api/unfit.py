@@ -1,0 +1,19 @@
+"""Why a value, or an annotation, cannot be used (yet). Callers turn it into the refusal their users see."""
+
+from __future__ import annotations
+
+from leasemill.errors import Invalid
+
+
+class Unfit(ValueError):
+    """A value does not fit its declared type."""
+
+    def __init__(self, at: str, text: str) -> None:
+        super().__init__(f"at {at}: {text}" if at else text)
+        self.at = at
+        """Where in the value, as `items[2].price`; empty for the value itself."""
+        self.text = text
+
+
+class Unresolved(Invalid):
+    """An annotation names something that is not defined (yet)."""
