@@ -34,6 +34,8 @@ __all__ = [
     "PREVIOUS",
     "AcquireStatus",
     "App",
+    "AsyncContextJob",
+    "AsyncJob",
     "AsyncTransaction",
     "BacklogOrder",
     "Broken",
@@ -54,6 +56,7 @@ __all__ = [
     "JobDead",
     "JobFailed",
     "JobHandle",
+    "JobProgress",
     "JobState",
     "JobType",
     "LeaseLost",
@@ -70,7 +73,10 @@ __all__ = [
     "Retry",
     "RetryAfter",
     "ScheduleInfo",
+    "StreamCount",
     "SucceedStatus",
+    "SyncContextJob",
+    "SyncJob",
     "Throttle",
     "Throttled",
     "TokenMismatch",
@@ -95,16 +101,19 @@ if TYPE_CHECKING:
     from leasemill.api.commit import AsyncTransaction, Transaction
     from leasemill.api.context import Context
     from leasemill.api.cron import next_ticks
+    from leasemill.api.declared import AsyncContextJob, AsyncJob, SyncContextJob, SyncJob
     from leasemill.api.effects import ONCE_TABLE_SQL
     from leasemill.api.group import GroupHandle, GroupProgress
-    from leasemill.api.handle import JobHandle
+    from leasemill.api.handle import JobHandle, JobProgress
     from leasemill.api.hooks import Outgoing
-    from leasemill.api.job import FixedLane, JobType
+    from leasemill.api.job import JobType
+    from leasemill.api.lanes import FixedLane
     from leasemill.api.limits import Limit, Rate
     from leasemill.api.logs import configure_logging
     from leasemill.api.outcomes import Fail, Release, RetryAfter, Throttled
-    from leasemill.api.policy import Retry
+    from leasemill.api.retry import Retry
     from leasemill.api.schedules import ScheduleInfo
+    from leasemill.api.sending import StreamCount
     from leasemill.api.unique import Debounce, Throttle, Unique
     from leasemill.api.worklease import AcquireStatus, FailStatus, SucceedStatus, WorkLease
     from leasemill.kernel.model import JobState
@@ -119,16 +128,19 @@ else:
         "leasemill.api.commit": ["AsyncTransaction", "Transaction"],
         "leasemill.api.context": ["Context"],
         "leasemill.api.cron": ["next_ticks"],
+        "leasemill.api.declared": ["AsyncContextJob", "AsyncJob", "SyncContextJob", "SyncJob"],
         "leasemill.api.effects": ["ONCE_TABLE_SQL"],
         "leasemill.api.group": ["GroupProgress", "GroupHandle"],
-        "leasemill.api.handle": ["JobHandle"],
+        "leasemill.api.handle": ["JobHandle", "JobProgress"],
         "leasemill.api.hooks": ["Outgoing"],
-        "leasemill.api.job": ["FixedLane", "JobType"],
+        "leasemill.api.job": ["JobType"],
+        "leasemill.api.lanes": ["FixedLane"],
         "leasemill.api.limits": ["Limit", "Rate"],
         "leasemill.api.logs": ["configure_logging"],
         "leasemill.api.outcomes": ["Fail", "Release", "RetryAfter", "Throttled"],
-        "leasemill.api.policy": ["Retry"],
+        "leasemill.api.retry": ["Retry"],
         "leasemill.api.schedules": ["ScheduleInfo"],
+        "leasemill.api.sending": ["StreamCount"],
         "leasemill.api.unique": ["Debounce", "Throttle", "Unique"],
         "leasemill.api.worklease": ["AcquireStatus", "FailStatus", "SucceedStatus", "WorkLease"],
         "leasemill.kernel.model": ["JobState"],

@@ -104,7 +104,7 @@ def test_wrong_expressions_and_wrong_order_are_refused(app: App) -> None:
     with pytest.raises(Invalid, match="five fields"):
         app.cron("daily", tidy)
     with pytest.raises(Invalid, match=r"above @app\.job"):
-        app.cron("@daily")(lambda: None)  # type: ignore[arg-type]
+        app.cron("@daily")(lambda: None)  # type: ignore[type-var]
     with pytest.raises(Invalid, match="leave out"):
         app.cron("@daily", tidy.options(delay=5))
     app.cron("@daily", tidy)

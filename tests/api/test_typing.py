@@ -1,7 +1,8 @@
-"""Types: right calls pass mypy, wrong calls do not."""
+"""Types: right calls pass mypy and pyright, wrong calls do not."""
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -9,8 +10,12 @@ import textwrap
 from pathlib import Path
 
 PREAMBLE = """
-from typing import assert_type
-from leasemill import PREVIOUS, App, ChainHandle, Context, GroupProgress, JobHandle, JobType, Worker, chain
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any, assert_type
+from leasemill import (
+    PREVIOUS, App, AsyncContextJob, AsyncJob, Call, ChainHandle, Context, GroupProgress, JobHandle, JobProgress,
+    JobState, JobType, Retry, StreamCount, SyncContextJob, SyncJob, Worker, chain,
+)
 
 app = App("memory:")
 
@@ -50,7 +55,47 @@ with app.group("all", then=receipt.call("a1"), on_end=plain.call(1)) as group:
     assert_type(group.enqueue(chain(charge.call("a1"), receipt.call(PREVIOUS))), JobHandle[str])
 assert_type(group.wait_end(timeout=1), GroupProgress)
 
+shapes: tuple[SyncJob[[str], str], AsyncJob[[int], list[int]]] = receipt, plain
+with_context: tuple[AsyncContextJob[..., float], SyncContextJob[..., None]] = charge, threaded
+assert_type(receipt("a1"), str)
+assert_type(receipt(account="a1"), str)
+assert_type(receipt.options(queue="slow", retry="patient", timeout=5, lease="heavy")("a1"), str)
+assert_type(receipt.__name__, str)
+coroutine: Coroutine[Any, Any, list[int]] = plain(count=1)
+
+def in_a_handler(ctx: Context) -> None:
+    assert_type(threaded(ctx, flag=True), None)
+    charging: Coroutine[Any, Any, float] = charge(ctx, "a1", cents=2)
+
+@app.cron("@daily", args={"count": 1})
+@app.job(retry=Retry(on=(OSError, ValueError), never_on=KeyError))
+async def scheduled(count: int) -> list[int]:
+    return await plain(count)
+coroutine = scheduled(1)
+
+defaults = App("memory:", include=["shop.jobs"], queue="shop", retry="patient", lease="heavy", timeout=60)
+assert_type(app.enqueue("ship", queue="mail", to="ann"), JobHandle[Any])
+assert_type(app.named("ship", queue="mail").options(delay=5).enqueue(to="ann"), JobHandle[Any])
+handle = receipt.enqueue("a1")
+assert_type(handle.cancel("enough", by="ann"), bool)
+assert_type(handle.progress(), JobProgress | None)
+assert_type(handle.wait_end(timeout=1), JobState)
+assert_type(app.enqueue_stream(receipt.call(str(row)) for row in range(9)), StreamCount)
+def any_job(job: JobType[..., Any]) -> None: ...
+any_job(charge)
+any_job(receipt)
+
+async def rows() -> AsyncIterator[Call[str]]:
+    yield receipt.call("a1")
+
 async def caller() -> None:
+    assert_type(await plain(1), list[int])
+    assert_type(await app.aenqueue("ship", queue="mail", to="ann"), JobHandle[Any])
+    assert_type(await handle.acancel("enough"), bool)
+    assert_type(await handle.aprogress(), JobProgress | None)
+    assert_type(await handle.await_end(), JobState)
+    assert_type(await app.aenqueue_stream(rows()), StreamCount)
+    assert_type(await receipt.aenqueue_stream([receipt.call("a1")]), StreamCount)
     assert_type(await charge.aenqueue(account="a1", cents=5), JobHandle[float])
     assert_type(await (await plain.aenqueue(1)).aresult(timeout=1), list[int])
 
@@ -74,6 +119,21 @@ threaded.enqueue(True)  # call-arg
 receipt.enqueue_many([plain.call(1)])  # list-item
 receipt.enqueue_many([{"account": "a1"}])  # list-item
 number: int = receipt.enqueue("a1").result()  # assignment
+
+receipt(1)  # arg-type
+receipt()  # call-arg
+receipt("a1", "a2")  # call-arg
+plain("1")  # arg-type
+threaded(flag=True)  # call-arg
+charge("a1")  # arg-type
+sum_of: int = plain(1)  # assignment
+receipt.options(queue=1)  # arg-type
+receipt.options(retry="often")  # arg-type
+App(retry="often")  # arg-type
+Retry(on=[ValueError])  # arg-type
+Retry(never_on="ValueError")  # arg-type
+receipt.enqueue("a1").cancel()  # call-arg
+app.named("ship")("a1")  # operator
 
 @app.job(on_failure="explode")  # call-overload
 def exploding() -> None: ...
@@ -107,6 +167,29 @@ def mypy(tmp_path: Path, source: str) -> list[str]:
     return [line for line in completed.stdout.splitlines() if ": error:" in line]
 
 
+def pyright(tmp_path: Path, source: str) -> set[int]:
+    """The numbers of the lines with errors."""
+    module = tmp_path / "snippet.py"
+    module.write_text(source)
+    completed = subprocess.run(
+        [
+            sys.executable, "-m", "basedpyright", "--level", "error", "--outputjson",
+            "--pythonpath", sys.executable, str(module),
+        ],
+        capture_output=True, text=True, check=False, cwd=tmp_path,
+    )  # fmt: skip
+    return {found["range"]["start"]["line"] + 1 for found in json.loads(completed.stdout)["generalDiagnostics"]}
+
+
+def expected_errors(source: str) -> list[tuple[int, str]]:
+    """The lines that a comment marks, and the error that it names."""
+    return [
+        (number, match[1])
+        for number, line in enumerate(source.splitlines(), 1)
+        if (match := re.search(r"# ([a-z-]+)$", line))
+    ]
+
+
 def test_right_calls_are_accepted_and_wrong_calls_rejected(tmp_path: Path) -> None:
     source = PREAMBLE + ACCEPTED + REJECTED
     found = [
@@ -114,10 +197,11 @@ def test_right_calls_are_accepted_and_wrong_calls_rejected(tmp_path: Path) -> No
         for line in mypy(tmp_path, source)
         if (match := re.match(r".*snippet\.py:(\d+): error: .*\[([a-z-]+)\]$", line))
     ]
-    expected = [
-        (number, match[1])
-        for number, line in enumerate(source.splitlines(), 1)
-        if (match := re.search(r"# ([a-z-]+)$", line))
-    ]
+    expected = expected_errors(source)
     assert [error for error in expected if error not in found] == []
     assert {number for number, _ in found} == {number for number, _ in expected}
+
+
+def test_pyright_agrees(tmp_path: Path) -> None:
+    source = PREAMBLE + ACCEPTED + REJECTED
+    assert pyright(tmp_path, source) == {number for number, _ in expected_errors(source)}

@@ -17,7 +17,7 @@ from leasemill import __version__
 from leasemill.cli import COMMANDS, main
 from leasemill.kernel.model import JobState
 from leasemill.store.opening import open_store
-from leasemill.worker.records import RunningJob, WorkerRecord, encode_record
+from leasemill.store.records import RunningJob, WorkerRecord, encode_record
 
 TASKS = """
 from leasemill import App, Context, Fail

@@ -14,8 +14,8 @@ import pytest
 from leasemill import App, JobType, Worker
 from leasemill.errors import Refused
 from leasemill.store.presence import MemoryPresence
+from leasemill.store.records import WorkerRecord, encode_record
 from leasemill.worker.presence import WorkerPresence
-from leasemill.worker.records import WorkerRecord, encode_record
 from tests.worker.support import FaultyStore, until, working
 
 

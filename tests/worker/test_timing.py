@@ -147,8 +147,3 @@ async def test_a_worker_is_refused_a_queue_policy_that_does_not_fit_it() -> None
     app.store.set_policy("default", Policy(lease_ttl_us=SECOND), by="me", reason="test")
     with pytest.raises(Invalid, match="reaper interval 5 s must be more than 0 and less than the shortest lease, 1 s"):
         await Worker(app, reaper_interval=5, handle_signals=False).run()
-
-
-def test_the_error_of_an_app_without_jobs_advises_to_import_their_modules() -> None:
-    with pytest.raises(Invalid, match=r"the app has no job: .* import those in the module of the app"):
-        Worker(App("memory:"))

@@ -9,22 +9,29 @@ from __future__ import annotations
 import inspect
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from datetime import timedelta
-from types import FrameType, MappingProxyType, TracebackType
-from typing import Any, Concatenate, Final, ParamSpec, Protocol, Self, TypeVar, Unpack, overload
+from types import FrameType, TracebackType
+from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar, Unpack, overload
 
 from leasemill.api.arguments import Arguments
-from leasemill.api.call import Call, aenqueue_all, enqueue_all
+from leasemill.api.call import Call
 from leasemill.api.context import Context
+from leasemill.api.declared import AsyncContextJob, AsyncJob, Declares, SyncContextJob, SyncJob, class_for
 from leasemill.api.group import AppGroups, GroupHandle, create_command
 from leasemill.api.handle import JobHandle
 from leasemill.api.hooks import EnqueueHook, Hooks
-from leasemill.api.job import FixedLane, JobType, LaneRule, check_priority
-from leasemill.api.limits import AnyLimit, declared_terms, limits_of
-from leasemill.api.policy import Duration, LeasePreset, OnFailureChoice, Retry, kind_policy
+from leasemill.api.job import JobType
+from leasemill.api.kinds import Kinds, listed_names
+from leasemill.api.lanes import LaneRule, lane_of
+from leasemill.api.limits import AnyLimit, limits_of
+from leasemill.api.named import named_job, unknown_kind
+from leasemill.api.options import check_priority
+from leasemill.api.policy import Duration, LeasePreset, OnFailureChoice, run_policy
+from leasemill.api.retry import RetryChoice, retry_of
 from leasemill.api.schedules import CronOptions, Schedules
+from leasemill.api.sending import StreamCount, aenqueue_all, aenqueue_stream, enqueue_all, enqueue_stream
 from leasemill.api.unique import AnyUnique, unique_rule
 from leasemill.errors import Invalid
 from leasemill.kernel.bounds import check_name
@@ -35,6 +42,7 @@ from leasemill.store.url import choose_url, hidden_password
 
 P = ParamSpec("P")
 R = TypeVar("R")
+JobT = TypeVar("JobT", bound=JobType[..., Any])
 RunHookT = TypeVar(
     "RunHookT", bound=Callable[[Context], AbstractContextManager[Any] | AbstractAsyncContextManager[Any]]
 )
@@ -43,38 +51,40 @@ EnqueueHookT = TypeVar("EnqueueHookT", bound=EnqueueHook)
 DEFAULT_QUEUE: Final = "default"
 
 
-class Declares(Protocol):
-    """The type of `@app.job(...)`: takes a handler, with or without a Context first, and returns its `JobType`."""
-
-    @overload
-    def __call__(self, function: Callable[Concatenate[Context, P], Awaitable[R]], /) -> JobType[P, R]: ...
-    @overload
-    def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> JobType[P, R]: ...
-    @overload
-    def __call__(self, function: Callable[P, Awaitable[R]], /) -> JobType[P, R]: ...
-    @overload
-    def __call__(self, function: Callable[P, R], /) -> JobType[P, R]: ...
-
-
 class App:
     """The jobs of a program and the store they go to.
 
     The store is the one that `url` or `store` names, else the one the environment names (LEASEMILL_URL), else a folder
-    `.leasemill` in the working directory.
+    `.leasemill` in the working directory. `include`: modules that declare jobs, by name; they are imported when the
+    kinds are first needed, for example by a worker. `queue`, `retry`, `lease`, `timeout`: for jobs whose declaration
+    leaves them out.
     """
 
-    def __init__(self, url: str | None = None, *, store: Store | None = None) -> None:
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        store: Store | None = None,
+        include: Iterable[str] = (),
+        queue: str = DEFAULT_QUEUE,
+        retry: RetryChoice | None = None,
+        lease: Duration | LeasePreset | None = None,
+        timeout: Duration | None = None,
+    ) -> None:
         self.url = choose_url(url)
         self._store = store
         self._opening = threading.Lock()
-        self._jobs: dict[str, JobType[..., Any]] = {}
-        self._handlers: dict[str, JobType[..., Any]] = {}
+        self._kinds = Kinds(include)
+        self._retry = retry_of(retry)
+        run_policy(self._retry.policy(), lease, timeout)  # refused where it is written
+        check_name("queue", queue)
+        self._queue, self._lease, self._timeout = queue, lease, timeout
         self.hooks = Hooks()
-        self.schedules = Schedules(self)
+        self.schedules = Schedules(self, self._kinds.load)
         """Schedules at run time: `app.schedules.set(...)`, and what `app.cron` declared."""
 
     def __repr__(self) -> str:
-        return f"<App {hidden_password(self.url)} with {len(self._jobs)} kinds>"
+        return f"<App {hidden_password(self.url)} with {len(self._kinds)} kinds>"
 
     def __enter__(self) -> Self:
         return self
@@ -99,24 +109,29 @@ class App:
         return open_store(self.url)
 
     @property
+    def include(self) -> tuple[str, ...]:
+        """The modules that declare jobs, by name."""
+        return self._kinds.include
+
+    @property
     def jobs(self) -> Mapping[str, JobType[..., Any]]:
         """Every declared job, by its kind."""
-        return MappingProxyType(self._jobs)
+        return self._kinds.jobs
 
     @property
     def handlers(self) -> Mapping[str, JobType[..., Any]]:
         """What a worker runs: every declared job, by its kind and by its aliases."""
-        return MappingProxyType(self._handlers)
+        return self._kinds.handlers
 
     @property
     def queues(self) -> frozenset[str]:
         """The queues of the declared jobs: what a worker serves by default."""
-        return frozenset(job.queue for job in self._jobs.values())
+        return frozenset(job.queue for job in self.jobs.values())
 
     @property
     def limits(self) -> Mapping[str, LimitTerms]:
         """The numbers of every declared limit, by its name: what a worker declares when it starts."""
-        return declared_terms({kind: job.limits for kind, job in self._jobs.items()})
+        return self._kinds.limits
 
     def close(self) -> None:
         """Close the store; it is opened again at the next use."""
@@ -137,23 +152,27 @@ class App:
                 self._store = before
 
     @overload
-    def job(self, function: Callable[Concatenate[Context, P], Awaitable[R]], /) -> JobType[P, R]: ...
+    def job(  # type: ignore[overload-overlap]  # the first that fits is the one
+        self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
+    ) -> AsyncContextJob[P, R]: ...
     @overload
-    def job(self, function: Callable[Concatenate[Context, P], R], /) -> JobType[P, R]: ...
+    def job(self, function: Callable[Concatenate[Context, P], R], /) -> SyncContextJob[P, R]: ...
     @overload
-    def job(self, function: Callable[P, Awaitable[R]], /) -> JobType[P, R]: ...
+    def job(  # type: ignore[overload-overlap]
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> AsyncJob[P, R]: ...
     @overload
-    def job(self, function: Callable[P, R], /) -> JobType[P, R]: ...
+    def job(self, function: Callable[P, R], /) -> SyncJob[P, R]: ...
     @overload
     def job(
         self,
         *,
         name: str | None = None,
         aliases: Iterable[str] = (),
-        queue: str = DEFAULT_QUEUE,
+        queue: str | None = None,
         lane: LaneRule | None = None,
         priority: int = 0,
-        retry: Retry | int | None = None,
+        retry: RetryChoice | None = None,
         lease: Duration | LeasePreset | None = None,
         timeout: Duration | None = None,
         max_expirations: int | None = None,
@@ -167,10 +186,10 @@ class App:
         *,
         name: str | None = None,
         aliases: Iterable[str] = (),
-        queue: str = DEFAULT_QUEUE,
+        queue: str | None = None,
         lane: LaneRule | None = None,
         priority: int = 0,
-        retry: Retry | int | None = None,
+        retry: RetryChoice | None = None,
         lease: Duration | LeasePreset | None = None,
         timeout: Duration | None = None,
         max_expirations: int | None = None,
@@ -189,7 +208,15 @@ class App:
         A handler is a function, async or not. A first parameter annotated with `Context` (or called `ctx`, without an
         annotation) receives the context; the others are the job's arguments.
         """
-        policy = kind_policy(retry, lease, timeout, on_failure, max_expirations)
+        retried = retry_of(retry).over(self._retry)
+        policy = run_policy(
+            retried.policy(),
+            self._lease if lease is None else lease,
+            self._timeout if timeout is None else timeout,
+            on_failure,
+            max_expirations,
+        )
+        queue = self._queue if queue is None else queue
         check_name("queue", queue)
         check_priority(priority)
         other_names = _checked_aliases(aliases)
@@ -202,45 +229,32 @@ class App:
                 raise Invalid(f"{function!r} is not a function; declare a job with `def` or `async def`")
             # A handler declared inside a function may be annotated with what is local there.
             arguments = Arguments(function, Context, frame.f_locals if "<locals>" in function.__qualname__ else None)
-            job: JobType[..., Any] = JobType(
+            is_async = inspect.iscoroutinefunction(function)
+            job = class_for(arguments, is_async=is_async)(
                 self,
                 function,
                 arguments,
                 kind=name or function.__name__,
                 aliases=other_names,
                 queue=queue,
-                lane=_lane_of(lane, arguments),
+                lane=lane_of(lane, arguments),
                 priority=priority,
                 policy=policy,
-                is_async=inspect.iscoroutinefunction(function),
+                is_async=is_async,
                 hooks=self.hooks,
                 limits=limits_of(name or function.__name__, limit, arguments),
                 unique=unique_rule(name or function.__name__, unique, arguments),
+                retry=retried,
             )
-            self._add(job)
+            self._kinds.add(job)
             return job
 
         return declare if function is None else declare_with(function, sys._getframe(1))
 
-    def _add(self, job: JobType[..., Any]) -> None:
-        check_name("kind", job.kind)
-        for kind in (job.kind, *job.aliases):
-            known = self._handlers.get(kind)
-            if known is not None and _identity(known.function) != _identity(job.function):
-                raise Invalid(
-                    f"kind {kind!r} is declared twice, by {_identity(known.function)} and "
-                    f"{_identity(job.function)}; give one of them another name with @app.job(name=...)"
-                )
-        declared_terms({kind: one.limits for kind, one in {**self._jobs, job.kind: job}.items()})
-        self._jobs[job.kind] = job
-        self._handlers.update(dict.fromkeys((job.kind, *job.aliases), job))
-
     @overload
-    def cron(self, when: str | timedelta, job: JobType[P, R], /, **options: Unpack[CronOptions]) -> JobType[P, R]: ...
+    def cron(self, when: str | timedelta, job: JobT, /, **options: Unpack[CronOptions]) -> JobT: ...
     @overload
-    def cron(
-        self, when: str | timedelta, /, **options: Unpack[CronOptions]
-    ) -> Callable[[JobType[P, R]], JobType[P, R]]: ...
+    def cron(self, when: str | timedelta, /, **options: Unpack[CronOptions]) -> Callable[[JobT], JobT]: ...
     def cron(
         self, when: str | timedelta, job: JobType[..., Any] | None = None, /, **options: Unpack[CronOptions]
     ) -> Any:
@@ -277,13 +291,48 @@ class App:
         self.hooks.on_enqueue.append(hook)
         return hook
 
+    def named(self, kind: str, *, queue: str | None = None) -> JobType[..., Any]:
+        """The job of this kind, by its name: to enqueue it without its handler's code.
+
+        The arguments of a kind that this app declares are checked. Of one that it does not declare they are not, and
+        `queue` must be given: the one that the workers of the handler's program serve.
+        """
+        job = self.handlers.get(kind)
+        if job is not None:
+            return job if queue is None else job.options(queue=queue)
+        if queue is None:
+            unknown_kind(kind, sorted(self.jobs))
+        return named_job(self, kind, queue, self.hooks)
+
+    def enqueue(self, kind: str, /, *, queue: str | None = None, **arguments: Any) -> JobHandle[Any]:
+        """Enqueue a job by its name: `app.named(kind, queue=queue).enqueue(**arguments)`."""
+        return self._named_for(kind, queue).enqueue(**arguments)
+
+    async def aenqueue(self, kind: str, /, *, queue: str | None = None, **arguments: Any) -> JobHandle[Any]:
+        """`enqueue` in async code."""
+        return await self._named_for(kind, queue).aenqueue(**arguments)
+
+    def _named_for(self, kind: str, queue: str | None) -> JobType[..., Any]:
+        job = self.named(kind, queue=queue)
+        if "queue" in job.arguments.names:
+            raise Invalid(f"{kind} has a parameter 'queue': write app.named({kind!r}).enqueue(queue=...)")
+        return job
+
     def enqueue_many(self, calls: Iterable[Call[R]]) -> list[JobHandle[R]]:
-        """Enqueue calls of any kinds, made with `job.call(...)`."""
+        """Enqueue calls of any kinds, made with `job.call(...)`, and return their handles."""
         return enqueue_all(self.store, calls)
 
     async def aenqueue_many(self, calls: Iterable[Call[R]]) -> list[JobHandle[R]]:
         """`enqueue_many` in async code."""
         return await aenqueue_all(self.store, calls)
+
+    def enqueue_stream(self, calls: Iterable[Call[Any]]) -> StreamCount:
+        """Enqueue any number of calls, of any kinds, as they come; returns how many, and holds none of them."""
+        return enqueue_stream(self.store, calls)
+
+    async def aenqueue_stream(self, calls: Iterable[Call[Any]] | AsyncIterable[Call[Any]]) -> StreamCount:
+        """`enqueue_stream` in async code; the calls may come from an async generator."""
+        return await aenqueue_stream(self.store, calls)
 
     def group(
         self,
@@ -313,48 +362,7 @@ class App:
 
 
 def _checked_aliases(aliases: Iterable[str]) -> tuple[str, ...]:
-    if isinstance(aliases, str):
-        raise Invalid(f"aliases is a string, {aliases!r}; write a list: [{aliases!r}]")
-    checked = tuple(aliases)
+    checked = listed_names("aliases", aliases)
     for alias in checked:
         check_name("alias", alias)
     return checked
-
-
-def _identity(function: Callable[..., Any]) -> str:
-    """The same function again (its module was loaded again) may be declared again."""
-    code = function.__code__
-    return f"{function.__qualname__} ({code.co_filename}:{code.co_firstlineno})"
-
-
-def _lane_of(rule: LaneRule | None, arguments: Arguments) -> Callable[[dict[str, Any]], object] | None:
-    """The lane's rule as a function of the arguments by name."""
-    match rule:
-        case None:
-            return None
-        case FixedLane(key=key):
-            return lambda _values: key
-        case str():
-            _check_parameters(rule, [rule], arguments)
-            return lambda values: values[rule]
-        case _:
-            return _lane_function(rule, arguments)
-
-
-def _lane_function(function: Callable[..., object], arguments: Arguments) -> Callable[[dict[str, Any]], object]:
-    parameters = inspect.signature(function).parameters.values()
-    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
-        return lambda values: function(**values)
-    names = [parameter.name for parameter in parameters]
-    _check_parameters("the function", names, arguments)
-    return lambda values: function(**{name: values[name] for name in names})
-
-
-def _check_parameters(lane: str, names: list[str], arguments: Arguments) -> None:
-    missing = [name for name in names if name not in arguments.names]
-    if missing:
-        raise Invalid(
-            f"lane of {arguments.name}: {missing[0]!r} is not one of its parameters ({', '.join(arguments.names)}). In "
-            "@app.job, lane names the parameter whose value is the key: write one of them, or "
-            f"lane=FixedLane({lane!r}) for one lane for all its jobs"
-        )

@@ -1,24 +1,19 @@
-"""`Call`: one call of a job that is checked and not sent yet; and how calls are sent."""
+"""`Call`: one call of a job that is checked and not sent yet."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Final, Generic, Protocol, Self, TypeVar
+from typing import Generic, Protocol, Self, TypeVar
 
 from msgspec.structs import replace
 
 from leasemill.api.arguments import Arguments
 from leasemill.api.handle import JobHandle
-from leasemill.errors import Invalid, JobConflict, Unavailable
+from leasemill.errors import Invalid
 from leasemill.kernel import commands as c
-from leasemill.kernel.bounds import BATCH_ITEMS
 from leasemill.kernel.model import ChainedJob, JobSpec, Rules
 from leasemill.store.base import Store
 
-R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
-
-BATCH_BYTES: Final = 16 * 1024 * 1024
 
 
 class HasStore(Protocol):
@@ -117,70 +112,3 @@ class Call(Generic[R_co]):
             spec.headers,
             spec.rules,
         )
-
-
-# Enqueueing ----------------------------------------------------------------------------------------------------
-
-
-def enqueue_all(store: Store, calls: Iterable[Call[R]]) -> list[JobHandle[R]]:
-    """Enqueue calls of any kinds; the first conflict is raised after all have been sent."""
-    handles: list[JobHandle[R]] = []
-    for batch in _batches(calls):
-        try:
-            outcomes = store.run(_command(batch))
-        except Unavailable as error:
-            _note_how_to_repeat(error, batch)
-            raise
-        handles += _handles(store, batch, outcomes)
-    return _without_conflict(handles)
-
-
-async def aenqueue_all(store: Store, calls: Iterable[Call[R]]) -> list[JobHandle[R]]:
-    """`enqueue_all` in async code."""
-    handles: list[JobHandle[R]] = []
-    for batch in _batches(calls):
-        try:
-            outcomes = await store.arun(_command(batch))
-        except Unavailable as error:
-            _note_how_to_repeat(error, batch)
-            raise
-        handles += _handles(store, batch, outcomes)
-    return _without_conflict(handles)
-
-
-def _command(batch: list[Call[R]]) -> c.Enqueue:
-    for call in batch:
-        if call.result_name is not None:
-            call.check_alone()
-    firsts = [call.is_sent_first() for call in batch]  # of every call, so that none counts as new again
-    return c.Enqueue([call.spec for call in batch], are_new=all(firsts))
-
-
-def _batches(calls: Iterable[Call[R]]) -> Iterator[list[Call[R]]]:
-    batch: list[Call[R]] = []
-    size = 0
-    for call in calls:
-        if len(batch) == BATCH_ITEMS or (size + len(call.spec.payload) > BATCH_BYTES and batch):
-            yield batch
-            batch, size = [], 0
-        batch.append(call)
-        size += len(call.spec.payload)
-    if batch:
-        yield batch
-
-
-def _handles(store: Store, batch: list[Call[R]], outcomes: list[c.EnqueueOutcome]) -> list[JobHandle[R]]:
-    """U1: of a call that was merged, that of the job that holds its key."""
-    return [call.handle(store, outcome.job_id, outcome) for call, outcome in zip(batch, outcomes, strict=True)]
-
-
-def _without_conflict(handles: list[JobHandle[R]]) -> list[JobHandle[R]]:
-    for handle in handles:
-        if isinstance(handle.outcome, c.Conflict):
-            raise JobConflict(handle.outcome.job_id)
-    return handles
-
-
-def _note_how_to_repeat(error: Unavailable, batch: list[Call[R]]) -> None:
-    if len(batch) == 1:
-        error.add_note(f"the job may or may not be enqueued: repeat with .options(job_id={batch[0].spec.id!r})")

@@ -14,9 +14,10 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from leasemill.api.call import Call, aenqueue_all, enqueue_all
-from leasemill.api.handle import Deadline, JobHandle, has_ended
+from leasemill.api.call import Call
+from leasemill.api.handle import Deadline, JobHandle, JobProgress, aread_progress_of, has_ended, read_progress_of
 from leasemill.api.policy import Duration
+from leasemill.api.sending import aenqueue_all, enqueue_all
 from leasemill.errors import Invalid, NotFound
 from leasemill.kernel import commands as c
 from leasemill.kernel.chained import then_id
@@ -124,23 +125,65 @@ class ChainHandle(JobHandle[R_co]):
 
         Raises JobFailed, JobDead or JobCancelled of the job it ended at, or TimeoutError if it has not ended in time.
         """
-        deadline = Deadline(f"job {self.id!r}", timeout)
-        place = self._latest()[0]
-        while True:
-            job = self.jobs[place].await_end(deadline)
-            if self._ends_with(place, job):
-                return self._end_at(place, job)
-            place += 1
+        return self._end_at(*self._chain_ended_by(Deadline(f"job {self.id!r}", timeout)))
 
     async def aresult(self, timeout: Duration | None = None) -> R_co:  # noqa: ASYNC109 (the same call as `result`)
         """`result` in async code."""
-        deadline = Deadline(f"job {self.id!r}", timeout)
+        return self._end_at(*await self._achain_ended_by(Deadline(f"job {self.id!r}", timeout)))
+
+    def wait_end(self, timeout: Duration | None = None) -> JobState:
+        """Wait until the chain has ended, and return the state of the job it ended at."""
+        return self._chain_ended_by(Deadline(f"job {self.id!r}", timeout))[1].state
+
+    async def await_end(self, timeout: Duration | None = None) -> JobState:  # noqa: ASYNC109 (as `wait_end`)
+        """`wait_end` in async code."""
+        return (await self._achain_ended_by(Deadline(f"job {self.id!r}", timeout)))[1].state
+
+    def _chain_ended_by(self, deadline: Deadline) -> tuple[int, Job]:
+        """The place and the record of the job that the chain ended at."""
+        place = self._latest()[0]
+        while True:
+            job = self.jobs[place].ended_by(deadline)
+            if self._ends_with(place, job):
+                return place, job
+            place += 1
+
+    async def _achain_ended_by(self, deadline: Deadline) -> tuple[int, Job]:
         place = (await self._alatest())[0]
         while True:
-            job = await self.jobs[place].aawait_end(deadline)
+            job = await self.jobs[place].aended_by(deadline)
             if self._ends_with(place, job):
-                return self._end_at(place, job)
+                return place, job
             place += 1
+
+    def cancel(self, reason: str, *, by: str = "application") -> bool:
+        """End the chain for good at the job it has come to: none after it is enqueued.
+
+        False: its last job has taken effect.
+        """
+        place = self._latest()[0]
+        while not self.jobs[place].cancel(reason, by=by):
+            if place == len(self.jobs) - 1:
+                return False
+            place += 1  # it succeeded meanwhile, and enqueued the next in the same fact
+        return True
+
+    async def acancel(self, reason: str, *, by: str = "application") -> bool:
+        """`cancel` in async code."""
+        place = (await self._alatest())[0]
+        while not await self.jobs[place].acancel(reason, by=by):
+            if place == len(self.jobs) - 1:
+                return False
+            place += 1
+        return True
+
+    def progress(self) -> JobProgress | None:
+        """Of the job that the chain has come to."""
+        return read_progress_of(self._store, self._latest()[1])
+
+    async def aprogress(self) -> JobProgress | None:
+        """`progress` in async code."""
+        return await aread_progress_of(self._store, (await self._alatest())[1])
 
     def _latest(self) -> tuple[int, Job]:
         """The place and the record of the latest job: those before it may be forgotten, those behind it are not yet."""

@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import AsyncIterable, AsyncIterator, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from msgspec import Struct
 
-from leasemill.api.call import Call, HasStore, aenqueue_all, enqueue_all
+from leasemill.api.call import Call, HasStore
 from leasemill.api.handle import Deadline, JobHandle
 from leasemill.api.policy import Duration
+from leasemill.api.sending import StreamCount, aenqueue_all, aenqueue_stream, enqueue_all, enqueue_stream
 from leasemill.errors import Invalid, NotFound
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import ENDED_STATES, JobState
@@ -150,6 +151,15 @@ class GroupHandle:
         """`enqueue_many` in async code."""
         await self.acreate()
         return await aenqueue_all(self._store, (call.in_group(self.id) for call in calls))
+
+    def enqueue_stream(self, calls: Iterable[Call[Any]]) -> StreamCount:
+        """Enqueue any number of calls as members, as they come; returns how many, and holds none of them."""
+        return enqueue_stream(self.create()._store, (call.in_group(self.id) for call in calls))
+
+    async def aenqueue_stream(self, calls: Iterable[Call[Any]] | AsyncIterable[Call[Any]]) -> StreamCount:
+        """`enqueue_stream` in async code; the calls may come from an async generator."""
+        await self.acreate()
+        return await aenqueue_stream(self._store, _members(self.id, calls))
 
     # Looking at it, and ending it
 
@@ -310,6 +320,19 @@ def _progress(view: c.GroupView) -> GroupProgress:
         view.sealed_at is not None,
         view.is_over,
     )
+
+
+def _members(
+    group_id: str, calls: Iterable[Call[Any]] | AsyncIterable[Call[Any]]
+) -> Iterable[Call[Any]] | AsyncIterable[Call[Any]]:
+    if isinstance(calls, AsyncIterable):
+        return _amembers(group_id, calls)
+    return (call.in_group(group_id) for call in calls)
+
+
+async def _amembers(group_id: str, calls: AsyncIterable[Call[Any]]) -> AsyncIterator[Call[Any]]:
+    async for call in calls:
+        yield call.in_group(group_id)
 
 
 def _is_unfinished(job: Any) -> bool:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from typing import Final, Generic, TypeVar
 
 import msgspec
+from msgspec import Struct
 
 from leasemill.api.arguments import Arguments
 from leasemill.api.policy import Duration, microseconds
@@ -15,11 +17,24 @@ from leasemill.errors import JobCancelled, JobDead, JobFailed, NoResult, NotFoun
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import ENDED_STATES, SECOND, Job, JobState
 from leasemill.store.base import Store
+from leasemill.store.records import reported_run
 
 R_co = TypeVar("R_co", covariant=True)
 
 LONGEST_WAIT_S: Final = 60.0
 """A job is read again after this time, even if nothing has woken its waiter."""
+
+
+class JobProgress(Struct, frozen=True):
+    """The progress of a running job, as its handler reported it last."""
+
+    done: float
+    total: float | None
+    note: str
+    attempt: int
+    worker: str
+    age_s: float
+    """How long ago the worker published it."""
 
 
 class JobHandle(Generic[R_co]):
@@ -69,13 +84,48 @@ class JobHandle(Generic[R_co]):
 
         Raises JobFailed, JobDead, JobCancelled, or TimeoutError if it has not ended in time.
         """
-        return self.result_of(self.await_end(Deadline(f"job {self.id!r}", timeout)))
+        return self.result_of(self.ended_by(Deadline(f"job {self.id!r}", timeout)))
 
     async def aresult(self, timeout: Duration | None = None) -> R_co:  # noqa: ASYNC109 (the same call as `result`)
         """`result` in async code."""
-        return self.result_of(await self.aawait_end(Deadline(f"job {self.id!r}", timeout)))
+        return self.result_of(await self.aended_by(Deadline(f"job {self.id!r}", timeout)))
 
-    def await_end(self, deadline: Deadline) -> Job:
+    def wait_end(self, timeout: Duration | None = None) -> JobState:
+        """Wait until the job has ended, however, and return its state; TimeoutError if that takes too long."""
+        return self.ended_by(Deadline(f"job {self.id!r}", timeout)).state
+
+    async def await_end(self, timeout: Duration | None = None) -> JobState:  # noqa: ASYNC109 (as `wait_end`)
+        """`wait_end` in async code."""
+        return (await self.aended_by(Deadline(f"job {self.id!r}", timeout))).state
+
+    def cancel(self, reason: str, *, by: str = "application") -> bool:
+        """End the job for good, recorded with who did it and why. If it is running, its handler is stopped.
+
+        False: it has taken effect (it succeeded, or has committed), and stays as it is.
+        """
+        return self._is_cancelled(self._store.run(c.Cancel([self.id], by, reason))[0])
+
+    async def acancel(self, reason: str, *, by: str = "application") -> bool:
+        """`cancel` in async code."""
+        return self._is_cancelled((await self._store.arun(c.Cancel([self.id], by, reason)))[0])
+
+    def _is_cancelled(self, outcome: c.CancelOutcome) -> bool:
+        if isinstance(outcome, c.Missing):
+            self._known(None)
+        return isinstance(outcome, c.Cancelled) and outcome.state is JobState.CANCELLED
+
+    def progress(self) -> JobProgress | None:
+        """What the running handler reported with `ctx.progress(...)`, as its worker published it: every 2 s or so.
+
+        None: the job is not running, or nothing was reported or published yet.
+        """
+        return read_progress_of(self._store, self.record())
+
+    async def aprogress(self) -> JobProgress | None:
+        """`progress` in async code."""
+        return await aread_progress_of(self._store, await self.arecord())
+
+    def ended_by(self, deadline: Deadline) -> Job:
         """The job's record when it has ended."""
         job = self.record()
         if has_ended(job):
@@ -88,8 +138,8 @@ class JobHandle(Generic[R_co]):
         finally:
             watch.close()
 
-    async def aawait_end(self, deadline: Deadline) -> Job:
-        """`await_end` in async code."""
+    async def aended_by(self, deadline: Deadline) -> Job:
+        """`ended_by` in async code."""
         job = await self.arecord()
         if has_ended(job):
             return job
@@ -130,6 +180,23 @@ class JobHandle(Generic[R_co]):
                 ) from None  # fmt: skip
             raise NoResult(self.id, f"has a result that does not fit the declared type: {error}") from None
         return result
+
+
+def read_progress_of(store: Store, job: Job) -> JobProgress | None:
+    """The progress of the run that the record shows."""
+    if job.state is not JobState.LEASED:
+        return None
+    found = reported_run(store.presence, job.spec.id, job.attempt)
+    if found is None or found.job.done is None:
+        return None
+    return JobProgress(
+        found.job.done, found.job.total, found.job.note, found.job.attempt, found.worker, max(0.0, found.age_s)
+    )
+
+
+async def aread_progress_of(store: Store, job: Job) -> JobProgress | None:
+    """`read_progress_of` in async code: workers' records are read in a thread."""
+    return None if job.state is not JobState.LEASED else await asyncio.to_thread(read_progress_of, store, job)
 
 
 class Deadline:

@@ -2,57 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterable, Callable, Iterable
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
-from typing import Any, Final, Generic, ParamSpec, TypeAlias, TypeVar
-
-import msgspec
+from functools import WRAPPER_ASSIGNMENTS
+from typing import Any, Generic, ParamSpec, Self, TypeVar, Unpack
 
 from leasemill.api.arguments import PREVIOUS, Arguments, lane_key
-from leasemill.api.call import Call, HasStore, aenqueue_all, enqueue_all
+from leasemill.api.call import Call, HasStore
 from leasemill.api.handle import JobHandle
 from leasemill.api.hooks import Hooks
+from leasemill.api.lanes import LaneOf
 from leasemill.api.limits import KindLimits
-from leasemill.api.policy import Duration, is_whole, microseconds
-from leasemill.api.unique import KindUnique, check_own_key, delay_of, unique_key
+from leasemill.api.options import EnqueueOptions, Options
+from leasemill.api.retry import Retry
+from leasemill.api.sending import StreamCount, aenqueue_all, aenqueue_stream, enqueue_all, enqueue_stream
+from leasemill.api.unique import KindUnique, delay_of, unique_key
 from leasemill.errors import Invalid
-from leasemill.kernel.bounds import check_headers
 from leasemill.kernel.model import JobSpec, Policy, Rules
 from leasemill.store.base import Store
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_EPOCH: Final = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 
+class OfFunction:
+    """What a job shows of its function, as with `functools.wraps`."""
 
-@dataclass(frozen=True, slots=True)
-class FixedLane:
-    """One lane for every job of a kind, by its name."""
-
-    key: str
-
-
-LaneRule: TypeAlias = str | FixedLane | Callable[..., object]
-"""In `@app.job`: the name of the parameter whose value is the lane's key, a function of parameters that computes it, or
-`FixedLane(key)`, one lane for all jobs of the kind."""
-
-
-class Options(msgspec.Struct, frozen=True):
-    """What one enqueue may override of the declaration."""
-
-    delay_us: int = 0
-    run_at: int | None = None
-    priority: int | None = None
-    job_id: str | None = None
-    lane: str | None = None
-    headers: dict[str, str] | None = None
-    unique: str | None = None
+    __name__: str
+    __qualname__: str
+    __wrapped__: Callable[..., Any]
 
 
 @dataclass(eq=False, repr=False)
-class JobType(Generic[P, R]):
+class JobType(OfFunction, Generic[P, R]):
     """A kind of job: its handler, its queue and its policy."""
 
     app: HasStore
@@ -61,15 +43,22 @@ class JobType(Generic[P, R]):
     kind: str
     aliases: tuple[str, ...]
     queue: str
-    lane: Callable[[dict[str, Any]], object] | None
-    """The lane's key, computed from the arguments by name."""
+    lane: LaneOf | None
     priority: int
     policy: Policy
     is_async: bool
     hooks: Hooks
     limits: KindLimits | None = None
     unique: KindUnique | None = None
+    retry: Retry = field(default_factory=Retry)
+    """After which errors a handler is run again."""
     chosen: Options = field(default_factory=Options)
+
+    def __post_init__(self) -> None:
+        self.__wrapped__ = self.function
+        for name in WRAPPER_ASSIGNMENTS:
+            if hasattr(self.function, name):
+                setattr(self, name, getattr(self.function, name))
 
     def __repr__(self) -> str:
         return f"<job {self.kind!r} in queue {self.queue!r}>"
@@ -110,16 +99,18 @@ class JobType(Generic[P, R]):
         unique = None
         if self.unique is not None or options.unique is not None:
             unique = unique_key(self.unique, options.unique, payload, values)
+        queue = self.queue if options.queue is None else options.queue
         return JobSpec(
             job_id,
-            self.queue,
+            queue,
             self.kind,
             payload,
             lane,
             self.priority if options.priority is None else options.priority,
             options.run_at,
             delay_of(self.unique, unique, options.delay_us, options.run_at),
-            headers=self.hooks.headers(self.kind, self.queue, options.headers),
+            options.policy,
+            headers=self.hooks.headers(self.kind, queue, options.headers),
             rules=None if unique is None and not limits else Rules(unique, limits),
         )
 
@@ -132,52 +123,33 @@ class JobType(Generic[P, R]):
         return (await aenqueue_all(self.app.store, [self.call(*args, **kwargs)]))[0]
 
     def enqueue_many(self, calls: Iterable[Call[R]]) -> list[JobHandle[R]]:
-        """Enqueue many calls, made with `call`, in as few steps as the store allows."""
+        """Enqueue many calls, made with `call`, in as few steps as the store allows, and return their handles."""
         return enqueue_all(self.app.store, calls)
 
     async def aenqueue_many(self, calls: Iterable[Call[R]]) -> list[JobHandle[R]]:
         """`enqueue_many` in async code."""
         return await aenqueue_all(self.app.store, calls)
 
-    def options(
-        self,
-        *,
-        delay: Duration | None = None,
-        run_at: datetime | None = None,
-        priority: int | None = None,
-        job_id: str | None = None,
-        lane: str | None = None,
-        headers: Mapping[str, str] | None = None,
-        unique: str | None = None,
-    ) -> JobType[P, R]:
+    def enqueue_stream(self, calls: Iterable[Call[Any]]) -> StreamCount:
+        """Enqueue any number of calls as they come; returns how many, and holds none of them."""
+        return enqueue_stream(self.app.store, calls)
+
+    async def aenqueue_stream(self, calls: Iterable[Call[Any]] | AsyncIterable[Call[Any]]) -> StreamCount:
+        """`enqueue_stream` in async code; the calls may come from an async generator."""
+        return await aenqueue_stream(self.app.store, calls)
+
+    def options(self, **options: Unpack[EnqueueOptions]) -> Self:
         """The same job with other settings for what is enqueued through it; what is left out stays as it was.
 
         `delay` or `run_at`: not before then. `priority`: 0 to 9, higher first. `job_id`: an id of your own; the same id
         and content again changes nothing while the job is kept (by default for 24 hours after it succeeded; then the id
-        is free, and makes a new job). `lane`: the lane's key itself, such as "customer-7", not the name of a parameter
-        as in `@app.job(lane=...)`. `headers`: short texts that travel with the job and are not its content; read them
-        with `ctx.headers`. `unique`: a key of your own, which kinds may share: while a job holds it, no other is made
-        for it.
+        is free, and makes a new job). `queue`: another queue, which some worker must serve. `retry`, `lease` and
+        `timeout`: the job's own, before those of the queue and of the kind. `lane`: the lane's key itself, such as
+        "customer-7", not the name of a parameter as in `@app.job(lane=...)`. `headers`: short texts that travel with
+        the job and are not its content; read them with `ctx.headers`. `unique`: a key of your own, which kinds may
+        share: while a job holds it, no other is made for it.
         """
-        if delay is not None and run_at is not None:
-            raise Invalid("delay and run_at exclude each other: use one of them")
-        changes: dict[str, Any] = {}
-        if delay is not None:
-            changes |= {"delay_us": microseconds("delay", delay), "run_at": None}
-        if run_at is not None:
-            changes |= {"run_at": _instant(run_at), "delay_us": 0}
-        if priority is not None:
-            changes["priority"] = check_priority(priority)
-        if job_id is not None:
-            changes["job_id"] = job_id
-        if lane is not None:
-            changes["lane"] = lane
-        if headers is not None:
-            check_headers(given := dict(headers))
-            changes["headers"] = given
-        if unique is not None:
-            changes["unique"] = check_own_key(unique)
-        return replace(self, chosen=msgspec.structs.replace(self.chosen, **changes))
+        return replace(self, chosen=self.chosen.changed(options))
 
     def using(self, connection: object) -> JobType[P, R]:
         """The same job, enqueued in the transaction of your own connection or session: it exists when you commit.
@@ -203,15 +175,3 @@ class _Using:
     @property
     def store(self) -> Store:
         return self.app.store.using(self.connection)
-
-
-def check_priority(priority: int) -> int:
-    if not is_whole(priority) or not 0 <= priority <= 9:
-        raise Invalid(f"priority is {priority!r}; write a whole number from 0 to 9, higher runs first")
-    return priority
-
-
-def _instant(run_at: datetime) -> int:
-    if run_at.tzinfo is None or run_at.utcoffset() is None:
-        raise Invalid(f"run_at {run_at.isoformat()} has no time zone; write datetime(..., tzinfo=UTC) or .astimezone()")
-    return (run_at - _EPOCH) // timedelta(microseconds=1)

@@ -1,4 +1,4 @@
-"""How a kind of job may be run, in a user's words: retries, leases, timeouts. Becomes the kernel's `Policy`.
+"""How a kind of job may be run, in a user's words: leases, timeouts, durations. Becomes the kernel's `Policy`.
 
 Durations are seconds or timedeltas here and whole microseconds below. What is out of bounds is refused where it is
 written, with a message that says what to write.
@@ -7,9 +7,10 @@ written, with a message that says what to write.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, Literal, TypeAlias
+
+from msgspec.structs import replace
 
 from leasemill.errors import Invalid
 from leasemill.kernel.bounds import LONGEST_US, check_policy
@@ -58,33 +59,6 @@ def is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-@dataclass(frozen=True, slots=True)
-class Retry:
-    """How often a failed job is tried again, and the bounds of the random wait before (F1, F2).
-
-    The wait before retry n (from 0) is random(0, min(base · 2^n, cap)). What is left out is taken from the queue or the
-    defaults: 3 retries, base 0.5 s, cap 30 s.
-    """
-
-    max: int | None = None
-    base: Duration | None = None
-    cap: Duration | None = None
-
-    def __post_init__(self) -> None:
-        if self.max is not None and not is_whole(self.max):
-            raise Invalid(f"Retry(max={self.max!r}): write a whole number of retries, 0 for none")
-        if self.max is not None and not 0 <= self.max <= 1_000:
-            raise Invalid(f"Retry(max={self.max}): retries must be from 0 to 1000")
-        check_backoff("Retry", self.policy())
-
-    def policy(self) -> Policy:
-        return Policy(
-            max_retries=self.max,
-            backoff_base_us=None if self.base is None else microseconds("Retry(base=...)", self.base),
-            backoff_cap_us=None if self.cap is None else microseconds("Retry(cap=...)", self.cap),
-        )
-
-
 def check_backoff(what: str, policy: Policy) -> None:
     """F6, with the defaults filled in: a base above its cap is refused."""
     terms = settle(None, None, policy)
@@ -95,23 +69,19 @@ def check_backoff(what: str, policy: Policy) -> None:
         )
 
 
-def kind_policy(
-    retry: Retry | int | None,
+def run_policy(
+    asked: Policy,
     lease: Duration | LeasePreset | None,
     timeout: Duration | None,
-    on_failure: OnFailureChoice | OnFailure | None,
+    on_failure: OnFailureChoice | OnFailure | None = None,
     max_expirations: int | None = None,
 ) -> Policy:
-    """The policy of a kind, from its declaration."""
-    retried = Retry(max=retry) if isinstance(retry, int) else retry or Retry()
-    asked = retried.policy()
-    policy = Policy(
-        max_retries=asked.max_retries,
+    """What is asked about retries, with the rest of a declaration or of one enqueue."""
+    policy = replace(
+        asked,
         lease_ttl_us=_lease_us(lease),
         timeout_us=None if timeout is None else microseconds("timeout", timeout, least_us=1),
         max_expirations=max_expirations,
-        backoff_base_us=asked.backoff_base_us,
-        backoff_cap_us=asked.backoff_cap_us,
         on_failure=_on_failure(on_failure),
     )
     check_policy(policy)

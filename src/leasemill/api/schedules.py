@@ -5,11 +5,12 @@ What code declares is set by workers when they start (`declared`); nothing here 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Any, Final, Literal, TypeAlias, TypedDict, TypeVar
 
 from msgspec.structs import replace
@@ -86,10 +87,17 @@ class DeclaredSchedule:
 class Schedules:
     """The schedules of an app's store. Every change is recorded with who made it and why."""
 
-    def __init__(self, app: HasStore) -> None:
+    def __init__(self, app: HasStore, load: Callable[[], None]) -> None:
         self._app = app
-        self.declared: dict[str, DeclaredSchedule] = {}
+        self._load = load
+        """Imports the modules that declare jobs and schedules."""
+        self._declared: dict[str, DeclaredSchedule] = {}
+
+    @property
+    def declared(self) -> Mapping[str, DeclaredSchedule]:
         """What code declares, by name."""
+        self._load()
+        return MappingProxyType(self._declared)
 
     def declare(self, when: str | timedelta, job: JobType[..., Any], options: CronOptions) -> None:
         """What `app.cron` does. A schedule that is declared again, as it was, is the same."""
@@ -112,7 +120,7 @@ class Schedules:
         if chosen.job_id is not None or chosen.delay_us or chosen.run_at is not None:
             raise Invalid(f"schedule {name!r}: leave out job_id, delay and run_at, its ticks supply them")
         made = DeclaredSchedule(job, dict(options.get("args") or {}), without_call)
-        known = self.declared.get(name)
+        known = self._declared.get(name)
         if known is not None and (known.job.kind, known.args, known.without_call) != (
             job.kind,
             made.args,
@@ -125,7 +133,7 @@ class Schedules:
             is_resolved = True
         if is_resolved:
             made.spec()  # refuses arguments that do not fit where they are written
-        self.declared[name] = made
+        self._declared[name] = made
 
     def set(
         self,

@@ -10,7 +10,7 @@ from leasemill.cli.lazy import EXIT_REFUSED
 from leasemill.cli.opening import on_store
 from leasemill.cli.output import emit
 from leasemill.store.base import Store
-from leasemill.worker.records import records
+from leasemill.store.records import records
 
 
 @click.command()

@@ -36,6 +36,8 @@ def load_app(target: str, url: str | None = None) -> App:
         apps = sorted(name for name, value in vars(module).items() if isinstance(value, App))
         known = f"write {' or '.join(f'{module_name}:{name}' for name in apps)}" if apps else "name the App object"
         raise click.UsageError(f"{found}: {known}")
+    for included in app.include:
+        _imported(included)
     if url is not None:
         app.close()
         app.url = url

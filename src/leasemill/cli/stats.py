@@ -15,7 +15,7 @@ from leasemill.kernel.model import QUEUE_LIMIT, JobState
 from leasemill.operator.facts import all_queues
 from leasemill.operator.wording import counted, listed
 from leasemill.store.base import Store
-from leasemill.worker.records import records
+from leasemill.store.records import records
 
 MISMATCHED_SHOWN = 5
 LIMITS_READ = 1_000

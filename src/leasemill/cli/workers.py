@@ -13,7 +13,7 @@ from leasemill.kernel.model import SECOND
 from leasemill.operator.facts import AtWork
 from leasemill.store.base import Store
 from leasemill.store.presence import Presence
-from leasemill.worker.records import RunningJob, WorkerRecord, records
+from leasemill.store.records import RunningJob, WorkerRecord, records
 
 
 @click.command()

@@ -291,8 +291,10 @@ def _failed(facts: JobFacts) -> _Present:
         why = "an invalid result is final: its handler had run, so it is not run again"
     elif job.retries >= allowed:
         why = f"it had used its {counted(allowed, 'retry', 'retries')}"
-    else:
+    elif (last.error or "").startswith("Fail"):
         why = "its handler reported that it can never succeed"
+    else:
+        why = "no retry was allowed: by its handler, or by the declaration of its kind, Retry(on=..., never_on=...)"
     sentences = [f"Attempt {last.attempt} by worker {last.worker} failed at {instant(last.finished_at)}, and {why}."]
     sentences += _blocking(facts)
     return Situation.FAILED, [*sentences, f"The error: {_error_line(job)}."], _redrive_advice(job)

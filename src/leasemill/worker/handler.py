@@ -8,6 +8,8 @@ import time
 from contextlib import AsyncExitStack, ExitStack
 from typing import Any, TypeAlias, assert_never
 
+from msgspec.structs import replace
+
 from leasemill.api.logs import running
 from leasemill.api.outcomes import INVALID_RESULT, Fail, Outcome, Release, RetryAfter, Throttled
 from leasemill.errors import Invalid
@@ -107,6 +109,7 @@ def failure(run: Run, error: BaseException, jitter: float) -> Report:
             case RetryAfter():
                 return c.NackReport(lease.job.id, lease.token, error_text(error), delay_us=error.delay_us)
             case BaseException():
+                run.is_never_retried = not run.handler.retry.allows(error)
                 return c.NackReport(lease.job.id, lease.token, error_text(error), jitter)
             case _:
                 assert_never(error)
@@ -131,7 +134,13 @@ def timed_out(run: Run, jitter: float) -> c.NackReport:
         f"TimeoutError: {lease.job.kind} ran longer than its timeout of {lease.terms.timeout_us / SECOND:g} s; "
         "allow more with @app.job(timeout=...), or do less in one job",
         jitter,
+        is_permanent=not run.handler.retry.allows(TimeoutError()),
     )
+
+
+def final(report: Report) -> Report:
+    """The report of an error that is not retried."""
+    return replace(report, is_permanent=True) if isinstance(report, c.NackReport) else report
 
 
 def given_back(run: Run, delay_us: int | None = None) -> c.ReleaseReport:

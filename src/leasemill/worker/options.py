@@ -32,14 +32,21 @@ def weights(app: App, queues: Mapping[str, int] | Iterable[str] | None) -> dict[
             raise Invalid(
                 "no queue to work on: name at least one, or leave `queues` out to serve those of the app's jobs"
             )
-        raise Invalid(
-            "no queue to work on, because the app has no job: declare one with @app.job. If jobs are declared in other "
-            "modules, import those in the module of the app: a job is known when its module is imported"
-        )
+        raise Invalid(f"no queue to work on, because the app has no job: {no_job_advice(app)}")
     for name, weight in weights.items():
         check_name("queue", name)
         at_least(f"the weight of queue {name!r}", weight, 1)
     return weights
+
+
+def no_job_advice(app: App) -> str:
+    """What to do about an app that declares nothing."""
+    if app.include:
+        return f"its modules ({', '.join(app.include)}) declare none with @app.job of this app"
+    return (
+        "declare one with @app.job. If jobs are declared in other modules, name those where the app is made: "
+        "App(include=['shop.jobs'])"
+    )
 
 
 def at_least(what: str, value: int, least: int) -> int:
@@ -73,6 +80,8 @@ def log_start(worker_id: str, app: App, queues: Mapping[str, int], concurrency: 
             },
         },
     )
+    if not kinds:
+        log.warning("the app has no job: %s", no_job_advice(app), extra={"worker": worker_id})
     for job in app.jobs.values():
         try:
             job.arguments.check()  # an annotation may name what is defined later; by now it must be

@@ -22,8 +22,8 @@ from msgspec import structs
 
 from leasemill.errors import Refused
 from leasemill.store.presence import Presence
+from leasemill.store.records import RunningJob, WorkerRecord, encode_record, records
 from leasemill.worker.metrics import Metrics
-from leasemill.worker.records import RunningJob, WorkerRecord, encode_record, records
 from leasemill.worker.run import Phase, Run
 from leasemill.worker.slots import Slots
 

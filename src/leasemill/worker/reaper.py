@@ -15,8 +15,8 @@ from typing import Final
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, JobState
 from leasemill.store.base import Store
+from leasemill.store.records import records
 from leasemill.worker.metrics import Metrics
-from leasemill.worker.records import records
 
 log = logging.getLogger("leasemill.worker")
 

@@ -19,7 +19,7 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, JobState
 from leasemill.store.backoff import backoff_s
 from leasemill.store.base import Store
-from leasemill.worker.handler import Report, given_back, is_cut_short, timed_out
+from leasemill.worker.handler import Report, final, given_back, is_cut_short, timed_out
 from leasemill.worker.heartbeat import Heartbeat
 from leasemill.worker.joblog import JobLog
 from leasemill.worker.metrics import Metrics
@@ -87,7 +87,7 @@ class Reporter:
         match run.stop:
             case None:
                 assert report is not None
-                self.send(run, report)
+                self.send(run, final(report) if run.is_never_retried else report)
             case Stop.TIMEOUT:
                 self.send(run, timed_out(run, self._store.entropy.jitter()))
             case Stop.SHUTDOWN:

@@ -76,6 +76,8 @@ class Run:
     context: Context | None = None
     error: BaseException | None = None
     """What the handler raised, for the log; until its end is reported."""
+    is_never_retried: bool = False
+    """What the handler raised is not retried, as its declaration says."""
     _call: tuple[tuple[Any, ...], dict[str, Any]] | Exception = ((), {})
 
     def __post_init__(self) -> None:

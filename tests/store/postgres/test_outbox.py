@@ -29,11 +29,11 @@ from leasemill.kernel.model import SECOND, AbortReason, Policy
 from leasemill.store.postgres.store import PostgresStore
 from leasemill.store.postgres.wire.statements import FILES
 from leasemill.store.postgres.wire.url import parse_url
+from leasemill.store.records import WorkerRecord, encode_record
 from leasemill.testing.clock import ManualClock
 from leasemill.worker.housekeeping import Chore, Housekeeping
 from leasemill.worker.metrics import Metrics
 from leasemill.worker.reaper import Reaper
-from leasemill.worker.records import WorkerRecord, encode_record
 from leasemill.worker.timing import default_reaper_s
 from tests.worker.support import until, working
 

@@ -1,6 +1,6 @@
 """What a worker publishes about itself now and then (`store.presence`). Soft state, safe to lose.
 
-Imports nothing that runs jobs: `leasemill workers` reads records, too.
+Imports nothing that runs jobs: handles and `leasemill workers` read records, too.
 """
 
 from __future__ import annotations
@@ -51,6 +51,14 @@ class WorkerRecord(Struct, frozen=True):
         return age_s > 4 * self.interval_s + 1
 
 
+class Reported(Struct, frozen=True):
+    """A running job as its worker published it, so many seconds ago."""
+
+    worker: str
+    job: RunningJob
+    age_s: float
+
+
 encode_record = json.Encoder().encode
 decode_record = json.Decoder(WorkerRecord).decode
 
@@ -64,3 +72,12 @@ def records(presence: Presence) -> list[tuple[WorkerRecord, float]]:
         except MsgspecError:
             continue
     return found
+
+
+def reported_run(presence: Presence, job_id: str, attempt: int) -> Reported | None:
+    """What a worker with a recent heartbeat published about this run; None: no worker has, yet or any more."""
+    for record, age_s in records(presence):
+        for job in () if record.is_stale(age_s) else record.running:
+            if job.job == job_id and job.attempt == attempt:
+                return Reported(record.worker, job, age_s)
+    return None

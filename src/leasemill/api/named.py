@@ -1,0 +1,80 @@
+"""Jobs by name, for programs that do not have the handler's code: `app.named(kind, queue=...)`.
+
+A kind that this app does not declare has no signature here: its arguments are encoded as they are, and whether they fit
+is decided by the worker that claims the job. Its lane and its unique key, if it has any, are given by hand.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NoReturn
+
+import msgspec
+
+from leasemill.api.arguments import NO_ARGUMENTS, PREVIOUS, Arguments
+from leasemill.api.call import HasStore
+from leasemill.api.context import Context
+from leasemill.api.hooks import Hooks
+from leasemill.api.job import JobType
+from leasemill.errors import Invalid
+from leasemill.kernel.bounds import check_name
+from leasemill.kernel.model import Policy
+
+_encode: Final = msgspec.json.Encoder(order="deterministic").encode
+
+
+class UncheckedArguments(Arguments):
+    """The arguments of a kind whose signature is not known: any, by keyword."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(_anything, Context)
+        self.name = kind
+
+    def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[bytes, dict[str, Any]]:
+        if args:
+            raise Invalid(
+                f"{self.name}: this app does not declare it, so its parameters are not known: give each by its name"
+            )
+        try:
+            return _encode(kwargs) if kwargs else NO_ARGUMENTS, kwargs
+        except (msgspec.MsgspecError, TypeError, ValueError, OverflowError) as error:
+            raise Invalid(f"{self.name}: {error}") from None
+
+    def encode_without_previous(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[bytes, dict[str, Any], str]:
+        names = [name for name, value in kwargs.items() if value is PREVIOUS]
+        if len(names) != 1:
+            raise Invalid(f"{self.name}: pass PREVIOUS as one argument, by its name")
+        payload, values = self.encode(args, {name: value for name, value in kwargs.items() if value is not PREVIOUS})
+        return payload, values, names[0]
+
+
+def named_job(app: HasStore, kind: str, queue: str, hooks: Hooks) -> JobType[..., Any]:
+    """A kind that is declared elsewhere."""
+    check_name("kind", kind)
+    check_name("queue", queue)
+    return JobType(
+        app,
+        _anything,
+        UncheckedArguments(kind),
+        kind=kind,
+        aliases=(),
+        queue=queue,
+        lane=None,
+        priority=0,
+        policy=Policy(),
+        is_async=False,
+        hooks=hooks,
+    )
+
+
+def unknown_kind(kind: str, known: list[str]) -> NoReturn:
+    declared = ", ".join(known) or "none"
+    raise Invalid(
+        f"this app does not declare {kind!r} (declared: {declared}): if the code of another program does, name the "
+        f"queue it is for, queue=..."
+    )
+
+
+def _anything() -> Any:
+    """Its handler is in another program."""
