@@ -68,7 +68,7 @@ walk: $(DEV) ## Walk PostgreSQL beside the kernel for as long as it takes to tru
 	  $(BIN)/python -m pytest -n 2 tests/store/postgres/test_differential.py
 
 .PHONY: oracle-cron
-oracle-cron: $(DEV) ## Ask others when 200 cron expressions are due, in 20 zones around all shifts of 10 years (15 minutes)
+oracle-cron: $(DEV) ## Ask others when 200 cron expressions are due, in 20 zones, at every minute of 10 years (30 minutes)
 	LEASEMILL_FULL_ORACLE=1 $(BIN)/python -m pytest -n 2 tests/api/test_cron.py
 
 .PHONY: demo
@@ -85,8 +85,9 @@ chaos-workers: $(DEV) ## Kill and stop worker processes at full length: zombies,
 	$(BIN)/python -m pytest tests/process/chaos.py
 
 .PHONY: chaos-rules
-chaos-rules: $(DEV) ## Kill workers 500 times while schedules, limits and groups are at work (STORE=file or postgresql, 10 to 15 minutes)
+chaos-rules: $(DEV) ## Kill 8 workers 500 times while schedules, limits and groups are at work, race for 30,000 ticks (STORE=file or postgresql, 15 to 20 minutes)
 	$(BIN)/python -m tests.process.rules_chaos --store $(STORE) $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m tests.process.ticks_lab --store $(STORE)
 
 .PHONY: chaos-worklease
 chaos-worklease: $(DEV) ## Kill the orchestrator of a partitioned stream fifty times, on file: and on PostgreSQL (3 minutes)

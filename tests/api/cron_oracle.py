@@ -1,24 +1,26 @@
 """Two other opinions on when a cron expression is due, and expressions to ask them about.
 
-`debian` writes Debian's rule out, minute by minute: slow, and short enough to be read. `cronsim` is a library. Where it
-disagrees, `debian` decides: it takes `5-5/2` for `5/2`, misses ticks around shifts that are not whole hours or does not
-come back (`* 23,3-6 14 * 0-3` in Pacific/Chatham), and has ticks of its own where a midnight does not exist.
+`debian` writes Debian's rule out, minute by minute: slow, and short enough to be read. `Years` is the same rule for
+many expressions over whole years: every minute of the zone is looked at once. `cronsim` is a library. Where it
+disagrees, Debian's rule decides: it takes `5-5/2` for `5/2`, misses ticks around shifts that are not whole hours or
+does not come back (`* 23,3-6 14 * 0-3` in Pacific/Chatham), and has ticks of its own where a midnight does not exist.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from importlib import import_module
-from itertools import takewhile
-from typing import Any, cast
+from itertools import compress, takewhile
+from typing import Any, NamedTuple, cast
 from zoneinfo import ZoneInfo
 
 from leasemill.api.cron import parse
 from leasemill.api.cron_fields import FIELDS, is_wildcard
 
 MINUTE = timedelta(minutes=1)
+ZERO = timedelta(0)
 ZONES = (
     *("Europe/Berlin", "America/New_York", "Africa/Cairo", "Asia/Beirut", "America/Sao_Paulo", "Asia/Tehran"),
     *("America/Havana", "Asia/Gaza", "Europe/Dublin", "Africa/Casablanca", "Asia/Kolkata", "America/St_Johns"),
@@ -72,6 +74,72 @@ def debian(expression: str, zone: ZoneInfo, after: datetime, until: datetime) ->
         if is_due and after < at <= until:
             found.append(at)
     return found
+
+
+class Stretch(NamedTuple):
+    """Minutes in a row in which the clock on the wall goes on by a minute each."""
+
+    begin: int
+    """Minutes since the first one that was looked at."""
+    minutes: int
+    wall: int
+    """What the clock shows at first, in minutes since the first day of the walls."""
+
+
+class Years:
+    """Every minute of a zone's years, after `after` and up to `until`."""
+
+    def __init__(self, zone: ZoneInfo, after: datetime, until: datetime) -> None:
+        first = after - timedelta(days=2)
+        self._first_day = first.date() - timedelta(days=2)
+        self._days = (until - first).days + 5
+        self._asked = slice((after - first) // MINUTE + 1, (until - first) // MINUTE + 1)
+        self._instants = [first + n * MINUTE for n in range(self._asked.stop)]
+        self._stretches = list(self._find_stretches(zone))
+
+    def _find_stretches(self, zone: ZoneInfo) -> Iterator[Stretch]:
+        midnight = datetime.combine(self._first_day, datetime.min.time(), UTC)
+        offset, begin = self._instants[0].astimezone(zone).utcoffset(), 0
+        for place, instant in enumerate(self._instants):
+            found = instant.astimezone(zone).utcoffset()
+            if found != offset:
+                yield Stretch(begin, place - begin, (self._instants[begin] + (offset or ZERO) - midnight) // MINUTE)
+                offset, begin = found, place
+        wall = (self._instants[begin] + (offset or ZERO) - midnight) // MINUTE
+        yield Stretch(begin, len(self._instants) - begin, wall)
+
+    def debian(self, expression: str) -> list[datetime]:
+        parts = expression.split()
+        walls = self._matching_walls(expression)
+        due = bytearray(len(self._instants))
+        latest = self._stretches[0].wall
+        for begin, count, wall in self._stretches:
+            if is_wildcard(parts[0]) or is_wildcard(parts[1]):
+                due[begin : begin + count] = walls[wall : wall + count]
+                continue
+            shown_before = max(0, latest + 1 - wall)
+            """Minutes at the beginning of the stretch that the clock had shown before it was set back."""
+            if shown_before < count:
+                due[begin + shown_before : begin + count] = walls[wall + shown_before : wall + count]
+            due[begin] |= any(walls[latest + 1 : wall])  # what was left out
+            latest = max(latest, wall + count - 1)
+        return list(compress(self._instants[self._asked], due[self._asked]))
+
+    def _matching_walls(self, expression: str) -> bytes:
+        """For every minute that a clock on the wall could show, 1 or 0."""
+        parts = expression.split()
+        fields = [field.parse(part, expression) for field, part in zip(FIELDS, parts, strict=True)]
+        minutes, hours, days, months, weekdays = fields
+        has_either_day = not is_wildcard(parts[2]) and not is_wildcard(parts[4])
+        due = bytes(hour in hours and minute in minutes for hour in range(24) for minute in range(60))
+        never = bytes(24 * 60)
+
+        def on(day: date) -> bytes:
+            of_month, of_week = day.day in days, bool({day.isoweekday() % 7, day.isoweekday()} & weekdays)
+            is_due = of_month or of_week if has_either_day else of_month and of_week
+            return due if is_due and day.month in months else never
+
+        return b"".join(on(self._first_day + timedelta(days=n)) for n in range(self._days))
 
 
 def cronsim(expression: str, zone: ZoneInfo, after: datetime, until: datetime) -> list[datetime]:

@@ -17,7 +17,7 @@ from leasemill.errors import Invalid
 from leasemill.kernel.model import SECOND
 from leasemill.kernel.schedule import hand_id, tick_id
 from leasemill.testing.rules import rule
-from tests.api.cron_oracle import NOT_ASKED, ZONES, cronsim, debian, expressions, ours, shifts
+from tests.api.cron_oracle import NOT_ASKED, ZONES, Years, cronsim, debian, expressions, ours, shifts
 
 BERLIN = "Europe/Berlin"
 
@@ -280,3 +280,25 @@ def test_as_debians_rule_says(zone: str, day: str) -> None:
     fixed = ["30 2 * * *", "0,30 2 * * *", "*/15 2 * * *", "15 * * * *", "0 0 * * *", "45 1 * * *", "30 0 * * *"]
     for expression in [*fixed, *drawn(7, 40 if IS_FULL else 8)]:
         assert ours(expression, name, begin, until) == debian(expression, name, begin, until), expression
+
+
+@rule("P7")
+@pytest.mark.timeout(7_200 if IS_FULL else 60)
+@pytest.mark.parametrize("zone", ZONES if IS_FULL else ("Europe/Berlin", "Australia/Lord_Howe", "Africa/Cairo"))
+def test_as_debians_rule_says_at_every_minute_of_years(zone: str) -> None:
+    name = ZoneInfo(zone)
+    chosen = drawn(1_000 + ZONES.index(zone), EXPRESSIONS)
+    for year in range(2024, 2024 + (YEARS if IS_FULL else 1)):
+        begin, until = (datetime(one, 1, 1, tzinfo=UTC) for one in (year, year + 1))
+        written_out = Years(name, begin, until)
+        for expression in chosen:
+            assert ours(expression, name, begin, until) == written_out.debian(expression), (expression, year)
+
+
+@pytest.mark.parametrize(("zone", "day"), SHIFTS)
+def test_both_ways_to_write_debians_rule_out_agree(zone: str, day: str) -> None:
+    begin = datetime.fromisoformat(day).replace(tzinfo=UTC) - timedelta(days=1)
+    until, name = begin + timedelta(days=2), ZoneInfo(zone)
+    written_out = Years(name, begin, until)
+    for expression in ["30 2 * * *", "*/15 2 * * *", "0 0 * * *", "45 1 * * *", "* * * * *", *drawn(9, 10)]:
+        assert written_out.debian(expression) == debian(expression, name, begin, until), expression
