@@ -6,13 +6,14 @@ Each function yields what is wrong, in sentences; nothing: it holds.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from msgspec import json
 
 from leasemill.kernel.commands import GroupView
-from leasemill.kernel.model import ENDED_STATES, SECOND, AbortReason, Execution, Job, JobState, LimitUse
+from leasemill.kernel.gates import interval_us
+from leasemill.kernel.model import ENDED_STATES, SECOND, AbortReason, Execution, Job, JobState, LimitTerms, LimitUse
 from leasemill.kernel.schedule import Schedule, tick_id
 from tests.process.rules_app import ADDED, STEPS, Flavour, flavour_of
 
@@ -158,16 +159,38 @@ def schedules(records: Records, intervals_s: Mapping[str, int]) -> Iterator[str]
 # Limits ---------------------------------------------------------------------------------------------------------
 
 
-def limits(records: Records, places: Mapping[str, int]) -> Iterator[str]:
-    """Never more leases at once than a limit has places, by name and key; `places` by name."""
+def limits(records: Records, terms: Mapping[str, LimitTerms]) -> Iterator[str]:
+    """By name and key, never more leases at once than places, and never more grants than the rate; `terms` by name."""
+    for use, executions in leases_under_limits(records).items():
+        places, (most, when) = terms[use.name].places, most_at_once(executions)
+        if places is not None and most > places:
+            yield f"limit {use.name} ({use.key}) has {places} places, and {most} were held at {when}"
+        for one in executions:
+            if one.reason is AbortReason.EXPIRED and (one.finished_at or 0) < one.expires_at:
+                yield f"{one.job_id} lost its place with attempt {one.attempt} before the lease had expired"
+        early_us = too_early_us(sorted(one.leased_at for one in executions), terms[use.name])
+        if early_us > 0:
+            yield f"limit {use.name} ({use.key}) had a grant {early_us} us before its rate was due"
+
+
+def leases_under_limits(records: Records) -> dict[LimitUse, list[Execution]]:
     held: defaultdict[LimitUse, list[Execution]] = defaultdict(list)
     for job in records.jobs.values():
         for use in () if job.spec.rules is None else job.spec.rules.limits:
             held[use] += job.executions
-    for use, executions in held.items():
-        most, when = most_at_once(executions)
-        if most > places[use.name]:
-            yield f"limit {use.name} ({use.key}) has {places[use.name]} places, and {most} were held at {when}"
+    return held
+
+
+def too_early_us(instants: Sequence[int], terms: LimitTerms) -> int:
+    """By how much a grant came before its rate was due, at worst. T10: with n grants from one to another, both counted,
+    the other is at least n - burst intervals later; so in any time there are at most burst + rate * time."""
+    interval, burst = interval_us(terms), terms.burst or 1
+    worst, latest = 0, instants[0] if instants else 0
+    for number, at in enumerate(instants):
+        start = at - number * interval
+        latest = max(latest, start)
+        worst = max(worst, latest - start - (burst - 1) * interval)
+    return worst
 
 
 def most_at_once(executions: Iterable[Execution]) -> tuple[int, int]:
@@ -189,8 +212,4 @@ def most_at_once(executions: Iterable[Execution]) -> tuple[int, int]:
 
 def most_used(records: Records) -> dict[LimitUse, int]:
     """How many places of each limit were held together at most: whether the limits were reached at all."""
-    held: defaultdict[LimitUse, list[Execution]] = defaultdict(list)
-    for job in records.jobs.values():
-        for use in () if job.spec.rules is None else job.spec.rules.limits:
-            held[use] += job.executions
-    return {use: most_at_once(executions)[0] for use, executions in held.items()}
+    return {use: most_at_once(executions)[0] for use, executions in leases_under_limits(records).items()}

@@ -20,9 +20,11 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, JobSpec, JobState, LimitTerms, LimitUse, Policy, Rules
 from leasemill.store.postgres.admin.check import check, rebuild
 from leasemill.store.postgres.limits import claim as limited_claim
+from leasemill.store.postgres.limits.choose import LimitWalk
 from leasemill.store.postgres.store import PostgresStore
 from leasemill.testing.rules import rule
 from tests.lab.processes import IMPORT_PATH
+from tests.process.rules_audit import too_early_us
 from tests.store.postgres.listening import is_listening
 from tests.store.postgres.test_races import together
 
@@ -320,6 +322,30 @@ def test_what_is_derived_of_limits_is_found_wrong_and_rebuilt(
         assert claim_ids(store, ["q"], 5) == ["j1"]
     finally:
         store.close()
+
+
+@rule("T10")
+def test_a_claim_that_stood_still_leaves_no_burst_behind_its_own(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its grants begin when they are recorded, and the rate is used from then on, not from when they were chosen."""
+    with PostgresStore(postgres_url) as store:
+        terms = LimitTerms(rate=20, per_us=SECOND, burst=10)
+        store.set_limit("api", terms, by="ada", reason="because")
+        store.run(c.Enqueue([JobSpec(f"j{number}", "q", "k", rules=under("api")) for number in range(40)]))
+        go = LimitWalk.go
+
+        def stand_still(walk: LimitWalk) -> Any:
+            chosen = go(walk)
+            time.sleep(0.5)
+            return chosen
+
+        with monkeypatch.context() as patched:
+            patched.setattr(LimitWalk, "go", stand_still)
+            first = store.claim("w", ["q"], 40)
+        second = store.claim("w", ["q"], 40)
+        assert len(first) == 10
+        assert too_early_us(sorted(lease.leased_at for lease in (*first, *second)), terms) == 0
 
 
 @rule("T15")

@@ -18,7 +18,7 @@ from uuid import UUID
 import msgspec
 from msgspec import Struct
 
-from leasemill.kernel.gates import NO_TERMS, charged, opens_at
+from leasemill.kernel.gates import NO_TERMS, charged, interval_us, opens_at
 from leasemill.kernel.model import QUEUE_LIMIT, LimitRecord, LimitTerms, LimitUse
 from leasemill.kernel.verbs.limits import terms_of
 
@@ -158,6 +158,13 @@ def terms_of_row(numbers: Sequence[int | None] | None) -> LimitTerms | None:
     return None if numbers is None else LimitTerms(*numbers)
 
 
+class Charge(NamedTuple):
+    """What grants use of a rate: `tat` as it was, and by how much it moves on, from there or from now if later."""
+
+    tat: int
+    used_us: int
+
+
 class Room:
     """What limits have room for, as grants use it up."""
 
@@ -169,7 +176,7 @@ class Room:
         }
         self.held = defaultdict[LimitKey, int](int)
         self.tats = defaultdict[LimitKey, int](int)
-        self.charged: dict[LimitKey, int] = {}
+        self.charged: dict[LimitKey, Charge] = {}
         for use in loaded.uses or ():
             self.held[use.name, use.key] = use.held
             self.tats[use.name, use.key] = use.tat
@@ -193,7 +200,9 @@ class Room:
             self.held[limit] += 1
             terms = self.terms.get(limit[0], NO_TERMS)
             if terms.rate is not None:
-                self.tats[limit] = self.charged[limit] = charged(terms, self.tats[limit], self.now)
+                before = self.charged.get(limit, Charge(self.tats[limit], 0))
+                self.charged[limit] = before._replace(used_us=before.used_us + interval_us(terms))
+                self.tats[limit] = charged(terms, self.tats[limit], self.now)
 
 
 class LimitWalk:

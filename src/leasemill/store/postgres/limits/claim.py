@@ -164,7 +164,10 @@ class Limited:
         if chosen.picks and grants:
             yield "grant_chosen", self._grant(chosen)
             if room.charged:
-                rates = [{"name": name, "key": key, "tat": tat} for (name, key), tat in room.charged.items()]
+                rates = [
+                    {"name": name, "key": key, "tat": charge.tat, "used": charge.used_us}
+                    for (name, key), charge in room.charged.items()
+                ]
                 yield "charge_rates", self._sent("charge_rates", rates=_json(rates))
         if not grants and chosen.picks:
             chosen = chosen._replace(lines_gone=[], lines_left=[], gates_gone=[], gates_left=[])
