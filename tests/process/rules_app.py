@@ -16,7 +16,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from leasemill import PREVIOUS, App, Call, Context, Fail, JobType, Limit, Retry, chain
+from leasemill import PREVIOUS, App, Call, Context, Fail, JobType, Limit, Rate, Retry, chain
 
 LEASE_S = 1.0
 WORK_S = 0.6
@@ -131,8 +131,8 @@ CUSTOMERS = [f"customer-{number}" for number in range(10)]
 FOR_EACH = Limit(1, by="customer", name="for-each")
 
 
-def under(limit: list[Limit], kind: str) -> JobType[[str], None]:
-    @app.job(name=kind, queue="limited", limit=limit, lease=LEASE_S, max_expirations=1_000)
+def under(limit: list[Limit | Rate], kind: str, queue: str = "limited") -> JobType[[str], None]:
+    @app.job(name=kind, queue=queue, limit=limit, lease=LEASE_S, max_expirations=1_000)
     async def works(ctx: Context, customer: str) -> None:
         await asyncio.sleep(WORK_S * share(f"{ctx.job_id} {ctx.attempt}") / 3)
 
@@ -142,6 +142,13 @@ def under(limit: list[Limit], kind: str) -> JobType[[str], None]:
 limited = [under([Limit(1 + number % 3, name=f"api-{number}")], f"limited_{number}") for number in range(10)]
 limited.append(under([FOR_EACH], "limited_for_each"))
 limited.append(under([FOR_EACH, Limit(2, name="api-1")], "limited_by_both"))
+
+backlog = {
+    "one": (under([Limit(1, name="one")], "one_at_a_time", "backlog"), 2),
+    "five": (under([Limit(5, name="five")], "five_at_a_time", "backlog"), 12),
+    "ten-a-second": (under([Rate(10, per=1, burst=5, name="ten-a-second")], "ten_a_second", "backlog"), 6),
+}
+"""By limit, a kind that always has jobs waiting, and how many of them are added for each kill."""
 
 # Schedules ------------------------------------------------------------------------------------------------------
 

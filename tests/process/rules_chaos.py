@@ -21,7 +21,7 @@ from tests.fire.chaos import settled_seed
 from tests.process.rules_lab import RulesLab
 from tests.process.rules_parts import Size
 
-PARTS = ("groups", "limits", "schedules")
+PARTS = ("groups", "limits", "backlog", "schedules")
 
 
 @contextmanager
@@ -41,15 +41,18 @@ def store_url(store: str, folder: Path) -> Iterator[str]:
 @click.option("--kills", default=500, show_default=True)
 @click.option("--groups", default=50, show_default=True)
 @click.option("--members", default=40, show_default=True, help="Of each group.")
+@click.option("--workers", default=8, show_default=True)
 @click.option("--rule", "parts", multiple=True, type=click.Choice(PARTS), default=PARTS, help="Default: all of them.")
 @click.option("--seed", type=int, default=None, help="Draws the same kills again; their effect depends on the machine.")
-def main(store: str, kills: int, groups: int, members: int, parts: tuple[str, ...], seed: int | None) -> None:
+def main(
+    store: str, kills: int, groups: int, members: int, workers: int, parts: tuple[str, ...], seed: int | None
+) -> None:
     seed = settled_seed(seed)
-    click.echo(f"{store}: {kills} kills, {', '.join(parts)}, seed {seed}")
+    click.echo(f"{store}: {kills} kills of {workers} workers, {', '.join(parts)}, seed {seed}")
     with ExitStack() as cleaning:
         folder = Path(cleaning.enter_context(tempfile.TemporaryDirectory(prefix="leasemill-rules-")))
         url = cleaning.enter_context(store_url(store, folder))
-        outcome = RulesLab(url, folder, seed, parts, Size(kills, groups, members), cleaning).run()
+        outcome = RulesLab(url, folder, seed, parts, Size(kills, groups, members, workers), cleaning).run()
     expired = f"{outcome.stops} stopped for longer than their leases, {outcome.expired_leases} leases expired"
     click.echo(f"{outcome.jobs:,} jobs, {expired}, {outcome.took_s:.0f} s")
     for summary in outcome.summaries:

@@ -18,9 +18,8 @@ from tests.lab.processes import IMPORT_PATH, WorkerProcess, wait_until
 from tests.process import rules_audit
 from tests.process.rules_app import LEASE_S, RULES_VARIABLE, app
 from tests.process.rules_audit import Records
-from tests.process.rules_parts import GroupsPart, LimitsPart, Part, SchedulesPart, Size
+from tests.process.rules_parts import BacklogPart, GroupsPart, LimitsPart, Part, SchedulesPart, Size
 
-WORKERS = 4
 CONCURRENCY = 4
 AT_START = 0.1
 """Share of the kills that come while a worker starts, whatever it does then; the others while it works."""
@@ -61,6 +60,7 @@ class RulesLab:
         made: tuple[Part, ...] = (
             GroupsPart(self.store, folder, size),
             LimitsPart(self._draw),
+            BacklogPart(),
             SchedulesPart(self.store),
         )
         self.parts = [part for part in made if part.name in parts]
@@ -68,9 +68,9 @@ class RulesLab:
     def run(self) -> Outcome:
         begun, kills = time.monotonic(), self._size.kills
         self._feed(0, kills)
-        workers = [self._worker() for _ in range(WORKERS)]
+        workers = [self._worker() for _ in range(self._size.workers)]
         for kill in range(1, kills + 1):
-            place = self._draw.randrange(WORKERS)
+            place = self._draw.randrange(len(workers))
             if self._draw.random() < STOPPED:
                 self._stop(workers[place])
             self._kill(workers[place])

@@ -13,6 +13,7 @@ from typing import Protocol
 from leasemill.api.scheduling import list_schedules, pause_schedule
 from leasemill.errors import NotFound
 from leasemill.kernel import commands as c
+from leasemill.kernel.model import AbortReason, LimitUse
 from leasemill.store.base import Store
 from tests.process import rules_app, rules_audit
 from tests.process.rules_app import CUSTOMERS, INTERVALS_S, Flavour, app, flavour_of, gate
@@ -29,6 +30,7 @@ class Size:
     kills: int
     groups: int
     members: int
+    workers: int = 4
 
     @property
     def over_s(self) -> float:
@@ -157,12 +159,55 @@ class LimitsPart:
         yield from self._ids
 
     def wrong(self, records: Records) -> Iterator[str]:
-        yield from rules_audit.limits(records, PLACES)
+        yield from rules_audit.limits(records, app.limits)
 
     def summary(self, records: Records) -> str:
         most = rules_audit.most_used(records)
-        full = sum(held == PLACES[use.name] for use, held in most.items())
+        full = sum(held == app.limits[use.name].places for use, held in most.items())
         return f"{len(self._ids)} jobs under {len(most)} limits, {full} of which were full, none was exceeded"
+
+
+class BacklogPart:
+    """Limits of one and of five places, and a rate, for which jobs wait at every moment."""
+
+    name = "backlog"
+
+    def __init__(self) -> None:
+        self._ids: list[str] = []
+
+    def feed(self, kill: int, kills: int) -> None:
+        calls = [
+            kind.options(job_id=f"{limit}-{kill:04}-{place}").call("")
+            for limit, (kind, count) in rules_app.backlog.items()
+            for place in range(count if kill else 3 * count)
+        ]
+        app.enqueue_many(calls)
+        self._ids += [call.job_id for call in calls]
+
+    def settle(self) -> None:
+        """Everything ends by itself."""
+
+    def has_settled(self) -> bool:
+        return True
+
+    def expected(self, records: Records) -> Iterator[str]:
+        yield from self._ids
+
+    def wrong(self, records: Records) -> Iterator[str]:
+        yield from rules_audit.limits(records, app.limits)
+        held = rules_audit.most_used(records)
+        for name in ("one", "five"):
+            if held[LimitUse(name)] != app.limits[name].places:
+                yield f"limit {name} was never full: nothing was shown"
+
+    def summary(self, records: Records) -> str:
+        leases = rules_audit.leases_under_limits(records)
+        one, five, rated = (leases[LimitUse(name)] for name in rules_app.backlog)
+        expired = sum(lease.reason is AbortReason.EXPIRED for lease in (*one, *five))
+        return (
+            f"{len(one)} leases under a limit of 1 and {len(five)} under one of 5, both full, none exceeded "
+            f"although {expired} leases were left to expire; {len(rated)} under a rate, none early"
+        )
 
 
 class SchedulesPart:
@@ -195,6 +240,3 @@ class SchedulesPart:
     def summary(self, records: Records) -> str:
         ticks = sum(schedule.fired for schedule in records.schedules.values())
         return f"{len(records.schedules)} schedules, {ticks} ticks, each one job"
-
-
-PLACES = {name: terms.places or 0 for name, terms in app.limits.items()}

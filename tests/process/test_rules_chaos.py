@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from leasemill.kernel.model import Execution, Job, JobSpec, JobState, LimitUse, Rules, Terms
+from leasemill.kernel.model import AbortReason, Execution, Job, JobSpec, JobState, LimitTerms, LimitUse, Rules, Terms
 from leasemill.kernel.schedule import Schedule, ScheduleSpec, SkipReason
 from leasemill.store.memory import MemoryStore
 from leasemill.testing.drain import drain
+from leasemill.testing.rules import rule
 from tests.process import rules_app, rules_audit
 from tests.process.rules_app import app
 from tests.process.rules_audit import Records
@@ -24,6 +25,8 @@ from tests.process.rules_lab import RulesLab
 from tests.process.rules_parts import GroupsPart, Size
 
 SLICE = Size(kills=6, groups=8, members=4)
+BACKLOG = Size(kills=6, groups=0, members=0, workers=8)
+SEED_WITH_A_STOP = 16
 
 
 @pytest.mark.timeout(180)
@@ -31,6 +34,17 @@ def test_nothing_is_lost_or_doubled_when_workers_are_killed(tmp_path: Path) -> N
     with ExitStack() as cleaning:
         outcome = RulesLab(f"file:{tmp_path / 'jobs'}", tmp_path, 1, PARTS, SLICE, cleaning).run()
     assert outcome.wrong == []
+    assert outcome.expired_leases > 0, "no kill came while a worker worked: nothing was shown"
+
+
+@rule("T1", "T3", "T10")
+@pytest.mark.timeout(180)
+def test_limits_hold_when_eight_workers_are_killed_and_stopped(tmp_path: Path) -> None:
+    with ExitStack() as cleaning:
+        lab = RulesLab(f"file:{tmp_path / 'jobs'}", tmp_path, SEED_WITH_A_STOP, ["backlog"], BACKLOG, cleaning)
+        outcome = lab.run()
+    assert outcome.wrong == []
+    assert outcome.stops > 0
     assert outcome.expired_leases > 0, "no kill came while a worker worked: nothing was shown"
 
 
@@ -105,13 +119,27 @@ def test_the_audit_notices_more_leases_than_places(lab: tuple[GroupsPart, Record
     limited = replace(plain, spec=replace(plain.spec, rules=Rules(limits=(use,))))
     apart = (lease(0, 10), lease(10, 20), lease(20, 30))
     records = Records({"limited": replace(limited, executions=apart)})
-    assert list(rules_audit.limits(records, {"api": 1})) == []
+    assert list(rules_audit.limits(records, {"api": LimitTerms(1)})) == []
     assert rules_audit.most_used(records) == {use: 1}
     together = Records({"limited": replace(limited, executions=(*apart, lease(9, 11)))})
-    assert list(rules_audit.limits(together, {"api": 2})) == []
-    assert list(rules_audit.limits(together, {"api": 1})) == ["limit api (ann) has 1 places, and 2 were held at 9"]
+    assert list(rules_audit.limits(together, {"api": LimitTerms(2)})) == []
+    assert list(rules_audit.limits(together, {"api": LimitTerms(1)})) == [
+        "limit api (ann) has 1 places, and 2 were held at 9"
+    ]
     never_ended = Records({"limited": replace(limited, executions=(lease(0, None), lease(50, 60)))})
     assert rules_audit.most_used(never_ended) == {use: 2}
+    early = replace(lease(0, 10), reason=AbortReason.EXPIRED)
+    (said,) = rules_audit.limits(Records({"limited": replace(limited, executions=(early,))}), {"api": LimitTerms(1)})
+    assert "before the lease had expired" in said
+
+
+def test_the_audit_notices_grants_before_their_rate_is_due() -> None:
+    terms = LimitTerms(rate=10, per_us=1_000, burst=3)  # one in 100
+    for allowed in ([], [7], [0, 0, 0, 100, 200], [0, 500, 500, 500, 600], [0, 100, 200, 300, 300, 300]):
+        assert rules_audit.too_early_us(allowed, terms) == 0
+    assert rules_audit.too_early_us([0, 0, 0, 99], terms) == 1
+    assert rules_audit.too_early_us([0, 500, 500, 500, 500], terms) == 100
+    assert rules_audit.too_early_us([5], LimitTerms(1)) == 0
 
 
 def test_the_audit_notices_lost_and_doubled_ticks() -> None:

@@ -22,6 +22,7 @@ from leasemill.testing.clock import ManualClock
 from leasemill.testing.rules import rule
 from leasemill.worker.metrics import Metrics
 from leasemill.worker.ticker import Ticker
+from tests.process.ticks_lab import BEGINS, race
 from tests.worker.support import until, working
 
 START = 1_900_000_800 * SECOND
@@ -95,6 +96,16 @@ def test_processes_that_race_fire_each_tick_once(postgres_url: str) -> None:
         found = store.run(c.GetSchedule("tidy"))
         assert found is not None
         assert len(ids) == len(set(ids)) == found.fired == TICKS
+
+
+@rule("P2", "P3", "P7")
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("begin", BEGINS)
+def test_schedulers_whose_clocks_are_apart_fire_each_tick_once(postgres_url: str, begin: str) -> None:
+    """While local clocks change; see ticks_lab."""
+    raced = race(postgres_url, BEGINS[begin], steps=24)
+    assert raced.wrong == []
+    assert raced.ticks > 80
 
 
 @rule("P1")
