@@ -138,7 +138,7 @@ bench-kernel: $(DEV) ## Measure the kernel alone
 bench-embedded: $(BENCH) ## Measure file: beside embedded queues
 bench-worker: $(BENCH) ## Measure a worker on file:, whole path, beside huey
 bench-worklease: $(BENCH) ## Measure a stream of offsets through WorkLease on file:, and what ended ones cost (8 minutes)
-bench-rules: $(DEV) ## Measure what limits, unique keys, groups and schedules cost, on file: and PostgreSQL (6 minutes)
+bench-rules: $(DEV) ## Measure what limits, unique keys, groups and schedules cost, and how rates are held, on file: and PostgreSQL (8 minutes)
 bench-kernel bench-embedded bench-worker bench-worklease bench-rules:
 	$(BIN)/python -m benchmarks.$(@:bench-%=%) $(BENCH_ARGS)
 

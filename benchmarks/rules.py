@@ -1,6 +1,6 @@
 """What do the rules cost: limits, unique keys, groups, schedules, on `file:` and PostgreSQL, whole path?
 
-    python -m benchmarks.rules [--only file,postgres,idle]
+    python -m benchmarks.rules [--only file,postgres,rate,idle]
 
 Each figure is beside the same jobs without the rule, measured in turn in the same run; medians. A worker has 100 slots
 in every case, so that a limit of 50 is the limit. No peer is measured: none has these rules on a folder, and a ratio to
@@ -10,6 +10,7 @@ one's own plain jobs is what a user pays.
 from __future__ import annotations
 
 import argparse
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,19 +21,22 @@ from statistics import median
 
 from benchmarks.disk import folder
 from benchmarks.report import Bar, finish, table
-from benchmarks.worker import child
-from leasemill import App, Limit, Worker
+from benchmarks.worker import SPAWN, child
+from leasemill import App, Limit, Rate, Worker
 from leasemill.api.job import JobType
 from leasemill.kernel import commands as c
-from leasemill.kernel.model import LimitTerms
+from leasemill.kernel.model import SECOND, JobState, LimitTerms
 from leasemill.testing.postgres import PostgresServer
 
-ROWS = ("file", "postgres", "idle")
+ROWS = ("file", "postgres", "rate", "idle")
 RUNS = 3
 SLOTS = 100
 JOBS = {"file": 20_000, "postgres": 10_000}
 KEYS = 10_000
 SCHEDULES = 1_000
+RATE = Rate(100, per=1, burst=10, name="rate")
+RATE_S = 30
+RATE_WORKERS = 2
 
 
 def make_app(url: str) -> App:
@@ -92,6 +96,77 @@ def rates(url: str, kind: str, count: int) -> tuple[float, float]:
             app.store.run(c.CreateGroup("all"))
         enqueued = enqueue_rate(app, kind, count)
         return enqueued, drain_rate(app, kind, count)
+
+
+def rated_app(url: str) -> App:
+    app = App(url)
+
+    @app.job(queue="rated", limit=RATE)
+    async def rated(number: int) -> None:
+        pass
+
+    return app
+
+
+def work_rated(url: str) -> None:
+    with rated_app(url) as app:
+        Worker(app, queues=["rated"], concurrency=SLOTS).run_sync()
+
+
+def granted_at(url: str) -> list[int]:
+    """When the jobs were granted that two workers are given for 30 s, in microseconds, by the records of the store."""
+    count = RATE.rate * RATE_S
+    with rated_app(url) as app:
+        for first in range(0, count, 1_000):
+            app.jobs["rated"].enqueue_many(app.jobs["rated"].call(first + number) for number in range(1_000))
+        workers = [SPAWN.Process(target=work_rated, args=(url,)) for _ in range(RATE_WORKERS)]
+        for worker in workers:
+            worker.start()
+        while app.store.totals().counts[JobState.SUCCEEDED] < count:
+            time.sleep(1.0)
+        for worker in workers:
+            worker.terminate()
+            worker.join()
+        instants: list[int] = []
+        after: int | None = 0
+        while after is not None:
+            page = app.store.jobs(limit=1_000, after=after)
+            instants += [execution.leased_at for job in page.jobs for execution in job.executions]
+            after = page.after
+    return sorted(instants)
+
+
+def most_above(instants: list[int]) -> float:
+    """By how many grants any interval, its ends included, had more than burst + rate * time. Never above 0."""
+    interval_us = SECOND / RATE.rate
+    most, latest = -math.inf, -math.inf
+    for number, at in enumerate(instants):
+        latest = max(latest, at - number * interval_us)
+        most = max(most, 1 - RATE.burst + (latest - at) / interval_us + number)
+    return most
+
+
+def held_rates() -> list[Bar]:
+    """A rate of 100 a second, two workers that could do more, for 30 s."""
+    bars, rows = [], []
+    for store in ("file", "postgres"):
+        with new_url(store) as url:
+            instants = granted_at(url())
+        steady = instants[RATE.burst - 1 :]  # the first burst comes at once
+        rate = (len(steady) - 1) / ((steady[-1] - steady[0]) / SECOND)
+        above = most_above(instants)
+        rows.append((store, f"{len(instants):,}", f"{rate:.2f}", f"{above:.2f}"))
+        bars += [
+            Bar(f"{store}: a rate of {RATE.rate} a second, of it", rate / RATE.rate, 0.95),
+            Bar(f"{store}: a rate of {RATE.rate} a second, of it", rate / RATE.rate, 1.05, False),
+            Bar(f"{store}: grants above burst + rate * time, in any interval", above, 0.0, False),
+        ]
+    table(
+        f"a rate of {RATE.rate} a second with a burst of {RATE.burst}, {RATE_WORKERS} workers, {RATE_S} s",
+        ("", "grants", "a second", "most above burst + rate * time"),
+        rows,
+    )
+    return bars
 
 
 def idle_share(url: str, schedules: int, seconds: float = 20.0) -> float:
@@ -209,6 +284,8 @@ def main() -> None:
     for store in ("file", "postgres"):
         if store in chosen:
             bars += measured(store)
+    if "rate" in chosen:
+        bars += held_rates()
     if "idle" in chosen:
         bars += idle()
     finish(bars)

@@ -22,6 +22,7 @@ from leasemill.store.postgres.admin.check import check, rebuild
 from leasemill.store.postgres.limits import claim as limited_claim
 from leasemill.store.postgres.limits.choose import LimitWalk
 from leasemill.store.postgres.store import PostgresStore
+from leasemill.testing.clock import ManualClock
 from leasemill.testing.rules import rule
 from tests.lab.processes import IMPORT_PATH
 from tests.process.rules_audit import too_early_us
@@ -346,6 +347,31 @@ def test_a_claim_that_stood_still_leaves_no_burst_behind_its_own(
         second = store.claim("w", ["q"], 40)
         assert len(first) == 10
         assert too_early_us(sorted(lease.leased_at for lease in (*first, *second)), terms) == 0
+
+
+@rule("T5", "T10")
+@pytest.mark.parametrize("terms", [LimitTerms(rate=20, per_us=SECOND, burst=10), LimitTerms(places=10)])
+def test_a_claim_looks_once_for_all_that_a_limit_lets_through(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch, terms: LimitTerms
+) -> None:
+    """Of a line, as many jobs are loaded as may be granted, and none because of those behind a limit that is full."""
+    looks: list[LimitWalk] = []
+    go = LimitWalk.go
+
+    def counted(walk: LimitWalk) -> Any:
+        looks.append(walk)
+        return go(walk)
+
+    clock = ManualClock()
+    with PostgresStore(postgres_url, clock=clock) as store:
+        store.set_limit("api", terms, by="ada", reason="because")
+        store.run(c.Enqueue([JobSpec(f"j{number}", "q", "k", rules=under("api")) for number in range(40)]))
+        first = store.claim("w", ["q"], 30)
+        ack_all(store, first)
+        clock.advance(s=1.0)
+        monkeypatch.setattr(LimitWalk, "go", counted)
+        assert [len(first), len(store.claim("w", ["q"], 30))] == [10, 10]
+        assert len(looks) == 1
 
 
 @rule("T15")

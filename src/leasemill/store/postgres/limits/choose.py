@@ -243,17 +243,20 @@ class LimitWalk:
         is_stopped = False
         reached_end = True
         for job in sorted(self._loaded.candidates or (), key=_place):
+            if job.place > frontier:
+                frontier = self._frontier()
             if job.place > frontier or len(self.picks) >= len(self._tokens):
                 reached_end = False
                 break
             if not self._look_at(job):
                 is_stopped = True
                 break
-        has_more = not is_stopped and len(self.picks) < len(self._tokens) and (frontier < LAST or not reached_end)
+        is_short = not is_stopped and len(self.picks) < len(self._tokens)
+        has_more = is_short and (not reached_end or self._frontier() < LAST)
         return self._chosen(has_more and not self._are_queues_full(), is_stopped)
 
     def _frontier(self) -> Place:
-        """Up to here everything is loaded."""
+        """Up to here everything is loaded, but for what stands behind a limit that is full."""
         window, ends = self._window, [LAST]
         if len(self._ready) >= window.ready:
             ends.append(max(job.place for job in self._ready))
@@ -263,17 +266,29 @@ class LimitWalk:
         at_gates = defaultdict[tuple[int, LimitKey], list[Place]](list)
         for line in lines:
             at_gates[line.turn, (line.name, line.key)].append(_place_of(line))
-        ends += [max(places) for gate, places in at_gates.items() if self._may_have_more_lines(gate, len(places))]
-        ends += [jobs[-1].place for line, jobs in self._jobs.items() if self._may_have_more_jobs(line)]
+        shut = {gate for gate in self._rooms if self._room.is_full(gate[1])}
+        ends += [
+            max(places)
+            for gate, places in at_gates.items()
+            if gate not in shut and self._may_have_more_lines(gate, len(places))
+        ]
+        ends += [
+            jobs[-1].place
+            for line, jobs in self._jobs.items()
+            if self._gate_of(line) not in shut and self._may_have_more_jobs(line)
+        ]
         return min(ends)
+
+    def _gate_of(self, line: tuple[int, str]) -> tuple[int, LimitKey]:
+        one = self._lines[line]
+        return one.turn, (one.name, one.key)
 
     def _may_have_more_lines(self, gate: tuple[int, LimitKey], count: int) -> bool:
         room = self._rooms[gate]
         return count >= (self._window.lines if room is None else min(room, self._window.lines))
 
     def _may_have_more_jobs(self, line: tuple[int, str]) -> bool:
-        one = self._lines[line]
-        room = self._rooms[one.turn, (one.name, one.key)]
+        room = self._rooms[self._gate_of(line)]
         return len(self._jobs[line]) >= (self._window.jobs if room is None else min(room, self._window.jobs))
 
     def _look_at(self, job: Candidate) -> bool:
@@ -313,8 +328,7 @@ class LimitWalk:
         return ((name, NO_KEY),) if name in self._room.terms else ()
 
     def _is_shut(self, line: tuple[int, str]) -> bool:
-        one = self._lines[line]
-        return (one.turn, (one.name, one.key)) in self._shut
+        return self._gate_of(line) in self._shut
 
     def _keep_back(self, job: Candidate, line: tuple[int, str] | None, full: LimitKey) -> None:
         if line is None:

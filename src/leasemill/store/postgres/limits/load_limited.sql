@@ -1,12 +1,18 @@
 -- A claim under limits, third: what may be granted, as one JSON document. In the order of the claim: the first jobs of ready; the
 -- first gates that are open, the first lines at each and the first jobs in each line; and of every limit that one of these names
--- the places held, the rate used and the numbers. A queue whose own limit is full, or for which the claim has no slot, is left out.
+-- the places held, the rate used and the numbers. `room`: what a gate lets through at most, so that no more is loaded. A queue whose
+-- own limit is full, or for which the claim has no slot, is left out.
 -- Runs under the locks of the limits; locks the jobs, and skips one that a user's transaction or an operator is about to change.
 with time as materialized (
     select {schema}.clock({now}::int8) as now
 ), known as materialized (
-    select name, declared, set_terms, coalesce(set_terms[1], declared[1]) as places
-    from {schema}.limits where name = any ({names}::text[])
+    select name, declared, set_terms, coalesce(set_terms[1], declared[1]) as places, rate.per_us / rate.count as interval_us, rate.burst
+    from {schema}.limits cross join lateral (
+        select coalesce(set_terms[2], declared[2]) as count,
+            case when set_terms[2] is null then declared[3] else set_terms[3] end as per_us,
+            coalesce(case when set_terms[2] is null then declared[4] else set_terms[4] end, 1) as burst
+    ) as rate
+    where name = any ({names}::text[])
 ), served as materialized (
     select given.queue, given.turn
     from unnest({queues}::text[]) with ordinality as given (queue, turn)
@@ -37,12 +43,19 @@ with time as materialized (
     ) as first
     limit {window}::int8
 ), gate as materialized (
-    select served.turn, first.*, greatest(1, (
-        select known.places - (
-            select count(*) from {schema}.places where places.name = first.name and places.key = first.key
-        ) from known where known.name = first.name
-    )) as room
-    from served cross join lateral (
+    select served.turn, first.*, (
+        select greatest(1, least(
+            known.places - (
+                select count(*) from {schema}.places where places.name = first.name and places.key = first.key
+            ),
+            case when known.interval_us > 0 then known.burst + coalesce((
+                select least(0, time.now - tat) / known.interval_us from {schema}.rates
+                where rates.name = first.name and rates.key = first.key
+            ), 0) end
+        )) from known where known.name = first.name
+            and (known.places is not null or known.interval_us > 0)
+    ) as room
+    from time cross join served cross join lateral (
         select gates.queue, gates.name, gates.key, gates.rank, gates.available_at, gates.seq from {schema}.gates
         where gates.queue = served.queue and gates.is_open
         order by gates.rank, gates.available_at, gates.seq
