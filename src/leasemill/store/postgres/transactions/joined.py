@@ -18,7 +18,7 @@ from leasemill.store.block import Block
 from leasemill.store.postgres.database import Database
 from leasemill.store.postgres.transactions.block import Own
 from leasemill.store.postgres.transactions.carriers import AsyncCarrier, Carrier, carrier_of
-from leasemill.store.postgres.transactions.carriers.base import NOT_HELD, may_have_happened, sqlstate
+from leasemill.store.postgres.transactions.carriers.base import may_be_of_the_lease, may_have_happened
 from leasemill.store.postgres.transactions.carrying import JoinedSteps, SessionStep, acarry, carry
 from leasemill.store.postgres.verbs import enqueue
 from leasemill.store.postgres.wire.connections import Moved
@@ -127,7 +127,7 @@ class JoinedBlock(Block):
         except Moved as error:
             raise Unavailable(f"{error}; repeat the call") from error
         except Exception as error:
-            if sqlstate(error) != NOT_HELD and not (is_sent and may_have_happened(error)):
+            if not (may_be_of_the_lease(error) or (is_sent and may_have_happened(error))):
                 raise
             self._unknown = error
         yield from self._roll_back()

@@ -16,6 +16,8 @@ from leasemill.store.postgres.wire.statements import Statement
 
 NOT_HELD: Final = "LM001"
 """The SQLSTATE of a commit that must not happen: docs/postgres.md."""
+NOT_SERIALIZABLE: Final = "40001"
+"""Where a transaction's isolation is stricter than ours: the lease has changed since its snapshot."""
 LOST: Final = ("08", "57P")
 """How the SQLSTATE of an error begins after which nothing more will be heard; what was sent last may have happened."""
 
@@ -114,3 +116,8 @@ def may_have_happened(error: BaseException) -> bool:
     """Whether what failed so may have been carried out all the same: the server did not refuse it."""
     code = sqlstate(error)
     return code is None or code.startswith(LOST)
+
+
+def may_be_of_the_lease(error: BaseException) -> bool:
+    """Whether the server refused it since the lease is not held: the store knows."""
+    return sqlstate(error) in {NOT_HELD, NOT_SERIALIZABLE}
