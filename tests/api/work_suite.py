@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -313,3 +314,36 @@ class WorkSuite:
         producer = App(store=store)
         with pytest.raises(Invalid, match=r"does not declare 'charge' \(declared: none\).*queue=\.\.\."):
             await producer.aenqueue("charge", account="ann")
+
+    # Schedules in async code
+
+    async def test_schedules_are_set_and_operated_in_async_code(self, app: App) -> None:
+        @app.job
+        async def report(customer: int) -> int:
+            return customer
+
+        schedules = app.schedules
+        made = await schedules.aset("r-1", "0 6 * * *", report.call(1), tz="Europe/Berlin", missed="all", by="ann")
+        assert (made.name, made.tz, made.missed, made.overlap) == ("r-1", "Europe/Berlin", "all", "queue")
+        assert (await schedules.aset("r-1", "0 6 * * *", report.call(1), tz="Europe/Berlin", missed="all")) == made
+        await schedules.aset("r-2", timedelta(hours=1), report.call(2))
+        assert await schedules.aget("r-1") == made
+        assert await schedules.aget("r-3") is None
+        assert [one.name for one in await schedules.alist()] == ["r-1", "r-2"]
+        assert (await schedules.apause("r-2", reason="holiday")).is_paused
+        assert not (await schedules.aresume("r-2")).is_paused
+        fired = await schedules.afire("r-2")
+        start = datetime(2026, 1, 1, tzinfo=UTC)
+        filled = await schedules.abackfill("r-2", start, start + timedelta(hours=2))
+        assert [one.id for one in filled] == [f"cron/r-2/2026-01-01T0{hour}:00:00Z" for hour in range(3)]
+        async with working(app):
+            assert [await one.aresult(LIMIT_S) for one in (fired, *filled)] == 4 * [2]
+        await schedules.aremove("r-2", by="ann", reason="gone")
+        with pytest.raises(NotFound, match="there is no schedule 'r-2'"):
+            await schedules.aremove("r-2")
+        with pytest.raises(NotFound, match="there is no schedule 'r-2'"):
+            await schedules.aresume("r-2")
+        actions = await asyncio.to_thread(app.store.actions)
+        assert {("ann", "set by the application"), ("ann", "gone"), ("application", "holiday")} <= {
+            (one.by, one.reason) for one in actions
+        }

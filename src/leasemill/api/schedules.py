@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any, Final, Literal, TypeAlias, TypedDict, TypeVar
+from typing import Any, Final, Literal, TypeAlias, TypedDict, TypeVar, Unpack
 
 from msgspec.structs import replace
 
@@ -43,6 +43,18 @@ class CronOptions(TypedDict, total=False):
     missed: MissedChoice
     jitter: Duration
     catch_up: Duration | None
+
+
+class ScheduleOptions(TypedDict, total=False):
+    """The options of `app.schedules.set`."""
+
+    tz: str
+    overlap: OverlapChoice | None
+    missed: MissedChoice
+    jitter: Duration
+    catch_up: Duration | None
+    by: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +96,11 @@ class DeclaredSchedule:
         return replace(self.without_call, call=replace(call.spec, headers=self.job.chosen.headers))
 
 
+Infos: TypeAlias = list[ScheduleInfo]
+Handles: TypeAlias = list[JobHandle[Any]]
+"""Named here: in `Schedules` the word `list` is a method."""
+
+
 class Schedules:
     """The schedules of an app's store. Every change is recorded with who made it and why."""
 
@@ -103,9 +120,7 @@ class Schedules:
         """What `app.cron` does. A schedule that is declared again, as it was, is the same."""
         if not isinstance(job, JobType):
             raise Invalid(f"{job!r} is not a job: write @app.cron(...) above @app.job")
-        if unknown := sorted(options.keys() - CronOptions.__annotations__.keys()):
-            known_options = ", ".join(CronOptions.__annotations__)
-            raise Invalid(f"app.cron has no option {unknown[0]!r}: use {known_options}")
+        _check_options("app.cron", options, CronOptions)
         name = options.get("name") or job.kind
         without_call = schedule_spec(
             name,
@@ -136,46 +151,57 @@ class Schedules:
         self._declared[name] = made
 
     def set(
-        self,
-        name: str,
-        when: str | timedelta,
-        call: Call[Any],
-        *,
-        tz: str = "UTC",
-        overlap: OverlapChoice | None = None,
-        missed: MissedChoice = "latest",
-        jitter: Duration = 0,
-        catch_up: Duration | None = None,
-        by: str = BY,
-        reason: str = "set by the application",
+        self, name: str, when: str | timedelta, call: Call[Any], **options: Unpack[ScheduleOptions]
     ) -> ScheduleInfo:
         """Set a schedule: it is kept until it is removed. The same content again changes nothing.
 
-        `when`: a cron expression, or an interval. `call`: `job.call(...)`, without an id, a delay or a time.
+        `when`: a cron expression, or an interval. `call`: `job.call(...)`, without an id, a delay or a time. The
+        options are those of `app.cron`, and who sets it and why, `by` and `reason`.
         """
-        call.check_alone()
-        if not call.has_drawn_id:
-            raise Invalid(f"schedule {name!r}: the call has a job_id of its own; leave it out, its ticks supply it")
-        wanted = schedule_spec(name, when, tz, overlap, missed, jitter, catch_up)
-        wanted = replace(wanted, call=replace(call.spec, id=""))
+        wanted, by, reason = _wanted(name, when, call, options)
         return info(scheduling.set_schedule(self._app.store, wanted, by=by, reason=reason))
+
+    async def aset(
+        self, name: str, when: str | timedelta, call: Call[Any], **options: Unpack[ScheduleOptions]
+    ) -> ScheduleInfo:
+        """`set` in async code."""
+        wanted, by, reason = _wanted(name, when, call, options)
+        return info(await scheduling.set_schedule.on_loop(self._app.store, wanted, by=by, reason=reason))
 
     def remove(self, name: str, *, by: str = BY, reason: str = "removed by the application") -> None:
         """Remove a schedule; jobs it has made stay. A worker that starts sets it again if its code declares it."""
         scheduling.remove_schedule(self._app.store, name, by=by, reason=reason)
 
+    async def aremove(self, name: str, *, by: str = BY, reason: str = "removed by the application") -> None:
+        """`remove` in async code."""
+        await scheduling.remove_schedule.on_loop(self._app.store, name, by=by, reason=reason)
+
     def pause(self, name: str, *, by: str = BY, reason: str = "paused by the application") -> ScheduleInfo:
         """Make no jobs until it is resumed; ticks that go by meanwhile are skipped."""
         return info(scheduling.pause_schedule(self._app.store, name, by=by, reason=reason))
+
+    async def apause(self, name: str, *, by: str = BY, reason: str = "paused by the application") -> ScheduleInfo:
+        """`pause` in async code."""
+        return info(await scheduling.pause_schedule.on_loop(self._app.store, name, by=by, reason=reason))
 
     def resume(self, name: str, *, by: str = BY, reason: str = "resumed by the application") -> ScheduleInfo:
         """Go on with the next tick after now."""
         return info(scheduling.resume_schedule(self._app.store, name, by=by, reason=reason))
 
+    async def aresume(self, name: str, *, by: str = BY, reason: str = "resumed by the application") -> ScheduleInfo:
+        """`resume` in async code."""
+        return info(await scheduling.resume_schedule.on_loop(self._app.store, name, by=by, reason=reason))
+
     def fire(self, name: str, *, by: str = BY, reason: str = "fired by the application") -> JobHandle[Any]:
         """Make a job of the schedule at once, whether it is paused or another of its jobs runs."""
         store = self._app.store
         outcome = scheduling.fire_now(store, name, by=by, reason=reason)
+        return JobHandle(store, outcome.job_id, None, outcome)
+
+    async def afire(self, name: str, *, by: str = BY, reason: str = "fired by the application") -> JobHandle[Any]:
+        """`fire` in async code."""
+        store = self._app.store
+        outcome = await scheduling.fire_now.on_loop(store, name, by=by, reason=reason)
         return JobHandle(store, outcome.job_id, None, outcome)
 
     def backfill(
@@ -186,20 +212,70 @@ class Schedules:
         *,
         by: str = BY,
         reason: str = "backfilled by the application",
-    ) -> list[JobHandle[Any]]:
+    ) -> Handles:
         """Make the jobs of ticks that are over, both times included. One whose job is known makes none."""
         store = self._app.store
-        first, last = (_micros(what, at) for what, at in (("start", start), ("end", end)))
+        first, last = _micros("start", start), _micros("end", end)
         outcomes = scheduling.backfill(store, name, first, last, by=by, reason=reason)
+        return [JobHandle(store, outcome.job_id, None, outcome) for outcome in outcomes]
+
+    async def abackfill(
+        self,
+        name: str,
+        start: datetime,
+        end: datetime,
+        *,
+        by: str = BY,
+        reason: str = "backfilled by the application",
+    ) -> Handles:
+        """`backfill` in async code."""
+        store = self._app.store
+        first, last = _micros("start", start), _micros("end", end)
+        outcomes = await scheduling.backfill.on_loop(store, name, first, last, by=by, reason=reason)
         return [JobHandle(store, outcome.job_id, None, outcome) for outcome in outcomes]
 
     def get(self, name: str) -> ScheduleInfo | None:
         found = self._app.store.run(c.GetSchedule(name))
         return None if found is None else info(found)
 
-    def list(self) -> list[ScheduleInfo]:
+    async def aget(self, name: str) -> ScheduleInfo | None:
+        """`get` in async code."""
+        found = await self._app.store.arun(c.GetSchedule(name))
+        return None if found is None else info(found)
+
+    def list(self) -> Infos:
         """Every schedule of the store, by name."""
         return [info(schedule) for schedule in scheduling.list_schedules(self._app.store)]
+
+    async def alist(self) -> Infos:
+        """`list` in async code."""
+        return [info(schedule) for schedule in await scheduling.list_schedules.on_loop(self._app.store)]
+
+
+def _wanted(
+    name: str, when: str | timedelta, call: Call[Any], options: ScheduleOptions
+) -> tuple[ScheduleSpec, str, str]:
+    """What `set` asks for, who does and why."""
+    _check_options("app.schedules.set", options, ScheduleOptions)
+    call.check_alone()
+    if not call.has_drawn_id:
+        raise Invalid(f"schedule {name!r}: the call has a job_id of its own; leave it out, its ticks supply it")
+    spec = schedule_spec(
+        name,
+        when,
+        options.get("tz", "UTC"),
+        options.get("overlap"),
+        options.get("missed", "latest"),
+        options.get("jitter", 0),
+        options.get("catch_up"),
+    )
+    by, reason = options.get("by", BY), options.get("reason", "set by the application")
+    return replace(spec, call=replace(call.spec, id="")), by, reason
+
+
+def _check_options(what: str, options: Mapping[str, object], known: type[Any]) -> None:
+    if unknown := sorted(options.keys() - known.__annotations__.keys()):
+        raise Invalid(f"{what} has no option {unknown[0]!r}: use {', '.join(known.__annotations__)}")
 
 
 def schedule_spec(

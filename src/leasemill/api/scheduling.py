@@ -6,20 +6,18 @@ Whoever calls these may lose to another caller: then the schedule is read again,
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from datetime import datetime
 from itertools import takewhile
-from typing import Final, NoReturn, TypeVar
+from typing import Final, NoReturn
 
 from msgspec.structs import replace
 
 from leasemill.api.cron import due_ticks, next_tick_after, ticks_after
+from leasemill.api.steps import Steps, Stepwise, ask
 from leasemill.errors import Invalid, NotFound, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.schedule import CAUGHT_UP, RESERVED, SKIPS_KEPT, Missed, Schedule, ScheduleSpec, TickFire
 from leasemill.store.base import Store
-
-AnswerT = TypeVar("AnswerT")
 
 TRIES: Final = 20
 MOST_BACKFILLED: Final = 10_000
@@ -38,51 +36,55 @@ def tick_of(job_id: str) -> tuple[str, datetime] | None:
         return None
 
 
-def set_schedule(store: Store, spec: ScheduleSpec, *, by: str, reason: str) -> Schedule:
+@Stepwise
+def set_schedule(store: Store, spec: ScheduleSpec, *, by: str, reason: str) -> Steps[Schedule]:
     """P1: its first tick is after now, and after the latest one that was decided on."""
-
-    def attempt() -> Schedule | None:
-        known, wall = store.run(c.GetSchedule(spec.name)), store.wall.now()
+    for _ in range(TRIES):
+        known, wall = (yield from ask(c.GetSchedule(spec.name))), store.wall.now()
         after = wall if known is None else max(wall, known.last_at or 0)
         next_at = next_tick_after(spec.expression, spec.zone, after)
-        answer = store.run(c.SetSchedule(spec, next_at, wall, by, reason))
-        return None if isinstance(answer, c.ScheduleMoved) else answer
-
-    return _repeated(spec.name, attempt)
-
-
-def remove_schedule(store: Store, name: str, *, by: str, reason: str) -> Schedule:
-    return store.run(c.RemoveSchedule(name, by, reason)) or _unknown(name)
+        answer = yield from ask(c.SetSchedule(spec, next_at, wall, by, reason))
+        if not isinstance(answer, c.ScheduleMoved):
+            return answer
+    raise _changed_meanwhile(spec.name)
 
 
-def pause_schedule(store: Store, name: str, *, by: str, reason: str) -> Schedule:
-    return store.run(c.PauseSchedule(name, by, reason)) or _unknown(name)
+@Stepwise
+def remove_schedule(store: Store, name: str, *, by: str, reason: str) -> Steps[Schedule]:
+    return (yield from ask(c.RemoveSchedule(name, by, reason))) or _unknown(name)
 
 
-def resume_schedule(store: Store, name: str, *, by: str, reason: str) -> Schedule:
+@Stepwise
+def pause_schedule(store: Store, name: str, *, by: str, reason: str) -> Steps[Schedule]:
+    return (yield from ask(c.PauseSchedule(name, by, reason))) or _unknown(name)
+
+
+@Stepwise
+def resume_schedule(store: Store, name: str, *, by: str, reason: str) -> Steps[Schedule]:
     """P5: ticks that went by while it was paused are skipped."""
-
-    def attempt() -> Schedule | None:
-        known, wall = get_schedule(store, name), store.wall.now()
+    for _ in range(TRIES):
+        known, wall = (yield from _known(name)), store.wall.now()
         tick_at, spec = known.next_at, known.spec
         command = c.ResumeSchedule(name, tick_at, (), tick_at, by, reason)
         if tick_at <= wall:
             due = due_ticks(spec.expression, spec.zone, tick_at, wall, SKIPS_KEPT)
             command = c.ResumeSchedule(name, tick_at, due.ticks, due.next_at, by, reason, due.passed)
-        answer = store.run(command) or _unknown(name)
-        return None if isinstance(answer, c.ScheduleMoved) else answer
+        answer = (yield from ask(command)) or _unknown(name)
+        if not isinstance(answer, c.ScheduleMoved):
+            return answer
+    raise _changed_meanwhile(name)
 
-    return _repeated(name, attempt)
 
-
-def fire_now(store: Store, name: str, *, by: str, reason: str) -> c.EnqueueOutcome:
+@Stepwise
+def fire_now(store: Store, name: str, *, by: str, reason: str) -> Steps[c.EnqueueOutcome]:
     """A job at once; the next tick stays as it is."""
-    return store.run(c.FireNow(name, store.wall.now(), by, reason)) or _unknown(name)
+    return (yield from ask(c.FireNow(name, store.wall.now(), by, reason))) or _unknown(name)
 
 
-def backfill(store: Store, name: str, first: int, last: int, *, by: str, reason: str) -> list[c.EnqueueOutcome]:
+@Stepwise
+def backfill(store: Store, name: str, first: int, last: int, *, by: str, reason: str) -> Steps[list[c.EnqueueOutcome]]:
     """Jobs for the ticks of a time that is over, both ends included."""
-    spec = get_schedule(store, name).spec
+    spec = (yield from _known(name)).spec
     ticks: list[int] = []
     for tick in takewhile(lambda tick: tick <= last, ticks_after(spec.expression, spec.zone, first - 1)):
         ticks.append(tick)
@@ -90,7 +92,7 @@ def backfill(store: Store, name: str, first: int, last: int, *, by: str, reason:
             raise Invalid(f"more than {MOST_BACKFILLED:,} ticks between these times: backfill a shorter time")
     outcomes: list[c.EnqueueOutcome] = []
     for start in range(0, len(ticks), CAUGHT_UP):
-        made = store.run(c.Backfill(name, tuple(ticks[start : start + CAUGHT_UP]), by, reason))
+        made = yield from ask(c.Backfill(name, tuple(ticks[start : start + CAUGHT_UP]), by, reason))
         if isinstance(made, c.ScheduleMoved):
             if made.schedule is None:
                 _unknown(name)
@@ -99,18 +101,19 @@ def backfill(store: Store, name: str, first: int, last: int, *, by: str, reason:
     return outcomes
 
 
-def get_schedule(store: Store, name: str) -> Schedule:
-    return store.run(c.GetSchedule(name)) or _unknown(name)
-
-
-def list_schedules(store: Store) -> list[Schedule]:
+@Stepwise
+def list_schedules(store: Store) -> Steps[list[Schedule]]:
     """Every schedule, by name."""
     found: list[Schedule] = []
-    while page := store.run(c.ListSchedules(PAGE, found[-1].spec.name if found else "")):
+    while page := (yield from ask(c.ListSchedules(PAGE, found[-1].spec.name if found else ""))):
         found += page
         if len(page) < PAGE:
             break
     return found
+
+
+def _known(name: str) -> Steps[Schedule]:
+    return (yield from ask(c.GetSchedule(name))) or _unknown(name)
 
 
 def fire_of(schedule: Schedule, wall: int) -> TickFire:
@@ -130,12 +133,8 @@ def without_headers(spec: ScheduleSpec) -> ScheduleSpec:
     return replace(spec, call=replace(spec.call, headers=None))
 
 
-def _repeated(name: str, attempt: Callable[[], AnswerT | None]) -> AnswerT:
-    for _ in range(TRIES):
-        answer = attempt()
-        if answer is not None:
-            return answer
-    raise Unavailable(f"schedule {name!r} was changed {TRIES} times meanwhile: repeat the call")
+def _changed_meanwhile(name: str) -> Unavailable:
+    return Unavailable(f"schedule {name!r} was changed {TRIES} times meanwhile: repeat the call")
 
 
 def _unknown(name: str) -> NoReturn:
