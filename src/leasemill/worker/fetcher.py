@@ -54,6 +54,7 @@ class Fetcher:
         self._kinds = dict(kinds)
         self._drains = drains
         self._times = times
+        self._runner: Runner | None = None
         self._is_stopping = False
         self._must_claim = False
         self._waits_for_room: asyncio.Future[None] | None = None
@@ -82,6 +83,8 @@ class Fetcher:
         waiter = self._waits_for_room
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
+        if self._drains and self._runner is not None and self._runner.has_nothing_left:
+            self.wake()  # also a run that is lost, and reports nothing, may have been the last
 
     def wake(self) -> None:
         """Something changed that may have made a job claimable: do not go on waiting."""
@@ -91,6 +94,7 @@ class Fetcher:
 
     async def run(self, runner: Runner) -> None:
         """Until it is stopped or, when draining, nothing is left to do."""
+        self._runner = runner
         watch = await self._watch()
         empty_claims = 0
         try:

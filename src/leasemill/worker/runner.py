@@ -87,7 +87,7 @@ class Runner:
 
     @property
     def has_nothing_left(self) -> bool:
-        return self._slots.is_idle and self._unreported == 0
+        return self._unreported == 0 and self._slots.is_idle
 
     @property
     def _unreported(self) -> int:

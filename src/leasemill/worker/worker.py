@@ -296,8 +296,6 @@ class Worker:
         if self._reporter.failure is not None:
             self._fail(self._reporter.failure)
         self._fetcher.reported()
-        if self._drains and self._runner.has_nothing_left:
-            self._fetcher.wake()
 
     def _lost(self, run: Run, reason: str | None) -> None:
         """In the heartbeat's thread."""

