@@ -34,7 +34,8 @@ class PageRun:
             "LANG": "C.UTF-8",
             "TZ": "UTC",
             "PYTHONUNBUFFERED": "1",
-            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # a reader has pytest and Leasemill, and its plugin
+            "PYTEST_PLUGINS": "pytest_leasemill",
         }
         self._session = subprocess.Popen(
             [python, str(SESSION)],

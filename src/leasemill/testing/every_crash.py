@@ -44,6 +44,7 @@ class EveryCrash:
         each run. `store`: "memory", "file" or "postgresql". Returns the kinds and points; raises AssertionError with
         each point at which the effect differs from that of a run without a crash.
         """
+        __tracebackhide__ = True  # pytest shows the line of the test
         steps = self._steps(app, enqueue, effect, reset, store, Jobs.finish)
         try:
             step = next(steps)
@@ -65,6 +66,7 @@ class EveryCrash:
         store: StoreKind | None = None,
     ) -> list[Point]:
         """The same in async code; each function may be async."""
+        __tracebackhide__ = True
         steps = self._steps(app, enqueue, effect, reset, store, Jobs.afinish)
         try:
             step = next(steps)
@@ -87,6 +89,7 @@ class EveryCrash:
         finish: Callable[[Jobs], Any],
     ) -> Steps:
         """What is to be called, one after the other; what it returns is sent back."""
+        __tracebackhide__ = True
         bind, kind = self._bind, store or self._bind.kind
         if reset is not None:
             yield reset
