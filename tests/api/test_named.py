@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 from leasemill import PREVIOUS, App, Invalid, chain
 from leasemill.store.memory import MemoryStore
@@ -37,6 +39,19 @@ def test_the_arguments_of_an_unknown_kind_are_sent_as_they_are(app: App) -> None
     assert (spec.kind, spec.queue) == ("ship", "mail")
     assert spec.payload == b'{"kind":"x","to":{"a":["2030-01-31"],"b":1}}'
     assert app.enqueue("ship", queue="mail").record().spec.payload == b"{}"
+
+
+def test_models_and_dataclasses_of_an_unknown_kind_are_carried_as_a_declared_one_would(app: App) -> None:
+    class Address(BaseModel):
+        city: str
+        since: date
+
+    @dataclass
+    class Parcel:
+        grams: int
+
+    handle = app.enqueue("ship", queue="mail", to=Address(city="Ely", since=date(2030, 1, 31)), parcel=Parcel(5))
+    assert handle.record().spec.payload == b'{"parcel":{"grams":5},"to":{"city":"Ely","since":"2030-01-31"}}'
 
 
 def test_lane_unique_key_and_the_rest_are_given_by_hand(app: App) -> None:
@@ -72,7 +87,9 @@ def test_the_result_of_an_unknown_kind_is_plain_json(app: App) -> None:
         ("ship", {}, r"does not declare 'ship' \(declared: charge\): .*queue=\.\.\."),
         ("", {"queue": "mail"}, "kind"),
         ("ship", {"queue": ""}, "queue"),
-        ("ship", {"queue": "mail", "to": object()}, "ship: .*object"),
+        ("ship", {"queue": "mail", "to": object()}, "argument 'to'.*object"),
+        ("ship", {"queue": "mail", "to": [1, object()]}, "ship: argument 'to': .*object"),
+        ("ship", {"queue": "mail", "to": {"x": [float("nan")]}}, r"ship: argument 'to' at \['x'\]\[0\]: "),
     ],
 )
 def test_what_cannot_be_enqueued_by_name_is_refused(

@@ -331,8 +331,12 @@ class ExplainSuite:
         assert found.advice == ["leasemill jobs redrive --id job --reason …"]
 
     def test_failed_because_the_handler_said_never(self, harness: Harness) -> None:
-        failed_for_good(harness, enqueue_and_claim(harness))
+        nacked(harness, enqueue_and_claim(harness), "Fail: no address", is_permanent=True)
         assert "and its handler reported that it can never succeed." in explained(harness).now[1]
+
+    def test_failed_because_its_error_is_not_retried(self, harness: Harness) -> None:
+        nacked(harness, enqueue_and_claim(harness), "KeyError: 'x'", is_permanent=True)
+        assert "no retry was allowed: by its handler, or by the declaration of its kind" in explained(harness).now[1]
 
     def test_quarantined(self, harness: Harness) -> None:
         enqueue_one(harness, policy=Policy(max_expirations=2))

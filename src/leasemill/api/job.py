@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, Callable, Iterable
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import WRAPPER_ASSIGNMENTS
 from typing import Any, Generic, ParamSpec, Self, TypeVar, Unpack
@@ -149,7 +150,9 @@ class JobType(OfFunction, Generic[P, R]):
         the job and are not its content; read them with `ctx.headers`. `unique`: a key of your own, which kinds may
         share: while a job holds it, no other is made for it.
         """
-        return replace(self, chosen=self.chosen.changed(options))
+        other = copy(self)  # as it is, its function's name included: often called once for each job
+        other.chosen = self.chosen.changed(options)
+        return other
 
     def using(self, connection: object) -> JobType[P, R]:
         """The same job, enqueued in the transaction of your own connection or session: it exists when you commit.

@@ -6,20 +6,21 @@ is decided by the worker that claims the job. Its lane and its unique key, if it
 
 from __future__ import annotations
 
-from typing import Any, Final, NoReturn
+from typing import Any, NoReturn
 
 import msgspec
 
 from leasemill.api.arguments import NO_ARGUMENTS, PREVIOUS, Arguments
+from leasemill.api.arrival import non_finite
 from leasemill.api.call import HasStore
+from leasemill.api.carried import ENCODING_ERRORS, carried_type, encode_json
 from leasemill.api.context import Context
 from leasemill.api.hooks import Hooks
 from leasemill.api.job import JobType
+from leasemill.api.unfit import Unfit
 from leasemill.errors import Invalid
 from leasemill.kernel.bounds import check_name
 from leasemill.kernel.model import Policy
-
-_encode: Final = msgspec.json.Encoder(order="deterministic").encode
 
 
 class UncheckedArguments(Arguments):
@@ -34,10 +35,23 @@ class UncheckedArguments(Arguments):
             raise Invalid(
                 f"{self.name}: this app does not declare it, so its parameters are not known: give each by its name"
             )
+        for name, value in kwargs.items():
+            if (found := non_finite(value)) is not None:
+                raise self._unfit(name, Unfit(*found))
         try:
-            return _encode(kwargs) if kwargs else NO_ARGUMENTS, kwargs
-        except (msgspec.MsgspecError, TypeError, ValueError, OverflowError) as error:
-            raise Invalid(f"{self.name}: {error}") from None
+            return encode_json(kwargs) if kwargs else NO_ARGUMENTS, kwargs
+        except ENCODING_ERRORS:
+            return encode_json({name: self._by_its_type(name, value) for name, value in kwargs.items()}), kwargs
+
+    def _by_its_type(self, name: str, value: object) -> msgspec.Raw:
+        """An argument as a parameter of its own type would carry it, such as a Pydantic model."""
+        try:
+            return msgspec.Raw(carried_type(f"argument {name!r} of {self.name}", type(value)).encode(value)[0])
+        except Unfit as error:
+            raise self._unfit(name, error) from None
+
+    def _unfit(self, name: str, error: Unfit) -> Invalid:
+        return Invalid(f"{self.name}: argument {name!r}{' at ' + error.at if error.at else ''}: {error.text}")
 
     def encode_without_previous(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -75,8 +75,9 @@ class Options(msgspec.Struct, frozen=True):
             changes["headers"] = copied
         if (unique := given.get("unique")) is not None:
             changes["unique"] = check_own_key(unique)
-        own = _own_policy(given.get("retry"), given.get("lease"), given.get("timeout"))
-        if own != Policy():
+        retry, lease, timeout = given.get("retry"), given.get("lease"), given.get("timeout")
+        if retry is not None or lease is not None or timeout is not None:
+            own = _own_policy(retry, lease, timeout)
             changes["policy"] = own if self.policy is None else _over(own, self.policy)
         return replace(self, **changes)
 
