@@ -136,10 +136,10 @@ def test_a_group_is_sealed_by_hand(project: Path) -> None:
     assert document("groups", "list", "--open")[0]["state"] == "open"
     assert (
         "group import-17 is sealed: 3 members, 3 succeeded, 0 unfinished"
-        in leasemill("groups", "seal", "import-17").stdout
+        in leasemill("groups", "seal", "import-17", "--reason", "its producer is gone").stdout
     )
     drain()
-    assert document("groups", "seal", "import-17")["state"] == "succeeded"
+    assert document("groups", "seal", "import-17", "--reason", "its producer is gone")["state"] == "succeeded"
     assert document("jobs", "show", "import-17/then")["state"] == "succeeded"
 
 
@@ -157,7 +157,7 @@ def test_a_group_is_cancelled_with_a_reason() -> None:
 @pytest.mark.parametrize("command", ["show", "seal", "cancel", "redrive"])
 def test_a_group_that_is_not_there_is_refused(command: str) -> None:
     make()
-    reason = ["--reason", "because"] if command in ("cancel", "redrive") else []
+    reason = ["--reason", "because"] if command != "show" else []
     result = leasemill("groups", command, "import-71", *reason, exit_code=1)
     assert "there is no group 'import-71'; did you mean 'import-17'?" in result.output
 
@@ -180,7 +180,7 @@ def test_a_job_from_the_shell_joins_a_group_that_is_open() -> None:
     job_id = document("enqueue", "group_tasks:app", "load", "--args", '{"row": 9}', "--group", "import-17")["id"]
     with open_store("file:./.leasemill") as store:
         assert job_id in [job.spec.id for job in store.jobs(JobFilter(group="import-17")).jobs]
-    leasemill("groups", "seal", "import-17")
+    leasemill("groups", "seal", "import-17", "--reason", "its producer is gone")
     refused = leasemill(
         "enqueue", "group_tasks:app", "load", "--args", '{"row": 9}', "--group", "import-17", exit_code=1
     )

@@ -148,7 +148,7 @@ class Script:
         while leases := self.claim(1, queue="grouped"):
             self.ask(c.Ack([c.AckReport(*leases[0], b'"text"')]))
         self.ask(c.CreateGroup("empty"))
-        self.ask(c.SealGroup("empty"))
+        self.ask(c.SealGroup("empty", "ada", "because"))
         self.ask(c.Prune(self._clock.now() + SECOND, 1_000, 10))
 
     def schedules(self) -> None:

@@ -93,7 +93,7 @@ def test_a_callback_of_an_open_group_waits_for_the_seal() -> None:
     found = absent("import-17/then")
     assert (found.state, found.situation) == (None, Situation.WAITS_FOR_GROUP)
     assert found.now[1] == "It waits for the group to be sealed: until then more members may come."
-    assert found.advice == ["leasemill groups seal import-17"]
+    assert found.advice == ["leasemill groups seal import-17 --reason …"]
 
 
 def test_a_callback_of_a_running_group_waits_for_members(clock: ManualClock) -> None:

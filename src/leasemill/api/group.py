@@ -24,6 +24,7 @@ from leasemill.errors import Invalid, NotFound
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import ENDED_STATES, JobState
 from leasemill.store.base import Store, Watch
+from leasemill.store.cancelling import acancelled, cancelled
 
 if TYPE_CHECKING:
     from leasemill.api.commit import Gathered
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 UNFINISHED: Final = frozenset(JobState) - ENDED_STATES
-CANCELLED_AT_ONCE: Final = 1_000
 FIRST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 5.0
 """A group is read again after this time, even if nothing has woken its waiter."""
@@ -206,26 +206,18 @@ class GroupHandle:
         return progress
 
     def cancel(self, reason: str, *, by: str = "application") -> int:
-        """Seal the group and cancel its members that have not ended; returns how many were cancelled.
+        """Seal the group and cancel its members that have not ended, and the groups in it; returns how many jobs were
+        cancelled.
 
         Its `on_end` is enqueued when the last member has ended; its `then` is not."""
-        cancelled, after = 0, 0
-        while True:
-            done = self._store.run(c.CancelGroup(self.id, by, reason, CANCELLED_AT_ONCE, after))
-            cancelled += len(done.job_ids)
-            if done.after is None:
-                return cancelled
-            after = done.after
+        return sum(len(operated.job_ids) for operated in cancelled(self._store, self.id, by, reason))
 
     async def acancel(self, reason: str, *, by: str = "application") -> int:
         """`cancel` in async code."""
-        cancelled, after = 0, 0
-        while True:
-            done = await self._store.arun(c.CancelGroup(self.id, by, reason, CANCELLED_AT_ONCE, after))
-            cancelled += len(done.job_ids)
-            if done.after is None:
-                return cancelled
-            after = done.after
+        count = 0
+        async for operated in acancelled(self._store, self.id, by, reason):
+            count += len(operated.job_ids)
+        return count
 
 
 class AppGroups:

@@ -12,6 +12,7 @@ from leasemill.store.base import Store
 ACTS = (
     *(Verb.CANCEL, Verb.REDRIVE, Verb.PURGE, Verb.PAUSE, Verb.RESUME, Verb.SET_POLICY),
     *(Verb.SET_SCHEDULE, Verb.REMOVE_SCHEDULE, Verb.PAUSE_SCHEDULE, Verb.RESUME_SCHEDULE, Verb.FIRE, Verb.BACKFILL),
+    Verb.SEAL_GROUP,
 )
 
 

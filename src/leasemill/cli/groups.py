@@ -19,6 +19,7 @@ from leasemill.kernel.model import ChainedJob, Job, JobState
 from leasemill.operator.bonds import progress
 from leasemill.operator.wording import did_you_mean
 from leasemill.store.base import Store
+from leasemill.store.cancelling import cancelled
 
 PAGE = 1_000
 MEMBERS_SHOWN = 10
@@ -99,14 +100,14 @@ def show(store: Store, group_id: str, as_json: bool) -> None:
 
 @groups.command()
 @click.argument("group_id")
-@on_store
-def seal(store: Store, group_id: str, as_json: bool) -> None:
+@acting_on_store
+def seal(store: Store, group_id: str, reason: str, by: str, as_json: bool) -> None:
     """Seal a group: it takes no more members, and ends when those it has have ended.
 
     Do it when the program that was to enqueue the rest is gone, and the rest is not needed.
     """
     _found(store, group_id)
-    store.seal_group(group_id)
+    store.seal_group(group_id, by=by, reason=reason)
     view = _found(store, group_id)
     emit(as_json, _document(view), f"group {group_id} is sealed: {progress(view)}")
 
@@ -115,18 +116,15 @@ def seal(store: Store, group_id: str, as_json: bool) -> None:
 @click.argument("group_id")
 @acting_on_store
 def cancel(store: Store, group_id: str, reason: str, by: str, as_json: bool) -> None:
-    """Seal a group and cancel its members that have not ended.
+    """Seal a group and cancel its members that have not ended, and the groups in it.
 
     Its `then` is not enqueued, unless all members had succeeded; its `on_end` is.
     """
     _found(store, group_id)
     report = Report(as_json, False, "cancelled", ())
-    after: int | None = 0
     try:
-        while after is not None:
-            done = store.cancel_group(group_id, by=by, reason=reason, limit=PAGE, after=after)
-            report.add(done.job_ids)
-            after = done.after
+        for operated in cancelled(store, group_id, by, reason):
+            report.add(operated.job_ids)
     finally:
         report.end()
 

@@ -186,10 +186,12 @@ class GroupCreated(Event, frozen=True, tag=45):
 
 
 class GroupSealed(Event, frozen=True, tag=46):
-    """The group takes no more members but those that its own add."""
+    """The group takes no more members but those that its own add. `by` and `reason`: an operator sealed it."""
 
     group_id: str
     at: int
+    by: str = ""
+    reason: str = ""
 
 
 class GroupEnded(Event, frozen=True, tag=47):

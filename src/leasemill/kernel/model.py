@@ -90,6 +90,7 @@ class Verb(StrEnum):
     RESUME_SCHEDULE = "resume_schedule"
     FIRE = "fire"
     BACKFILL = "backfill"
+    SEAL_GROUP = "seal_group"
 
 
 class OnFailure(StrEnum):

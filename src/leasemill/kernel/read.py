@@ -179,11 +179,13 @@ class GetGroup(Command[GroupView | None], frozen=True):
 
 
 class ListGroups(Command[list[GroupView]], frozen=True):
-    """Groups by id; `open_only`: those that are not over. `after`: the last id of the page before."""
+    """Groups by id; `open_only`: those that are not over. `after`: the last id of the page before. `parent`: those that
+    are in this group."""
 
     limit: int
     open_only: bool = False
     after: str = ""
+    parent: str | None = None
 
 
 def check(query: Command[Any]) -> None:
@@ -293,7 +295,7 @@ def list_groups(state: State, query: ListGroups, _now: int) -> list[GroupView]:
     ids = (
         group.id
         for group in state.groups.values()
-        if group.id > query.after and not (query.open_only and group.is_over)
+        if group.id > query.after and not (query.open_only and group.is_over) and query.parent in (None, group.parent)
     )
     return [group_view(state.groups[group_id]) for group_id in nsmallest(query.limit, ids)]
 

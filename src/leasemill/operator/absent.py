@@ -41,7 +41,7 @@ def _callback(job_id: str, name: str, group: GroupView) -> Explanation:
     advice: list[str] = []
     if group.sealed_at is None:
         why = "It waits for the group to be sealed: until then more members may come."
-        advice = [f"leasemill groups seal {quote(group.id)}"]
+        advice = [f"leasemill groups seal {quote(group.id)} --reason …"]
     elif not group.is_over:
         why = f"It waits for {group.unfinished:,} of {counted(group.total, 'member')}."
         advice = [f"leasemill groups show {quote(group.id)}"]

@@ -18,6 +18,7 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.bounds import BATCH_ITEMS
 from leasemill.kernel.model import Action, ChainedJob, Job, JobSpec, LimitTerms, Policy
 from leasemill.store.block import Block
+from leasemill.store.cancelling import cancelled
 from leasemill.store.ends import Subscription
 from leasemill.store.expiries import Expiries
 from leasemill.store.presence import Presence
@@ -159,8 +160,8 @@ class Store(ABC):
     ) -> c.OpenedGroup:
         return self.run(c.CreateGroup(group_id, then, on_end, parent))
 
-    def seal_group(self, group_id: str) -> c.GroupView:
-        return self.run(c.SealGroup(group_id))
+    def seal_group(self, group_id: str, *, by: str = "", reason: str = "") -> c.GroupView:
+        return self.run(c.SealGroup(group_id, by, reason))
 
     # Readings
 
@@ -190,8 +191,10 @@ class Store(ABC):
     def group(self, group_id: str) -> c.GroupView | None:
         return self.run(c.GetGroup(group_id))
 
-    def groups(self, *, open_only: bool = False, limit: int = 100, after: str = "") -> list[c.GroupView]:
-        return self.run(c.ListGroups(limit, open_only, after))
+    def groups(
+        self, *, open_only: bool = False, limit: int = 100, after: str = "", parent: str | None = None
+    ) -> list[c.GroupView]:
+        return self.run(c.ListGroups(limit, open_only, after, parent))
 
     def limit(self, name: str, *, key: str | None = None, limit: int = 100, after: str = "") -> c.LimitView | None:
         return self.run(c.GetLimit(name, limit, after, key))
@@ -213,8 +216,9 @@ class Store(ABC):
     def cancel(self, job_ids: Sequence[str], *, by: str, reason: str) -> list[c.CancelOutcome]:
         return self.run(c.Cancel(job_ids, by, reason))
 
-    def cancel_group(self, group_id: str, *, by: str, reason: str, limit: int = 1_000, after: int = 0) -> c.Operated:
-        return self.run(c.CancelGroup(group_id, by, reason, limit, after))
+    def cancel_group(self, group_id: str, *, by: str, reason: str) -> list[str]:
+        """With the groups in it; returns the ids of the jobs that were cancelled."""
+        return [job_id for operated in cancelled(self, group_id, by, reason) for job_id in operated.job_ids]
 
     def redrive(
         self,

@@ -90,8 +90,8 @@ def test_groups_are_shown_sealed_redriven_cancelled_and_explained(app: App, post
     group = app.group("import-17", then=report.call())
     group.enqueue_many(load.options(job_id=f"row-{row}").call(row) for row in range(3))
     drain(app)
-    assert leasemill("jobs", "explain", "import-17/then")["advice"] == ["leasemill groups seal import-17"]
-    assert leasemill("groups", "seal", "import-17")["state"] == "ended"
+    assert leasemill("jobs", "explain", "import-17/then")["advice"] == ["leasemill groups seal import-17 --reason …"]
+    assert leasemill("groups", "seal", "import-17", "--reason", "its producer is gone")["state"] == "ended"
     assert leasemill("groups", "list", "--open") == []
     shown = leasemill("groups", "show", "import-17")
     assert (shown["succeeded"], shown["failed"], shown["members"]["failed"]) == (2, 1, ["row-1"])

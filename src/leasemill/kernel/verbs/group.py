@@ -6,14 +6,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from leasemill.errors import Broken, GroupRefused, Invalid, NotFound
-from leasemill.kernel.actions import check_operator
+from leasemill.kernel.actions import check_operator, record
 from leasemill.kernel.bounds import check_limit, check_text
 from leasemill.kernel.chained import chained_spec, end_id, then_id
 from leasemill.kernel.command import Command, Decision, Do
 from leasemill.kernel.events import GroupCreated, GroupEnded, GroupSealed, GroupsPruned
 from leasemill.kernel.filter import JobFilter, Operated, fitting
 from leasemill.kernel.groups import check_group, count, group_of, outcome_of, use_with_claim
-from leasemill.kernel.model import ChainedJob, JobGroup, JobState
+from leasemill.kernel.model import ChainedJob, JobGroup, JobState, Verb
 from leasemill.kernel.read import GroupView, group_view
 from leasemill.kernel.state import LEASED, READY, RULES_FORMAT, State, forget_member, list_if_over
 from leasemill.kernel.verbs import cancel, enqueue
@@ -38,13 +38,16 @@ class CreateGroup(Command[OpenedGroup], frozen=True):
 
 
 class SealGroup(Command[GroupView], frozen=True):
-    """No more members, but those that members add. Repeated, it changes nothing."""
+    """No more members, but those that members add. Repeated, it changes nothing. `by` and `reason`: of an operator."""
 
     group_id: str
+    by: str = ""
+    reason: str = ""
 
 
 class CancelGroup(Command[Operated], frozen=True):
-    """Seal the group and cancel its members that have not ended; `after` continues it."""
+    """Seal the group and cancel its members that have not ended; `after` continues it. The groups in it are cancelled
+    by commands of their own: `store.cancelling`."""
 
     group_id: str
     by: str
@@ -69,6 +72,8 @@ def check_create(command: CreateGroup) -> None:
 
 def check_seal(command: SealGroup) -> None:
     check_text("group", command.group_id)
+    if command.by or command.reason:
+        check_operator(command)
 
 
 def check_cancel(command: CancelGroup) -> None:
@@ -111,7 +116,7 @@ def _without_headers(template: ChainedJob | None) -> ChainedJob | None:
 def seal_steps(state: State, command: SealGroup, now: int, do: Do) -> GroupView:
     group = _known(state, command.group_id)
     if group.sealed_at is None:
-        do(((GroupSealed(group.id, now),), None))
+        do(((GroupSealed(group.id, now, command.by, command.reason),), None))
     return group_view(group)
 
 
@@ -168,6 +173,8 @@ def apply_sealed(state: State, event: GroupSealed) -> None:
         raise Broken(f"group {event.group_id!r} is sealed twice")
     group.sealed_at = event.at
     state.due.append(group)
+    if event.by:
+        record(state, Verb.SEAL_GROUP, event.group_id, event)
 
 
 def apply_ended(state: State, event: GroupEnded) -> None:

@@ -194,7 +194,7 @@ def load_groups(database: Database, connection: Connection, ids: list[str]) -> l
 
 
 def list_groups(database: Database, connection: Connection, query: c.ListGroups) -> list[c.GroupView]:
-    given = {"after": query.after, "limit": int8(query.limit), "open_only": query.open_only}
+    given = {"after": query.after, "limit": int8(query.limit), "open_only": query.open_only, "parent": query.parent}
     ids = [group_id for (group_id,) in database.all(connection, "list_groups", given)]
     found = {row.id: row for row in load_groups(database, connection, ids)} if ids else {}
     return [group_view(group_of(found[group_id])) for group_id in ids if group_id in found]

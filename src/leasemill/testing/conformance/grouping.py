@@ -6,8 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from leasemill.errors import GroupRefused, Invalid, NotFound, QueueRefused
-from leasemill.kernel.commands import AckReport, Conflict, Duplicate, Enqueued, JobFilter, Operated
-from leasemill.kernel.model import ChainedJob, JobState, LimitUse, Policy, Rules
+from leasemill.kernel.commands import AckReport, CancelGroup, Conflict, Duplicate, Enqueued, JobFilter
+from leasemill.kernel.model import Action, ChainedJob, JobState, LimitUse, Policy, Rules, Verb
 from leasemill.testing.conformance.group_steps import (
     BOTH,
     CALLBACKS,
@@ -248,7 +248,7 @@ class Grouping:
         changed: list[str] = []
         after: int | None = 0
         while after is not None:
-            page = harness.store.cancel_group(GROUP, by=OPERATOR, reason=WHY, limit=2, after=after)
+            page = harness.store.run(CancelGroup(GROUP, OPERATOR, WHY, 2, after))
             changed += page.job_ids
             after = page.after
         assert sorted(changed) == ["b", "c", "d", "e"]
@@ -258,7 +258,20 @@ class Grouping:
         assert state_of(harness, "other") is JobState.READY
         with pytest.raises(GroupRefused):
             enqueue(harness, spec("late", rules=MEMBER))
-        assert harness.store.cancel_group(GROUP, by=OPERATOR, reason=WHY) == Operated((), None)
+        assert harness.store.cancel_group(GROUP, by=OPERATOR, reason=WHY) == []
+
+    @rule("B3", "O8")
+    def test_sealing_by_an_operator_is_an_action(self, harness: Harness) -> None:
+        create(harness)
+        create(harness, "other")
+        seal(harness, "other")
+        assert harness.store.actions() == []
+        at = harness.clock.now()
+        harness.store.seal_group(GROUP, by=OPERATOR, reason=WHY)
+        harness.store.seal_group(GROUP, by=OPERATOR, reason="again")
+        assert harness.store.actions() == [Action(at, Verb.SEAL_GROUP, OPERATOR, GROUP, WHY)]
+        with pytest.raises(Invalid, match="reason"):
+            harness.store.seal_group(GROUP, by=OPERATOR)
 
     @rule("B2", "I6")
     def test_a_long_group_id_is_cut_to_a_digest(self, harness: Harness) -> None:

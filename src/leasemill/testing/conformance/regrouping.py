@@ -188,6 +188,40 @@ class Regrouping:
         assert counts(harness, "outer") == counts(harness, "middle") == (1, 1, 0, 0, 0, 0)
         assert "outer/then" in callbacks(harness)
 
+    @rule("B3", "B7")
+    def test_a_group_is_cancelled_with_the_groups_in_it(self, harness: Harness) -> None:
+        """Outer ones, over ones and others are left as they are; the callbacks of those inside are its members."""
+        for group, parent in (("outer", None), (GROUP, "outer"), ("first", GROUP), ("deep", "first")):
+            create(harness, group, parent=parent)
+            enqueue_one(harness, f"in-{group}", rules=Rules(group=group))
+        create(harness, "empty", parent=GROUP)
+        create(harness, "over", parent=GROUP, then=None, on_end=None)
+        seal(harness, "over")
+        create(harness, "beside", parent="outer")
+        enqueue_one(harness, "in-beside", rules=Rules(group="beside"))
+        lease = claim_one(harness)
+        assert lease.job.id == "in-outer"
+        gone = harness.store.cancel_group(GROUP, by=OPERATOR, reason=WHY)
+        callbacks_inside = ["deep/end", "empty/end", "empty/then", "first/end"]
+        assert sorted(gone) == [*callbacks_inside, "in-deep", "in-first", f"in-{GROUP}"]
+        for group in (GROUP, "first", "deep", "empty", "over"):
+            assert group_of(harness, group).is_over, group
+        assert state_of(harness, f"{GROUP}/end") is JobState.READY
+        assert f"{GROUP}/then" not in callbacks(harness)
+        assert state_of(harness, "in-beside") is JobState.READY
+        assert (group_of(harness, "outer").sealed_at, group_of(harness, "beside").sealed_at) == (None, None)
+        assert harness.store.cancel_group(GROUP, by=OPERATOR, reason=WHY) == []
+        acked(harness, lease)
+
+    @rule("B7", "O6")
+    def test_the_groups_in_a_group_are_listed(self, harness: Harness) -> None:
+        for group, parent in (("a", None), ("b", "a"), ("c", "a"), ("d", "b"), ("e", "a")):
+            create(harness, group, parent=parent, then=None, on_end=None)
+        seal(harness, "c")
+        assert [one.id for one in harness.store.groups(parent="a")] == ["b", "c", "e"]
+        assert [one.id for one in harness.store.groups(parent="a", open_only=True, after="b")] == ["e"]
+        assert harness.store.groups(parent="none") == []
+
     @rule("B7")
     def test_a_parent_that_takes_no_members_takes_no_groups(self, harness: Harness) -> None:
         with pytest.raises(GroupRefused, match="not known"):
