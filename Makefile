@@ -84,6 +84,10 @@ chaos: $(DEV) ## Break a store in every way, at full length (STORE=file or postg
 chaos-workers: $(DEV) ## Kill and stop worker processes at full length: zombies, the default lease, the demo (3 minutes)
 	$(BIN)/python -m pytest tests/process/chaos.py
 
+.PHONY: chaos-shops
+chaos-shops: $(DEV) ## Kill workers of one shop built four ways (psycopg, SQLAlchemy, asyncpg, Django) and count the money (15 minutes)
+	$(BIN)/python -m tests.process.shops.chaos $(if $(SEED),--seed $(SEED))
+
 .PHONY: chaos-rules
 chaos-rules: $(DEV) ## Kill 8 workers 500 times while schedules, limits and groups are at work, race for 30,000 ticks (STORE=file or postgresql, 15 to 20 minutes)
 	$(BIN)/python -m tests.process.rules_chaos --store $(STORE) $(if $(SEED),--seed $(SEED))

@@ -20,6 +20,15 @@ IMPORT_PATH: Final = f"{ROOT}:{ROOT / 'src'}"
 class WorkerProcess(workers.WorkerProcess):
     """`leasemill worker` in a process and a session of its own."""
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it stands still, whoever stopped it."""
+        try:
+            status = Path(f"/proc/{self._process.pid}/stat").read_text()
+        except FileNotFoundError:
+            return False
+        return status.rpartition(")")[2].split()[0] == "T"
+
     def log_lines(self) -> list[dict[str, Any]]:
         """Its log; lines that are not JSON (of the interpreter, not of the worker) are left out."""
         return [json.decode(line) for line in self.log().splitlines() if line.startswith("{")]

@@ -7,7 +7,7 @@ from typing import Final
 from django.core.exceptions import ImproperlyConfigured
 
 from leasemill.api.app import App
-from leasemill.contrib.django.configuration import check_database, configuration
+from leasemill.contrib.django.configuration import check_database, configuration, is_same_database
 from leasemill.contrib.django.hygiene import connections_kept
 from leasemill.store.base import Store
 from leasemill.store.opening import open_store
@@ -45,16 +45,18 @@ class DjangoApp(App):
 
     def _open(self) -> Store:
         chosen = configuration()
-        if self._url is not None or chosen.database is None:
+        if chosen.database is None:
             return open_store(self.url)
         check_database(chosen.database)
-        if not chosen.store_url.startswith(("postgresql:", "postgres:")):
+        if self._url is not None and not is_same_database(chosen.database, self._url):
+            return open_store(self._url)
+        if not self.url.startswith(("postgresql:", "postgres:")):
             raise ImproperlyConfigured(
                 'LEASEMILL has a "DATABASE" beside a "URL" that is not PostgreSQL: leave one of them out'
             )
         from leasemill.contrib.django.store import DjangoStore  # noqa: PLC0415  (psycopg is an extra)
 
-        return DjangoStore(chosen.store_url, chosen.database)
+        return DjangoStore(self.url, chosen.database)
 
 
 app: Final = DjangoApp()

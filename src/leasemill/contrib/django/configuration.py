@@ -100,6 +100,19 @@ def check_database(alias: str) -> None:
         )
 
 
+def is_same_database(alias: str, url: str) -> bool:
+    """Whether a store's URL leads to the database of an alias, by their addresses."""
+    if not url.startswith(("postgresql:", "postgres:")):
+        return False
+    from psycopg.conninfo import conninfo_to_dict  # noqa: PLC0415  (an extra)
+
+    from leasemill.store.postgres.wire.url import parse_url  # noqa: PLC0415
+
+    given = conninfo_to_dict(parse_url(url)[0])
+    params = connections[alias].get_connection_params()
+    return all(str(given.get(name) or "") == str(params.get(name) or "") for name in ("host", "port", "dbname"))
+
+
 def database_url(alias: str, schema: str, options: Mapping[str, Any]) -> str:
     """A store's URL for the database of an alias, with what its settings give libpq."""
     check_database(alias)
