@@ -22,6 +22,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import median, quantiles
 from typing import Any, Final, LiteralString
 from urllib.parse import urlsplit
@@ -50,6 +51,13 @@ ROWS: Final = (
 )
 OWN_ROWS: Final = {"lanes", "blocked", "future"}
 COMMITS: Final = 8_000
+COMMIT_WAYS: Final = {
+    "psycopg": ("psycopg: async with ctx.commit() as tx", 0.5),
+    "sqlalchemy": ("SQLAlchemy on psycopg: with ctx.commit(session)", 0.4),
+    "asyncpg": ("SQLAlchemy on asyncpg: async with ctx.commit(session)", 0.4),
+    "django": ("Django: with ctx.commit()", 0.4),
+}
+"""How a user's row is written in a job's commit, and the bar: its rate, of the same two writes without a job."""
 SETTINGS: Final = {"shared_buffers": "512MB", "max_wal_size": "8GB", "checkpoint_timeout": "30min"}
 """The same for all, the rest is as PostgreSQL comes; no checkpoint falls into the run of one system only."""
 
@@ -364,16 +372,19 @@ class Run:
                 self.keep(shape, system, database.drain(self.jobs).rate)
 
     def commit(self) -> None:
-        self.each(["commit", "bare commit"], self.rounds, self._commit_once, [LEASEMILL])
+        for way in COMMIT_WAYS:
+            figures = [f"commit by {way}", f"{way} alone"]
+            self.each(figures, self.rounds, partial(self._commit_once, way), [LEASEMILL])
 
-    def _commit_once(self, system: System) -> None:
-        """A user's row written in each job's commit, and the same two writes by psycopg alone, in turn."""
+    def _commit_once(self, way: str, system: System) -> None:
+        """A user's row written in each job's commit, and the same two writes by the driver or ORM alone, in turn."""
         count = min(COMMITS, self.jobs)
-        parts = {"commit": "worker", "bare commit": "bare"}
-        order = list(parts) if len(self.found["commit", system.name]) % 2 == 0 else list(reversed(parts))
-        for figure in order:
+        module = ["commits"] if way == "psycopg" else ["orm_commits", way]
+        parts = {f"commit by {way}": "worker", f"{way} alone": "bare"}
+        is_even = len(self.found[f"commit by {way}", system.name]) % 2 == 0
+        for figure in list(parts) if is_even else list(reversed(parts)):
             with self.bench.fresh(system) as database:
-                command = [sys.executable, "-m", "benchmarks.postgres_peers.commits", parts[figure]]
+                command = [sys.executable, "-m", f"benchmarks.postgres_peers.{module[0]}", *module[1:], parts[figure]]
                 self.keep(figure, system, count / float(told([*command, database.url, str(count)], figure)["seconds"]))
 
 
@@ -464,14 +475,16 @@ def commits(run: Run) -> None:
     ours = LEASEMILL.name
     table(
         "a user's row in each commit, ten at a time: transactions/s",
-        ("", "1/s", "of bare"),
+        ("", "1/s", "without a job", "ratio"),
         [
             (
-                "async with ctx.commit() as tx",
-                f"{run.median('commit', ours):,.0f}",
-                f"{run.ratio('commit', ours, of='bare commit'):.2f}",
-            ),
-            ("the same two writes by psycopg alone", f"{run.median('bare commit', ours):,.0f}", ""),
+                named,
+                f"{run.median(f'commit by {way}', ours):,.0f}",
+                f"{run.median(f'{way} alone', ours):,.0f}",
+                f"{run.ratio(f'commit by {way}', ours, of=f'{way} alone'):.2f}",
+            )
+            for way, (named, _) in COMMIT_WAYS.items()
+            if run.has(f"commit by {way}", ours)
         ],
     )
 
@@ -503,7 +516,8 @@ def judged(run: Run) -> tuple[list[Bar], list[str]]:
     bar("ten jobs in each lane: of the rate without lanes", 0.4, "lanes", of="plain")
     bar("beside jobs blocked in one lane: of the plain rate", 0.8, "blocked", of="plain")
     bar("beside jobs in the future: of the plain rate", 0.8, "future", of="plain")
-    bar("a user's row in each commit: of psycopg alone", 0.5, "commit", of="bare commit")
+    for way, (_, bound) in COMMIT_WAYS.items():
+        bar(f"a user's row in each commit: of {way} alone", bound, f"commit by {way}", of=f"{way} alone")
     return bars, missing
 
 
@@ -529,7 +543,7 @@ def main() -> None:
         side_by_side(run)
     if OWN_ROWS & set(run.rows):
         alone(run)
-    if run.has("commit", LEASEMILL.name):
+    if "commit" in run.rows:
         commits(run)
     bars, missing = judged(run)
     if run.waits is not None:
