@@ -106,6 +106,11 @@ class App:
                     store = self._store = self._open()
         return store
 
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a store already: one that was opened, or given."""
+        return self._store is not None
+
     def _open(self) -> Store:
         return open_store(self.url)
 
