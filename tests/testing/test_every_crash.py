@@ -5,13 +5,17 @@ from __future__ import annotations
 import sqlite3
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import psycopg2
 import pytest
+from sqlalchemy import create_engine, text
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
+from sqlalchemy.pool import NullPool
 
 from leasemill import App, Context, Fail
 from leasemill.errors import Invalid
@@ -157,7 +161,7 @@ class TestWithTables:
         )
         assert len(points) == 5
 
-    @pytest.mark.parametrize("driver", ["psycopg", "psycopg-async", "psycopg2"])
+    @pytest.mark.parametrize("driver", ["psycopg", "psycopg-async", "psycopg2", "sqlalchemy", "sqlalchemy-async"])
     @pytest.mark.leasemill(store="postgresql")
     def test_what_is_written_in_a_session_that_the_commit_joins_is_there_once(
         self,
@@ -168,6 +172,7 @@ class TestWithTables:
     ) -> None:
         bank_app, conninfo = App("memory:"), leasemill_postgres.conninfo
         statement = "update accounts set cents = cents + %s where name = %s"
+        in_words = "update accounts set cents = cents + :cents where name = :name"
 
         if driver == "psycopg-async":
 
@@ -175,6 +180,28 @@ class TestWithTables:
             async def charge(ctx: Context, name: str, cents: int) -> None:
                 async with await psycopg.AsyncConnection.connect(conninfo) as own, ctx.commit(own):
                     await own.execute(statement, [cents, name])
+
+        elif driver == "sqlalchemy":
+            engine = create_engine(
+                "postgresql+psycopg://", creator=lambda: psycopg.connect(conninfo), poolclass=NullPool
+            )
+
+            @bank_app.job(name="charge")
+            def charge_in_session(ctx: Context, name: str, cents: int) -> None:
+                with Session(engine) as session, ctx.commit(session):
+                    session.execute(text(in_words), {"cents": cents, "name": name})
+
+        elif driver == "sqlalchemy-async":
+            async_engine = create_async_engine(
+                "postgresql+psycopg://",
+                async_creator=lambda: psycopg.AsyncConnection.connect(conninfo),
+                poolclass=NullPool,
+            )
+
+            @bank_app.job(name="charge")
+            async def charge_in_async_session(ctx: Context, name: str, cents: int) -> None:
+                async with AsyncSession(async_engine) as session, ctx.commit(session):
+                    await session.execute(text(in_words), {"cents": cents, "name": name})
 
         else:
 
@@ -243,6 +270,29 @@ def test_an_effect_under_once_passes(leasemill_every_crash: EveryCrash, store: S
         reset=lambda: execute("delete from charges"),
         store=store,
     )
+
+
+def test_hooks_around_a_run_do_not_save_it(leasemill_every_crash: EveryCrash) -> None:
+    own, ended = App("memory:"), Counter[str]()
+
+    @own.around
+    @contextmanager
+    def swallows(ctx: Context) -> Iterator[None]:
+        try:
+            yield
+        except BaseException as error:  # noqa: BLE001
+            ended[type(error).__name__] += 1
+
+    @own.job
+    def charge(ctx: Context) -> None:
+        with ctx.commit():
+            pass
+        calls["mail"] = 1
+
+    with pytest.raises(AssertionError) as raised:
+        leasemill_every_crash(own, charge.enqueue, effect=lambda: calls["mail"], reset=calls.clear)
+    assert str(raised.value).splitlines()[1:] == ["  after_commit of charge: effect() is 0, and 1 without a crash"]
+    assert ended == {"WorkerCrashed": 2, "LeaseLost": 1}
 
 
 def test_an_effect_that_adds_up_needs_a_reset(leasemill_every_crash: EveryCrash) -> None:
