@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,11 @@ import pytest
 
 from leasemill import App, Context, JobHandle, JobState, LeaseLost
 from leasemill.errors import Invalid
+from leasemill.store.base import Watch
 from leasemill.testing.binding import STORE_KINDS, Binder
 from leasemill.testing.crash import CrashPoint, WorkerCrashed
 from leasemill.testing.jobs import Jobs
+from leasemill.worker.fetcher import Fetcher
 
 app = App("file:./must-not-be-opened")
 trace: list[str] = []
@@ -281,3 +284,27 @@ def test_what_a_test_raises_in_the_block_is_not_hidden(leasemill: Binder) -> Non
 def test_an_unknown_point_is_refused(leasemill: Binder) -> None:
     with leasemill(app) as jobs, pytest.raises(Invalid, match="no crash point 'in_commit': write one of before_start,"):
         jobs.crash_at("in_commit").__enter__()  # type: ignore[arg-type]
+
+
+def test_a_drain_does_not_wait_for_a_poll_when_its_last_run_is_lost(
+    leasemill: Binder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, is_waiting, wait = App("memory:"), threading.Event(), Fetcher._wait_for_jobs
+
+    async def wait_noticed(fetcher: Fetcher, watch: Watch) -> bool:
+        is_waiting.set()
+        return await wait(fetcher, watch)
+
+    monkeypatch.setattr(Fetcher, "_wait_for_jobs", wait_noticed)
+    monkeypatch.setattr("leasemill.worker.fetcher.POLL_S", 3600.0)
+
+    @own.job
+    def charge(ctx: Context) -> None:
+        with ctx.commit():
+            assert is_waiting.wait(60)
+
+    with leasemill(own) as jobs:
+        charge.enqueue()
+        with jobs.crash_at("before_commit"):
+            jobs.drain()
+        assert jobs.enqueued() == [{}]
