@@ -68,7 +68,7 @@ walk: $(DEV) ## Walk PostgreSQL beside the kernel for as long as it takes to tru
 	  $(BIN)/python -m pytest -n 2 tests/store/postgres/test_differential.py
 
 .PHONY: oracle-cron
-oracle-cron: $(DEV) ## Ask others when 200 cron expressions are due, in 20 zones, at every minute of 10 years (30 minutes)
+oracle-cron: $(DEV) ## Ask others when 200 cron expressions are due, in 20 zones, at every minute of 10 years (40 minutes)
 	LEASEMILL_FULL_ORACLE=1 $(BIN)/python -m pytest -n 2 tests/api/test_cron.py
 
 .PHONY: demo

@@ -344,3 +344,11 @@ def test_setting_from_two_requests_is_one_schedule_whatever_their_headers(app: A
     found = app.store.run(c.GetSchedule("a"))
     assert found is not None
     assert (found.revision, found.spec.call.headers) == (1, {"trace": "1"})
+
+
+def test_a_job_that_is_not_called_is_refused_with_what_to_write(app: App) -> None:
+    @app.job
+    def tidy() -> None: ...
+
+    with pytest.raises(Invalid, match=r"write job\.call"):
+        app.schedules.set("tidy", "@daily", tidy)  # type: ignore[arg-type]

@@ -257,6 +257,8 @@ def _wanted(
 ) -> tuple[ScheduleSpec, str, str]:
     """What `set` asks for, who does and why."""
     _check_options("app.schedules.set", options, ScheduleOptions)
+    if not isinstance(call, Call):
+        raise Invalid(f"schedule {name!r}: {call!r} is not a call; write job.call(...) with its arguments")
     call.check_alone()
     if not call.has_drawn_id:
         raise Invalid(f"schedule {name!r}: the call has a job_id of its own; leave it out, its ticks supply it")

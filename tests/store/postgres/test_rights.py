@@ -16,10 +16,11 @@ from click.testing import CliRunner, Result
 
 from leasemill import App, Context, Debounce, JobState, Retry, Worker
 from leasemill.api.handle import JobHandle
+from leasemill.api.scheduling import pause_schedule
 from leasemill.cli import main
 from leasemill.errors import Refused, Unavailable
 from leasemill.kernel import commands as c
-from leasemill.kernel.model import ChainedJob, JobSpec, LimitTerms, LimitUse, Policy, Rules
+from leasemill.kernel.model import ChainedJob, JobSpec, LimitTerms, LimitUse, Policy, Rules, Verb
 from leasemill.store.opening import open_store
 from leasemill.store.postgres.store import PostgresStore
 from leasemill.store.postgres.wire.errors import not_let_in, not_reached
@@ -123,6 +124,24 @@ def test_an_app_can_make_groups_and_add_jobs_to_them(url_of: Url) -> None:
         assert store.seal_group("group").total == 2
         store.create_group("empty", then=ChainedJob("mail", "then"))
         assert store.seal_group("empty").is_over
+
+
+def test_an_app_can_set_schedules(url_of: Url) -> None:
+    with App(url_of("app")) as app:
+
+        @app.job
+        def tidy() -> None: ...
+
+        app.schedules.set("tidy", "0 3 * * *", tidy.call(), reason="asked for by a customer")
+        app.schedules.set("tidy", "0 4 * * *", tidy.call(), reason="later")
+        pause_schedule(app.store, "tidy", by="ada", reason="because")
+        assert [action.verb for action in app.store.actions()] == [
+            Verb.PAUSE_SCHEDULE,
+            Verb.SET_SCHEDULE,
+            Verb.SET_SCHEDULE,
+        ]
+        app.store.run(c.RemoveSchedule("tidy", "ada", "because"))
+        assert app.store.run(c.ListSchedules(10)) == []
 
 
 @rule("O9")

@@ -18,7 +18,7 @@ from psycopg import errors
 from leasemill import App, JobState, JobType
 from leasemill.errors import Invalid, Unavailable
 from leasemill.kernel import commands as c
-from leasemill.kernel.model import JobSpec
+from leasemill.kernel.model import ChainedJob, JobSpec, Rules
 from leasemill.kernel.verbs.enqueue import check_job
 from leasemill.store.postgres.admin.check import check
 from leasemill.store.postgres.admin.migrate import applied, migrate, migrations
@@ -341,3 +341,78 @@ def test_a_store_of_version_one_is_brought_up_while_jobs_are_enqueued(
         assert [one.version for one in migrate(admin, "leasemill_old")] == [one.version for one in migrations()][7:]
     finally:
         admin.execute("drop schema if exists leasemill_old cascade")
+
+
+# Groups and headers ---------------------------------------------------------------------------------------------
+
+
+def sql_enqueue(connection: Connection, schema: str, given: str) -> str:
+    row = connection.execute(f"select {schema}.enqueue('q', 'k', {given})".encode()).fetchone()
+    assert row is not None
+    return str(row[0])
+
+
+@rule("B1", "E2", "E4")
+def test_a_job_joins_a_group_and_has_headers(
+    postgres_url: str, schema: str, mine: Connection, admin: psycopg.Connection[Any]
+) -> None:
+    with PostgresStore(postgres_url) as store:
+        store.create_group("import", on_end=ChainedJob("callbacks", "end"))
+        given = """id => 'row', group_id => 'import', headers => '{"trace": "t1", "tenant": "ä"}'"""
+        assert sql_enqueue(mine, schema, given) == sql_enqueue(mine, schema, given) == "row"
+        mine.commit()
+        job, group = store.job("row"), store.group("import")
+        assert job is not None
+        assert group is not None
+        assert (job.spec.headers, job.spec.rules) == ({"trace": "t1", "tenant": "ä"}, Rules(group="import"))
+        assert (group.total, group.unfinished) == (1, 1)
+        assert store.enqueue([JobSpec("row", "q", "k", b"{}", rules=Rules(group="import"))]) == [c.Duplicate("row")]
+        assert sql_enqueue(mine, schema, "id => 'row', group_id => 'import'") == "row", "headers are not content"
+        store.seal_group("import")
+        assert sql_enqueue(mine, schema, "id => 'row', group_id => 'import'") == "row", "ids come first"
+        mine.commit()
+        (lease,) = store.claim("w", ["q"], 5)
+        store.ack([c.AckReport("row", lease.token)])
+        assert store.job("import/end") is not None
+        assert check(admin, schema) == []
+
+
+@rule("B1", "U1")
+def test_a_job_that_is_merged_or_undone_is_no_member(
+    postgres_url: str, schema: str, mine: Connection, admin: psycopg.Connection[Any]
+) -> None:
+    with PostgresStore(postgres_url) as store:
+        store.create_group("import")
+        first = sql_enqueue(mine, schema, "id => 'a', group_id => 'import', unique_key => 'u'")
+        assert sql_enqueue(mine, schema, "id => 'b', group_id => 'import', unique_key => 'u'") == first == "a"
+        mine.commit()
+        sql_enqueue(mine, schema, "id => 'c', group_id => 'import'")
+        mine.rollback()
+        group = store.group("import")
+        assert group is not None
+        assert group.total == 1
+        assert check(admin, schema) == []
+
+
+@rule("B1")
+@pytest.mark.parametrize(
+    ("given", "error", "said"),
+    [
+        ("group_id => 'unknown'", errors.ObjectNotInPrerequisiteState, "not known"),
+        ("group_id => 'sealed'", errors.ObjectNotInPrerequisiteState, "sealed"),
+        ("group_id => ''", errors.InvalidParameterValue, "1 to 200"),
+        ("headers => '[]'", errors.InvalidParameterValue, "JSON object of texts"),
+        ("headers => '{\"a\": 1}'", errors.InvalidParameterValue, "JSON object of texts"),
+        ('headers => \'{"a b": "1"}\'', errors.InvalidParameterValue, "begin with a letter"),
+        ("headers => jsonb_build_object('a', repeat('x', 4096))", errors.InvalidParameterValue, "4,096"),
+    ],
+)
+def test_a_wrong_group_or_header_is_refused(
+    postgres_url: str, schema: str, mine: Connection, given: str, error: type[Exception], said: str
+) -> None:
+    with PostgresStore(postgres_url) as store:
+        store.create_group("sealed")
+        store.seal_group("sealed")
+        with pytest.raises(error, match=said):
+            sql_enqueue(mine, schema, given)
+        assert store.jobs().jobs == ()
