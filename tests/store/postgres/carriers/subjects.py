@@ -13,6 +13,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Final, TypeVar
 
 import asyncpg
+import psycopg
+import psycopg2
 from sqlalchemy import Connection, Engine, create_engine, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import (
@@ -185,6 +187,48 @@ class _Asyncpg(_Async):
             yield
 
 
+class _SyncDriver(_Sync):
+    """A connection of psycopg or psycopg2: it begins with the first statement."""
+
+    errors = (psycopg.Error, psycopg2.Error)
+
+    def _execute(self, statement: str) -> list[tuple[Any, ...]]:
+        with self.carried.cursor() as cursor:
+            cursor.execute(statement)
+            return cursor.fetchall() if cursor.description else []
+
+    async def begin(self) -> None:
+        pass
+
+    @asynccontextmanager
+    async def savepoint(self) -> AsyncIterator[None]:
+        await self.execute("savepoint mine")
+        try:
+            yield
+        except BaseException:
+            await self.execute("rollback to savepoint mine")
+            raise
+        await self.execute("release savepoint mine")
+
+
+class _AsyncDriver(_Async):
+    """An async connection of psycopg."""
+
+    errors = (psycopg.Error,)
+
+    async def execute(self, statement: str) -> list[tuple[Any, ...]]:
+        cursor = await self.carried.execute(statement)
+        return await cursor.fetchall() if cursor.description else []
+
+    async def begin(self) -> None:
+        pass
+
+    @asynccontextmanager
+    async def savepoint(self) -> AsyncIterator[None]:
+        async with self.carried.transaction():
+            yield
+
+
 def dialect_url(postgres_url: str, driver: str) -> str:
     """The store's database, as SQLAlchemy names it."""
     address = postgres_url.partition("?")[0].replace("postgresql://", f"postgresql+{driver}://")
@@ -242,6 +286,25 @@ async def _async(postgres_url: str, driver: str, made: Callable[[AsyncEngine], A
 
 
 @asynccontextmanager
+async def _driver(postgres_url: str, connect: Callable[[str], Any]) -> AsyncIterator[Subject]:
+    with ThreadPoolExecutor(1) as thread:
+        subject = _SyncDriver(connect(parse_url(postgres_url)[0]), thread)
+        try:
+            yield subject
+        finally:
+            await subject.call(subject.carried.close)
+
+
+@asynccontextmanager
+async def _async_driver(postgres_url: str) -> AsyncIterator[Subject]:
+    connection = await psycopg.AsyncConnection.connect(parse_url(postgres_url)[0])
+    try:
+        yield _AsyncDriver(connection)
+    finally:
+        await connection.close()
+
+
+@asynccontextmanager
 async def _asyncpg_connection(postgres_url: str, _driver: str) -> AsyncIterator[Subject]:
     connection = await asyncpg.connect(**asyncpg_options(postgres_url))
     try:
@@ -288,5 +351,10 @@ ASYNCPG: Final[dict[str, Opened]] = {
     "asyncpg connection": _variant(_asyncpg_connection, "asyncpg"),
     "asyncpg pool": _variant(_asyncpg_pool, "asyncpg"),
 }
-SUBJECTS: Final = {**SQLALCHEMY, **ASYNCPG}
+PSYCOPG: Final[dict[str, Opened]] = {
+    "psycopg connection": _variant(_driver, psycopg.connect),
+    "psycopg2 connection": _variant(_driver, psycopg2.connect),
+    "psycopg AsyncConnection": _variant(_async_driver),
+}
+SUBJECTS: Final = {**SQLALCHEMY, **ASYNCPG, **PSYCOPG}
 SYNC: Final = (Connection, Session, scoped_session)

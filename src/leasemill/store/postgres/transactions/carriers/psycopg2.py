@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
+from secrets import token_hex
+from typing import Any, Final
 
 import psycopg2
 from psycopg2.extensions import TRANSACTION_STATUS_IDLE, connection, cursor
@@ -14,11 +15,15 @@ from leasemill.store.postgres.transactions.carriers.base import Carrier
 from leasemill.store.postgres.wire.connections import Row
 from leasemill.store.postgres.wire.statements import Statement
 
+SETTING: Final = "leasemill.block"
+"""Set in the transaction of a block, and gone with it: psycopg2 lets anybody commit, and begins the next by itself."""
+
 
 class Psycopg2Carrier(Carrier):
     def __init__(self, given: connection) -> None:
         self._connection = given
         self._was_autocommit = False
+        self._block = token_hex(8)
 
     @property
     def connection(self) -> connection:
@@ -42,12 +47,13 @@ class Psycopg2Carrier(Carrier):
         if self._connection.autocommit and self._is_idle():
             self._connection.autocommit = False
             self._was_autocommit = True
-        if self._is_idle():  # psycopg2 would begin with the first statement
-            with self._connection.cursor(cursor_factory=cursor) as sending:
-                sending.execute("select")
+        with self._connection.cursor(cursor_factory=cursor) as sending:
+            sending.execute(f"select set_config('{SETTING}', %s, true)", [self._block])
 
     def is_open(self) -> bool:
-        return not self._is_idle()
+        with self._connection.cursor(cursor_factory=cursor) as sending:
+            sending.execute(f"select current_setting('{SETTING}', true)")
+            return bool(sending.fetchone() == (self._block,))
 
     def flush(self) -> None:
         """Nothing is held back."""
