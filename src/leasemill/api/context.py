@@ -134,6 +134,11 @@ class Context:
         return self._lease.retries
 
     @property
+    def retries_left(self) -> int:
+        """How many times the job may still fail and be tried again: 0 in the last attempt."""
+        return max(0, self._lease.terms.max_retries - self._lease.retries)
+
+    @property
     def fence(self) -> int:
         """A number that rises with every claim in the store: receivers can refuse a lower one."""
         return self._lease.fence

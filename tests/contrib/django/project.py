@@ -30,7 +30,7 @@ def configure() -> None:
         LEASEMILL={"DATABASE": "default", "OPTIONS": {"pool_size": 4}},
         TASKS={
             "default": {
-                "BACKEND": "leasemill.contrib.django.tasks.LeasemillBackend",
+                "BACKEND": "leasemill.contrib.django.LeasemillBackend",
                 "QUEUES": ["default", "mail"],
             }
         },

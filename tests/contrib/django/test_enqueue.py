@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -40,8 +41,9 @@ def test_a_job_exists_when_its_transaction_has_committed_and_not_before() -> Non
         order = Order.objects.create(article="book")
         handle = notify.enqueue(order.pk)
         assert claimable() == 0
-        with pytest.raises(NotFound, match="its transaction has not committed yet"):
-            handle.status()
+        assert handle.status() == "ready"  # to this transaction
+        with ThreadPoolExecutor() as others, pytest.raises(NotFound, match="its transaction has not committed yet"):
+            others.submit(handle.status).result()
     assert handle.status() == "ready"
     assert claimable() == 1
 

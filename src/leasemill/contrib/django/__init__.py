@@ -6,9 +6,25 @@
     def send(order_id: int) -> None: ...
 
 `app` is bound to the store that the settings name, by default the tables in the "default" database. Nothing here reads
-the settings before the store is used. The backend for `django.tasks` is `leasemill.contrib.django.tasks`.
+the settings before the store is used. `LeasemillBackend` is for `TASKS`; the names for tasks are imported when they are
+first used, because `django.tasks` may not be there.
 """
+
+from typing import TYPE_CHECKING
 
 from leasemill.contrib.django.application import DjangoApp, app
 
-__all__ = ["DjangoApp", "app"]
+__all__ = ["DjangoApp", "LeasemillBackend", "LeasemillTask", "LeasemillTaskContext", "app"]
+
+if TYPE_CHECKING:
+    from leasemill.contrib.django.task_backend.backend import LeasemillBackend
+    from leasemill.contrib.django.task_backend.task import LeasemillTask, LeasemillTaskContext
+else:
+    _HOMES = {"LeasemillBackend": "backend", "LeasemillTask": "task", "LeasemillTaskContext": "task"}
+
+    def __getattr__(name):
+        from importlib import import_module  # noqa: PLC0415  (only when a name is first used)
+
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(f"{__name__}.task_backend.{_HOMES[name]}"), name)

@@ -13,7 +13,9 @@ from django.db import connections
 
 from leasemill.errors import Invalid
 from leasemill.kernel import commands as c
+from leasemill.kernel.model import Job
 from leasemill.store.block import Block
+from leasemill.store.postgres.reading import get_job
 from leasemill.store.postgres.store import PostgresStore
 from leasemill.store.postgres.transactions.joined import JoinedBlock
 from leasemill.store.postgres.transactions.using import BoundStore
@@ -36,7 +38,17 @@ class DjangoStore(PostgresStore):
                     "that has committed. Put the atomic block inside the group's, or seal it in transaction.on_commit()"
                 )
             return cast(AnswerT, self.using(connections[self.alias]).run(command))
-        return super().run(command)
+        answer = super().run(command)
+        if answer is None and isinstance(command, c.GetJob) and in_transaction(self.alias):
+            return cast(AnswerT, self._own_job(command))
+        return answer
+
+    def _own_job(self, query: c.GetJob) -> Job | None:
+        """A job that was enqueued in this transaction, which nobody else sees yet."""
+        connection: Any = connections[self.alias]
+        if connection.connection is None or connection.needs_rollback:
+            return None
+        return get_job(self._database, connection.connection, query)
 
     def using(self, connection: object) -> BoundStore:
         return super().using(_known(connection) if isinstance(connection, str) else connection)
@@ -52,7 +64,7 @@ class DjangoStore(PostgresStore):
         return super().joined_block(lease, session)
 
     async def arun(self, command: c.Command[AnswerT]) -> AnswerT:
-        if isinstance(command, c.Enqueue | c.SealGroup):
+        if isinstance(command, c.Enqueue | c.SealGroup | c.GetJob):
             # In the thread whose connection Django uses for this code, which may be in a transaction.
             return cast(AnswerT, await sync_to_async(self.run)(cast(c.Command[Any], command)))
         return await super().arun(command)
