@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 import pytest
+from starlette.background import BackgroundTask, BackgroundTasks
 
 from leasemill import App, AsyncContextJob, AsyncJob, Context, SyncContextJob, SyncJob
 
@@ -52,6 +53,22 @@ def test_calling_an_async_job_returns_its_coroutine(app: App) -> None:
     coroutine = add(1, 2)
     assert inspect.iscoroutine(coroutine)
     assert asyncio.run(coroutine) == 3
+
+
+async def test_a_framework_that_runs_callables_notices_which_are_async(app: App) -> None:
+    ran: list[str] = []
+
+    @app.job
+    async def on_the_loop(name: str) -> None:
+        await asyncio.sleep(0)
+        ran.append(name)
+
+    @app.job
+    def in_a_thread(name: str) -> None:
+        ran.append(name)
+
+    await BackgroundTasks([BackgroundTask(on_the_loop, "async"), BackgroundTask(in_a_thread, "sync")])()
+    assert ran == ["async", "sync"]
 
 
 def test_a_handler_with_a_context_is_called_with_one(app: App) -> None:

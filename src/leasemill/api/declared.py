@@ -1,7 +1,8 @@
 """What `@app.job` returns for each shape of a function: a `JobType` that is called as the function itself.
 
-Calling runs the function and nothing else: no store, no hook, no retry. The four classes differ for type checkers:
-async functions return a coroutine, and those with a `Context` take it first.
+Calling runs the function and nothing else: no store, no hook, no retry. The four classes differ for type checkers, and
+for frameworks that look whether what they call is async: such calls return a coroutine, and handlers with a `Context`
+take it first.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ class SyncJob(JobType[P, R]):
 class AsyncJob(JobType[P, R]):
     """A job whose handler is async."""
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
-        """The handler's coroutine."""
-        coroutine: Coroutine[Any, Any, R] = self.function(*args, **kwargs)
-        return coroutine
+    async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run the handler on this event loop."""
+        result: R = await self.function(*args, **kwargs)
+        return result
 
 
 class SyncContextJob(JobType[P, R]):
@@ -49,10 +50,10 @@ class SyncContextJob(JobType[P, R]):
 class AsyncContextJob(JobType[P, R]):
     """A job whose handler is async, with a context."""
 
-    def __call__(self, ctx: Context, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
-        """The handler's coroutine, with this context."""
-        coroutine: Coroutine[Any, Any, R] = self.function(ctx, *args, **kwargs)
-        return coroutine
+    async def __call__(self, ctx: Context, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run the handler on this event loop, with this context."""
+        result: R = await self.function(ctx, *args, **kwargs)
+        return result
 
 
 class Declares(Protocol):
