@@ -306,7 +306,7 @@ def test_a_waiter_is_woken_by_the_end_of_the_group(clock: ManualClock) -> None:
     with app.group("import-17") as group:
         group.enqueue_many(load.call(row) for row in range(20))
     results: list[GroupProgress] = []
-    waiter = threading.Thread(target=lambda: results.append(group.wait_end(timeout=60)))
+    waiter = threading.Thread(target=lambda: results.append(group.wait(timeout=60)))
     waiter.start()
     drain(app, clock)
     waiter.join(60)
@@ -316,11 +316,11 @@ def test_a_waiter_is_woken_by_the_end_of_the_group(clock: ManualClock) -> None:
 def test_a_wait_that_takes_too_long_says_what_is_missing() -> None:
     group = app.group("import-17").create()
     with pytest.raises(TimeoutError, match="it is not sealed, 0 of 0 members are unfinished"):
-        group.wait_end(timeout=0.01)
+        group.wait(timeout=0.01)
     group.enqueue(load.call(1))
     group.seal()
     with pytest.raises(TimeoutError, match="group 'import-17' has not ended in time; it is sealed, 1 of 1 members"):
-        group.wait_end(timeout=0.01)
+        group.wait(timeout=0.01)
 
 
 @rule("B3")

@@ -53,7 +53,7 @@ assert_type(chain(receipt.call("a1"), charge.call(PREVIOUS), plain.call(1)).enqu
 with app.group("all", then=receipt.call("a1"), on_end=plain.call(1)) as group:
     assert_type(group.enqueue_many(charge.call("a1") for _ in range(3)), list[JobHandle[float]])
     assert_type(group.enqueue(chain(charge.call("a1"), receipt.call(PREVIOUS))), JobHandle[str])
-assert_type(group.wait_end(timeout=1), GroupProgress)
+assert_type(group.wait(timeout=1), GroupProgress)
 
 shapes: tuple[SyncJob[[str], str], AsyncJob[[int], list[int]]] = receipt, plain
 with_context: tuple[AsyncContextJob[..., float], SyncContextJob[..., None]] = charge, threaded
@@ -79,7 +79,7 @@ assert_type(app.named("ship", queue="mail").options(delay=5).enqueue(to="ann"), 
 handle = receipt.enqueue("a1")
 assert_type(handle.cancel("enough", by="ann"), bool)
 assert_type(handle.progress(), JobProgress | None)
-assert_type(handle.wait_end(timeout=1), JobState)
+assert_type(handle.wait(timeout=1), JobState)
 assert_type(app.enqueue_stream(receipt.call(str(row)) for row in range(9)), StreamCount)
 def any_job(job: JobType[..., Any]) -> None: ...
 any_job(charge)

@@ -206,7 +206,7 @@ class WorkSuite:
             assert await done.await_end(LIMIT_S) is JobState.SUCCEEDED
             assert await asyncio.to_thread(handle.cancel, reason="enough", by="ann")
             assert await handle.await_end(LIMIT_S) is JobState.CANCELLED
-            assert await asyncio.to_thread(handle.wait_end, LIMIT_S) is JobState.CANCELLED
+            assert await asyncio.to_thread(handle.wait, LIMIT_S) is JobState.CANCELLED
             assert not await done.acancel("too late")
         cancellation = (await handle.arecord()).cancellation
         assert cancellation is not None
@@ -258,7 +258,7 @@ class WorkSuite:
             assert (await reported(running)).done == 1.0
             assert await running.acancel("enough")
             assert await running.await_end(LIMIT_S) is JobState.CANCELLED
-            assert await asyncio.to_thread(running.wait_end, LIMIT_S) is JobState.CANCELLED
+            assert await asyncio.to_thread(running.wait, LIMIT_S) is JobState.CANCELLED
             assert await done.await_end(LIMIT_S) is JobState.SUCCEEDED
             assert not await done.acancel("too late")
         assert await asyncio.to_thread(app.store.job, running.jobs[2].id) is None
@@ -272,7 +272,7 @@ class WorkSuite:
         with pytest.raises(TimeoutError, match="it is ready"):
             await handle.await_end(0.01)
         with pytest.raises(TimeoutError, match="it is ready"):
-            await asyncio.to_thread(handle.wait_end, 0.01)
+            await asyncio.to_thread(handle.wait, 0.01)
         async with working(app):
             assert await handle.await_end(LIMIT_S) is JobState.FAILED
         with pytest.raises(JobFailed):

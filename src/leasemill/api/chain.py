@@ -15,7 +15,15 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from leasemill.api.call import Call
-from leasemill.api.handle import Deadline, JobHandle, JobProgress, aread_progress_of, has_ended, read_progress_of
+from leasemill.api.handle import (
+    BY_CODE,
+    Deadline,
+    JobHandle,
+    JobProgress,
+    aread_progress_of,
+    has_ended,
+    read_progress_of,
+)
 from leasemill.api.policy import Duration
 from leasemill.api.sending import aenqueue_all, enqueue_all
 from leasemill.errors import Invalid, NotFound
@@ -131,12 +139,12 @@ class ChainHandle(JobHandle[R_co]):
         """`result` in async code."""
         return self._end_at(*await self._achain_ended_by(Deadline(f"job {self.id!r}", timeout)))
 
-    def wait_end(self, timeout: Duration | None = None) -> JobState:
+    def wait(self, timeout: Duration | None = None) -> JobState:
         """Wait until the chain has ended, and return the state of the job it ended at."""
         return self._chain_ended_by(Deadline(f"job {self.id!r}", timeout))[1].state
 
-    async def await_end(self, timeout: Duration | None = None) -> JobState:  # noqa: ASYNC109 (as `wait_end`)
-        """`wait_end` in async code."""
+    async def await_end(self, timeout: Duration | None = None) -> JobState:  # noqa: ASYNC109 (as `wait`)
+        """`wait` in async code."""
         return (await self._achain_ended_by(Deadline(f"job {self.id!r}", timeout)))[1].state
 
     def _chain_ended_by(self, deadline: Deadline) -> tuple[int, Job]:
@@ -156,7 +164,7 @@ class ChainHandle(JobHandle[R_co]):
                 return place, job
             place += 1
 
-    def cancel(self, reason: str, *, by: str = "application") -> bool:
+    def cancel(self, reason: str = BY_CODE, *, by: str = "application") -> bool:
         """End the chain for good at the job it has come to: none after it is enqueued.
 
         False: its last job has taken effect.
@@ -168,7 +176,7 @@ class ChainHandle(JobHandle[R_co]):
             place += 1  # it succeeded meanwhile, and enqueued the next in the same fact
         return True
 
-    async def acancel(self, reason: str, *, by: str = "application") -> bool:
+    async def acancel(self, reason: str = BY_CODE, *, by: str = "application") -> bool:
         """`cancel` in async code."""
         place = (await self._alatest())[0]
         while not await self.jobs[place].acancel(reason, by=by):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 from msgspec import Struct
 
 from leasemill.api.call import Call, HasStore
-from leasemill.api.handle import Deadline, JobHandle
+from leasemill.api.handle import BY_CODE, Deadline, JobHandle
 from leasemill.api.policy import Duration
 from leasemill.api.sending import StreamCount, aenqueue_all, aenqueue_stream, enqueue_all, enqueue_stream
 from leasemill.errors import Invalid, NotFound
@@ -171,7 +171,7 @@ class GroupHandle:
         """`status` in async code."""
         return await aread_progress(self._store, self.id)
 
-    def wait_end(self, timeout: Duration | None = None) -> GroupProgress:
+    def wait(self, timeout: Duration | None = None) -> GroupProgress:
         """Wait until the group is sealed and all members have ended, however; TimeoutError if that takes too long."""
         waiting = _Waiting(self.id, timeout)
         while not (progress := self.status()).is_over:
@@ -188,8 +188,8 @@ class GroupHandle:
                 watch.close()
         return progress
 
-    async def await_end(self, timeout: Duration | None = None) -> GroupProgress:  # noqa: ASYNC109 (as `wait_end`)
-        """`wait_end` in async code."""
+    async def await_end(self, timeout: Duration | None = None) -> GroupProgress:  # noqa: ASYNC109 (as `wait`)
+        """`wait` in async code."""
         waiting = _Waiting(self.id, timeout)
         while not (progress := await self.astatus()).is_over:
             left_s = waiting.left_s(progress)
@@ -205,14 +205,14 @@ class GroupHandle:
                 watch.close()
         return progress
 
-    def cancel(self, reason: str, *, by: str = "application") -> int:
+    def cancel(self, reason: str = BY_CODE, *, by: str = "application") -> int:
         """Seal the group and cancel its members that have not ended, and the groups in it; returns how many jobs were
         cancelled.
 
         Its `on_end` is enqueued when the last member has ended; its `then` is not."""
         return sum(len(operated.job_ids) for operated in cancelled(self._store, self.id, by, reason))
 
-    async def acancel(self, reason: str, *, by: str = "application") -> int:
+    async def acancel(self, reason: str = BY_CODE, *, by: str = "application") -> int:
         """`cancel` in async code."""
         count = 0
         async for operated in acancelled(self._store, self.id, by, reason):

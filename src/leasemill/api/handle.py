@@ -21,6 +21,8 @@ from leasemill.store.records import reported_run
 
 R_co = TypeVar("R_co", covariant=True)
 
+BY_CODE: Final = "cancelled by the program"
+"""The reason on record where none is given."""
 LONGEST_WAIT_S: Final = 60.0
 """A job is read again after this time, even if nothing has woken its waiter."""
 
@@ -90,22 +92,22 @@ class JobHandle(Generic[R_co]):
         """`result` in async code."""
         return self.result_of(await self.aended_by(Deadline(f"job {self.id!r}", timeout)))
 
-    def wait_end(self, timeout: Duration | None = None) -> JobState:
+    def wait(self, timeout: Duration | None = None) -> JobState:
         """Wait until the job has ended, however, and return its state; TimeoutError if that takes too long."""
         return self.ended_by(Deadline(f"job {self.id!r}", timeout)).state
 
-    async def await_end(self, timeout: Duration | None = None) -> JobState:  # noqa: ASYNC109 (as `wait_end`)
-        """`wait_end` in async code."""
+    async def await_end(self, timeout: Duration | None = None) -> JobState:  # noqa: ASYNC109 (as `wait`)
+        """`wait` in async code."""
         return (await self.aended_by(Deadline(f"job {self.id!r}", timeout))).state
 
-    def cancel(self, reason: str, *, by: str = "application") -> bool:
+    def cancel(self, reason: str = BY_CODE, *, by: str = "application") -> bool:
         """End the job for good, recorded with who did it and why. If it is running, its handler is stopped.
 
         False: it has taken effect (it succeeded, or has committed), and stays as it is.
         """
         return self._is_cancelled(self._store.run(c.Cancel([self.id], by, reason))[0])
 
-    async def acancel(self, reason: str, *, by: str = "application") -> bool:
+    async def acancel(self, reason: str = BY_CODE, *, by: str = "application") -> bool:
         """`cancel` in async code."""
         return self._is_cancelled((await self._store.arun(c.Cancel([self.id], by, reason)))[0])
 
