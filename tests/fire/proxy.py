@@ -98,9 +98,9 @@ class Proxy:
         swallows, speaks = threading.Event(), self._speaks
         threading.Thread(target=self._answers, args=(client, server, swallows, speaks), daemon=True).start()
         try:
-            for request in requests(client):
+            for request, is_answered in requests(client):
                 speaks.wait()
-                cut = self._cut_now()
+                cut = self._cut_now() if is_answered else None
                 if cut is Cut.AFTER:
                     swallows.set()
                 if cut is not Cut.BEFORE:
@@ -147,8 +147,11 @@ class Proxy:
             return cut
 
 
-def requests(client: socket.socket) -> Iterator[bytes]:
-    """What the client sends, in pieces the server answers: a query, a batch up to its sync, the start of a session."""
+def requests(client: socket.socket) -> Iterator[tuple[bytes, bool]]:
+    """What the client sends, in pieces the server answers: a query, a batch up to its sync, the start of a session.
+
+    With whether the answer has an end of its own: that to a flush has not, the batch goes on.
+    """
     buffer = b""
     has_begun = False
     while data := client.recv(CHUNK):
@@ -162,10 +165,12 @@ def requests(client: socket.socket) -> Iterator[bytes]:
             end = at + kind_bytes + int.from_bytes(buffer[head - 4 : head])
             if len(buffer) < end:
                 break
-            is_whole = not has_begun or buffer[at : at + 1] in {b"Q", b"S", b"p", b"X"}
+            kind = buffer[at : at + 1]
+            is_whole = not has_begun or kind in {b"Q", b"S", b"p", b"X", b"H"}
+            is_answered = not has_begun or kind != b"H"
             has_begun, at = True, end
             if is_whole:
-                yield buffer[start:end]
+                yield buffer[start:end], is_answered
                 start = end
         buffer = buffer[start:]
 
