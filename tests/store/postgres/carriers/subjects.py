@@ -73,6 +73,11 @@ class Subject(ABC):
     async def deposit(self, cents: int) -> None:
         await self.execute(f"update balance set cents = cents + {cents} where account = 'ann'")
 
+    @property
+    def losses(self) -> tuple[type[Exception], ...]:
+        """What is raised when the connection is lost."""
+        return (*self.errors, OSError)
+
     async def pid(self) -> int:
         return int((await self.execute("select pg_backend_pid()"))[0][0])
 
