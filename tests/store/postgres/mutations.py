@@ -313,7 +313,7 @@ MUTATIONS: Final = (
     Mutation(
         "a lease that was not locked is ended",
         "O1 X4",
-        "decide.py",
+        "change.py",
         "row.no in known and row.no not in",
         "False and row.no not in",
         EXACT,

@@ -104,10 +104,10 @@ class Away(PostgresStore):
 
     is_away = False
 
-    def _carry_out(self, command: Any) -> Any:
+    def run(self, command: Any) -> Any:
         if self.is_away and not isinstance(command, c.GetJob):
             raise Unavailable("the database is unreachable")
-        return super()._carry_out(command)
+        return super().run(command)
 
 
 # The view --------------------------------------------------------------------------------------------------------

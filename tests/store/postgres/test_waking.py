@@ -62,6 +62,25 @@ def test_a_job_for_later_or_for_another_queue_does_not_wake(waiting: Counting, p
     assert waiting.asked > 0
 
 
+def test_a_decision_notifies_only_where_a_job_may_have_become_claimable(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Refusals change nothing for those who wait, and nobody waits for a claim in a queue of offsets."""
+    with PostgresStore(postgres_url) as store:
+        notified: list[str] = []
+        store.enqueue([JobSpec(job_id, "mail", "k", lane="lane") for job_id in ("first", "second")])
+        (lease,) = store.claim("w", ["mail"], 1)
+        monkeypatch.setattr(store._notifier, "notify", lambda: notified.append("notified"))
+        store.ack([c.AckReport("first", "another")])
+        store.acquire([c.AcquireRequest("offsets", "domain", 0, "w", "0-token")])
+        store.ack([c.AckReport("offsets/domain/0", "0-token")])
+        assert notified == []
+        store.cancel(["first"], by="ada", reason="not needed")
+        assert notified == ["notified"]
+        assert [one.job.id for one in store.claim("w", ["mail"], 1)] == ["second"]
+        assert isinstance(store.ack([c.AckReport("first", lease.token)])[0], c.Lost)
+
+
 def test_arrivals_are_kept_by_queue_and_time() -> None:
     arrivals = Arrivals()
     arrivals.add("a")

@@ -38,9 +38,16 @@ class Calls(NamedTuple):
             return decide(self.database, connection, command, concern)
 
         answer = self.connections.run(work)
-        self.maintenance.admit_caused()
-        self.wake()
+        self.follow_decision()
         return answer
+
+    def follow_decision(self) -> None:
+        """Jobs that it caused take their places in their lanes; who waits for a job is notified if there may be one."""
+        if self.database.has_caused_arrivals:
+            self.maintenance.admit_caused()
+        if self.database.has_moved_jobs:
+            self.database.has_moved_jobs = False
+            self.wake()
 
     def free_places(self, names: Collection[str]) -> None:
         """Leases under these limits have ended (T3): queues where jobs wait for a place are notified."""

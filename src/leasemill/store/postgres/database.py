@@ -96,6 +96,8 @@ class Database:
         self.leases: dict[str, Held] = {}
         self.has_caused_arrivals = False
         """Whether jobs that ends have caused wait for their admission."""
+        self.has_moved_jobs = False
+        """Whether a decision may have made jobs claimable, and nobody was notified of it yet."""
         self.insert_caused: Callable[[Sequence[JobSpec]], Generator[Any, Any, Sequence[Any]]] = _no_insert
         """The steps that insert jobs which ends have caused, as any enqueue does: set by the store."""
         self.channel = f"leasemill_{statements.schema}"
@@ -164,7 +166,8 @@ class Database:
 
     def statement(self, name: str, given: Mapping[str, Any]) -> tuple[Statement, dict[str, Any]]:
         """A statement, and its parameters by name."""
-        return self.statements[name], {"now": int8(self.now()), **given}
+        complete = {"now": None if self.clock is None else int8(self.clock.now()), **given}
+        return self.statements[name], complete
 
 
 def _no_insert(jobs: Sequence[JobSpec]) -> Generator[Any, Any, Sequence[Any]]:

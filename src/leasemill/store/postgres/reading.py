@@ -129,7 +129,7 @@ def _queue_view(row: Row) -> c.QueueView:
         name,
         mode_of(None if mode is None else QueueUse(mode)),
         is_paused,
-        policy_of(policy),
+        None if policy is None else policy_of(policy),
         dict(zip(STATES, counts, strict=True)),
         oldest,
     )

@@ -102,18 +102,14 @@ class PostgresStore(Store):
 
     def run(self, command: c.Command[AnswerT]) -> AnswerT:
         check(command)
-        return self._carry_out(command)
-
-    async def arun(self, command: c.Command[AnswerT]) -> AnswerT:
-        check(command)
-        if self._is_closed:
-            raise Unavailable("this PostgreSQL store is closed; open another")
-        return await self.off_loop(self._carry_out, command)
-
-    def _carry_out(self, command: c.Command[AnswerT]) -> AnswerT:
         if self._is_closed:
             raise Unavailable("this PostgreSQL store is closed; open another")
         return cast(AnswerT, _VERBS[type(command)](self._calls, command))
+
+    async def arun(self, command: c.Command[AnswerT]) -> AnswerT:
+        if self._is_closed:
+            raise Unavailable("this PostgreSQL store is closed; open another")
+        return await self.off_loop(self.run, command)
 
     def watch(self, queues: Sequence[str]) -> Watch:
         self._listener.start()

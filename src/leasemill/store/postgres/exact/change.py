@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Set
-from typing import Any, NamedTuple, cast
+from collections.abc import Mapping, Sequence, Set
+from typing import Any, NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from leasemill.kernel.model import Execution, Job, JobState, Refusal
 from leasemill.kernel.state import LaneKey, State
@@ -23,7 +26,6 @@ from leasemill.store.postgres.exact.rows import (
 from leasemill.store.postgres.exact.tables import (
     ActionRow,
     CancellationRow,
-    ExecutionRow,
     GroupRow,
     KeptRow,
     LaneRow,
@@ -38,6 +40,7 @@ from leasemill.store.postgres.exact.tables import (
     WaitingRow,
 )
 from leasemill.store.postgres.exact.values import policy_numbers, ranges_text
+from leasemill.store.postgres.wire.connections import Moved
 
 
 class TableRows(NamedTuple):
@@ -60,9 +63,23 @@ class TableRows(NamedTuple):
     succeeded: Counter[str]
 
 
+class Locked(Struct, gc=False):
+    """What lock.sql has locked."""
+
+    lanes: list[tuple[str, str]] | None
+    nos: list[int] | None
+    queues: int
+    groups: list[str]
+
+
 def table_rows(
-    state: State, numbers: Mapping[str, int], turns: Mapping[str, int], joined: Mapping[str, int]
+    state: State,
+    numbers: Mapping[str, int],
+    turns: Mapping[str, int],
+    joined: Mapping[str, int],
+    parked: Mapping[int, ParkedRow],
 ) -> TableRows:
+    """`parked`: the claimable jobs that are parked; those that stand where they stood stay so."""
     made = TableRows({}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, Counter())
     for job_id, job in state.jobs.items():
         _add_job(made, state, job, numbers[job_id], turns.get(job_id))
@@ -80,16 +97,28 @@ def table_rows(
         )
     for name, one in state.queues.items():
         use = None if one.mode is None else QueueUse(one.mode)
-        made.queues[name] = QueueRow(name, one.is_paused, use, policy_numbers(one.policy))
+        policy = None if one.policy is None else policy_numbers(one.policy)
+        made.queues[name] = QueueRow(name, one.is_paused, use, policy)
     for group_id, group in state.groups.items():
         made.groups[group_id] = group_row(group, joined[group_id])
+    for no, row in parked.items():
+        if _is_there(row, made.ready.get(no)):
+            made.parked[no] = row
+            del made.ready[no]
     return made
 
 
-def with_parked(rows: TableRows, parked: Mapping[int, ParkedRow]) -> TableRows:
-    """The claimable jobs that are parked, and stand where they stood, stay so."""
-    kept = {no: row for no, row in parked.items() if no in rows.ready and _is_there(row, rows.ready[no])}
-    return rows._replace(ready={no: row for no, row in rows.ready.items() if no not in kept}, parked=kept)
+def as_stored(rows: TableRows, lanes: Sequence[LaneRow] | None, queues: Sequence[QueueRow] | None) -> TableRows:
+    """With the lanes and queues as they are in their tables: also a lane that was just made, and no new queue."""
+    return rows._replace(
+        lanes={(row.queue, row.lane): row for row in lanes or ()},
+        queues={row.name: _as_known(row) for row in queues or ()},
+    )
+
+
+def _as_known(row: QueueRow) -> QueueRow:
+    """The kernel knows queues that are claimed from, with rules or without."""
+    return replace(row, mode=QueueUse.CLAIM) if row.mode is QueueUse.RULED else row
 
 
 def is_behind(state: State, job: Job) -> bool:
@@ -132,10 +161,6 @@ class Change(NamedTuple):
     belongings: list[str]
     """The tables with further rows of theirs."""
 
-    @property
-    def executions(self) -> list[ExecutionRow]:
-        return cast(list[ExecutionRow], self.come.get("executions", []))
-
     def written(self, table: str) -> list[Any]:
         return self.gone.get(table, []) + self.come.get(table, [])
 
@@ -175,6 +200,18 @@ def difference(before: TableRows, after: TableRows, state: State) -> Change:
         "actions": [ActionRow(one.at, one.verb, one.by, one.target, one.reason) for one in state.actions],
     }
     return Change(_filled(gone), _filled(come), sorted(forgotten), _belongings(before, forgotten))
+
+
+def check_locked(change: Change, before: TableRows, locked: Locked) -> None:
+    """Rows that came to be after the locks were taken may be read; changed they must not be."""
+    nos, lanes = set(locked.nos or ()), set(locked.lanes or ())
+    if not lanes.issuperset((row.queue, row.lane) for row in change.written("lanes")):
+        raise Moved("a lane came to be after the lanes were locked")
+    if not set(locked.groups).issuperset(row.id for row in change.written("groups")):
+        raise Moved("a job joined a group after the groups were locked")
+    for table, known in (("leases", before.leases), ("kept", before.kept)):
+        if any(row.no in known and row.no not in nos for row in change.written(table)):
+            raise Moved("a job changed hands after the jobs were locked")
 
 
 def _belongings(before: TableRows, forgotten: Set[int]) -> list[str]:

@@ -12,26 +12,33 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 
 from leasemill.kernel import commands as c
 from leasemill.kernel.ending import ended_jobs
-from leasemill.kernel.events import AnyEvent, ExecutionCommitted
+from leasemill.kernel.events import AnyEvent, ExecutionCommitted, JobCancelled, JobEnqueued
 from leasemill.kernel.executions import hold
 from leasemill.kernel.machine import run
-from leasemill.kernel.model import Job, JobSpec, JobState
+from leasemill.kernel.model import Job, JobSpec, JobState, QueueMode
 from leasemill.kernel.state import Lane, LaneKey, State, finished_at, make_ready, take_places
 from leasemill.kernel.verbs.cancel import cancels_a_run
 from leasemill.store.postgres import admission, retention
 from leasemill.store.postgres.database import RUN_CANCELLED, Database
-from leasemill.store.postgres.exact.change import Change, TableRows, difference, is_behind, table_rows, with_parked
-from leasemill.store.postgres.exact.groups import caused, group_of, take_out
-from leasemill.store.postgres.exact.keys import Keys, take_caused
+from leasemill.store.postgres.exact.change import (
+    Change,
+    Locked,
+    as_stored,
+    check_locked,
+    difference,
+    is_behind,
+    table_rows,
+)
+from leasemill.store.postgres.exact.groups import group_of, take_out
+from leasemill.store.postgres.exact.keys import TAKES_KEYS, Keys, take_caused
 from leasemill.store.postgres.exact.rows import jobs_of
 from leasemill.store.postgres.exact.save import saving
-from leasemill.store.postgres.exact.tables import LaneRow, LoadedGroup, ParkedRow, QueueRow, QueueUse, Read, WaitingRow
-from leasemill.store.postgres.exact.values import mode_of, policy_of, ranges_of
+from leasemill.store.postgres.exact.tables import LaneRow, LoadedGroup, ParkedRow, QueueRow, Read, WaitingRow
+from leasemill.store.postgres.exact.values import MODES, policy_of, ranges_of
 from leasemill.store.postgres.steps import follow
 from leasemill.store.postgres.wire import batch
 from leasemill.store.postgres.wire.arrays import int8, texts
@@ -61,28 +68,19 @@ class Concern(NamedTuple):
     def knowing(self, known: Known) -> Concern:
         return self._replace(ids=[*self.ids, *known.ids], keys=[*self.keys, *known.keys])
 
-    def with_holders(self, keys: Keys) -> Concern:
-        return self._replace(ids=[*self.ids, *keys.holders]) if keys.holders else self
-
-    def parameters(self) -> dict[str, Any]:
+    def parameters(self, holders: Sequence[str]) -> dict[str, Any]:
+        """`holders`: the jobs that took its keys last."""
+        ids = [*self.ids, *holders]
+        lane_queues, lanes = [queue for queue, _ in self.lanes], [lane for _, lane in self.lanes]
         return {
-            "ids": texts(dict.fromkeys(self.ids)),
-            "lane_queues": texts([queue for queue, _ in self.lanes]),
-            "lanes": texts([lane for _, lane in self.lanes]),
+            "ids": texts(dict.fromkeys(ids)),
+            "lane_queues": texts(lane_queues),
+            "lanes": texts(lanes),
             "queues": texts(self.queues),
             "makes_lanes": self.makes_lanes,
-            "draws": int8(len(self.ids) if self.makes_lanes else 0),
+            "draws": int8(len(ids) if self.makes_lanes else 0),
             "groups": texts(self.groups),
         }
-
-
-class Locked(Struct, gc=False):
-    """What lock.sql has locked."""
-
-    lanes: list[tuple[str, str]] | None
-    nos: list[int] | None
-    queues: int
-    groups: list[str]
 
 
 class Loaded(Read, gc=False):
@@ -136,7 +134,7 @@ def decide_group(database: Database, connection: Connection, command: c.Command[
     try:
         with batch.transaction(connection):
             keys = Keys(database, connection, concern.keys)
-            given = concern.with_holders(keys).parameters()
+            given = concern.parameters(keys.holders)
             statements = [
                 database.sent("lock_groups", given),
                 database.sent("lock_timeout", {"milliseconds": str(LONGEST_WAIT_MS)}),
@@ -171,14 +169,14 @@ def _decide_found(
     if not rows:
         batch.run(connection, batch.COMMIT)  # psycopg deallocates every prepared statement after a ROLLBACK
         return run(State(), command, 0)[1]
-    concern = concern._replace(ids=[*(job_id for job_id, *_ in rows), *concern.ids]).with_holders(keys)
+    concern = concern._replace(ids=[*(job_id for job_id, *_ in rows), *concern.ids])
     lanes = [(queue, lane) for _, _, queue, lane, _ in rows if lane is not None]
     groups = {group for *_, group in rows if group is not None}
     locked = Locked(lanes, [no for _, no, *_ in rows], 0, [])
     if groups:
         named = {"groups": texts(sorted(groups))}
         locked.groups = [one for (one,) in database.all(connection, "lock_groups", named)]
-    loaded = _loaded(database.one(connection, "load", concern.parameters())[0])
+    loaded = _loaded(database.one(connection, "load", concern.parameters(keys.holders))[0])
     return _decide(database, connection, command, locked, loaded, keys)
 
 
@@ -186,7 +184,7 @@ def _lock_and_load(database: Database, connection: Connection, concern: Concern)
     """None of the jobs waits for admission any more."""
     for _ in range(ADMISSION_TRIES):
         keys = Keys(database, connection, concern.keys)
-        given = concern.with_holders(keys).parameters()
+        given = concern.parameters(keys.holders)
         lock, load = database.sent("lock", given), database.sent("load", given)
         *_, ((locked,),), ((document,),) = batch.run(connection, *keys.begin, lock, load)
         loaded = _loaded(document)
@@ -206,23 +204,30 @@ def _decide(
     part = _part(loaded)
     part.state.keys.update(keys.taken)
     parked = {row.no: row for row in loaded.parked or ()}
-    before = _as_stored(with_parked(table_rows(*part), parked), loaded)
+    before = as_stored(table_rows(*part, parked), loaded.lanes, loaded.queues)
     queues = set(part.state.queues)
     events, answer = run(part.state, command, loaded.now)
-    if any(isinstance(event, ExecutionCommitted) for event in events):
+    kinds = {type(event) for event in events}
+    if ExecutionCommitted in kinds:
         raise Moved("the lease is held after all: commit on the fast path")
-    if missing := keys.missing(part.state, events):
+    if not kinds.isdisjoint(TAKES_KEYS) and (missing := keys.missing(part.state, events)):
         raise Known(keys=missing)
-    following = caused(events)
-    take_out(part.state, following, queues)
+    following = [event.job for event in events if isinstance(event, JobEnqueued) and event.job.offset is None]
+    if following:  # B2, B6: an end has caused them; those of an acquire have an offset
+        take_out(part.state, following, queues)
     fences = _number(part, loaded)
-    after = with_parked(table_rows(*part), parked)
+    after = table_rows(*part, parked)
     change = difference(before, after, part.state)
-    keys.change(change, part.state, part.numbers, events)
-    _check_locked(change, before, locked)
+    if not kinds.isdisjoint(TAKES_KEYS):
+        keys.change(change, part.state, part.numbers, events)
+    check_locked(change, before, locked)
+    if change.gone or change.come.keys() - {"refusals"}:  # before COMMIT: its reply may be lost
+        database.has_moved_jobs |= any(queue.mode is not QueueMode.ACQUIRE for queue in part.state.queues.values())
     _save(database, connection, part, change, events, following, _unfolded(part.state, loaded))
-    database.expiries.notify(database.expiries.found(part.state, events))
-    database.positions.lower((row.queue, row.rank, row.available_at, row.seq) for row in after.ready.values())
+    if database.expiries.listeners:
+        database.expiries.notify(database.expiries.found(part.state, events))
+    if after.ready:
+        database.positions.lower((row.queue, row.rank, row.available_at, row.seq) for row in after.ready.values())
     return _with_fences(answer, fences)
 
 
@@ -234,7 +239,8 @@ def _part(loaded: Loaded) -> Part:
     jobs = jobs_of(loaded)
     for queue in loaded.queues or ():
         known = state.queue(queue.name)
-        known.mode, known.is_paused, known.policy = mode_of(queue.mode), queue.is_paused, policy_of(queue.policy)
+        known.mode, known.is_paused = None if queue.mode is None else MODES[queue.mode], queue.is_paused
+        known.policy = None if queue.policy is None else policy_of(queue.policy)
     for row in loaded.lanes or ():
         if row.head is not None or row.finished is not None or row.failed is not None:
             lane = state.lanes[row.queue, row.lane] = Lane()
@@ -271,7 +277,6 @@ def _unfolded(state: State, loaded: Loaded) -> list[str]:
 def _place(state: State, job: Job, *, is_waiting: bool) -> None:
     """As `kernel.image` does, but for the lanes, whose order is that of admission."""
     state.jobs[job.spec.id] = job
-    state.listing.add(job)
     state.queue(job.spec.queue).counts[job.state] += 1
     match job.state:
         case JobState.LEASED:
@@ -286,18 +291,7 @@ def _place(state: State, job: Job, *, is_waiting: bool) -> None:
             make_ready(state, job, job.updated_at)
         case _:
             pass
-
-
-def _as_stored(before: TableRows, loaded: Loaded) -> TableRows:
-    """With the lanes and queues as they are in their tables: also a lane that was just made, and no new queue."""
-    lanes = {(row.queue, row.lane): row for row in loaded.lanes or ()}
-    queues = {row.name: _as_known(row) for row in loaded.queues or ()}
-    return before._replace(lanes=lanes, queues=queues)
-
-
-def _as_known(row: QueueRow) -> QueueRow:
-    """The kernel knows queues that are claimed from, with rules or without."""
-    return replace(row, mode=QueueUse.CLAIM) if row.mode is QueueUse.RULED else row
+    state.listing.add(job)
 
 
 # Save --------------------------------------------------------------------------------------------------------------
@@ -336,18 +330,6 @@ def _with_fence(outcome: Any, fences: dict[int, int]) -> Any:
     return replace(outcome, lease=replace(lease, fence=fences.get(lease.fence, lease.fence)))
 
 
-def _check_locked(change: Change, before: TableRows, locked: Locked) -> None:
-    """Rows that came to be after the locks were taken may be read; changed they must not be."""
-    nos, lanes = set(locked.nos or ()), set(locked.lanes or ())
-    if not lanes.issuperset((row.queue, row.lane) for row in change.written("lanes")):
-        raise Moved("a lane came to be after the lanes were locked")
-    if not set(locked.groups).issuperset(row.id for row in change.written("groups")):
-        raise Moved("a job joined a group after the groups were locked")
-    for table, known in (("leases", before.leases), ("kept", before.kept)):
-        if any(row.no in known and row.no not in nos for row in change.written(table)):
-            raise Moved("a job changed hands after the jobs were locked")
-
-
 def _save(
     database: Database,
     connection: Connection,
@@ -357,8 +339,9 @@ def _save(
     following: Sequence[JobSpec],
     unfolded: Sequence[str],
 ) -> None:
-    ended = sorted(part.numbers[job_id] for job_id in ended_jobs(events) if job_id in part.numbers)
-    announcement = (database.channel, RUN_CANCELLED) if cancels_a_run(part.state, events) else None
+    is_announced = any(isinstance(event, JobCancelled) for event in events) and cancels_a_run(part.state, events)
+    announcement = (database.channel, RUN_CANCELLED) if is_announced else None
+    ended = sorted(map(part.numbers.__getitem__, part.numbers.keys() & ended_jobs(events)))
     if "finished" in change.belongings:
         retention.lock_retention(database, connection)
     made = saving(database.statements.schema, change, ended, announcement)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from leasemill.kernel.events import AnyEvent, JobEnqueued
 from leasemill.kernel.model import JobGroup, JobSpec
 from leasemill.kernel.state import State
 from leasemill.store.postgres.exact.tables import GroupRow, LoadedGroup
@@ -50,11 +49,6 @@ def group_row(group: JobGroup, joined: int) -> GroupRow:
         then_job=template_text(group.then),
         end_job=template_text(group.on_end),
     )
-
-
-def caused(events: Iterable[AnyEvent]) -> list[JobSpec]:
-    """B2, B6: the jobs that were enqueued by an end; those of an acquire have an offset."""
-    return [event.job for event in events if isinstance(event, JobEnqueued) and event.job.offset is None]
 
 
 def take_out(state: State, jobs: Sequence[JobSpec], queues: set[str]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from leasemill.kernel.events import AnyEvent, JobEnqueued, JobRedriven, JobReplaced
 from leasemill.kernel.model import JobSpec
@@ -17,6 +17,9 @@ from leasemill.store.postgres.wire import batch
 from leasemill.store.postgres.wire.arrays import int8s, texts
 from leasemill.store.postgres.wire.connections import Connection, Moved
 
+TAKES_KEYS: Final = frozenset({JobEnqueued, JobRedriven, JobReplaced})
+"""Events that concern the unique key of their job."""
+
 
 class Keys:
     """Keys that a transaction has locked, before anything else. With none, it has not begun."""
@@ -29,11 +32,8 @@ class Keys:
         if names:
             _, rows = batch.run(connection, batch.BEGIN, database.sent("lock_keys", {"keys": texts(names)}))
             self.taken = {key: Key(job_id, until_at) for key, no, until_at, job_id, _ in rows if no}
-
-    @property
-    def holders(self) -> list[str]:
+        self.holders = [taken.job_id for taken in self.taken.values()]
         """The jobs that took them last: also those that are forgotten."""
-        return [taken.job_id for taken in self.taken.values()]
 
     def missing(self, state: State, events: Iterable[AnyEvent]) -> set[str]:
         """Those that a decision turned out to be about, and that are not locked."""

@@ -69,7 +69,8 @@ def _job(
     row: JobRow, lease: LeaseRow | None, kept: KeptRow | None, mark: MarkRow | None, ended: list[ExecutionRow]
 ) -> Job:
     spec = spec_of(row)
-    job = Job(spec, row.no if mark is None else mark.seq, row.created_at, due_at(spec, row.created_at), row.created_at)
+    available_at = due_at(spec, row.created_at) if spec.run_at is not None or spec.delay_us else row.created_at
+    job = Job(spec, row.no if mark is None else mark.seq, row.created_at, available_at, row.created_at)
     if row.replaced is not None:
         job.replaced, job.updated_at = row.replaced, row.replaced_at or row.created_at
     if ended:
@@ -111,10 +112,10 @@ def spec_of(row: JobRow) -> JobSpec:
         row.priority,
         row.run_at,
         row.delay_us or 0,
-        policy_of(row.policy),
+        None if row.policy is None else policy_of(row.policy),
         row.lane_offset,
-        headers_of(row.headers),
-        rules_of(row.rules),
+        None if row.headers is None else headers_of(row.headers),
+        None if row.rules is None else rules_of(row.rules),
     )
 
 
@@ -200,7 +201,7 @@ def job_row(job: Job, no: int) -> JobRow:
         lane_offset=spec.offset,
         run_at=spec.run_at,
         delay_us=spec.delay_us or None,
-        policy=policy_numbers(spec.policy),
+        policy=None if spec.policy is None else policy_numbers(spec.policy),
         headers=headers_text(spec.headers),
         rules=rules_text(spec.rules),
         group_id=None if spec.rules is None else spec.rules.group,

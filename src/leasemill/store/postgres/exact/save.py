@@ -156,12 +156,12 @@ def saving(
     rows += [(f"{table}_come", some) for table, some in change.come.items()]
     if not rows and not ended and announcement is None:
         return None
+    checked = tuple(name for name, _ in rows)
+    finishes = any(isinstance(row, ExecutionRow) and row.slot == 0 for row in change.come.get("executions", ()))
+    made = _statement(schema, checked, tuple(change.belongings), finishes, bool(ended), announcement is not None)
     given: dict[str, Any] = {name: _encode(some).decode() for name, some in rows}
     given |= {"forgotten": int8s(change.forgotten), "ended": int8s(ended)}
     given["channel"], given["announced"] = announcement or (None, None)
-    checked = tuple(name for name, _ in rows)
-    finishes = any(row.slot == 0 for row in change.executions)
-    made = _statement(schema, checked, tuple(change.belongings), finishes, bool(ended), announcement is not None)
     return made.text, made.values(given)
 
 

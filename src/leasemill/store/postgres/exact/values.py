@@ -11,6 +11,11 @@ from leasemill.kernel.model import ChainedJob, OnFailure, Policy, QueueMode, Rul
 from leasemill.kernel.ranges import Ranges
 from leasemill.store.postgres.exact.tables import QueueUse
 
+MODES: Final = {
+    QueueUse.CLAIM: QueueMode.CLAIM,
+    QueueUse.RULED: QueueMode.CLAIM,
+    QueueUse.ACQUIRE: QueueMode.ACQUIRE,
+}
 FAILS: Final = (OnFailure.CONTINUE, OnFailure.BLOCK)
 _encode = msgspec.json.Encoder().encode
 _headers = msgspec.json.Decoder(dict[str, str]).decode
@@ -20,9 +25,7 @@ NOT_WRITTEN: Final = Terms(3, 30_000_000, 90_000_000, 5, 500_000, 30_000_000, On
 """The terms of rows that have none: earlier versions left these numbers out. Never to be changed."""
 
 
-def policy_numbers(policy: Policy | None) -> list[int | None] | None:
-    if policy is None:
-        return None
+def policy_numbers(policy: Policy) -> list[int | None]:
     return [
         policy.max_retries,
         policy.lease_ttl_us,
@@ -36,15 +39,12 @@ def policy_numbers(policy: Policy | None) -> list[int | None] | None:
 
 def policy_text(policy: Policy | None) -> str | None:
     """As the text of an array, for arrays of arrays that differ in their NULLs."""
-    numbers = policy_numbers(policy)
-    if numbers is None:
+    if policy is None:
         return None
-    return "{" + ",".join("NULL" if number is None else str(number) for number in numbers) + "}"
+    return "{" + ",".join("NULL" if number is None else str(number) for number in policy_numbers(policy)) + "}"
 
 
-def policy_of(numbers: Sequence[int | None] | None) -> Policy | None:
-    if numbers is None:
-        return None
+def policy_of(numbers: Sequence[int | None]) -> Policy:
     retries, lease, timeout, expirations, base, cap, fails = numbers
     return Policy(retries, lease, timeout, expirations, base, cap, None if fails is None else FAILS[fails])
 
@@ -72,8 +72,8 @@ def headers_text(headers: dict[str, str] | None) -> str | None:
     return None if headers is None else _encode(headers).decode()
 
 
-def headers_of(text: str | None) -> dict[str, str] | None:
-    return None if text is None else _headers(text)
+def headers_of(text: str) -> dict[str, str]:
+    return _headers(text)
 
 
 def rules_text(rules: Rules | None) -> str | None:
@@ -81,8 +81,8 @@ def rules_text(rules: Rules | None) -> str | None:
     return None if rules is None else _encode(rules).decode()
 
 
-def rules_of(text: str | None) -> Rules | None:
-    return None if text is None else _rules(text)
+def rules_of(text: str) -> Rules:
+    return _rules(text)
 
 
 def template_text(template: ChainedJob | None) -> str | None:
@@ -95,9 +95,7 @@ def template_of(text: str | None) -> ChainedJob | None:
 
 
 def mode_of(use: QueueUse | None) -> QueueMode | None:
-    if use is None:
-        return None
-    return QueueMode.ACQUIRE if use is QueueUse.ACQUIRE else QueueMode.CLAIM
+    return None if use is None else MODES[use]
 
 
 def ranges_of(text: str | None) -> Ranges | None:

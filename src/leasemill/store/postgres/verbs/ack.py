@@ -24,7 +24,8 @@ def run(calls: Calls, command: c.Ack) -> list[c.AckOutcome]:
     limits = limits_of(calls.database, command.reports)
     outcomes = report(calls, command.reports, ack, c.Ack)
     calls.signal.notify()
-    calls.free_places(limits)
+    if limits:
+        calls.free_places(limits)
     return outcomes
 
 

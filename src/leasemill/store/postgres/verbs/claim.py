@@ -183,7 +183,7 @@ def lease_of(row: Row) -> c.Lease:
             row[5],
             row[6],
             row[7] or 0,
-            policy_of(row[8]),
+            None if row[8] is None else policy_of(row[8]),
             None,
             None if row[9] is None else headers_of(row[9]),
             None if row[10] is None else rules_of(row[10]),

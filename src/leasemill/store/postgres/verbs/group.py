@@ -84,8 +84,7 @@ def seal(calls: Calls, command: c.SealGroup) -> c.GroupView:
         return decide_group(calls.database, connection, command, Concern(groups=[command.group_id]))
 
     sealed = calls.connections.run(work)
-    calls.maintenance.admit_caused()
-    calls.wake()
+    calls.follow_decision()
     return sealed
 
 
@@ -108,6 +107,5 @@ def cancel(calls: Calls, command: c.CancelGroup) -> c.Operated:
         return c.Operated(tuple(outcome.job_id for outcome in cancelled), after)
 
     operated = calls.connections.run(work, is_repeatable=False)
-    calls.maintenance.admit_caused()
-    calls.wake()
+    calls.follow_decision()
     return operated

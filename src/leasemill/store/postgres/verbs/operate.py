@@ -43,6 +43,5 @@ def _sweep(calls: Calls, command: c.Redrive | c.Purge, states: frozenset[JobStat
         return c.Operated(operated.job_ids, after, operated.held_back)
 
     operated = calls.connections.run(work, is_repeatable=False)
-    calls.maintenance.admit_caused()
-    calls.wake()
+    calls.follow_decision()
     return operated

@@ -61,17 +61,17 @@ def _report(
                 exact_tries -= 1
             raise
 
-    done = calls.connections.run(on_fast_path)
+    are_known = not database.leases.keys().isdisjoint(one.token for one in once)
+    done = calls.connections.run(on_fast_path) if are_known else {}
     if len(done) == len(reports):
         return [done[one.job_id] for one in reports]
     outcomes = {firsts[job_id]: outcome for job_id, outcome in done.items()}
     rest += [one for index, one in enumerate(reports) if index not in outcomes]
     decided = calls.connections.run(on_exact_path)
-    calls.maintenance.admit_caused()
+    calls.follow_decision()
     if fast_tries > 1 or exact_tries > 1:  # a reply was lost: what looks like the caller's repeat is our own
         decided = [replace(one, is_repeat=False) if getattr(one, "is_repeat", False) else one for one in decided]
     following = iter(decided)
-    calls.wake()
     return [outcomes[index] if index in outcomes else next(following) for index in range(len(reports))]
 
 

@@ -15,15 +15,13 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from psycopg import abc
-from psycopg.abc import PQGen
 from psycopg.adapt import Transformer
 from psycopg.errors import InvalidSqlStatementName, error_from_result
 from psycopg.pq import ExecStatus, Format, TransactionStatus
-from psycopg.pq.abc import PGconn, PGresult
+from psycopg.pq.abc import PGresult
 from psycopg.types.numeric import Int8
-from psycopg.waiting import Ready, Wait
 
-from leasemill.store.postgres.wire.connections import Connection, Row
+from leasemill.store.postgres.wire.connections import Connection, Row, answers
 
 Sent = tuple[bytes, Sequence[Any]]
 """A statement and its parameters."""
@@ -66,7 +64,7 @@ def _run(connection: Connection, names: dict[bytes, bytes], statements: Sequence
         try:
             commands = [command for text, values in statements for command in _send(connection, names, text, values)]
             pgconn.pipeline_sync()
-            results = connection.wait(_results(pgconn))
+            results = connection.wait(answers(pgconn))
         except BaseException:
             pgconn.finish()  # what was sent, and what of it is still to be answered, is not known
             raise
@@ -78,8 +76,8 @@ def _run(connection: Connection, names: dict[bytes, bytes], statements: Sequence
                 del names[text]
         raise error_from_result(failed)
     transformer = Transformer(connection)
-    answers = [result for text, result in zip(commands, results, strict=False) if text is None]
-    return [_rows(transformer, result) for result in answers]
+    carried_out = [result for text, result in zip(commands, results, strict=False) if text is None]
+    return [_rows(transformer, result) for result in carried_out]
 
 
 def _send(connection: Connection, names: dict[bytes, bytes], text: bytes, values: Sequence[Any]) -> list[bytes | None]:
@@ -110,26 +108,6 @@ def _encoded(value: Any) -> bytes | None:
             return INT8.pack(value)
         case _:
             raise TypeError(f"{type(value).__name__} is not a parameter of a batch")
-
-
-def _results(pgconn: PGconn) -> PQGen[list[PGresult]]:
-    """One result for each command up to the sync, and that of the sync."""
-    while pgconn.flush():
-        ready = yield Wait.RW
-        if ready & Ready.R:
-            pgconn.consume_input()
-    results: list[PGresult] = []
-    while True:
-        while pgconn.is_busy():
-            ready = yield Wait.R
-            if ready:
-                pgconn.consume_input()
-        result = pgconn.get_result()
-        if result is None:
-            continue
-        results.append(result)
-        if result.status == ExecStatus.PIPELINE_SYNC:
-            return results
 
 
 def _rows(transformer: abc.Transformer, result: PGresult) -> list[Row]:

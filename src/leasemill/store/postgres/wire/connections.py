@@ -19,6 +19,9 @@ from typing import Any, Final, TypeVar
 import psycopg
 from psycopg import errors
 from psycopg.abc import PQGen
+from psycopg.pq import ExecStatus
+from psycopg.pq.abc import PGconn, PGresult
+from psycopg.waiting import Ready, Wait
 
 from leasemill.errors import Unavailable
 from leasemill.store.postgres.wire.errors import is_lost, meaning, not_let_in, not_reached
@@ -79,6 +82,26 @@ class StoreConnection(psycopg.Connection[tuple[Any, ...]]):
         except StopIteration as end:
             answer: ResultT = end.value
             return answer
+
+
+def answers(pgconn: PGconn) -> PQGen[list[PGresult]]:
+    """To a pipeline: one result for each command up to the sync, and that of the sync."""
+    while pgconn.flush():
+        ready = yield Wait.RW
+        if ready & Ready.R:
+            pgconn.consume_input()
+    results: list[PGresult] = []
+    while True:
+        while pgconn.is_busy():
+            ready = yield Wait.R
+            if ready:
+                pgconn.consume_input()
+        result = pgconn.get_result()
+        if result is None:
+            continue
+        results.append(result)
+        if result.status == ExecStatus.PIPELINE_SYNC:
+            return results
 
 
 class Connections:
