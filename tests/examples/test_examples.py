@@ -9,12 +9,10 @@ from decimal import Decimal
 from pathlib import Path
 from types import ModuleType
 
-import httpx
 import pytest
 
 from leasemill import JobState
-from leasemill.errors import Unavailable
-from leasemill.testing.drain import adrain, drain, in_memory
+from leasemill.testing.drain import drain, in_memory
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -35,11 +33,6 @@ def loaded(path: Path) -> Iterator[ModuleType]:
 @pytest.fixture
 def pipeline() -> Iterator[ModuleType]:
     yield from loaded(EXAMPLES / "order_pipeline" / "pipeline.py")
-
-
-@pytest.fixture
-def main() -> Iterator[ModuleType]:
-    yield from loaded(EXAMPLES / "fastapi_app" / "main.py")
 
 
 def test_orders_of_a_customer_arrive_in_order_although_payments_fail(
@@ -78,34 +71,3 @@ def test_an_order_nobody_can_fill_ends_and_the_next_goes_on(pipeline: ModuleType
         drain(pipeline.app, clock)
         assert bad.status() is JobState.FAILED
         assert good.result(0) == Decimal("1.20")
-
-
-def browser(main: ModuleType) -> httpx.AsyncClient:
-    return httpx.AsyncClient(transport=httpx.ASGITransport(main.web), base_url="http://example")
-
-
-async def test_a_report_is_asked_for_made_and_fetched(main: ModuleType) -> None:
-    with in_memory(main.jobs) as clock:
-        async with browser(main) as client:
-            asked = (await client.post("/reports", json={"customer": "ann", "months": 3})).json()
-            assert asked["state"] == "ready"
-            await adrain(main.jobs, clock)
-            got = (await client.get(f"/reports/{asked['id']}")).json()
-            assert (got["state"], got["result"]) == ("succeeded", "ann: 3 months")
-
-
-async def test_a_report_nobody_asked_for_is_not_found(main: ModuleType) -> None:
-    with in_memory(main.jobs):
-        async with browser(main) as client:
-            assert (await client.get("/reports/none")).status_code == 404
-            assert (await client.post("/reports", json={"months": 3})).status_code == 422
-
-
-async def test_a_store_that_is_away_is_said_to_the_client(main: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def away(*_arguments: object) -> None:
-        raise Unavailable("the disk is away")
-
-    with in_memory(main.jobs):
-        monkeypatch.setattr(main.jobs.store, "arun", away)
-        async with browser(main) as client:
-            assert (await client.post("/reports", json={"customer": "ann"})).status_code == 503
