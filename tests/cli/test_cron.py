@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from leasemill import App
 from leasemill.api.cron import micros
 from leasemill.cli import main
 from leasemill.kernel import commands as c
@@ -19,6 +20,9 @@ from leasemill.kernel.schedule import Overlap, ScheduleSpec, TickFire
 from leasemill.operator.ticks import explain_tick
 from leasemill.store.base import Store
 from leasemill.store.wal.store import FileStore
+from leasemill.worker.metrics import Metrics
+from leasemill.worker.presence import WorkerPresence
+from leasemill.worker.slots import Slots
 
 SIX = micros(datetime(2000, 1, 31, 6, tzinfo=UTC))
 DAY = 86_400 * SECOND
@@ -49,13 +53,42 @@ def document(*arguments: str) -> Any:
 
 
 def test_list_shows_the_last_tick_its_job_the_next_and_what_was_skipped(store: Store) -> None:
-    header, row = invoke("cron", "list").output.splitlines()
+    header, row, _ = invoke("cron", "list").output.splitlines()
     assert header.split()[:3] == ["schedule", "times", "zone"]
     assert "clean_up  0 6 * * *  UTC   clean_up  2000-02-01 06:00:00 +0000  ready  2000-02-02 06:00:00 +0000" in row
     assert row.endswith("1      1 overlap")
     (one,) = document("cron", "list")
     assert (one["name"], one["last_job_state"], one["next_at"]) == ("clean_up", "ready", "2000-02-02T06:00:00Z")
     assert one["skipped"] == {"overlap": 1}
+
+
+def test_a_schedule_that_no_worker_declares_any_more_is_named(store: Store) -> None:
+    """One that an application set is not: it needs no worker that knows it."""
+    spec = ScheduleSpec("report", "0 6 * * *", "UTC", JobSpec("", "mail", "report"))
+    store.run(c.SetSchedule(spec, SIX, SIX - 1, "web", "set by the application"))
+    app = App("memory:", store=store)
+
+    @app.cron("0 6 * * *")
+    @app.job
+    def clean_up() -> None: ...
+
+    said = "clean_up: declared by no worker that is up"
+    assert said in invoke("cron", "list").output
+    assert "report: declared" not in invoke("cron", "list").output
+    assert [one["is_declared"] for one in document("cron", "list")] == [False, None]
+    presence = WorkerPresence("w", store.presence, 0.0)
+    declared: dict[str, Any] = {
+        "schedules": app.schedules.declared,
+        "queues": {},
+        "mismatched": {},
+        "is_stopping": False,
+    }
+    presence.publish(Slots(1, Metrics()), Metrics(), **declared)
+    assert said not in invoke("cron", "list").output
+    assert document("cron", "show", "clean_up")["is_declared"] is True
+    presence.withdraw()
+    assert "declared by no worker" in invoke("cron", "show", "clean_up").output
+    assert "worker-1: declared in code" in invoke("cron", "show", "clean_up").output
 
 
 def test_show_and_next(store: Store) -> None:

@@ -14,12 +14,18 @@ from leasemill.cli.opening import acting_on_store, on_store
 from leasemill.cli.output import emit, emit_table, print_fields, print_json, print_table, span
 from leasemill.errors import Invalid, NotFound
 from leasemill.kernel import commands as c
+from leasemill.kernel.actions import DECLARED
 from leasemill.kernel.schedule import Schedule, SkipReason
 from leasemill.operator.ticks import local
 from leasemill.operator.wording import counted, did_you_mean, listed
 from leasemill.store.base import Store
+from leasemill.store.records import records
 
 KNOWN_JOB_GONE = "gone"
+NOT_DECLARED = (
+    "declared by no worker that is up. Its ticks make jobs all the same; "
+    "if no code declares it any more, remove it with `leasemill cron remove`"
+)
 
 
 @click.group()
@@ -32,10 +38,10 @@ def cron() -> None:
 def list_all(store: Store, as_json: bool) -> None:
     """List schedules: the last tick and its job's state, the next tick in local time, and how many made no job."""
     found = scheduling.list_schedules(store)
-    wall = store.wall.now()
+    wall, at_work = store.wall.now(), _declared_at_work(store)
     emit_table(
         as_json,
-        (_document(store, schedule) for schedule in found),
+        (_document(store, schedule, at_work) for schedule in found),
         ("schedule", "times", "zone", "kind", "last tick", "job", "next tick", "due in", "fired", "skipped"),
         (
             (
@@ -53,6 +59,9 @@ def list_all(store: Store, as_json: bool) -> None:
             for schedule in found
         ),
     )
+    for schedule in () if as_json else found:
+        if _is_declared(schedule, at_work) is False:
+            click.echo(f"{schedule.spec.name}: {NOT_DECLARED}")
 
 
 @cron.command()
@@ -62,11 +71,12 @@ def show(store: Store, name: str, as_json: bool) -> None:
     """Show a schedule: its call, what becomes of its ticks, and the latest that made no job."""
     schedule = _found(store, name)
     if as_json:
-        print_json(_document(store, schedule))
+        print_json(_document(store, schedule, _declared_at_work(store)))
         return
     spec, pause = schedule.spec, schedule.pause
     lines = [
         ("schedule", f"{name} (revision {schedule.revision}, set {local(schedule, schedule.set_at)})"),
+        ("set by", f"{schedule.set_by}: {schedule.set_reason}"),
         ("times", f"{spec.expression} ({spec.zone})"),
         ("call", f"{spec.call.kind}, queue {spec.call.queue}: {spec.call.payload.decode()}"),
         ("overlap", spec.overlap.value),
@@ -84,6 +94,8 @@ def show(store: Store, name: str, as_json: bool) -> None:
     if pause is not None:
         lines.append(("paused", f"since {local(schedule, pause.at)} by {pause.by}: {pause.reason}"))
     print_fields(lines)
+    if _is_declared(schedule, _declared_at_work(store)) is False:
+        click.echo(f"\n{NOT_DECLARED}")
     if schedule.skips:
         click.echo("\nlatest ticks that made no job")
         rows = [(local(schedule, skip.tick_at), skip.reason.value, skip.job_id or "-") for skip in schedule.skips]
@@ -131,7 +143,7 @@ def pause(store: Store, name: str, reason: str, by: str, as_json: bool) -> None:
     """Pause a schedule: ticks that go by until it is resumed make no job, then or later."""
     _found(store, name)
     paused = scheduling.pause_schedule(store, name, by=by, reason=reason)
-    emit(as_json, _document(store, paused), f"schedule {name} paused")
+    emit(as_json, _document(store, paused, _declared_at_work(store)), f"schedule {name} paused")
 
 
 @cron.command()
@@ -144,7 +156,7 @@ def resume(store: Store, name: str, reason: str, by: str, as_json: bool) -> None
     over = resumed.skipped.get(SkipReason.PAUSED, 0) - before
     passed = f"; {counted(over, 'tick')} went by while it was paused" if over else ""
     line = f"schedule {name} resumed: the next tick is {local(resumed, resumed.next_at)}{passed}"
-    emit(as_json, _document(store, resumed), line)
+    emit(as_json, _document(store, resumed, _declared_at_work(store)), line)
 
 
 @cron.command()
@@ -154,7 +166,7 @@ def remove(store: Store, name: str, reason: str, by: str, as_json: bool) -> None
     """Remove a schedule. Jobs it has made stay. A worker that starts sets it again if its code declares it."""
     _found(store, name)
     removed = scheduling.remove_schedule(store, name, by=by, reason=reason)
-    emit(as_json, _document(store, removed), f"schedule {name} removed")
+    emit(as_json, _document(store, removed, _declared_at_work(store)), f"schedule {name} removed")
 
 
 @cron.command()
@@ -219,7 +231,19 @@ def _skipped(schedule: Schedule) -> str:
     return ", ".join(f"{count:,} {reason.value}" for reason, count in sorted(schedule.skipped.items())) or "-"
 
 
-def _document(store: Store, schedule: Schedule) -> dict[str, Any]:
+def _declared_at_work(store: Store) -> frozenset[str]:
+    """The schedules that code of a worker that is up declares."""
+    return frozenset(
+        name for record, age_s in records(store.presence) if not record.is_stale(age_s) for name in record.schedules
+    )
+
+
+def _is_declared(schedule: Schedule, at_work: frozenset[str]) -> bool | None:
+    """Whether a worker that is up declares it; None: it was not declared in code, but set by an app or an operator."""
+    return schedule.spec.name in at_work if schedule.set_reason == DECLARED else None
+
+
+def _document(store: Store, schedule: Schedule, at_work: frozenset[str]) -> dict[str, Any]:
     spec, pause = schedule.spec, schedule.pause
     return {
         "name": spec.name,
@@ -231,6 +255,9 @@ def _document(store: Store, schedule: Schedule) -> dict[str, Any]:
         "missed": spec.missed.value,
         "jitter_s": spec.jitter_us / 1_000_000,
         "revision": schedule.revision,
+        "set_by": schedule.set_by,
+        "set_reason": schedule.set_reason,
+        "is_declared": _is_declared(schedule, at_work),
         "is_paused": pause is not None,
         "paused": None if pause is None else {"at": _iso(pause.at), "by": pause.by, "reason": pause.reason},
         "last_at": _iso(schedule.last_at),

@@ -9,6 +9,8 @@ from leasemill.kernel.model import Action, Verb
 from leasemill.kernel.state import State
 
 REASON_LENGTH: Final = 1_000
+DECLARED: Final = "declared in code"
+"""The reason of what workers set when they start."""
 
 
 class _Signed(Protocol):

@@ -109,6 +109,9 @@ class Schedule(Struct, array_like=True, gc=False):
     fired: int = 0
     skipped: dict[SkipReason, int] = {}
     skips: tuple[Skip, ...] = ()
+    set_by: str = ""
+    set_reason: str = ""
+    """Who set it last, and why; `DECLARED`: a worker, whose code declares it."""
 
 
 class TickFire(Struct, frozen=True):

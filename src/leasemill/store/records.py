@@ -41,6 +41,9 @@ class WorkerRecord(Struct, frozen=True):
     stuck: list[RunningJob] = []
     """Slots taken by handlers whose job has timed out or was lost, and that have not returned."""
 
+    schedules: list[str] = []
+    """Those that its code declares."""
+
     @property
     def is_stuck(self) -> bool:
         """No slot is left that could run anything."""

@@ -14,7 +14,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Final
 
@@ -63,6 +63,7 @@ class WorkerPresence:
         metrics: Metrics,
         *,
         queues: dict[str, int],
+        schedules: Iterable[str],
         mismatched: Mapping[str, int],
         is_stopping: bool,
     ) -> None:
@@ -82,6 +83,7 @@ class WorkerPresence:
             counters=dataclasses.asdict(metrics),
             mismatched=dict(mismatched),
             instance=self.instance,
+            schedules=sorted(schedules),
             stuck=[_running_job(it, now) for it in active if it.left_at is not None],
         )
         self._presence.publish(self._worker_id, encode_record(record))

@@ -18,6 +18,7 @@ from leasemill.api.schedules import Schedules
 from leasemill.api.scheduling import fire_of, is_same, set_schedule
 from leasemill.errors import Refused, Unavailable
 from leasemill.kernel import commands as c
+from leasemill.kernel.actions import DECLARED
 from leasemill.kernel.model import MILLISECOND, SECOND
 from leasemill.kernel.schedule import CAUGHT_UP, Schedule, SkipReason, TickFire
 from leasemill.store.backoff import backoff_s
@@ -93,7 +94,7 @@ class Ticker:
                 spec = declared.spec()
                 if is_same(self._store.run(c.GetSchedule(name)), spec):
                     continue
-                schedule = set_schedule(self._store, spec, by=self._worker_id, reason="declared in code")
+                schedule = set_schedule(self._store, spec, by=self._worker_id, reason=DECLARED)
             except Refused as error:
                 self._refuse(name, error)
                 continue

@@ -333,6 +333,7 @@ class Worker:
             self._slots,
             self.metrics,
             queues=self.queues,
+            schedules=self.app.schedules.declared,
             mismatched=self._unmatched.by_kind,
             is_stopping=self.shutdown.is_requested,
         )

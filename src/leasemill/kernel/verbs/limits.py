@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from leasemill.errors import Invalid, QueueRefused
-from leasemill.kernel.actions import check_operator, record
+from leasemill.kernel.actions import DECLARED, check_operator, record
 from leasemill.kernel.bounds import LONGEST_US, check_batch, check_name, check_number, check_text
 from leasemill.kernel.command import Command, Decision
 from leasemill.kernel.events import LimitCleared, LimitDeclared, LimitSet, RateCharged, RateHeld
@@ -22,7 +22,6 @@ __all__ = ["ClearLimit", "DeclareLimits", "DeclaredLimit", "SetLimit"]
 
 MOST_PLACES: Final = 1_000_000
 MOST_BURST: Final = 1_000_000
-DECLARED: Final = "declared in code"
 
 RATE_KEPT_US: Final = 60 * SECOND
 """How long a rate that is not in use is remembered: a clock that goes back by less gives no grants (T15)."""

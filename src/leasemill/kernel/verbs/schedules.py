@@ -215,11 +215,21 @@ def apply_set(state: State, event: ScheduleSet) -> None:
 
 
 def schedule_of(event: ScheduleSet) -> Schedule:
-    return Schedule(event.schedule, event.revision, event.next_at, event.wall, event.at)
+    return Schedule(
+        event.schedule, event.revision, event.next_at, event.wall, event.at, set_by=event.by, set_reason=event.reason
+    )
 
 
 def _changed(known: Schedule, event: ScheduleSet) -> Schedule:
-    return replace(known, spec=event.schedule, revision=event.revision, next_at=event.next_at, set_at=event.at)
+    return replace(
+        known,
+        spec=event.schedule,
+        revision=event.revision,
+        next_at=event.next_at,
+        set_at=event.at,
+        set_by=event.by,
+        set_reason=event.reason,
+    )
 
 
 def apply_removed(state: State, event: ScheduleRemoved) -> None:
