@@ -102,6 +102,7 @@ check: $(DEV) ## Format, lint, types and import contracts, changing nothing
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/python -m mypy $(CHECKED)
+	$(BIN)/basedpyright --warnings
 	$(BIN)/lint-imports
 
 .PHONY: format

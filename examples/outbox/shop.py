@@ -148,7 +148,7 @@ def audit(refused: int, kills: int) -> bool:
 
 
 def main() -> int:
-    given = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    given = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     given.add_argument("--url", help="postgresql://user@host/database whose server may get two new databases")
     given.add_argument("--orders", type=int, default=200)
     given.add_argument("--kills", type=int, default=3)

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -121,11 +122,11 @@ def consume(pace: float) -> None:
     names = partitions()
     with App() as app, ThreadPoolExecutor(len(names)) as pool:
         work = WorkLease(app.store, QUEUE, max_retries=MAX_RETRIES)
-        ended = sum(pool.map(lambda partition: consume_partition(work, partition, pace), names))
+        ended = sum(pool.map(partial(consume_partition, work, pace), names))
     print(f"{ended} payments ended")
 
 
-def consume_partition(work: WorkLease, partition: str, pace: float) -> int:
+def consume_partition(work: WorkLease, pace: float, partition: str) -> int:
     """From the last known position, which is never ahead of what has ended; the store says what has ended since."""
     ended = 0
     with open_ledger() as ledger:

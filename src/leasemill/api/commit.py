@@ -26,9 +26,10 @@ from leasemill.store.block import Block
 
 if TYPE_CHECKING:
     import psycopg
+    from psycopg import sql
     from psycopg.abc import Params
 
-    Query: TypeAlias = str | bytes | psycopg.sql.SQL | psycopg.sql.Composed
+    Query: TypeAlias = str | bytes | sql.SQL | sql.Composed
 
 P = ParamSpec("P")
 R = TypeVar("R")
