@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from leasemill import PREVIOUS, App, Context, Fail, JobState, Unique, chain
+from leasemill import PREVIOUS, App, ChainHandle, Context, Fail, JobState, Unique, chain
 from leasemill.api.hooks import Outgoing
 from leasemill.errors import Invalid, JobConflict, JobFailed, NotFound
 from leasemill.kernel import commands as c
@@ -268,3 +269,29 @@ def test_headers_of_a_hook_travel_along_the_chain_and_are_not_its_content(clock:
         assert chain(step.options(job_id="one").call(), step.call(), step.call()).enqueue().is_duplicate
         drain(traced)
         assert [one.result() for one in handle.jobs] == [{"trace": "0"}] * 3
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_chain_whose_job_succeeds_meanwhile_is_cancelled_at_the_next(
+    monkeypatch: pytest.MonkeyPatch, is_async: bool
+) -> None:
+    app = App("memory:")
+
+    @app.job
+    def step(number: int) -> int:
+        return number
+
+    handle = chain(step.call(1), step.options(delay=60).call(2), step.call(3)).enqueue()
+    drain(app)
+
+    def before() -> tuple[int, None]:
+        return 0, None
+
+    async def abefore() -> tuple[int, None]:
+        return 0, None
+
+    monkeypatch.setattr(ChainHandle, "_latest", lambda _self: before())
+    monkeypatch.setattr(ChainHandle, "_alatest", lambda _self: abefore())
+    assert asyncio.run(handle.acancel("enough")) if is_async else handle.cancel("enough")
+    assert [one.status() for one in handle.jobs[:2]] == [JobState.SUCCEEDED, JobState.CANCELLED]
+    assert app.store.job(handle.jobs[2].id) is None
