@@ -171,7 +171,7 @@ def test_sets_and_dicts_are_written_in_one_order() -> None:
         ({"amount": "many"}, "order: argument 'amount': Invalid decimal string"),
         ({"tags": ["x", 3]}, "order: argument 'tags' at [1]: Expected `str`, got `int`"),
         ({"colour": "blue"}, "order: argument 'colour': Invalid enum value 'blue'"),
-        ({"when": datetime}, "order: Encoding objects of type type is unsupported"),
+        ({"when": datetime}, "order: argument 'when': Encoding objects of type type is unsupported"),
     ],
 )
 def test_a_wrong_argument_is_refused_with_its_name(wrong: dict[str, Any], sentence: str) -> None:

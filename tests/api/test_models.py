@@ -484,6 +484,12 @@ def test_a_wrong_result_is_refused_with_its_place() -> None:
         arguments_of(Order).encode_result(changed("5"))
 
 
+def test_a_model_for_a_parameter_without_a_type_is_refused_with_what_to_write() -> None:
+    assert refusal(Any, ORDER) == (
+        "argument 'value': Encoding objects of type Order is unsupported; annotate the parameter with its type"
+    )
+
+
 class Old(BaseModel):
     sku: str
     colour: str = "red"

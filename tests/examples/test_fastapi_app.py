@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -73,6 +74,17 @@ async def test_a_request_that_is_sent_twice_is_one_order_and_one_job(
     assert (await placed(client, "twice", {"customer": "bob", "cents": 1})).status_code == 409
     assert (await placed(client, "cheap", {"customer": "bob", "cents": 0})).status_code == 422
     await main.jobs.handle("charge-twice").aresult(timeout=LONG_S)
+
+
+async def test_a_model_may_come_from_sql(main: ModuleType, client: httpx.AsyncClient) -> None:
+    await placed(client, "seen")
+    await main.jobs.handle("charge-seen").aresult(timeout=LONG_S)
+    async with main.engine.begin() as connection:
+        await connection.execute(
+            text("select leasemill.enqueue('default', 'send_receipt', cast(:arguments as jsonb), 'by-hand')"),
+            {"arguments": json.dumps({"order": {**ANN, "id": "seen", "paid_with": "cash"}})},
+        )
+    assert await main.jobs.handle("by-hand").aresult(timeout=LONG_S) == "ann paid 500 with cash"
 
 
 REFUSE_EVE = """

@@ -267,6 +267,9 @@ class _Codec:
             found = non_finite(value)
             if found is not None:
                 return _argument_sentence(self.name, name, *found)
+            if name not in self.validated and isinstance(error, TypeError) and not _is_json(value):
+                hint = "; annotate the parameter with its type" if self.carried[name].accepts_anything else ""
+                return _argument_sentence(self.name, name, "", f"{error}{hint}")
         return _call_sentence(self.name, error)
 
     def validate(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -356,6 +359,14 @@ def _encoded(default: object, carried: CarriedType) -> bytes | None:
     except Unfit:
         return None
     return encoded if arrived == default else None
+
+
+def _is_json(value: object) -> bool:
+    try:
+        encode_json(value)
+    except ENCODING_ERRORS:
+        return False
+    return True
 
 
 def _call_sentence(name: str, error: Exception) -> str:

@@ -39,6 +39,7 @@ class PlainType:
         self.annotation = annotation
         self.has_fields = any(isinstance(node, _WITH_FIELDS) for node in _nodes(info))
         """Only objects are compared with what arrives; plain values arrive as they are."""
+        self.accepts_anything = isinstance(info, msgspec.inspect.AnyType)
         self._decoder = msgspec.json.Decoder(annotation)
 
     def encode(self, value: object) -> tuple[bytes, Any]:

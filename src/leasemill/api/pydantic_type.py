@@ -30,6 +30,8 @@ def pydantic_module() -> Any:
 class PydanticType:
     """One declared type, by a `pydantic.TypeAdapter`."""
 
+    accepts_anything = False
+
     def __init__(self, what: str, annotation: Any) -> None:
         """`what` is named in errors: "parameter 'order' of charge"."""
         pydantic = pydantic_module()
