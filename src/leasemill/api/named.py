@@ -1,7 +1,8 @@
 """Jobs by name, for programs that do not have the handler's code: `app.named(kind, queue=...)`.
 
 A kind that this app does not declare has no signature here: its arguments are encoded as they are, and whether they fit
-is decided by the worker that claims the job. Its lane and its unique key, if it has any, are given by hand.
+is decided by the worker that claims the job. What a declaration computes from them does not apply: a lane or a unique
+key is given by hand, and the kind's limits do not hold such a job.
 """
 
 from __future__ import annotations
