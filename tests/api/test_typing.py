@@ -132,7 +132,7 @@ receipt.options(retry="often")  # arg-type
 App(retry="often")  # arg-type
 Retry(on=[ValueError])  # arg-type
 Retry(never_on="ValueError")  # arg-type
-receipt.enqueue("a1").cancel()  # call-arg
+receipt.enqueue("a1").cancel(1)  # arg-type
 app.named("ship")("a1")  # operator
 
 @app.job(on_failure="explode")  # call-overload
