@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 
 from asgiref.sync import sync_to_async
-from django.db import close_old_connections, connections
+from django.db import connections
 
 from leasemill.api.context import Context
 
@@ -32,7 +32,7 @@ def _in_thread() -> Iterator[None]:
     try:
         yield
     finally:
-        close_old_connections()
+        tidy()
 
 
 @asynccontextmanager
@@ -44,7 +44,7 @@ async def _on_loop() -> AsyncIterator[None]:
 
 
 def tidy() -> None:
-    """What Django does when a request begins; what is in a transaction (a test's) is left alone."""
+    """What Django does between requests; a connection that is in a transaction, which is a test's, is left alone."""
     for connection in connections.all(initialized_only=True):
         if not connection.in_atomic_block:
             connection.queries_log.clear()

@@ -13,9 +13,9 @@ from django.db import connections
 
 from leasemill.errors import Invalid
 from leasemill.kernel import commands as c
-from leasemill.kernel.model import Job
+from leasemill.kernel.model import Job, JobSpec
 from leasemill.store.block import Block
-from leasemill.store.postgres.reading import get_job
+from leasemill.store.postgres.reading import get_job, read_jobs
 from leasemill.store.postgres.store import PostgresStore
 from leasemill.store.postgres.transactions.joined import JoinedBlock
 from leasemill.store.postgres.transactions.using import BoundStore
@@ -49,6 +49,22 @@ class DjangoStore(PostgresStore):
         if connection.connection is None or connection.needs_rollback:
             return None
         return get_job(self._database, connection.connection, query)
+
+    def take_all(self) -> list[JobSpec]:
+        """Remove every job that Django's connection sees, and return what they were enqueued as: for tests."""
+        schema = f'"{self.options.schema}"'
+        with connections[self.alias].cursor() as cursor:
+            cursor.execute(f"select no, id from {schema}.jobs order by no")
+            found = cursor.fetchall()
+            if not found:
+                return []
+            numbers, ids = [no for no, _ in found], [job_id for _, job_id in found]
+            raw: Any = connections[self.alias].connection
+            specs = {job.spec.id: job.spec for job in read_jobs(self._database, raw, ids=ids)}
+            cursor.execute(f"delete from {schema}.ready where seq = any(%s)", [numbers])
+            for table in ("arrivals", "keys", "jobs"):
+                cursor.execute(f"delete from {schema}.{table} where no = any(%s)", [numbers])
+        return [specs[job_id] for job_id in ids]
 
     def using(self, connection: object) -> BoundStore:
         return super().using(_known(connection) if isinstance(connection, str) else connection)
