@@ -263,8 +263,8 @@ MUTATIONS: Final = (
         "expire waits for a locked lane",
         "L7",
         "expired",
-        "    for update skip locked\n) as free",
-        "    for update\n) as free",
+        "        for update skip locked\n    ) as free",
+        "        for update\n    ) as free",
         LOCKED,
     ),
     # Lanes

@@ -175,9 +175,10 @@ def _decide_found(
     locked = Locked(lanes, [no for _, no, *_ in rows], 0, [])
     if groups:
         named = {"groups": texts(sorted(groups))}
-        locked.groups = [one for (one,) in database.all(connection, "lock_groups", named)]
-    loaded = _loaded(database.one(connection, "load", concern.parameters(keys.holders))[0])
-    return _decide(database, connection, command, locked, loaded, keys)
+        (found,) = batch.run(connection, database.sent("lock_groups", named))
+        locked.groups = [one for (one,) in found]
+    (((document,),),) = batch.run(connection, database.sent("load", concern.parameters(keys.holders)))
+    return _decide(database, connection, command, locked, _loaded(document), keys)
 
 
 def _lock_and_load(database: Database, connection: Connection, concern: Concern) -> tuple[Locked, Loaded, Keys]:
