@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 from itertools import count
 
@@ -10,6 +11,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from leasemill import App, Context, JobState
+from leasemill.errors import LeaseLost
 from leasemill.kernel.verbs.commit import followup_id
 from leasemill.store.postgres.wire.url import parse_url
 from tests.fire.proxy import Cut, Proxy
@@ -129,3 +131,57 @@ async def test_a_handler_cancelled_in_its_block_leaves_nothing(
     await asyncio.wait_for(drained(app), 50)
     assert handle.status() is JobState.FAILED
     assert cents(bank) == 0
+
+
+@pytest.mark.parametrize("name", [name for name in SUBJECTS if name.lower().startswith("async")])
+async def test_a_handler_cancelled_at_commit_leaves_effect_and_marker_as_one(
+    app: App, bank: Connection, schema: str, postgres_url: str, name: str
+) -> None:
+    context, lease = held(app)
+    entered, left = asyncio.Event(), asyncio.Event()
+
+    async def commit() -> None:
+        async with SUBJECTS[name](postgres_url) as subject, subject.block(context):
+            await subject.deposit(7)
+            entered.set()
+            await left.wait()
+
+    committing = asyncio.create_task(commit())
+    await entered.wait()
+    with bank.transaction():
+        bank.execute(f"select * from {schema}.leases for update".encode())
+        left.set()
+        await waits_for_a_lock(bank)
+        committing.cancel()
+        await asyncio.wait([committing], timeout=5)
+    with pytest.raises(asyncio.CancelledError):
+        await committing
+    await until(lambda: bank.execute("select from pg_locks where not granted").fetchone() is None)
+    assert has_marker(app, lease) == (cents(bank) == 7)
+
+
+async def test_a_cancellation_that_races_with_the_commit_wins_or_loses_as_a_whole(
+    app: App, bank: Connection, subject: Subject
+) -> None:
+    """Over and over, from another thread: the job is cancelled and nothing was written, or it has committed."""
+    expected = 0
+    for number in range(8):
+        context, lease = held(app)
+        cancelling: asyncio.Task[object] | None = None
+        try:
+            async with subject.block(context):
+                await subject.deposit(1)
+                cancelling = asyncio.create_task(asyncio.to_thread(cancelled, app, lease.job.id, number))
+        except LeaseLost:
+            assert not has_marker(app, lease)
+        else:
+            expected += 1
+            assert context.is_committed
+        assert cancelling is not None
+        await cancelling
+        assert cents(bank) == expected
+
+
+def cancelled(app: App, job_id: str, number: int) -> None:
+    time.sleep(number * 0.0005)
+    app.store.cancel([job_id], by="me", reason="a test")

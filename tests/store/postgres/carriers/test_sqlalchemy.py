@@ -288,6 +288,26 @@ def test_a_session_rolled_back_or_closed_in_the_block_is_not_marked(
     assert (cents(bank), has_marker(app, lease)) == (0, False)
 
 
+@pytest.mark.parametrize("end", ["commit", " ROLLBACK;", "end", "abort", "rollback and chain"])
+def test_sql_that_ends_the_transaction_is_refused(app: App, bank: Connection, session: Session, end: str) -> None:
+    context, lease = held(app)
+    with pytest.raises(Invalid, match="do not commit inside it"), context.commit(session):
+        session.execute(text("update balance set cents = 7"))
+        session.execute(text(end))
+    assert (cents(bank), has_marker(app, lease)) == (0, False)
+
+
+def test_sql_that_ends_a_savepoint_is_not(app: App, bank: Connection, session: Session) -> None:
+    context, lease = held(app)
+    with context.commit(session):
+        session.execute(text("update balance set cents = 7"))
+        session.execute(text("savepoint mine"))
+        session.execute(text("update balance set cents = 8"))
+        session.execute(text("rollback to mine"))
+        session.execute(text("release mine"))
+    assert (cents(bank), has_marker(app, lease)) == (7, True)
+
+
 def test_no_listener_remains_on_the_connection(app: App, bank: Connection, engine: Engine) -> None:
     with engine.connect() as connection:
         for _ in range(2):

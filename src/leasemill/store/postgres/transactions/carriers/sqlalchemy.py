@@ -7,6 +7,7 @@ adapter for asyncpg begins with the first statement of SQLAlchemy's and would kn
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -28,6 +29,12 @@ DRIVERS: Final = ("psycopg", "psycopg2", "asyncpg")
 AT_ONCE: Final = {"stream_results": False}
 """Also where the user's statements are streamed: a cursor on the server cannot insert."""
 
+ENDS: Final = re.compile(r"\s*(commit|end|abort|rollback(?!\s+((work|transaction)\s+)?to))\b", re.IGNORECASE)
+ENDED_BY_HAND: Final = (
+    "the block of ctx.commit() commits when it is left, with the job's marker: do not commit inside it, nor send a "
+    "rollback as SQL"
+)
+
 
 class TransactionWatch:
     """Keeps the transaction of a block from being committed in it, and notices if it is rolled back."""
@@ -36,12 +43,17 @@ class TransactionWatch:
         self._connection = connection
         self.is_open = True
         self.may_commit = False
-        event.listen(connection, "commit", self._refuse)
-        event.listen(connection, "rollback", self._note)
+        self._listeners: dict[str, Callable[..., None]] = {
+            "commit": self._refuse,
+            "rollback": self._note,
+            "before_cursor_execute": self._refuse_text,
+        }
+        for name, listener in self._listeners.items():
+            event.listen(connection, name, listener)
 
     def end(self) -> None:
-        event.remove(self._connection, "commit", self._refuse)
-        event.remove(self._connection, "rollback", self._note)
+        for name, listener in self._listeners.items():
+            event.remove(self._connection, name, listener)
 
     def _refuse(self, connection: Connection) -> None:
         if self.may_commit:
@@ -49,10 +61,11 @@ class TransactionWatch:
         self.is_open = False
         # SQLAlchemy takes a commit that failed for one that the server has ended, and would send no rollback.
         connection.dialect.do_rollback(connection.connection)
-        raise Invalid(
-            "the block of ctx.commit() commits when it is left: do not commit inside it, it would be without the job's "
-            "marker"
-        )
+        raise Invalid(ENDED_BY_HAND)
+
+    def _refuse_text(self, _connection: Connection, _cursor: object, statement: str, *_: object) -> None:
+        if ENDS.match(statement):  # SQLAlchemy would not notice
+            raise Invalid(ENDED_BY_HAND)
 
     def _note(self, _connection: Connection) -> None:
         self.is_open = False
