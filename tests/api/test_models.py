@@ -376,6 +376,7 @@ class Blob(BaseModel):
         (Ratio, Ratio(value=float("inf")), "argument 'value' at value: JSON has no inf; pass None or text"),
         (Ratio, Ratio(value=1, exact=float("nan")), "argument 'value' at exact: JSON has no nan; pass None or text"),
         (dict[str, float], {"a": float("nan")}, "argument 'value' at ['a']: JSON has no nan; pass None or text"),
+        (Line, Line.model_construct(sku="\ud800"), "argument 'value': 'utf-8' codec can't encode character"),
         (Blob, Blob(content=b"\xff"), "argument 'value': bytes that are not UTF-8; set ser_json_bytes and val_json"),
         (Order, ORDER.model_copy(update={"notes": {"at": ORDER.due}}), "argument 'value' at notes['at']: a value of"),
     ],

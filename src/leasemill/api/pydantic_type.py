@@ -55,11 +55,11 @@ class PydanticType:
     def encode(self, value: object) -> tuple[bytes, Any]:
         """The JSON, in one spelling for equal values, and the value as it arrives; raises Unfit."""
         jsonable = self._dump(value)
-        arrived = self._arrived(value, _encode(jsonable))
+        arrived = self._arrived(value, _content(jsonable))
         if arrived != value:  # given in its JSON form, perhaps in another spelling
             value = arrived
             jsonable = self._dump(value)
-            arrived = self._arrived(value, _encode(jsonable))
+            arrived = self._arrived(value, _content(jsonable))
         return _encode(_with_sorted_sets(jsonable, value) if self._has_sets else jsonable), arrived
 
     def decode(self, content: bytes) -> Any:
@@ -95,6 +95,13 @@ class PydanticType:
         if changed is not None:
             raise Unfit(*changed)
         return arrived
+
+
+def _content(jsonable: Any) -> bytes:
+    try:
+        return _encode(jsonable)
+    except ValueError as error:  # text that has no UTF-8, such as half a surrogate pair
+        raise Unfit("", _first_line(error)) from None
 
 
 def _unfit(error: Any) -> Unfit:
