@@ -49,13 +49,8 @@ def _shop(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(pytester: pytest.Pytester, *args: str) -> pytest.RunResult:
-    """In a process of its own, as users run it."""
+    """In a process of its own: pytester would forget modules of Leasemill that were imported first in a run of its."""
     return pytester.runpytest_subprocess(*OPTIONS, *args)
-
-
-def run_here(pytester: pytest.Pytester, *args: str) -> pytest.RunResult:
-    """In this process, where that makes no difference: it is faster."""
-    return pytester.runpytest_inprocess(*OPTIONS, *args)
 
 
 def test_the_fixture_is_there_without_an_import(pytester: pytest.Pytester) -> None:
@@ -132,7 +127,7 @@ def test_async_tests_in_both_modes_of_pytest_asyncio(pytester: pytest.Pytester, 
                     )
         """)
     )
-    run_here(pytester, "-o", f"asyncio_mode={mode}").assert_outcomes(passed=1)
+    run(pytester, "-o", f"asyncio_mode={mode}").assert_outcomes(passed=1)
 
 
 def test_the_marker_is_registered_and_checked(pytester: pytest.Pytester) -> None:
@@ -160,7 +155,7 @@ def test_the_marker_is_registered_and_checked(pytester: pytest.Pytester) -> None
                 pass
         """)
     )
-    result = run_here(pytester)
+    result = run(pytester)
     result.assert_outcomes(passed=2, errors=2)
     result.stdout.fnmatch_lines(['*write @pytest.mark.leasemill(store="file")'])
     result.stdout.fnmatch_lines(["*no test store 'redis': write one of memory, file, postgresql"])
@@ -199,7 +194,7 @@ class TestApps:
             """),
         )
         pytester.makeini("[pytest]\naddopts = --strict-config\npythonpath = .\nleasemill_apps = shop:app billing:app\n")
-        run_here(pytester).assert_outcomes(passed=4)
+        run(pytester).assert_outcomes(passed=4)
 
     @pytest.mark.parametrize(
         ("named", "line"),
@@ -212,7 +207,7 @@ class TestApps:
     def test_a_name_that_is_wrong_is_refused(self, pytester: pytest.Pytester, named: str, line: str) -> None:
         pytester.makepyfile(test_one="def test_one():\n    pass\n")
         pytester.makeini(f"[pytest]\nleasemill_apps = {named}\n")
-        result = run_here(pytester)
+        result = run(pytester)
         result.assert_outcomes(errors=1)
         result.stdout.fnmatch_lines([line])
 
@@ -263,7 +258,7 @@ def test_the_schema_of_a_named_server_is_removed_at_the_end(
                 print("schema", leasemill_postgres.schema)
         """)
     )
-    result = run_here(pytester, "-s")
+    result = run(pytester, "-s")
     result.assert_outcomes(passed=1)
     schema = next(line.split()[-1] for line in result.outlines if line.startswith(("schema", ".schema")))
     with psycopg.connect(conninfo) as connection:
