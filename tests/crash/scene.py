@@ -20,6 +20,7 @@ from leasemill.store.wal.store import FileStore
 from leasemill.testing.clock import ManualClock
 from tests.crash.lab import SEGMENT_BYTES, digest_of, following, log_of, open_simulated, snapshot, state_of
 from tests.crash.walk import Model, Walk
+from tests.crash.walk_limits import LimitWalk
 from tests.lab.faults import SimulatedCrash, SimulatedDisk, SimulatedMachine
 
 MOST_TRUTHS = 64
@@ -32,7 +33,15 @@ class Lost(AssertionError):
 class Scene:
     """`act` one step at a time; faults are the machine's."""
 
-    def __init__(self, seed: int, folder: Path, *, processes: int = 2, segment_bytes: int = SEGMENT_BYTES) -> None:
+    def __init__(
+        self,
+        seed: int,
+        folder: Path,
+        *,
+        processes: int = 2,
+        segment_bytes: int = SEGMENT_BYTES,
+        has_limits: bool = True,
+    ) -> None:
         self.source = random.Random(seed)
         self.machine = SimulatedMachine()
         self.clock = ManualClock()
@@ -42,7 +51,7 @@ class Scene:
         self.acknowledged = 0
         self._folder = folder
         self._segment_bytes = segment_bytes
-        self._walk = Walk(self.source)
+        self._walk = LimitWalk(self.source, uniqueness=0.2) if has_limits else Walk(self.source)
         self._stores: list[FileStore | None] = [None] * processes
         self._disks = [self.machine.process() for _ in range(processes)]
 

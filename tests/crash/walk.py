@@ -71,7 +71,7 @@ class Walk:
         self._uniqueness = uniqueness
         self._payload_bytes = payload_bytes
         self._count = 0
-        self._groups = GroupWalk(source)
+        self._groups = GroupWalk(source, UNIQUES[:4] if uniqueness else ())
         self._drawers: tuple[tuple[int, Callable[[State], c.Command[Any]]], ...] = (
             (14, self._enqueue),
             (14, self._claim),
@@ -143,9 +143,16 @@ class Walk:
             job = replace(job, lane=None, delay_us=0 if unique.is_trailing else SECOND)
         return replace(job, rules=replace(job.rules or Rules(), unique=unique))
 
+    def _perhaps_grouped(self, job: JobSpec, state: State) -> JobSpec:
+        """In a group or with a chain, beside the rules that it has."""
+        rules = self._groups.rules(state)
+        if rules is None:
+            return job
+        return replace(job, rules=replace(job.rules or Rules(), group=rules.group, chain=rules.chain))
+
     def _enqueue(self, state: State) -> c.Command[Any]:
         jobs = [*self._strays(0.1), *(self._new_job() for _ in range(self._random.randint(1, 4)))]
-        jobs = [self._perhaps_unique(replace(job, rules=self._groups.rules(state))) for job in jobs]
+        jobs = [self._perhaps_unique(self._perhaps_grouped(job, state)) for job in jobs]
         known = [_as_asked(job.spec) for job in jobs_in_order(state) if job.spec.offset is None]
         if known and self._chance(0.3):
             jobs.append(self._random.choice(known))

@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 from leasemill.kernel import commands as c
-from leasemill.kernel.model import ChainedJob, Rules
+from leasemill.kernel.model import ChainedJob, Rules, UniqueKey
 from leasemill.kernel.state import State
 
 GROUPS = 5
@@ -17,8 +17,10 @@ LANES = (None, None, "a")
 class GroupWalk:
     """Draws rules and commands of groups."""
 
-    def __init__(self, source: random.Random) -> None:
+    def __init__(self, source: random.Random, uniques: tuple[UniqueKey, ...] = ()) -> None:
+        """`uniques`: keys that some of the callbacks and chained jobs have."""
         self._random = source
+        self._uniques = uniques
 
     def _group(self, state: State) -> str:
         """Mostly one that takes members."""
@@ -36,11 +38,16 @@ class GroupWalk:
             lane=pick(LANES),
             delay_us=pick((0, 0, 1_000)),
             headers=pick((None, {"trace": "t"})),
+            unique=self._unique(),
         )
 
     def _link(self) -> ChainedJob:
         template = self._job()
-        return ChainedJob("q", "k", template.payload, template.lane, result_name=self._random.choice((None, "found")))
+        result_name = self._random.choice((None, "found"))
+        return ChainedJob("q", "k", template.payload, template.lane, unique=template.unique, result_name=result_name)
+
+    def _unique(self) -> UniqueKey | None:
+        return self._random.choice(self._uniques) if self._uniques and self._random.random() < 0.4 else None
 
     def rules(self, state: State) -> Rules | None:
         if self._random.random() < 0.6:

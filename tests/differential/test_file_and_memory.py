@@ -23,6 +23,7 @@ from leasemill.testing.clock import ManualClock, SeededEntropy
 from leasemill.testing.rules import rule
 from tests.crash.lab import digest_of, following, log_of, open_simulated, snapshot, state_of
 from tests.crash.walk import QUEUES, Model, Walk, asked
+from tests.crash.walk_limits import LimitWalk
 from tests.lab.faults import SimulatedMachine
 
 SEEDS = [int(os.environ["SEED"])] if "SEED" in os.environ else list(range(16))
@@ -50,9 +51,11 @@ class Folder:
             store.close()
 
 
-def walk(folder: Folder, clock: ManualClock, seed: int, steps: int, *, uniqueness: float = 0.0) -> None:
+def walk(
+    folder: Folder, clock: ManualClock, seed: int, steps: int, *, uniqueness: float = 0.0, kind: type[Walk] = Walk
+) -> None:
     source = random.Random(seed)
-    commands, model = Walk(source, uniqueness=uniqueness), Model()
+    commands, model = kind(source, uniqueness=uniqueness), Model()
     again = f"seed {seed}; again: make test SEED={seed} PYTEST_ARGS='-k differential'"
     for step in range(steps):
         index = source.randrange(2)
@@ -68,7 +71,7 @@ def walk(folder: Folder, clock: ManualClock, seed: int, steps: int, *, uniquenes
                     with following(store, [model], clock.now()):
                         given = asked(store, blind)
                     assert given == model.answer(blind, clock.now()), f"step {step}: {again}"
-                    is_unread = all(job.queue in QUEUES for job in blind.jobs)
+                    is_unread = all(job.queue in QUEUES and job.rules is None for job in blind.jobs)
                     assert not is_unread or store._replica.state is None, "it was to be appended unread"
             case "reopen":
                 folder.reopen(index)
@@ -99,6 +102,15 @@ def test_so_it_does_where_jobs_have_unique_keys(tmp_path: Path, seed: int) -> No
     machine, clock = SimulatedMachine(), ManualClock()
     folder = Folder(lambda: open_simulated(machine, tmp_path, clock), lambda: snapshot(machine, tmp_path))
     walk(folder, clock, seed, steps=300, uniqueness=0.5)
+    folder.close()
+
+
+@rule("W2", "W6", "W8", "T1", "T2", "T6", "T10", "T13", "T14")
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_folder_answers_as_the_kernel_alone_does_under_limits(tmp_path: Path, seed: int) -> None:
+    machine, clock = SimulatedMachine(), ManualClock()
+    folder = Folder(lambda: open_simulated(machine, tmp_path, clock), lambda: snapshot(machine, tmp_path))
+    walk(folder, clock, seed, steps=300, uniqueness=0.2, kind=LimitWalk)
     folder.close()
 
 

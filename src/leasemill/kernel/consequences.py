@@ -27,7 +27,7 @@ def follow(state: State, now: int, do: Do) -> None:
         for one in due:
             group = one if isinstance(one, JobGroup) else _group_of(state, one)
             if group is not None and finished(group):
-                do(_decide_end(state, group, now))
+                _end(state, group, now, do)
 
 
 def _group_of(state: State, job: Job) -> JobGroup | None:
@@ -52,16 +52,15 @@ def _decide_chain(state: State, job: Job, now: int) -> Decision[None]:
     return _enqueue(state, spec, now), None
 
 
-def _decide_end(state: State, group: JobGroup, now: int) -> Decision[None]:
-    """B2: `end` once ever, `then` once, when all have succeeded; B3: also when there was none."""
+def _end(state: State, group: JobGroup, now: int, do: Do) -> None:
+    """B2: `end` once ever, `then` once, when all have succeeded; B3: also when there was none. U5: the second callback
+    sees the key of the first."""
     has_succeeded = group.succeeded == group.total
-    events: list[AnyEvent] = []
     if group.on_end is not None and group.ended_at is None:
-        events += _enqueue(state, _callback(group, end_id(group.id), group.on_end), now)
+        do((_enqueue(state, _callback(group, end_id(group.id), group.on_end), now), None))
     if group.then is not None and has_succeeded:
-        events += _enqueue(state, _callback(group, then_id(group.id), group.then), now)
-    events.append(GroupEnded(group.id, now, has_succeeded))
-    return tuple(events), None
+        do((_enqueue(state, _callback(group, then_id(group.id), group.then), now), None))
+    do(((GroupEnded(group.id, now, has_succeeded),), None))
 
 
 def _callback(group: JobGroup, job_id: str, template: ChainedJob) -> JobSpec:

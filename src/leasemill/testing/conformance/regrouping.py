@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from leasemill.errors import GroupRefused
 from leasemill.kernel.commands import Followup, JobFilter, Merged
@@ -14,6 +15,7 @@ from leasemill.testing.conformance.group_steps import (
     GROUP,
     MEMBER,
     NONE,
+    ON_END,
     THEN,
     callbacks,
     counts,
@@ -244,6 +246,15 @@ class Regrouping:
         seal(harness)
         acked(harness, lease)
         assert (counts(harness), callbacks(harness)) == ((1, 1, 0, 0, 0, 0), BOTH)
+
+    @rule("B2", "U1", "U5")
+    def test_of_two_callbacks_with_one_key_the_second_is_merged(self, harness: Harness) -> None:
+        create(harness, then=replace(THEN, unique=UniqueKey("key")), on_end=replace(ON_END, unique=UniqueKey("key")))
+        seal(harness)
+        assert (group_of(harness).is_over, callbacks(harness)) == (True, END)
+        held = harness.store.key("key")
+        assert held is not None
+        assert held.job_id == END[0]
 
     @rule("B6", "U1")
     def test_a_chained_job_whose_key_is_held_is_merged_and_not_counted(self, harness: Harness) -> None:
