@@ -54,7 +54,7 @@ def test_another_store_can_be_named(capsys: pytest.CaptureFixture[str], tmp_path
 
 
 def test_call_command_raises_what_the_command_line_would_print() -> None:
-    call_command("leasemill", "db", "status")
+    call_command("leasemill", "db", "status", "--json")
     with pytest.raises((NotFound, click.ClickException)):
         call_command("leasemill", "jobs", "show", "nothing")
 

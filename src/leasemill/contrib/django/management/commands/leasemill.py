@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser
+from argparse import REMAINDER, ArgumentParser
 from typing import Any
 
 from django.core.management.base import BaseCommand
@@ -25,7 +25,7 @@ class LeasemillCommand(BaseCommand):
         self._run(arguments, f"{program} {name}", is_standalone=True)
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("arguments", nargs="*")
+        parser.add_argument("arguments", nargs=REMAINDER)
 
     def handle(self, *args: Any, arguments: list[str], **options: Any) -> None:
         """`call_command("leasemill", "jobs", "list")`."""
