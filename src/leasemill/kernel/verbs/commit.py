@@ -16,7 +16,7 @@ from leasemill.kernel.executions import mark_committed, uncommitted
 from leasemill.kernel.fence import Lost, execution_of, held, refuse
 from leasemill.kernel.model import ExecutionStatus, Job, JobSpec, Policy, Rules, Verb
 from leasemill.kernel.state import State, due_at
-from leasemill.kernel.unique import mark_replaced, unique_of
+from leasemill.kernel.unique import holder_of, mark_replaced, unique_of
 from leasemill.kernel.verbs import enqueue
 from leasemill.kernel.verbs.enqueue import Conflict
 
@@ -71,7 +71,7 @@ def decide(state: State, command: Commit, now: int) -> Decision[CommitOutcome]:
     job = state.jobs.get(command.job_id)
     execution = execution_of(job, command.token)
     if execution is not None and execution.committed_by is Verb.COMMIT:
-        ids_then = tuple(_id_or_holder(state, spec) for spec in followups)
+        ids_then = tuple(_id_or_holder(state, spec, now) for spec in followups)
         return (), Committed(command.job_id, ids_then, is_repeat=True)  # X4: once; L6: answered
     if job is None or not held(execution, now):
         return refuse(job, command.job_id, execution, command.token, Verb.COMMIT, now)
@@ -112,12 +112,12 @@ def _replace_ahead(ahead: dict[str, Job], event: JobReplaced) -> None:
             mark_replaced(job, event)
 
 
-def _id_or_holder(state: State, spec: JobSpec) -> str:
+def _id_or_holder(state: State, spec: JobSpec, now: int) -> str:
     """L6: what a commit that is repeated answered, as far as it can be known: a follow-up that is not there was merged
-    with the job that has its key, if that is not forgotten too."""
+    with the job that holds its key. Who took a key that is free is not known to a state that was restored (U6)."""
     unique = unique_of(spec)
-    taken = None if unique is None or spec.id in state.jobs else state.keys.get(unique.key)
-    return spec.id if taken is None else taken.job_id
+    holder = None if unique is None or spec.id in state.jobs else holder_of(state, unique.key, now)
+    return spec.id if holder is None else holder.job_id
 
 
 def followup_specs(command: Commit) -> tuple[JobSpec, ...]:

@@ -17,6 +17,7 @@ from leasemill.kernel.commands import (
 )
 from leasemill.testing.conformance.harness import Harness
 from leasemill.testing.conformance.steps import (
+    acked,
     claim_ids,
     claim_one,
     commit,
@@ -171,6 +172,18 @@ class Merging:
         assert harness.store.job("parent/0") is None
         assert merged_with(harness, unique("later", "free")) == "parent/2"
         assert sorted(claim_ids(harness)) == ["parent/1", "parent/2"]
+
+    @rule("U5", "U6", "L6")
+    def test_a_repeated_commit_names_the_holder_as_long_as_it_holds_the_key(self, harness: Harness) -> None:
+        """Then it is known to nobody who took the key: not to a store that was opened since, either."""
+        enqueued(harness, unique("holder", queue="other"))
+        lease = enqueue_and_claim(harness, "parent")
+        followups = [follow_up(unique(""))]
+        assert committed(harness, lease, followups=followups).followup_ids == ("holder",)
+        acked(harness, claim_one(harness, queue="other"))
+        for _ in range(2):
+            assert commit(harness, lease, followups=followups) == Committed("parent", ("parent/0",), is_repeat=True)
+            harness.reopen()
 
     @rule("U5", "E6")
     def test_a_follow_up_sees_the_keys_of_those_before_it(self, harness: Harness) -> None:
