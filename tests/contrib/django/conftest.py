@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import os
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import psycopg
 import pytest
+from asgiref.sync import sync_to_async
 from psycopg.conninfo import conninfo_to_dict
 
 from leasemill.testing.postgres import PostgresServer
@@ -45,6 +49,15 @@ def databases(django_server: str) -> Iterator[None]:
     yield
     app.close()
     connections.close_all()
+    asyncio.run(close_of_async_code())
+
+
+async def close_of_async_code() -> None:
+    """What was opened in the thread of sync_to_async, which lives as long as the process."""
+    await sync_to_async(connections.close_all)()
+    with warnings.catch_warnings():  # and of threads that have ended
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 @pytest.fixture
