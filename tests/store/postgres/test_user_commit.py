@@ -215,12 +215,15 @@ async def test_an_async_connection_does_so_too(app: App, bank: Connection) -> No
     assert cents(bank) == 6
 
 
-def test_a_transaction_ended_by_hand_is_not_marked_as_committed(app: App, bank: Connection) -> None:
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_a_transaction_ended_by_hand_is_not_marked_as_committed(app: App, bank: Connection, goes_on: bool) -> None:
     context, lease = held(app)
 
     def commit() -> None:
         with context.commit() as tx:
             tx.execute("rollback")
+            if goes_on:
+                tx.execute("select 1")
 
     with pytest.raises(Refused, match="was ended inside its block"):
         commit()

@@ -15,7 +15,7 @@ from leasemill.kernel.verbs.commit import followup_id
 from leasemill.store.postgres.store import PostgresStore
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.rules import rule
-from tests.store.postgres.carriers.subjects import SUBJECTS, Subject
+from tests.store.postgres.carriers.subjects import ASYNCPG, PSYCOPG, SUBJECTS, Subject
 from tests.store.postgres.committing import SOON, Connection, cents, drained, held, nothing, refused
 from tests.worker.support import until
 
@@ -335,6 +335,24 @@ async def test_a_transaction_ended_in_the_block_is_not_marked_as_committed(
             await subject.deposit(100)
     assert not has_marker(app, lease)
     assert app.handle(lease.job.id).status() is JobState.LEASED
+
+
+@pytest.mark.parametrize("name", [*ASYNCPG, *PSYCOPG])
+async def test_another_transaction_than_the_blocks_is_refused(
+    app: App, bank: Connection, postgres_url: str, name: str
+) -> None:
+    """Ended in SQL, which a driver does not notice, and begun again."""
+    context, lease = held(app)
+    async with SUBJECTS[name](postgres_url) as subject:
+        with pytest.raises(Refused, match="was ended inside its block"):
+            async with subject.block(context):
+                await subject.deposit(7)
+                await subject.execute("rollback")
+                if not name.startswith("psycopg "):  # which begins by itself
+                    await subject.execute("begin")
+                await subject.deposit(100)
+        assert await is_usable(subject, bank)
+    assert (cents(bank), has_marker(app, lease)) == (1, False)
 
 
 def name_of(subject: Subject) -> str:

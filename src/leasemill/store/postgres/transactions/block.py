@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol, TypeVar, cast
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from leasemill.errors import GroupRefused, Invalid, Refused, Unavailable
+from leasemill.errors import GroupRefused, Invalid, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.machine import check
 from leasemill.kernel.model import JobSpec
@@ -22,7 +22,7 @@ from leasemill.kernel.verbs.commit import followup_specs
 from leasemill.store.block import Block
 from leasemill.store.postgres.database import Database
 from leasemill.store.postgres.steps import Steps, afollow, follow
-from leasemill.store.postgres.transactions.messages import Messages, is_not_held, is_reset
+from leasemill.store.postgres.transactions.messages import ENDED_INSIDE, Messages, ended_inside, is_not_held, is_reset
 from leasemill.store.postgres.verbs import enqueue
 from leasemill.store.postgres.wire.commit_connections import AsyncCommitConnection, CommitConnection, CommitConnections
 from leasemill.store.postgres.wire.connections import NOT_PREPARED, Moved
@@ -143,10 +143,7 @@ class PostgresBlock(Block):
         check(command)
         connection = self.connection
         if connection.info.transaction_status == TransactionStatus.IDLE:
-            raise Refused(
-                "the transaction of ctx.commit() was ended inside its block, so this commit is refused: "
-                "leave commit and rollback to the block"
-            )
+            raise ended_inside()
         specs = followup_specs(command)
         if not self._database.knows_uses(specs):
             yield partial(self._own.use_queues, specs)
@@ -165,6 +162,8 @@ class PostgresBlock(Block):
             yield from self._roll_back()  # B5: as X6, and the error says why
             raise
         except psycopg.Error as error:
+            if error.sqlstate == ENDED_INSIDE:
+                raise ended_inside() from error
             if not (is_lost(error, connection) or is_not_held(error)):
                 raise
             self._must_ask = True

@@ -8,9 +8,10 @@ and nothing of ours is locked before. What must never happen here: a marker with
 from __future__ import annotations
 
 from functools import partial
+from secrets import token_hex
 from typing import Any, TypeVar
 
-from leasemill.errors import Invalid, Refused, Unavailable
+from leasemill.errors import Invalid, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.machine import check
 from leasemill.kernel.verbs.commit import followup_specs
@@ -18,8 +19,9 @@ from leasemill.store.block import Block
 from leasemill.store.postgres.database import Database
 from leasemill.store.postgres.transactions.block import Own
 from leasemill.store.postgres.transactions.carriers import AsyncCarrier, Carrier, carrier_of
-from leasemill.store.postgres.transactions.carriers.base import may_be_of_the_lease, may_have_happened
+from leasemill.store.postgres.transactions.carriers.base import may_be_of_the_lease, may_have_happened, sqlstate
 from leasemill.store.postgres.transactions.carrying import JoinedSteps, SessionStep, acarry, carry
+from leasemill.store.postgres.transactions.messages import ENDED_INSIDE, ended_inside
 from leasemill.store.postgres.verbs import enqueue
 from leasemill.store.postgres.wire.connections import Moved
 
@@ -34,6 +36,7 @@ class JoinedBlock(Block):
         self._database = database
         self._carrier = carrier_of(session)
         self._lease = c.LeaseRef(lease.job.id, lease.token)
+        self._block = token_hex(8) if self._carrier.is_marked else None
         self._is_over = True
         """Nothing is left to roll back."""
         self._unknown: Exception | None = None
@@ -86,6 +89,8 @@ class JoinedBlock(Block):
         if outcome is None:
             self._is_over = False
             yield SessionStep.BEGIN
+            if self._block is not None:
+                yield "mark_block", {"block": self._block}
         return outcome
 
     def _commit(self, command: c.Commit) -> JoinedSteps[c.CommitOutcome | None]:
@@ -102,10 +107,7 @@ class JoinedBlock(Block):
         """None: not held, or it is not known whether COMMIT was carried out; the store knows."""
         check(command)
         if not self._carrier.is_open():
-            raise Refused(
-                "the transaction of ctx.commit(session) was ended inside its block, so this commit is refused: "
-                "leave commit and rollback to the block"
-            )
+            raise ended_inside()
         specs = followup_specs(command)
         if not self._database.knows_uses(specs):
             yield partial(self._own.use_queues, specs)
@@ -118,7 +120,8 @@ class JoinedBlock(Block):
                 enqueued = yield from enqueue.inserting(specs, self._database.channel, by=command.job_id)
             outcome = next((one for one in enqueued if isinstance(one, c.Conflict)), None)
             if outcome is None:
-                yield "guard", {"id": command.job_id, "token": command.token, "result": _text(command.result)}
+                lease = {"id": command.job_id, "token": command.token, "block": self._block}
+                yield "guard", {**lease, "result": _text(command.result)}
                 is_sent = True
                 yield SessionStep.COMMIT
                 self._is_over = True
@@ -127,6 +130,8 @@ class JoinedBlock(Block):
         except Moved as error:
             raise Unavailable(f"{error}; repeat the call") from error
         except Exception as error:
+            if sqlstate(error) == ENDED_INSIDE:
+                raise ended_inside() from error
             if not (may_be_of_the_lease(error) or (is_sent and may_have_happened(error))):
                 raise
             self._unknown = error

@@ -13,6 +13,7 @@ import psycopg
 from psycopg import sql
 from psycopg.pq import Escaping
 
+from leasemill.errors import Refused
 from leasemill.kernel import commands as c
 from leasemill.store.postgres.database import Database
 from leasemill.store.postgres.wire.commit_connections import AsyncCommitConnection, CommitConnection
@@ -21,6 +22,8 @@ UserConnection = CommitConnection | AsyncCommitConnection
 
 NOT_HELD: Final = "LM001"
 """The SQLSTATE of a commit that must not happen: of `commit_lease`, docs/postgres.md."""
+ENDED_INSIDE: Final = "LM003"
+"""The SQLSTATE of a commit in another transaction than the one that was begun: the user has ended that one."""
 RESET: Final = b";close all;set session authorization default;reset all;unlisten *;discard temp;discard sequences;"
 """DISCARD ALL in parts: it cannot follow others in a message, and would take psycopg's prepared statements along."""
 
@@ -37,13 +40,17 @@ class Messages:
         """Gives the lease's status. From here the transaction may stand still as long as its handler may run."""
         status = self._call("lease_status", *_quoted(connection, lease.job_id, lease.token), self._now())
         limit = b"set local idle_in_transaction_session_timeout=%d;" % idle_ms
-        return b"begin isolation level read committed;" + limit + status
+        mark = b"set local leasemill.block=%s;" % _quoted(connection, lease.token)[0]
+        return b"begin isolation level read committed;" + limit + mark + status
 
     def end(self, connection: UserConnection, command: c.Commit) -> bytes:
-        """Gives whether the session must not be used again; fails with NOT_HELD before COMMIT."""
+        """Gives whether the session must not be used again; fails with NOT_HELD before COMMIT, and with ENDED_INSIDE if
+        this is not the transaction that was begun."""
         result = None if command.result is None else command.result.decode()
         values = _quoted(connection, command.job_id, command.token, result)
-        return self._call("commit_lease", *values, self._now(), b"true") + b";commit" + self._reset
+        same = b"select case when current_setting('leasemill.block',true)=%s then 0 else %s.fail('%s','') end;"
+        check = same % (values[1], self._schema, ENDED_INSIDE.encode())
+        return check + self._call("commit_lease", *values, self._now(), b"true") + b";commit" + self._reset
 
     def roll_back(self) -> bytes:
         """Gives whether the session must not be used again."""
@@ -60,6 +67,13 @@ class Messages:
 def _quoted(connection: UserConnection, *values: str | None) -> list[bytes]:
     quote = Escaping(connection.pgconn).escape_literal
     return [b"null" if value is None else quote(value.encode()) for value in values]
+
+
+def ended_inside() -> Refused:
+    return Refused(
+        "the transaction of ctx.commit() was ended inside its block, so this commit is refused: "
+        "leave commit and rollback to the block"
+    )
 
 
 def is_not_held(error: psycopg.Error) -> bool:

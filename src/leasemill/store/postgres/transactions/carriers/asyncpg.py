@@ -15,6 +15,8 @@ from leasemill.store.postgres.wire.statements import Statement
 
 
 class AsyncpgCarrier(AsyncCarrier):
+    is_marked = True
+
     def __init__(self, connection: Any) -> None:
         self._connection = connection
         self._transaction: Any = None

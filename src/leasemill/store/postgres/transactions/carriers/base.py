@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, Final, TypeAlias
+from typing import Any, ClassVar, Final, TypeAlias
 
 from leasemill.store.postgres.wire.connections import Row
 from leasemill.store.postgres.wire.statements import Statement
@@ -24,6 +24,9 @@ LOST: Final = ("08", "57P")
 
 class Carrier(ABC):
     """In sync code."""
+
+    is_marked: ClassVar[bool] = False
+    """Whether a block's transaction is marked, to notice one that was ended by hand: of what does not notice it."""
 
     @property
     @abstractmethod
@@ -66,6 +69,8 @@ class Carrier(ABC):
 
 class AsyncCarrier(ABC):
     """`Carrier` on an event loop."""
+
+    is_marked: ClassVar[bool] = False
 
     @property
     @abstractmethod

@@ -18,6 +18,8 @@ from leasemill.store.postgres.wire.statements import Statement
 
 
 class PsycopgCarrier(Carrier):
+    is_marked = True
+
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self._connection = connection
         self._block: ExitStack | None = None
@@ -65,6 +67,8 @@ class PsycopgCarrier(Carrier):
 
 
 class AsyncPsycopgCarrier(AsyncCarrier):
+    is_marked = True
+
     def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
         self._connection = connection
         self._block: AsyncExitStack | None = None

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from secrets import token_hex
-from typing import Any, Final
+from typing import Any
 
 import psycopg2
 from psycopg2.extensions import TRANSACTION_STATUS_IDLE, connection, cursor
@@ -15,15 +14,13 @@ from leasemill.store.postgres.transactions.carriers.base import Carrier
 from leasemill.store.postgres.wire.connections import Row
 from leasemill.store.postgres.wire.statements import Statement
 
-SETTING: Final = "leasemill.block"
-"""Set in the transaction of a block, and gone with it: psycopg2 lets anybody commit, and begins the next by itself."""
-
 
 class Psycopg2Carrier(Carrier):
+    is_marked = True
+
     def __init__(self, given: connection) -> None:
         self._connection = given
         self._was_autocommit = False
-        self._block = token_hex(8)
 
     @property
     def connection(self) -> connection:
@@ -46,14 +43,10 @@ class Psycopg2Carrier(Carrier):
     def begin(self) -> None:
         if self._connection.autocommit and self._is_idle():
             self._connection.autocommit = False
-            self._was_autocommit = True
-        with self._connection.cursor(cursor_factory=cursor) as sending:
-            sending.execute(f"select set_config('{SETTING}', %s, true)", [self._block])
+            self._was_autocommit = True  # it begins with the first statement
 
     def is_open(self) -> bool:
-        with self._connection.cursor(cursor_factory=cursor) as sending:
-            sending.execute(f"select current_setting('{SETTING}', true)")
-            return bool(sending.fetchone() == (self._block,))
+        return not self._is_idle()
 
     def flush(self) -> None:
         """Nothing is held back."""

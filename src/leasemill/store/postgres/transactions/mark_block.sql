@@ -1,0 +1,2 @@
+-- Marks a transaction, until it ends.
+select set_config('leasemill.block', {block}::text, true)
