@@ -74,6 +74,7 @@ def test_effect_marker_result_and_followups_are_one(
     _, lease = held(app)
     client.execute(WRITE, [7])
     followup = {"queue": "mail", "kind": "receipt", "payload": {"to": "ann"}, "lane": "ann", "priority": 3}
+    followup |= {"headers": {"trace": "7"}}
     assert caller.commit(lease, {"paid": 7}, [followup]) == [followup_id(lease.job.id, 0)]
     assert not is_committed(app, lease)
     client.commit()
@@ -82,6 +83,7 @@ def test_effect_marker_result_and_followups_are_one(
     made = app.store.job(followup_id(lease.job.id, 0))
     assert made is not None
     assert (made.spec.queue, made.spec.lane, made.spec.priority) == ("mail", "ann", 3)
+    assert made.spec.headers == {"trace": "7"}
     app.store.ack([c.AckReport(lease.job.id, lease.token)])
     assert app.handle(lease.job.id).result(0) == {"paid": 7}
 

@@ -46,7 +46,7 @@ returns text[] language plpgsql volatile security definer set search_path = pg_c
 declare
     stem constant text := case when length(job_id) <= 100 then job_id else left(encode(sha256(convert_to(job_id, 'UTF8')), 'hex'), 32) end;
     known constant text[] := array['queue', 'kind', 'payload', 'lane', 'priority', 'delay', 'run_at', 'unique_key',
-        'unique_until', 'unique_keep'];
+        'unique_until', 'unique_keep', 'group_id', 'headers'];
     one jsonb;
     unknown text;
     ids text[] := '{{}}';
@@ -76,7 +76,7 @@ begin
             one ->> 'queue', one ->> 'kind', coalesce(one -> 'payload', '{{}}'), stem || '/' || cardinality(ids),
             one ->> 'lane', coalesce((one ->> 'priority')::int4, 0), (one ->> 'delay')::interval,
             (one ->> 'run_at')::timestamptz, one ->> 'unique_key', coalesce(one ->> 'unique_until', 'ended'),
-            (one ->> 'unique_keep')::interval);
+            (one ->> 'unique_keep')::interval, one ->> 'group_id', one -> 'headers');  -- version 14's
     end loop;
     return ids;
 end

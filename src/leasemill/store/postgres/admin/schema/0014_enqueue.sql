@@ -1,18 +1,21 @@
--- enqueue with a group and headers: parameters are added at the end, with defaults, and version 2 stays what it is. The earlier one
--- is dropped, or calls would be ambiguous. Locks no table: safe while jobs are enqueued.
+-- enqueue, version 2, with unique keys, a group and headers: parameters are added at the end, with defaults. The earlier one is dropped,
+-- or calls would be ambiguous; its grants are kept. Locks no table: safe while jobs are enqueued.
 do $grants$
 begin
     perform set_config('leasemill.grants', coalesce((
         select json_agg(json_build_array(case when one.grantee = 0 then 'public' else one.grantee::regrole::text end,
             case when one.is_grantable then ' with grant option' else '' end))::text
         from pg_catalog.pg_proc as found cross join lateral aclexplode(found.proacl) as one
-        where found.oid = '{schema}.enqueue(text, text, jsonb, text, text, int4, interval, timestamptz, text, text, interval)'::regprocedure
+        where found.oid = '{schema}.enqueue(text, text, jsonb, text, text, int4, interval, timestamptz)'::regprocedure
             and one.grantee <> found.proowner
     ), '[]'), true);
 end
 $grants$;
 
-drop function {schema}.enqueue(text, text, jsonb, text, text, int4, interval, timestamptz, text, text, interval);
+drop function {schema}.enqueue(text, text, jsonb, text, text, int4, interval, timestamptz);
+
+create or replace function {schema}.enqueue_version() returns int4 language sql immutable parallel safe
+return 2;
 
 -- As the client does, for one job. Runs with its owner's rights, so producers need none on the tables.
 create function {schema}.enqueue(
