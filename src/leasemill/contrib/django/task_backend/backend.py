@@ -80,7 +80,8 @@ class LeasemillBackend(BaseTaskBackend):
             headers=headers or None,
         )
         handle = chosen.enqueue(args=result.args, kwargs=result.kwargs)
-        put(result, id=handle.id, enqueued_at=timezone.now())
+        # The store's time: read again, the result is equal to this one.
+        put(result, id=handle.id, enqueued_at=instant(handle.record().created_at))
         task_enqueued.send(type(self), task_result=result)
         return result
 
