@@ -55,7 +55,13 @@ def databases(django_server: str) -> Iterator[None]:
 async def close_of_async_code() -> None:
     """What was opened in the thread of sync_to_async, which lives as long as the process."""
     await sync_to_async(connections.close_all)()
-    with warnings.catch_warnings():  # and of threads that have ended
+
+
+@pytest.fixture(autouse=True)
+def no_connection_is_left() -> Iterator[None]:
+    """Connections belong to threads: those of a worker's threads go with them, here and not in another test."""
+    yield
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         gc.collect()
 

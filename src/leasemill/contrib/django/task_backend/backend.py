@@ -80,8 +80,8 @@ class LeasemillBackend(BaseTaskBackend):
             headers=headers or None,
         )
         handle = chosen.enqueue(args=result.args, kwargs=result.kwargs)
-        # The store's time: read again, the result is equal to this one.
-        put(result, id=handle.id, enqueued_at=instant(handle.record().created_at))
+        made = app.store.job(handle.id)  # for the store's time: read again, the result is equal to this one
+        put(result, id=handle.id, enqueued_at=timezone.now() if made is None else instant(made.created_at))
         task_enqueued.send(type(self), task_result=result)
         return result
 
