@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
-from itertools import count
 from typing import Final
 
 from leasemill.kernel.model import Job, LimitRecord, LimitTerms, LimitUse
@@ -122,12 +121,12 @@ class Gate:
 class Gates:
     """The gates of one queue, by priority."""
 
-    __slots__ = ("_numbers", "_timed", "roots")
+    __slots__ = ("_number", "_timed", "roots")
 
     def __init__(self) -> None:
         self.roots: dict[int, Gate] = {}
         self._timed: list[tuple[int, int, Gate]] = []
-        self._numbers = count()
+        self._number = 0
 
     def add(self, path: Sequence[Tally], job: Job, is_due: bool) -> None:
         gate = self.roots.get(job.spec.priority)
@@ -214,7 +213,8 @@ class Gates:
             if until <= now:
                 return False
             gate.until = until
-            heappush(self._timed, (until, next(self._numbers), gate))
+            self._number += 1
+            heappush(self._timed, (until, self._number, gate))
         gate.key = None
         gate.is_shut = True
         tally.shut[gate] = None

@@ -54,13 +54,18 @@ class LastResort:
         self._worker_id = worker_id
         self._changed = threading.Condition()
         self._at: float | None = None
+        self._is_over = threading.Event()
+        self._must_speak = True
+        self._has_spoken = threading.Event()
 
     def arm(self, at: float) -> None:
         """At this monotonic time the process is ended, if it is still there. From any thread."""
         with self._changed:
             if self._at is None:
                 self._at = at
-                threading.Thread(target=self._wait, name="leasemill-last-resort", daemon=True).start()
+                # Both now: when the interpreter is shutting down, no thread can be started.
+                for target in (self._speak, self._wait):
+                    threading.Thread(target=target, name="leasemill-last-resort", daemon=True).start()
             else:
                 self._at = min(self._at, at)
                 self._changed.notify()
@@ -71,11 +76,19 @@ class LastResort:
             while (left_s := self._at - time.monotonic()) > 0:
                 self._changed.wait(left_s)
         if self.has_finished and threading.main_thread().is_alive():
-            return  # the command returned to a program that goes on, a test for example
-        words = threading.Thread(target=self._last_words, daemon=True)
-        words.start()
-        words.join(LAST_WORDS_S)
+            self._must_speak = False  # the command returned to a program that goes on, a test for example
+            self._is_over.set()
+            return
+        self._is_over.set()
+        self._has_spoken.wait(LAST_WORDS_S)
         os._exit(self.exit_code)
+
+    def _speak(self) -> None:
+        """In a thread of its own: a log that blocks must not keep the process."""
+        self._is_over.wait()
+        if self._must_speak:
+            self._last_words()
+            self._has_spoken.set()
 
     def _last_words(self) -> None:
         own = {threading.main_thread(), threading.current_thread()}
