@@ -21,6 +21,7 @@ ISOLATION: Final = "tests/store/postgres/test_isolation.py"
 WORK_LEASE: Final = "tests/store/postgres/test_work_lease.py"
 LIMIT_RACES: Final = "tests/store/postgres/test_limits_races.py"
 SQL_COMMIT: Final = "tests/store/postgres/test_sql_commit.py"
+COMMIT_FAULTS: Final = "tests/store/postgres/test_user_commit_faults.py"
 GROUPS: Final = "tests/store/postgres/test_groups.py"
 WATERMARKS: Final = "tests/store/postgres/test_watermarks.py"
 
@@ -299,7 +300,7 @@ MUTATIONS: Final = (
         "lock",
         "(select nos from concerned)::int8[]) order by no for update",
         "(select nos from concerned)::int8[])",
-        LOCKED,
+        COMMIT_FAULTS,
     ),
     Mutation(
         "a lane is not made before it is used",
@@ -307,7 +308,7 @@ MUTATIONS: Final = (
         "lock",
         "where {makes_lanes}::bool\n",
         "where false\n",
-        EXACT,
+        WORK_LEASE,
     ),
     Mutation("a row that has gone is not noticed", "O1 C1", "save.py", '" and ".join(counts)', '"true"', EXACT),
     Mutation(
