@@ -29,6 +29,13 @@ class WorkerProcess(workers.WorkerProcess):
             return False
         return status.rpartition(")")[2].split()[0] == "T"
 
+    def await_started(self) -> None:
+        def has_started() -> bool:
+            self.check_running()
+            return self.has_logged("worker started")
+
+        wait_until(has_started, f"{self.id} to start")
+
     def log_lines(self) -> list[dict[str, Any]]:
         """Its log; lines that are not JSON (of the interpreter, not of the worker) are left out."""
         return [json.decode(line) for line in self.log().splitlines() if line.startswith("{")]

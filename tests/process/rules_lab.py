@@ -77,7 +77,7 @@ class RulesLab:
             workers[place] = self._worker()
             self._feed(kill, kills)
         for worker in workers:
-            self._await_started(worker)
+            worker.await_started()
         wait_until(self._is_over, "everything to end", END_LIMIT_S, every_s=0.2)
         for worker in workers:
             worker.end()
@@ -127,24 +127,17 @@ class RulesLab:
 
     def _kill(self, worker: WorkerProcess) -> None:
         if self._draw.random() >= AT_START:
-            self._await_started(worker)
+            worker.await_started()
         time.sleep(self._draw.uniform(0, LIFE_S))
         worker.check_running()
         worker.kill()
 
     def _stop(self, worker: WorkerProcess) -> None:
-        self._await_started(worker)
+        worker.await_started()
         worker.stop()
         self._stops += 1
         time.sleep(1.5 * LEASE_S)
         worker.resume()
-
-    def _await_started(self, worker: WorkerProcess) -> None:
-        def has_started() -> bool:
-            worker.check_running()
-            return worker.has_logged("worker started")
-
-        wait_until(has_started, f"{worker.id} to start")
 
     def _is_over(self) -> bool:
         for part in self.parts:

@@ -74,7 +74,7 @@ class ShopLab:
             self._kill(workers[place])
             workers[place] = self._worker()
         for worker in workers:
-            self._await_started(worker)
+            worker.await_started()
         for _ in range(zombies):
             self._place(1, sleepy=1)
             self._wake_a_zombie(workers)
@@ -140,17 +140,10 @@ class ShopLab:
 
     def _kill(self, worker: WorkerProcess) -> None:
         if self._draw.random() >= AT_START:
-            self._await_started(worker)
+            worker.await_started()
         time.sleep(self._draw.uniform(0, LIFE_S))
         worker.check_running()
         worker.kill()
-
-    def _await_started(self, worker: WorkerProcess) -> None:
-        def has_started() -> bool:
-            worker.check_running()
-            return worker.has_logged("worker started")
-
-        wait_until(has_started, f"{worker.id} to start")
 
     def _wake_a_zombie(self, workers: list[WorkerProcess]) -> None:
         """A worker has stopped itself before its COMMIT; it goes on when another one has the job."""
