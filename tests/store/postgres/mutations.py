@@ -296,7 +296,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "a decision locks no lease",
-        "X6",
+        "X5 X6",
         "lock",
         "(select nos from concerned)::int8[]) order by no for update",
         "(select nos from concerned)::int8[])",
