@@ -288,11 +288,11 @@ MUTATIONS: Final = (
     # The exact path
     Mutation(
         "a decision locks no lane",
-        "N12",
+        "N4",
         "lock",
         "from made) is not null\n        for update",
         "from made) is not null",
-        WORK_LEASE,
+        LOCKED,
     ),
     Mutation(
         "a decision locks no lease",

@@ -278,3 +278,25 @@ def test_a_claim_after_one_that_found_arrivals_gets_them(store: PostgresStore, p
         store.using(caller).enqueue([JobSpec("free", "q", "k"), JobSpec("a", "q", "k", lane="x")])
     assert [lease.job.id for lease in store.claim("w", ["q"], 2)] == ["free"]
     assert [lease.job.id for lease in store.claim("w", ["q"], 2)] == ["a"]
+
+
+@rule("N3", "N4")
+def test_a_decision_about_a_lane_waits_for_an_admission_to_it_that_is_under_way(
+    postgres_url: str, schema: str, admin: Admin
+) -> None:
+    """The next job is admitted, and its transaction still open, when the head is cancelled: whoever read the lane
+    before the lock would leave the lane without a head, and the next job behind it for ever."""
+    with PostgresStore(postgres_url) as producer, PostgresStore(f"{postgres_url}&application_name=cancelling") as store:
+        store.enqueue([JobSpec("head", "q", "k", lane="a")])
+        ended: list[c.CancelOutcome] = []
+        cancelling = threading.Thread(target=lambda: ended.extend(store.cancel(["head"], by="ada", reason="because")))
+        with producer._pool.connect() as connection, connection.transaction():
+            enqueue.insert(producer._database, connection, [JobSpec("next", "q", "k", lane="a")], None)
+            admission.admit(producer._database, connection)
+            cancelling.start()
+            query = "select count(*) from pg_stat_activity where application_name = %s and wait_event_type = 'Lock'"
+            eventually(lambda: admin.execute(query, ["cancelling"]).fetchone() != (0,))
+        cancelling.join(LIMIT_S)
+        assert ended == [c.Cancelled("head", JobState.CANCELLED)]
+        assert claimed(store) == ["next"]
+        assert check(admin, schema) == []
