@@ -268,6 +268,7 @@ READINGS: Final[dict[str, Callable[[Scene], c.Command[Any]]]] = {
     "limit": lambda _: c.GetLimit(LIMIT),
     "due_in": lambda _: c.DueIn([QUEUE]),
     "totals": lambda _: c.GetTotals(),
+    "time": lambda _: c.GetTime(),
     "schedule": lambda _: c.GetSchedule("tidy"),
     "schedules": lambda _: c.ListSchedules(10),
     "due schedules": lambda _: c.DueSchedules(NOW, 10),

@@ -322,6 +322,7 @@ class World:
             c.ListActions(5),
             c.DueIn(QUEUES),
             c.GetTotals(),
+            c.GetTime(),
             *(c.GetKey(key) for key in ("k", "l", "t")),
             c.ListJobs(c.JobFilter(unique_key="k"), 3),
         )

@@ -37,6 +37,7 @@ __all__ = [
     "GetJob",
     "GetKey",
     "GetLane",
+    "GetTime",
     "GetTotals",
     "GroupView",
     "JobPage",
@@ -172,6 +173,10 @@ class DueIn(Command[int | None], frozen=True):
 
 class GetTotals(Command[Totals], frozen=True):
     pass
+
+
+class GetTime(Command[int], frozen=True):
+    """The store's time, which all its other times are by: how old something is can be computed nowhere else."""
 
 
 class GetGroup(Command[GroupView | None], frozen=True):
@@ -337,6 +342,7 @@ ANSWERS: Final[dict[type, Callable[[State, Any, int], Any]]] = {
     ListGroups: list_groups,
     DueIn: due_in,
     GetTotals: lambda state, _query, _now: totals(state),
+    GetTime: lambda _state, _query, now: now,
     ListLimits: list_limits,
     GetLimit: get_limit,
     GetSchedule: get_schedule,

@@ -208,6 +208,9 @@ class Store(ABC):
     def totals(self) -> c.Totals:
         return self.run(c.GetTotals())
 
+    def time(self) -> int:
+        return self.run(c.GetTime())
+
     def due_in(self, queues: Sequence[str]) -> int | None:
         return self.run(c.DueIn(queues))
 

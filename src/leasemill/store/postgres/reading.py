@@ -208,3 +208,8 @@ def list_actions(database: Database, connection: Connection, query: c.ListAction
 def totals(database: Database, connection: Connection) -> c.Totals:
     *counts, timed, fence, seq, next_expiry_at = database.one(connection, "totals", {})
     return c.Totals(dict(zip(STATES, counts, strict=True)), timed, fence, seq, next_expiry_at)
+
+
+def time(database: Database, connection: Connection) -> int:
+    (now,) = database.one(connection, "clock", {})
+    return int(now)

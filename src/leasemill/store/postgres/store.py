@@ -249,4 +249,5 @@ _VERBS: Final[dict[type, Callable[[Calls, Any], Any]]] = {
     c.GetLimit: lambda calls, it: calls.read(views.get_limit, it),
     c.DueIn: lambda calls, it: calls.read(reading.due_in, it),
     c.GetTotals: lambda calls, _it: calls.read(reading.totals),
+    c.GetTime: lambda calls, _it: calls.read(reading.time),
 }

@@ -44,6 +44,7 @@ READS: Final = (
     c.GetGroup,
     c.ListGroups,
     c.GetTotals,
+    c.GetTime,
     c.DueIn,
     c.GetSchedule,
     c.ListSchedules,

@@ -172,6 +172,15 @@ class Reading:
             )
         ]
 
+    @rule("O6")
+    def test_how_long_a_queues_first_job_has_been_due_is_by_the_stores_time(self, harness: Harness) -> None:
+        enqueue_one(harness, "later", delay_us=9 * SECOND)
+        enqueue_one(harness, "sooner", delay_us=3 * SECOND)
+        harness.clock.advance(s=5)
+        (view,) = harness.store.queues()
+        assert view.oldest_available_at is not None
+        assert harness.store.time() - view.oldest_available_at == 2 * SECOND
+
     @rule("X2", "I3")
     def test_totals_are_over_all_queues(self, harness: Harness) -> None:
         empty = harness.store.totals()
