@@ -81,6 +81,7 @@ class Walk:
             (12, self._ack),
             (8, self._nack),
             (3, self._release),
+            (2, self._death),
             (3, self._expire),
             (6, self._acquire),
             (3, self._cancel),
@@ -226,6 +227,9 @@ class Walk:
                 )
             ]
         )
+
+    def _death(self, state: State) -> c.Command[Any]:
+        return c.Death([c.DeathReport(*self._token(state), "exit status 137") for _ in range(2)])
 
     def _expire(self, _state: State) -> c.Command[Any]:
         return c.Expire(self._random.choice((1, 100)))

@@ -224,6 +224,7 @@ COMMANDS: Final[dict[str, Callable[[Scene], c.Command[Any]]]] = {
         [c.NackReport(scene.job_id, scene.token, "broke", keep_lease=True, report_id="report")]
     ),
     "release": lambda scene: c.Release([c.ReleaseReport(scene.job_id, scene.token)]),
+    "death": lambda scene: c.Death([c.DeathReport(scene.job_id, scene.token, "exit status 137")]),
     "forged ack": lambda scene: c.Ack([c.AckReport(scene.job_id, "forged")]),
     "expire": lambda _: c.Expire(10),
     "acquire": lambda _: c.Acquire([c.AcquireRequest(OFFSETS, LANE, 1, "worker-2", "new token")]),
@@ -263,6 +264,7 @@ READINGS: Final[dict[str, Callable[[Scene], c.Command[Any]]]] = {
     "lanes": lambda _: c.ListLanes(QUEUE, 10),
     "group": lambda _: c.GetGroup("group"),
     "groups": lambda _: c.ListGroups(10),
+    "leases": lambda _: c.ListLeases(10),
     "actions": lambda _: c.ListActions(10),
     "limits": lambda _: c.ListLimits(10),
     "limit": lambda _: c.GetLimit(LIMIT),
@@ -298,7 +300,7 @@ def _answer(answer: Any) -> str:
             return "-"
         case c.Lost():
             return f"Lost {answer.reason}"
-        case c.AlreadyFinished() | c.Cancelled() | c.Nacked() | c.Released() | c.Expiration():
+        case c.AlreadyFinished() | c.Cancelled() | c.Nacked() | c.Released() | c.Died() | c.Expiration():
             return f"{type(answer).__name__} {answer.state}{_repeat(answer)}"
         case c.Operated():
             return f"{len(answer.job_ids)} job" if len(answer.job_ids) == 1 else f"{len(answer.job_ids)} jobs"

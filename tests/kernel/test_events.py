@@ -55,6 +55,7 @@ FULL: list[tuple[int, AnyEvent]] = [
     (22, e.ScheduleResumed("tidy", 10**15, 5, "ada", "why", (Skip(4, SkipReason.PAUSED),), 3)),
     (23, e.ScheduleFired("tidy", 4, 6, 5, ("cron/tidy/a",), ("b",), (Skip(3, SkipReason.OVERLAP, "b"),), 3)),
     (24, e.ScheduleFiredByHand("tidy", 5, "ada", "why", "cron/tidy/a")),
+    (50, e.HolderDied("job", "token", 5, True, False, "exit status 137")),
     (25, e.ScheduleBackfilled("tidy", 5, "ada", "why", ("cron/tidy/a",))),
 ]
 by_name = pytest.mark.parametrize(("number", "event"), FULL, ids=lambda value: type(value).__name__)

@@ -42,7 +42,7 @@ class DrawnChooser:
         return self._data.draw(st.integers(least, most))
 
 
-REPORTS = st.sampled_from([Verb.START, Verb.EXTEND, Verb.COMMIT, Verb.ACK, Verb.NACK, Verb.RELEASE])
+REPORTS = st.sampled_from([Verb.START, Verb.EXTEND, Verb.COMMIT, Verb.ACK, Verb.NACK, Verb.RELEASE, Verb.DEATH])
 
 
 class Histories(RuleBasedStateMachine):

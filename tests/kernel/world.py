@@ -80,7 +80,9 @@ UNIQUES: tuple[UniqueKey | None, ...] = (
     UniqueKey("l", UniqueUntil.STARTED, at_most_us=25 * SECOND),
     UniqueKey("t", UniqueUntil.STARTED, keep_us=15 * SECOND, is_trailing=True),
 )
-FINAL_LOSSES = frozenset({LossReason.EXPIRED, LossReason.SUPERSEDED, LossReason.CANCELLED, LossReason.ENDED})
+FINAL_LOSSES = frozenset(
+    {LossReason.EXPIRED, LossReason.SUPERSEDED, LossReason.CANCELLED, LossReason.ENDED, LossReason.DIED}
+)
 
 
 class Chooser(Protocol):
@@ -277,6 +279,8 @@ class World:
                     )
                 )
                 return c.Nack([c.NackReport(job_id, token, "broke", **how)])
+            case Verb.DEATH:
+                return c.Death([c.DeathReport(job_id, token, "exit status 137")])
             case _:
                 return c.Release(
                     [c.ReleaseReport(job_id, token, choose.one_of((None, None, SECOND)), choose.one_of((None, "why")))]
@@ -320,6 +324,7 @@ class World:
             c.GetGroup(self.choose.one_of(GROUPS)),
             c.ListGroups(2, bool(self.choose.number(0, 1))),
             c.ListActions(5),
+            c.ListLeases(self.choose.number(1, 3), self.choose.number(0, 5), self.choose.one_of((None, "w1"))),
             c.DueIn(QUEUES),
             c.GetTotals(),
             c.GetTime(),
@@ -466,6 +471,7 @@ STEPS: tuple[tuple[int, Callable[[World], None]], ...] = (
     (4, lambda world: world.report(Verb.ACK)),
     (3, lambda world: world.report(Verb.NACK)),
     (2, lambda world: world.report(Verb.RELEASE)),
+    (1, lambda world: world.report(Verb.DEATH)),
 )
 
 

@@ -14,12 +14,14 @@ from leasemill.kernel.grant import *
 from leasemill.kernel.lanes import *
 from leasemill.kernel.limit_views import *
 from leasemill.kernel.read import *
+from leasemill.kernel.read_leases import *
 from leasemill.kernel.read_schedules import *
 from leasemill.kernel.verbs.ack import *
 from leasemill.kernel.verbs.acquire import *
 from leasemill.kernel.verbs.cancel import *
 from leasemill.kernel.verbs.claim import *
 from leasemill.kernel.verbs.commit import *
+from leasemill.kernel.verbs.death import *
 from leasemill.kernel.verbs.enqueue import *
 from leasemill.kernel.verbs.expire import *
 from leasemill.kernel.verbs.extend import *

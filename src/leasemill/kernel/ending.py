@@ -8,6 +8,7 @@ from leasemill.kernel.events import (
     AnyEvent,
     ExecutionDone,
     ExecutionFailed,
+    HolderDied,
     JobCancelled,
     JobPurged,
     JobsPruned,
@@ -18,7 +19,7 @@ from leasemill.kernel.groups import member_ended
 from leasemill.kernel.lanes import fail_offset, finish_offset, leave_lane
 from leasemill.kernel.model import Execution, ExecutionStatus, Job, JobState, OnFailure, Terms, Verb
 from leasemill.kernel.retry import quarantined
-from leasemill.kernel.state import LEASED, READY, SUCCEEDED, State, make_ready, move
+from leasemill.kernel.state import DEAD, DEATHS_FORMAT, LEASED, READY, SUCCEEDED, State, make_ready, move
 
 # Deciding ------------------------------------------------------------------------------------------------------
 
@@ -32,10 +33,15 @@ def expire_one(job: Job, execution: Execution, now: int) -> tuple[AnyEvent, JobS
     """What becomes of a lease that has run out, and the job's state afterwards."""
     if execution.status is ExecutionStatus.COMMITTED:
         return done_after_commit(execution, Verb.EXPIRE, now, None), JobState.SUCCEEDED
-    is_final = execution.status is ExecutionStatus.STARTED and quarantined(job, execution.terms)
-    is_blocking = is_final and blocks_lane(job, execution.terms)
+    is_final, is_blocking = quarantine(job, execution)
     event = LeaseExpired(execution.job_id, execution.token, now, is_final, is_blocking)
     return event, JobState.DEAD if is_final else JobState.READY
+
+
+def quarantine(job: Job, execution: Execution) -> tuple[bool, bool]:
+    """F4: whether a run that ends without a report of its own is the last one, and whether it blocks its lane."""
+    is_final = execution.status is ExecutionStatus.STARTED and quarantined(job, execution.terms)
+    return is_final, is_final and blocks_lane(job, execution.terms)
 
 
 def blocks_lane(job: Job, terms: Terms) -> bool:
@@ -50,7 +56,7 @@ def ended_jobs(events: Iterable[AnyEvent]) -> set[str]:
         match event:
             case ExecutionDone() | JobCancelled() | JobPurged():
                 ended.add(event.job_id)
-            case ExecutionFailed() | LeaseExpired() if event.is_final:
+            case ExecutionFailed() | LeaseExpired() | HolderDied() if event.is_final:
                 ended.add(event.job_id)
             case JobsPruned():
                 ended.update(event.job_ids)
@@ -69,6 +75,8 @@ def apply(state: State, event: ExecutionDone) -> None:
             does_not_follow(event, f"{event.ended_by} finishes a committed execution alone")
         mark_committed(job, execution, event.ended_by, event.at, event.result)
     execution.error = event.error
+    if event.ended_by is Verb.DEATH:
+        state.require_format(DEATHS_FORMAT)
     end(state, execution, ExecutionStatus.DONE, event.ended_by, event.at)
     move(state, job, SUCCEEDED, event.at)
     if job.spec.offset is None:
@@ -78,6 +86,18 @@ def apply(state: State, event: ExecutionDone) -> None:
     leave_lane(state, job, event.at)
     if job.spec.rules is not None:
         member_ended(state, job, LEASED)
+
+
+def end_unfinished(state: State, job: Job, execution: Execution, by: Verb, event: LeaseExpired | HolderDied) -> None:
+    """A run that did not end by a report of its own. F4: it counts if it had started."""
+    if execution.status is ExecutionStatus.STARTED:
+        job.expirations += 1
+    execution.is_final = event.is_final
+    end(state, execution, ExecutionStatus.ABORTED, by, event.at)
+    if event.is_final:
+        give_up(state, job, DEAD, event.at, blocks_lane=event.blocks_lane)
+    else:
+        give_back(state, job, event.at)
 
 
 def give_back(state: State, job: Job, at: int) -> None:

@@ -112,6 +112,17 @@ class LeaseExpired(Event, frozen=True, tag=10):
     blocks_lane: bool
 
 
+class HolderDied(Event, frozen=True, tag=50):
+    """The holder of the lease is proved to have ended. Final: the job is quarantined."""
+
+    job_id: str
+    token: str
+    at: int
+    is_final: bool
+    blocks_lane: bool
+    cause: str
+
+
 class ReportRefused(Event, frozen=True, tag=11):
     job_id: str
     token: str
@@ -370,4 +381,5 @@ AnyEvent = (
     | ScheduleFired
     | ScheduleFiredByHand
     | ScheduleBackfilled
+    | HolderDied
 )

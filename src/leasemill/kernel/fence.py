@@ -63,7 +63,7 @@ def refuse(
     events: list[AnyEvent] = []
     if execution is not None and execution.status in LIVE:
         events.append(expire_one(job, execution, now)[0])  # L3: once refused for its age, never revived
-    reason = _loss_reason(job, execution)
+    reason = loss_reason(job, execution)
     attempt = None if execution is None else execution.attempt
     worker = None if execution is None else execution.worker
     if len(job.refusals) < REFUSALS_KEPT and not any(
@@ -73,11 +73,13 @@ def refuse(
     return tuple(events), Lost(job_id, verb, reason, attempt, job.attempt)
 
 
-def _loss_reason(job: Job, execution: Execution | None) -> LossReason:
+def loss_reason(job: Job, execution: Execution | None) -> LossReason:
     if execution is None:
         return LossReason.UNKNOWN
     if execution.status in LIVE or execution.ended_by is Verb.EXPIRE:
         return LossReason.EXPIRED if execution.attempt == job.attempt else LossReason.SUPERSEDED
+    if execution.ended_by is Verb.DEATH:
+        return LossReason.DIED
     if execution.ended_by is Verb.CANCEL:
         return LossReason.CANCELLED
     return LossReason.ENDED

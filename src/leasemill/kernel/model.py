@@ -61,6 +61,7 @@ class AbortReason(StrEnum):
     FAILED = "failed"
     RELEASED = "released"
     CANCELLED = "cancelled"
+    DIED = "died"
 
 
 class Verb(StrEnum):
@@ -73,6 +74,7 @@ class Verb(StrEnum):
     NACK = "nack"
     RELEASE = "release"
     EXPIRE = "expire"
+    DEATH = "death"
     ACQUIRE = "acquire"
     CANCEL = "cancel"
     REDRIVE = "redrive"
@@ -114,6 +116,7 @@ class LossReason(StrEnum):
     SUPERSEDED = "superseded"
     ENDED = "ended"
     CANCELLED = "cancelled"
+    DIED = "died"
     UNKNOWN = "unknown"
 
 

@@ -18,6 +18,7 @@ from leasemill.kernel.command import Command
 from leasemill.kernel.filter import JOBS_LOOKED_AT, JobFilter, fitting
 from leasemill.kernel.limit_views import GetLimit, ListLimits, get_limit, list_limits
 from leasemill.kernel.model import Action, ChainedJob, Job, JobGroup, JobState, Policy, QueueMode
+from leasemill.kernel.read_leases import ListLeases, list_leases
 from leasemill.kernel.read_schedules import (
     DueSchedules,
     GetSchedule,
@@ -200,6 +201,7 @@ def check(query: Command[Any]) -> None:
         | ListQueues
         | ListLanes
         | ListActions
+        | ListLeases
         | ListGroups
         | ListLimits
         | GetLimit
@@ -349,4 +351,5 @@ ANSWERS: Final[dict[type, Callable[[State, Any, int], Any]]] = {
     ListSchedules: list_schedules,
     DueSchedules: due_schedules,
     NextTick: next_tick,
+    ListLeases: list_leases,
 }

@@ -42,6 +42,7 @@ PRIORITIES: Final = 10
 
 PLAIN_FORMAT: Final = 1
 RULES_FORMAT: Final = 2
+DEATHS_FORMAT: Final = 3
 """What a reader of the events must know: with rules or headers, more than versions before these did."""
 
 LaneKey = tuple[str, str]
@@ -144,6 +145,10 @@ class State:
         self.due: list[
             Job | JobGroup
         ] = []  # what the events just applied may have consequences for: consequences.follow
+
+    def require_format(self, number: int) -> None:
+        """Events from here on hold what earlier versions do not know (W16)."""
+        self.format = max(self.format, number)
 
     def queue(self, name: str) -> Queue:
         queue = self.queues.get(name)

@@ -179,7 +179,7 @@ def apply_replaced(state: State, event: JobReplaced) -> None:
         does_not_follow(event, "it was claimed before")  # U9
     postpone(state, job, event.available_at, event.at)
     mark_replaced(job, event)
-    state.format = RULES_FORMAT
+    state.require_format(RULES_FORMAT)
 
 
 def mark_replaced(job: Job, event: JobReplaced) -> None:

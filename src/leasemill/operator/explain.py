@@ -273,6 +273,8 @@ def _success(execution: Execution) -> str:
             return f"{by} and reported its end at {ended}."
         case Verb.EXPIRE:
             return f"{by}; its end was never reported, so the job was finished at {ended}, after its lease had expired."
+        case Verb.DEATH:
+            return f"{by}; its end was never reported: {error_of(execution)}, so the job was finished at {ended}."
         case Verb.NACK:
             return f"{by}; the handler failed after that ({error_of(execution)}), which changed nothing."
         case Verb.CANCEL:

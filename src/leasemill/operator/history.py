@@ -61,6 +61,8 @@ def _end(execution: Execution, following: Execution | None) -> str:
         case AbortReason.RELEASED:
             why = "" if execution.error is None else f" ({error_of(execution)})"
             return f"{who}: released at {at}{why}, which does not count as a failure{next_one}."
+        case AbortReason.DIED:
+            return f"{who}: its lease was ended at {at}, because {error_of(execution)}{next_one}."
         case AbortReason.CANCELLED:
             return f"{who}: cancelled by an operator at {at}{next_one}."
         case None:

@@ -147,6 +147,9 @@ class Store(ABC):
     def expire(self, limit: int = 1_000) -> list[c.Expiration]:
         return self.run(c.Expire(limit))
 
+    def death(self, reports: Sequence[c.DeathReport]) -> list[c.DeathOutcome]:
+        return self.run(c.Death(reports))
+
     def acquire(self, requests: Sequence[c.AcquireRequest]) -> list[c.AcquireOutcome]:
         return self.run(c.Acquire(requests))
 
@@ -175,6 +178,9 @@ class Store(ABC):
         self, where: c.JobFilter | None = None, *, limit: int = 100, after: int = 0, newest_first: bool = False
     ) -> c.JobPage:
         return self.run(c.ListJobs(where or c.JobFilter(), limit, after, newest_first))
+
+    def leases(self, *, worker: str | None = None, limit: int = 100, after: int = 0) -> list[c.LeaseView]:
+        return self.run(c.ListLeases(limit, after, worker))
 
     def key(self, key: str) -> c.KeyView | None:
         return self.run(c.GetKey(key))

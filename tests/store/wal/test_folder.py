@@ -255,8 +255,8 @@ def with_checksum(content: bytes) -> bytes:
 def test_another_format_of_the_manifest_is_refused_with_a_sentence(tmp_path: Path) -> None:
     machine = small_machine(tmp_path)
     listed = json.loads(machine.files()["manifest"].partition(b"\n")[2])
-    machine.put("manifest", with_checksum(json.dumps(listed | {"format": 3}).encode()))
-    with pytest.raises(Broken, match="has format 3, this Leasemill reads up to 2"):
+    machine.put("manifest", with_checksum(json.dumps(listed | {"format": 9}).encode()))
+    with pytest.raises(Broken, match="has format 9, this Leasemill reads up to 3"):
         open_simulated(machine.copy(), tmp_path)
 
 
@@ -265,10 +265,10 @@ def test_another_format_of_a_segment_is_refused_with_a_sentence(tmp_path: Path) 
     machine = small_machine(tmp_path)
     name = "segment-0000000000000000-1"
     content = bytearray(machine.files()[name])
-    struct.pack_into("<H", content, 14, 3)
+    struct.pack_into("<H", content, 14, 9)
     struct.pack_into("<I", content, 24, checksum(bytes(content[:24])))
     machine.put(name, bytes(content))
-    with pytest.raises(Broken, match="has format 3, this Leasemill reads up to 2"):
+    with pytest.raises(Broken, match="has format 9, this Leasemill reads up to 3"):
         open_simulated(machine.copy(), tmp_path)
 
 
@@ -277,12 +277,12 @@ def test_another_format_of_a_frame_is_refused_with_a_sentence(tmp_path: Path) ->
     machine = small_machine(tmp_path)
     name = "segment-0000000000000000-1"
     content = bytearray(machine.files()[name])
-    content[66] = 3
+    content[66] = 9
     (length,) = struct.unpack_from("<I", content, 68)
     body = bytes(content[64 + 28 : 64 + 28 + length])
     struct.pack_into("<I", content, 64 + FRAME_HEADER.size, checksum(bytes(content[64:88]) + body))
     machine.put(name, bytes(content))
-    with pytest.raises(Broken, match="has format 3, this Leasemill reads up to 2"):
+    with pytest.raises(Broken, match="has format 9, this Leasemill reads up to 3"):
         open_simulated(machine.copy(), tmp_path).totals()
     assert machine.files()[name] == bytes(content)
 
@@ -558,10 +558,6 @@ def test_a_killed_process_frees_the_lock(folder: Path) -> None:
 @rule("W16")
 def test_the_first_job_with_headers_raises_the_format_and_plain_jobs_leave_it(tmp_path: Path) -> None:
     machine = small_machine(tmp_path)
-
-    def format_of(files: dict[str, bytes]) -> int:
-        return int(json.loads(files["manifest"].partition(b"\n")[2])["format"])
-
     with open_simulated(machine, tmp_path) as store:
         store.enqueue([job("plain")])
         assert format_of(machine.files()) == 1
@@ -574,6 +570,29 @@ def test_the_first_job_with_headers_raises_the_format_and_plain_jobs_leave_it(tm
     assert set(versions) == {1, 2}
     with open_simulated(machine.copy(), tmp_path) as store:
         assert [store.job(name) is not None for name in ("first", "plain", "traced", "after")] == [True] * 4
+
+
+@rule("W16", "L10")
+@pytest.mark.parametrize("is_committed", [False, True], ids=["running", "committed"])
+def test_the_first_death_raises_the_format_for_good(tmp_path: Path, is_committed: bool) -> None:
+    machine = small_machine(tmp_path)
+    with open_simulated(machine, tmp_path) as store:
+        (lease,) = store.claim("worker", [job("first").queue], 1)
+        if is_committed:
+            store.commit(lease.job.id, lease.token)
+        assert format_of(machine.files()) == 1
+        store.death([c.DeathReport(lease.job.id, lease.token, "exit status 137")])
+        assert format_of(machine.files()) == 3
+        store.enqueue([replace(job("traced"), headers={"traceparent": "00"})])
+        assert format_of(machine.files()) == 3
+    with open_simulated(machine.copy(), tmp_path) as store:
+        found = store.job(lease.job.id)
+        assert found is not None
+        assert found.executions[-1].error == "exit status 137"
+
+
+def format_of(files: dict[str, bytes]) -> int:
+    return int(json.loads(files["manifest"].partition(b"\n")[2])["format"])
 
 
 def frames_in(content: bytes) -> list[int]:

@@ -188,12 +188,12 @@ def add_job(state: State, spec: JobSpec, at: int) -> None:
         queue.mode = QueueMode.CLAIM if spec.offset is None else QueueMode.ACQUIRE
     queue.counts[READY] += 1
     if spec.rules is not None:
-        state.format = RULES_FORMAT
+        state.require_format(RULES_FORMAT)
         member_added(state, spec.rules)
         if spec.rules.unique is not None:
             take(state, job, spec.rules.unique, at)
     elif spec.headers is not None:
-        state.format = RULES_FORMAT
+        state.require_format(RULES_FORMAT)
     if spec.lane is None:
         make_ready(state, job, at)
     else:

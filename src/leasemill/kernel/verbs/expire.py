@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from leasemill.kernel.command import Command, Decision
-from leasemill.kernel.ending import expire_one, give_back, give_up
+from leasemill.kernel.ending import end_unfinished, expire_one
 from leasemill.kernel.events import AnyEvent, ExecutionDone, LeaseExpired
-from leasemill.kernel.executions import end, uncommitted
-from leasemill.kernel.model import NEVER, AbortReason, ExecutionStatus, JobState, Verb
-from leasemill.kernel.state import DEAD, State
+from leasemill.kernel.executions import uncommitted
+from leasemill.kernel.model import NEVER, AbortReason, JobState, Verb
+from leasemill.kernel.state import State
 
 __all__ = ["Expiration", "Expire"]
 
@@ -50,15 +50,8 @@ def expire_regardless(state: State, limit: int, now: int) -> list[AnyEvent]:
 
 def apply(state: State, event: LeaseExpired) -> None:
     job, execution = uncommitted(state, event)
-    if execution.status is ExecutionStatus.STARTED:
-        job.expirations += 1
     execution.reason = AbortReason.EXPIRED
-    execution.is_final = event.is_final
-    end(state, execution, ExecutionStatus.ABORTED, Verb.EXPIRE, event.at)
-    if event.is_final:
-        give_up(state, job, DEAD, event.at, blocks_lane=event.blocks_lane)
-    else:
-        give_back(state, job, event.at)
+    end_unfinished(state, job, execution, Verb.EXPIRE, event)
 
 
 def expirations(state: State, events: Sequence[AnyEvent]) -> list[Expiration]:

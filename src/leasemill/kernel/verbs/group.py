@@ -151,7 +151,7 @@ def _succeeded(outcome: cancel.CancelOutcome) -> bool:
 def apply_created(state: State, event: GroupCreated) -> None:
     if event.group_id in state.groups:
         raise Broken(f"group {event.group_id!r} is created twice")
-    state.format = RULES_FORMAT
+    state.require_format(RULES_FORMAT)
     state.seq += 1
     state.groups[event.group_id] = _group_of(event, state.seq)
     for template in (event.then, event.on_end):

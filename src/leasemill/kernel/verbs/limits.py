@@ -185,7 +185,7 @@ def apply_declared(state: State, event: LimitDeclared) -> None:
 
 
 def _keep(state: State, new: LimitRecord, at: int) -> None:
-    state.format = RULES_FORMAT
+    state.require_format(RULES_FORMAT)
     limit = state.limit(new.name)
     terms = limit.terms
     restore_record(state, limit, new)
@@ -212,7 +212,7 @@ def restore_record(state: State, limit: NamedLimit, new: LimitRecord) -> None:
 
 
 def apply_charged(state: State, event: RateCharged | RateHeld) -> None:
-    state.format = RULES_FORMAT
+    state.require_format(RULES_FORMAT)
     move_tat(state, event.name, event.key, event.tat)
     _forget_rates(state, event.at - RATE_KEPT_US)
 

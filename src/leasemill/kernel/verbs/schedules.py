@@ -210,7 +210,7 @@ def apply_set(state: State, event: ScheduleSet) -> None:
     name = event.schedule.name
     known = state.schedules.get(name)
     state.schedules[name] = schedule_of(event) if known is None else _changed(known, event)
-    state.format = RULES_FORMAT
+    state.require_format(RULES_FORMAT)
     record(state, Verb.SET_SCHEDULE, target_of(name), event)
 
 

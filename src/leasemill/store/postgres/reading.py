@@ -42,6 +42,11 @@ def get_key(database: Database, connection: Connection, query: c.GetKey) -> c.Ke
     return c.KeyView(query.key, job_id, None) if jobs and holds(jobs[0]) else None
 
 
+def list_leases(database: Database, connection: Connection, query: c.ListLeases) -> list[c.LeaseView]:
+    given = {"limit": int8(query.limit), "after": int8(query.after), "worker": query.worker}
+    return [c.LeaseView(*row) for row in database.all(connection, "list_leases", given)]
+
+
 def read_jobs(
     database: Database, connection: Connection, *, nos: list[int] | None = None, ids: list[str] | None = None
 ) -> list[Job]:

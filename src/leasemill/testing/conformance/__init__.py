@@ -27,6 +27,7 @@ from leasemill.testing.conformance.acquire import Acquiring  # noqa: E402  (asse
 from leasemill.testing.conformance.awaiting import Awaiting  # noqa: E402
 from leasemill.testing.conformance.chaining import Chaining  # noqa: E402
 from leasemill.testing.conformance.claim import Claiming  # noqa: E402
+from leasemill.testing.conformance.death import Dying  # noqa: E402
 from leasemill.testing.conformance.debounce import Debouncing  # noqa: E402
 from leasemill.testing.conformance.ends import Ending  # noqa: E402
 from leasemill.testing.conformance.enqueue import Enqueuing  # noqa: E402
@@ -72,6 +73,7 @@ class ConformanceSuite(
     Transitions,
     Executing,
     Failing,
+    Dying,
     Lanes,
     Acquiring,
     WorkLeases,
