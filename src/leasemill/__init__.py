@@ -65,6 +65,7 @@ __all__ = [
     "Limit",
     "NoResult",
     "NotFound",
+    "Observer",
     "Outgoing",
     "QueueRefused",
     "Rate",
@@ -73,6 +74,7 @@ __all__ = [
     "Retry",
     "RetryAfter",
     "ScheduleInfo",
+    "Settled",
     "StreamCount",
     "SucceedStatus",
     "SyncContextJob",
@@ -110,6 +112,7 @@ if TYPE_CHECKING:
     from leasemill.api.lanes import FixedLane
     from leasemill.api.limits import Limit, Rate
     from leasemill.api.logs import configure_logging
+    from leasemill.api.observer import Observer, Settled
     from leasemill.api.outcomes import Fail, Release, RetryAfter, Throttled
     from leasemill.api.retry import Retry
     from leasemill.api.schedules import ScheduleInfo
@@ -137,6 +140,7 @@ else:
         "leasemill.api.lanes": ["FixedLane"],
         "leasemill.api.limits": ["Limit", "Rate"],
         "leasemill.api.logs": ["configure_logging"],
+        "leasemill.api.observer": ["Observer", "Settled"],
         "leasemill.api.outcomes": ["Fail", "Release", "RetryAfter", "Throttled"],
         "leasemill.api.retry": ["Retry"],
         "leasemill.api.schedules": ["ScheduleInfo"],

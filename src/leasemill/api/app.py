@@ -27,6 +27,7 @@ from leasemill.api.kinds import Kinds, listed_names
 from leasemill.api.lanes import LaneRule, lane_of
 from leasemill.api.limits import AnyLimit, limits_of
 from leasemill.api.named import named_job, unknown_kind
+from leasemill.api.observer import Observer
 from leasemill.api.options import check_priority
 from leasemill.api.policy import Duration, LeasePreset, OnFailureChoice, run_policy
 from leasemill.api.retry import RetryChoice, retry_of
@@ -81,6 +82,8 @@ class App:
         check_name("queue", queue)
         self._queue, self._lease, self._timeout = queue, lease, timeout
         self.hooks = Hooks()
+        self.observers: list[Observer] = []
+        """Whom workers report to while they work: metrics, tracing. A worker takes them over when it is made."""
         self.schedules = Schedules(self, self._kinds.load)
         """Schedules at run time: `app.schedules.set(...)`, and what `app.cron` declared."""
 

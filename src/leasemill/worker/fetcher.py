@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
+from leasemill.api.observer import Observer
 from leasemill.errors import Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import Policy
@@ -19,6 +20,7 @@ from leasemill.store.base import Store, Watch
 from leasemill.worker import pacing
 from leasemill.worker.limits import is_limited
 from leasemill.worker.metrics import Metrics
+from leasemill.worker.observers import Observers
 from leasemill.worker.runner import Runner
 from leasemill.worker.timing import Times
 
@@ -44,6 +46,7 @@ class Fetcher:
         kinds: Mapping[str, Policy],
         drains: bool,
         times: Times,
+        observers: Observers,
     ) -> None:
         self._worker_id = worker_id
         self._store = store
@@ -54,6 +57,7 @@ class Fetcher:
         self._kinds = dict(kinds)
         self._drains = drains
         self._times = times
+        self._observers = observers
         self._runner: Runner | None = None
         self._is_stopping = False
         self._must_claim = False
@@ -156,11 +160,13 @@ class Fetcher:
         command, sent_at = self._new_claim(size, slots), time.monotonic()
         failures, fields = 0, {"worker": self._worker_id}
         while True:
+            called_at = time.monotonic()
             try:
                 leases = await self._store.arun(command)
             except Unavailable as error:
                 failures += 1
                 self._metrics.unavailable += 1
+                self._observers.notify(Observer.store_failed, "claim")
                 if failures == 1:
                     log.warning("the store is unavailable, will retry the claim with back-off: %s", error, extra=fields)
                 await self._sleep(backoff_s(failures, self._store.entropy.jitter()))
@@ -174,6 +180,8 @@ class Fetcher:
             self._metrics.claims += 1
             if not leases:
                 self._metrics.claims_empty += 1
+            if self._observers.are_there:
+                self._observers.notify(Observer.claimed, leases, time.monotonic() - called_at)
             return leases, sent_at
 
     def _new_claim(self, size: int, slots: int) -> c.Claim:

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 
+from leasemill.api.observer import Observer
 from leasemill.errors import Unavailable
 from leasemill.kernel import commands as c
 from leasemill.store.backoff import backoff_s
@@ -22,6 +23,7 @@ from leasemill.store.base import Store
 from leasemill.store.ends import Subscription
 from leasemill.worker.handler import Report
 from leasemill.worker.metrics import Metrics
+from leasemill.worker.observers import NOBODY, Observers
 from leasemill.worker.pacing import HURRY_EVERY_S, beat_at, retry_beat_s, worth_extending
 from leasemill.worker.run import Phase, Run
 from leasemill.worker.threads import start_background
@@ -46,6 +48,7 @@ class Heartbeat:
         on_end: Callable[[BaseException | None], None],
         interval_s: float | None = None,
         monotonic: Callable[[], float] = time.monotonic,
+        observers: Observers = NOBODY,
     ) -> None:
         self._worker_id = worker_id
         self._store = store
@@ -57,6 +60,7 @@ class Heartbeat:
         self._on_answered = on_answered
         self._interval_s = interval_s
         self._monotonic = monotonic
+        self._observers = observers
         self._lock = threading.Lock()
         self._extending: frozenset[str] = frozenset()
         self._failures = 0
@@ -156,16 +160,22 @@ class Heartbeat:
             with self._lock:
                 self._extending = frozenset()
             self._on_answered()
+        took_s = self._monotonic() - sent_at
         is_repeat, self._failures = self._failures > 0, 0
         self._metrics.beats += 1
+        extended = not_extended = 0
         for run, outcome in zip(due, outcomes, strict=True):
             if isinstance(outcome, c.Lost):
                 self._on_lost(run, outcome.reason)
+                not_extended += 1
             elif run.extended(sent_at, outcome.expires_at, is_repeat=is_repeat):
                 run.beat_after = 0.0
-                self._metrics.extended += 1
+                extended += 1
             else:
                 self._not_extended(run)
+                not_extended += 1
+        self._metrics.extended += extended
+        self._observers.notify(Observer.extended, extended, not_extended, took_s)
 
     def _not_extended(self, run: Run) -> None:
         """The store answered, and the lease ends when it did before (its row is locked, its clock stood still)."""
@@ -178,6 +188,7 @@ class Heartbeat:
         self._failures += 1
         self._metrics.beats_failed += 1
         self._metrics.unavailable += 1
+        self._observers.notify(Observer.store_failed, "extend")
         wait_s = min(backoff_s(self._failures, self._store.entropy.jitter()), *(retry_beat_s(it.lease_s) for it in due))
         self._not_before = self._monotonic() + wait_s
         if self._failures == 1:

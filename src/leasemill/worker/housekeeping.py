@@ -12,8 +12,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from leasemill.api.observer import Observer
 from leasemill.errors import Unavailable
 from leasemill.worker.metrics import Metrics
+from leasemill.worker.observers import NOBODY, Observers
 from leasemill.worker.threads import start_background
 
 log = logging.getLogger("leasemill.worker")
@@ -49,6 +51,7 @@ class Housekeeping:
         on_end: Callable[[BaseException | None], None],
         at_end: Chore | None = None,
         monotonic: Callable[[], float] = time.monotonic,
+        observers: Observers = NOBODY,
     ) -> None:
         self._worker_id = worker_id
         self._chores = chores
@@ -56,6 +59,7 @@ class Housekeeping:
         self._at_end = at_end
         self._jitter = jitter
         self._monotonic = monotonic
+        self._observers = observers
         self._stopped = threading.Event()
         self._on_end = on_end
 
@@ -81,6 +85,7 @@ class Housekeeping:
             chore.run()
         except Unavailable as error:
             self._metrics.unavailable += 1
+            self._observers.notify(Observer.store_failed, chore.name)
             log.warning("%s postponed, the store is unavailable: %s", chore.name, error, extra=fields)
         except OSError as error:
             log.warning("%s postponed: %s", chore.name, error, extra=fields)

@@ -12,11 +12,13 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
+from leasemill.api.observer import Observer
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, JobState
 from leasemill.store.base import Store
 from leasemill.store.records import records
 from leasemill.worker.metrics import Metrics
+from leasemill.worker.observers import NOBODY, Observers
 
 log = logging.getLogger("leasemill.worker")
 
@@ -26,10 +28,11 @@ BATCH: Final = 1_000
 class Reaper:
     """`expire`, with its counters."""
 
-    def __init__(self, worker_id: str, store: Store, metrics: Metrics) -> None:
+    def __init__(self, worker_id: str, store: Store, metrics: Metrics, observers: Observers = NOBODY) -> None:
         self._worker_id = worker_id
         self._store = store
         self._metrics = metrics
+        self._observers = observers
         self._lock = threading.Lock()
         self._unattributed: Counter[str] = Counter()
         store.expiries.listen(self.recovered)
@@ -46,6 +49,7 @@ class Reaper:
             expired, self._unattributed = self._unattributed, Counter()
         self._metrics.reaper_runs += 1
         self._metrics.reaper_recovered_last_run = self._metrics.reaper_recovered - before
+        self._observers.notify(Observer.reaper_ran, self._metrics.reaper_recovered_last_run)
         self._notice_dead(expired)
 
     def recovered(self, expired: Sequence[c.Expiration]) -> None:
@@ -58,6 +62,7 @@ class Reaper:
                 stuck_s = expiration.stuck_us / SECOND
                 metrics.reaper_stuck_seconds += stuck_s
                 metrics.reaper_stuck_seconds_max = max(metrics.reaper_stuck_seconds_max, stuck_s)
+        self._observers.notify(Observer.expired, expired)
         for expiration in expired:
             stuck_s = expiration.stuck_us / SECOND
             is_dead = expiration.state is JobState.DEAD

@@ -12,17 +12,19 @@ import contextvars
 import logging
 import time
 from collections.abc import Callable
-from typing import TypeVar, assert_never
+from typing import Final, TypeAlias, TypeVar, assert_never
 
+from leasemill.api.observer import End, Observer, Settled
 from leasemill.errors import Refused, Unavailable
 from leasemill.kernel import commands as c
-from leasemill.kernel.model import SECOND, JobState
+from leasemill.kernel.model import SECOND, JobState, Verb
 from leasemill.store.backoff import backoff_s
 from leasemill.store.base import Store
 from leasemill.worker.handler import Report, final, given_back, is_cut_short, timed_out
 from leasemill.worker.heartbeat import Heartbeat
 from leasemill.worker.joblog import JobLog
 from leasemill.worker.metrics import Metrics
+from leasemill.worker.observers import Observers
 from leasemill.worker.pacing import REPORTED_START_S, flush_in_s
 from leasemill.worker.run import Phase, Run, Stop
 from leasemill.worker.slots import Slots
@@ -32,6 +34,10 @@ log = logging.getLogger("leasemill.worker")
 AnswerT = TypeVar("AnswerT")
 ReportT = TypeVar("ReportT")
 OutcomeT = TypeVar("OutcomeT")
+
+_Fate: TypeAlias = tuple[End, str | None]
+"""How the store settled a run, and the error if there is one."""
+_SUCCEEDED: Final[_Fate] = ("succeeded", None)
 
 
 class Reporter:
@@ -44,6 +50,7 @@ class Reporter:
         slots: Slots,
         metrics: Metrics,
         heartbeat: Heartbeat,
+        observers: Observers,
         *,
         on_answered: Callable[[], None],
         on_claimable: Callable[[], None],
@@ -53,6 +60,7 @@ class Reporter:
         self._slots = slots
         self._metrics = metrics
         self._heartbeat = heartbeat
+        self._observers = observers
         self._joblog = JobLog(worker_id)
         self._context = contextvars.copy_context()
         """Of no job: what is sent, and logged, is not the business of the handler that happened to end last."""
@@ -180,7 +188,7 @@ class Reporter:
             self._metrics.flushes += 1
             if starts:  # first: a start after its end would be refused
                 now = time.monotonic()
-                await self._deliver([(run, _start_report(run, now)) for run in starts], c.Start, self._started)
+                await self._deliver([(run, _start_report(run, now)) for run in starts], c.Start, _started)
             await self._send_ends(ends)
             self._in_flight = 0
             self._on_answered()
@@ -212,12 +220,12 @@ class Reporter:
         self,
         items: list[tuple[Run, ReportT]],
         command: Callable[[list[ReportT]], c.Command[list[OutcomeT | c.Lost]]],
-        answered: Callable[[Run, ReportT, OutcomeT], None],
+        answered: Callable[[Run, ReportT, OutcomeT], _Fate | None],
     ) -> None:
         if not items:
             return
         try:
-            outcomes = await self.repeat(command([report for _, report in items]))
+            outcomes, took_s = await self._repeat(command([report for _, report in items]))
         except Refused as error:
             if len(items) == 1:
                 log.error("a report was refused, the lease will expire: %s", error, extra=items[0][0].log_fields)
@@ -225,21 +233,29 @@ class Reporter:
             for item in items:  # a batch is refused whole for one malformed report: the others are sent singly
                 await self._deliver([item], command, answered)
             return
+        fates: list[tuple[Run, _Fate]] = []
         for (run, report), outcome in zip(items, outcomes, strict=True):
-            if isinstance(outcome, c.Lost):
-                self._refused(run, outcome)
-            else:
-                answered(run, report, outcome)
+            fate = self._refused(run, outcome) if isinstance(outcome, c.Lost) else answered(run, report, outcome)
+            if fate is not None:
+                fates.append((run, fate))
+        if fates and self._observers.are_there:
+            self._observers.notify(Observer.settled, [Settled(run.lease, *fate) for run, fate in fates], took_s)
 
     async def repeat(self, command: c.Command[AnswerT]) -> AnswerT:
         """The store's answer, however long it takes: after a lost reply the same command gives the same answer (L6)."""
+        return (await self._repeat(command))[0]
+
+    async def _repeat(self, command: c.Command[AnswerT]) -> tuple[AnswerT, float]:
+        """The answer, and how long the call took that was answered."""
         failures = 0
         while True:
+            called_at = time.monotonic()
             try:
-                return await self._store.arun(command)
+                return await self._store.arun(command), time.monotonic() - called_at
             except Unavailable as error:
                 failures += 1
                 self._metrics.unavailable += 1
+                self._observers.notify(Observer.store_failed, type(command).__name__.lower())
                 if failures == 1:
                     fields = {"worker": self._worker_id}
                     log.warning("the store is unavailable, will retry reports: %s", error, extra=fields)
@@ -247,33 +263,36 @@ class Reporter:
 
     # What the store answered -------------------------------------------------------------------------------------
 
-    def _started(self, run: Run, report: c.StartReport, outcome: c.Started) -> None:
-        """A start that was recorded changes nothing here."""
-
-    def _acked(self, run: Run, report: c.AckReport, outcome: c.Acked) -> None:
+    def _acked(self, run: Run, report: c.AckReport, outcome: c.Acked) -> _Fate:
         self._metrics.succeeded += 1
         self._joblog.succeeded(run)
         rules = run.lease.job.rules
         if outcome.next_in_lane is not None or (rules is not None and rules.limits):
             self._on_claimable()
+        return _SUCCEEDED
 
-    def _nacked(self, run: Run, report: c.NackReport, outcome: c.Nacked) -> None:
+    def _nacked(self, run: Run, report: c.NackReport, outcome: c.Nacked) -> _Fate:
+        end: End = "succeeded"
         if outcome.state is JobState.READY:
             self._metrics.retried += 1
+            end = "retried"
         elif outcome.state is JobState.FAILED:
             self._metrics.failed += 1
+            end = "failed"
         else:
             self._metrics.succeeded += 1
         self._joblog.failed(run, outcome, report.error)
         self._on_claimable()
+        return end, report.error
 
-    def _released(self, run: Run, report: c.ReleaseReport, outcome: c.Released) -> None:
+    def _released(self, run: Run, report: c.ReleaseReport, outcome: c.Released) -> _Fate:
         self._metrics.released += 1
         if run.started_at and run.stop is None:
             self._joblog.given_back(run, report.delay_us)
         self._on_claimable()
+        return "succeeded" if outcome.state is JobState.SUCCEEDED else "released", report.error
 
-    def _refused(self, run: Run, lost: c.Lost) -> None:
+    def _refused(self, run: Run, lost: c.Lost) -> _Fate | None:
         self._metrics.refused += 1
         log.warning(
             "%s refused, lease not held (%s): the latest attempt is %d",
@@ -282,6 +301,11 @@ class Reporter:
             lost.current_attempt,
             extra=run.log_fields,
         )
+        return None if lost.verb is Verb.START else ("refused", lost.reason)
+
+
+def _started(run: Run, report: c.StartReport, outcome: c.Started) -> None:
+    """A start that was recorded changes nothing here."""
 
 
 def _start_report(run: Run, now: float) -> c.StartReport:

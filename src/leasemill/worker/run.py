@@ -93,6 +93,19 @@ class Run:
         return not self.loss.is_set()
 
     @property
+    def waited_s(self) -> float | None:
+        """From when the job was due to the start of its handler; None: it has run before, when it was due is not known.
+
+        The store's clock as far as the claim, this process's from there.
+        """
+        lease = self.lease
+        if lease.attempt > 1:
+            return None
+        spec = lease.job
+        due_at = lease.created_at + spec.delay_us if spec.run_at is None else max(spec.run_at, lease.created_at)
+        return max(0, lease.leased_at - due_at) / SECOND + self.started_at - self.claimed_at
+
+    @property
     def log_fields(self) -> dict[str, Any]:
         lease = self.lease
         return {"job": lease.job.id, "kind": lease.job.kind, "attempt": lease.attempt, "worker": lease.worker}

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from leasemill.api.job import JobType
+from leasemill.api.observer import Observer
 from leasemill.errors import LeasemillError, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, AbortReason
@@ -23,6 +24,7 @@ from leasemill.worker.handler import Report, call_async
 from leasemill.worker.heartbeat import Heartbeat
 from leasemill.worker.limits import is_limited
 from leasemill.worker.metrics import Metrics
+from leasemill.worker.observers import Observers
 from leasemill.worker.reporter import Reporter
 from leasemill.worker.run import Phase, Run
 from leasemill.worker.slots import Slots
@@ -51,6 +53,7 @@ class Runner:
         stalls: Stalls,
         watchdog: Watchdog,
         unmatched: UnmatchedJobs,
+        observers: Observers,
         on_room: Callable[[], None],
         on_failure: Callable[[BaseException], None],
     ) -> None:
@@ -66,6 +69,7 @@ class Runner:
         self._stalls = stalls
         self._watchdog = watchdog
         self._unmatched = unmatched
+        self._observers = observers
         self._on_room = on_room
         self._on_failure = on_failure
         self._pace = 0.0
@@ -174,6 +178,7 @@ class Runner:
     def _lost_while_queued(self, run: Run) -> None:
         """Its lease expired before a slot was free (the loop was blocked, the process stopped)."""
         self._metrics.lost += 1
+        self._observers.notify(Observer.lost, run.lease, "expired while the job waited for a slot")
         log.warning("lease lost while the job waited for a slot", extra=run.log_fields)
         self._reporter.give_back(run)
 
@@ -182,6 +187,8 @@ class Runner:
         self._heartbeat.expect(run)
         self._watchdog.expect(run.started_at + pacing.LATE_START_S)
         self._metrics.started += 1
+        if self._observers.are_there:
+            self._observers.notify(Observer.run_started, run.lease, run.waited_s)
         jitter = self._store.entropy.jitter()
         if run.handler.is_async:
             self._stalls.watch()
@@ -248,7 +255,10 @@ class Runner:
                 self._watchdog.note_loss(run, run.loss.reason)  # its own commit was refused, or the heartbeat knew
             self._reporter.report_end(run, report)
         if run.started_at:
-            self._metrics.run_seconds += time.monotonic() - run.started_at
+            took_s = time.monotonic() - run.started_at
+            self._metrics.run_seconds += took_s
+            if self._observers.are_there:
+                self._observers.notify(Observer.run_ended, run.lease, took_s)
             self._ended_count += 1
         self._free(run)
 

@@ -13,8 +13,10 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from leasemill.api.observer import Observer
 from leasemill.worker import pacing
 from leasemill.worker.metrics import Metrics
+from leasemill.worker.observers import Observers
 from leasemill.worker.reporter import Reporter
 from leasemill.worker.run import Phase, Run, Stop
 from leasemill.worker.slots import Slots
@@ -35,6 +37,7 @@ class Watchdog:
         metrics: Metrics,
         reporter: Reporter,
         stalls: Stalls,
+        observers: Observers,
         *,
         on_room: Callable[[], None],
         on_stuck: Callable[[], None],
@@ -43,6 +46,7 @@ class Watchdog:
         self._metrics = metrics
         self._reporter = reporter
         self._stalls = stalls
+        self._observers = observers
         self._on_room = on_room
         self._on_stuck = on_stuck
         """No slot is left that could run anything."""
@@ -140,6 +144,7 @@ class Watchdog:
     def note_loss(self, run: Run, reason: str) -> None:
         run.stop = Stop.LOST
         self._metrics.lost += 1
+        self._observers.notify(Observer.lost, run.lease, reason)
         log.warning("lease lost (%s): the handler's result is dropped", reason, extra=run.log_fields)
 
     # Timeouts ----------------------------------------------------------------------------------------------------
@@ -158,6 +163,7 @@ class Watchdog:
     def _time_out(self, run: Run) -> None:
         run.stop = Stop.TIMEOUT
         self._metrics.timed_out += 1
+        self._observers.notify(Observer.timed_out, run.lease)
         log.error("job timed out after %g s", time.monotonic() - run.started_at, extra=run.log_fields)
         if run.task is None:
             self._abandon(run)

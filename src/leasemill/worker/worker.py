@@ -17,20 +17,21 @@ from functools import partial
 from typing import Final
 
 from leasemill.api.app import App
+from leasemill.api.observer import Observer
 from leasemill.api.policy import Duration, ReaperPreset, reaper_s
 from leasemill.errors import Invalid, Unavailable, WorkerStuck
-from leasemill.kernel import commands as c
 from leasemill.kernel.bounds import check_text
 from leasemill.kernel.model import Policy
 from leasemill.operator.wording import counted
-from leasemill.store.backoff import backoff_s
 from leasemill.store.presence import new_worker_id
-from leasemill.worker import limits, pacing, presence
+from leasemill.worker import pacing, presence
 from leasemill.worker.fetcher import Fetcher
 from leasemill.worker.heartbeat import Heartbeat
 from leasemill.worker.housekeeping import Chore, Housekeeping
 from leasemill.worker.metrics import Metrics
+from leasemill.worker.observers import Observers
 from leasemill.worker.options import at_least, log_start, seconds, weights
+from leasemill.worker.policies import QueuePolicies
 from leasemill.worker.presence import WorkerPresence
 from leasemill.worker.reaper import Reaper
 from leasemill.worker.reporter import Reporter
@@ -49,7 +50,6 @@ log = logging.getLogger("leasemill.worker")
 
 POLICIES_S: Final = 5.0
 ID_CHECK_S: Final = 10.0
-QUEUES_READ: Final = 10_000
 
 
 class Worker:
@@ -77,8 +77,7 @@ class Worker:
         self.metrics = Metrics()
         check_text("worker id", self.id)
         self._has_given_id = bool(worker_id)
-        self._most_ahead = pacing.PREFETCH_MOST if prefetch is None else at_least("prefetch", prefetch, 0)
-        self._claims_ahead = True
+        most_ahead = pacing.PREFETCH_MOST if prefetch is None else at_least("prefetch", prefetch, 0)
         self._drains = drain
         self._handles_signals = handle_signals
         mismatch_s = seconds("mismatch timeout", mismatch_timeout)
@@ -93,6 +92,17 @@ class Worker:
         )
         self._times.check()
         self._store = app.store
+        self._observers = Observers(app.observers, self.id)
+        self._policies = QueuePolicies(
+            self.id,
+            app,
+            self._store,
+            self.queues,
+            self._times,
+            self.metrics,
+            self._observers,
+            most_ahead=most_ahead,
+        )
         self._presence = WorkerPresence(self.id, self._store.presence, time.time())
         self._ticker = Ticker(self.id, app.schedules, self._store, self.metrics)
         self._failure: BaseException | None = None
@@ -124,7 +134,7 @@ class Worker:
             self._presence.begin()
             if self._has_given_id:
                 await self.shutdown.unless_begun(self._await_id())
-            await self.shutdown.unless_begun(self._read_policies())
+            await self.shutdown.unless_begun(self._policies.settle())
             await self.shutdown.unless_begun(self._fire_first())
             self._times.check()
             if not self.shutdown.is_requested:
@@ -169,11 +179,18 @@ class Worker:
             )
 
     def _assemble(self) -> None:
-        store, metrics = self._store, self.metrics
+        store, metrics, observers = self._store, self.metrics, self._observers
         on_end = partial(self._on_loop, self._background_over)  # in the thread that ends
         self._slots = slots = Slots(self.concurrency, metrics)
         self._fetcher = Fetcher(
-            self.id, store, metrics, queues=self.queues, kinds=self._kinds, drains=self._drains, times=self._times
+            self.id,
+            store,
+            metrics,
+            queues=self.queues,
+            kinds=self._kinds,
+            drains=self._drains,
+            times=self._times,
+            observers=observers,
         )
         self._heartbeat = Heartbeat(
             self.id,
@@ -184,6 +201,7 @@ class Worker:
             on_answered=lambda: self._on_loop(self._reporter.flush),
             on_end=on_end,
             interval_s=self._times.heartbeat_s,
+            observers=observers,
         )
         self._stalls = Stalls(self.id, metrics, running=slots.running, on_end=on_end)
         self._reporter = Reporter(
@@ -192,11 +210,18 @@ class Worker:
             slots,
             metrics,
             self._heartbeat,
+            observers,
             on_answered=self._reports_answered,
             on_claimable=self._fetcher.wake,
         )
         self._watchdog = Watchdog(
-            slots, metrics, self._reporter, self._stalls, on_room=self._fetcher.room_changed, on_stuck=self._end_stuck
+            slots,
+            metrics,
+            self._reporter,
+            self._stalls,
+            observers,
+            on_room=self._fetcher.room_changed,
+            on_stuck=self._end_stuck,
         )
         self._unmatched = UnmatchedJobs(store, metrics, self._reporter, self._mismatch_s)
         self._runner = Runner(
@@ -205,29 +230,32 @@ class Worker:
             self.app.handlers,
             slots,
             metrics,
-            most_ahead=self._most_ahead if self._claims_ahead else 0,
+            most_ahead=self._policies.most_ahead,
             reporter=self._reporter,
             heartbeat=self._heartbeat,
             stalls=self._stalls,
             watchdog=self._watchdog,
             unmatched=self._unmatched,
+            observers=observers,
             on_room=self._fetcher.room_changed,
             on_failure=self._fail,
         )
-        self._reaper = Reaper(self.id, store, metrics)
+        read_policies = partial(self._policies.read_again, self._runner, self._heartbeat)
+        self._reaper = Reaper(self.id, store, metrics, observers)
         self._housekeeping = Housekeeping(
             self.id,
             [
                 Chore("presence", lambda: presence.PRESENCE_S, self._publish),
                 Chore("worker id", lambda: ID_CHECK_S, self._presence.check),
                 Chore("reaper", lambda: self._times.reaper_s, self._reaper.run),
-                Chore("queue policies", lambda: POLICIES_S, self._reread_policies),
+                Chore("queue policies", lambda: POLICIES_S, read_policies),
                 TickChore(self._ticker),
             ],
             metrics,
             at_end=Chore("withdrawal of the presence", lambda: 0.0, self._presence.withdraw),
             jitter=store.entropy.jitter,
             on_end=on_end,
+            observers=observers,
         )
 
     async def _work(self) -> None:
@@ -338,48 +366,14 @@ class Worker:
             is_stopping=self.shutdown.is_requested,
         )
 
-    async def _read_policies(self) -> None:
-        """Also declares limits: both are what must be settled with the store before the first claim."""
-        failures = 0
-        while not self.shutdown.is_requested:
-            try:
-                if terms := self.app.limits:
-                    await self._store.arun(limits.declaration(terms, self.id))
-                self._times.adopt(_policies(self.queues, await self._store.arun(c.ListQueues(QUEUES_READ))))
-                if limits.any_limited(self.queues, await self._store.arun(limits.queue_limits())):
-                    self._claims_ahead = False
-                return
-            except Unavailable as error:
-                failures += 1
-                self.metrics.unavailable += 1
-                log.warning("the store is unavailable, will retry: %s", error, extra={"worker": self.id})
-                await asyncio.sleep(backoff_s(failures, self._store.entropy.jitter()))
-
     async def _fire_first(self) -> None:
         """Before the first claim, so that a worker which drains finds what is due; later the housekeeping does it."""
         try:
             await asyncio.get_running_loop().run_in_executor(DaemonExecutor(1), self._ticker.run)
         except (Unavailable, OSError) as error:
             self.metrics.unavailable += 1
+            self._observers.notify(Observer.store_failed, "schedules")
             log.warning("schedules postponed: %s", error, extra={"worker": self.id})
-
-    def _reread_policies(self) -> None:
-        """O4: a queue's policy may change at any time. What was given and does not fit it any more is replaced."""
-        times = self._times
-        claims_ahead = not limits.any_limited(self.queues, self._store.run(limits.queue_limits()))
-        self._runner.claim_ahead(self._most_ahead if claims_ahead else 0)
-        if not times.adopt(_policies(self.queues, self._store.queues(limit=QUEUES_READ))):
-            return
-        self._heartbeat.set_interval(times.heartbeat_s)
-        for sentence in times.broken_rules():
-            log.warning("a queue's policy does not fit this worker: %s", sentence, extra={"worker": self.id})
-        log.info(
-            "queue policies changed: reaper every %g s, shutdown within %g s, shortest lease %g s",
-            times.reaper_s,
-            times.shutdown_s,
-            times.shortest_lease_s,
-            extra={"worker": self.id},
-        )
 
 
 async def _end_tasks(until: float) -> None:
@@ -391,8 +385,3 @@ async def _end_tasks(until: float) -> None:
         await asyncio.wait(tasks, timeout=max(0.0, until - time.monotonic()))
     generators = asyncio.ensure_future(asyncio.get_running_loop().shutdown_asyncgens())
     await asyncio.wait([generators], timeout=max(0.01, until - time.monotonic()))
-
-
-def _policies(names: Iterable[str], views: Iterable[c.QueueView]) -> dict[str, Policy | None]:
-    known = {view.name: view.policy for view in views}
-    return {name: known.get(name) for name in names}

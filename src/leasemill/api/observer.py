@@ -1,0 +1,62 @@
+"""`Observer`: what a worker reports of itself while it works. What metrics and tracing are built on.
+
+A worker calls its observers where the work is done: on its event loop, where nothing says otherwise. They must be quick
+and must not block. An error in one is logged, the first time, and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from leasemill.kernel.commands import Expiration, Lease
+
+End: TypeAlias = Literal["succeeded", "retried", "failed", "dead", "released", "refused"]
+"""How the store settled a run. `retried`: it failed and will run again; `failed`: it failed for good; `dead`: it was
+quarantined; `released`: it was given back, without a penalty; `refused`: the lease was not held any more, nothing was
+changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """A report that the store has answered: the fate of one run."""
+
+    lease: Lease
+    end: End
+    error: str | None = None
+    """Why it failed, or could not be run; `refused`: why. A run that failed after its commit succeeded, with this."""
+
+
+class Observer:
+    """Override what you want to know: none of these does anything."""
+
+    def claimed(self, leases: Sequence[Lease], took_s: float) -> None:
+        """A claim was answered, maybe with no lease at all."""
+
+    def run_started(self, lease: Lease, waited_s: float | None) -> None:
+        """A handler is about to be called. `waited_s`: since the job was due; None: not known, it has run before."""
+
+    def run_ended(self, lease: Lease, took_s: float) -> None:
+        """A handler has really ended, whatever becomes of its report."""
+
+    def settled(self, batch: Sequence[Settled], took_s: float) -> None:
+        """The store has answered reports of one kind: acks, nacks or releases. `took_s`: the call that it answered."""
+
+    def lost(self, lease: Lease, reason: str) -> None:
+        """A lease is not this worker's any more, while it had the job: what the handler returns is dropped."""
+
+    def timed_out(self, lease: Lease) -> None:
+        """A handler ran longer than its timeout; how the job is settled follows."""
+
+    def extended(self, count: int, not_extended: int, took_s: float) -> None:
+        """A heartbeat was answered: how many leases it extended, and how many not. In the heartbeat's thread."""
+
+    def expired(self, expirations: Sequence[Expiration]) -> None:
+        """Expiries of anybody's leases that this worker recorded. In any thread."""
+
+    def reaper_ran(self, recovered: int) -> None:
+        """The reaper has looked for expired leases, and recorded so many. In the thread of the housekeeping."""
+
+    def store_failed(self, verb: str) -> None:
+        """The store was unavailable for a command, or for a task of the housekeeping; it is repeated. In any thread."""

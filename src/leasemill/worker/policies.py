@@ -1,0 +1,96 @@
+"""What a worker settles with the store before its first claim, and looks at again: limits and the queues' policies."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from typing import Final
+
+from leasemill.api.app import App
+from leasemill.api.observer import Observer
+from leasemill.errors import Unavailable
+from leasemill.kernel import commands as c
+from leasemill.kernel.model import Policy
+from leasemill.store.backoff import backoff_s
+from leasemill.store.base import Store
+from leasemill.worker import limits
+from leasemill.worker.heartbeat import Heartbeat
+from leasemill.worker.metrics import Metrics
+from leasemill.worker.observers import Observers
+from leasemill.worker.runner import Runner
+from leasemill.worker.timing import Times
+
+log = logging.getLogger("leasemill.worker")
+
+QUEUES_READ: Final = 10_000
+
+
+class QueuePolicies:
+    """The policies of the queues that a worker serves, and whether one of them has a limit."""
+
+    def __init__(
+        self,
+        worker_id: str,
+        app: App,
+        store: Store,
+        queues: Iterable[str],
+        times: Times,
+        metrics: Metrics,
+        observers: Observers,
+        *,
+        most_ahead: int,
+    ) -> None:
+        self._worker_id = worker_id
+        self._app = app
+        self._store = store
+        self._queues = tuple(queues)
+        self._times = times
+        self._metrics = metrics
+        self._observers = observers
+        self._most_ahead = most_ahead
+        self.most_ahead = most_ahead
+        """How many jobs may be held ahead of their slots: none from queues that have a limit (T8)."""
+
+    async def settle(self) -> None:
+        """Declare the limits and read the policies, however long the store is unavailable."""
+        failures = 0
+        while True:
+            try:
+                if terms := self._app.limits:
+                    await self._store.arun(limits.declaration(terms, self._worker_id))
+                self._times.adopt(_policies(self._queues, await self._store.arun(c.ListQueues(QUEUES_READ))))
+                self._look(await self._store.arun(limits.queue_limits()))
+                return
+            except Unavailable as error:
+                failures += 1
+                self._metrics.unavailable += 1
+                self._observers.notify(Observer.store_failed, "queue policies")
+                log.warning("the store is unavailable, will retry: %s", error, extra={"worker": self._worker_id})
+                await asyncio.sleep(backoff_s(failures, self._store.entropy.jitter()))
+
+    def _look(self, found: list[c.LimitView]) -> None:
+        self.most_ahead = 0 if limits.any_limited(self._queues, found) else self._most_ahead
+
+    def read_again(self, runner: Runner, heartbeat: Heartbeat) -> None:
+        """O4: a queue's policy may change at any time. What was given and does not fit it any more is replaced."""
+        times, fields = self._times, {"worker": self._worker_id}
+        self._look(self._store.run(limits.queue_limits()))
+        runner.claim_ahead(self.most_ahead)
+        if not times.adopt(_policies(self._queues, self._store.queues(limit=QUEUES_READ))):
+            return
+        heartbeat.set_interval(times.heartbeat_s)
+        for sentence in times.broken_rules():
+            log.warning("a queue's policy does not fit this worker: %s", sentence, extra=fields)
+        log.info(
+            "queue policies changed: reaper every %g s, shutdown within %g s, shortest lease %g s",
+            times.reaper_s,
+            times.shutdown_s,
+            times.shortest_lease_s,
+            extra=fields,
+        )
+
+
+def _policies(names: Iterable[str], views: Iterable[c.QueueView]) -> dict[str, Policy | None]:
+    known = {view.name: view.policy for view in views}
+    return {name: known.get(name) for name in names}
