@@ -93,6 +93,10 @@ chaos-rules: $(DEV) ## Kill 8 workers 500 times while schedules, limits and grou
 	$(BIN)/python -m tests.process.rules_chaos --store $(STORE) $(if $(SEED),--seed $(SEED))
 	$(BIN)/python -m tests.process.ticks_lab --store $(STORE)
 
+.PHONY: chaos-deaths
+chaos-deaths: $(DEV) ## Kill 200 workers under the default lease, supervised and not, while others stand still, on file: and PostgreSQL (25 minutes)
+	$(BIN)/python -m tests.process.deaths.chaos $(if $(SEED),--seed $(SEED))
+
 .PHONY: chaos-worklease
 chaos-worklease: $(DEV) ## Kill the orchestrator of a partitioned stream fifty times, on file: and on PostgreSQL (3 minutes)
 	$(BIN)/python -m pytest -s tests/worklease/chaos.py

@@ -21,6 +21,10 @@ class WorkerProcess(workers.WorkerProcess):
     """`leasemill worker` in a process and a session of its own."""
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
     def is_stopped(self) -> bool:
         """Whether it stands still, whoever stopped it."""
         try:

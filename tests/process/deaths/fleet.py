@@ -1,0 +1,212 @@
+"""Four workers on one machine, as processes of their own or as children of a supervisor, to be killed and stopped."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import psutil
+
+from leasemill.demo.workers import Locks
+from leasemill.store.base import Store
+from leasemill.store.records import records
+from tests.lab.processes import IMPORT_PATH, WorkerProcess, wait_until
+from tests.process.deaths.app import TRAILS_VARIABLE
+from tests.process.deaths.audit import Kill
+
+TARGET: Final = "tests.process.deaths.app:app"
+WORKERS: Final = 4
+CONCURRENCY: Final = 8
+RETRY_S: Final = 0.007
+
+
+class Ground(NamedTuple):
+    """Where it takes place."""
+
+    url: str
+    folder: Path
+    store: Store
+    cleaning: ExitStack
+
+    @property
+    def trails(self) -> Path:
+        return self.folder / "trails"
+
+    def start(self, name: str, options: Sequence[str]) -> WorkerProcess:
+        worker = WorkerProcess(
+            TARGET,
+            url=self.url,
+            log=self.folder / f"{name}.log",
+            worker_id=name,
+            options=["--concurrency", str(CONCURRENCY), *options],
+            folder=self.folder,
+            environment={"PYTHONPATH": IMPORT_PATH, TRAILS_VARIABLE: str(self.trails)},
+        )
+        return self.cleaning.enter_context(worker)
+
+
+class Alive(NamedTuple):
+    """A worker that has published that it runs."""
+
+    pid: int
+    worker: str
+
+
+class Fleet(ABC):
+    """Workers, of which those that were killed are replaced."""
+
+    def __init__(self, ground: Ground) -> None:
+        self._ground = ground
+        self._number = 0
+        self._killed: set[int] = set()
+
+    @abstractmethod
+    def start(self) -> None: ...
+
+    @abstractmethod
+    def pids(self) -> set[int]:
+        """Of the processes that run a worker, or are about to."""
+
+    @abstractmethod
+    def replace(self) -> None:
+        """Let there be as many workers as at the beginning again."""
+
+    @abstractmethod
+    def kill_all(self) -> list[Kill]:
+        """Everything at once, so that nobody is left to notice."""
+
+    @abstractmethod
+    def end(self) -> list[str]:
+        """Stop what runs; what is wrong with that."""
+
+    @abstractmethod
+    def sessions_of(self, one: Alive) -> str:
+        """What PostgreSQL calls its sessions."""
+
+    def alive(self) -> list[Alive]:
+        pids = self.pids() - self._killed
+        return [Alive(one.pid, one.worker) for one, _ in records(self._ground.store.presence) if one.pid in pids]
+
+    def await_alive(self, count: int = WORKERS) -> None:
+        wait_until(lambda: len(self.alive()) >= count, f"{count} workers to run", every_s=0.05)
+
+    def kill(self, one: Alive) -> Kill:
+        at, wall = time.monotonic(), round(time.time() * 1_000_000)
+        os.kill(one.pid, signal.SIGKILL)
+        self._killed.add(one.pid)
+        return Kill(one.worker, one.pid, at, wall)
+
+    def _next_name(self) -> str:
+        self._number += 1
+        return f"worker-{self._number:04}"
+
+
+class BareFleet(Fleet):
+    """`leasemill worker`, four times. Their parent, the lab, takes its time to wait for those that died."""
+
+    def __init__(self, ground: Ground) -> None:
+        super().__init__(ground)
+        self._workers: list[WorkerProcess] = []
+        self._dead: list[WorkerProcess] = []
+
+    def start(self) -> None:
+        self._workers = [self._ground.start(self._next_name(), ()) for _ in range(WORKERS)]
+
+    def pids(self) -> set[int]:
+        return {worker.pid for worker in self._workers}
+
+    def kill(self, one: Alive) -> Kill:
+        (victim,) = (worker for worker in self._workers if worker.pid == one.pid)
+        victim.check_running()
+        self._workers.remove(victim)
+        self._dead.append(victim)
+        return super().kill(one)
+
+    def sessions_of(self, one: Alive) -> str:
+        return one.worker
+
+    def replace(self) -> None:
+        while len(self._workers) < WORKERS:
+            self._workers.append(self._ground.start(self._next_name(), ()))
+        while len(self._dead) > WORKERS:
+            self._dead.pop(0).wait()
+
+    def kill_all(self) -> list[Kill]:
+        return [self.kill(one)._replace(is_alone=False) for one in self.alive()]
+
+    def end(self) -> list[str]:
+        codes = {worker.id: worker.end() for worker in self._workers}
+        return [f"{name} ended with {code}" for name, code in codes.items() if code]
+
+
+class SupervisedFleet(Fleet):
+    """`leasemill worker --processes 4`."""
+
+    def __init__(self, ground: Ground) -> None:
+        super().__init__(ground)
+        self._supervisor: WorkerProcess | None = None
+
+    @property
+    def supervisor(self) -> WorkerProcess:
+        assert self._supervisor is not None
+        return self._supervisor
+
+    def start(self) -> None:
+        self._supervisor = self._ground.start(self._next_name(), ["--processes", str(WORKERS)])
+
+    def pids(self) -> set[int]:
+        self.supervisor.check_running()
+        return {child.pid for child in psutil.Process(self.supervisor.pid).children()}
+
+    def sessions_of(self, one: Alive) -> str:
+        return self.supervisor.id
+
+    def replace(self) -> None:
+        """The supervisor does."""
+        self.supervisor.check_running()
+
+    def kill_all(self) -> list[Kill]:
+        """The supervisor first: it would start others."""
+        alive = self.alive()
+        self.supervisor.kill()
+        return [self.kill(one)._replace(is_alone=False) for one in alive]
+
+    def kill_supervisor(self) -> list[int]:
+        """Only it; the process ids of its children."""
+        pids = sorted(self.pids())
+        self.supervisor.kill()
+        return pids
+
+    def end(self) -> list[str]:
+        code = self.supervisor.end()
+        return [f"the supervisor ended with {code}"] if code else []
+
+
+# Standing still -------------------------------------------------------------------------------------------------
+
+
+def stop_safely(pid: int, locks: Locks, limit_s: float = 20.0) -> bool:
+    """SIGSTOP it at a moment when it holds no lock that others wait for; False: it has gone, or there was no moment."""
+    deadline = time.monotonic() + limit_s
+    with suppress(ProcessLookupError, FileNotFoundError):
+        while time.monotonic() < deadline:
+            os.kill(pid, signal.SIGSTOP)
+            while not _stands_still(pid):
+                time.sleep(0.001)
+            if locks.are_free():
+                return True
+            os.kill(pid, signal.SIGCONT)
+            time.sleep(RETRY_S)
+    return False
+
+
+def _stands_still(pid: int) -> bool:
+    """Every thread of it. Raises FileNotFoundError when it has gone."""
+    states = [(task / "stat").read_text().rpartition(")")[2].split()[0] for task in Path(f"/proc/{pid}/task").iterdir()]
+    return all(state in "TtZX" for state in states)
