@@ -15,6 +15,7 @@ LeasemillError
 │   ├── JobFailed      retries used up, or its handler reported that it can never succeed
 │   ├── JobDead        quarantined: too many of its runs ended with their worker
 │   └── JobCancelled   cancelled by an operator
+├── LifespanFailed     the lifespan of an app failed: its worker claimed nothing, or stopped
 ├── WorkerStuck        every slot of a worker is taken by a handler that does not return: restart the worker
 ├── Unavailable        unknown whether it happened: repeat with the same ids
 └── Broken             stop: the stored data is damaged or of an unknown format
@@ -133,6 +134,10 @@ class JobCancelled(NoResult):
     def __init__(self, job_id: str, why: str) -> None:
         super().__init__(job_id, f"was cancelled: {why}")
         self.why = why
+
+
+class LifespanFailed(LeasemillError):
+    """The lifespan of an app failed to start, to stop, or ended by itself; the cause is what it raised."""
 
 
 class WorkerStuck(LeasemillError):

@@ -10,7 +10,7 @@ import inspect
 import sys
 import threading
 from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from datetime import timedelta
 from types import FrameType, TracebackType
 from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar, Unpack, overload
@@ -21,7 +21,7 @@ from leasemill.api.context import Context
 from leasemill.api.declared import AsyncContextJob, AsyncJob, Declares, SyncContextJob, SyncJob, class_for
 from leasemill.api.group import AppGroups, GroupHandle, create_command
 from leasemill.api.handle import JobHandle
-from leasemill.api.hooks import EnqueueHook, Hooks
+from leasemill.api.hooking import AppHooks
 from leasemill.api.job import JobType
 from leasemill.api.kinds import Kinds, listed_names
 from leasemill.api.lanes import LaneRule, lane_of
@@ -43,16 +43,13 @@ from leasemill.store.url import choose_url, hidden_password
 
 P = ParamSpec("P")
 R = TypeVar("R")
+S = TypeVar("S")
 JobT = TypeVar("JobT", bound=JobType[..., Any])
-RunHookT = TypeVar(
-    "RunHookT", bound=Callable[[Context], AbstractContextManager[Any] | AbstractAsyncContextManager[Any]]
-)
-EnqueueHookT = TypeVar("EnqueueHookT", bound=EnqueueHook)
 
 DEFAULT_QUEUE: Final = "default"
 
 
-class App:
+class App(AppHooks):
     """The jobs of a program and the store they go to.
 
     The store is the one that `url` or `store` names, else the one the environment names (LEASEMILL_URL), else a folder
@@ -81,7 +78,7 @@ class App:
         run_policy(self._retry.policy(), lease, timeout)  # refused where it is written
         check_name("queue", queue)
         self._queue, self._lease, self._timeout = queue, lease, timeout
-        self.hooks = Hooks()
+        super().__init__()
         self.observers: list[Observer] = []
         """Whom workers report to while they work: metrics, tracing. A worker takes them over when it is made."""
         self.schedules = Schedules(self, self._kinds.load)
@@ -165,10 +162,10 @@ class App:
 
     @overload
     def job(  # type: ignore[overload-overlap]  # the first that fits is the one
-        self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
+        self, function: Callable[Concatenate[Context[S], P], Coroutine[Any, Any, R]], /
     ) -> AsyncContextJob[P, R]: ...
     @overload
-    def job(self, function: Callable[Concatenate[Context, P], R], /) -> SyncContextJob[P, R]: ...
+    def job(self, function: Callable[Concatenate[Context[S], P], R], /) -> SyncContextJob[P, R]: ...
     @overload
     def job(  # type: ignore[overload-overlap]
         self, function: Callable[P, Coroutine[Any, Any, R]], /
@@ -284,24 +281,6 @@ class App:
             return job
 
         return declare if job is None else declare(job)
-
-    def around(self, hook: RunHookT) -> RunHookT:
-        """`@app.around`: enter a context manager of yours around every run, in the order of declaration.
-
-        The hook gets the run's `Context` and returns the context manager: write it with `@contextmanager`, for async
-        handlers also with `@asynccontextmanager`. It is entered where the handler runs, in its thread or on the event
-        loop. What the handler raises passes through it; what it raises itself fails the run.
-        """
-        self.hooks.around.append(hook)
-        return hook
-
-    def on_enqueue(self, hook: EnqueueHookT) -> EnqueueHookT:
-        """`@app.on_enqueue`: called with every job that is about to be enqueued, and may add to its headers.
-
-        It runs where the call is made, once for each job, follow-ups too. Headers are not part of a job's content.
-        """
-        self.hooks.on_enqueue.append(hook)
-        return hook
 
     def named(self, kind: str, *, queue: str | None = None) -> JobType[..., Any]:
         """The job of this kind, by its name: to enqueue it without its handler's code.

@@ -331,6 +331,7 @@ def _is_context(parameter: inspect.Parameter, hints: dict[str, Any], context_typ
     if parameter.name not in hints:
         return parameter.name == CONTEXT_NAME and parameter.kind in _POSITIONAL
     hint = hints[parameter.name]
+    hint = typing.get_origin(hint) or hint  # Context[State]
     return isinstance(hint, type) and issubclass(hint, context_type)
 
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, MutableMapping
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
-from typing import Any, Final, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, overload
 
 from leasemill.api import effects
 from leasemill.api.commit import AsyncTransaction, Boundary, Gathered, Transaction
@@ -21,6 +21,15 @@ from leasemill.api.scheduling import tick_of
 from leasemill.errors import Invalid, LeaseLost
 from leasemill.kernel import commands as c
 from leasemill.store.base import Store
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    StateT_co = TypeVar("StateT_co", covariant=True, default=object)
+else:
+    from typing import TypeVar
+
+    StateT_co = TypeVar("StateT_co", covariant=True)
 
 NOTE_LENGTH: Final = 200
 
@@ -44,14 +53,15 @@ class JobLogger(logging.LoggerAdapter[logging.Logger]):
         return msg, kwargs
 
 
-class Context:
-    """One run of a job, as its handler sees it."""
+class Context(Generic[StateT_co]):
+    """One run of a job, as its handler sees it. `Context[State]`: with the type of what the app's lifespan yields."""
 
     __slots__ = (
         "_applied",
         "_job",
         "_lease",
         "_logger",
+        "_state",
         "_store",
         "commit_sent",
         "latest_progress",
@@ -61,7 +71,13 @@ class Context:
     )
 
     def __init__(
-        self, lease: c.Lease, job: JobType[..., Any], store: Store, lost: LossSignal, timeout_at: float
+        self,
+        lease: c.Lease,
+        job: JobType[..., Any],
+        store: Store,
+        lost: LossSignal,
+        timeout_at: float,
+        state: StateT_co | None = None,
     ) -> None:
         self.lost = lost
         """Set when the job is no longer this handler's: stop, nothing it does now changes the job."""
@@ -77,6 +93,7 @@ class Context:
         self.open_commit: Gathered | None = None
         """The commit whose block is running."""
         self._applied: set[str] | None = None
+        self._state = state
 
     @property
     def job_id(self) -> str:
@@ -98,6 +115,14 @@ class Context:
     def headers(self) -> Mapping[str, str]:
         """What travels with the job beside its arguments."""
         return MappingProxyType(self._lease.job.headers or {})
+
+    @property
+    def state(self) -> StateT_co:
+        """What the app's lifespan yielded where this runs: connections, clients, models. None without a lifespan.
+
+        Annotate the context with its type, `ctx: Context[State]`: type checkers take your word for it.
+        """
+        return self._state  # type: ignore[return-value]  # None only where the app has no lifespan
 
     @property
     def tick(self) -> datetime | None:

@@ -18,6 +18,7 @@ from leasemill.errors import Invalid
 
 P = ParamSpec("P")
 R = TypeVar("R")
+S = TypeVar("S")
 
 
 class SyncJob(JobType[P, R]):
@@ -41,7 +42,7 @@ class AsyncJob(JobType[P, R]):
 class SyncContextJob(JobType[P, R]):
     """A job whose handler is a plain function with a context."""
 
-    def __call__(self, ctx: Context, /, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, ctx: Context[Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the handler here and now, with this context."""
         result: R = self.function(ctx, *args, **kwargs)
         return result
@@ -50,7 +51,7 @@ class SyncContextJob(JobType[P, R]):
 class AsyncContextJob(JobType[P, R]):
     """A job whose handler is async, with a context."""
 
-    async def __call__(self, ctx: Context, /, *args: P.args, **kwargs: P.kwargs) -> R:
+    async def __call__(self, ctx: Context[Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the handler on this event loop, with this context."""
         result: R = await self.function(ctx, *args, **kwargs)
         return result
@@ -61,10 +62,10 @@ class Declares(Protocol):
 
     @overload
     def __call__(  # type: ignore[overload-overlap]  # the first that fits is the one
-        self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
+        self, function: Callable[Concatenate[Context[S], P], Coroutine[Any, Any, R]], /
     ) -> AsyncContextJob[P, R]: ...
     @overload
-    def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> SyncContextJob[P, R]: ...
+    def __call__(self, function: Callable[Concatenate[Context[S], P], R], /) -> SyncContextJob[P, R]: ...
     @overload
     def __call__(  # type: ignore[overload-overlap]
         self, function: Callable[P, Coroutine[Any, Any, R]], /

@@ -10,6 +10,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, Asyn
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
+from leasemill.api.lifespan import Lifespan
 from leasemill.errors import Invalid
 
 
@@ -38,6 +39,7 @@ class Hooks:
 
     around: list[RunHook] = field(default_factory=list)
     on_enqueue: list[EnqueueHook] = field(default_factory=list)
+    lifespan: Lifespan | None = None
 
     def headers(self, kind: str, queue: str, given: dict[str, str] | None) -> dict[str, str] | None:
         """The headers of a job of this kind; None: it has none."""

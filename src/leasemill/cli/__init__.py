@@ -47,7 +47,7 @@ def main(debug: bool) -> None:
     \b
     Exit codes:
       0  success
-      1  failure: refused, not found, unhealthy, or your module cannot be imported
+      1  failure: refused, not found, unhealthy, your module cannot be imported, or its lifespan fails
       2  wrong call: an option, an argument or a setting
       3  the store is unavailable: try again
       4  the store is damaged or of an unknown format: inspect it first

@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 from leasemill.api.app import App
 from leasemill.api.cron import micros
@@ -66,10 +66,16 @@ async def adrain(
     concurrency: int = 10,
 ) -> Metrics:
     """`drain` in async code."""
-    total, until_us = Metrics(), _instant(clock, until)
+    async with app.entered_lifespan() as state:
+        return await _rounds(app, clock, _instant(clock, until), concurrency, state)
+
+
+async def _rounds(app: App, clock: ManualClock | None, until_us: int | None, concurrency: int, state: Any) -> Metrics:
+    """A worker for each time the clock stands still; the lifespan is entered once."""
+    total = Metrics()
     for _ in range(ROUNDS_MOST):
         worker = Worker(app, concurrency=concurrency, drain=True, handle_signals=False)
-        await worker.run()
+        await worker.run_in(state)
         _add(total, worker.metrics)
         if clock is None:
             return total

@@ -120,7 +120,7 @@ class Run:
             self._call = error
         return None
 
-    def begin(self, store: Store) -> None:
+    def begin(self, store: Store, state: Any) -> None:
         """The handler is about to be called."""
         now = time.monotonic()
         self.phase = Phase.RUNNING
@@ -128,7 +128,7 @@ class Run:
         self.timeout_at = now + self.lease.terms.timeout_us / SECOND
         job = self.handler
         if job.arguments.takes_context or job.hooks.around:
-            self.context = Context(self.lease, job, store, self.loss, self.timeout_at)
+            self.context = Context(self.lease, job, store, self.loss, self.timeout_at, state)
 
     def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """What the handler is called with."""

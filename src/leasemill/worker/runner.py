@@ -54,6 +54,7 @@ class Runner:
         watchdog: Watchdog,
         unmatched: UnmatchedJobs,
         observers: Observers,
+        state: Any,
         on_room: Callable[[], None],
         on_failure: Callable[[BaseException], None],
     ) -> None:
@@ -70,6 +71,8 @@ class Runner:
         self._watchdog = watchdog
         self._unmatched = unmatched
         self._observers = observers
+        self._state = state
+        """What the app's lifespan yielded."""
         self._on_room = on_room
         self._on_failure = on_failure
         self._pace = 0.0
@@ -183,7 +186,7 @@ class Runner:
         self._reporter.give_back(run)
 
     def _begin(self, run: Run) -> None:
-        run.begin(self._store)
+        run.begin(self._store, self._state)
         self._heartbeat.expect(run)
         self._watchdog.expect(run.started_at + pacing.LATE_START_S)
         self._metrics.started += 1

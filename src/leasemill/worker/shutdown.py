@@ -85,3 +85,14 @@ class Shutdown:
             hurry.cancel()
             if not future.done():
                 future.cancel()
+
+
+async def end_tasks(until: float) -> None:
+    """Cancel what still runs and wait a moment, not for ever as `asyncio.run` would."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks, timeout=max(0.0, until - time.monotonic()))
+    generators = asyncio.ensure_future(asyncio.get_running_loop().shutdown_asyncgens())
+    await asyncio.wait([generators], timeout=max(0.01, until - time.monotonic()))

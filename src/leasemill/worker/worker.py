@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from leasemill.api.app import App
 from leasemill.api.observer import Observer
@@ -28,6 +28,7 @@ from leasemill.worker import pacing, presence
 from leasemill.worker.fetcher import Fetcher
 from leasemill.worker.heartbeat import Heartbeat
 from leasemill.worker.housekeeping import Chore, Housekeeping
+from leasemill.worker.lifespan import WorkerLifespan
 from leasemill.worker.metrics import Metrics
 from leasemill.worker.observers import Observers
 from leasemill.worker.options import at_least, log_start, seconds, weights
@@ -37,7 +38,7 @@ from leasemill.worker.reaper import Reaper
 from leasemill.worker.reporter import Reporter
 from leasemill.worker.run import Run
 from leasemill.worker.runner import Runner
-from leasemill.worker.shutdown import Shutdown
+from leasemill.worker.shutdown import Shutdown, end_tasks
 from leasemill.worker.slots import Slots
 from leasemill.worker.stalls import Stalls
 from leasemill.worker.threads import DaemonExecutor
@@ -109,6 +110,8 @@ class Worker:
         self._is_stuck = False
         self.shutdown = Shutdown(self.id, lambda: self._times.shutdown_s)
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._lifespan: WorkerLifespan | None = WorkerLifespan(app, self.id, self._fail)
+        self._state: Any = None
         self._background_left = 0
         self._background_ended = asyncio.Event()
 
@@ -121,7 +124,7 @@ class Worker:
         try:
             loop.run_until_complete(self.run())
         finally:
-            loop.run_until_complete(_end_tasks(self.shutdown.plan().closing_until))
+            loop.run_until_complete(end_tasks(self.shutdown.plan().closing_until))
             loop.close()
 
     async def run(self) -> None:
@@ -135,12 +138,16 @@ class Worker:
             if self._has_given_id:
                 await self.shutdown.unless_begun(self._await_id())
             await self.shutdown.unless_begun(self._policies.settle())
+            await self.shutdown.unless_begun(self._enter_lifespan())
             await self.shutdown.unless_begun(self._fire_first())
             self._times.check()
             if not self.shutdown.is_requested:
                 self._assemble()
                 await self._work()
         finally:
+            if self._lifespan is not None:
+                failed = await self._lifespan.leave(self.shutdown)
+                self._failure = self._failure or failed
             self._presence.end()
             for number in signals:
                 self._loop.remove_signal_handler(number)
@@ -151,6 +158,15 @@ class Worker:
                 f"every slot of worker {self.id} was taken by a handler that had timed out or lost its lease and did "
                 "not return: start the worker again, and let handlers look at ctx.lost"
             )
+
+    async def run_in(self, state: Any) -> None:
+        """`run`, inside a lifespan that has been entered already: `async with app.entered_lifespan() as state`."""
+        self._lifespan, self._state = None, state
+        await self.run()
+
+    async def _enter_lifespan(self) -> None:
+        if self._lifespan is not None:
+            self._state = await self._lifespan.enter()
 
     def stop(self, *, now: bool = False) -> None:
         """Stop: no more claims, running jobs may end, the rest is given back, all of it within the shutdown timeout.
@@ -237,6 +253,7 @@ class Worker:
             watchdog=self._watchdog,
             unmatched=self._unmatched,
             observers=observers,
+            state=self._state,
             on_room=self._fetcher.room_changed,
             on_failure=self._fail,
         )
@@ -374,14 +391,3 @@ class Worker:
             self.metrics.unavailable += 1
             self._observers.notify(Observer.store_failed, "schedules")
             log.warning("schedules postponed: %s", error, extra={"worker": self.id})
-
-
-async def _end_tasks(until: float) -> None:
-    """Cancel what still runs and wait a moment, not for ever as `asyncio.run` would."""
-    tasks = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in tasks:
-        task.cancel()
-    if tasks:
-        await asyncio.wait(tasks, timeout=max(0.0, until - time.monotonic()))
-    generators = asyncio.ensure_future(asyncio.get_running_loop().shutdown_asyncgens())
-    await asyncio.wait([generators], timeout=max(0.01, until - time.monotonic()))
