@@ -35,10 +35,15 @@ class Scene:
             cleaning.enter_context(app.bound_to(self.store))
 
     def worker(
-        self, name: str, *options: str, app: str = "app", environment: Mapping[str, str] | None = None
+        self,
+        name: str,
+        *options: str,
+        app: str = "app",
+        target: str | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> WorkerProcess:
         worker = WorkerProcess(
-            f"tests.process.jobs:{app}",
+            target or f"tests.process.jobs:{app}",
             url=self.url,
             log=self.folder / f"{name}.log",
             worker_id=name,

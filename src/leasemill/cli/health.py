@@ -9,8 +9,9 @@ import click
 from leasemill.cli.lazy import EXIT_REFUSED
 from leasemill.cli.opening import on_store
 from leasemill.cli.output import emit
+from leasemill.operator.wording import counted
 from leasemill.store.base import Store
-from leasemill.store.records import records
+from leasemill.store.records import WorkerRecord, records
 
 
 @click.command()
@@ -21,36 +22,60 @@ from leasemill.store.records import records
     type=click.FloatRange(0, min_open=True),
     help="The oldest heartbeat that counts as healthy, in seconds.",
 )
-@click.option("--worker", "worker_id", help="Check this worker. Default: any worker.")
+@click.option("--worker", "worker_id", help="Check this worker, all its processes. Default: any worker.")
 @on_store
 def health(store: Store, max_age: float, worker_id: str | None, as_json: bool) -> None:
     """Exit with 0 if a worker with a usable slot sent a heartbeat lately, else with 1.
+
+    With --worker NAME, of a worker with several processes, each of NAME.1 to NAME.N must have done so.
 
     Exit with 3 if the store is unavailable. A slot is stuck, and not usable, while its handler does not return although
     its job has timed out or was lost.
 
     It reads no jobs, so it stays fast however many there are.
     """
-    found = [(record, age_s) for record, age_s in records(store.presence) if worker_id in (None, record.worker)]
-    ages = [age_s for _, age_s in found]
+    found = [
+        (record, age_s)
+        for record, age_s in records(store.presence)
+        if worker_id in (None, record.worker) or worker_id == record.supervisor
+    ]
     live = [record for record, age_s in found if age_s <= max_age]
-    is_healthy = any(not record.is_stuck for record in live)
+    usable = {record.worker for record in live if not record.is_stuck}
     stuck, slots = sum(len(record.stuck) for record in live), sum(record.concurrency for record in live)
-    youngest_s = min(ages, default=None)
+    youngest, youngest_s = min(found, key=lambda one: one[1], default=(None, None))
+    processes = processes_of(worker_id, youngest)
+    is_healthy = usable.issuperset(processes) if processes else bool(usable)
     if youngest_s is None:
         why = "no worker has sent a heartbeat" if worker_id is None else f"no heartbeat from {worker_id}"
     else:
         why = f"last heartbeat {youngest_s:.1f} s ago" + (f"; {stuck} of {slots} slots are stuck" if stuck else "")
+    if processes:
+        missing = [name for name in processes if name not in usable]
+        counts = f"{len(processes) - len(missing)} of {counted(len(processes), 'process', 'processes')}"
+        why = f"{counts}, {why}" + (f"; not healthy: {', '.join(missing)}" if missing else "")
+    ages = {record.worker: age_s for record, age_s in found}
     emit(
         as_json,
         {
             "is_healthy": is_healthy,
-            "workers": len(ages),
+            "workers": len(found),
             "youngest_s": youngest_s,
             "slots": slots,
             "stuck": stuck,
+            **(
+                {"processes": {name: {"is_healthy": name in usable, "age_s": ages.get(name)} for name in processes}}
+                if processes
+                else {}
+            ),
         },
         f"{'healthy' if is_healthy else 'unhealthy'}: {why}",
     )
     if not is_healthy:
         sys.exit(EXIT_REFUSED)
+
+
+def processes_of(worker_id: str | None, youngest: WorkerRecord | None) -> list[str]:
+    """The processes that a worker must have, by the latest record of one; none: it is a single process."""
+    if worker_id is None or youngest is None or youngest.supervisor != worker_id:
+        return []
+    return [f"{worker_id}.{number}" for number in range(1, youngest.processes + 1)]

@@ -31,6 +31,8 @@ class Embedded:
     app: str
     """As MODULE:APP."""
     url: Callable[[], str]
+    program: tuple[str, ...] | None
+    """What Python runs to start the framework's command line again; None: it was called by a program."""
 
 
 class AppArgument(click.Argument):

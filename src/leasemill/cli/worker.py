@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import random
+import sys
 import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Literal
@@ -14,6 +15,7 @@ import click
 from leasemill.api.policy import REAPER_INTERVALS_S
 from leasemill.cli.durations import metavar, seconds_or
 from leasemill.cli.opening import app_argument, app_url_option
+from leasemill.cli.sizes import as_size
 from leasemill.errors import LeasemillError, Unavailable
 from leasemill.operator.wording import did_you_mean
 
@@ -33,6 +35,9 @@ log = logging.getLogger("leasemill.worker")
     help="Serve this queue; may be repeated. Default: all queues of the app's jobs.",
 )
 @click.option("--concurrency", default=10, show_default=True, type=click.IntRange(1), help="Jobs run at the same time.")
+@click.option(
+    "--processes", type=click.IntRange(1), metavar="N", help="Run this many processes, each with its own slots."
+)
 @click.option("--prefetch", type=click.IntRange(0), help="The most jobs to claim ahead of a free slot.")
 @click.option("--drain", is_flag=True, help="Stop when nothing is left to do.")
 @click.option("--heartbeat", type=float, metavar="SECONDS", help="Time between heartbeats. Default: 0.3 of the lease.")
@@ -49,45 +54,74 @@ log = logging.getLogger("leasemill.worker")
     metavar="SECONDS",
     help="How long a job that does not match the code waits for a worker whose code does. Default: 3600.",
 )
+@click.option("--max-jobs", type=click.IntRange(1), metavar="N", help="Replace a process when it has run N jobs.")
+@click.option(
+    "--max-memory",
+    type=as_size,
+    metavar="SIZE",
+    help="Replace a process, between jobs, when it uses more memory: 500MB, 2GiB.",
+)
 @click.option("--worker-id", help="A unique name. Default: host, process id and a random part.")
 @app_url_option
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option(
     "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
 )
+@click.option("--control", type=int, hidden=True)
+@click.pass_context
 def worker(
+    context: click.Context,
     app: str,
     queues: tuple[str, ...],
     concurrency: int,
+    processes: int | None,
     prefetch: int | None,
     drain: bool,
     heartbeat: float | None,
     reaper_interval: float | None,
     shutdown_timeout: float | None,
     mismatch_timeout: float | None,
+    max_jobs: int | None,
+    max_memory: int | None,
     worker_id: str | None,
     url: str | None,
     log_format: Literal["text", "json"],
     log_level: str,
+    control: int | None,
 ) -> None:
     """Run the handlers of MODULE:APP until a signal stops it.
 
     After SIGTERM or SIGINT it claims no more jobs, waits for the running ones, and gives back the rest. After a second
     signal it does not wait.
+
+    With --processes, --max-jobs or --max-memory a supervisor starts the processes, NAME.1 to NAME.N, and starts again
+    those that die. SIGHUP restarts them one after the other, with new code.
     """
     from leasemill.api import logs  # noqa: PLC0415  (--help must answer before these are imported)
-    from leasemill.cli.loading import load_app  # noqa: PLC0415
     from leasemill.store.presence import new_worker_id  # noqa: PLC0415
-    from leasemill.worker.process import run_process  # noqa: PLC0415
-    from leasemill.worker.worker import Worker  # noqa: PLC0415
 
     worker_id = worker_id or new_worker_id()
     logs.configure_logging(log_format, log_level.upper(), worker_id=worker_id)
+    if control is None and any(option is not None for option in (processes, max_jobs, max_memory)):
+        from leasemill.cli.supervising import supervise  # noqa: PLC0415
+
+        sys.exit(supervise(context, worker_id))
+
+    from leasemill.cli.loading import load_app  # noqa: PLC0415  (a supervisor needs none of these)
+    from leasemill.worker.process import run_process  # noqa: PLC0415
+    from leasemill.worker.recycling import Recycling  # noqa: PLC0415
+    from leasemill.worker.supervisor.supervised import EXIT_REPLACE, Supervised  # noqa: PLC0415
+    from leasemill.worker.worker import Worker  # noqa: PLC0415
+
+    supervised = None if control is None else Supervised(control)
     loaded = load_app(app, url)
     weights = dict(map(weighted, queues))
     warn_of_unknown(weights, loaded)
     if not drain:
         await_store(loaded)
+    recycling = Recycling(max_jobs, max_memory)
+    if max_jobs is not None or max_memory is not None:
+        loaded.observers.append(recycling)
     running = Worker(
         loaded,
         weights or None,
@@ -101,13 +135,17 @@ def worker(
         worker_id=worker_id,
         handle_signals=False,
     )
+    if supervised is not None:
+        supervised.await_run(running, recycling, processes or 1)
     try:
-        run_process(running, loaded.close)
+        run_process(running, loaded.close, running.stop if supervised is None else supervised.stop_once)
     except LeasemillError:
         raise
     except Exception:
         log.critical("the worker ends because of an unexpected error", exc_info=True, extra={"worker": running.id})
         raise
+    if running.is_retired:
+        sys.exit(EXIT_REPLACE)
 
 
 def await_store(app: App) -> None:

@@ -43,6 +43,10 @@ class WorkerRecord(Struct, frozen=True):
 
     schedules: list[str] = []
     """Those that its code declares."""
+    supervisor: str = ""
+    """The name that its supervisor was given: NAME of NAME.1, NAME.2 and so on."""
+    processes: int = 1
+    """How many of them there are."""
 
     @property
     def is_stuck(self) -> bool:

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from typing import Final
 
 from leasemill import __version__
 from leasemill.api.app import App
-from leasemill.api.logs import DETAILS
 from leasemill.api.policy import Duration, is_whole, microseconds
 from leasemill.errors import Invalid
 from leasemill.kernel.bounds import check_name
 from leasemill.kernel.model import SECOND
-from leasemill.operator.wording import counted, listed
+from leasemill.worker.starting import StartFacts
 
 log = logging.getLogger("leasemill.worker")
-
-NAMES_SHOWN: Final = 20
-"""Queues and kinds named when the worker starts."""
 
 
 def weights(app: App, queues: Mapping[str, int] | Iterable[str] | None) -> dict[str, int]:
@@ -59,28 +54,13 @@ def seconds(what: str, duration: Duration | None) -> float | None:
     return None if duration is None else microseconds(what, duration) / SECOND
 
 
-def log_start(worker_id: str, app: App, queues: Mapping[str, int], concurrency: int) -> None:
-    """Name what the worker serves, and the handlers that cannot be called."""
-    names, kinds, store = list(queues), sorted(app.jobs), app.store.name
-    log.info(
-        "worker started: leasemill %s, store %s, queues %s, kinds %s, %s",
-        __version__,
-        store,
-        listed(names, NAMES_SHOWN),
-        listed(kinds, NAMES_SHOWN) or "none",
-        counted(concurrency, "slot"),
-        extra={
-            "worker": worker_id,
-            DETAILS: {
-                "version": __version__,
-                "store": store,
-                "queues": names[:NAMES_SHOWN],
-                "kinds": kinds[:NAMES_SHOWN],
-                "slots": concurrency,
-            },
-        },
-    )
-    if not kinds:
+def start_facts(app: App, queues: Mapping[str, int], concurrency: int) -> StartFacts:
+    return StartFacts(__version__, app.store.name, list(queues), sorted(app.jobs), concurrency)
+
+
+def warn_of_jobs(worker_id: str, app: App) -> None:
+    """Name the handlers that cannot be called."""
+    if not app.jobs:
         log.warning("the app has no job: %s", no_job_advice(app), extra={"worker": worker_id})
     for job in app.jobs.values():
         try:

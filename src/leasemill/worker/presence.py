@@ -46,6 +46,13 @@ class WorkerPresence:
         self._presence = presence
         self._started_at = started_at
         self._publications = 0
+        self.supervisor, self.processes = "", 1
+        self.on_first: Callable[[], None] | None = None
+        """Called once, when the first record is published."""
+
+    def join(self, supervisor: str, processes: int) -> None:
+        """This worker is one process of several that are one worker to whoever started them."""
+        self.supervisor, self.processes = supervisor, processes
 
     def begin(self) -> None:
         """This instance runs from now on. Raises Refused if another of its id does, in this process."""
@@ -85,8 +92,13 @@ class WorkerPresence:
             instance=self.instance,
             schedules=sorted(schedules),
             stuck=[_running_job(it, now) for it in active if it.left_at is not None],
+            supervisor=self.supervisor,
+            processes=self.processes,
         )
         self._presence.publish(self._worker_id, encode_record(record))
+        if self.on_first is not None:
+            self.on_first()
+            self.on_first = None
 
     def withdraw(self) -> None:
         """Remove the record, if it is this instance's."""

@@ -31,12 +31,12 @@ LAST_WORDS_S: Final = 0.2
 """How long the last log line may take: whoever reads the log may be stuck as well."""
 
 
-def run_process(worker: Worker, close: Callable[[], None]) -> None:
+def run_process(worker: Worker, close: Callable[[], None], on_signal: Callable[[], None]) -> None:
     """Run the worker until it is stopped, then `close`; from then on nothing keeps the process alive for long."""
     last_resort = LastResort(worker.id)
     worker.shutdown.on_planned = last_resort.arm
     try:
-        with signals_noticed(worker.stop):
+        with signals_noticed(on_signal):
             worker.run_sync()
             close()
             last_resort.exit_code = 0

@@ -31,7 +31,7 @@ from leasemill.worker.housekeeping import Chore, Housekeeping
 from leasemill.worker.lifespan import WorkerLifespan
 from leasemill.worker.metrics import Metrics
 from leasemill.worker.observers import Observers
-from leasemill.worker.options import at_least, log_start, seconds, weights
+from leasemill.worker.options import at_least, seconds, start_facts, warn_of_jobs, weights
 from leasemill.worker.policies import QueuePolicies
 from leasemill.worker.presence import WorkerPresence
 from leasemill.worker.reaper import Reaper
@@ -41,6 +41,7 @@ from leasemill.worker.runner import Runner
 from leasemill.worker.shutdown import Shutdown, end_tasks
 from leasemill.worker.slots import Slots
 from leasemill.worker.stalls import Stalls
+from leasemill.worker.starting import StartFacts, log_started
 from leasemill.worker.threads import DaemonExecutor
 from leasemill.worker.ticker import TickChore, Ticker
 from leasemill.worker.timing import Times
@@ -104,10 +105,12 @@ class Worker:
             self._observers,
             most_ahead=most_ahead,
         )
-        self._presence = WorkerPresence(self.id, self._store.presence, time.time())
+        self.presence = WorkerPresence(self.id, self._store.presence, time.time())
         self._ticker = Ticker(self.id, app.schedules, self._store, self.metrics)
+        self.on_start: Callable[[str, StartFacts], None] = log_started
         self._failure: BaseException | None = None
         self._is_stuck = False
+        self.is_retired = False
         self.shutdown = Shutdown(self.id, lambda: self._times.shutdown_s)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lifespan: WorkerLifespan | None = WorkerLifespan(app, self.id, self._fail)
@@ -134,7 +137,7 @@ class Worker:
         self._loop = asyncio.get_running_loop()
         signals = self._take_signals(self._loop)
         try:
-            self._presence.begin()
+            self.presence.begin()
             if self._has_given_id:
                 await self.shutdown.unless_begun(self._await_id())
             await self.shutdown.unless_begun(self._policies.settle())
@@ -148,7 +151,7 @@ class Worker:
             if self._lifespan is not None:
                 failed = await self._lifespan.leave(self.shutdown)
                 self._failure = self._failure or failed
-            self._presence.end()
+            self.presence.end()
             for number in signals:
                 self._loop.remove_signal_handler(number)
         if self._failure is not None:
@@ -177,6 +180,16 @@ class Worker:
         if self._loop is not None:
             self._on_loop(self.shutdown.begin)
 
+    def retire(self) -> None:
+        """Claim no more, and end when the running jobs have ended, however long that takes. On the event loop."""
+        self.is_retired = True
+        self._runner.take_no_more()
+        self._fetcher.stop()
+
+    @property
+    def facts(self) -> StartFacts:
+        return start_facts(self.app, self.queues, self.concurrency)
+
     def _take_signals(self, loop: asyncio.AbstractEventLoop) -> list[int]:
         taken: list[int] = []
         for number in (signal.SIGTERM, signal.SIGINT) if self._handles_signals else ():
@@ -191,7 +204,7 @@ class Worker:
         """A second worker of one id is refused before it claims anything."""
         with suppress(Unavailable, OSError):  # records are soft state: the check is repeated while the worker runs
             await asyncio.get_running_loop().run_in_executor(
-                DaemonExecutor(1), self._presence.await_free, lambda: self.shutdown.is_requested
+                DaemonExecutor(1), self.presence.await_free, lambda: self.shutdown.is_requested
             )
 
     def _assemble(self) -> None:
@@ -263,13 +276,13 @@ class Worker:
             self.id,
             [
                 Chore("presence", lambda: presence.PRESENCE_S, self._publish),
-                Chore("worker id", lambda: ID_CHECK_S, self._presence.check),
+                Chore("worker id", lambda: ID_CHECK_S, self.presence.check),
                 Chore("reaper", lambda: self._times.reaper_s, self._reaper.run),
                 Chore("queue policies", lambda: POLICIES_S, read_policies),
                 TickChore(self._ticker),
             ],
             metrics,
-            at_end=Chore("withdrawal of the presence", lambda: 0.0, self._presence.withdraw),
+            at_end=Chore("withdrawal of the presence", lambda: 0.0, self.presence.withdraw),
             jitter=store.entropy.jitter,
             on_end=on_end,
             observers=observers,
@@ -280,11 +293,14 @@ class Worker:
         self._background_left = len(background)
         for part in background:
             part.start()
-        log_start(self.id, self.app, self.queues, self.concurrency)
+        self.on_start(self.id, self.facts)
+        warn_of_jobs(self.id, self.app)
         fetching = asyncio.create_task(self._fetcher.run(self._runner))
         stopping = asyncio.create_task(self.shutdown.begun())
         try:
             await asyncio.wait({fetching, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if self.is_retired:
+                await self.shutdown.unless_begun(self._slots.emptied())
             await self._shut_down(fetching)
         finally:
             stopping.cancel()
@@ -374,7 +390,7 @@ class Worker:
     # Now and then ------------------------------------------------------------------------------------------------
 
     def _publish(self) -> None:
-        self._presence.publish(
+        self.presence.publish(
             self._slots,
             self.metrics,
             queues=self.queues,

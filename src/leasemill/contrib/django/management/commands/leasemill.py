@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import REMAINDER, ArgumentParser
 from typing import Any
 
@@ -22,19 +23,21 @@ class LeasemillCommand(BaseCommand):
     def run_from_argv(self, argv: list[str]) -> None:
         """What follows `leasemill` is read by its own command line, with its own options and exit codes."""
         program, name, *arguments = argv
-        self._run(arguments, f"{program} {name}", is_standalone=True)
+        started_by = getattr(sys.modules["__main__"], "__spec__", None)
+        again = (program,) if started_by is None else ("-m", started_by.name.removesuffix(".__main__"))
+        self._run(arguments, f"{program} {name}", (*again, name))
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("arguments", nargs=REMAINDER)
 
     def handle(self, *args: Any, arguments: list[str], **options: Any) -> None:
         """`call_command("leasemill", "jobs", "list")`."""
-        self._run(arguments, "leasemill", is_standalone=False)
+        self._run(arguments, "leasemill", None)
 
-    def _run(self, arguments: list[str], program: str, *, is_standalone: bool) -> None:
-        embedded = Embedded(APP, lambda: app.url)
+    def _run(self, arguments: list[str], name: str, program: tuple[str, ...] | None) -> None:
+        embedded = Embedded(APP, lambda: app.url, program)
         try:
-            main.main(arguments, prog_name=program, obj=embedded, standalone_mode=is_standalone)
+            main.main(arguments, prog_name=name, obj=embedded, standalone_mode=program is not None)
         finally:
             app.follow_settings()  # --url is for this call
 

@@ -1,0 +1,67 @@
+"""`leasemill worker` with a supervisor: how its processes are started.
+
+Each is a fresh interpreter with the options of this command, so that it imports the code as it is now.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Final
+
+import click
+from click.core import ParameterSource
+
+from leasemill.cli.lazy import DEBUG_VARIABLE
+from leasemill.cli.opening import Embedded
+
+SUPERVISORS_OWN: Final = frozenset({"worker_id", "reload", "reload_dirs"})
+"""Options that are not for the processes."""
+PROGRAM: Final = ("-P", "-m", "leasemill")
+"""-P: the working directory must not hide a module of Python's; a process adds it when it imports the app."""
+SHUTDOWN_S: Final = 20.0
+
+
+def command_of(context: click.Context) -> list[str]:
+    """What starts a process with the options of this command."""
+    embedded = context.obj
+    program: tuple[str, ...] = PROGRAM
+    if isinstance(embedded, Embedded):
+        if embedded.program is None:
+            raise click.UsageError("several processes are started by `manage.py leasemill worker`, not by a call")
+        program = embedded.program
+    return [sys.executable, *program, "worker", *arguments_of(context)]
+
+
+def arguments_of(context: click.Context) -> list[str]:
+    """The command line again, from what click has read."""
+    arguments: list[str] = []
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        if context.get_parameter_source(name) is not ParameterSource.COMMANDLINE or name in SUPERVISORS_OWN:
+            continue
+        value = context.params[name]
+        if isinstance(parameter, click.Argument):
+            arguments.append(value)
+        elif isinstance(parameter, click.Option) and parameter.is_flag:
+            arguments.append(parameter.opts[0])
+        else:
+            arguments += [f"{parameter.opts[0]}={one}" for one in (value if parameter.multiple else [value])]
+    return arguments
+
+
+def supervise(context: click.Context, name: str) -> int:
+    """Run the processes until they are stopped; returns the exit code."""
+    from leasemill.worker.supervisor.supervisor import Processes, Supervisor  # noqa: PLC0415  (--help must be quick)
+
+    given = context.params
+    debug = context.find_root().params.get("debug")
+    processes = Processes(
+        name=name,
+        count=given["processes"] or 1,
+        command=command_of(context),
+        environment={**os.environ, **({DEBUG_VARIABLE: "1"} if debug else {})},
+        shutdown_s=given["shutdown_timeout"] or SHUTDOWN_S,
+        drains=given["drain"],
+    )
+    return Supervisor(processes).run()

@@ -1,0 +1,104 @@
+"""The worker's side of the control channel.
+
+A process says hello when its app is imported and its store is open, and waits for `run`: until then it claims nothing,
+so another of the same id may still be at work. What must never happen: a process that outlives its supervisor by more
+than its shutdown timeout. The supervisor's end of the channel closes with it, however it ended, and is noticed here.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Final
+
+from leasemill.errors import Invalid
+from leasemill.worker.recycling import Recycling
+from leasemill.worker.supervisor.channel import Channel, Message
+from leasemill.worker.worker import Worker
+
+log = logging.getLogger("leasemill.worker")
+
+EXIT_REPLACE: Final = 75  # EX_TEMPFAIL of sysexits.h
+"""The exit code of a process that has done as much as it may (--max-jobs, --max-memory): start another."""
+
+
+class Supervised:
+    """Reads what the supervisor asks for, in a thread, from before the app is imported."""
+
+    def __init__(self, descriptor: int) -> None:
+        os.set_inheritable(descriptor, False)
+        self._channel = Channel(socket.socket(fileno=descriptor), send_waits=True)
+        self._worker: Worker | None = None
+        self._stops = 0
+        self._may_run = threading.Event()
+        self.on: dict[str, Callable[[Message], None]] = {"stop": self._stop_asked, "run": self._run_asked}
+        """What to do when the supervisor asks for it, by the message's `do`; called in the channel's thread."""
+        for number in (signal.SIGINT, signal.SIGHUP):
+            # A terminal sends them to all its processes: the supervisor notices them for all.
+            signal.signal(number, lambda *_: None)
+        threading.Thread(target=self._read, name="leasemill-control", daemon=True).start()
+
+    def await_run(self, worker: Worker, recycling: Recycling, processes: int) -> None:
+        """Report that the worker is ready, and wait until it may run."""
+        if worker.app.store.name.startswith("memory:"):
+            raise Invalid(
+                "a memory: store lives inside one process: it cannot be shared by several, nor outlive one that is "
+                "replaced. Name another store with --url, or leave out --processes, --max-jobs, --max-memory, --reload"
+            )
+
+        def enough() -> None:
+            self.send({"is": "retiring"})
+            worker.retire()
+
+        recycling.on_enough = enough
+        worker.presence.join(worker.id.rpartition(".")[0], processes)
+        worker.presence.on_first = lambda: self.send({"is": "up", "facts": asdict(worker.facts)})
+        worker.on_start = lambda *_: None  # the supervisor logs one line for all
+        self._worker = worker
+        self.send({"is": "hello", "worker": worker.id, "instance": worker.presence.instance})
+        self._may_run.wait()
+
+    def send(self, message: Message) -> None:
+        """From any thread."""
+        self._channel.send(message)
+
+    def stop_once(self) -> None:
+        """For a signal: it may have been sent to the whole process group, so only the supervisor's word hurries."""
+        if self._worker is not None and not self._worker.shutdown.is_requested:
+            self._worker.stop()
+
+    def _read(self) -> None:
+        while (messages := self._channel.receive()) is not None:
+            for message in messages:
+                self._do(message)
+        log.warning("the supervisor is gone: stopping")
+        self._stop()
+
+    def _do(self, message: Message) -> None:
+        what = message["do"]
+        if what in self.on:
+            self.on[what](message)
+        else:
+            log.error("the supervisor asks for what this process does not know: %r", what)
+
+    def _stop_asked(self, message: Message) -> None:
+        self._stops += 1
+        self._stop()
+
+    def _run_asked(self, message: Message) -> None:
+        self._may_run.set()
+
+    def _stop(self) -> None:
+        worker = self._worker
+        if worker is None:
+            os._exit(0)  # the app is being imported: nothing is held, and nobody waits for what it does
+        if self._stops > 1:
+            worker.stop(now=True)
+        else:
+            self.stop_once()
+        self._may_run.set()

@@ -1,0 +1,336 @@
+"""Starts the processes of a worker, notices their ends, and passes signals on.
+
+One thread, one loop. It opens no store, imports no app and runs no handler. What must never happen: a process that is
+left behind, one that is stopped twice for one signal, or a place among the processes that stays empty unnoticed.
+"""
+
+from __future__ import annotations
+
+import logging
+import selectors
+import signal
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from leasemill.worker.starting import StartFacts, log_started
+from leasemill.worker.supervisor.channel import Message
+from leasemill.worker.supervisor.child import Child
+from leasemill.worker.supervisor.noticing import Noticed
+from leasemill.worker.supervisor.restarts import RestartPace, Restarts, described, exit_status
+from leasemill.worker.supervisor.unrecorded import ChildDeath, UnrecordedDeaths
+
+log = logging.getLogger("leasemill.supervisor")
+
+EXIT_OVERRUN: Final = 6
+EXIT_CRASH_LOOP: Final = 7
+EXIT_REPLACE: Final = 75
+FATAL: Final = frozenset({2, 4})
+"""A wrong setting, a damaged store: starting again does not help."""
+KILL_AFTER_S: Final = 2.0
+"""How long after its shutdown timeout a process is killed: by then it should have ended itself."""
+LOOK_S: Final = 1.0
+"""The longest time between two looks at everything, should a notification be missed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Processes:
+    """What to run."""
+
+    name: str
+    """Of the worker: its processes are NAME.1, NAME.2 and so on."""
+    count: int
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    shutdown_s: float
+    drains: bool = False
+    pace: RestartPace = field(default_factory=RestartPace)
+
+
+@dataclass(slots=True)
+class Place:
+    """One of NAME.1 to NAME.N, and the process that has it."""
+
+    worker_id: str
+    restarts: Restarts
+    current: Child | None = None
+    standby: Child | None = None
+    """Its successor: imports the app while the current one still works, and runs when that has ended."""
+    start_at: float | None = None
+    has_been_up: bool = False
+    is_drained: bool = False
+
+    @property
+    def children(self) -> list[Child]:
+        return [child for child in (self.current, self.standby) if child is not None]
+
+
+class Supervisor:
+    def __init__(self, processes: Processes) -> None:
+        self._processes = processes
+        self.places = [
+            Place(f"{processes.name}.{number}", Restarts(processes.pace)) for number in range(1, processes.count + 1)
+        ]
+        self.on: dict[str, Callable[[Child, Message], None]] = {
+            "hello": self._hello,
+            "up": self._up,
+            "retiring": self._retiring,
+            "recorded": self._recorded,
+        }
+        """What to do when a process reports something, by the message's `is`."""
+        self._unrecorded = UnrecordedDeaths()
+        self._selector = selectors.DefaultSelector()
+        self._calls: deque[Callable[[], None]] = deque()
+        self._generation = 0
+        self._is_rolling = False
+        self._has_been_ready = False
+        self._has_been_up = False
+        self._stops = 0
+        self._exit_code = 0
+
+    # The loop ----------------------------------------------------------------------------------------------------
+
+    def run(self) -> int:
+        """Until every process has ended and none is to be started; returns the exit code."""
+        with Noticed() as self._noticed:
+            self._selector.register(self._noticed, selectors.EVENT_READ)
+            self._begin()
+            while not self._is_over:
+                self._look()
+                for key, _ in self._selector.select(self._wait_s()):
+                    if isinstance(key.fileobj, Child):
+                        self._read(key.fileobj)
+                for number in self._noticed.signals():
+                    self._signalled(number)
+        self._selector.close()
+        return self._exit_code
+
+    def call(self, function: Callable[[], None]) -> None:
+        """Call it in the supervisor's loop. From any thread."""
+        self._calls.append(function)
+        self._noticed.wake()
+
+    def _begin(self) -> None:
+        """One process first: what is wrong with the app or its settings is then reported once."""
+        self.places[0].start_at = time.monotonic()
+
+    def _look(self) -> None:
+        """Do what is due."""
+        while self._calls:
+            self._calls.popleft()()
+        for place in self.places:
+            for child in place.children:
+                child.channel.flush()
+                if child.return_code is not None:
+                    self._read(child)
+                    self._forget(child)
+                    self._ended(place, child, child.return_code)
+                elif child.kill_at is not None and time.monotonic() >= child.kill_at:
+                    log.error("worker %s (pid %d) has not stopped in time: killed", child.worker_id, child.pid)
+                    if self._stops:
+                        self._exit_code = self._exit_code or EXIT_OVERRUN
+                    child.kill()
+            if place.start_at is not None and time.monotonic() >= place.start_at and not self._stops:
+                place.start_at = None
+                place.current = self._started(place)
+        self._roll()
+        self._pass_deaths()
+
+    @property
+    def _is_over(self) -> bool:
+        if any(place.children for place in self.places):
+            return False
+        return bool(self._stops) or all(place.is_drained for place in self.places)
+
+    def _wait_s(self) -> float:
+        due = [time.monotonic() + LOOK_S, self._unrecorded.due_at()]
+        for place in self.places:
+            due += [place.start_at, *(child.kill_at for child in place.children)]
+        return max(0.0, min(at for at in due if at is not None) - time.monotonic())
+
+    # Starting ----------------------------------------------------------------------------------------------------
+
+    def _started(self, place: Place) -> Child | None:
+        what = self._processes
+        try:
+            child = Child(
+                place.worker_id, what.command, what.environment, generation=self._generation, now=time.monotonic()
+            )
+        except OSError as error:
+            log.error("a process of worker %s could not be started: %s", place.worker_id, error)
+            place.start_at = time.monotonic() + place.restarts.delay_s(None)
+            return None
+        self._selector.register(child, selectors.EVENT_READ)
+        return child
+
+    def _let_run(self, child: Child) -> None:
+        """What it must know of others that died comes before its first claim."""
+        for death in self._unrecorded.all_of(time.monotonic()):
+            self._pass_death(death, child)
+        child.run()
+
+    def _read(self, child: Child) -> None:
+        while messages := child.channel.receive(waits=False):
+            for message in messages:
+                self._received(child, message)
+        if messages is None:
+            self._forget(child)
+
+    def _forget(self, child: Child) -> None:
+        if child.fileno() in self._selector.get_map():
+            self._selector.unregister(child)
+
+    def _received(self, child: Child, message: Message) -> None:
+        """Of a process that has ended, all that still counts is what it has recorded."""
+        if child.return_code is None or message["is"] == "recorded":
+            self.on[message["is"]](child, message)
+
+    def _hello(self, child: Child, message: Message) -> None:
+        child.instance = message["instance"]
+        place = self._place_of(child)
+        if child is place.current:
+            self._let_run(child)
+        elif self._is_rolling and place.current is not None and not place.current.stops:
+            self._stop(place.current)
+        if not self._has_been_ready:
+            self._has_been_ready = True
+            for other in self.places[1:]:
+                other.start_at = time.monotonic()
+
+    def _up(self, child: Child, message: Message) -> None:
+        child.up_at = time.monotonic()
+        place = self._place_of(child)
+        if not self._has_been_up:
+            self._has_been_up = True
+            log_started(self._processes.name, StartFacts(**message["facts"]), self._processes.count)
+        elif place.has_been_up:
+            log.info("worker %s started again (pid %d)", child.worker_id, child.pid)
+        place.has_been_up = True
+
+    def _retiring(self, child: Child, message: Message) -> None:
+        place = self._place_of(child)
+        if place.standby is None and not self._stops:
+            place.standby = self._started(place)
+
+    def _recorded(self, child: Child, message: Message) -> None:
+        self._unrecorded.recorded(message["instance"])
+
+    def _place_of(self, child: Child) -> Place:
+        return next(place for place in self.places if child in place.children)
+
+    # Ends --------------------------------------------------------------------------------------------------------
+
+    def _ended(self, place: Place, child: Child, return_code: int) -> None:
+        child.close()
+        if child.instance is not None and child.may_run and return_code not in (0, EXIT_REPLACE):
+            cause = f"{described(return_code)}, seen by its supervisor"
+            self._unrecorded.add(ChildDeath(child.worker_id, child.instance, cause, time.monotonic()))
+        is_planned = bool(child.stops) or return_code == EXIT_REPLACE
+        if (not is_planned and return_code != 0) or return_code < 0:
+            log.error("worker %s ended: %s, seen by its supervisor", child.worker_id, described(return_code))
+        if child is place.standby:
+            place.standby = None
+            self._standby_ended(place)
+            return
+        place.current, place.standby = place.standby, None
+        if self._stops:
+            self._exit_code = self._exit_code or (exit_status(return_code) if return_code != EXIT_REPLACE else 0)
+        elif self._processes.drains and return_code == 0:
+            place.is_drained = True
+            if place.current is not None:
+                self._stop(place.current)
+        elif place.current is not None:
+            if place.current.is_ready:
+                self._let_run(place.current)
+        elif is_planned:
+            place.start_at = time.monotonic()
+        else:
+            self._died(place, child, return_code)
+
+    def _standby_ended(self, place: Place) -> None:
+        """The current process works on. One that is replaced for --max-jobs ends anyway, and is then started again."""
+        if self._is_rolling and not self._stops:
+            self._is_rolling = False
+            log.error("restart abandoned: the new process of worker %s did not get ready", place.worker_id)
+
+    def _died(self, place: Place, child: Child, return_code: int) -> None:
+        if return_code in FATAL or (return_code > 0 and not self._has_been_ready):
+            self._give_up(exit_status(return_code), f"worker {child.worker_id} cannot run: {described(return_code)}")
+            return
+        delay_s = place.restarts.delay_s(child.up_s(time.monotonic()))
+        place.start_at = time.monotonic() + delay_s
+        if self._is_crash_loop():
+            count = place.restarts.quick_deaths
+            self._give_up(EXIT_CRASH_LOOP, f"every process has died {count} times in a row soon after its start")
+        elif delay_s:
+            log.warning("worker %s is started again in %g s", child.worker_id, delay_s)
+
+    def _is_crash_loop(self) -> bool:
+        now, places = time.monotonic(), self.places if self._has_been_ready else self.places[:1]
+        return all(
+            place.restarts.are_given_up(None if place.current is None else place.current.up_s(now))
+            for place in places
+            if not place.is_drained
+        )
+
+    def _give_up(self, exit_code: int, why: str) -> None:
+        log.critical("%s: the supervisor ends with exit code %d", why, exit_code)
+        self._exit_code = exit_code
+        self._stop_all()
+
+    # Stopping and restarting -------------------------------------------------------------------------------------
+
+    def _signalled(self, number: int) -> None:
+        is_hangup = number == signal.SIGHUP
+        if number in (signal.SIGTERM, signal.SIGINT) or (is_hangup and self._noticed.has_lost_terminal()):
+            self._stop_all()
+        elif is_hangup and not self._stops:
+            self.restart()
+
+    def _stop_all(self) -> None:
+        """All at once; a second time, they do not wait for handlers."""
+        self._stops += 1
+        for place in self.places:
+            place.start_at = None
+            for child in place.children:
+                self._stop(child)
+
+    def _stop(self, child: Child) -> None:
+        child.stop(time.monotonic(), self._processes.shutdown_s + KILL_AFTER_S)
+
+    def restart(self) -> None:
+        """Replace the processes one after the other: the next one is stopped when the one before is up again."""
+        log.info("restarting %d processes one after the other", len(self.places))
+        self._generation += 1
+        self._is_rolling = True
+
+    def _roll(self) -> None:
+        if not self._is_rolling or self._stops:
+            return
+        for place in self.places:
+            current, standby = place.current, place.standby
+            if place.is_drained or (
+                current is not None and current.generation == self._generation and current.up_at is not None
+            ):
+                continue
+            if standby is not None and standby.generation < self._generation and not standby.stops:
+                self._stop(standby)
+            elif standby is None and current is not None and current.generation < self._generation:
+                place.standby = self._started(place)
+            return
+        self._is_rolling = False
+        log.info("all processes were restarted")
+
+    # Deaths ------------------------------------------------------------------------------------------------------
+
+    def _pass_deaths(self) -> None:
+        """To one process at a time, to another if that one does not confirm it."""
+        at_work = [child for place in self.places for child in place.children if child.is_at_work]
+        if at_work:
+            for death in self._unrecorded.due(time.monotonic()):
+                self._pass_death(death, at_work[(death.tries - 1) % len(at_work)])
+
+    def _pass_death(self, death: ChildDeath, child: Child) -> None:
+        child.send({"do": "death", "worker": death.worker, "instance": death.instance, "cause": death.cause})

@@ -1,0 +1,179 @@
+"""Several processes of one worker: they are started again, stopped and replaced together, and none is left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import psutil
+from click.testing import CliRunner
+
+from leasemill import JobState
+from leasemill.cli import main
+from leasemill.demo.workers import locks_of
+from leasemill.kernel.model import AbortReason
+from tests.lab.processes import WorkerProcess, wait_until
+from tests.process import jobs
+from tests.process.support import Scene
+
+
+def children(supervisor: WorkerProcess) -> dict[str, psutil.Process]:
+    """Its processes by worker id; those that have not said hello yet, too."""
+    found = psutil.Process(supervisor.pid).children()
+    return {name: one for one in found if (name := worker_id(one))}
+
+
+def worker_id(process: psutil.Process) -> str | None:
+    try:
+        options = process.cmdline()
+    except psutil.NoSuchProcess:
+        return None
+    return next((text.partition("=")[2] for text in options if text.startswith("--worker-id=")), None)
+
+
+def health(scene: Scene, name: str) -> tuple[int, dict[str, Any]]:
+    result = CliRunner().invoke(main, ["health", "--url", scene.url, "--worker", name, "--json"])
+    return result.exit_code, json.loads(result.stdout)
+
+
+def await_healthy(scene: Scene, supervisor: WorkerProcess) -> dict[str, Any]:
+    def is_healthy() -> bool:
+        supervisor.check_running()
+        return health(scene, supervisor.id)[0] == 0
+
+    wait_until(is_healthy, f"all processes of {supervisor.id} to be up", every_s=0.1)
+    return health(scene, supervisor.id)[1]
+
+
+def stop_safely(scene: Scene, process: psutil.Process) -> None:
+    """Not while it holds the folder's lock, for which all others would wait."""
+
+    def is_stopped() -> bool:
+        process.suspend()
+        wait_until(lambda: process.status() == psutil.STATUS_STOPPED, "it to stand still")
+        if locks_of(scene.url, "").are_free():
+            return True
+        process.resume()
+        return False
+
+    wait_until(is_stopped, "it to hold no lock")
+
+
+def messages(worker: WorkerProcess, text: str) -> list[dict[str, Any]]:
+    return [line for line in worker.log_lines() if text in line["message"]]
+
+
+def test_processes_are_one_worker_to_whoever_looks_and_are_stopped_at_once(scene: Scene) -> None:
+    deaf = [jobs.waits_with_the_default_lease.enqueue("never") for _ in range(2)]
+    mill = scene.worker("mill", "--processes", "2", "--concurrency", "1", "--shutdown-timeout", "2", app="patient")
+    each = await_healthy(scene, mill)["processes"]
+    assert {name: one["is_healthy"] for name, one in each.items()} == {"mill.1": True, "mill.2": True}
+    assert health(scene, "mill.2")[0] == 0
+    assert health(scene, "mill.3")[0] == 1
+    for handle in deaf:
+        wait_until(lambda one=handle: scene.trail.marks("began", job=one.id), "both to have a job")  # type: ignore[misc]
+    assert {mark.worker for mark in scene.trail.marks("began")} == {"mill.1", "mill.2"}
+    processes = list(children(mill).values())
+
+    os.killpg(mill.pid, signal.SIGINT)  # as a terminal does, and a service manager with SIGTERM
+
+    assert mill.wait() == 0
+    assert not any(process.is_running() for process in processes)
+    assert len(messages(mill, "worker started")) == 1
+    assert "2 processes × 1 slot" in messages(mill, "worker started")[0]["message"]
+    assert {line["worker"] for line in messages(mill, "waiting for running jobs")} == {"mill.1", "mill.2"}
+    assert messages(mill, "stopping now") == [], "one signal to the group counts once"
+    for handle in deaf:
+        job = scene.check_not_applied(handle)
+        assert [it.reason for it in job.executions] == [AbortReason.RELEASED]
+
+
+def test_a_second_signal_hurries_every_process_and_one_that_stands_still_is_killed(scene: Scene) -> None:
+    handle = jobs.sleeps_patiently.enqueue(3600)
+    mill = scene.worker("mill", "--processes", "2", "--shutdown-timeout", "25", app="patient")
+    await_healthy(scene, mill)
+    wait_until(lambda: scene.trail.marks("began", job=handle.id), "the job to run")
+    busy = scene.trail.marks("began", job=handle.id)[0].worker
+    idle = {"mill.1": "mill.2", "mill.2": "mill.1"}[busy]
+    still = children(mill)[idle]
+    stop_safely(scene, still)
+    mill.signal(signal.SIGTERM)
+    wait_until(lambda: messages(mill, "stopping: waiting for running jobs"), "the busy one to stop")
+    mill.signal(signal.SIGTERM)
+    assert mill.wait(20) == 6, "it did not use the time it had, and says that one had to be killed"
+    assert scene.check_not_applied(handle).state is JobState.READY
+    assert not still.is_running()
+    scene.await_logged(mill, f"worker {idle} ended: exit status 137 (SIGKILL), seen by its supervisor")
+
+
+def test_processes_stop_gracefully_when_their_supervisor_was_killed(scene: Scene) -> None:
+    handle = jobs.sleeps_patiently.enqueue(3600)
+    mill = scene.worker("mill", "--processes", "2", "--shutdown-timeout", "2", app="patient")
+    await_healthy(scene, mill)
+    wait_until(lambda: scene.trail.marks("began", job=handle.id), "the job to run")
+    processes = children(mill)
+    mill.kill()
+    assert psutil.wait_procs(list(processes.values()), timeout=30)[1] == []
+    job = scene.check_not_applied(handle)
+    assert (job.state, [it.reason for it in job.executions]) == (JobState.READY, [AbortReason.RELEASED])
+    assert {line["worker"] for line in messages(mill, "the supervisor is gone")} == set(processes)
+
+
+def test_sighup_replaces_one_process_after_the_other_and_loses_no_job(scene: Scene) -> None:
+    mill = scene.worker("mill", "--processes", "2")
+    await_healthy(scene, mill)
+    before = {name: process.pid for name, process in children(mill).items()}
+    handles = [jobs.bystander.enqueue() for _ in range(60)]
+    mill.signal(signal.SIGHUP)
+    handles += [jobs.bystander.enqueue() for _ in range(60)]
+    scene.await_logged(mill, "all processes were restarted")
+    after = {name: process.pid for name, process in children(mill).items()}
+    assert set(after) == set(before) == {"mill.1", "mill.2"}
+    assert not set(after.values()) & set(before.values())
+    order = [
+        (line["message"].split()[0], line["worker"] if line["worker"] != "mill" else line["message"].split()[1])
+        for line in mill.log_lines()
+        if line["message"].startswith("stopping") or "started again" in line["message"]
+    ]
+    assert order == [("stopping:", "mill.1"), ("worker", "mill.1"), ("stopping:", "mill.2"), ("worker", "mill.2")]
+    for handle in handles:
+        assert scene.check_applied_once(handle).retries == 0
+    assert mill.end() == 0
+
+
+def test_code_that_cannot_be_imported_ends_a_start_and_abandons_a_restart(scene: Scene, tmp_path: Path) -> None:
+    module = tmp_path / "shop.py"
+    sound = "from leasemill import App\napp = App()\n@app.job\ndef work() -> None: ...\n"
+    module.write_text(sound)
+    mill = scene.worker("mill", "--processes", "2", target="shop:app")
+    await_healthy(scene, mill)
+    before = {process.pid for process in children(mill).values()}
+    module.write_text(f"{sound}\nthis is no Python\n")
+    mill.signal(signal.SIGHUP)
+    scene.await_logged(mill, "restart abandoned: the new process of worker mill.1 did not get ready")
+    assert {process.pid for process in children(mill).values()} == before, "the old ones work on"
+    assert mill.end() == 0
+
+    late = scene.worker("late", "--processes", "2", target="shop:app")
+    assert late.wait() == 1
+    assert late.log().count("SyntaxError") == 2, "once as a traceback and once as a sentence, not by each process"
+    scene.await_logged(late, "worker late.1 cannot run: exit status 1")
+
+
+def test_a_process_is_replaced_after_its_jobs_and_all_of_them_drain(scene: Scene) -> None:
+    handles = [jobs.bystander.enqueue() for _ in range(7)]
+    mill = scene.worker("mill", "--max-jobs", "3", "--concurrency", "1", "--drain", "--queue", "bystanders")
+    assert mill.wait() == 0
+    for handle in handles:
+        assert scene.check_applied_once(handle).attempt == 1
+    assert [line["worker"] for line in messages(mill, "this process is replaced: it has run 3 jobs")] == ["mill.1"] * 2
+    assert messages(mill, "ended:") == []
+
+
+def test_a_memory_store_is_refused(scene: Scene) -> None:
+    worker = scene.worker("mill", "--processes", "2", "--url", "memory:")
+    assert worker.wait() == 2
+    assert worker.log().count("a memory: store lives inside one process") == 1
