@@ -18,6 +18,7 @@ from leasemill.api.observer import End, Observer, Settled
 from leasemill.errors import Refused, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, JobState, Verb
+from leasemill.operator.wording import counted
 from leasemill.store.backoff import backoff_s
 from leasemill.store.base import Store
 from leasemill.worker.handler import Report, final, given_back, is_cut_short, timed_out
@@ -159,8 +160,17 @@ class Reporter:
             self.flush()  # it came when the task had nothing left to do but to end
         self._on_answered()
 
-    async def drained(self) -> None:
-        """Wait until everything is reported."""
+    async def send_last(self, until: float) -> None:
+        """Wait until everything is reported, no longer than until this monotonic time."""
+        sending = asyncio.ensure_future(self._drained())
+        await asyncio.wait([sending], timeout=max(0.0, until - time.monotonic()))
+        sending.cancel()
+        if left := self.unreported:
+            leases = "its lease" if left == 1 else "their leases"
+            fields = {"worker": self._worker_id}
+            log.warning("%s could not be sent: %s will expire", counted(left, "report"), leases, extra=fields)
+
+    async def _drained(self) -> None:
         while (self._sending is not None or self._ends or self._starts) and self.failure is None:
             self.flush()
             if self._sending is not None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -85,6 +86,18 @@ class Shutdown:
             hurry.cancel()
             if not future.done():
                 future.cancel()
+
+
+def take_signals(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> list[int]:
+    """Call `stop` on SIGTERM and SIGINT; returns those that could be taken."""
+    taken: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        try:
+            loop.add_signal_handler(number, stop)
+        except (NotImplementedError, RuntimeError, ValueError):
+            continue  # not the main thread, or a platform without: whoever runs it calls stop()
+        taken.append(number)
+    return taken
 
 
 async def end_tasks(until: float) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -22,7 +21,6 @@ from leasemill.api.policy import Duration, ReaperPreset, reaper_s
 from leasemill.errors import Invalid, Unavailable, WorkerStuck
 from leasemill.kernel.bounds import check_text
 from leasemill.kernel.model import Policy
-from leasemill.operator.wording import counted
 from leasemill.store.presence import new_worker_id
 from leasemill.worker import pacing, presence
 from leasemill.worker.fetcher import Fetcher
@@ -38,7 +36,7 @@ from leasemill.worker.reaper import Reaper
 from leasemill.worker.reporter import Reporter
 from leasemill.worker.run import Run
 from leasemill.worker.runner import Runner
-from leasemill.worker.shutdown import Shutdown, end_tasks
+from leasemill.worker.shutdown import Shutdown, end_tasks, take_signals
 from leasemill.worker.slots import Slots
 from leasemill.worker.stalls import Stalls
 from leasemill.worker.starting import StartFacts, log_started
@@ -135,7 +133,7 @@ class Worker:
         if self._loop is not None:
             raise Invalid("this worker has run already: make another")
         self._loop = asyncio.get_running_loop()
-        signals = self._take_signals(self._loop)
+        signals = take_signals(self._loop, self.stop) if self._handles_signals else []
         try:
             self.presence.begin()
             if self._has_given_id:
@@ -189,16 +187,6 @@ class Worker:
     @property
     def facts(self) -> StartFacts:
         return start_facts(self.app, self.queues, self.concurrency)
-
-    def _take_signals(self, loop: asyncio.AbstractEventLoop) -> list[int]:
-        taken: list[int] = []
-        for number in (signal.SIGTERM, signal.SIGINT) if self._handles_signals else ():
-            try:
-                loop.add_signal_handler(number, self.stop)
-            except (NotImplementedError, RuntimeError, ValueError):
-                continue  # not the main thread, or a platform without: whoever runs it calls stop()
-            taken.append(number)
-        return taken
 
     async def _await_id(self) -> None:
         """A second worker of one id is refused before it claims anything."""
@@ -333,17 +321,7 @@ class Worker:
                 await shutdown.until(shutdown.plan().grace_until, self._slots.emptied())
             self._watchdog.abandon_all()
         if self._failure is None:
-            await self._send_last_reports()
-
-    async def _send_last_reports(self) -> None:
-        sending = asyncio.ensure_future(self._reporter.drained())
-        await asyncio.wait([sending], timeout=max(0.0, self.shutdown.plan().reports_until - time.monotonic()))
-        sending.cancel()
-        if left := self._reporter.unreported:
-            leases = "its lease" if left == 1 else "their leases"
-            log.warning(
-                "%s could not be sent: %s will expire", counted(left, "report"), leases, extra={"worker": self.id}
-            )
+            await self._reporter.send_last(shutdown.plan().reports_until)
 
     # What its parts report ---------------------------------------------------------------------------------------
 
