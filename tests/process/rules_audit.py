@@ -28,7 +28,11 @@ class Records:
 
     @property
     def expired_leases(self) -> int:
-        return sum(one.reason is AbortReason.EXPIRED for job in self.jobs.values() for one in job.executions)
+        return sum(
+            one.reason in (AbortReason.EXPIRED, AbortReason.DIED)
+            for job in self.jobs.values()
+            for one in job.executions
+        )
 
 
 def ends(records: Records) -> Iterator[str]:

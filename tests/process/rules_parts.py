@@ -203,7 +203,7 @@ class BacklogPart:
     def summary(self, records: Records) -> str:
         leases = rules_audit.leases_under_limits(records)
         one, five, rated = (leases[LimitUse(name)] for name in rules_app.backlog)
-        expired = sum(lease.reason is AbortReason.EXPIRED for lease in (*one, *five))
+        expired = sum(lease.reason in (AbortReason.EXPIRED, AbortReason.DIED) for lease in (*one, *five))
         return (
             f"{len(one)} leases under a limit of 1 and {len(five)} under one of 5, both full, none exceeded "
             f"although {expired} leases were left to expire; {len(rated)} under a rate, none early"

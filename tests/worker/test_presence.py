@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import subprocess
 import sys
 import threading
 import time
 
 import pytest
+from msgspec.structs import replace
 
 from leasemill import App, JobType, Worker
 from leasemill.errors import Refused
 from leasemill.store.presence import MemoryPresence
-from leasemill.store.records import WorkerRecord, encode_record
+from leasemill.store.records import ProcessIdentity, WorkerRecord, encode_record
+from leasemill.worker.identity import own
 from leasemill.worker.presence import WorkerPresence
 from tests.worker.support import FaultyStore, until, working
 
@@ -26,9 +27,14 @@ def record(
     pid: int = 7,
     started_at: float = 0.0,
     published_at: float = 0.0,
+    process: ProcessIdentity | None = None,
 ) -> bytes:
     return encode_record(
-        WorkerRecord("w", host, pid, started_at, published_at, 2.0, {"q": 1}, 1, False, [], {}, instance=instance)
+        WorkerRecord(
+            *("w", host, pid, started_at, published_at, 2.0, {"q": 1}, 1, False, [], {}),
+            instance=instance,
+            process=process,
+        )
     )
 
 
@@ -80,7 +86,9 @@ def test_a_worker_does_not_wait_for_a_process_of_this_machine_that_is_gone() -> 
     with subprocess.Popen([sys.executable, "-c", ""]) as gone:
         gone.wait(60)
     presence = MemoryPresence()
-    presence.publish("w", record(host=socket.gethostname(), pid=gone.pid))
+    here = own()
+    assert here is not None
+    presence.publish("w", record(process=replace(here, pid=gone.pid)))
     waiting = threading.Thread(
         target=WorkerPresence("w", presence, time.time()).await_free, args=[lambda: False], daemon=True
     )

@@ -60,6 +60,7 @@ class Audit:
     lanes: int
     lanes_in_order: int
     leases_expired: dict[str, int]
+    leases_of_the_dead: dict[str, int]
     late_reports_refused: dict[str, int]
     ran_again_s: list[float]
     findings: list[Finding] = field(default_factory=list)
@@ -93,6 +94,7 @@ class _Evidence:
         effects = {job_id: self._effects(job_id, committed[job_id]) for job_id in self.entries}
         in_order = self._lanes_in_order()
         expired = [execution for job in self.jobs.values() for execution in job.executions if _has_expired(execution)]
+        died = [it for job in self.jobs.values() for it in job.executions if it.ended_by is Verb.DEATH]
         counts = Counter(effects.values())
         result = Audit(
             jobs=len(self.entries),
@@ -104,10 +106,11 @@ class _Evidence:
             lanes=len(in_order),
             lanes_in_order=sum(in_order.values()),
             leases_expired=dict(Counter(execution.worker for execution in expired)),
+            leases_of_the_dead=dict(Counter(execution.worker for execution in died)),
             late_reports_refused=dict(
                 Counter(refusal.verb.value for job in self.jobs.values() for refusal in job.refusals)
             ),
-            ran_again_s=self._ran_again_s(expired),
+            ran_again_s=self._ran_again_s(expired + died),
         )
         result.findings = [
             self._about_jobs(result),
@@ -163,9 +166,9 @@ class _Evidence:
             for account, of_account in facts.items()
         }
 
-    def _ran_again_s(self, expired: list[Execution]) -> list[float]:
+    def _ran_again_s(self, unfinished: list[Execution]) -> list[float]:
         """For each job the killed worker left behind: how long after the kill another handler began it."""
-        left = {(it.job_id, it.attempt + 1) for it in expired if it.worker == self.disturbance.killed}
+        left = {(it.job_id, it.attempt + 1) for it in unfinished if it.worker == self.disturbance.killed}
         began = {(mark.job, mark.attempt): mark.at for mark in self.marks if mark.what == "began"}
         return sorted(began[run] - self.disturbance.killed_at for run in left & began.keys())
 
@@ -212,10 +215,16 @@ class _Evidence:
                 yield f"{job_id}: on record is {execution.worker}, but the commit of {returned.get(job_id)} returned"
 
     def _about_expired(self, audit: Audit) -> Finding:
-        expired = audit.leases_expired
-        killed, stopped = (expired.get(it, 0) for it in (self.disturbance.killed, self.disturbance.stopped))
-        text = f"{sum(expired.values())}: {killed} of the killed worker, {stopped} of the stopped one"
-        return Finding("leases expired", text, killed > 0 and stopped > 0)
+        """Where a death cannot be proved, the killed worker's leases end by time, too."""
+        expired, died = audit.leases_expired, audit.leases_of_the_dead
+        killed, stopped = self.disturbance.killed, self.disturbance.stopped
+        proved, by_time = died.get(killed, 0), expired.get(killed, 0)
+        text = (
+            f"{proved} because the killed worker was proved dead, {by_time + expired.get(stopped, 0)} by time: "
+            f"{by_time} of the killed worker, {expired.get(stopped, 0)} of the stopped one"
+        )
+        holds = proved + by_time > 0 and expired.get(stopped, 0) > 0 and died.keys() <= {killed}
+        return Finding("leases ended", text, holds)
 
     def _about_refused(self, audit: Audit) -> Finding:
         """The stopped worker did try to commit late; each handler that was refused is on record, and nobody else is."""

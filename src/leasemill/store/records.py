@@ -20,6 +20,15 @@ class RunningJob(Struct, frozen=True, omit_defaults=True):
     note: str = ""
 
 
+class ProcessIdentity(Struct, frozen=True):
+    """One process of all there ever were. `started`: in clock ticks since the boot; `namespace`: of process ids."""
+
+    pid: int
+    started: int
+    boot: str
+    namespace: str
+
+
 class WorkerRecord(Struct, frozen=True):
     """Times are seconds of the worker's wall clock since the epoch."""
 
@@ -37,7 +46,9 @@ class WorkerRecord(Struct, frozen=True):
     mismatched: dict[str, int] = {}
     """Kinds of jobs that it gave back because its code cannot run them, and how many times."""
     instance: str = ""
-    """Distinguishes two workers of one id."""
+    """Distinguishes two workers of one id; the tokens of its leases begin with it."""
+    process: ProcessIdentity | None = None
+    """None: the system does not show it."""
     stuck: list[RunningJob] = []
     """Slots taken by handlers whose job has timed out or was lost, and that have not returned."""
 

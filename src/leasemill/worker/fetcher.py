@@ -39,6 +39,7 @@ class Fetcher:
     def __init__(
         self,
         worker_id: str,
+        instance: str,
         store: Store,
         metrics: Metrics,
         *,
@@ -49,6 +50,7 @@ class Fetcher:
         observers: Observers,
     ) -> None:
         self._worker_id = worker_id
+        self._instance = instance
         self._store = store
         self._metrics = metrics
         self._queues = dict(queues)
@@ -189,7 +191,9 @@ class Fetcher:
             order, self._credit = pacing.queue_order(self._queues, self._credit)
         else:
             order = self._names
-        *tokens, request = self._store.entropy.tokens(size + 1)
+        *drawn, request = self._store.entropy.tokens(size + 1)
+        begin, length = self._instance, len(self._instance)
+        tokens = [begin + token[length:] for token in drawn]  # by which its leases are found should it die
         return c.Claim(self._worker_id, order, size, tokens, request, self._kinds, slots)
 
     async def _wait_for_jobs(self, watch: Watch) -> bool:

@@ -57,6 +57,8 @@ class Metrics:
     reaper_stuck_seconds_max: float = 0.0
     dead_workers: int = 0
     """Workers this one noticed to have died."""
+    deaths: int = 0
+    """Leases this one ended because their holder was proved dead."""
 
     ticks_fired: int = 0
     """Jobs this worker made for ticks of schedules."""

@@ -15,7 +15,6 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from typing import Final
 
 from msgspec import structs
@@ -23,6 +22,7 @@ from msgspec import structs
 from leasemill.errors import Refused
 from leasemill.store.presence import Presence
 from leasemill.store.records import RunningJob, WorkerRecord, encode_record, records
+from leasemill.worker.identity import has_ended, own
 from leasemill.worker.metrics import Metrics
 from leasemill.worker.run import Phase, Run
 from leasemill.worker.slots import Slots
@@ -32,6 +32,7 @@ log = logging.getLogger("leasemill.worker")
 PRESENCE_S: Final = 2.0
 LOOK_S: Final = 0.25
 FIRST_PUBLICATIONS: Final = 3
+INSTANCE_BYTES: Final = 6  # 8 of the 20 characters of a token
 
 _live: Final[dict[str, WorkerPresence]] = {}
 """What runs in this process, by instance."""
@@ -41,7 +42,7 @@ class WorkerPresence:
     """One instance of a worker, whatever its id is."""
 
     def __init__(self, worker_id: str, presence: Presence, started_at: float) -> None:
-        self.instance = secrets.token_hex(8)
+        self.instance = new_instance()
         self._worker_id = worker_id
         self._presence = presence
         self._started_at = started_at
@@ -90,6 +91,7 @@ class WorkerPresence:
             counters=dataclasses.asdict(metrics),
             mismatched=dict(mismatched),
             instance=self.instance,
+            process=own(),
             schedules=sorted(schedules),
             stuck=[_running_job(it, now) for it in active if it.left_at is not None],
             supervisor=self.supervisor,
@@ -146,7 +148,7 @@ class WorkerPresence:
     def _other(self) -> WorkerRecord | None:
         """The record of a worker that has this id and may be alive."""
         record = self._record()
-        return None if record is None or record.instance == self.instance or _is_gone(record) else record
+        return None if record is None or record.instance == self.instance or has_ended(record.process) else record
 
     def _record(self) -> WorkerRecord | None:
         """What was published under this id, if it is not stale."""
@@ -165,13 +167,5 @@ def _running_job(run: Run, now: float) -> RunningJob:
     return structs.replace(job, done=progress.done, total=progress.total, note=progress.note)
 
 
-def _is_gone(record: WorkerRecord) -> bool:
-    """Its process was on this machine and has ended."""
-    if record.host != socket.gethostname() or record.pid == os.getpid():
-        return False
-    with suppress(PermissionError):
-        try:
-            os.kill(record.pid, 0)
-        except ProcessLookupError:
-            return True
-    return False
+def new_instance() -> str:
+    return secrets.token_urlsafe(INSTANCE_BYTES)

@@ -11,7 +11,7 @@ import contextvars
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from leasemill.api.job import JobType
 from leasemill.api.observer import Observer
@@ -34,6 +34,8 @@ from leasemill.worker.unmatched import UnmatchedJobs
 from leasemill.worker.watchdog import Watchdog
 
 log = logging.getLogger("leasemill.worker")
+
+UNFINISHED: Final = frozenset({AbortReason.EXPIRED, AbortReason.DIED})
 
 
 class Runner:
@@ -230,22 +232,25 @@ class Runner:
         await self._note_takeover(run)
 
     async def _note_takeover(self, run: Run) -> None:
-        """Log whose lease expired: the expiry itself may have been recorded by a claim, which logs nothing."""
+        """Log whose lease ended: that may have been recorded by a claim, which logs nothing, or by another worker."""
         lease = run.lease
         try:
             job = await self._store.ajob(lease.job.id)
         except Unavailable:
             return  # only a note is lost
         for execution in () if job is None else job.executions:
-            if execution.attempt == lease.attempt - 1 and execution.reason is AbortReason.EXPIRED:
-                waited_s = max(0, lease.leased_at - execution.expires_at) / SECOND
+            if execution.attempt == lease.attempt - 1 and execution.reason in UNFINISHED:
+                has_died = execution.reason is AbortReason.DIED
+                ended_at = (has_died and execution.finished_at) or execution.expires_at
+                waited_s = max(0, lease.leased_at - ended_at) / SECOND
                 self._metrics.taken_over += 1
                 self._metrics.taken_over_seconds += waited_s
                 self._metrics.taken_over_seconds_max = max(self._metrics.taken_over_seconds_max, waited_s)
                 log.warning(
-                    "job runs again %.1f s after the lease of worker %s expired",
+                    "job runs again %.1f s after the lease of worker %s %s",
                     waited_s,
                     execution.worker,
+                    "ended with its death" if has_died else "expired",
                     extra=run.log_fields,
                 )
 

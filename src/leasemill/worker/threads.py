@@ -1,4 +1,4 @@
-"""The worker's threads: for sync handlers, for what handlers call with `asyncio.to_thread`, and its own three."""
+"""The worker's threads: for sync handlers, for what handlers call with `asyncio.to_thread`, and its own."""
 
 from __future__ import annotations
 

@@ -23,6 +23,8 @@ from leasemill.kernel.bounds import check_text
 from leasemill.kernel.model import Policy
 from leasemill.store.presence import new_worker_id
 from leasemill.worker import pacing, presence
+from leasemill.worker.background import Background
+from leasemill.worker.deaths import Deaths
 from leasemill.worker.fetcher import Fetcher
 from leasemill.worker.heartbeat import Heartbeat
 from leasemill.worker.housekeeping import Chore, Housekeeping
@@ -104,6 +106,9 @@ class Worker:
             most_ahead=most_ahead,
         )
         self.presence = WorkerPresence(self.id, self._store.presence, time.time())
+        self._background = Background(self._fail)
+        self.deaths = Deaths(self.id, self.presence.instance, self._store, self.metrics, self._background.ended)
+        """What is proved elsewhere is reported here: `deaths.ended`."""
         self._ticker = Ticker(self.id, app.schedules, self._store, self.metrics)
         self.on_start: Callable[[str, StartFacts], None] = log_started
         self._failure: BaseException | None = None
@@ -113,8 +118,6 @@ class Worker:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lifespan: WorkerLifespan | None = WorkerLifespan(app, self.id, self._fail)
         self._state: Any = None
-        self._background_left = 0
-        self._background_ended = asyncio.Event()
 
     # Its life ----------------------------------------------------------------------------------------------------
 
@@ -138,6 +141,7 @@ class Worker:
             self.presence.begin()
             if self._has_given_id:
                 await self.shutdown.unless_begun(self._await_id())
+            await self.shutdown.unless_begun(self._find_dead())
             await self.shutdown.unless_begun(self._policies.settle())
             await self.shutdown.unless_begun(self._enter_lifespan())
             await self.shutdown.unless_begun(self._fire_first())
@@ -145,6 +149,8 @@ class Worker:
             if not self.shutdown.is_requested:
                 self._assemble()
                 await self._work()
+            else:
+                self.deaths.close()
         finally:
             if self._lifespan is not None:
                 failed = await self._lifespan.leave(self.shutdown)
@@ -195,12 +201,18 @@ class Worker:
                 DaemonExecutor(1), self.presence.await_free, lambda: self.shutdown.is_requested
             )
 
+    async def _find_dead(self) -> None:
+        """Before this worker's record replaces that of a predecessor of the same id, which may be dead."""
+        with suppress(Unavailable, OSError):
+            await asyncio.get_running_loop().run_in_executor(DaemonExecutor(1), self.deaths.look)
+
     def _assemble(self) -> None:
         store, metrics, observers = self._store, self.metrics, self._observers
-        on_end = partial(self._on_loop, self._background_over)  # in the thread that ends
+        on_end = self._background.ended
         self._slots = slots = Slots(self.concurrency, metrics)
         self._fetcher = Fetcher(
             self.id,
+            self.presence.instance,
             store,
             metrics,
             queues=self.queues,
@@ -277,10 +289,7 @@ class Worker:
         )
 
     async def _work(self) -> None:
-        background = (self._heartbeat, self._stalls, self._housekeeping)
-        self._background_left = len(background)
-        for part in background:
-            part.start()
+        self._background.start([self._heartbeat, self._stalls, self._housekeeping, self.deaths])
         self.on_start(self.id, self.facts)
         warn_of_jobs(self.id, self.app)
         fetching = asyncio.create_task(self._fetcher.run(self._runner))
@@ -293,15 +302,11 @@ class Worker:
         finally:
             stopping.cancel()
             fetching.cancel()
-            for part in background:
-                part.stop()
+            self._background.stop()
             self._reaper.close()
             self._reporter.close()
             self._runner.close()
-            await asyncio.wait(
-                [asyncio.ensure_future(self._background_ended.wait())],
-                timeout=max(0.0, self.shutdown.plan().closing_until - time.monotonic()),
-            )
+            await self._background.wait(self.shutdown.plan().closing_until)
             log.info("worker stopped", extra={"worker": self.id})
 
     async def _shut_down(self, fetching: asyncio.Task[None]) -> None:
@@ -341,14 +346,6 @@ class Worker:
         if reason is not None:
             run.loss.set(reason)  # at once: the loop may be blocked, a handler in a thread need not wait for it
         self._on_loop(self._watchdog.lose, run, reason)
-
-    def _background_over(self, error: BaseException | None) -> None:
-        """One of the three threads has ended."""
-        self._background_left -= 1
-        if self._background_left == 0:
-            self._background_ended.set()
-        if error is not None:
-            self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
         """The store cannot be trusted, or a part of the worker broke: stop, and log why."""

@@ -1,0 +1,209 @@
+"""Ends the leases of workers that are proved dead, so that their jobs run again at once.
+
+Two prove a death: a supervisor, whose child it was, and every worker, of processes of the same machine, boot and
+process namespace. What must never happen: a worker declared dead that may still run, because it is stopped, slow or cut
+off. Its leases end by time.
+
+A worker's tokens begin with its instance, so that a successor of the same id keeps its own leases.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import select
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+from leasemill.errors import Unavailable
+from leasemill.kernel import commands as c
+from leasemill.operator.wording import counted
+from leasemill.store.backoff import backoff_s
+from leasemill.store.base import Store
+from leasemill.store.records import WorkerRecord, records
+from leasemill.worker.identity import Gone, descriptor_of
+from leasemill.worker.metrics import Metrics
+from leasemill.worker.threads import start_background
+
+log = logging.getLogger("leasemill.worker")
+
+LOOK_S: Final = 1.0
+RECORDS_A_SECOND: Final = 20
+"""Where there are many workers, records are read less often: the descriptors of known ones notice a death anyway."""
+AGAIN_S: Final = 1.0
+"""A claim that was on its way to a server when the worker died is granted a moment later: look for it once more."""
+BATCH: Final = 500
+
+
+class Ended(NamedTuple):
+    worker: str
+    instance: str
+    cause: str
+
+
+class Deaths:
+    """Watches the processes of other workers, in a thread of its own."""
+
+    def __init__(
+        self,
+        worker_id: str,
+        instance: str,
+        store: Store,
+        metrics: Metrics,
+        on_end: Callable[[BaseException | None], None],
+    ) -> None:
+        self._worker_id = worker_id
+        self._instance = instance
+        self._store = store
+        self._metrics = metrics
+        self._on_end = on_end
+        self._ended: deque[Ended] = deque()
+        self._again: deque[tuple[float, Ended]] = deque()
+        self._done: set[str] = set()
+        """Instances whose leases were ended here."""
+        self._watched: dict[str, tuple[int, WorkerRecord]] = {}
+        """By instance: the descriptor of its process."""
+        self._look_at = 0.0
+        self._not_before = 0.0
+        self._failures = 0
+        self._lock = threading.Lock()
+        self._is_stopping = False
+        self._wake_read, self._wake_write = -1, -1
+
+    def start(self) -> None:
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_write, False)
+        start_background("deaths", self._run, self._on_end)
+
+    def stop(self) -> None:
+        with self._lock:
+            self._is_stopping = True
+            self._wake()
+
+    def ended(self, worker_id: str, instance: str, cause: str) -> None:
+        """This worker is proved dead: end its leases, as soon as the store answers. From any thread."""
+        with self._lock:
+            self._ended.append(Ended(worker_id, instance, cause))
+            self._wake()
+
+    def look(self) -> None:
+        """Find processes of other workers, and which of them are gone. A successor calls it before its record replaces
+        that of a predecessor of the same id."""
+        found = [record for record, _ in records(self._store.presence)]
+        self._look_at = time.monotonic() + max(LOOK_S, len(found) / RECORDS_A_SECOND)
+        present = {record.instance for record in found}
+        for record in found:
+            if record.process is None or record.instance in self._watched or record.instance in self._done:
+                continue
+            if record.instance == self._instance:
+                continue
+            try:
+                descriptor = descriptor_of(record.process)
+            except Gone:
+                self._prove(record)
+            else:
+                if descriptor is not None:
+                    self._watched[record.instance] = descriptor, record
+        for instance in self._watched.keys() - present:
+            os.close(self._watched.pop(instance)[0])  # it has withdrawn
+        self._done &= present
+
+    def _prove(self, record: WorkerRecord) -> None:
+        how = f"its process {record.pid} on host {record.host} is gone, seen by worker {self._worker_id}"
+        self._ended.append(Ended(record.worker, record.instance, how))
+
+    # The thread --------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while not self._is_stopping:
+                self.round()
+                self._wait()
+        finally:
+            with self._lock:
+                os.close(self._wake_read)
+                os.close(self._wake_write)
+                self._wake_read, self._wake_write = -1, -1
+            self.close()
+
+    def close(self) -> None:
+        """Where it was never started; else its thread does it."""
+        while self._watched:
+            os.close(self._watched.popitem()[1][0])
+
+    def round(self) -> None:
+        """Look if it is time to, and end what is proved. A store that is unavailable is asked again."""
+        if time.monotonic() < self._not_before:
+            return
+        try:
+            if time.monotonic() >= self._look_at:
+                self.look()
+            while self._ended:
+                if self._ended[0].instance not in self._done:
+                    self._end(self._ended[0])
+                    self._again.append((time.monotonic() + AGAIN_S, self._ended[0]))
+                self._ended.popleft()
+            while self._again and time.monotonic() >= self._again[0][0]:
+                self._end(self._again[0][1])
+                self._again.popleft()
+        except (Unavailable, OSError) as error:
+            self._failures += 1
+            self._not_before = time.monotonic() + backoff_s(self._failures, self._store.entropy.jitter())
+            if self._failures == 1:
+                log.warning("deaths of workers not recorded, will retry: %s", error, extra={"worker": self._worker_id})
+        else:
+            self._failures = 0
+
+    def _end(self, ended: Ended) -> None:
+        cause = f"worker {ended.worker} ended: {ended.cause}"
+        count, after = 0, 0
+        while page := self._store.leases(worker=ended.worker, limit=BATCH, after=after):
+            after = page[-1].fence
+            reports = [
+                c.DeathReport(one.job_id, one.token, cause) for one in page if one.token.startswith(ended.instance)
+            ]
+            outcomes = self._store.death(reports) if reports else []
+            count += sum(isinstance(one, c.Died) and not one.is_repeat for one in outcomes)
+        self._metrics.deaths += count
+        self._done.add(ended.instance)
+        is_first = self._is_first_to_remove(ended)
+        self._metrics.dead_workers += is_first
+        if is_first or count:
+            fields = {"worker": self._worker_id, "dead_worker": ended.worker}
+            log.error("%s; %s ended, so that their jobs run again", cause, counted(count, "lease"), extra=fields)
+
+    def _is_first_to_remove(self, ended: Ended) -> bool:
+        presence = self._store.presence
+        for record, _ in records(presence):
+            if record.worker == ended.worker and record.instance == ended.instance:
+                return presence.remove(ended.worker)
+        return False
+
+    # Waiting -----------------------------------------------------------------------------------------------------
+
+    def _wait(self) -> None:
+        """Until a process ends, a look is due, or a proof arrives."""
+        poll = select.poll()
+        poll.register(self._wake_read, select.POLLIN)
+        by_descriptor = {descriptor: instance for instance, (descriptor, _) in self._watched.items()}
+        for descriptor in by_descriptor:
+            poll.register(descriptor, select.POLLIN)
+        until = min(self._look_at, *(at for at, _ in self._again), math.inf)
+        until = max(until, self._not_before)
+        for descriptor, _ in poll.poll(max(0.0, until - time.monotonic()) * 1000):
+            if descriptor == self._wake_read:
+                os.read(self._wake_read, 4096)
+            else:
+                ended_descriptor, record = self._watched.pop(by_descriptor[descriptor])
+                os.close(ended_descriptor)
+                self._prove(record)
+
+    def _wake(self) -> None:
+        if self._wake_write >= 0:
+            with suppress(BlockingIOError):  # it is awake already
+                os.write(self._wake_write, b"\0")
