@@ -311,19 +311,19 @@ class App(AppHooks):
 
     def enqueue_many(self, calls: Iterable[Call[R]]) -> list[JobHandle[R]]:
         """Enqueue calls of any kinds, made with `job.call(...)`, and return their handles."""
-        return enqueue_all(self.store, calls)
+        return enqueue_all(self, calls)
 
     async def aenqueue_many(self, calls: Iterable[Call[R]]) -> list[JobHandle[R]]:
         """`enqueue_many` in async code."""
-        return await aenqueue_all(self.store, calls)
+        return await aenqueue_all(self, calls)
 
     def enqueue_stream(self, calls: Iterable[Call[Any]]) -> StreamCount:
         """Enqueue any number of calls, of any kinds, as they come; returns how many, and holds none of them."""
-        return enqueue_stream(self.store, calls)
+        return enqueue_stream(self, calls)
 
     async def aenqueue_stream(self, calls: Iterable[Call[Any]] | AsyncIterable[Call[Any]]) -> StreamCount:
         """`enqueue_stream` in async code; the calls may come from an async generator."""
-        return await aenqueue_stream(self.store, calls)
+        return await aenqueue_stream(self, calls)
 
     def group(
         self,
@@ -340,7 +340,7 @@ class App(AppHooks):
         is. `parent`: a group of which this one is a member.
         """
         within = parent.id if isinstance(parent, GroupHandle) else parent
-        return GroupHandle(self, create_command(self.store, group_id, then, on_end, within), is_created=False)
+        return GroupHandle(self, create_command(self, group_id, then, on_end, within), is_created=False)
 
     @property
     def groups(self) -> AppGroups:

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from leasemill.api.arguments import Arguments
 from leasemill.api.handle import JobHandle
+from leasemill.api.hooks import Hooks
 from leasemill.errors import Invalid
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import ChainedJob, JobSpec, Rules
@@ -19,6 +20,8 @@ R_co = TypeVar("R_co", covariant=True)
 class HasStore(Protocol):
     @property
     def store(self) -> Store: ...
+    @property
+    def hooks(self) -> Hooks: ...
 
 
 class Call(Generic[R_co]):
@@ -92,7 +95,7 @@ class Call(Generic[R_co]):
         """The handle of the job that this call became."""
         return JobHandle(store, job_id, self.arguments, outcome)
 
-    def followup(self) -> c.Followup:
+    def followup(self, hooks: Hooks) -> c.Followup:
         """The call as part of a commit; its id is derived from the committing job's (X6)."""
         self.check_alone()
         spec = self.spec
@@ -109,6 +112,6 @@ class Call(Generic[R_co]):
             spec.run_at,
             spec.delay_us,
             spec.policy,
-            spec.headers,
+            hooks.carried(spec.headers),
             spec.rules,
         )

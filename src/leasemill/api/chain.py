@@ -78,13 +78,13 @@ class Chain(Call[R_co]):
 
     def enqueue(self) -> ChainHandle[R_co]:
         """Enqueue the chain; it is durable when this returns."""
-        (handle,) = enqueue_all(self.app.store, [self])
+        (handle,) = enqueue_all(self.app, [self])
         assert isinstance(handle, ChainHandle)
         return handle
 
     async def aenqueue(self) -> ChainHandle[R_co]:
         """`enqueue` in async code."""
-        (handle,) = await aenqueue_all(self.app.store, [self])
+        (handle,) = await aenqueue_all(self.app, [self])
         assert isinstance(handle, ChainHandle)
         return handle
 

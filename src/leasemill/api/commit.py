@@ -69,7 +69,7 @@ class Gathered:
     def enqueue_call(self, call: Call[R]) -> JobHandle[R]:
         """`enqueue` for a call made with `job.call(...)`; its id is derived from this job's."""
         self._check_open()
-        self._followups.append(call.followup())
+        self._followups.append(call.followup(self._job.hooks))
         handle = call.handle(self._store, followup_id(self._lease.job.id, len(self._followups) - 1))
         self._handles.append(handle)
         return handle
@@ -188,11 +188,20 @@ class Boundary(Generic[SyncT, AsyncT]):
             return
         try:
             command = self._sent()
-            self._settle(self._persist(lambda: self._block.commit(command)))
+            self._settle(self._commit(command))
         except BaseException:
             self._forget_unless_lost()
             self._block.roll_back()
             raise
+
+    def _commit(self, command: c.Commit) -> c.CommitOutcome | None:
+        tracing = self._job.hooks.tracing
+        if tracing is None:
+            return self._persist(lambda: self._block.commit(command))
+        with tracing.committing(self._lease) as call:
+            outcome = self._persist(lambda: self._block.commit(command))
+            call.answered(outcome)
+        return outcome
 
     def _persist(self, call: Callable[[], AnswerT]) -> AnswerT:
         """The store's answer; the call is repeated while the store is unavailable and the lease is held."""
@@ -228,11 +237,20 @@ class Boundary(Generic[SyncT, AsyncT]):
             return
         try:
             command = self._sent()
-            self._settle(await self._apersist(lambda: self._block.acommit(command)))
+            self._settle(await self._acommit(command))
         except BaseException:
             self._forget_unless_lost()
             await self._block.aroll_back()
             raise
+
+    async def _acommit(self, command: c.Commit) -> c.CommitOutcome | None:
+        tracing = self._job.hooks.tracing
+        if tracing is None:
+            return await self._apersist(lambda: self._block.acommit(command))
+        with tracing.committing(self._lease) as call:
+            outcome = await self._apersist(lambda: self._block.acommit(command))
+            call.answered(outcome)
+        return outcome
 
     async def _apersist(self, call: Callable[[], Awaitable[AnswerT]]) -> AnswerT:
         failures = 0

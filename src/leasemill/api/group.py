@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from leasemill.api.call import Call, HasStore
 from leasemill.api.handle import BY_CODE, Deadline, JobHandle
@@ -22,7 +23,7 @@ from leasemill.api.policy import Duration
 from leasemill.api.sending import StreamCount, aenqueue_all, aenqueue_stream, enqueue_all, enqueue_stream
 from leasemill.errors import Invalid, NotFound
 from leasemill.kernel import commands as c
-from leasemill.kernel.model import ENDED_STATES, JobState
+from leasemill.kernel.model import ENDED_STATES, ChainedJob, JobState
 from leasemill.store.base import Store, Watch
 from leasemill.store.cancelling import acancelled, cancelled
 
@@ -145,21 +146,21 @@ class GroupHandle:
 
     def enqueue_many(self, calls: Iterable[Call[R]]) -> list[JobHandle[R]]:
         """Enqueue calls of any kinds as members, in as few steps as the store allows."""
-        return enqueue_all(self.create()._store, (call.in_group(self.id) for call in calls))
+        return enqueue_all(self.create()._app, (call.in_group(self.id) for call in calls))
 
     async def aenqueue_many(self, calls: Iterable[Call[R]]) -> list[JobHandle[R]]:
         """`enqueue_many` in async code."""
         await self.acreate()
-        return await aenqueue_all(self._store, (call.in_group(self.id) for call in calls))
+        return await aenqueue_all(self._app, (call.in_group(self.id) for call in calls))
 
     def enqueue_stream(self, calls: Iterable[Call[Any]]) -> StreamCount:
         """Enqueue any number of calls as members, as they come; returns how many, and holds none of them."""
-        return enqueue_stream(self.create()._store, (call.in_group(self.id) for call in calls))
+        return enqueue_stream(self.create()._app, (call.in_group(self.id) for call in calls))
 
     async def aenqueue_stream(self, calls: Iterable[Call[Any]] | AsyncIterable[Call[Any]]) -> StreamCount:
         """`enqueue_stream` in async code; the calls may come from an async generator."""
         await self.acreate()
-        return await aenqueue_stream(self._store, _members(self.id, calls))
+        return await aenqueue_stream(self._app, _members(self.id, calls))
 
     # Looking at it, and ending it
 
@@ -273,18 +274,23 @@ class OwnGroup:
 
 
 def create_command(
-    store: Store, group_id: str | None, then: Call[Any] | None, on_end: Call[Any] | None, parent: str | None
+    app: HasStore, group_id: str | None, then: Call[Any] | None, on_end: Call[Any] | None, parent: str | None
 ) -> c.CreateGroup:
     """What `app.group(...)` asks for."""
     for call in (then, on_end):
         if call is not None:
             call.check_alone()
     return c.CreateGroup(
-        store.entropy.new_id() if group_id is None else group_id,
-        None if then is None else then.template("the `then` of a group"),
-        None if on_end is None else on_end.template("the `on_end` of a group"),
+        app.store.entropy.new_id() if group_id is None else group_id,
+        None if then is None else _callback(app, then, "the `then` of a group"),
+        None if on_end is None else _callback(app, on_end, "the `on_end` of a group"),
         parent,
     )
+
+
+def _callback(app: HasStore, call: Call[Any], role: str) -> ChainedJob:
+    template = call.template(role)
+    return replace(template, headers=app.hooks.carried(template.headers))
 
 
 def read_progress(store: Store, group_id: str) -> GroupProgress:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
 from leasemill.api.lifespan import Lifespan
+from leasemill.api.tracing import Tracing
 from leasemill.errors import Invalid
 
 
@@ -40,6 +41,7 @@ class Hooks:
     around: list[RunHook] = field(default_factory=list)
     on_enqueue: list[EnqueueHook] = field(default_factory=list)
     lifespan: Lifespan | None = None
+    tracing: Tracing | None = None
 
     def headers(self, kind: str, queue: str, given: dict[str, str] | None) -> dict[str, str] | None:
         """The headers of a job of this kind; None: it has none."""
@@ -49,6 +51,10 @@ class Hooks:
         for hook in self.on_enqueue:
             hook(job)
         return job.headers or None
+
+    def carried(self, headers: dict[str, str] | None) -> dict[str, str] | None:
+        """The headers of a job that another fact will enqueue: a follow-up, a callback of a group."""
+        return headers if self.tracing is None else self.tracing.carried(headers)
 
     def enter(self, stack: ExitStack, context: _Run) -> None:
         """Enter every hook around a sync handler, in its thread."""

@@ -117,27 +117,27 @@ class JobType(OfFunction, Generic[P, R]):
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Enqueue the job; it is durable when this returns."""
-        return enqueue_all(self.app.store, [self.call(*args, **kwargs)])[0]
+        return enqueue_all(self.app, [self.call(*args, **kwargs)])[0]
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """`enqueue` in async code."""
-        return (await aenqueue_all(self.app.store, [self.call(*args, **kwargs)]))[0]
+        return (await aenqueue_all(self.app, [self.call(*args, **kwargs)]))[0]
 
     def enqueue_many(self, calls: Iterable[Call[R]]) -> list[JobHandle[R]]:
         """Enqueue many calls, made with `call`, in as few steps as the store allows, and return their handles."""
-        return enqueue_all(self.app.store, calls)
+        return enqueue_all(self.app, calls)
 
     async def aenqueue_many(self, calls: Iterable[Call[R]]) -> list[JobHandle[R]]:
         """`enqueue_many` in async code."""
-        return await aenqueue_all(self.app.store, calls)
+        return await aenqueue_all(self.app, calls)
 
     def enqueue_stream(self, calls: Iterable[Call[Any]]) -> StreamCount:
         """Enqueue any number of calls as they come; returns how many, and holds none of them."""
-        return enqueue_stream(self.app.store, calls)
+        return enqueue_stream(self.app, calls)
 
     async def aenqueue_stream(self, calls: Iterable[Call[Any]] | AsyncIterable[Call[Any]]) -> StreamCount:
         """`enqueue_stream` in async code; the calls may come from an async generator."""
-        return await aenqueue_stream(self.app.store, calls)
+        return await aenqueue_stream(self.app, calls)
 
     def options(self, **options: Unpack[EnqueueOptions]) -> Self:
         """The same job with other settings for what is enqueued through it; what is left out stays as it was.
@@ -178,3 +178,7 @@ class _Using:
     @property
     def store(self) -> Store:
         return self.app.store.using(self.connection)
+
+    @property
+    def hooks(self) -> Hooks:
+        return self.app.hooks

@@ -8,8 +8,9 @@ from typing import Any, Final, Generic, TypeVar
 
 from msgspec import Struct
 
-from leasemill.api.call import Call
+from leasemill.api.call import Call, HasStore
 from leasemill.api.handle import JobHandle
+from leasemill.api.tracing import Tracing
 from leasemill.errors import JobConflict, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.bounds import BATCH_ITEMS
@@ -22,12 +23,13 @@ STREAM_ITEMS: Final = 1_000
 """Of a stream: few enough that their making holds up no event loop."""
 
 
-def enqueue_all(store: Store, calls: Iterable[Call[R]]) -> list[JobHandle[R]]:
+def enqueue_all(app: HasStore, calls: Iterable[Call[R]]) -> list[JobHandle[R]]:
     """Enqueue calls of any kinds; the first conflict is raised after all have been sent."""
+    store, tracing = app.store, app.hooks.tracing
     handles: list[JobHandle[R]] = []
     for batch in _batches(calls):
         try:
-            outcomes = store.run(_command(batch))
+            outcomes = _send(store, tracing, _command(batch))
         except Unavailable as error:
             _note_how_to_repeat(error, batch)
             raise
@@ -35,12 +37,13 @@ def enqueue_all(store: Store, calls: Iterable[Call[R]]) -> list[JobHandle[R]]:
     return _without_conflict(handles)
 
 
-async def aenqueue_all(store: Store, calls: Iterable[Call[R]]) -> list[JobHandle[R]]:
+async def aenqueue_all(app: HasStore, calls: Iterable[Call[R]]) -> list[JobHandle[R]]:
     """`enqueue_all` in async code."""
+    store, tracing = app.store, app.hooks.tracing
     handles: list[JobHandle[R]] = []
     for batch in _batches(calls):
         try:
-            outcomes = await store.arun(_command(batch))
+            outcomes = await _asend(store, tracing, _command(batch))
         except Unavailable as error:
             _note_how_to_repeat(error, batch)
             raise
@@ -60,21 +63,23 @@ class StreamCount(Struct, frozen=True):
         return self.jobs + self.duplicates
 
 
-def enqueue_stream(store: Store, calls: Iterable[Call[Any]]) -> StreamCount:
+def enqueue_stream(app: HasStore, calls: Iterable[Call[Any]]) -> StreamCount:
     """Enqueue calls of any kinds, a batch at a time; the first conflict is raised after all have been sent."""
+    store, tracing = app.store, app.hooks.tracing
     counting = _Counting()
     for batch in _batches(calls, STREAM_ITEMS):
         with counting.noting(batch):
-            counting.add(store.run(_command(batch)))
+            counting.add(_send(store, tracing, _command(batch)))
     return counting.result()
 
 
-async def aenqueue_stream(store: Store, calls: Iterable[Call[Any]] | AsyncIterable[Call[Any]]) -> StreamCount:
+async def aenqueue_stream(app: HasStore, calls: Iterable[Call[Any]] | AsyncIterable[Call[Any]]) -> StreamCount:
     """`enqueue_stream` in async code."""
+    store, tracing = app.store, app.hooks.tracing
     counting = _Counting()
     async for batch in _abatches(calls):
         with counting.noting(batch):
-            counting.add(await store.arun(_command(batch)))
+            counting.add(await _asend(store, tracing, _command(batch)))
     return counting.result()
 
 
@@ -119,6 +124,24 @@ def _command(batch: list[Call[R]]) -> c.Enqueue:
             call.check_alone()
     firsts = [call.is_sent_first() for call in batch]  # of every call, so that none counts as new again
     return c.Enqueue([call.spec for call in batch], are_new=all(firsts))
+
+
+def _send(store: Store, tracing: Tracing | None, command: c.Enqueue) -> list[c.EnqueueOutcome]:
+    if tracing is None:
+        return store.run(command)
+    with tracing.sending(command) as call:
+        outcomes = store.run(call.command)
+        call.answered(outcomes)
+    return outcomes
+
+
+async def _asend(store: Store, tracing: Tracing | None, command: c.Enqueue) -> list[c.EnqueueOutcome]:
+    if tracing is None:
+        return await store.arun(command)
+    with tracing.sending(command) as call:
+        outcomes = await store.arun(call.command)
+        call.answered(outcomes)
+    return outcomes
 
 
 class _Batch(Generic[R]):
