@@ -122,6 +122,6 @@ def test_a_follow_up_and_a_chained_job_are_under_their_limits(app: App) -> None:
 
     template = call.call("x").template("a callback")
     assert template.limits == (LimitUse("call:customer", "x"),)
-    followup = call.followup_call("y").followup()
+    followup = call.followup_call("y").followup(app.hooks)
     assert followup.rules is not None
     assert followup.rules.limits == (LimitUse("call:customer", "y"),)

@@ -164,6 +164,11 @@ class Context(Generic[StateT_co]):
         return max(0, self._lease.terms.max_retries - self._lease.retries)
 
     @property
+    def expirations(self) -> int:
+        """How many runs before this one had started and never reported: their worker died, or lost the lease (F4)."""
+        return self._lease.expirations
+
+    @property
     def fence(self) -> int:
         """A number that rises with every claim in the store: receivers can refuse a lower one."""
         return self._lease.fence
