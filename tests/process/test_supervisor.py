@@ -26,6 +26,10 @@ def children(supervisor: WorkerProcess) -> dict[str, psutil.Process]:
     return {name: one for one in found if (name := worker_id(one))}
 
 
+def pids(supervisor: WorkerProcess) -> dict[str, int]:
+    return {name: process.pid for name, process in children(supervisor).items()}
+
+
 def worker_id(process: psutil.Process) -> str | None:
     try:
         options = process.cmdline()
@@ -68,7 +72,7 @@ def messages(worker: WorkerProcess, text: str) -> list[dict[str, Any]]:
 
 def test_processes_are_one_worker_to_whoever_looks_and_are_stopped_at_once(scene: Scene) -> None:
     deaf = [jobs.waits_with_the_default_lease.enqueue("never") for _ in range(2)]
-    mill = scene.worker("mill", "--processes", "2", "--concurrency", "1", "--shutdown-timeout", "2", app="patient")
+    mill = scene.worker("mill", "--processes", "2", "--concurrency", "1", "--shutdown-timeout", "1", app="patient")
     each = await_healthy(scene, mill)["processes"]
     assert {name: one["is_healthy"] for name, one in each.items()} == {"mill.1": True, "mill.2": True}
     assert health(scene, "mill.2")[0] == 0
@@ -110,27 +114,32 @@ def test_a_second_signal_hurries_every_process_and_one_that_stands_still_is_kill
 
 
 def test_processes_stop_gracefully_when_their_supervisor_was_killed(scene: Scene) -> None:
-    handle = jobs.sleeps_patiently.enqueue(3600)
-    mill = scene.worker("mill", "--processes", "2", "--shutdown-timeout", "2", app="patient")
-    await_healthy(scene, mill)
-    wait_until(lambda: scene.trail.marks("began", job=handle.id), "the job to run")
+    handles = [jobs.sleeps_patiently.enqueue(3600) for _ in range(2)]
+    options = ("--processes", "2", "--concurrency", "1", "--shutdown-timeout", "0.5")
+    mill = scene.worker("mill", *options, app="patient")
+    wait_until(lambda: len(scene.trail.marks("began")) == 2, "both to have a job")
     processes = children(mill)
     mill.kill()
     assert psutil.wait_procs(list(processes.values()), timeout=30)[1] == []
-    job = scene.check_not_applied(handle)
-    assert (job.state, [it.reason for it in job.executions]) == (JobState.READY, [AbortReason.RELEASED])
+    for handle in handles:
+        job = scene.check_not_applied(handle)
+        assert (job.state, [it.reason for it in job.executions]) == (JobState.READY, [AbortReason.RELEASED])
     assert {line["worker"] for line in messages(mill, "the supervisor is gone")} == set(processes)
 
 
-def test_sighup_replaces_one_process_after_the_other_and_loses_no_job(scene: Scene) -> None:
-    mill = scene.worker("mill", "--processes", "2")
+def test_sighup_replaces_one_process_after_the_other_unless_the_new_code_is_broken(
+    scene: Scene, tmp_path: Path
+) -> None:
+    module = tmp_path / "shop.py"
+    module.write_text("from tests.process.jobs import app\n")
+    mill = scene.worker("mill", "--processes", "2", target="shop:app")
     await_healthy(scene, mill)
-    before = {name: process.pid for name, process in children(mill).items()}
+    before = pids(mill)
     handles = [jobs.bystander.enqueue() for _ in range(60)]
     mill.signal(signal.SIGHUP)
     handles += [jobs.bystander.enqueue() for _ in range(60)]
     scene.await_logged(mill, "all processes were restarted")
-    after = {name: process.pid for name, process in children(mill).items()}
+    after = pids(mill)
     assert set(after) == set(before) == {"mill.1", "mill.2"}
     assert not set(after.values()) & set(before.values())
     order = [
@@ -141,26 +150,20 @@ def test_sighup_replaces_one_process_after_the_other_and_loses_no_job(scene: Sce
     assert order == [("stopping:", "mill.1"), ("worker", "mill.1"), ("stopping:", "mill.2"), ("worker", "mill.2")]
     for handle in handles:
         assert scene.check_applied_once(handle).retries == 0
-    assert mill.end() == 0
 
-
-def test_code_that_cannot_be_imported_ends_a_start_and_abandons_a_restart(scene: Scene, tmp_path: Path) -> None:
-    module = tmp_path / "shop.py"
-    sound = "from leasemill import App\napp = App()\n@app.job\ndef work() -> None: ...\n"
-    module.write_text(sound)
-    mill = scene.worker("mill", "--processes", "2", target="shop:app")
-    await_healthy(scene, mill)
-    before = {process.pid for process in children(mill).values()}
-    module.write_text(f"{sound}\nthis is no Python\n")
+    module.write_text("from tests.process.jobs import app\nthis is no Python\n")
     mill.signal(signal.SIGHUP)
     scene.await_logged(mill, "restart abandoned: the new process of worker mill.1 did not get ready")
-    assert {process.pid for process in children(mill).values()} == before, "the old ones work on"
+    assert pids(mill) == after, "the old ones work on"
     assert mill.end() == 0
 
-    late = scene.worker("late", "--processes", "2", target="shop:app")
-    assert late.wait() == 1
-    assert late.log().count("SyntaxError") == 2, "once as a traceback and once as a sentence, not by each process"
-    scene.await_logged(late, "worker late.1 cannot run: exit status 1")
+
+def test_an_app_that_cannot_be_imported_is_reported_once(scene: Scene, tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text("this is no Python\n")
+    mill = scene.worker("mill", "--processes", "3", target="shop:app")
+    assert mill.wait() == 1
+    assert mill.log().count("Error: shop cannot be imported") == 1
+    scene.await_logged(mill, "worker mill.1 cannot run: exit status 1")
 
 
 def test_a_process_is_replaced_after_its_jobs_and_all_of_them_drain(scene: Scene) -> None:
@@ -173,7 +176,28 @@ def test_a_process_is_replaced_after_its_jobs_and_all_of_them_drain(scene: Scene
     assert messages(mill, "ended:") == []
 
 
-def test_a_memory_store_is_refused(scene: Scene) -> None:
-    worker = scene.worker("mill", "--processes", "2", "--url", "memory:")
-    assert worker.wait() == 2
-    assert worker.log().count("a memory: store lives inside one process") == 1
+def test_a_change_of_the_code_restarts_the_process_and_a_syntax_error_waits_for_the_next(
+    scene: Scene, tmp_path: Path
+) -> None:
+    module = tmp_path / "shop" / "tasks.py"
+    (tmp_path / "shop" / ".venv").mkdir(parents=True)
+    module.write_text("from tests.process.jobs import patient as app\n")
+    handle = jobs.waits_with_the_default_lease.enqueue("gate")
+    mill = scene.worker("mill", "--reload", target="shop.tasks:app")
+    wait_until(lambda: scene.trail.marks("began", job=handle.id), "the job to run")
+
+    (tmp_path / "shop" / ".venv" / "other.py").write_text("")
+    for number in range(50):
+        module.write_text(f"from tests.process.jobs import patient as app  # {number}\n")
+    module.write_text("this is no Python\n")
+    scene.await_logged(mill, "waiting for a change before the next start")
+    assert len(messages(mill, "tasks.py changed: restarting")) == 1, "however many changes there were"
+    assert mill.log().count("SyntaxError") == 2, "as a traceback and in a sentence"
+    job = scene.check_not_applied(handle)
+    assert (job.state, job.retries) == (JobState.READY, 0)
+    assert [it.reason for it in job.executions] == [AbortReason.RELEASED]
+
+    scene.open_gate("gate")
+    module.write_text("from tests.process.jobs import patient as app\n")
+    scene.check_applied_once(handle, by="mill.1")
+    assert mill.end() == 0

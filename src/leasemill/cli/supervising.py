@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import Final
 
 import click
@@ -52,7 +53,8 @@ def arguments_of(context: click.Context) -> list[str]:
 
 def supervise(context: click.Context, name: str) -> int:
     """Run the processes until they are stopped; returns the exit code."""
-    from leasemill.worker.supervisor.supervisor import Processes, Supervisor  # noqa: PLC0415  (--help must be quick)
+    from leasemill.worker.supervisor.reloading import ReloadingSupervisor  # noqa: PLC0415  (--help must be quick)
+    from leasemill.worker.supervisor.supervisor import Processes, Supervisor  # noqa: PLC0415
 
     given = context.params
     debug = context.find_root().params.get("debug")
@@ -64,4 +66,21 @@ def supervise(context: click.Context, name: str) -> int:
         shutdown_s=given["shutdown_timeout"] or SHUTDOWN_S,
         drains=given["drain"],
     )
+    if given["reload"]:
+        return ReloadingSupervisor(processes, reload_folders(context)).run()
+    if given["reload_dirs"]:
+        raise click.UsageError("--reload-dir is for --reload: add it, or leave this out")
     return Supervisor(processes).run()
+
+
+def reload_folders(context: click.Context) -> list[Path]:
+    """What --reload watches: the app's package or folder (in a framework the working directory), and --reload-dir."""
+    from leasemill.worker.supervisor.watching import check_installed, folders_of  # noqa: PLC0415  (as above)
+
+    given = context.params
+    if (given["processes"] or 1) > 1:
+        raise click.UsageError("--reload runs one process: leave out --processes")
+    check_installed()
+    is_embedded = isinstance(context.obj, Embedded)
+    own = [Path.cwd()] if is_embedded else folders_of(given["app"].partition(":")[0])
+    return [*own, *map(Path, given["reload_dirs"])]

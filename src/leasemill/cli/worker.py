@@ -61,6 +61,14 @@ log = logging.getLogger("leasemill.worker")
     metavar="SIZE",
     help="Replace a process, between jobs, when it uses more memory: 500MB, 2GiB.",
 )
+@click.option("--reload", is_flag=True, help="Restart when the app's Python files change; for development.")
+@click.option(
+    "--reload-dir",
+    "reload_dirs",
+    multiple=True,
+    type=click.Path(exists=True, file_okay=False),
+    help="Watch this folder as well; may be repeated.",
+)
 @click.option("--worker-id", help="A unique name. Default: host, process id and a random part.")
 @app_url_option
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
@@ -83,6 +91,8 @@ def worker(
     mismatch_timeout: float | None,
     max_jobs: int | None,
     max_memory: int | None,
+    reload: bool,
+    reload_dirs: tuple[str, ...],
     worker_id: str | None,
     url: str | None,
     log_format: Literal["text", "json"],
@@ -94,15 +104,15 @@ def worker(
     After SIGTERM or SIGINT it claims no more jobs, waits for the running ones, and gives back the rest. After a second
     signal it does not wait.
 
-    With --processes, --max-jobs or --max-memory a supervisor starts the processes, NAME.1 to NAME.N, and starts again
-    those that die. SIGHUP restarts them one after the other, with new code.
+    With --processes, --max-jobs, --max-memory or --reload a supervisor starts the processes, NAME.1 to NAME.N, and
+    starts again those that die. SIGHUP restarts them one after the other, with new code.
     """
     from leasemill.api import logs  # noqa: PLC0415  (--help must answer before these are imported)
     from leasemill.store.presence import new_worker_id  # noqa: PLC0415
 
     worker_id = worker_id or new_worker_id()
     logs.configure_logging(log_format, log_level.upper(), worker_id=worker_id)
-    if control is None and any(option is not None for option in (processes, max_jobs, max_memory)):
+    if control is None and (reload or reload_dirs or processes or max_jobs or max_memory):
         from leasemill.cli.supervising import supervise  # noqa: PLC0415
 
         sys.exit(supervise(context, worker_id))

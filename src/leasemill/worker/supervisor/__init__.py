@@ -6,7 +6,7 @@
     channel     the control channel between the two: JSON, one message a line
     restarts    when a process that died is started again, and when that is given up; pure
     unrecorded  deaths that no process has recorded yet
-    watching    what `--reload` watches
+    reloading   `--reload`; watching: which files
     supervised  the worker's side of the channel
 
 The supervisor opens no store, imports no app and runs no handler, so nothing that a job does can take it down.

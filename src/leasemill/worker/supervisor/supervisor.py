@@ -97,13 +97,14 @@ class Supervisor:
         with Noticed() as self._noticed:
             self._selector.register(self._noticed, selectors.EVENT_READ)
             self._begin()
+            self._look()
             while not self._is_over:
-                self._look()
                 for key, _ in self._selector.select(self._wait_s()):
                     if isinstance(key.fileobj, Child):
                         self._read(key.fileobj)
                 for number in self._noticed.signals():
                     self._signalled(number)
+                self._look()
         self._selector.close()
         return self._exit_code
 

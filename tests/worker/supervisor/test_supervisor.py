@@ -1,0 +1,111 @@
+"""The supervisor beside processes that only play a worker's part on the control channel."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from leasemill.worker.supervisor.restarts import RestartPace
+from leasemill.worker.supervisor.supervisor import EXIT_CRASH_LOOP, Processes, Supervisor
+
+CHILD = """
+import json, os, socket, sys
+options = dict(text[2:].split("=") for text in sys.argv[1:])
+name = options["worker-id"]
+lines = socket.socket(fileno=int(options["control"])).makefile("rw")
+def send(**message):
+    print(json.dumps(message), file=lines, flush=True)
+def await_(what):
+    while json.loads(lines.readline())["do"] != what:
+        pass
+def hello():
+    send(**{"is": "hello", "worker": name, "instance": str(os.getpid())})
+    await_("run")
+    facts = {"version": "0", "store": "none", "queues": [], "kinds": [], "slots": 1}
+    send(**{"is": "up", "facts": facts})
+"""
+QUICK = RestartPace(healthy_s=0.3, first_s=0.01, longest_s=0.02, most_deaths=3)
+
+
+def run(part: str, folder: Path, count: int = 2, *, drains: bool = False) -> int:
+    """With processes that do this; the exit code."""
+    command = [sys.executable, "-S", "-E", "-c", CHILD + part]
+    environment = {**os.environ, "FOLDER": str(folder)}
+    return Supervisor(Processes("mill", count, command, environment, 5.0, drains, QUICK)).run()
+
+
+def test_a_crash_loop_of_every_process_ends_with_an_exit_code_of_its_own(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert run("hello(); sys.exit(70)", tmp_path) == EXIT_CRASH_LOOP
+    assert "every process has died 3 times in a row soon after its start" in caplog.text
+    assert "worker mill.2 ended: exit status 70, seen by its supervisor" in caplog.text
+
+
+def test_processes_that_are_killed_before_the_first_is_ready_are_a_crash_loop_too(tmp_path: Path) -> None:
+    assert run("os.kill(os.getpid(), 9)", tmp_path) == EXIT_CRASH_LOOP
+
+
+@pytest.mark.parametrize("status", [2, 4])
+def test_a_wrong_setting_or_a_damaged_store_ends_all_gracefully(status: int, tmp_path: Path) -> None:
+    part = f"""
+hello()
+if name == "mill.2":
+    sys.exit({status})
+await_("stop")
+open(os.environ["FOLDER"] + "/stopped", "w").close()
+"""
+    assert run(part, tmp_path) == status
+    assert (tmp_path / "stopped").exists(), "the other one was asked to stop"
+
+
+def test_one_process_in_a_crash_loop_does_not_end_healthy_ones(tmp_path: Path) -> None:
+    part = """
+import time
+hello()
+log = open(os.environ["FOLDER"] + "/deaths", "a+")
+if name == "mill.2":
+    log.write("x")
+    log.close()
+    sys.exit(70 if os.path.getsize(log.name) <= 6 else 0)
+while os.path.getsize(log.name) <= 6:
+    time.sleep(0.01)
+"""
+    assert run(part, tmp_path, drains=True) == 0, "it went on until both had drained"
+    assert (tmp_path / "deaths").stat().st_size == 7
+
+
+def test_a_death_is_passed_to_a_sibling_until_it_is_confirmed(tmp_path: Path) -> None:
+    part = """
+hello()
+if name == "mill.2" and not os.path.exists(os.environ["FOLDER"] + "/died"):
+    open(os.environ["FOLDER"] + "/died", "w").write(str(os.getpid()))
+    os.kill(os.getpid(), 9)
+if name == "mill.1":
+    for _ in range(2):
+        message = json.loads(lines.readline())
+        assert message["do"] == "death" and message["worker"] == "mill.2", message
+        assert message["instance"] == open(os.environ["FOLDER"] + "/died").read()
+        assert message["cause"] == "exit status 137 (SIGKILL), seen by its supervisor"
+    send(**{"is": "recorded", "instance": message["instance"]})
+"""
+    assert run(part, tmp_path, drains=True) == 0
+
+
+def test_a_death_that_no_sibling_can_record_is_passed_to_the_replacement_before_it_runs(tmp_path: Path) -> None:
+    part = """
+died = os.environ["FOLDER"] + "/died"
+if os.path.exists(died):
+    send(**{"is": "hello", "worker": name, "instance": "second"})
+    first, second = json.loads(lines.readline()), json.loads(lines.readline())
+    assert (first["do"], second["do"]) == ("death", "run")
+    assert first["instance"] == open(died).read()
+    sys.exit(0)
+hello()
+open(died, "w").write(str(os.getpid()))
+os.kill(os.getpid(), 9)
+"""
+    assert run(part, tmp_path, 1, drains=True) == 0
