@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 from click.testing import CliRunner
 
 from leasemill import JobState
@@ -164,6 +165,28 @@ def test_an_app_that_cannot_be_imported_is_reported_once(scene: Scene, tmp_path:
     assert mill.wait() == 1
     assert mill.log().count("Error: shop cannot be imported") == 1
     scene.await_logged(mill, "worker mill.1 cannot run: exit status 1")
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_jobs_of_a_killed_process_run_again_at_once(scene: Scene, count: int) -> None:
+    """With one process its successor records the death, with two a sibling does."""
+    killed_process_is_recorded(scene, count)
+
+
+def killed_process_is_recorded(scene: Scene, count: int) -> None:
+    handle = jobs.waits_with_the_default_lease.enqueue("never")
+    mill = scene.worker("mill", "--processes", str(count), app="patient")
+    if count > 1:
+        await_healthy(scene, mill)
+    wait_until(lambda: scene.trail.marks("began", job=handle.id), "the job to run")
+    hit = scene.trail.marks("began", job=handle.id)[0].worker
+    victim = children(mill)[hit]
+    victim.kill()
+    job = scene.check_applied_once(handle)
+    assert [(it.attempt, it.reason) for it in job.executions] == [(1, AbortReason.DIED), (2, None)]
+    assert f"worker {hit} ended: " in (job.executions[0].error or "")
+    assert job.retries == 0
+    scene.await_logged(mill, f"worker {hit} ended: exit status 137 (SIGKILL), seen by its supervisor")
 
 
 def test_a_process_is_replaced_after_its_jobs_and_all_of_them_drain(scene: Scene) -> None:

@@ -44,6 +44,7 @@ class Ended(NamedTuple):
     worker: str
     instance: str
     cause: str
+    then: Callable[[], None] | None = None
 
 
 class Deaths:
@@ -85,10 +86,13 @@ class Deaths:
             self._is_stopping = True
             self._wake()
 
-    def ended(self, worker_id: str, instance: str, cause: str) -> None:
-        """This worker is proved dead: end its leases, as soon as the store answers. From any thread."""
+    def ended(self, worker_id: str, instance: str, cause: str, then: Callable[[], None] | None = None) -> None:
+        """This worker is proved dead: end its leases, as soon as the store answers. From any thread.
+
+        `then` is called when that is on record; never, if this worker ends before.
+        """
         with self._lock:
-            self._ended.append(Ended(worker_id, instance, cause))
+            self._ended.append(Ended(worker_id, instance, cause, then))
             self._wake()
 
     def look(self) -> None:
@@ -147,7 +151,9 @@ class Deaths:
                 if self._ended[0].instance not in self._done:
                     self._end(self._ended[0])
                     self._again.append((time.monotonic() + AGAIN_S, self._ended[0]))
-                self._ended.popleft()
+                then = self._ended.popleft().then
+                if then is not None:
+                    then()
             while self._again and time.monotonic() >= self._again[0][0]:
                 self._end(self._again[0][1])
                 self._again.popleft()

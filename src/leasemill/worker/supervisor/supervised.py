@@ -14,6 +14,7 @@ import socket
 import threading
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from typing import Final
 
 from leasemill.errors import Invalid
@@ -59,6 +60,7 @@ class Supervised:
         worker.presence.join(worker.id.rpartition(".")[0], processes)
         worker.presence.on_first = lambda: self.send({"is": "up", "facts": asdict(worker.facts)})
         worker.on_start = lambda *_: None  # the supervisor logs one line for all
+        self.on["death"] = partial(self._death, worker)
         self._worker = worker
         self.send({"is": "hello", "worker": worker.id, "instance": worker.presence.instance})
         self._may_run.wait()
@@ -89,6 +91,11 @@ class Supervised:
     def _stop_asked(self, message: Message) -> None:
         self._stops += 1
         self._stop()
+
+    def _death(self, worker: Worker, message: Message) -> None:
+        instance = message["instance"]
+        confirm = partial(self.send, {"is": "recorded", "instance": instance})
+        worker.deaths.ended(message["worker"], instance, message["cause"], confirm)
 
     def _run_asked(self, message: Message) -> None:
         self._may_run.set()
