@@ -537,6 +537,45 @@ MUTATIONS: Final = (
         "        if outcome.job_id == job.id:",
         "        if outcome.job_id:",
     ),
+    # Proof of death
+    Mutation(
+        "a death after the commit gives the job back",
+        "L10",
+        "verbs/death.py",
+        "    if execution.status is ExecutionStatus.COMMITTED:\n        done = done_after_commit",
+        "    if False:\n        done = done_after_commit",
+    ),
+    Mutation(
+        "a proof about a lease that ended ends the next one",
+        "L10",
+        "verbs/death.py",
+        "    execution = execution_of(job, report.token)",
+        "    execution = job.executions[-1] if job is not None and job.executions else None",
+    ),
+    Mutation("a repeated proof is refused", "L10", "verbs/death.py", "execution.ended_by is Verb.DEATH:", "False:"),
+    Mutation("the cause of a death is lost", "L10", "verbs/death.py", "    execution.error = event.cause\n", ""),
+    Mutation(
+        "runs that end without a report are not counted",
+        "F4",
+        "ending.py",
+        "    if execution.status is ExecutionStatus.STARTED:\n        job.expirations += 1\n",
+        "",
+    ),
+    Mutation(
+        "a death leaves the format as it was",
+        "W16",
+        "verbs/death.py",
+        "    state.require_format(DEATHS_FORMAT)\n",
+        "",
+        "tests/store/wal/test_folder.py",
+    ),
+    Mutation(
+        "the leases of other workers are listed",
+        "L10",
+        "read_leases.py",
+        "and query.worker in (None, execution.worker)",
+        "and True",
+    ),
 )
 
 TABLE: Final = Table(
