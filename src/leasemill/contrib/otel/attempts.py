@@ -104,7 +104,7 @@ class Attempt:
             return
         span.set_attribute(OUTCOME, outcome)
         if outcome == "lost":
-            span.add_event(LOST, {REASON: context.lost.reason or "expired"})
+            span.add_event(LOST, {REASON: str(context.lost.reason or "expired")})
         if failure is not None:
             span.set_attribute(ERROR_TYPE, failure)
             span.set_status(StatusCode.ERROR, None if error is None else message(error))

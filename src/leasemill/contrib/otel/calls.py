@@ -212,4 +212,4 @@ class CommitSpan(CallSpan):
     def _refused(self, reason: str) -> None:
         """Not an error: the job is another attempt's, as it should be."""
         self._span.set_attribute(OUTCOME, "refused")
-        self._span.add_event(REFUSED, {REASON: reason})
+        self._span.add_event(REFUSED, {REASON: str(reason)})
