@@ -224,3 +224,9 @@ def test_a_change_of_the_code_restarts_the_process_and_a_syntax_error_waits_for_
     module.write_text("from tests.process.jobs import patient as app\n")
     scene.check_applied_once(handle, by="mill.1")
     assert mill.end() == 0
+
+
+def test_a_memory_store_is_refused_once(scene: Scene) -> None:
+    mill = scene.worker("mill", "--processes", "2", "--url", "memory:")
+    assert mill.wait() == 2
+    assert mill.log().count("a memory: store lives inside one process") == 1

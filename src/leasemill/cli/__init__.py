@@ -53,5 +53,6 @@ def main(debug: bool) -> None:
       4  the store is damaged or of an unknown format: inspect it first
       5  worker: every slot was taken by a handler that does not return: restart it
       6  worker: it did not stop within its shutdown timeout and was ended
+      7  worker: each of its processes died again and again soon after its start
       70 an unexpected error: run it again with --debug
     """

@@ -257,7 +257,7 @@ class Supervisor:
             log.error("restart abandoned: the new process of worker %s did not get ready", place.worker_id)
 
     def _died(self, place: Place, child: Child, return_code: int) -> None:
-        if return_code in FATAL or (return_code > 0 and not self._has_been_ready):
+        if return_code in FATAL or (return_code > 0 and not self._has_been_up):
             self._give_up(exit_status(return_code), f"worker {child.worker_id} cannot run: {described(return_code)}")
             return
         delay_s = place.restarts.delay_s(child.up_s(time.monotonic()))
