@@ -30,6 +30,8 @@ class Kill(NamedTuple):
     pid: int
     at: float
     wall: int
+    instance: str = ""
+    """What the tokens of its leases begin with; empty: it was starting, and had published nothing."""
     is_alone: bool = True
     """Others, who could notice, were alive."""
 
@@ -76,11 +78,21 @@ class Evidence:
         object.__setattr__(self, "runs", runs)
 
     def kill_of(self, execution: Execution) -> Kill | None:
-        """The kill that its worker's process died of, if the lease was held then: the first since it was granted."""
+        """The kill that its worker's process died of, if the lease was not ended before it."""
         for kill in self.kills:
-            if kill.worker == execution.worker and kill.wall >= execution.leased_at - CLOCKS_S * SECOND:
+            if _is_of(execution, kill):
                 return kill if (execution.finished_at or 2**63) >= kill.wall - CLOCKS_S * SECOND else None
         return None
+
+
+def _is_of(execution: Execution, kill: Kill) -> bool:
+    """A claim that was on its way to a server may be granted to a process that is dead already. Children of a
+    supervisor inherit the name of the one before: where the instance is not known, the first kill since counts."""
+    if kill.worker != execution.worker:
+        return False
+    if kill.instance:
+        return execution.token.startswith(kill.instance)
+    return kill.wall >= execution.leased_at - CLOCKS_S * SECOND
 
 
 def wrong(evidence: Evidence) -> Iterator[str]:

@@ -23,6 +23,7 @@ from tests.process.deaths.audit import Kill
 TARGET: Final = "tests.process.deaths.app:app"
 WORKERS: Final = 4
 CONCURRENCY: Final = 8
+ID: Final = "--worker-id="
 RETRY_S: Final = 0.007
 
 
@@ -52,10 +53,12 @@ class Ground(NamedTuple):
 
 
 class Alive(NamedTuple):
-    """A worker that has published that it runs."""
+    """A worker's process. One that has published nothing is starting, and has no instance."""
 
     pid: int
     worker: str
+    instance: str = ""
+    started_at: float = 0.0
 
 
 class Fleet(ABC):
@@ -70,8 +73,8 @@ class Fleet(ABC):
     def start(self) -> None: ...
 
     @abstractmethod
-    def pids(self) -> set[int]:
-        """Of the processes that run a worker, or are about to."""
+    def processes(self) -> dict[int, str]:
+        """Those that run a worker, or are about to: process ids and the workers' ids."""
 
     @abstractmethod
     def replace(self) -> None:
@@ -90,8 +93,21 @@ class Fleet(ABC):
         """What PostgreSQL calls its sessions."""
 
     def alive(self) -> list[Alive]:
-        pids = self.pids() - self._killed
-        return [Alive(one.pid, one.worker) for one, _ in records(self._ground.store.presence) if one.pid in pids]
+        """Those at work."""
+        pids = self.processes().keys() - self._killed
+        return [
+            Alive(one.pid, one.worker, one.instance, one.started_at)
+            for one, _ in records(self._ground.store.presence)
+            if one.pid in pids
+        ]
+
+    def starting(self) -> list[Alive]:
+        at_work = {one.pid for one in self.alive()}
+        return [
+            Alive(pid, worker)
+            for pid, worker in self.processes().items()
+            if pid not in at_work and pid not in self._killed
+        ]
 
     def await_alive(self, count: int = WORKERS) -> None:
         wait_until(lambda: len(self.alive()) >= count, f"{count} workers to run", every_s=0.05)
@@ -100,7 +116,7 @@ class Fleet(ABC):
         at, wall = time.monotonic(), round(time.time() * 1_000_000)
         os.kill(one.pid, signal.SIGKILL)
         self._killed.add(one.pid)
-        return Kill(one.worker, one.pid, at, wall)
+        return Kill(one.worker, one.pid, at, wall, one.instance)
 
     def _next_name(self) -> str:
         self._number += 1
@@ -118,8 +134,8 @@ class BareFleet(Fleet):
     def start(self) -> None:
         self._workers = [self._ground.start(self._next_name(), ()) for _ in range(WORKERS)]
 
-    def pids(self) -> set[int]:
-        return {worker.pid for worker in self._workers}
+    def processes(self) -> dict[int, str]:
+        return {worker.pid: worker.id for worker in self._workers}
 
     def kill(self, one: Alive) -> Kill:
         (victim,) = (worker for worker in self._workers if worker.pid == one.pid)
@@ -138,7 +154,7 @@ class BareFleet(Fleet):
             self._dead.pop(0).wait()
 
     def kill_all(self) -> list[Kill]:
-        return [self.kill(one)._replace(is_alone=False) for one in self.alive()]
+        return [self.kill(one)._replace(is_alone=False) for one in self.alive() + self.starting()]
 
     def end(self) -> list[str]:
         codes = {worker.id: worker.end() for worker in self._workers}
@@ -160,9 +176,15 @@ class SupervisedFleet(Fleet):
     def start(self) -> None:
         self._supervisor = self._ground.start(self._next_name(), ["--processes", str(WORKERS)])
 
-    def pids(self) -> set[int]:
+    def processes(self) -> dict[int, str]:
         self.supervisor.check_running()
-        return {child.pid for child in psutil.Process(self.supervisor.pid).children()}
+        found: dict[int, str] = {}
+        for child in psutil.Process(self.supervisor.pid).children():
+            with suppress(psutil.NoSuchProcess):
+                for part in child.cmdline():  # one that has just been forked has still that of its parent
+                    if part.startswith(ID):
+                        found[child.pid] = part.removeprefix(ID)
+        return found
 
     def sessions_of(self, one: Alive) -> str:
         return self.supervisor.id
@@ -173,13 +195,13 @@ class SupervisedFleet(Fleet):
 
     def kill_all(self) -> list[Kill]:
         """The supervisor first: it would start others."""
-        alive = self.alive()
+        alive = self.alive() + self.starting()
         self.supervisor.kill()
         return [self.kill(one)._replace(is_alone=False) for one in alive]
 
     def kill_supervisor(self) -> list[int]:
         """Only it; the process ids of its children."""
-        pids = sorted(self.pids())
+        pids = sorted(self.processes())
         self.supervisor.kill()
         return pids
 

@@ -20,11 +20,11 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.model import ENDED_STATES, AbortReason, Job, JobState
 from leasemill.store.opening import open_store
 from leasemill.store.postgres.wire.url import parse_url
-from tests.lab.processes import wait_until
+from tests.lab.processes import TookTooLong, wait_until
 from tests.process.deaths import audit
 from tests.process.deaths.app import EFFECTS, KINDS, LANES, app, read_trails
 from tests.process.deaths.audit import Evidence, Held, Kill, Stop, spread
-from tests.process.deaths.fleet import WORKERS, BareFleet, Ground, SupervisedFleet, stop_safely
+from tests.process.deaths.fleet import WORKERS, Alive, BareFleet, Ground, SupervisedFleet, stop_safely
 
 FORMS: Final = ("bare", "supervised")
 DEFAULT_LEASE_S: Final = 30.0
@@ -37,6 +37,10 @@ SHARES: Final = (4, 4, 1, 1)
 APART_S: Final = (0.4, 1.4)
 TOGETHER: Final = 0.15
 """Share of the kills that come at the same moment as the one before."""
+AT_START: Final = 0.1
+"""Share of the kills that come while a worker starts, where one does."""
+YOUNG: Final = 0.15
+"""Share of the kills of children that may have started just now."""
 LONG_STOP_S: Final = 1.2 * DEFAULT_LEASE_S
 END_LIMIT_S: Final = 120.0
 LEAVE_LIMIT_S: Final = 30.0
@@ -51,6 +55,8 @@ class Size:
     """How long those take, at least and at most."""
     long_stops: int = 0
     """More of them, for longer than the lease."""
+    grown_s: float = 6.0
+    """A supervisor takes it for a crash loop if all that it starts die at once: most live for as long as this."""
     ends: int = 0
     """How many times everything is killed at once; a supervisor as often by itself."""
 
@@ -77,7 +83,10 @@ class Outcome:
 
     def summary(self) -> Iterator[str]:
         alone = [one for one in self.held if one.kill.is_alone]
+        committed = sum(one.execution.committed_at is not None for one in self.held)
+        again = sum(one.started_s is None for one in self.held) - committed
         yield f"{len(self.held)} leases were held by those killed, {self.expired} leases expired"
+        yield f"of those held {committed} had committed, {again} were claimed by one that was killed before it started"
         yield f"from the kill to the record of the death: {spread([one.recorded_s for one in alone])}"
         yield f"from the kill to the next run's start:    {spread(self.started_s())}"
         if self.size.ends:
@@ -115,7 +124,7 @@ class DeathsLab:
         stopping = threading.Thread(target=self._stop_some, args=(size, random.Random(self._draw.random())))
         stopping.start()
         try:
-            self._kill_some(size.kills)
+            self._kill_some(size.kills, size.grown_s)
             while stopping.is_alive():
                 self._feed()
                 time.sleep(0.05)
@@ -123,7 +132,10 @@ class DeathsLab:
             stopping.join()
         for _ in range(size.ends):
             self._end_all()
-        wait_until(self._is_over, "every job to end", END_LIMIT_S, every_s=0.1)
+        try:
+            wait_until(self._is_over, "every job to end", END_LIMIT_S, every_s=0.1)
+        except TookTooLong as error:
+            self._wrong.append(str(error))
         self._wrong += self._fleet.end()
         return self._outcome(size, time.monotonic() - begun)
 
@@ -174,17 +186,21 @@ class DeathsLab:
 
     # Kills ------------------------------------------------------------------------------------------------------
 
-    def _kill_some(self, kills: int) -> None:
+    def _kill_some(self, kills: int, grown_s: float) -> None:
         """One or two at a time; never one of the last two that work."""
         while (left := kills - len(self._kills)) > 0:
             self._feed_for(self._draw.uniform(*APART_S))
             alive = [one for one in self._fleet.alive() if one.pid not in self._standing]
-            count = min(left, 2 if self._draw.random() < TOGETHER else 1)
-            if len(alive) < count + 2:
-                self._fleet.replace()
-                continue
-            self._kills += [self._fleet.kill(one) for one in self._draw.sample(alive, count)]
+            starting, count = self._fleet.starting(), min(left, 2 if self._draw.random() < TOGETHER else 1)
+            if starting and len(alive) >= 2 and self._draw.random() < AT_START:
+                self._kills.append(self._fleet.kill(self._draw.choice(starting)))
+            elif len(victims := self._grown(alive, grown_s)) >= count and len(alive) >= count + 2:
+                self._kills += [self._fleet.kill(one) for one in self._draw.sample(victims, count)]
             self._fleet.replace()
+
+    def _grown(self, alive: list[Alive], grown_s: float) -> list[Alive]:
+        least_s = grown_s if self._form == "supervised" and self._draw.random() >= YOUNG else 0.0
+        return [one for one in alive if time.time() - one.started_at >= least_s]
 
     def _end_all(self) -> None:
         """Everything is killed at once; then the supervisor alone, whose children leave by themselves."""

@@ -1,4 +1,4 @@
-"""That the audit of killed workers would notice what it looks for.
+"""A few kills of workers while another stands still, and that the audit would notice what it looks for.
 
 At full length: `make chaos-deaths`.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -16,10 +17,27 @@ from leasemill.kernel.model import SECOND, AbortReason, Execution, JobState, Ver
 from leasemill.store.memory import MemoryStore
 from leasemill.store.url import URL_VARIABLE
 from leasemill.testing.drain import drain
+from leasemill.testing.rules import rule
 from tests.process.deaths import app as jobs
 from tests.process.deaths import audit
 from tests.process.deaths.app import KINDS, TRAILS_VARIABLE, app, read_trails
 from tests.process.deaths.audit import Evidence, Kill, Stop, spread
+from tests.process.deaths.lab import FORMS, DeathsLab, Size
+
+SLICE = Size(kills=3, stops=1, stop_s=(0.5, 1.0), grown_s=0.0)
+
+
+@rule("L10")
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("form", FORMS)
+def test_the_jobs_of_killed_workers_run_again_before_their_leases_expire(tmp_path: Path, form: str) -> None:
+    with ExitStack() as cleaning:
+        outcome = DeathsLab(f"file:{tmp_path / 'jobs'}", tmp_path, form, 1, cleaning).run(SLICE)
+    assert outcome.wrong == []
+    assert outcome.held, "no kill came while a worker worked: nothing was shown"
+
+
+# The audit ------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
