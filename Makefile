@@ -145,7 +145,7 @@ test-floors: $(UV) ## Install each dependency at the lowest version pyproject.to
 .PHONY: bench-kernel bench-embedded bench-worker bench-worklease bench-rules
 bench-kernel: $(DEV) ## Measure the kernel alone
 bench-embedded: $(BENCH) ## Measure file: beside embedded queues
-bench-worker: $(BENCH) ## Measure a worker on file:, whole path, beside huey
+bench-worker: $(BENCH) ## Measure a worker, whole path, beside huey; what hooks and telemetry cost, what processes bring (20 minutes; BENCH_ARGS="--only watched")
 bench-worklease: $(BENCH) ## Measure a stream of offsets through WorkLease on file:, and what ended ones cost (8 minutes)
 bench-rules: $(DEV) ## Measure what limits, unique keys, groups and schedules cost, and how rates are held, on file: and PostgreSQL (8 minutes)
 bench-kernel bench-embedded bench-worker bench-worklease bench-rules:

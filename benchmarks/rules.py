@@ -13,20 +13,15 @@ import argparse
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from datetime import timedelta
-from pathlib import Path
 from statistics import median
 
-from benchmarks.disk import folder
+from benchmarks.children import SPAWN, child, new_url
 from benchmarks.report import Bar, finish, table
-from benchmarks.worker import SPAWN, child
 from leasemill import App, Limit, Rate, Worker
 from leasemill.api.job import JobType
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, JobState, LimitTerms
-from leasemill.testing.postgres import PostgresServer
 
 ROWS = ("file", "postgres", "rate", "idle")
 RUNS = 3
@@ -191,30 +186,6 @@ def idle_share(url: str, schedules: int, seconds: float = 20.0) -> float:
     worker.stop()
     thread.join()
     return share
-
-
-@contextmanager
-def new_url(store: str) -> Iterator[Callable[[], str]]:
-    """Makes URLs of empty stores."""
-    number = 0
-    if store == "file":
-        with folder() as path:
-
-            def next_folder() -> str:
-                nonlocal number
-                number += 1
-                return f"file:{Path(path).resolve()}/jobs-{number}"
-
-            yield next_folder
-        return
-    with PostgresServer() as server:
-
-        def next_schema() -> str:
-            nonlocal number
-            number += 1
-            return f"{server.url()}&schema=bench_{number}&auto_migrate=1"
-
-        yield next_schema
 
 
 def measured(store: str) -> list[Bar]:

@@ -1,9 +1,10 @@
 """What does a job cost through the whole path: App, worker, `file:` store, default settings, one process?
 
-    python -m benchmarks.worker [--only jobs,waiting]
+    python -m benchmarks.worker [--only jobs,waiting,watched,processes]
 
 Beside huey on SQLite with synchronous=FULL, and beside a bare event loop awaiting the same nothing. Then what
-an idle worker costs, and what 100,000 jobs leave behind. Then how soon a waiter is woken, and what waiting costs.
+an idle worker costs, and what 100,000 jobs leave behind. Then how soon a waiter is woken, and what waiting costs; what
+hooks and telemetry cost, and what several processes bring, both on PostgreSQL too.
 """
 
 from __future__ import annotations
@@ -11,43 +12,23 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
-import logging
-import multiprocessing
-import os
 import threading
 import time
 from collections.abc import Callable
-from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
 import psutil
 
-from benchmarks import waiting
+from benchmarks import processes, waiting, watched
+from benchmarks.children import child
 from benchmarks.disk import folder
 from benchmarks.report import Bar, finish, table
 from leasemill import App, Worker
 
-ROWS = ("jobs", "waiting")
+ROWS = ("jobs", "waiting", "watched", "processes")
 RUNS = 5
-SPAWN = multiprocessing.get_context("spawn")
-
-
-def child(function: Callable[..., Any], *arguments: object) -> Any:
-    ours, theirs = SPAWN.Pipe()
-    process = SPAWN.Process(target=_answer, args=(function, arguments, theirs))
-    process.start()
-    answer = ours.recv()
-    process.join()
-    return answer
-
-
-def _answer(function: Callable[..., Any], arguments: tuple[object, ...], pipe: Connection) -> None:
-    logging.disable(logging.WARNING)
-    pipe.send(function(*arguments))
-    pipe.close()
-    os._exit(0)
 
 
 def make_app(path: str) -> App:
@@ -159,7 +140,7 @@ def in_folder(function: Callable[..., Any], *arguments: object) -> Any:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.worker", description="a worker on file:, whole path")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.worker", description="a worker, whole path")
     parser.add_argument("--only", default=",".join(ROWS), help=f"rows, of {','.join(ROWS)}")
     chosen = parser.parse_args().only.split(",")
     if unknown := set(chosen) - set(ROWS):
@@ -172,6 +153,10 @@ def main() -> None:
             waits = waiting.measured(f"file:{path.resolve()}/jobs")
         waiting.show(waits)
         bars += waiting.bars(waits)
+    if "watched" in chosen:
+        bars += [bar for store in watched.JOBS for bar in watched.measured(store)]
+    if "processes" in chosen:
+        bars += processes.measured()
     finish(bars)
 
 

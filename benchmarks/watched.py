@@ -1,0 +1,118 @@
+"""What does it cost to have a worker's jobs watched: hooks, OpenTelemetry, Prometheus, on `file:` and PostgreSQL?
+
+Each variant drains the same no-op jobs, in a process of its own, one after the other in every round, each round in
+another order; a variant's figure is the median of its ratios to the plain jobs of the same round. A ratio to one's own
+plain jobs is what a user pays; no peer does the same for a job.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from statistics import median
+from typing import Final, NamedTuple
+
+from benchmarks.children import child, new_url
+from benchmarks.report import Bar, table
+from leasemill import App, Context, Worker
+from leasemill.api.observer import Observer
+
+ROUNDS: Final = 7
+JOBS: Final = {"file": 20_000, "postgres": 10_000}
+PLAIN: Final = "nothing"
+
+
+def around_sync(app: App) -> None:
+    @app.around
+    @contextmanager
+    def around(ctx: Context) -> Iterator[None]:
+        yield
+
+
+def around_async(app: App) -> None:
+    @app.around
+    @asynccontextmanager
+    async def around(ctx: Context) -> AsyncIterator[None]:
+        yield
+
+
+def observer(app: App) -> None:
+    app.observers.append(Observer())
+
+
+class Drained(NamedTuple):
+    a_second: float
+    cpu_us: float
+
+
+class Variant(NamedTuple):
+    """What is switched on, and how much of the plain rate must be left."""
+
+    switch_on: Callable[[App], object]
+    bound: float
+
+
+VARIANTS: Final = {
+    PLAIN: Variant(lambda app: None, 1.0),
+    "an observer": Variant(observer, 0.9),
+    "around": Variant(around_sync, 0.9),
+    "around, async": Variant(around_async, 0.9),
+}
+
+
+def drained(url: str, variant: str, count: int) -> Drained:
+    """Jobs a second, and the microseconds of CPU that the worker's process took for each."""
+    app = App(url)
+
+    @app.job
+    async def noop(text: str) -> None:
+        pass
+
+    VARIANTS[variant].switch_on(app)
+    noop.enqueue_many(noop.call("x" * 80) for _ in range(count))
+    worker = Worker(app, drain=True, handle_signals=False)
+    began, cpu = time.perf_counter(), time.process_time()
+    worker.run_sync()
+    took, cpu = time.perf_counter() - began, time.process_time() - cpu
+    assert worker.metrics.succeeded == count, worker.metrics
+    return Drained(count / took, 1e6 * cpu / count)
+
+
+def rounds(store: str, names: list[str]) -> dict[str, list[Drained]]:
+    """By variant, each round."""
+    found: dict[str, list[Drained]] = {name: [] for name in names}
+    with new_url(store) as url:
+        for number in range(ROUNDS):
+            turn = number % len(names)
+            for name in names[turn:] + names[:turn]:
+                found[name].append(child(drained, url(), name, JOBS[store]))
+    return found
+
+
+def measured(store: str) -> list[Bar]:
+    found = rounds(store, list(VARIANTS))
+    ratios = {
+        name: median(one.a_second / plain.a_second for one, plain in zip(ones, found[PLAIN], strict=True))
+        for name, ones in found.items()
+    }
+    cpu_us = {name: median(one.cpu_us for one in ones) for name, ones in found.items()}
+    table(
+        f"{store}: {JOBS[store]:,} no-op jobs drained, medians of {ROUNDS} rounds",
+        ("switched on", "jobs/s", "of plain", "µs of CPU for each job", "more than plain"),
+        [
+            (
+                name,
+                f"{median(one.a_second for one in ones):,.0f}",
+                f"{ratios[name]:.2f}",
+                f"{cpu_us[name]:.1f}",
+                f"{cpu_us[name] - cpu_us[PLAIN]:+.1f}",
+            )
+            for name, ones in found.items()
+        ],
+    )
+    return [
+        Bar(f"{store}: drain with {name}, of plain", ratios[name], variant.bound)
+        for name, variant in VARIANTS.items()
+        if name != PLAIN
+    ]
