@@ -19,6 +19,7 @@ from leasemill.api.arguments import Arguments
 from leasemill.api.call import Call
 from leasemill.api.context import Context
 from leasemill.api.declared import AsyncContextJob, AsyncJob, Declares, SyncContextJob, SyncJob, class_for
+from leasemill.api.executor import Executor, check_executor
 from leasemill.api.group import AppGroups, GroupHandle, create_command
 from leasemill.api.handle import JobHandle
 from leasemill.api.hooking import AppHooks
@@ -188,6 +189,7 @@ class App(AppHooks):
         on_failure: OnFailureChoice | OnFailure | None = None,
         limit: AnyLimit | Iterable[AnyLimit] | None = None,
         unique: AnyUnique | bool | None = None,
+        executor: Executor | None = None,
     ) -> Declares: ...
     def job(
         self,
@@ -205,6 +207,7 @@ class App(AppHooks):
         on_failure: OnFailureChoice | OnFailure | None = None,
         limit: AnyLimit | Iterable[AnyLimit] | None = None,
         unique: AnyUnique | bool | None = None,
+        executor: Executor | None = None,
     ) -> Any:
         """Declare a job: `@app.job`, or `@app.job(queue=..., retry=..., ...)`.
 
@@ -214,6 +217,8 @@ class App(AppHooks):
         `limit`: how many may run at a time, `Limit(5)`, or start in a time, `Rate(100, per=60)`; or a list of them.
         `unique`: one job at a time for the same arguments, True or `Unique(...)`; `Debounce(...)`: run when calls have
         stopped; `Throttle(...)`: once in a time.
+        `executor`: "process" runs the handler in a process of its own, which is killed when it times out or loses its
+        lease; "thread" in the worker's. Default: the worker's choice.
         A handler is a function, async or not. A first parameter annotated with `Context` (or called `ctx`, without an
         annotation) receives the context; the others are the job's arguments.
         """
@@ -228,6 +233,8 @@ class App(AppHooks):
         queue = self._queue if queue is None else queue
         check_name("queue", queue)
         check_priority(priority)
+        if executor is not None:
+            check_executor(executor)
         other_names = _checked_aliases(aliases)
 
         def declare(function: Callable[..., Any]) -> JobType[..., Any]:
@@ -254,6 +261,7 @@ class App(AppHooks):
                 limits=limits_of(name or function.__name__, limit, arguments),
                 unique=unique_rule(name or function.__name__, unique, arguments),
                 retry=retried,
+                executor=executor,
             )
             self._kinds.add(job)
             return job

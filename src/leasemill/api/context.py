@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Generic, overload
@@ -66,6 +66,7 @@ class Context(Generic[StateT_co]):
         "commit_sent",
         "latest_progress",
         "lost",
+        "on_progress",
         "open_commit",
         "timeout_at",
     )
@@ -82,6 +83,8 @@ class Context(Generic[StateT_co]):
         self.lost = lost
         """Set when the job is no longer this handler's: stop, nothing it does now changes the job."""
         self.latest_progress: Progress | None = None
+        self.on_progress: Callable[[], None] | None = None
+        """Called after each report of progress, where others must learn of it."""
         self._lease = lease
         self._job = job
         self._store = store
@@ -216,6 +219,8 @@ class Context(Generic[StateT_co]):
     def progress(self, done: float, total: float | None = None, note: str = "") -> None:
         """Report the progress of this run. Shown with the worker, safe to lose, cheap to call often."""
         self.latest_progress = Progress(float(done), None if total is None else float(total), str(note)[:NOTE_LENGTH])
+        if self.on_progress is not None:
+            self.on_progress()
 
     @overload
     def commit(self) -> Boundary[Transaction, AsyncTransaction]: ...

@@ -10,6 +10,7 @@ from typing import Any, Generic, ParamSpec, Self, TypeVar, Unpack
 
 from leasemill.api.arguments import PREVIOUS, Arguments, lane_key
 from leasemill.api.call import Call, HasStore
+from leasemill.api.executor import Executor
 from leasemill.api.handle import JobHandle
 from leasemill.api.hooks import Hooks
 from leasemill.api.lanes import LaneOf
@@ -51,6 +52,8 @@ class JobType(OfFunction, Generic[P, R]):
     hooks: Hooks
     limits: KindLimits | None = None
     unique: KindUnique | None = None
+    executor: Executor | None = None
+    """Where its handler runs; None: the worker decides."""
     retry: Retry = field(default_factory=Retry)
     """After which errors a handler is run again."""
     chosen: Options = field(default_factory=Options)

@@ -70,6 +70,13 @@ log = logging.getLogger("leasemill.worker")
     help="Watch this folder as well; may be repeated.",
 )
 @click.option("--worker-id", help="A unique name. Default: host, process id and a random part.")
+@click.option(
+    "--executor",
+    type=click.Choice(["thread", "process"]),
+    default="thread",
+    show_default=True,
+    help="Where handlers run whose jobs do not choose: in this process, or in processes that can be killed.",
+)
 @app_url_option
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option(
@@ -94,6 +101,7 @@ def worker(
     reload: bool,
     reload_dirs: tuple[str, ...],
     worker_id: str | None,
+    executor: Literal["thread", "process"],
     url: str | None,
     log_format: Literal["text", "json"],
     log_level: str,
@@ -143,6 +151,7 @@ def worker(
         shutdown_timeout=shutdown_timeout,
         mismatch_timeout=mismatch_timeout,
         worker_id=worker_id,
+        executor=executor,
         handle_signals=False,
     )
     if supervised is not None:

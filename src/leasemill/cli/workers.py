@@ -40,7 +40,8 @@ def workers(store: Store, as_json: bool) -> None:
     )
     for record, _ in [] if as_json else found:
         for job in record.running:
-            click.echo(f"  {record.worker} has run {job.kind} {job.job} for {job.seconds:.1f} s{_progress(job)}")
+            where = "" if job.pid is None else f" in process {job.pid}"
+            click.echo(f"  {record.worker} has run {job.kind} {job.job} for {job.seconds:.1f} s{where}{_progress(job)}")
         for job in record.stuck:
             click.echo(
                 f"  {record.worker} is stuck in {job.kind} {job.job}: attempt {job.attempt} is over, and its handler "

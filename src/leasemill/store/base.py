@@ -45,6 +45,10 @@ class Store(ABC):
     name = "store"
     """Where it is, as it may be shown: an absolute folder, or a URL without its password."""
 
+    own_url: str | None = None
+    """By which a handler's process opens the store for itself, to write in its transactions; None: it asks the worker's
+    process."""
+
     presence: Presence
     """Where workers publish their records."""
 

@@ -18,6 +18,8 @@ class RunningJob(Struct, frozen=True, omit_defaults=True):
     done: float | None = None
     total: float | None = None
     note: str = ""
+    pid: int | None = None
+    """Of the process of its own that its handler runs in."""
 
 
 class ProcessIdentity(Struct, frozen=True):

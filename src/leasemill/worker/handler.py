@@ -20,7 +20,7 @@ from leasemill.worker.run import Run
 
 log = logging.getLogger("leasemill.worker")
 
-Report: TypeAlias = c.AckReport | c.NackReport | c.ReleaseReport
+Report: TypeAlias = c.AckReport | c.NackReport | c.ReleaseReport | c.DeathReport
 
 
 async def call_async(run: Run, jitter: float) -> Report:

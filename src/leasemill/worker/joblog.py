@@ -31,6 +31,7 @@ _SUCCEEDED: Final = "succeeded"
 _RETRIED: Final = "retried"
 _FAILED: Final = "failed"
 _GIVEN_BACK: Final = "given back"
+_DIED: Final = "died"
 
 
 @dataclass(slots=True)
@@ -94,6 +95,13 @@ class JobLog:
         else:
             sentence = "job had committed, so it succeeded; its handler then failed: %s"
             log.warning(sentence, text, exc_info=raised, extra=fields)
+
+    def died(self, run: Run, outcome: c.Died, cause: str) -> None:
+        """The process of its handler ended without a report. Each has a line: there are never many in a second."""
+        then = {JobState.READY: "it will run again", JobState.DEAD: "it is quarantined"}
+        what = then.get(outcome.state, "it had committed, so it succeeded")
+        fields = _fields(run, _DIED)
+        log.error("job ended after %s, because %s: %s", _duration(run), cause, what, extra=fields)
 
     def close(self) -> None:
         """Log what is summed up so far."""

@@ -23,6 +23,8 @@ class Metrics:
     refused: int = 0
     """Reports the store refused because the lease was not held."""
     timed_out: int = 0
+    died: int = 0
+    """Runs whose process died: a crash, or the system killed it."""
     mismatched: int = 0
     """Claims of jobs that this worker's code cannot run: of a kind it does not declare, or with other arguments."""
     run_seconds: float = 0.0

@@ -9,6 +9,8 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
+from leasemill.kernel.model import LossReason
+
 BEAT_FRACTION: Final = 0.3
 """Of a lease: how long after its grant it is extended."""
 
@@ -46,6 +48,12 @@ REPORTED_START_S: Final = 0.002
 STUCK_AFTER_S: Final = 5.0
 """How long after its job was over a handler may still run before its slot counts as stuck."""
 
+KILL_GRACE_S: Final = 2.0
+"""How long a handler in a process of its own may take to clean up after SIGTERM."""
+
+KILL_MARGIN_S: Final = 0.1
+"""How long before the end of its lease a process is killed."""
+
 PUT_OFF_SHORTEST_S: Final = 1
 PUT_OFF_LONGEST_S: Final = 60
 
@@ -76,6 +84,17 @@ def retry_beat_s(lease_s: float) -> float:
 def worth_extending(now: float, sent_at: float, lease_s: float) -> bool:
     """Old enough to be extended together with another lease that is due."""
     return now - sent_at >= lease_s * BEAT_TOGETHER_FRACTION
+
+
+def kill_at(reason: str | None, now: float, ends_at: float) -> float:
+    """When the process of a handler whose lease is lost is killed, after it was stopped now.
+
+    Nobody else runs a cancelled job, so its handler may clean up. One whose lease could not be extended (no reason) may
+    do so until the lease is over. Otherwise another worker may be running the job already: at once.
+    """
+    if reason == LossReason.CANCELLED:
+        return now + KILL_GRACE_S
+    return min(now + KILL_GRACE_S, max(now, ends_at - KILL_MARGIN_S)) if reason is None else now
 
 
 # Claims ----------------------------------------------------------------------------------------------------------

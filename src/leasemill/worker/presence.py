@@ -160,7 +160,8 @@ class WorkerPresence:
 
 def _running_job(run: Run, now: float) -> RunningJob:
     seconds = max(0.0, now - run.started_at) if run.started_at else 0.0
-    job = RunningJob(run.lease.job.id, run.lease.job.kind, run.lease.attempt, seconds)
+    pid = None if run.process is None else run.process.pid
+    job = RunningJob(run.lease.job.id, run.lease.job.kind, run.lease.attempt, seconds, pid=pid)
     progress = None if run.context is None else run.context.latest_progress
     if progress is None:
         return job

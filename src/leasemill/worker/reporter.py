@@ -91,7 +91,7 @@ class Reporter:
         self._schedule()
 
     def report_end(self, run: Run, report: Report | None) -> None:
-        """How a run ended; None: the worker does not wait for its handler any longer."""
+        """How a run ended; None: the worker stopped it, and does not wait or has killed its process."""
         run.phase = Phase.ENDED
         match run.stop:
             case None:
@@ -113,7 +113,10 @@ class Reporter:
     def send(self, run: Run, report: Report) -> None:
         run.phase = Phase.ENDED
         run.ended_at = now = time.monotonic()
-        if not run.is_start_reported and type(report) is not c.ReleaseReport:
+        if type(report) is c.DeathReport:
+            if not run.is_start_reported:
+                self._add_start(run)  # F4: deaths of runs that have started are counted
+        elif not run.is_start_reported and type(report) is not c.ReleaseReport:
             # The end implies the start (X3), and so does a commit: reported only when it was noticeably earlier.
             is_committed = run.context is not None and run.context.is_committed
             if not is_committed and run.started_at and now - run.started_at >= REPORTED_START_S:
@@ -207,6 +210,7 @@ class Reporter:
         acks: list[tuple[Run, c.AckReport]] = []
         nacks: list[tuple[Run, c.NackReport]] = []
         releases: list[tuple[Run, c.ReleaseReport]] = []
+        deaths: list[tuple[Run, c.DeathReport]] = []
         for run, report in ends:
             match report:
                 case c.AckReport():
@@ -215,15 +219,18 @@ class Reporter:
                     nacks.append((run, report))
                 case c.ReleaseReport():
                     releases.append((run, report))
+                case c.DeathReport():
+                    deaths.append((run, report))
                 case _:
                     assert_never(report)
-        if not nacks and not releases:
+        if not nacks and not releases and not deaths:
             await self._deliver(acks, c.Ack, self._acked)
         else:
             await asyncio.gather(
                 self._deliver(acks, c.Ack, self._acked),
                 self._deliver(nacks, c.Nack, self._nacked),
                 self._deliver(releases, c.Release, self._released),
+                self._deliver(deaths, c.Death, self._died),
             )
 
     async def _deliver(
@@ -301,6 +308,14 @@ class Reporter:
             self._joblog.given_back(run, report.delay_us)
         self._on_claimable()
         return "succeeded" if outcome.state is JobState.SUCCEEDED else "released", report.error
+
+    def _died(self, run: Run, report: c.DeathReport, outcome: c.Died) -> _Fate:
+        self._metrics.died += 1
+        self._joblog.died(run, outcome, report.cause)
+        self._on_claimable()
+        if outcome.state is JobState.SUCCEEDED:
+            return "succeeded", report.cause
+        return "dead" if outcome.state is JobState.DEAD else "retried", report.cause
 
     def _refused(self, run: Run, lost: c.Lost) -> _Fate | None:
         self._metrics.refused += 1

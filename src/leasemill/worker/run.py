@@ -7,7 +7,7 @@ import math
 import time
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Any
+from typing import Any, Protocol
 
 from leasemill.api.context import Context
 from leasemill.api.job import JobType
@@ -34,6 +34,16 @@ class Stop(Enum):
     TIMEOUT = auto()
     LOST = auto()
     SHUTDOWN = auto()
+
+
+class OwnProcess(Protocol):
+    """The process in which a handler runs. Each call is about one run, and does nothing when that is over there."""
+
+    @property
+    def pid(self) -> int | None: ...
+    def extended(self, run: Run) -> None: ...
+    def stop(self, run: Run, reason: str) -> None: ...
+    def kill(self, run: Run) -> None: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -73,6 +83,12 @@ class Run:
     """It has not returned for long since then."""
     ended_at: float = 0.0
     task: asyncio.Task[None] | None = None
+    process: OwnProcess | None = None
+    """Where the handler runs, if not in this process; until it is gone."""
+    kill_at: float | None = None
+    """When its process is killed, if the handler has not ended by then."""
+    is_given_back_at_end: bool = False
+    """Its lease could not be extended in time: released when its process is gone, and not before."""
     context: Context | None = None
     error: BaseException | None = None
     """What the handler raised, for the log; until its end is reported."""
@@ -106,6 +122,11 @@ class Run:
         return max(0, lease.leased_at - due_at) / SECOND + self.started_at - self.claimed_at
 
     @property
+    def ends_at(self) -> float:
+        """When the lease is over, if it is not extended: not earlier than the store's clock has it."""
+        return self.sent_at + self.lease_s
+
+    @property
     def log_fields(self) -> dict[str, Any]:
         lease = self.lease
         return {"job": lease.job.id, "kind": lease.job.kind, "attempt": lease.attempt, "worker": lease.worker}
@@ -137,6 +158,23 @@ class Run:
         args, kwargs = self._call
         return (self.context, *args) if self.handler.arguments.takes_context else args, kwargs
 
+    def wait_for_process(self) -> None:
+        """The handler begins when its process has started: until then no time passes for it."""
+        self.started_at = 0.0
+        self.timeout_at = math.inf
+
+    def begin_in_process(self) -> None:
+        """The handler is about to be called, in its process."""
+        self.started_at = time.monotonic()
+        self.timeout_at = self.started_at + self.lease.terms.timeout_us / SECOND
+        if self.context is not None:
+            self.context.timeout_at = self.timeout_at
+
+    def note_commit(self) -> None:
+        """The handler has committed in its process."""
+        if self.context is not None and self.context.commit_sent is None:
+            self.context.commit_sent = c.Commit(self.lease.job.id, self.lease.token)
+
     def excuse(self, seconds: float) -> None:
         """Allow the handler this much more time: others had blocked the event loop for as long."""
         self.stalled_before_s += seconds
@@ -156,4 +194,6 @@ class Run:
         self.expires_at = expires_at
         self.sent_at = min(sent_at, self.sent_at + gained_s) if is_repeat else sent_at
         self.loss.held_until = held_until(self.sent_at, self.lease_s)
+        if self.process is not None:
+            self.process.extended(self)
         return True

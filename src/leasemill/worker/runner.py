@@ -10,10 +10,10 @@ import asyncio
 import contextvars
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 
-from leasemill.api.job import JobType
+from leasemill.api.app import App
 from leasemill.api.observer import Observer
 from leasemill.errors import LeasemillError, Unavailable
 from leasemill.kernel import commands as c
@@ -25,6 +25,7 @@ from leasemill.worker.heartbeat import Heartbeat
 from leasemill.worker.limits import is_limited
 from leasemill.worker.metrics import Metrics
 from leasemill.worker.observers import Observers
+from leasemill.worker.processes.pool import HandlerProcesses
 from leasemill.worker.reporter import Reporter
 from leasemill.worker.run import Phase, Run
 from leasemill.worker.slots import Slots
@@ -45,10 +46,11 @@ class Runner:
         self,
         worker_id: str,
         store: Store,
-        jobs: Mapping[str, JobType[..., Any]],
+        app: App,
         slots: Slots,
         metrics: Metrics,
         *,
+        process_kinds: Collection[str],
         most_ahead: int,
         reporter: Reporter,
         heartbeat: Heartbeat,
@@ -63,7 +65,7 @@ class Runner:
         self._loop = asyncio.get_running_loop()
         self._context = contextvars.copy_context()
         self._store = store
-        self._jobs = jobs
+        self._jobs = app.handlers
         self._slots = slots
         self._metrics = metrics
         self._most_ahead = most_ahead
@@ -82,11 +84,30 @@ class Runner:
         self._ended_count = 0
         self._measured_at = time.monotonic()
         self._takes_no_more = False
-        self._threads = HandlerThreads(worker_id, slots.size, self._ended)
+        self._threads = HandlerThreads(worker_id, slots.size, self.ended)
+        self._processes = HandlerProcesses(
+            worker_id,
+            app,
+            store,
+            kinds=process_kinds,
+            on_begun=lambda run: watchdog.expect(run.started_at + pacing.LATE_START_S),
+            on_end=self.ended,
+            on_not_begun=self.not_begun,
+            on_failure=on_failure,
+        )
+
+    async def prepare(self) -> None:
+        """Raises Refused if handlers cannot run."""
+        await self._processes.prepare()
 
     def close(self) -> None:
         self._watchdog.close()
         self._threads.close()
+        self._processes.close()
+
+    async def closed(self, until: float) -> None:
+        """Wait for the end of processes, until then on the monotonic clock."""
+        await self._processes.closed(until)
 
     def take_no_more(self) -> None:
         """What has no slot by now gets none."""
@@ -195,7 +216,10 @@ class Runner:
         if self._observers.are_there:
             self._observers.notify(Observer.run_started, run.lease, run.waited_s)
         jitter = self._store.entropy.jitter()
-        if run.handler.is_async:
+        if run.lease.job.kind in self._processes.kinds:
+            run.task = None
+            self._processes.start(run, jitter)
+        elif run.handler.is_async:
             self._stalls.watch()
             run.stalled_before_s = self._stalls.total_s
             # A context of its own: what one job sets must not show in another.
@@ -205,7 +229,7 @@ class Runner:
             self._threads.start(run, jitter)
 
     async def _call(self, run: Run, jitter: float) -> None:
-        self._ended(run, await call_async(run, jitter))
+        self.ended(run, await call_async(run, jitter))
 
     # After a run that did not end by reporting -------------------------------------------------------------------
 
@@ -216,7 +240,7 @@ class Runner:
         try:
             (outcome,) = await self._reporter.repeat(c.Start([c.StartReport(lease.job.id, lease.token)]))
         except asyncio.CancelledError:
-            self._ended(run, c.ReleaseReport(lease.job.id, lease.token))
+            self.ended(run, c.ReleaseReport(lease.job.id, lease.token))
             return
         except LeasemillError as error:
             self._free(run)
@@ -256,12 +280,20 @@ class Runner:
 
     # Ends --------------------------------------------------------------------------------------------------------
 
-    def _ended(self, run: Run, report: Report) -> None:
-        """The handler has really ended; the slot is free."""
+    def not_begun(self, run: Run) -> None:
+        """No process could be started for it: others may be able to."""
+        if run.phase is Phase.RUNNING:
+            self._reporter.give_back(run, pacing.put_off_us(run.lease.attempt))
+        self._free(run)
+
+    def ended(self, run: Run, report: Report | None) -> None:
+        """The handler has really ended, or (None) its process was killed; the slot is free."""
         if run.phase is Phase.RUNNING:
             if run.stop is None and run.loss.reason is not None:
                 self._watchdog.note_loss(run, run.loss.reason)  # its own commit was refused, or the heartbeat knew
             self._reporter.report_end(run, report)
+        elif run.is_given_back_at_end:
+            self._reporter.give_back(run)
         if run.started_at:
             took_s = time.monotonic() - run.started_at
             self._metrics.run_seconds += took_s

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 
 from leasemill.worker.metrics import Metrics
@@ -21,6 +22,7 @@ class Slots:
         """By job: handlers that have not returned although their job is over here. They keep their slots."""
         self._metrics = metrics
         self._emptied: asyncio.Future[None] | None = None
+        self._changed = asyncio.Event()
 
     def running(self) -> list[Run]:
         """A copy of the active ones, for any thread."""
@@ -41,9 +43,19 @@ class Slots:
             self._emptied = asyncio.get_running_loop().create_future()
             await self._emptied
 
+    async def without_processes(self, until: float) -> None:
+        """Wait until no handler is in a process of its own, until then on the monotonic clock."""
+        while any(run.process is not None for run in self.active.values()):
+            self._changed.clear()
+            try:
+                await asyncio.wait_for(self._changed.wait(), max(0.0, until - time.monotonic()))
+            except TimeoutError:
+                return
+
     def changed(self) -> None:
         """Call this after a change: keeps the counters, and wakes who waits for the slots to be empty."""
         metrics = self._metrics
         metrics.running, metrics.queued, metrics.stuck = len(self.active), len(self.queued), len(self.left)
+        self._changed.set()
         if self._emptied is not None and not self._emptied.done() and self.stuck == len(self.active):
             self._emptied.set_result(None)

@@ -1,7 +1,8 @@
 """Stops jobs: at their timeout, when their lease is lost, when they wait too long for a slot, at a shutdown.
 
 One timer serves everything that becomes due while jobs run; no job has a timer of its own. An async handler is
-cancelled, a thread can only be asked to stop (`ctx.lost`). All of it on the event loop.
+cancelled, a thread can only be asked to stop (`ctx.lost`), a process is stopped and then killed: nothing is reported
+about its run before it is gone. All of it on the event loop.
 """
 
 from __future__ import annotations
@@ -79,6 +80,8 @@ class Watchdog:
         """Do what is due; returns when something is due next."""
         next_at = math.inf
         for run in self._slots.running():
+            if run.kill_at is not None:
+                next_at = min(next_at, self._kill_due(run, run.kill_at, now))
             if run.phase is Phase.RUNNING:
                 next_at = min(next_at, self._look_at(run, now))
             elif run.left_at is not None and not run.is_stuck:
@@ -109,7 +112,7 @@ class Watchdog:
             self._time_out(run)
             return math.inf
         next_at = min(run.timeout_at, run.loss.held_until)
-        if not run.is_start_reported:
+        if run.started_at and not run.is_start_reported:
             start_at = run.started_at + pacing.LATE_START_S
             if now >= start_at:
                 self._reporter.report_start(run)
@@ -135,8 +138,11 @@ class Watchdog:
         run.loss.set(reason or "expired")
         self.note_loss(run, reason or "it could not be extended in time")
         run.phase = Phase.ENDED
-        if reason is None:
-            # The store did not answer. Giving the job back frees it at once, or leaves a record that it came too late.
+        # The store did not answer. Giving the job back frees it at once, or leaves a record that it came too late.
+        if run.process is not None:
+            run.is_given_back_at_end = reason is None
+            self._end_process(run, run.loss.reason or "", pacing.kill_at(reason, time.monotonic(), run.ends_at))
+        elif reason is None:
             self._reporter.give_back(run)
         self._leave(run)
         self._cancel(run)
@@ -165,7 +171,9 @@ class Watchdog:
         self._metrics.timed_out += 1
         self._observers.notify(Observer.timed_out, run.lease)
         log.error("job timed out after %g s", time.monotonic() - run.started_at, extra=run.log_fields)
-        if run.task is None:
+        if run.process is not None:
+            self._end_process(run, "timed out", time.monotonic() + pacing.KILL_GRACE_S)
+        elif run.task is None:
             self._abandon(run)
         else:
             self._stop(run, time.monotonic() + CANCEL_GRACE_S)
@@ -179,11 +187,35 @@ class Watchdog:
                 run.stop = Stop.SHUTDOWN
                 if run.task is None:
                     run.loss.set("the worker is shutting down")
-                self._stop(run, grace_until)
+                if run.process is not None:
+                    self._end_process(run, "the worker is shutting down", grace_until)
+                else:
+                    self._stop(run, grace_until)
 
     def abandon_all(self) -> None:
         for run in self._slots.running():
-            self._abandon(run)
+            if run.process is None:
+                self._abandon(run)
+            else:
+                run.process.kill(run)
+
+    # Handlers in processes of their own ----------------------------------------------------------------------------
+
+    def _end_process(self, run: Run, reason: str, kill_at: float) -> None:
+        """Stop the handler now, its process later. A run whose process was stopped before is killed no later."""
+        assert run.process is not None
+        run.process.stop(run, reason)
+        run.kill_at = kill_at if run.kill_at is None else min(kill_at, run.kill_at)
+        self.expect(run.kill_at)
+
+    def _kill_due(self, run: Run, kill_at: float, now: float) -> float:
+        if now < kill_at:
+            return kill_at
+        run.kill_at = None
+        if run.process is not None:
+            log.warning("the handler has not ended: its process %s is killed", run.process.pid, extra=run.log_fields)
+            run.process.kill(run)
+        return math.inf
 
     # Handlers that do not return ---------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, Final
 
 from leasemill.api.app import App
+from leasemill.api.executor import Executor
 from leasemill.api.observer import Observer
 from leasemill.api.policy import Duration, ReaperPreset, reaper_s
 from leasemill.errors import Invalid, Unavailable, WorkerStuck
@@ -34,6 +35,8 @@ from leasemill.worker.observers import Observers
 from leasemill.worker.options import at_least, seconds, start_facts, warn_of_jobs, weights
 from leasemill.worker.policies import QueuePolicies
 from leasemill.worker.presence import WorkerPresence
+from leasemill.worker.processes.launch import Importing
+from leasemill.worker.processes.pool import process_kinds
 from leasemill.worker.reaper import Reaper
 from leasemill.worker.reporter import Reporter
 from leasemill.worker.run import Run
@@ -70,6 +73,7 @@ class Worker:
         shutdown_timeout: Duration | None = None,
         mismatch_timeout: Duration | None = None,
         worker_id: str | None = None,
+        executor: Executor = "thread",
         handle_signals: bool = True,
     ) -> None:
         self.app = app
@@ -81,6 +85,8 @@ class Worker:
         self._has_given_id = bool(worker_id)
         most_ahead = pacing.PREFETCH_MOST if prefetch is None else at_least("prefetch", prefetch, 0)
         self._drains = drain
+        self.process_kinds = process_kinds(app, executor)
+        """Of the jobs whose handlers run in processes of their own."""
         self._handles_signals = handle_signals
         mismatch_s = seconds("mismatch timeout", mismatch_timeout)
         self._mismatch_s = MISMATCH_TIMEOUT_S if mismatch_s is None else mismatch_s
@@ -135,6 +141,7 @@ class Worker:
         """Work until stopped (`stop`, SIGTERM, SIGINT) or, with `drain`, until nothing is left to do."""
         if self._loop is not None:
             raise Invalid("this worker has run already: make another")
+        Importing.check()
         self._loop = asyncio.get_running_loop()
         signals = take_signals(self._loop, self.stop) if self._handles_signals else []
         try:
@@ -148,6 +155,7 @@ class Worker:
             self._times.check()
             if not self.shutdown.is_requested:
                 self._assemble()
+                await self.shutdown.unless_begun(self._runner.prepare())
                 await self._work()
             else:
                 self.deaths.close()
@@ -256,9 +264,10 @@ class Worker:
         self._runner = Runner(
             self.id,
             store,
-            self.app.handlers,
+            self.app,
             slots,
             metrics,
+            process_kinds=self.process_kinds,
             most_ahead=self._policies.most_ahead,
             reporter=self._reporter,
             heartbeat=self._heartbeat,
@@ -306,6 +315,7 @@ class Worker:
             self._reaper.close()
             self._reporter.close()
             self._runner.close()
+            await self._runner.closed(self.shutdown.plan().closing_until)
             await self._background.wait(self.shutdown.plan().closing_until)
             log.info("worker stopped", extra={"worker": self.id})
 
@@ -325,6 +335,7 @@ class Worker:
             if not shutdown.hurries:
                 await shutdown.until(shutdown.plan().grace_until, self._slots.emptied())
             self._watchdog.abandon_all()
+            await self._slots.without_processes((time.monotonic() + shutdown.plan().reports_until) / 2)
         if self._failure is None:
             await self._reporter.send_last(shutdown.plan().reports_until)
 

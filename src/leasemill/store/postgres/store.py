@@ -73,6 +73,7 @@ class PostgresStore(Store):
     def __init__(self, url: str, *, clock: Clock | None = None, entropy: Entropy | None = None) -> None:
         super().__init__(entropy, clock)
         self.name = hidden_password(url)
+        self.own_url = url
         conninfo, self._options = parse_url(url)
         self._pool = Connections(conninfo, self._options)
         self._commits = CommitConnections(conninfo, self._options, self._pool)
