@@ -55,7 +55,10 @@ def _check_url(chosen: Configuration) -> None:
 
 @register(Tags.database)
 def check_tables(app_configs: Any = None, databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
-    """E002: the tables are missing or old. E003: the database cannot be asked."""
+    """W002: the tables are missing or old. E003: the database cannot be asked.
+
+    `manage.py migrate` runs this check first and ends if it finds an error, so what it mends must be a warning.
+    """
     try:
         chosen = configuration()
         if chosen.database is None or chosen.database not in (databases or ()):
@@ -73,10 +76,10 @@ def check_tables(app_configs: Any = None, databases: Sequence[str] | None = None
         return []
     state = f"is at version {found}, and this Leasemill needs {wanted}" if found else "has no Leasemill tables"
     return [
-        Error(
+        Caution(
             f"The schema {chosen.schema!r} of database {chosen.database!r} {state}.",
             hint=f"Run manage.py migrate leasemill{_option(chosen.database)}",
-            id="leasemill.E002",
+            id="leasemill.W002",
         )
     ]
 
