@@ -23,6 +23,7 @@ LIMIT_RACES: Final = "tests/store/postgres/test_limits_races.py"
 SQL_COMMIT: Final = "tests/store/postgres/test_sql_commit.py"
 COMMIT_FAULTS: Final = "tests/store/postgres/test_user_commit_faults.py"
 GROUPS: Final = "tests/store/postgres/test_groups.py"
+SHARED: Final = "tests/store/postgres/test_shared_enqueues.py"
 WATERMARKS: Final = "tests/store/postgres/test_watermarks.py"
 
 TOKEN: Final = "\n        and token = ({tokens}::text[])[width_bucket(no, {nos}::int8[])]"
@@ -30,6 +31,14 @@ HELD: Final = "\n        and expires_at > {schema}.clock({now}::int8)"
 HELD_OR_COMMITTED: Final = "\n        and (committed_at is not null or expires_at > {schema}.clock({now}::int8))"
 
 MUTATIONS: Final = (
+    Mutation(
+        "an admission begins while another is under way",
+        "N2 N3",
+        "admit",
+        "\n        where current_setting('leasemill.admits', true) = 'yes' order by",
+        "\n        order by",
+        SHARED,
+    ),
     # Reports
     Mutation("ack checks no token", "L2 I2", "ack", TOKEN, ""),
     Mutation("ack checks no time", "L1 L3", "ack", HELD_OR_COMMITTED, ""),

@@ -23,8 +23,8 @@ from leasemill.kernel.model import JobSpec, JobState, Policy
 from leasemill.kernel.state import State
 from leasemill.store.wal.format import encode_events
 from leasemill.store.wal.options import FileOptions
-from leasemill.store.wal.pipeline import Ticket, weigh
 from leasemill.store.wal.store import FileStore
+from leasemill.store.wal.tickets import Ticket, weigh
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.rules import rule
 from tests.crash.lab import disk_of, log_of, open_simulated
@@ -304,7 +304,7 @@ def test_closing_waits_for_the_calls_that_are_under_way(held: Held) -> None:
 
 @rule("E6")
 def test_a_call_that_is_too_large_for_the_log_is_refused_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("leasemill.store.wal.pipeline.HEAVIEST_CALL", 50_000)
+    monkeypatch.setattr("leasemill.store.wal.tickets.HEAVIEST_CALL", 50_000)
     store = open_simulated(SimulatedMachine(), tmp_path)
     store.totals()
     replica = store._replica.state

@@ -28,9 +28,9 @@ from leasemill.store.wal.disk import unavailable
 from leasemill.store.wal.log import LockTimeout, Log
 from leasemill.store.wal.maintenance import FolderMaintenance
 from leasemill.store.wal.options import FileOptions
-from leasemill.store.wal.pipeline import READS, Ticket
 from leasemill.store.wal.reader import Superseded
 from leasemill.store.wal.replica import Replica
+from leasemill.store.wal.tickets import READS, Ticket
 from leasemill.store.wal.waiters import FolderWaiters
 
 SUPERSEDED_TRIES: Final = 20

@@ -17,14 +17,15 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.machine import check
 from leasemill.store.base import Store, Watch
 from leasemill.store.ends import Subscription
+from leasemill.store.pipeline import Pipeline
 from leasemill.store.presence import FolderPresence
 from leasemill.store.sources import Clock, Entropy
 from leasemill.store.wal.batch import BatchRunner
 from leasemill.store.wal.clock import Machine, RealMachine
 from leasemill.store.wal.disk import Disk, unavailable
 from leasemill.store.wal.options import FileOptions, parse_folder_url
-from leasemill.store.wal.pipeline import Pipeline, Ticket
 from leasemill.store.wal.replica import Replica
+from leasemill.store.wal.tickets import Ticket
 from leasemill.store.wal.waiters import FolderWaiters
 from leasemill.store.wal.watch import FolderWatch
 

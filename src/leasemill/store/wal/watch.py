@@ -16,7 +16,8 @@ from typing import Final
 from leasemill.errors import Unavailable
 from leasemill.kernel.commands import DueIn
 from leasemill.kernel.model import SECOND
-from leasemill.store.wal.pipeline import Pipeline, Ticket
+from leasemill.store.pipeline import Pipeline
+from leasemill.store.wal.tickets import Ticket
 
 IN_MODIFY: Final = 0x2
 IN_ATTRIB: Final = 0x4
@@ -69,7 +70,7 @@ def _inotify(path: Path, events: int) -> int | None:
 class FolderWatch:
     """A store's Watch: wakes when, after a write of anybody's or when its time has come, a job is due."""
 
-    def __init__(self, path: Path, pipeline: Pipeline, question: DueIn) -> None:
+    def __init__(self, path: Path, pipeline: Pipeline[Ticket], question: DueIn) -> None:
         self._writes = Inotify(path)
         self._pipeline = pipeline
         self._question = question
