@@ -102,18 +102,23 @@ class Pipeline(Generic[TicketT]):
         return ticket.answer
 
     async def arun(self, ticket: TicketT) -> Any:
-        future = ticket.for_loop()
-        with self._guard:
-            self._waiting.append(ticket)
-            leads = not self._is_led
-            if leads:
-                self._is_led = ticket.is_leader = True
-        if leads:
-            self._wake_loop_leader()
-        await future
+        await self.arun_together(ticket)
         if ticket.error is not None:
             raise ticket.error
         return ticket.answer
+
+    async def arun_together(self, *tickets: TicketT) -> None:
+        """One after the other, in one batch if they are not too heavy for it. Each has its answer or its error."""
+        futures = [ticket.for_loop() for ticket in tickets]
+        with self._guard:
+            self._waiting += tickets
+            leads = not self._is_led
+            if leads:
+                self._is_led = tickets[0].is_leader = True
+        if leads:
+            self._wake_loop_leader()
+        for future in futures:
+            await future
 
     def close(self) -> None:
         """End the thread that leads for event loops; another starts if one of them calls again."""

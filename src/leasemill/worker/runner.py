@@ -123,11 +123,12 @@ class Runner:
     def _unreported(self) -> int:
         return self._reporter.unreported + self._unmatched.undecided
 
-    def room(self) -> int:
-        """How many more jobs to claim now."""
+    def room(self, reported: int = 0) -> int:
+        """How many more jobs to claim now; `reported`: along with so many reports."""
         slots = self._slots
         ahead = pacing.prefetch(self._pace, self._round_trip_s, self._most_ahead)
-        return pacing.claim_size(slots.size, ahead, len(slots.active), len(slots.queued), self._unreported)
+        unreported = self._unreported - reported
+        return pacing.claim_size(slots.size, ahead, len(slots.active), len(slots.queued), unreported)
 
     @property
     def claims_ahead(self) -> bool:

@@ -250,6 +250,7 @@ class Worker:
             observers,
             on_answered=self._reports_answered,
             on_claimable=self._fetcher.wake,
+            claims=self._fetcher,
         )
         self._watchdog = Watchdog(
             slots,

@@ -15,18 +15,13 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
-import psycopg
-
 from leasemill.errors import Unavailable
 from leasemill.kernel import commands as c
 from leasemill.store.pipeline import Pipeline
 from leasemill.store.postgres.calls import Calls
 from leasemill.store.postgres.verbs import enqueue, shared
 from leasemill.store.postgres.verbs.shared import Inserted, SharedBatch, Ticket
-from leasemill.store.postgres.wire.batch import Message
-from leasemill.store.postgres.wire.connections import StoreConnection
-from leasemill.store.postgres.wire.errors import is_lost
-from leasemill.store.postgres.wire.looped import Answer, Sending
+from leasemill.store.postgres.wire.looped import Answer, Failed, LoopMessages
 from leasemill.store.threads import Threads
 
 BATCH_WEIGHT: Final = 4 * 1024 * 1024
@@ -36,8 +31,9 @@ OffLoop = Callable[..., Awaitable[Any]]
 class Enqueues:
     """Of one store. `off_loop`: run something in one of the store's threads."""
 
-    def __init__(self, calls: Calls, threads: Threads, off_loop: OffLoop) -> None:
+    def __init__(self, calls: Calls, messages: LoopMessages, threads: Threads, off_loop: OffLoop) -> None:
         self._calls = calls
+        self._messages = messages
         self._threads = threads
         self._off_loop = off_loop
         self._start_over()
@@ -75,53 +71,30 @@ class Enqueues:
         outcomes: list[c.EnqueueOutcome] = await self._off_loop(enqueue.run, self._calls, command)
         return outcomes
 
-    def finish(self, timeout_s: float) -> None:
-        """Nothing more is sent. What is under way on this thread's event loop is waited for, so long."""
-        self._check_process()
-        try:
-            running = asyncio.get_running_loop()
-        except RuntimeError:
-            running = None
-        for line in self._known_lines():
-            line.close(timeout_s if line.loop is running else None)
-
-    def give_up(self) -> None:
-        """What is still under way on other threads' loops is given up."""
-        for line in self._known_lines():
-            with suppress(RuntimeError):  # it was closed meanwhile
-                line.loop.call_soon_threadsafe(line.give_up)
-
-    def _known_lines(self) -> list[LoopLine]:
-        with self._guard:
-            return list(self._loops.values())
-
     def _loop_line(self, are_new: bool) -> LoopLine:
         loop = asyncio.get_running_loop()
         line = self._loops.get((loop, are_new))
         if line is None:
             with self._guard:
-                for key in [key for key in self._loops if key[0].is_closed()]:
-                    self._loops.pop(key).give_up()
-                line = self._loops[loop, are_new] = LoopLine(self._calls, self._threads, loop)
+                self._loops = {key: known for key, known in self._loops.items() if not key[0].is_closed()}
+                line = self._loops[loop, are_new] = LoopLine(self._calls, self._messages, self._threads, loop)
         return line
 
     def _check_process(self) -> None:
         if os.getpid() != self._pid:
-            self._inherited = self._loops
             self._start_over()
 
 
 class LoopLine:
     """Callers of one event loop. All of it happens on the loop's thread."""
 
-    def __init__(self, calls: Calls, threads: Threads, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, calls: Calls, messages: LoopMessages, threads: Threads, loop: asyncio.AbstractEventLoop) -> None:
         self._calls = calls
+        self._messages = messages
         self._threads = threads
-        self.loop = loop
+        self._loop = loop
         self._waiting: list[Ticket] = []
         self._is_busy = False
-        self._is_closed = False
-        self._sending: Sending | None = None
 
     async def run(self, ticket: Ticket) -> None:
         """Until it has its answer or its error, or is left to its caller."""
@@ -131,33 +104,15 @@ class LoopLine:
             self._next()
         await future
 
-    def close(self, timeout_s: float | None) -> None:
-        self._is_closed = True
-        if self._sending is not None and timeout_s is not None:
-            self._sending.finish(timeout_s)
-
-    def give_up(self) -> None:
-        if self._sending is not None:
-            self._sending.give_up()
-
     def _next(self) -> None:
         tickets = self._take()
         self._is_busy = bool(tickets)
         if not tickets:
             return
         batch = SharedBatch(tickets)
-        connection = None if self._is_closed else self._calls.connections.take_idle()
-        if connection is None:
-            self._run_in_thread(batch)
-            return
         statements = batch.statements(self._calls.database, self._calls.notifier.channel(), is_repeat=False)
-        try:
-            message = Message(connection, *statements)
-        except psycopg.Error as error:
-            self._answered(batch, connection, error)
-        else:
-            self._sending = Sending(self.loop, message, partial(self._answered, batch, connection))
-            self._sending.begin()
+        if not self._messages.send(statements, partial(self._answered, batch)):
+            self._run_in_thread(batch)
 
     def _take(self) -> list[Ticket]:
         """What waits, as much as makes a sensible batch; who was cancelled waits no more."""
@@ -174,19 +129,17 @@ class LoopLine:
         self._waiting.clear()
         return taken
 
-    def _answered(self, batch: SharedBatch, connection: StoreConnection, answer: Answer) -> None:
-        self._sending = None
-        inserted: Inserted | None = None
-        is_repeat = isinstance(answer, psycopg.Error) and is_lost(answer, connection)
-        self._calls.connections.give_back(connection)
-        if not isinstance(answer, psycopg.Error):
-            inserted = batch.inserted(self._calls.database, answer)
-            if batch.are_all_new(inserted):
-                batch.finish_all_new()
-                self._calls.signal.notify()
-                self._finish(batch)
-                return
-        self._run_in_thread(batch, inserted, is_repeat=is_repeat)
+    def _answered(self, batch: SharedBatch, answer: Answer) -> None:
+        if isinstance(answer, Failed):
+            self._run_in_thread(batch, is_repeat=answer.is_lost)
+            return
+        inserted = batch.inserted(self._calls.database, answer)
+        if not batch.are_all_new(inserted):
+            self._run_in_thread(batch, inserted)
+            return
+        batch.finish_all_new()
+        self._calls.signal.notify()
+        self._finish(batch)
 
     def _run_in_thread(self, batch: SharedBatch, inserted: Inserted | None = None, *, is_repeat: bool = False) -> None:
         future = self._threads.submit(partial(shared.run, self._calls, batch, inserted, is_repeat=is_repeat))
@@ -196,7 +149,7 @@ class LoopLine:
         if not was_run:
             batch.fail(Unavailable("this PostgreSQL store is closed; open another"))
         with suppress(RuntimeError):  # the loop was closed: nobody waits there
-            self.loop.call_soon_threadsafe(self._finish, batch)
+            self._loop.call_soon_threadsafe(self._finish, batch)
 
     def _finish(self, batch: SharedBatch) -> None:
         for ticket in batch.tickets:

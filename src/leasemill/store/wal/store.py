@@ -68,6 +68,16 @@ class FileStore(Store):
         check(command)
         return cast(AnswerT, await self._pipeline.arun(Ticket(command)))
 
+    async def ack_and_claim(self, ack: c.Ack, claim: c.Claim) -> tuple[list[c.AckOutcome], list[c.Lease] | None]:
+        """In one append."""
+        check(ack)
+        check(claim)
+        acking, claiming = Ticket(ack), Ticket(claim)
+        await self._pipeline.arun_together(acking, claiming)
+        if acking.error is not None:
+            raise acking.error
+        return acking.answer, None if claiming.error is not None else claiming.answer
+
     def watch(self, queues: Sequence[str]) -> Watch:
         return FolderWatch(self._path, self._pipeline, c.DueIn(tuple(queues)))
 

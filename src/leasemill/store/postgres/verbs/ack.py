@@ -35,7 +35,7 @@ def ack(database: Database, connection: Connection, reports: Sequence[c.AckRepor
     plain = {no: report for no, report in found.items() if held[no].lane is None and held[no].group is None}
     outcomes: dict[str, c.AckOutcome] = {}
     if plain:
-        row = database.one(connection, "ack", _parameters(plain, []))
+        row = database.one(connection, "ack", parameters(plain, []))
         outcomes = {report.job_id: c.Acked(report.job_id) for report in answered(row, plain)}
     if len(plain) < len(found):
         heads = {no: report for no, report in found.items() if held[no].lane is not None}
@@ -53,7 +53,7 @@ def _ack_members(
     members = {no: report for no, report in found.items() if held[no].group is not None}
     groups = texts([held[no].group for no in members])
     try:
-        row = database.one(connection, "ack_members", {**_parameters(members, []), "group_ids": groups})
+        row = database.one(connection, "ack_members", {**parameters(members, []), "group_ids": groups})
     except psycopg.Error as error:
         if error.sqlstate != MAY_BE_OVER:
             raise
@@ -81,11 +81,11 @@ def _ack_heads(
 ) -> dict[str, c.AckOutcome]:
     """N4. The line is read by a statement of its own, after the one that waited for the lanes' locks."""
     lanes = [(held[no].queue, held[no].lane or "") for no in found]
-    _, ((count, *_),) = batch.run(connection, batch.BEGIN, database.sent("ack", _parameters(found, lanes)))
+    _, ((count, *_),) = batch.run(connection, batch.BEGIN, database.sent("ack", parameters(found, lanes)))
     if count < len(found):
         connection.rollback()  # E6: a repeat among them shows who was next before the others ended
         return {}
-    rows, _ = batch.run(connection, database.sent("advance", _lanes(lanes)), batch.COMMIT)
+    rows, _ = batch.run(connection, database.sent("advance", given_lanes(lanes)), batch.COMMIT)
     database.positions.lower((queue, rank, at, seq) for queue, _, _, rank, at, seq in rows)
     heads = {(queue, lane): c.LaneHint(job_id, None) for queue, lane, job_id, *_ in rows}
     return {
@@ -94,14 +94,14 @@ def _ack_heads(
     }
 
 
-def _parameters(found: dict[int, c.AckReport], lanes: list[tuple[str, str]]) -> dict[str, object]:
+def parameters(found: dict[int, c.AckReport], lanes: list[tuple[str, str]]) -> dict[str, object]:
     results = [report.result for report in found.values()]
     return {
         **references(found),
-        **_lanes(lanes),
+        **given_lanes(lanes),
         "results": encoded(results) if any(result is not None for result in results) else None,
     }
 
 
-def _lanes(lanes: list[tuple[str, str]]) -> dict[str, object]:
+def given_lanes(lanes: list[tuple[str, str]]) -> dict[str, object]:
     return {"queues": texts([queue for queue, _ in lanes]), "lanes": texts([lane for _, lane in lanes])}
