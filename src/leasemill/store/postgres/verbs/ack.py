@@ -62,17 +62,17 @@ def _ack_members(
 
 
 def _plain_ends(database: Database, found: dict[int, c.AckReport], count: int) -> dict[int, c.AckReport]:
-    """B2, B6: what an end causes is decided by the kernel. E6: if that may be in a lane, other heads are too, in order:
-    each outcome shows who is next at its turn."""
+    """B2, B6: what an end causes is decided by the kernel. E6: then so are, in order, other ends that free a unique key,
+    which what is caused may take; and other heads, if that may be in a lane: each outcome shows who is next in turn."""
     leases = database.leases
     left = [one for report in found.values() if (one := leases[report.token]).causes]
-    if not left and len(found) == count:
+    if not left and len(found) == count and not any(leases[report.token].group for report in found.values()):
         return found
     are_lanes_left = len(found) < count or any(one.lane is not None for one in left)
     return {
         no: report
         for no, report in found.items()
-        if not (one := leases[report.token]).causes and (one.lane is None or not are_lanes_left)
+        if not ((one := leases[report.token]).causes or one.has_key) and (one.lane is None or not are_lanes_left)
     }
 
 

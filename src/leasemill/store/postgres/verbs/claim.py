@@ -146,11 +146,14 @@ def _claimed_from(
 def held_of(row: Row, limits: tuple[str, ...] = ()) -> Held:
     job_id, queue, lane, no = row[0], row[1], row[4], row[23]
     rules = None if row[10] is None else rules_of(row[10])
-    if rules is None or (rules.group is None and not rules.chain):
+    if rules is None:
         return Held(job_id, no, queue, lane, limits=limits)
+    has_key = rules.unique is not None
+    if rules.group is None and not rules.chain:
+        return Held(job_id, no, queue, lane, limits=limits, has_key=has_key)
     if rules.chain or lane is not None:
-        return Held(job_id, no, queue, lane, causes=True, limits=limits)
-    return Held(job_id, no, queue, lane, group=rules.group, limits=limits)
+        return Held(job_id, no, queue, lane, causes=True, limits=limits, has_key=has_key)
+    return Held(job_id, no, queue, lane, group=rules.group, limits=limits, has_key=has_key)
 
 
 def _claimed_under_limits(
