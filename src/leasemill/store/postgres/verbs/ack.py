@@ -62,8 +62,8 @@ def _ack_members(
 
 
 def _plain_ends(database: Database, found: dict[int, c.AckReport], count: int) -> dict[int, c.AckReport]:
-    """B2, B6: what an end causes is decided by the kernel. E6: then so are, in order, other ends that free a unique key,
-    which what is caused may take; and other heads, if that may be in a lane: each outcome shows who is next in turn."""
+    """B2, B6: what an end causes is decided by the kernel. E6: so are then, in order, other ends that free a unique key
+    that it may take; and other heads, if that may be in a lane: each outcome shows who is next in turn."""
     leases = database.leases
     left = [one for report in found.values() if (one := leases[report.token]).causes]
     if not left and len(found) == count and not any(leases[report.token].group for report in found.values()):
