@@ -18,6 +18,8 @@ from leasemill.store.postgres.wire.connections import Connection
 
 MAY_BE_OVER: Final = "LM002"
 """The SQLSTATE of `ack_members` where a group may be over."""
+NOT_HELD: Final = "LM004"
+"""The SQLSTATE of `ack_all` where a lease is not held."""
 
 
 def run(calls: Calls, command: c.Ack) -> list[c.AckOutcome]:
@@ -81,11 +83,19 @@ def _ack_heads(
 ) -> dict[str, c.AckOutcome]:
     """N4. The line is read by a statement of its own, after the one that waited for the lanes' locks."""
     lanes = [(held[no].queue, held[no].lane or "") for no in found]
-    _, ((count, *_),) = batch.run(connection, batch.BEGIN, database.sent("ack", parameters(found, lanes)))
-    if count < len(found):
-        connection.rollback()  # E6: a repeat among them shows who was next before the others ended
-        return {}
-    rows, _ = batch.run(connection, database.sent("advance", given_lanes(lanes)), batch.COMMIT)
+    statements = [
+        batch.BEGIN,
+        database.sent("ack_all", parameters(found, lanes)),
+        database.sent("advance", given_lanes(lanes)),
+        batch.COMMIT,
+    ]
+    try:
+        with batch.transaction(connection):
+            _, _, rows, _ = batch.run(connection, *statements)
+    except psycopg.Error as error:
+        if error.sqlstate != NOT_HELD:
+            raise
+        return {}  # E6: a repeat among them shows who was next before the others ended
     database.positions.lower((queue, rank, at, seq) for queue, _, _, rank, at, seq in rows)
     heads = {(queue, lane): c.LaneHint(job_id, None) for queue, lane, job_id, *_ in rows}
     return {

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Final, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import psycopg
 from msgspec.structs import replace
@@ -22,8 +22,6 @@ from leasemill.store.postgres.wire.batch import Sent
 from leasemill.store.postgres.wire.connections import Connection, Row
 from leasemill.store.postgres.wire.looped import Failed, LoopMessages
 
-NOT_HELD: Final = "LM004"
-"""The SQLSTATE of `ack_all` where a lease is not held."""
 Answer: TypeAlias = tuple[list[c.AckOutcome], list[c.Lease] | None]
 
 
@@ -64,7 +62,7 @@ def run_plan(calls: Calls, plan: Plan) -> Answer:
             with batch.transaction(connection):
                 return plan.handed(batch.run(connection, *plan.statements()))
         except psycopg.Error as error:
-            if error.sqlstate != NOT_HELD:
+            if error.sqlstate != ack.NOT_HELD:
                 raise
             is_lost = False
             return None
@@ -115,7 +113,7 @@ class Plan(NamedTuple):
         given = {
             **claim.parameters(self.claims),
             **database.positions.look(self.claims.queues).parameters(),
-            "served": texts(self.claims.queues),
+            "served": texts(dict.fromkeys(self.claims.queues)),
             "lane_queues": texts([queue for queue, _ in lanes]),
             "lanes": texts([lane for _, lane in lanes]),
         }
