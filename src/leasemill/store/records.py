@@ -60,6 +60,8 @@ class WorkerRecord(Struct, frozen=True):
     """The name that its supervisor was given: NAME of NAME.1, NAME.2 and so on."""
     processes: int = 1
     """How many of them there are."""
+    version: str = ""
+    """Of Leasemill; empty: older than this field."""
 
     @property
     def is_stuck(self) -> bool:

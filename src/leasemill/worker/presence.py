@@ -19,6 +19,7 @@ from typing import Final
 
 from msgspec import structs
 
+from leasemill import __version__
 from leasemill.errors import Refused
 from leasemill.store.presence import Presence
 from leasemill.store.records import RunningJob, WorkerRecord, encode_record, records
@@ -96,6 +97,7 @@ class WorkerPresence:
             stuck=[_running_job(it, now) for it in active if it.left_at is not None],
             supervisor=self.supervisor,
             processes=self.processes,
+            version=__version__,
         )
         self._presence.publish(self._worker_id, encode_record(record))
         if self.on_first is not None:
