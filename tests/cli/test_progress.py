@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from leasemill.cli import main
 from leasemill.cli import progress as progressing
 from leasemill.cli.interrupting import Interruptible
-from leasemill.cli.progress import MEGABYTES, Progress
+from leasemill.cli.progress import MEGABYTES, ShownProgress
 from leasemill.kernel.model import JobSpec, JobState
 from leasemill.store.opening import open_store
 from leasemill.store.wal.build import build
@@ -65,13 +65,13 @@ def at(seconds: float) -> Callable[[], float]:
 def test_a_sentence_has_the_count_the_rate_and_the_time_left(
     what: str, unit: str, total: int | None, seconds: float, count: int, share: float | None, expected: str
 ) -> None:
-    progress = Progress(what, unit, total, monotonic=at(seconds))
+    progress = ShownProgress(what, unit, total, monotonic=at(seconds))
     progress.reach(count, share=share)
     assert progress.sentence() == expected
 
 
 def test_more_than_was_expected_is_the_whole() -> None:
-    progress = Progress("redriven", "job", 10, monotonic=at(5))
+    progress = ShownProgress("redriven", "job", 10, monotonic=at(5))
     progress.add(8)
     progress.add(4)
     assert (progress.count, progress.done_share) == (12, 1.0)
@@ -83,7 +83,7 @@ def test_elsewhere_than_on_a_terminal_lines_are_printed(
 ) -> None:
     monkeypatch.setattr(progressing, "LINE_EVERY_S", 0.01)
     printed = ""
-    with Progress("redriven", "job", 40) as progress:
+    with ShownProgress("redriven", "job", 40) as progress:
         progress.add(20)
 
         def is_printed() -> bool:
@@ -97,7 +97,7 @@ def test_elsewhere_than_on_a_terminal_lines_are_printed(
 
 def test_a_quiet_progress_has_no_thread() -> None:
     before = threading.active_count()
-    with Progress("redriven", "job", is_quiet=True) as progress:
+    with ShownProgress("redriven", "job", is_quiet=True) as progress:
         progress.add(1)
         assert threading.active_count() == before
 
@@ -139,8 +139,8 @@ def test_the_whole_is_shown_where_it_is_known(
     url: str, monkeypatch: pytest.MonkeyPatch, filters: list[str], expected: str | None
 ) -> None:
     sentences: list[str] = []
-    monkeypatch.setattr(Progress, "__exit__", lambda self, *_: sentences.append(self.sentence()))
-    monkeypatch.setattr(Progress, "__enter__", lambda self: self)
+    monkeypatch.setattr(ShownProgress, "__exit__", lambda self, *_: sentences.append(self.sentence()))
+    monkeypatch.setattr(ShownProgress, "__enter__", lambda self: self)
     result = CliRunner().invoke(main, ["jobs", "cancel", *filters, "--dry-run", "--reason", "a test", "--url", url])
     assert result.exit_code == 0, result.output
     assert re.match(expected or r"0 of 0 jobs", sentences[0]), sentences

@@ -14,12 +14,12 @@ from rich.cells import cell_len
 
 from leasemill.cli import main
 from leasemill.cli.columns import Cell, Column, shortened, table
-from leasemill.cli.top import LATE_S, Reader, Seen, problem
+from leasemill.cli.top import LATE_S, Seen, StoreReader, problem
 from leasemill.cli.top_screen import Notes, Picture
 from leasemill.errors import Broken, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec, JobState
-from leasemill.operator.frame import FailureLine, Frame, QueueLine, RunningLine, WorkerLine
+from leasemill.operator.overview import FailureLine, Overview, QueueLine, RunningLine, WorkerLine
 from leasemill.store.base import Store
 from leasemill.store.memory import MemoryStore
 from leasemill.store.opening import open_store
@@ -33,8 +33,8 @@ def counts(**given: int) -> dict[JobState, int]:
     return {state: given.get(state.value, 0) for state in JobState}
 
 
-def busy(queues: int = 4, workers: int = 3, running: int = 9, failures: int = 7) -> Frame:
-    return Frame(
+def busy(queues: int = 4, workers: int = 3, running: int = 9, failures: int = 7) -> Overview:
+    return Overview(
         "postgresql://leasemill@database.internal.example.com/jobs?schema=leasemill",
         1_700_000_000_000_000,
         counts(ready=12_345_678, leased=212, succeeded=987_654_321, failed=1_234, dead=3),
@@ -94,7 +94,7 @@ def busy(queues: int = 4, workers: int = 3, running: int = 9, failures: int = 7)
     )
 
 
-def lines(shown: Frame | None, width: int, height: int | None, **notes: Any) -> list[str]:
+def lines(shown: Overview | None, width: int, height: int | None, **notes: Any) -> list[str]:
     return [line.plain for line in Picture(shown, Notes(has_keys=True, **notes)).lines(width, height)]
 
 
@@ -147,7 +147,7 @@ def test_the_job_that_is_at_risk_is_red_and_its_lease_expired() -> None:
 
 
 def test_an_empty_store_is_described_in_words() -> None:
-    empty = Frame("file:/jobs", 0, counts(), None, None, [], [], [], [], 0, 0, [])
+    empty = Overview("file:/jobs", 0, counts(), None, None, [], [], [], [], 0, 0, [])
     shown = "\n".join(lines(empty, 80, 24))
     for sentence in (
         "no queue has had a job yet",
@@ -187,7 +187,7 @@ def test_the_last_columns_are_left_out_where_there_is_no_room() -> None:
     assert table(columns, [row], 40)[0].plain == "name                    first  second"
 
 
-# Reading -------------------------------------------------------------------------------------------------------
+# StoreReading -------------------------------------------------------------------------------------------------------
 
 
 class Failing(MemoryStore):
@@ -203,7 +203,7 @@ class Failing(MemoryStore):
 
 def test_a_store_that_is_unavailable_is_noticed_and_read_again() -> None:
     with Failing() as store:
-        reader = Reader(store, 1.0)
+        reader = StoreReader(store, 1.0)
         reader.look()
         first = reader.seen
         assert first.reading is not None
@@ -232,7 +232,7 @@ def test_a_store_that_does_not_answer_is_noticed() -> None:
 def test_a_damaged_store_ends_the_view() -> None:
     with Failing() as store:
         store.error = Broken("damaged")
-        reader = Reader(store, 1.0)
+        reader = StoreReader(store, 1.0)
         reader.look()
         assert reader.seen.fatal is store.error
 
@@ -255,7 +255,7 @@ def fill(store: Store) -> None:
     store.claim("mill-1", ["mail"], 1)
 
 
-def test_where_output_is_not_a_terminal_one_frame_is_printed(url: str) -> None:
+def test_where_output_is_not_a_terminal_one_overview_is_printed(url: str) -> None:
     result = CliRunner().invoke(main, ["top", "--url", url, "--interval", "0.1"])
     assert result.exit_code == 0, result.output
     assert re.search(r"^mail +1 +1 +0 +0 +\d.* s +1$", result.output, re.MULTILINE), result.output
@@ -265,7 +265,7 @@ def test_where_output_is_not_a_terminal_one_frame_is_printed(url: str) -> None:
     assert "q quit" not in result.output
 
 
-def test_json_is_one_frame_for_machines(url: str) -> None:
+def test_json_is_one_overview_for_machines(url: str) -> None:
     result = CliRunner().invoke(main, ["top", "--url", url, "--interval", "0.1", "--json"])
     shown = json.loads(result.output)
     assert shown["jobs"]["failed"] == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from leasemill.kernel.commands import AckReport, JobFilter, Totals
 from leasemill.kernel.model import SECOND, JobSpec, JobState
-from leasemill.operator.frame import read
+from leasemill.operator.overview import read
 from leasemill.operator.rates import WINDOW_US, Counted, Flow, Rates, step
 from leasemill.store.memory import MemoryStore
 from leasemill.testing.clock import ManualClock

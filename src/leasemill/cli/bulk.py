@@ -21,7 +21,7 @@ from leasemill.api.handle import JobHandle
 from leasemill.api.job import JobType
 from leasemill.api.sending import send_all
 from leasemill.cli.interrupting import Interruptible
-from leasemill.cli.progress import Progress
+from leasemill.cli.progress import ShownProgress
 from leasemill.errors import Invalid, JobConflict, Refused, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.operator.wording import counted
@@ -123,7 +123,7 @@ def enqueue_lines(source: Source, group: str | None, *, is_quiet: bool) -> Sent:
     sent = Sent()
     wrong: Invalid | None = None
     batch: list[Line] = []
-    with Progress("enqueued", "job", is_quiet=is_quiet) as progress:
+    with ShownProgress("enqueued", "job", is_quiet=is_quiet) as progress:
         try:
             for line in source.lines():
                 if isinstance(line, Invalid):
@@ -145,7 +145,7 @@ def enqueue_lines(source: Source, group: str | None, *, is_quiet: bool) -> Sent:
 def check_lines(source: Source, *, is_quiet: bool) -> tuple[int, list[str]]:
     """How many lines are right, and what is wrong with the first of the others."""
     right, wrong = 0, list[str]()
-    with Progress("checked", "line", is_quiet=is_quiet) as progress:
+    with ShownProgress("checked", "line", is_quiet=is_quiet) as progress:
         for line in source.lines():
             if isinstance(line, Invalid):
                 wrong.append(str(line))
@@ -161,7 +161,7 @@ def _is_full(batch: list[Line]) -> bool:
     return len(batch) == BATCH or batch[-1].end - batch[0].end > BATCH_BYTES
 
 
-def _send(batch: list[Line], group: str | None, sent: Sent, progress: Progress, size: int | None) -> None:
+def _send(batch: list[Line], group: str | None, sent: Sent, progress: ShownProgress, size: int | None) -> None:
     """An interruption waits until the batch is counted; a second one does not."""
     calls = [line.call if group is None else line.call.in_group(group) for line in batch]
     uncertain = f"{_so_far(sent)}; lines {batch[0].number:,} to {batch[-1].number:,} may or may not be enqueued"

@@ -10,7 +10,7 @@ import click
 
 from leasemill.cli.opening import json_option, url_option
 from leasemill.cli.output import emit
-from leasemill.cli.progress import Progress, quiet_option
+from leasemill.cli.progress import ShownProgress, quiet_option
 from leasemill.errors import Invalid
 from leasemill.operator.wording import counted
 from leasemill.store.url import URL_VARIABLE, hidden_password
@@ -41,7 +41,7 @@ def migrate(url: str, is_quiet: bool, as_json: bool) -> None:
 
     with (
         _connected(url) as (connection, schema),
-        Progress("applied", "migration", is_quiet=is_quiet or as_json) as progress,
+        ShownProgress("applied", "migration", is_quiet=is_quiet or as_json) as progress,
     ):
         done = bring_up_to_date(connection, schema, progress.reach)
     names = [one.name for one in done]
@@ -82,7 +82,7 @@ def check(url: str, rebuild: bool, is_quiet: bool, as_json: bool) -> None:
 
     with (
         _connected(url) as (connection, schema),
-        Progress(f"checking schema {schema}", is_quiet=is_quiet or as_json) as progress,
+        ShownProgress(f"checking schema {schema}", is_quiet=is_quiet or as_json) as progress,
     ):
         wrong = checking.check(connection, schema)
         if rebuild:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 import click
 
+from leasemill.cli.output import is_screen
 from leasemill.operator.wording import counted
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ MEGABYTES: Final = "MB"
 quiet_option = click.option("--quiet", "is_quiet", is_flag=True, help="Print no progress on standard error.")
 
 
-class Progress:
+class ShownProgress:
     """How far something is. `what` completes the sentence: "12 jobs redriven".
 
     `unit`: what is counted; empty: nothing is, and only the time is shown. `total`: None if it is not known.
@@ -60,7 +61,7 @@ class Progress:
 
     def __enter__(self) -> Self:
         if not self._is_quiet:
-            show = self._show_bar if sys.stderr.isatty() else self._print_lines
+            show = self._show_bar if is_screen(sys.stderr) else self._print_lines
             self._thread = threading.Thread(target=show, name="leasemill-progress", daemon=True)
             self._thread.start()
         return self

@@ -23,7 +23,7 @@ from leasemill.cli.interrupting import Interruptible
 from leasemill.cli.lazy import EXIT_REFUSED
 from leasemill.cli.opening import Command, by_option, limit_option, on_store, reason_option, with_options
 from leasemill.cli.output import emit_table, instant
-from leasemill.cli.progress import Progress, quiet_option
+from leasemill.cli.progress import ShownProgress, quiet_option
 from leasemill.errors import Invalid, Refused
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import ENDED_STATES, REDRIVEN_STATES, UNSUCCESSFUL_STATES, Job, JobState
@@ -302,10 +302,10 @@ class Report:
         if as_json:
             click.echo('{"job_ids": [', nl=False)
 
-    def progress(self, total: int | None, is_quiet: bool) -> Progress:
-        return Progress(self._done, "job", total, is_quiet=is_quiet or self._as_json)
+    def progress(self, total: int | None, is_quiet: bool) -> ShownProgress:
+        return ShownProgress(self._done, "job", total, is_quiet=is_quiet or self._as_json)
 
-    def add(self, ids: Iterable[str], progress: Progress) -> None:
+    def add(self, ids: Iterable[str], progress: ShownProgress) -> None:
         found = list(ids)
         for job_id in found:
             if self._as_json:

@@ -1,13 +1,17 @@
 """`leasemill top`: queues, workers, running jobs and failures, live.
 
 The store is read in a thread of its own, so that keys are answered while it is slow or away; what is shown then is the
-latest reading, and a notice. Readings take a fifth of the time at most. Nothing here changes a store.
+latest reading, and a notice. Readings take a fifth of the time at most. No command is sent that changes anything.
 """
 
 from __future__ import annotations
 
+import logging
+import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,16 +19,14 @@ import click
 import msgspec
 
 from leasemill.cli.opening import on_store
-from leasemill.cli.output import instant, print_json, span
+from leasemill.cli.output import instant, is_screen, print_json, span
 from leasemill.errors import LeasemillError, Unavailable
 from leasemill.kernel.model import SECOND
-from leasemill.operator.frame import Frame, QueueOrder, Reading, frame, read
+from leasemill.operator.overview import Overview, QueueOrder, StoreReading, overview, read
 from leasemill.operator.rates import Rates
 from leasemill.store.base import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from leasemill.cli.top_screen import Notes
 
 REDRAWN_S: Final = 1.0
@@ -60,33 +62,30 @@ def top(store: Store, interval: float, order: str, once: bool, as_json: bool) ->
     """
     chosen = QueueOrder(order)
     if as_json:
-        print_json(_as_json(_one_frame(store, interval, chosen)))
+        print_json(_as_json(_one_overview(store, interval, chosen)))
         return
-    from rich.console import Console  # noqa: PLC0415  (slow to import)
-
-    console = Console(highlight=False)
-    if once or not console.is_terminal or console.is_dumb_terminal:
-        _print_once(_one_frame(store, interval, chosen))
+    if once or not is_screen(sys.stdout):
+        _print_once(_one_overview(store, interval, chosen))
     else:
-        _Screen(Reader(store, interval), chosen).run()
+        _Screen(StoreReader(store, interval), chosen).run()
 
 
-def _one_frame(store: Store, interval_s: float, order: QueueOrder) -> Frame:
+def _one_overview(store: Store, interval_s: float, order: QueueOrder) -> Overview:
     rates = Rates()
     first = read(store)
     rates.add(first.counted())
     time.sleep(interval_s)
     second = read(store, first)
     rates.add(second.counted())
-    return frame(second, rates, order=order)
+    return overview(second, rates, order=order)
 
 
-def _as_json(shown: Frame) -> dict[str, Any]:
+def _as_json(shown: Overview) -> dict[str, Any]:
     fields: dict[str, Any] = msgspec.to_builtins(shown)
     return fields | {"at": instant(shown.at)}
 
 
-def _print_once(shown: Frame) -> None:
+def _print_once(shown: Overview) -> None:
     from rich.console import Console  # noqa: PLC0415  (slow to import)
 
     from leasemill.cli.top_screen import Notes, Picture  # noqa: PLC0415
@@ -94,14 +93,14 @@ def _print_once(shown: Frame) -> None:
     Console(highlight=False).print(Picture(shown, Notes(), is_whole=True), end="")
 
 
-# Reading -------------------------------------------------------------------------------------------------------
+# StoreReading -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
     """What the reader knows. `read_at`, `failing_since` and `asked_at` are of the monotonic clock."""
 
-    reading: Reading | None = None
+    reading: StoreReading | None = None
     read_at: float = 0.0
     asked_at: float = 0.0
     failing_since: float | None = None
@@ -110,7 +109,7 @@ class Seen:
     """Trying again would not help."""
 
 
-class Reader:
+class StoreReader:
     """Reads a store again and again, in a thread. A store that is unavailable is asked again at the next interval."""
 
     def __init__(self, store: Store, interval_s: float) -> None:
@@ -182,8 +181,22 @@ def _span(seconds: float) -> str:
 # The screen ----------------------------------------------------------------------------------------------------
 
 
+@contextmanager
+def _without_log_lines() -> Iterator[None]:
+    """What a store logs about a lost connection would be written across the screen; the notice says it."""
+    logger, handler = logging.getLogger("leasemill"), logging.NullHandler()
+    propagates = logger.propagate
+    logger.addHandler(handler)
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.propagate = propagates
+        logger.removeHandler(handler)
+
+
 class _Screen:
-    def __init__(self, reader: Reader, order: QueueOrder) -> None:
+    def __init__(self, reader: StoreReader, order: QueueOrder) -> None:
         self._reader = reader
         self._order = order
         self._paused_at: float | None = None
@@ -196,7 +209,7 @@ class _Screen:
         from leasemill.cli.top_screen import Picture  # noqa: PLC0415
 
         reader = self._reader
-        with Keyboard() as keyboard:
+        with _without_log_lines(), Keyboard() as keyboard:
             reader.on_change = keyboard.wake
             reader.start()
             try:
@@ -204,7 +217,7 @@ class _Screen:
                     is_going_on = True
                     while is_going_on:
                         self._check()
-                        live.update(Picture(self._frame(), self._notes(keyboard.is_there)), refresh=True)
+                        live.update(Picture(self._overview(), self._notes(keyboard.is_there)), refresh=True)
                         is_going_on = self._obey(keyboard.wait(min(reader.interval_s, REDRAWN_S)))
             except KeyboardInterrupt:
                 return
@@ -230,12 +243,12 @@ class _Screen:
                 pass
         return True
 
-    def _frame(self) -> Frame | None:
+    def _overview(self) -> Overview | None:
         seen = self._reader.seen
         if seen.reading is None:
             return None
         elapsed_s = max(0.0, self._now() - seen.read_at)
-        return frame(seen.reading, self._reader.rates, elapsed_us=int(elapsed_s * SECOND), order=self._order)
+        return overview(seen.reading, self._reader.rates, elapsed_us=int(elapsed_s * SECOND), order=self._order)
 
     def _notes(self, has_keys: bool) -> Notes:
         from leasemill.cli.top_screen import Notes  # noqa: PLC0415  (slow to import)

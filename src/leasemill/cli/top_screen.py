@@ -1,4 +1,4 @@
-"""How a frame of `leasemill top` looks, at any size of a terminal. Asks nothing: a picture is made of what was read."""
+"""How the overview of `leasemill top` looks, in a terminal of any size. Asks nothing: it draws what was read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.text import Text
 
 from leasemill.cli.columns import Cell, Column, shortened, table
 from leasemill.kernel.model import SECOND, JobState
-from leasemill.operator.frame import FailureLine, Frame, QueueLine, QueueOrder, RunningLine, WorkerLine
+from leasemill.operator.overview import FailureLine, Overview, QueueLine, QueueOrder, RunningLine, WorkerLine
 from leasemill.operator.times import span
 
 WIDE: Final = 120
@@ -22,7 +22,7 @@ BAD, WARNING, CALM, GOOD = "red", "yellow", "dim", "green"
 
 
 class Notes(Struct, frozen=True):
-    """What is shown beside the frame. `problem`: the store does not answer; what is shown is old."""
+    """What is shown beside the overview. `problem`: the store does not answer; what is shown is old."""
 
     order: QueueOrder = QueueOrder.NAME
     problem: str = ""
@@ -38,10 +38,10 @@ class Section(NamedTuple):
 
 
 class Picture:
-    """A frame for a terminal; None: nothing was read yet. `is_whole`: as tall as it gets, for what is no screen."""
+    """An overview for a terminal; None: nothing was read yet. `is_whole`: as tall as it gets, for what is no screen."""
 
-    def __init__(self, shown: Frame | None, notes: Notes, *, is_whole: bool = False) -> None:
-        self._frame = shown
+    def __init__(self, shown: Overview | None, notes: Notes, *, is_whole: bool = False) -> None:
+        self._overview = shown
         self._notes = notes
         self._is_whole = is_whole
 
@@ -56,9 +56,9 @@ class Picture:
 
     def lines(self, width: int, height: int | None) -> list[Text]:
         head = [self._title(width), self._summary(width), self._notice(width)]
-        if self._frame is None:
+        if self._overview is None:
             return head[:height]
-        sections = _sections(self._frame)
+        sections = _sections(self._overview)
         keys = [self._keys(width)] if self._notes.has_keys else []
         fixed = len(head) + len(keys) + 2 * len(sections) - 1
         rows = _shared([one.length for one in sections], None if height is None else height - fixed)
@@ -75,7 +75,7 @@ class Picture:
         return (head + body + filling + keys)[:height]
 
     def _title(self, width: int) -> Text:
-        shown = self._frame
+        shown = self._overview
         clock = "" if shown is None else f"{datetime.fromtimestamp(shown.at / SECOND).astimezone():%H:%M:%S}"
         line = Text("leasemill top", "bold cyan", no_wrap=True, end="")
         if shown is not None:
@@ -85,7 +85,7 @@ class Picture:
         return line
 
     def _summary(self, width: int) -> Text:
-        shown = self._frame
+        shown = self._overview
         line = Text(no_wrap=True, end="")
         if shown is None:
             return line.append("reading the store …", CALM)
@@ -130,7 +130,7 @@ def _shared(counts: Sequence[int], room: int | None) -> list[int]:
 # The sections --------------------------------------------------------------------------------------------------
 
 
-def _sections(shown: Frame) -> list[Section]:
+def _sections(shown: Overview) -> list[Section]:
     return [
         Section(len(shown.queues), lambda rows, width: _queues(shown, rows, width)),
         Section(len(shown.workers), lambda rows, width: _workers(shown, rows, width)),
@@ -155,7 +155,7 @@ def _or_none(lines: list[Text], sentence: str, style: str = CALM) -> list[Text]:
     return lines if len(lines) > 1 else [*lines, Text(sentence, style, no_wrap=True, overflow="ellipsis", end="")]
 
 
-def _queues(shown: Frame, rows: int, width: int) -> list[Text]:
+def _queues(shown: Overview, rows: int, width: int) -> list[Text]:
     first = _first(width)
     title = _headed("QUEUES", min(rows, len(shown.queues)), len(shown.queues), is_more="queues" in shown.is_part)
     columns = [
@@ -187,7 +187,7 @@ def _queue_row(queue: QueueLine, states: Sequence[JobState]) -> list[Cell]:
     ]
 
 
-def _workers(shown: Frame, rows: int, width: int) -> list[Text]:
+def _workers(shown: Overview, rows: int, width: int) -> list[Text]:
     is_wide, first = width >= WIDE, _first(width)
     columns = [
         Column(
@@ -236,7 +236,7 @@ def _worker_state(worker: WorkerLine) -> Cell:
     return Cell("stopping", WARNING) if worker.is_stopping else Cell("running", GOOD)
 
 
-def _running(shown: Frame, rows: int, width: int) -> list[Text]:
+def _running(shown: Overview, rows: int, width: int) -> list[Text]:
     is_wide, first = width >= WIDE, _first(width)
     visible = shown.running[:rows]
     columns = [
@@ -268,7 +268,7 @@ def _running_row(one: RunningLine) -> list[Cell]:
     ]
 
 
-def _failures(shown: Frame, rows: int, width: int) -> list[Text]:
+def _failures(shown: Overview, rows: int, width: int) -> list[Text]:
     is_wide, first = width >= WIDE, _first(width)
     visible = shown.failures[:rows]
     columns = [
@@ -287,7 +287,7 @@ def _failures(shown: Frame, rows: int, width: int) -> list[Text]:
 def _failure_row(one: FailureLine, is_wide: bool) -> list[Cell]:
     error = " ".join(one.error.partition("\n")[0].split())
     more = [Cell(one.queue), Cell(one.state.value, BAD), Cell(str(one.attempts))] if is_wide else []
-    return [Cell(one.job), Cell(_span(one.seconds_ago)), Cell(one.kind), *more, Cell(error or "-", BAD)]
+    return [Cell(one.job), Cell(_span(one.seconds_ago)), Cell(one.kind), *more, Cell(error or "-")]
 
 
 # How values look -----------------------------------------------------------------------------------------------

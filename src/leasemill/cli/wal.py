@@ -12,7 +12,7 @@ import msgspec
 
 from leasemill.cli.opening import json_option
 from leasemill.cli.output import emit, instant, print_fields, print_json
-from leasemill.cli.progress import MEGABYTES, Progress, quiet_option
+from leasemill.cli.progress import MEGABYTES, ShownProgress, quiet_option
 from leasemill.kernel.model import NEVER
 from leasemill.operator.wording import counted
 from leasemill.store.url import hidden_password
@@ -58,7 +58,7 @@ def verify(folder: Path, is_quiet: bool, as_json: bool) -> None:
     """Read and replay the whole log, and check every invariant."""
     from leasemill.store.wal.inspect import examine  # noqa: PLC0415  (--help must answer before it is imported)
 
-    with Progress("read", MEGABYTES, is_quiet=is_quiet or as_json) as progress:
+    with ShownProgress("read", MEGABYTES, is_quiet=is_quiet or as_json) as progress:
         facts = examine(folder, progress.reach)
     if as_json:
         print_json({**msgspec.to_builtins(facts), "is_sound": facts.is_sound})
@@ -149,7 +149,7 @@ def snapshot(folder: Path, keep_segments: bool, is_quiet: bool, as_json: bool) -
     """
     from leasemill.store.wal.build import build  # noqa: PLC0415
 
-    with Progress("covered", MEGABYTES, is_quiet=is_quiet or as_json) as progress:
+    with ShownProgress("covered", MEGABYTES, is_quiet=is_quiet or as_json) as progress:
         taken = build(folder, keep_segments=keep_segments, seal_first=True, on_progress=progress.reach)
     if taken is None:
         line = "nothing to do: a snapshot covers the whole log, or another process is writing one"

@@ -1,7 +1,7 @@
-"""What `leasemill top` shows: a reading of the store, and the frame that is made of it.
+"""What `leasemill top` shows: a reading of the store, and the overview that is made of it.
 
-A reading asks the store; everything else is pure. Every question is bounded by a limit, and a frame knows what it shows
-only a part of. Times left and ages are by the store's clock (L8).
+A reading asks the store; everything else is pure. Every question is bounded by a limit, and an overview knows what it
+shows only a part of. Times left and ages are by the store's clock (L8).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Failures(Struct, frozen=True):
     found: tuple[Failure, ...]
 
 
-class Reading(Struct, frozen=True):
+class StoreReading(Struct, frozen=True):
     """What the store and the workers' records say. `at`: the store's time."""
 
     store: str
@@ -70,15 +70,15 @@ class Reading(Struct, frozen=True):
         return sum(self.totals.counts[state] for state in REDRIVEN_STATES)
 
 
-def read(store: Store, before: Reading | None = None) -> Reading:
+def read(store: Store, before: StoreReading | None = None) -> StoreReading:
     at, totals = store.time(), store.totals()
     queues = store.queues(limit=QUEUES_READ)
     leases = store.leases(limit=LEASES_READ) if totals.timed_leases else []
     workers = records(store.presence)
-    return Reading(store.name, at, totals, queues, leases, workers, _failures(store, at, totals, before))
+    return StoreReading(store.name, at, totals, queues, leases, workers, _failures(store, at, totals, before))
 
 
-def _failures(store: Store, at: int, totals: Totals, before: Reading | None) -> Failures:
+def _failures(store: Store, at: int, totals: Totals, before: StoreReading | None) -> Failures:
     number = sum(totals.counts[state] for state in REDRIVEN_STATES)
     if number == 0:
         return Failures(at, ())
@@ -100,7 +100,7 @@ def _failures(store: Store, at: int, totals: Totals, before: Reading | None) -> 
     return Failures(at, tuple(sorted(found, key=lambda one: one.at, reverse=True)))
 
 
-# The frame -----------------------------------------------------------------------------------------------------
+# The overview --------------------------------------------------------------------------------------------------
 
 
 class QueueLine(Struct, frozen=True):
@@ -157,7 +157,7 @@ class FailureLine(Struct, frozen=True):
     error: str
 
 
-class Frame(Struct, frozen=True):
+class Overview(Struct, frozen=True):
     """One picture of a store. `is_part` has the lists that were cut off where they were read."""
 
     store: str
@@ -174,8 +174,10 @@ class Frame(Struct, frozen=True):
     is_part: list[str]
 
 
-def frame(reading: Reading, rates: Rates, *, elapsed_us: int = 0, order: QueueOrder = QueueOrder.NAME) -> Frame:
-    """The frame of a reading that is `elapsed_us` old: leases count down between two readings."""
+def overview(
+    reading: StoreReading, rates: Rates, *, elapsed_us: int = 0, order: QueueOrder = QueueOrder.NAME
+) -> Overview:
+    """The overview of a reading that is `elapsed_us` old: leases count down between two readings."""
     now = reading.at + elapsed_us
     elapsed_s = elapsed_us / SECOND
     whole = rates.whole()
@@ -188,7 +190,7 @@ def frame(reading: Reading, rates: Rates, *, elapsed_us: int = 0, order: QueueOr
         "running": len(reading.leases) == LEASES_READ,
         "failures": len(reading.failures.found) < reading.failures_total,
     }
-    return Frame(
+    return Overview(
         reading.store,
         now,
         dict(reading.totals.counts),
