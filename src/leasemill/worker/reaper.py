@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from leasemill.api.observer import Observer
@@ -29,6 +29,8 @@ class Reaper:
     """`expire`, with its counters."""
 
     def __init__(self, worker_id: str, store: Store, metrics: Metrics, observers: Observers = NOBODY) -> None:
+        self.on_quarantined: Callable[[str], None] | None = None
+        """Called with the id of each job that is DEAD, in any thread."""
         self._worker_id = worker_id
         self._store = store
         self._metrics = metrics
@@ -66,6 +68,8 @@ class Reaper:
         for expiration in expired:
             stuck_s = expiration.stuck_us / SECOND
             is_dead = expiration.state is JobState.DEAD
+            if is_dead and self.on_quarantined is not None:
+                self.on_quarantined(expiration.job_id)
             log.log(
                 logging.ERROR if is_dead else logging.WARNING,
                 "lease of worker %s expired %.1f s ago: the job is %s",
