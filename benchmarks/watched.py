@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from benchmarks.children import child, new_url
 from benchmarks.report import Bar, table
-from leasemill import App, Context, Worker
+from leasemill import App, Context, JobEvent, Worker
 from leasemill.api.observer import Observer
 
 ROUNDS: Final = 7
@@ -35,6 +35,23 @@ def around_async(app: App) -> None:
     @asynccontextmanager
     async def around(ctx: Context) -> AsyncIterator[None]:
         yield
+
+
+def on_success_sync(app: App) -> None:
+    @app.on_success
+    def on_success(event: JobEvent) -> None:
+        pass
+
+
+def on_success_async(app: App) -> None:
+    @app.on_success
+    async def on_success(event: JobEvent) -> None:
+        pass
+
+
+def both(app: App) -> None:
+    around_sync(app)
+    on_success_sync(app)
 
 
 def observer(app: App) -> None:
@@ -58,6 +75,9 @@ VARIANTS: Final = {
     "an observer": Variant(observer, 0.9),
     "around": Variant(around_sync, 0.9),
     "around, async": Variant(around_async, 0.9),
+    "on_success": Variant(on_success_sync, 0.9),
+    "on_success, async": Variant(on_success_async, 0.9),
+    "around and on_success": Variant(both, 0.9),
 }
 
 

@@ -1,8 +1,8 @@
 """Calls hooks beside the worker's work: async ones on its event loop, sync ones in threads.
 
-At most ten run at a time. The hooks of one event run one after the other, in the order of declaration, in a context of
-their own. What must never happen here: an error of a hook that reaches the worker, a sync hook on the event loop, or a
-hook that is waited for without end.
+One lane calls them, and more, up to ten, when they take their time. The hooks of one event run one after the other, in
+the order of declaration, in a context of their own. What must never happen here: an error of a hook that reaches the
+worker, a sync hook on the event loop, or a hook that is waited for without end.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from itertools import groupby
 from typing import Any, Final, NamedTuple
 
 from leasemill.api.hooks import EventHook, hook_name, is_async_hook
@@ -25,11 +26,15 @@ from leasemill.store.threads import Threads
 log = logging.getLogger("leasemill.hooks")
 
 LANES: Final = 10
-"""How many hooks run at a time."""
+"""How many threads hooks have at a time, at most."""
+TASKS: Final = 10
+"""How many events with async hooks a lane takes at a time: each has a task of its own."""
+TURN_S: Final = 0.005
+"""After this time those that wait get another lane."""
 LEFT_MOST: Final = 30
 """How many sync hooks that do not return can be left behind in their threads, before others have none."""
-CHUNK_MOST: Final = 100
-"""How many events a thread takes at a time, when many wait."""
+CALLS_MOST: Final = 200
+"""How many calls a thread takes at a time, when many wait; it gives back those that it does not come to in a turn."""
 PATIENCE_S: Final = 30.0
 """How long a hook may take."""
 WAITING_MOST: Final = 1_000
@@ -68,6 +73,7 @@ class HookCalls:
         self._threads = Threads(LANES + LEFT_MOST, f"{worker_id}-hook")
         self._waiting: deque[tuple[JobEvent, Stage]] = deque()
         self._lanes: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
         self._unfinished = 0
         self._all_finished = asyncio.Event()
 
@@ -84,10 +90,10 @@ class HookCalls:
         """Call these hooks soon; nobody waits for them but the end of the worker."""
         self._unfinished += len(stage.hooks)
         self._waiting.append((event, stage))
-        if len(self._lanes) < LANES:
-            lane = self._loop.create_task(self._lane(), context=self._context.copy())
-            self._lanes.add(lane)
-            lane.add_done_callback(self._lanes.discard)
+        if not self._lanes:
+            self._open_lane()
+        elif self._timer is None and len(self._lanes) < LANES:
+            self._timer = self._loop.call_later(TURN_S, self._widen)
 
     async def call(self, event: JobEvent, stage: Stage) -> None:
         """Call these hooks now, and return when they have ended, or have taken too long."""
@@ -109,32 +115,52 @@ class HookCalls:
             log.warning("%s had not ended when the worker stopped", counted(left, "hook"), extra=fields)
 
     def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
         for lane in self._lanes:
             lane.cancel()
         self._threads.close()
 
-    # One of ten --------------------------------------------------------------------------------------------------
+    # Lanes -------------------------------------------------------------------------------------------------------
+
+    def _open_lane(self) -> None:
+        lane = self._loop.create_task(self._lane(), context=self._context.copy())
+        self._lanes.add(lane)
+        lane.add_done_callback(self._lanes.discard)
+
+    def _widen(self) -> None:
+        """Some have waited for a turn."""
+        self._timer = None
+        if self._waiting and len(self._lanes) < LANES:
+            self._open_lane()
+            self._timer = self._loop.call_later(TURN_S, self._widen)
 
     async def _lane(self) -> None:
         while self._waiting:
             event, stage = self._waiting.popleft()
             if stage.is_sync:
                 calls = [(event, hook) for hook in stage.hooks]
-                for _ in range(min(CHUNK_MOST, len(self._waiting) // LANES)):
-                    if not self._waiting or not self._waiting[0][1].is_sync:
-                        break
+                while self._waiting and self._waiting[0][1].is_sync and len(calls) < CALLS_MOST:
                     event, stage = self._waiting.popleft()
                     calls += [(event, hook) for hook in stage.hooks]
                 left = await self._call_in_thread(calls)
-                self._waiting.extendleft((event, Stage((hook,), True)) for event, hook in reversed(left))
+                self._waiting.extendleft(_by_event(left)[::-1])
                 count = len(calls) - len(left)
             else:
-                await self._loop.create_task(self.call(event, stage), context=self._context.copy())
                 count = len(stage.hooks)
+                tasks = [self._task(event, stage)]
+                while self._waiting and not self._waiting[0][1].is_sync and len(tasks) < TASKS:
+                    event, stage = self._waiting.popleft()
+                    tasks.append(self._task(event, stage))
+                    count += len(stage.hooks)
+                await asyncio.gather(*tasks)
             self._unfinished -= count
             if not self._unfinished:
                 self._all_finished.set()
             self._on_progress()
+
+    def _task(self, event: JobEvent, stage: Stage) -> asyncio.Task[None]:
+        return self._loop.create_task(self.call(event, stage), context=self._context.copy())
 
     async def _call_async(self, event: JobEvent, hook: Hook) -> None:
         running.set(event)
@@ -152,14 +178,14 @@ class HookCalls:
                 self._log_failed(event, hook, error)
 
     async def _call_in_thread(self, calls: list[tuple[JobEvent, Hook]]) -> list[tuple[JobEvent, Hook]]:
-        """Returns what was not called, because the one before it does not return."""
+        """Returns what was not called: the turn was over, or the one before it does not return."""
         made = _Calls(calls, self._context, self._log_failed)
         future = asyncio.wrap_future(self._threads.submit(made.run))
         while True:
             before = made.position
             await asyncio.wait([future], timeout=PATIENCE_S)
             if future.done():
-                return []
+                return calls[made.position :]
             if made.position == before:
                 future.cancel()
                 left = made.leave()
@@ -193,9 +219,12 @@ class _Calls:
 
     def run(self) -> None:
         context, of = self._context, None
+        ends_at = time.monotonic() + TURN_S
         while self.position < self._end:
             event, hook = self._calls[self.position]
             if event is not of:
+                if of is not None and time.monotonic() > ends_at:
+                    return
                 context, of = self._context.copy(), event
             context.run(self._call, event, hook)
             self.position += 1
@@ -211,6 +240,15 @@ class _Calls:
             _check_returned(hook.call(event))
         except BaseException as error:  # noqa: BLE001 (the user's hook; SystemExit ends no thread of ours)
             self._on_failed(event, hook, error)
+
+
+def _by_event(calls: list[tuple[JobEvent, Hook]]) -> list[tuple[JobEvent, Stage]]:
+    """Those of one event stay together: they run one after the other."""
+    found: list[tuple[JobEvent, Stage]] = []
+    for _, of_event in groupby(calls, key=lambda call: id(call[0])):
+        one = list(of_event)
+        found.append((one[0][0], Stage(tuple(hook for _, hook in one), True)))
+    return found
 
 
 def _check_returned(value: Any) -> None:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from leasemill.api.app import App
 from leasemill.api.hooks import RunHooks
@@ -28,6 +28,8 @@ from leasemill.worker.hook_calls import HookCalls, Stage, stage_of
 from leasemill.worker.run import Run, Stop
 
 log = logging.getLogger("leasemill.hooks")
+
+NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class _Stages(NamedTuple):
@@ -163,7 +165,7 @@ class WorkerHooks:
             job.lane,
             lease.attempt,
             lease.worker,
-            MappingProxyType(job.headers or {}),
+            MappingProxyType(job.headers) if job.headers else NO_HEADERS,
             self._state,
             seconds,
             error,
