@@ -16,6 +16,7 @@ from leasemill.api import effects
 from leasemill.api.commit import AsyncTransaction, Boundary, Gathered, Transaction
 from leasemill.api.group import OwnGroup
 from leasemill.api.job import JobType
+from leasemill.api.logs import job_fields
 from leasemill.api.loss import LossSignal
 from leasemill.api.scheduling import tick_of
 from leasemill.errors import Invalid, LeaseLost
@@ -212,7 +213,7 @@ class Context(Generic[StateT_co]):
     @property
     def logger(self) -> JobLogger:
         if self._logger is None:
-            bound = {"job": self.job_id, "kind": self.kind, "attempt": self.attempt, "worker": self.worker}
+            bound = job_fields(self.job_id, self.kind, self.attempt, self.worker, self._lease.job.headers)
             self._logger = JobLogger(logging.getLogger("leasemill.job"), bound)
         return self._logger
 

@@ -8,6 +8,8 @@ from typing import Any
 
 from msgspec import Struct
 
+from leasemill.api.logs import job_fields
+
 
 class JobEvent(Struct, frozen=True, eq=False, omit_defaults=True, repr_omit_defaults=True):
     """One run of a job, when it starts or when it is known how it ended. Which hook sets what: docs/guides/hooks.md."""
@@ -38,4 +40,4 @@ class JobEvent(Struct, frozen=True, eq=False, omit_defaults=True, repr_omit_defa
 
     @property
     def log_fields(self) -> dict[str, Any]:
-        return {"job": self.job_id, "kind": self.kind, "attempt": self.attempt, "worker": self.worker}
+        return job_fields(self.job_id, self.kind, self.attempt, self.worker, self.headers)

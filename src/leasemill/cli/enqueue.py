@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from leasemill.cli.filters import time_option
+from leasemill.cli.filters import header_option, time_option
 from leasemill.cli.lazy import EXIT_WRONG_CALL
 from leasemill.cli.opening import app_argument, app_url_option, json_option, refuse_memory
 from leasemill.cli.output import emit
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 @click.option("--lane", help="The lane it runs in.")
 @click.option("--group", help="The group it becomes a member of; it must exist and must not be sealed.")
 @click.option("--unique", metavar="KEY", help="A unique key: while a job holds it, print that job's id and make none.")
+@header_option("A header that travels with it; may be repeated.")
 @quiet_option
 @app_url_option
 @json_option
@@ -57,6 +58,7 @@ def enqueue(
     lane: str | None,
     group: str | None,
     unique: str | None,
+    headers: dict[str, str],
     is_quiet: bool,
     url: str | None,
     as_json: bool,
@@ -75,7 +77,9 @@ def enqueue(
     if job is None:
         known = ", ".join(sorted(loaded.jobs)) or "none"
         raise NotFound(f"{app} declares no job {kind!r}{did_you_mean(kind, loaded.jobs)} (declared: {known})")
-    chosen = job.options(delay=delay, run_at=run_at, priority=priority, job_id=job_id, lane=lane, unique=unique)
+    chosen = job.options(
+        delay=delay, run_at=run_at, priority=priority, job_id=job_id, lane=lane, unique=unique, headers=headers or None
+    )
     if file is not None:
         _enqueue_lines(chosen, file, id_field, group, dry_run, is_quiet or as_json, as_json)
         loaded.close()

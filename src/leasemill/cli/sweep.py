@@ -39,6 +39,7 @@ NO_FILTERS: Final[dict[str, Any]] = {
     **dict.fromkeys(("queue", "kind", "lane", "group", "unique", "error", "after", "before")),
     "job_ids": (),
     "states": (),
+    "headers": {},
 }
 UNENDED_STATES: Final = frozenset(JobState) - ENDED_STATES
 INTERRUPTED: Final = "interrupted: run the same command again to continue"

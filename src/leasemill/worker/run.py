@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from leasemill.api.context import Context
 from leasemill.api.job import JobType
+from leasemill.api.logs import job_fields
 from leasemill.api.loss import LossSignal
 from leasemill.errors import Invalid
 from leasemill.kernel import commands as c
@@ -133,7 +134,7 @@ class Run:
     @property
     def log_fields(self) -> dict[str, Any]:
         lease = self.lease
-        return {"job": lease.job.id, "kind": lease.job.kind, "attempt": lease.attempt, "worker": lease.worker}
+        return job_fields(lease.job.id, lease.job.kind, lease.attempt, lease.worker, lease.job.headers)
 
     def mismatch(self) -> str | None:
         """Why the job's arguments do not fit its handler; None if they do, and `arguments` has them."""
