@@ -42,7 +42,7 @@ class Kept(Transport):
 
 def begin() -> Kept:
     transport = Kept()
-    sentry_sdk.init(dsn="https://key@sentry.invalid/1", transport=transport)
+    sentry_sdk.init(dsn="https://key@sentry.invalid/1", transport=transport, auto_enabling_integrations=False)
     return transport
 
 
