@@ -22,6 +22,7 @@ class Observers:
         self._worker_id = worker_id
         self.are_there = bool(self._observers)
         """Look here first: with none of them nothing is put together for them."""
+        self.are_exporting = any(one.is_exporting for one in self._observers)
         self._failed: set[tuple[int, str]] = set()
         self._lock = threading.Lock()
 
