@@ -189,8 +189,8 @@ class Supervisor:
             self._selector.unregister(child)
 
     def _received(self, child: Child, message: Message) -> None:
-        """Of a process that has ended, all that still counts is what it has recorded and counted."""
-        if child.return_code is None or message["is"] in ("recorded", "samples"):
+        """Of a process that has ended, what still counts is that it was up, and what it recorded and counted."""
+        if child.return_code is None or message["is"] in ("up", "recorded", "samples"):
             self.on[message["is"]](child, message)
 
     def _hello(self, child: Child, message: Message) -> None:
