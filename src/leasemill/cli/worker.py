@@ -141,13 +141,6 @@ def worker(
 
     supervised = None if control is None else Supervised(control)
     loaded = load_app(app, url)
-    weights = dict(map(weighted, queues))
-    warn_of_unknown(weights, loaded)
-    if not drain:
-        await_store(loaded)
-    recycling = Recycling(max_jobs, max_memory)
-    if max_jobs is not None or max_memory is not None:
-        loaded.observers.append(recycling)
     if metrics is not None:
         measures = Measures(loaded)
         loaded.observers.append(measures)
@@ -155,6 +148,13 @@ def worker(
             Endpoint(parsed_address(metrics), measures.all).start()
         else:
             supervised.share(measures)
+    weights = dict(map(weighted, queues))
+    warn_of_unknown(weights, loaded)
+    if not drain:
+        await_store(loaded)
+    recycling = Recycling(max_jobs, max_memory)
+    if max_jobs is not None or max_memory is not None:
+        loaded.observers.append(recycling)
     running = Worker(
         loaded,
         weights or None,

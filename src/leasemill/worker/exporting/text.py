@@ -26,7 +26,7 @@ def _lines(metric: Metric, samples: Samples) -> Iterator[str]:
         yield f"{metric.name}{_labelled(metric, labels)} {_number(value)}"
     for labels, row in sorted(samples.histograms.get(metric.name, {}).items()):
         *counts, total = row
-        bounds = [*map(_number, metric.buckets), "+Inf"]
+        bounds = [*map(repr, metric.buckets), "+Inf"]
         cumulated = list(accumulate(counts))
         for bound, count in zip(bounds, cumulated, strict=True):
             yield f"{metric.name}_bucket{_labelled(metric, labels, bound)} {_number(count)}"
