@@ -7,8 +7,9 @@ and must not block. An error in one is logged, the first time, and changes nothi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias
+
+from msgspec import Struct
 
 from leasemill.kernel.commands import Expiration, Lease
 
@@ -18,8 +19,7 @@ quarantined; `released`: it was given back, without a penalty; `refused`: the le
 changed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Settled:
+class Settled(Struct, frozen=True):
     """A report that the store has answered: the fate of one run."""
 
     lease: Lease

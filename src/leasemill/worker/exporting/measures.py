@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final, get_args
@@ -28,8 +29,10 @@ from leasemill.worker.exporting.catalogue import (
     WAIT,
 )
 from leasemill.worker.exporting.queues import QueueReader
-from leasemill.worker.exporting.samples import Samples
+from leasemill.worker.exporting.samples import Labels, Samples
 
+FOLD: Final = 500
+"""So many runs are counted at once: one by one each would cost more than the rest of what is done for it here."""
 EXPIRED_STATES: Final = (JobState.READY, JobState.SUCCEEDED, JobState.DEAD)
 
 
@@ -50,6 +53,8 @@ class Measures(Observer):
         self._lock = threading.Lock()
         self._counted = Samples()
         self._workers: dict[str, _AtWork] = {}
+        self._waited: deque[tuple[Labels, float]] = deque()
+        self._ran: deque[tuple[Labels, float]] = deque()
         self.on_end: Callable[[], None] = lambda: None
         """Called when a worker has ended, and nothing is counted any more."""
         _add_counters(self._counted, {})
@@ -61,6 +66,7 @@ class Measures(Observer):
     def counters(self) -> Samples:
         """What only rises."""
         with self._lock:
+            self._fold()
             found = self._counted.copy()
             workers = list(self._workers.values())
         for worker in workers:
@@ -118,23 +124,32 @@ class Measures(Observer):
 
     def run_started(self, lease: Lease, waited_s: float | None) -> None:
         if waited_s is not None:
-            with self._lock:
-                self._counted.observe(WAIT, (lease.job.kind, lease.job.queue), waited_s)
+            job = lease.job
+            self._waited.append(((job.kind, job.queue), waited_s))
 
     def run_ended(self, lease: Lease, took_s: float) -> None:
-        with self._lock:
-            self._counted.observe(RUN, (lease.job.kind, lease.job.queue), took_s)
+        job = lease.job
+        self._ran.append(((job.kind, job.queue), took_s))
+        if len(self._ran) >= FOLD:
+            with self._lock:
+                self._fold()
 
     def settled(self, batch: Sequence[Settled], took_s: float) -> None:
+        ends = Counter([(one.lease.job.kind, one.lease.job.queue, one.end) for one in batch])
         with self._lock:
-            for one in batch:
-                self._counted.add(JOBS, (one.lease.job.kind, one.lease.job.queue, one.end))
+            for labels, count in ends.items():
+                self._counted.add(JOBS, labels, count)
 
     def expired(self, expirations: Sequence[Expiration]) -> None:
         with self._lock:
             for expiration in expirations:
                 self._counted.add(LEASES_EXPIRED, (expiration.state.value,))
                 self._counted.observe(REAPER_STALE, (), expiration.stuck_us / SECOND)
+
+    def _fold(self) -> None:
+        """Count what was only kept. Appending and popping need no lock, so runs do not wait for a scrape."""
+        for metric, kept in ((WAIT, self._waited), (RUN, self._ran)):
+            self._counted.observe_all(metric, [kept.popleft() for _ in range(len(kept))])
 
     def store_called(self, verb: str, took_s: float) -> None:
         with self._lock:
