@@ -61,17 +61,17 @@ def families(samples: Samples) -> Iterator[Metric]:
         match metric.type:
             case "counter":
                 counter = CounterMetricFamily(metric.name, metric.help, labels=metric.labels)
-                for labels, value in values.items():
+                for labels, value in sorted(values.items()):
                     counter.add_metric(labels, value)
                 yield counter
             case "gauge":
                 gauge = GaugeMetricFamily(metric.name, metric.help, labels=metric.labels)
-                for labels, value in values.items():
+                for labels, value in sorted(values.items()):
                     gauge.add_metric(labels, value)
                 yield gauge
             case "histogram":
                 histogram = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
-                for labels, (*counts, total) in samples.histograms.get(metric.name, {}).items():
+                for labels, (*counts, total) in sorted(samples.histograms.get(metric.name, {}).items()):
                     bounds = [*map(floatToGoString, metric.buckets), "+Inf"]
                     buckets = list(zip(bounds, accumulate(counts), strict=True))
                     histogram.add_metric(labels, buckets, total)
