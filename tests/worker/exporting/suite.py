@@ -61,13 +61,16 @@ class ExportingSuite:
             await gate.wait()
 
         @app.job(queue="rows")
-        def quick(number: int) -> int:
-            return number
+        def quick(ctx: Context, number: int) -> None:
+            with ctx.commit():
+                pass
 
         @app.job(queue="rows")
         async def gives_back(ctx: Context) -> None:
             if ctx.attempt == 1:
                 raise Release(0)
+            async with ctx.commit():
+                pass
 
         fails.enqueue()
         waits.enqueue()
@@ -104,6 +107,7 @@ class ExportingSuite:
             assert [one.is_exporting for one, _ in records(app.store.presence)] == [True]
             assert found("leasemill_claims_total", result="granted") >= 1
             assert found("leasemill_reaper_runs_total") >= 1
+            assert found("leasemill_store_call_seconds_count", verb="commit") == 6
             for verb in ("claim", "ack", "nack", "release", "expire"):
                 assert found("leasemill_store_call_seconds_count", verb=verb) >= 1, verb
             gate.set()

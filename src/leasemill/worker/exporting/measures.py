@@ -57,6 +57,7 @@ class Measures(Observer):
         self._ran: deque[tuple[Labels, float]] = deque()
         self.on_end: Callable[[], None] = lambda: None
         """Called when a worker has ended, and nothing is counted any more."""
+        app.hooks.on_commit.append(lambda took_s: self.store_called("commit", took_s))
         _add_counters(self._counted, {})
         for state in EXPIRED_STATES:
             self._counted.add(LEASES_EXPIRED, (state.value,), 0)
