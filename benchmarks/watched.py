@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from statistics import median
 from typing import Final, NamedTuple
@@ -17,7 +17,8 @@ from typing import Final, NamedTuple
 from benchmarks.children import child, new_url
 from benchmarks.report import Bar, table
 from leasemill import App, Context, Worker
-from leasemill.api.observer import Observer
+from leasemill.api.observer import Observer, Settled
+from leasemill.kernel.commands import Lease
 from leasemill.worker.exporting.endpoint import Endpoint, parsed_address
 from leasemill.worker.exporting.measures import Measures
 from leasemill.worker.exporting.text import exposition
@@ -41,8 +42,21 @@ def around_async(app: App) -> None:
         yield
 
 
+class Watching(Observer):
+    """Wants to know of every job; methods that are not overridden are not called."""
+
+    def run_started(self, lease: Lease, waited_s: float | None) -> None:
+        pass
+
+    def run_ended(self, lease: Lease, took_s: float) -> None:
+        pass
+
+    def settled(self, batch: Sequence[Settled], took_s: float) -> None:
+        pass
+
+
 def observer(app: App) -> None:
-    app.observers.append(Observer())
+    app.observers.append(Watching())
 
 
 def prometheus(app: App) -> None:
