@@ -57,6 +57,12 @@ class Hooks(RunHooks):
     on_enqueue: list[EnqueueHook] = field(default_factory=list)
     lifespan: Lifespan | None = None
     tracing: Tracing | None = None
+    on_commit: list[Callable[[float], None]] = field(default_factory=list)
+    """Called with the seconds that the store took to answer a commit, where the handler runs; they must not raise."""
+
+    def committed(self, took_s: float) -> None:
+        for observe in self.on_commit:
+            observe(took_s)
 
     def headers(self, kind: str, queue: str, given: dict[str, str] | None) -> dict[str, str] | None:
         """The headers of a job of this kind; None: it has none."""

@@ -42,13 +42,14 @@ _live: Final[dict[str, WorkerPresence]] = {}
 class WorkerPresence:
     """One instance of a worker, whatever its id is."""
 
-    def __init__(self, worker_id: str, presence: Presence, started_at: float) -> None:
+    def __init__(self, worker_id: str, presence: Presence, started_at: float, *, is_exporting: bool = False) -> None:
         self.instance = new_instance()
         self._worker_id = worker_id
         self._presence = presence
         self._started_at = started_at
         self._publications = 0
         self.supervisor, self.processes = "", 1
+        self._is_exporting = is_exporting
         self.on_first: Callable[[], None] | None = None
         """Called once, when the first record is published."""
 
@@ -98,6 +99,7 @@ class WorkerPresence:
             supervisor=self.supervisor,
             processes=self.processes,
             version=__version__,
+            is_exporting=self._is_exporting,
         )
         self._presence.publish(self._worker_id, encode_record(record))
         if self.on_first is not None:

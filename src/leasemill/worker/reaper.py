@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -45,7 +46,7 @@ class Reaper:
     def run(self) -> None:
         """Record every expiry there is."""
         before = self._metrics.reaper_recovered
-        while len(self._store.expire(BATCH)) == BATCH:
+        while len(self._expire()) == BATCH:
             pass
         with self._lock:
             expired, self._unattributed = self._unattributed, Counter()
@@ -53,6 +54,12 @@ class Reaper:
         self._metrics.reaper_recovered_last_run = self._metrics.reaper_recovered - before
         self._observers.notify(Observer.reaper_ran, self._metrics.reaper_recovered_last_run)
         self._notice_dead(expired)
+
+    def _expire(self) -> list[c.Expiration]:
+        called_at = time.monotonic()
+        expired = self._store.expire(BATCH)
+        self._observers.notify(Observer.store_called, "expire", time.monotonic() - called_at)
+        return expired
 
     def recovered(self, expired: Sequence[c.Expiration]) -> None:
         """Count expiries, whatever recorded them. Called in any thread."""

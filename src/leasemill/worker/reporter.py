@@ -271,7 +271,7 @@ class Reporter:
         while True:
             called_at = time.monotonic()
             try:
-                return await self._store.arun(command), time.monotonic() - called_at
+                answer = await self._store.arun(command)
             except Unavailable as error:
                 failures += 1
                 self._metrics.unavailable += 1
@@ -280,6 +280,11 @@ class Reporter:
                     fields = {"worker": self._worker_id}
                     log.warning("the store is unavailable, will retry reports: %s", error, extra=fields)
                 await asyncio.sleep(backoff_s(failures, self._store.entropy.jitter()))
+                continue
+            took_s = time.monotonic() - called_at
+            if self._observers.are_there:
+                self._observers.notify(Observer.store_called, type(command).__name__.lower(), took_s)
+            return answer, took_s
 
     # What the store answered -------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from functools import partial
 from typing import Any, Final
 
@@ -111,7 +112,8 @@ class Worker:
             self._observers,
             most_ahead=most_ahead,
         )
-        self.presence = WorkerPresence(self.id, self._store.presence, time.time())
+        exports = self._observers.are_exporting
+        self.presence = WorkerPresence(self.id, self._store.presence, time.time(), is_exporting=exports)
         self._background = Background(self._fail)
         self.deaths = Deaths(self.id, self.presence.instance, self._store, self.metrics, self._background.ended)
         """What is proved elsewhere is reported here: `deaths.ended`."""
@@ -304,6 +306,7 @@ class Worker:
 
     async def _work(self) -> None:
         self._background.start([self._heartbeat, self._stalls, self._housekeeping, self.deaths])
+        self._observers.notify(Observer.worker_began, self.id, self.concurrency, partial(asdict, self.metrics))
         self.on_start(self.id, self.facts)
         warn_of_jobs(self.id, self.app)
         fetching = asyncio.create_task(self._fetcher.run(self._runner))
@@ -323,6 +326,7 @@ class Worker:
             self._runner.close()
             await self._runner.closed(self.shutdown.plan().closing_until)
             await self._background.wait(self.shutdown.plan().closing_until)
+            self._observers.notify(Observer.worker_ended, self.id)
             log.info("worker stopped", extra={"worker": self.id})
 
     async def _shut_down(self, fetching: asyncio.Task[None]) -> None:
