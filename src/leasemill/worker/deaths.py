@@ -22,6 +22,7 @@ from typing import Final, NamedTuple
 
 from leasemill.errors import Unavailable
 from leasemill.kernel import commands as c
+from leasemill.kernel.model import JobState
 from leasemill.operator.wording import counted
 from leasemill.store.backoff import backoff_s
 from leasemill.store.base import Store
@@ -38,6 +39,7 @@ RECORDS_A_SECOND: Final = 20
 AGAIN_S: Final = 1.0
 """A claim that was on its way to a server when the worker died is granted a moment later: look for it once more."""
 BATCH: Final = 500
+NO_JOBS: Final = "it held no job"
 
 
 class Ended(NamedTuple):
@@ -63,6 +65,8 @@ class Deaths:
         self._store = store
         self._metrics = metrics
         self._on_end = on_end
+        self.on_quarantined: Callable[[str], None] | None = None
+        """Called with the id of each job that is DEAD now, in this one's thread."""
         self._ended: deque[Ended] = deque()
         self._again: deque[tuple[float, Ended]] = deque()
         self._done: set[str] = set()
@@ -174,14 +178,18 @@ class Deaths:
                 c.DeathReport(one.job_id, one.token, cause) for one in page if one.token.startswith(ended.instance)
             ]
             outcomes = self._store.death(reports) if reports else []
-            count += sum(isinstance(one, c.Died) and not one.is_repeat for one in outcomes)
+            died = [one for one in outcomes if isinstance(one, c.Died) and not one.is_repeat]
+            count += len(died)
+            for one in died:
+                if one.state is JobState.DEAD and self.on_quarantined is not None:
+                    self.on_quarantined(one.job_id)
         self._metrics.deaths += count
         self._done.add(ended.instance)
         is_first = self._is_first_to_remove(ended)
         self._metrics.dead_workers += is_first
         if is_first or count:
             fields = {"worker": self._worker_id, "dead_worker": ended.worker}
-            log.error("%s; %s ended, so that their jobs run again", cause, counted(count, "lease"), extra=fields)
+            log.error("%s; %s", cause, f"{counted(count, 'job')} can run again" if count else NO_JOBS, extra=fields)
 
     def _is_first_to_remove(self, ended: Ended) -> bool:
         presence = self._store.presence

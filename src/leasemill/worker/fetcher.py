@@ -240,6 +240,7 @@ class Fetcher:
         if not leases:
             self._metrics.claims_empty += 1
         if self._observers.are_there:
+            self._observers.notify(Observer.store_called, "claim", took_s)
             self._observers.notify(Observer.claimed, leases, took_s)
 
     def _new_claim(self, size: int, slots: int) -> c.Claim:

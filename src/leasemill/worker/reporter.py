@@ -12,7 +12,7 @@ import contextvars
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, Protocol, TypeAlias, TypeVar, assert_never
+from typing import Final, TypeAlias, TypeVar, assert_never
 
 from leasemill.api.observer import End, Observer, Settled
 from leasemill.errors import Refused, Unavailable
@@ -21,8 +21,10 @@ from leasemill.kernel.model import SECOND, JobState, Verb
 from leasemill.operator.wording import counted
 from leasemill.store.backoff import backoff_s
 from leasemill.store.base import Store
+from leasemill.worker.claims import ClaimsAlong
 from leasemill.worker.handler import Report, final, given_back, is_cut_short, timed_out
 from leasemill.worker.heartbeat import Heartbeat
+from leasemill.worker.hooks import WorkerHooks
 from leasemill.worker.joblog import JobLog
 from leasemill.worker.metrics import Metrics
 from leasemill.worker.observers import Observers
@@ -41,14 +43,6 @@ _Fate: TypeAlias = tuple[End, str | None]
 _SUCCEEDED: Final[_Fate] = ("succeeded", None)
 
 
-class ClaimsAlong(Protocol):
-    """Who has claims to send with reports."""
-
-    def claim_along(self, reported: int) -> c.Claim | None: ...
-
-    def claimed_along(self, leases: list[c.Lease] | None, sent_at: float, took_s: float) -> None: ...
-
-
 class Reporter:
     """Collects reports on the event loop and sends them."""
 
@@ -60,6 +54,7 @@ class Reporter:
         metrics: Metrics,
         heartbeat: Heartbeat,
         observers: Observers,
+        hooks: WorkerHooks,
         *,
         on_answered: Callable[[], None],
         on_claimable: Callable[[], None],
@@ -71,6 +66,7 @@ class Reporter:
         self._metrics = metrics
         self._heartbeat = heartbeat
         self._observers = observers
+        self._hooks = hooks
         self._joblog = JobLog(worker_id)
         self._context = contextvars.copy_context()
         """Of no job: what is sent, and logged, is not the business of the handler that happened to end last."""
@@ -310,7 +306,7 @@ class Reporter:
         while True:
             called_at = time.monotonic()
             try:
-                return await call(), time.monotonic() - called_at
+                answer = await call()
             except Unavailable as error:
                 failures += 1
                 self._metrics.unavailable += 1
@@ -319,6 +315,11 @@ class Reporter:
                     fields = {"worker": self._worker_id}
                     log.warning("the store is unavailable, will retry reports: %s", error, extra=fields)
                 await asyncio.sleep(backoff_s(failures, self._store.entropy.jitter()))
+                continue
+            took_s = time.monotonic() - called_at
+            if self._observers.are_there:
+                self._observers.notify(Observer.store_called, verb, took_s)
+            return answer, took_s
 
     # What the store answered -------------------------------------------------------------------------------------
 
@@ -331,6 +332,7 @@ class Reporter:
     def _succeeded(self, run: Run) -> _Fate:
         self._metrics.succeeded += 1
         self._joblog.succeeded(run)
+        self._hooks.succeeded(run)
         return _SUCCEEDED
 
     def _nacked(self, run: Run, report: c.NackReport, outcome: c.Nacked) -> _Fate:
@@ -338,12 +340,16 @@ class Reporter:
         if outcome.state is JobState.READY:
             self._metrics.retried += 1
             end = "retried"
+            self._hooks.retried(run, report.error, outcome.available_at)
         elif outcome.state is JobState.FAILED:
             self._metrics.failed += 1
             end = "failed"
+            self._hooks.failed(run, report.error)
         else:
             self._metrics.succeeded += 1
+            self._hooks.succeeded(run, report.error)
         self._joblog.failed(run, outcome, report.error)
+        run.raised = None
         self._on_claimable()
         return end, report.error
 
@@ -352,15 +358,23 @@ class Reporter:
         if run.started_at and run.stop is None:
             self._joblog.given_back(run, report.delay_us)
         self._on_claimable()
-        return "succeeded" if outcome.state is JobState.SUCCEEDED else "released", report.error
+        if outcome.state is not JobState.SUCCEEDED:
+            return "released", report.error
+        self._hooks.succeeded(run, report.error)
+        return "succeeded", report.error
 
     def _died(self, run: Run, report: c.DeathReport, outcome: c.Died) -> _Fate:
         self._metrics.died += 1
         self._joblog.died(run, outcome, report.cause)
         self._on_claimable()
         if outcome.state is JobState.SUCCEEDED:
+            self._hooks.succeeded(run, report.cause)
             return "succeeded", report.cause
-        return "dead" if outcome.state is JobState.DEAD else "retried", report.cause
+        if outcome.state is JobState.DEAD:
+            self._hooks.failed(run, report.cause, is_dead=True)
+            return "dead", report.cause
+        self._hooks.retried(run, report.cause, None)
+        return "retried", report.cause
 
     def _refused(self, run: Run, lost: c.Lost) -> _Fate | None:
         self._metrics.refused += 1
@@ -371,7 +385,10 @@ class Reporter:
             lost.current_attempt,
             extra=run.log_fields,
         )
-        return None if lost.verb is Verb.START else ("refused", lost.reason)
+        if lost.verb is Verb.START:
+            return None
+        self._hooks.refused(run, lost.reason)
+        return "refused", lost.reason
 
 
 def _started(run: Run, report: c.StartReport, outcome: c.Started) -> None:
