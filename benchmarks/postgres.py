@@ -53,8 +53,7 @@ ROWS: Final = (
 )
 OWN_ROWS: Final = {"lanes", "few-lanes", "blocked", "future", "callers"}
 SHAPES: Final = {"lanes", "blocked", "future"}
-FEW_LANES: Final = {"one-lane": 10_000, "ten-lanes": 40_000}
-"""Jobs in them, at most: each waits for the end of the one before."""
+FEW_LANES: Final = {"one-lane": 10_000, "ten-lanes": 40_000}  # jobs in them, at most
 CALLS: Final = 20_000
 COMMITS: Final = 8_000
 COMMIT_WAYS: Final = {
@@ -315,7 +314,6 @@ class Run:
         self.each(["callers", "one caller"], self.rounds, self._callers_once, [LEASEMILL])
 
     def _callers_once(self, system: System) -> None:
-        """Many callers, and one, of the same process."""
         for figure, part, most in (("callers", "callers", CALLS), ("one caller", "single", SINGLE)):
             count = min(most, self.jobs)
             with self.bench.fresh(system) as database:
@@ -337,7 +335,6 @@ class Run:
         self.each(["wal singly"], min(self.rounds, FEW_ROUNDS), self._wal_singly_once, [LEASEMILL])
 
     def _wal_singly_once(self, system: System) -> None:
-        """Of jobs that are enqueued one at a time, by one caller."""
         count = min(CALLS, self.jobs)
         with self.bench.fresh(system) as database:
             before = database.wal()
@@ -515,15 +512,10 @@ def alone(run: Run) -> None:
         "one caller": "enqueue by one caller, one job a call",
         "callers": "enqueue by 32 callers of one process, one job a call",
     }
-    table(
-        "leasemill alone: jobs/s",
-        ("", "jobs/s"),
-        [
-            (said, f"{run.median(figure, LEASEMILL.name):,.0f}")
-            for figure, said in others.items()
-            if run.has(figure, LEASEMILL.name)
-        ],
-    )
+    rates = {
+        said: run.median(figure, LEASEMILL.name) for figure, said in others.items() if run.has(figure, LEASEMILL.name)
+    }
+    table("leasemill alone: jobs/s", ("", "jobs/s"), [(said, f"{rate:,.0f}") for said, rate in rates.items()])
 
 
 def commits(run: Run) -> None:
@@ -551,7 +543,6 @@ def judged(run: Run) -> tuple[list[Bar], list[str]]:
     missing: list[str] = []
 
     def plain(name: str, bound: float, figure: str, *, at_least: bool = True) -> None:
-        """Of our own figure as it is."""
         if run.has(figure, ours):
             bars.append(Bar(name, run.median(figure, ours), bound, at_least))
         else:

@@ -18,7 +18,7 @@ from leasemill.kernel.invariants import violations
 from leasemill.kernel.machine import check
 from leasemill.store.wal.reader import Superseded
 from leasemill.store.wal.store import FileStore
-from leasemill.store.wal.tickets import Ticket
+from leasemill.store.wal.tickets import LogTicket
 from leasemill.testing.clock import ManualClock
 from tests.crash.lab import SEGMENT_BYTES, digest_of, following, log_of, open_simulated, snapshot, state_of
 from tests.crash.walk import HandOver, Model, Walk
@@ -39,7 +39,7 @@ def run_on(store: FileStore, command: c.Command[Any]) -> tuple[c.Command[Any], o
         return command, store.run(command)
     check(command.ack)
     check(command.claim)
-    acking, claiming = Ticket(command.ack), Ticket(command.claim)
+    acking, claiming = LogTicket(command.ack), LogTicket(command.claim)
     store._runner.run([acking, claiming])
     if acking.error is not None:
         raise acking.error

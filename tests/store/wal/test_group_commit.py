@@ -24,7 +24,7 @@ from leasemill.kernel.state import State
 from leasemill.store.wal.format import encode_events
 from leasemill.store.wal.options import FileOptions
 from leasemill.store.wal.store import FileStore
-from leasemill.store.wal.tickets import Ticket, weigh
+from leasemill.store.wal.tickets import LogTicket, weigh
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.rules import rule
 from tests.crash.lab import disk_of, log_of, open_simulated
@@ -375,7 +375,7 @@ def test_callers_of_one_batch_get_error_objects_of_their_own(tmp_path: Path) -> 
     store = open_simulated(machine, tmp_path)
     store.totals()
     machine.fail_sync_at(1, disk_of(store))
-    tickets = [Ticket(c.Enqueue([job(f"j-{number}")])) for number in range(3)]
+    tickets = [LogTicket(c.Enqueue([job(f"j-{number}")])) for number in range(3)]
     store._runner.run(tickets)
     errors = [ticket.error for ticket in tickets]
     for number, error in enumerate(errors):
@@ -392,7 +392,7 @@ def test_a_refusal_decided_before_a_failed_sync_is_not_given(tmp_path: Path) -> 
     store = open_simulated(machine, tmp_path)
     store.acquire([c.AcquireRequest("offsets", "lane", 1, "worker", "token")])
     machine.fail_sync_at(1, disk_of(store))
-    tickets = [Ticket(c.Enqueue([job("good")])), Ticket(c.Enqueue([job("refused", "offsets")]))]
+    tickets = [LogTicket(c.Enqueue([job("good")])), LogTicket(c.Enqueue([job("refused", "offsets")]))]
     store._runner.run(tickets)
     assert [type(ticket.error) for ticket in tickets] == [Unavailable, Unavailable]
     with pytest.raises(QueueRefused):

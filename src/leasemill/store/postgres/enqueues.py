@@ -20,8 +20,8 @@ from leasemill.kernel import commands as c
 from leasemill.store.pipeline import Pipeline
 from leasemill.store.postgres.calls import Calls
 from leasemill.store.postgres.verbs import enqueue, shared
-from leasemill.store.postgres.verbs.shared import Inserted, SharedBatch, Ticket
-from leasemill.store.postgres.wire.looped import Answer, Failed, LoopMessages
+from leasemill.store.postgres.verbs.shared import EnqueueTicket, Inserted, SharedBatch
+from leasemill.store.postgres.wire.looped import Answer, LoopMessages, MessageFailed
 from leasemill.store.threads import Threads
 
 BATCH_WEIGHT: Final = 4 * 1024 * 1024
@@ -44,7 +44,7 @@ class Enqueues:
         self._guard = threading.Lock()
         self._loops: dict[tuple[asyncio.AbstractEventLoop, bool], LoopLine] = {}
 
-    def _line(self) -> Pipeline[Ticket]:
+    def _line(self) -> Pipeline[EnqueueTicket]:
         return Pipeline(
             lambda tickets: shared.run(self._calls, SharedBatch(tickets)), "leasemill enqueue", BATCH_WEIGHT
         )
@@ -93,10 +93,10 @@ class LoopLine:
         self._messages = messages
         self._threads = threads
         self._loop = loop
-        self._waiting: list[Ticket] = []
+        self._waiting: list[EnqueueTicket] = []
         self._is_busy = False
 
-    async def run(self, ticket: Ticket) -> None:
+    async def run(self, ticket: EnqueueTicket) -> None:
         """Until it has its answer or its error, or is left to its caller."""
         future = ticket.for_loop()
         self._waiting.append(ticket)
@@ -114,9 +114,9 @@ class LoopLine:
         if not self._messages.send(statements, partial(self._answered, batch)):
             self._run_in_thread(batch)
 
-    def _take(self) -> list[Ticket]:
+    def _take(self) -> list[EnqueueTicket]:
         """What waits, as much as makes a sensible batch; who was cancelled waits no more."""
-        taken: list[Ticket] = []
+        taken: list[EnqueueTicket] = []
         weight = 0
         for position, ticket in enumerate(self._waiting):
             if ticket.future is not None and ticket.future.cancelled():
@@ -130,7 +130,7 @@ class LoopLine:
         return taken
 
     def _answered(self, batch: SharedBatch, answer: Answer) -> None:
-        if isinstance(answer, Failed):
+        if isinstance(answer, MessageFailed):
             self._run_in_thread(batch, is_repeat=answer.is_lost)
             return
         inserted = batch.inserted(self._calls.database, answer)

@@ -46,7 +46,7 @@ READS: Final = (
 _encode = msgspec.msgpack.Encoder(enc_hook=list).encode  # any sequence is as good as a list
 
 
-class Ticket(pipeline.Ticket):
+class LogTicket(pipeline.Ticket):
     """No command: only catch up with what others wrote."""
 
     __slots__ = ("is_durable",)

@@ -20,12 +20,12 @@ from leasemill.store.postgres.wire import batch
 from leasemill.store.postgres.wire.arrays import texts
 from leasemill.store.postgres.wire.batch import Sent
 from leasemill.store.postgres.wire.connections import Connection, Row
-from leasemill.store.postgres.wire.looped import Failed, LoopMessages
+from leasemill.store.postgres.wire.looped import LoopMessages, MessageFailed
 
 Answer: TypeAlias = tuple[list[c.AckOutcome], list[c.Lease] | None]
 
 
-class Handed(NamedTuple):
+class HandedOver(NamedTuple):
     outcomes: list[c.AckOutcome]
     leases: list[c.Lease]
     left_over: int
@@ -41,7 +41,7 @@ async def arun(calls: Calls, messages: LoopMessages, acks: c.Ack, claims: c.Clai
     match await messages.ask(plan.statements()):
         case None:
             return partial(run_plan, calls, plan)
-        case Failed() as failed:
+        case MessageFailed() as failed:
             return partial(run_apart, calls, acks, claims, was_lost=failed.is_lost)
         case rows:
             handed = plan.handed(rows)
@@ -50,10 +50,10 @@ async def arun(calls: Calls, messages: LoopMessages, acks: c.Ack, claims: c.Clai
             return _finished(calls, claims, handed)
 
 
-def run_plan(calls: Calls, plan: Plan) -> Answer:
+def run_plan(calls: Calls, plan: HandoverPlan) -> Answer:
     is_lost = False
 
-    def work(connection: Connection) -> Handed | None:
+    def work(connection: Connection) -> HandedOver | None:
         nonlocal is_lost
         if is_lost:
             return None
@@ -81,7 +81,7 @@ def run_apart(calls: Calls, acks: c.Ack, claims: c.Claim, *, was_lost: bool = Fa
     return outcomes, _claimed(calls, claims)
 
 
-def _finished(calls: Calls, claims: c.Claim, handed: Handed) -> Answer:
+def _finished(calls: Calls, claims: c.Claim, handed: HandedOver) -> Answer:
     if not handed.leases:
         return handed.outcomes, _claimed(calls, claims)
     calls.database.has_arrived = handed.has_arrived
@@ -98,7 +98,7 @@ def _claimed(calls: Calls, claims: c.Claim) -> list[c.Lease] | None:
         return None
 
 
-class Plan(NamedTuple):
+class HandoverPlan(NamedTuple):
     """Of what is plain: its one message, and what comes of it."""
 
     database: Database
@@ -124,7 +124,7 @@ class Plan(NamedTuple):
             batch.COMMIT,
         ]
 
-    def handed(self, answers: list[list[Row]]) -> Handed:
+    def handed(self, answers: list[list[Row]]) -> HandedOver:
         """It is committed."""
         _, _, rows, _ = answers
         granted = [row for row in rows if row[0] is not None]
@@ -136,10 +136,10 @@ class Plan(NamedTuple):
             for report in self.acks.reports
         ]
         leases = [claim.lease_of(row) for row in granted]
-        return Handed(outcomes, leases, len(rows) - len(granted), has_arrived=any(row[24] for row in rows))
+        return HandedOver(outcomes, leases, len(rows) - len(granted), has_arrived=any(row[24] for row in rows))
 
 
-def plan_of(database: Database, acks: c.Ack, claims: c.Claim) -> Plan | None:
+def plan_of(database: Database, acks: c.Ack, claims: c.Claim) -> HandoverPlan | None:
     """None: it is left to the two. The reports are known no more: what a plan leaves over is the exact path's."""
     if database.has_arrived or not database.claim_queues.issuperset(claims.queues):
         return None
@@ -153,4 +153,4 @@ def plan_of(database: Database, acks: c.Ack, claims: c.Claim) -> Plan | None:
         return None
     for report in acks.reports:
         database.leases.pop(report.token, None)
-    return Plan(database, acks, claims, found, {one.job_id: (one.queue, one.lane) for one in held if one.lane})
+    return HandoverPlan(database, acks, claims, found, {one.job_id: (one.queue, one.lane) for one in held if one.lane})

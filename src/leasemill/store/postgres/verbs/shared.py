@@ -36,7 +36,7 @@ BRIEF: Final[Sent] = b"select set_config('lock_timeout', '100', true)", ()
 """How long, in milliseconds, a batch waits for somebody who has one of its ids in an open transaction."""
 
 
-class Ticket(pipeline.Ticket):
+class EnqueueTicket(pipeline.Ticket):
     """A call. `is_alone`: its caller sends it in a transaction of its own."""
 
     __slots__ = ("is_alone",)
@@ -54,7 +54,7 @@ class Inserted(NamedTuple):
     ids: Sequence[str] | None
 
 
-def ticket(database: Database, command: c.Enqueue) -> Ticket | None:
+def ticket(database: Database, command: c.Enqueue) -> EnqueueTicket | None:
     """None: it cannot be shared."""
     jobs = command.jobs
     if not 0 < len(jobs) <= SHARED_JOBS or not database.knows_uses(jobs):
@@ -65,13 +65,13 @@ def ticket(database: Database, command: c.Enqueue) -> Ticket | None:
         rules = job.rules
         if rules is not None and (rules.unique is not None or rules.group is not None or rules.chain):
             return None
-    return Ticket(command, weight) if weight <= SHARED_WEIGHT else None
+    return EnqueueTicket(command, weight) if weight <= SHARED_WEIGHT else None
 
 
 class SharedBatch:
     """Calls that were taken together."""
 
-    def __init__(self, tickets: Sequence[Ticket]) -> None:
+    def __init__(self, tickets: Sequence[EnqueueTicket]) -> None:
         self.tickets = tickets
         self.jobs = [job for ticket in tickets for job in ticket.command.jobs]
         self._first: dict[str, JobSpec] = {}

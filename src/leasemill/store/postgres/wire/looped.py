@@ -22,7 +22,7 @@ from leasemill.store.postgres.wire.connections import Connections, Row, StoreCon
 from leasemill.store.postgres.wire.errors import is_lost
 
 
-class Failed(Exception):
+class MessageFailed(Exception):
     """Of a message. `is_lost`: it may have been carried out."""
 
     def __init__(self, error: psycopg.Error, *, is_lost: bool) -> None:
@@ -31,7 +31,7 @@ class Failed(Exception):
         self.is_lost = is_lost
 
 
-Answer: TypeAlias = list[list[Row]] | Failed
+Answer: TypeAlias = list[list[Row]] | MessageFailed
 """The rows of each statement, or why there are none."""
 
 
@@ -64,7 +64,7 @@ class LoopMessages:
         try:
             message = Message(connection, *statements)
         except psycopg.Error as error:
-            end(Failed(error, is_lost=True))
+            end(MessageFailed(error, is_lost=True))
             return True
         sending = _Sending(asyncio.get_running_loop(), connection, message, end)
         under_way.append(sending)
@@ -163,14 +163,14 @@ class _Sending:
         try:
             rows = self._message.rows(results)
         except psycopg.Error as error:
-            self._tell(Failed(error, is_lost=is_lost(error, self._connection)))
+            self._tell(MessageFailed(error, is_lost=is_lost(error, self._connection)))
         else:
             self._tell(rows)
 
     def _fail(self, error: psycopg.Error) -> None:
         self._stop()
         self._connection.pgconn.finish()
-        self._tell(Failed(error, is_lost=True))
+        self._tell(MessageFailed(error, is_lost=True))
 
     def _stop(self) -> None:
         self._is_over = True
