@@ -16,6 +16,7 @@ from leasemill.errors import LeasemillError, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.invariants import violations
 from leasemill.store.wal.reader import Superseded
+from leasemill.store.wal.shelf import state as shelf
 from leasemill.store.wal.store import FileStore
 from leasemill.testing.clock import ManualClock
 from tests.crash.lab import (
@@ -33,6 +34,8 @@ from tests.crash.walk_limits import LimitWalk
 from tests.lab.faults import Operation, SimulatedCrash, SimulatedDisk, SimulatedMachine
 
 MOST_TRUTHS = 64
+for _name in ("KEPT_IN_MEMORY", "TIDIED_AT_ONCE"):
+    setattr(shelf, _name, 1)  # scenes are short: else nothing would leave memory
 
 
 class Lost(AssertionError):

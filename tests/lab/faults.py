@@ -374,6 +374,34 @@ class SimulatedFile:
         return self._content
 
 
+class SimulatedScratch:
+    """A file without a name."""
+
+    def __init__(self) -> None:
+        self._content = bytearray()
+
+    def read(self, offset: int, length: int) -> bytes:
+        return bytes(self._content[offset : offset + length])
+
+    def write(self, offset: int, content: bytes) -> None:
+        _put(self._content, offset, content)
+
+    def sync(self) -> None:
+        raise AssertionError("a scratch file is never synced")
+
+    def try_lock(self) -> bool:
+        raise AssertionError("a scratch file is never locked")
+
+    def unlock(self) -> None:
+        raise AssertionError("a scratch file is never locked")
+
+    def size(self) -> int:
+        return len(self._content)
+
+    def close(self) -> None:
+        self._content.clear()
+
+
 class SimulatedDisk:
     """The folder as one process has it open: a `leasemill.store.wal.disk.Disk`. May be closed and used again."""
 
@@ -440,6 +468,10 @@ class SimulatedDisk:
             self._forget(name)
             raise
         return file
+
+    def scratch(self) -> File:
+        """A file of this process alone: nobody sees it, no sync and no crash matters to it."""
+        return SimulatedScratch()
 
     def rename(self, old: str, new: str) -> None:
         machine = self.machine

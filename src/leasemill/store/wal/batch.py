@@ -93,6 +93,8 @@ class BatchRunner:
             if self._expired:
                 expired, self._expired = self._expired, []
                 self._expiries.notify(expired)
+            if replica.state is not None:
+                replica.state.tidy()
             maintenance = self.maintenance
             if log.segment is not maintenance.segment or log.position >= maintenance.due_at:
                 maintenance.look(log, may_snapshot=replica.state is not None)
@@ -109,7 +111,7 @@ class BatchRunner:
             try:
                 return self._decide_once(log, batch)
             except Superseded:
-                self._replica.state = None
+                self._replica.drop_state()
                 log.forget()
         raise Unavailable(
             f"the log in {self._path} changed {SUPERSEDED_TRIES} times while it was read; repeat the call"

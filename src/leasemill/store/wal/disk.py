@@ -11,6 +11,7 @@ import fcntl
 import mmap
 import os
 import stat
+import tempfile
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -77,6 +78,10 @@ class Disk(Protocol):
     def open(self, name: str) -> File: ...
     def create(self, name: str, size: int, head: bytes = b"") -> File:
         """A new file of zeros behind `head`, synced; replaces one of that name. Leaves nothing if it fails."""
+        ...
+
+    def scratch(self) -> File:
+        """A new, empty file without a name: it is gone when it is closed."""
         ...
 
     def rename(self, old: str, new: str) -> None: ...
@@ -202,6 +207,11 @@ class RealDisk:
             path.unlink(missing_ok=True)
             raise
         return file
+
+    def scratch(self) -> File:
+        fd, name = tempfile.mkstemp(prefix="scratch-", suffix=".new", dir=self._path)
+        Path(name).unlink()
+        return RealFile(fd)
 
     def rename(self, old: str, new: str) -> None:
         (self._path / old).rename(self._path / new)
