@@ -17,7 +17,7 @@ from leasemill.store.wal.disk import File
 LONGEST_WAIT_S: Final = 0.1
 """For the sync of another process, which may have been stopped in the middle of it."""
 FIRST_PAUSE_S: Final = 0.000_02
-LONGEST_PAUSE_S: Final = 0.001
+LONGEST_PAUSE_S: Final = 0.000_2
 
 
 class Turn(Enum):
