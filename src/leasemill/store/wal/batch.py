@@ -93,6 +93,8 @@ class BatchRunner:
             if self._expired:
                 expired, self._expired = self._expired, []
                 self._expiries.notify(expired)
+            if replica.state is not None:
+                replica.state.tidy()
             maintenance = self.maintenance
             if log.segment is not maintenance.segment or log.position >= maintenance.due_at:
                 maintenance.look(log, may_snapshot=replica.state is not None)
@@ -109,7 +111,7 @@ class BatchRunner:
             try:
                 return self._decide_once(log, batch)
             except Superseded:
-                self._replica.state = None
+                self._replica.drop_state()
                 log.forget()
         raise Unavailable(
             f"the log in {self._path} changed {SUPERSEDED_TRIES} times while it was read; repeat the call"
@@ -206,8 +208,9 @@ class BatchRunner:
         used with acquire (I7), which takes a replica to decide."""
         log.space.require_room_to_grow()
         with log.locked():
-            log.check()
-            log.skip_to_tail()
+            if not log.is_up_to_date:
+                log.check()
+                log.skip_to_tail()
             if log.may_be_acquired({job.queue for ticket in batch for job in ticket.command.jobs}):
                 return None
             now = self._now(log)
@@ -273,15 +276,15 @@ class BatchRunner:
 
 
 def _are_new_jobs(batch: list[LogTicket]) -> bool:
-    return all(
-        isinstance(ticket.command, c.Enqueue) and ticket.command.are_new and not _has_rules(ticket.command)
-        for ticket in batch
-    )
-
-
-def _has_rules(command: c.Enqueue) -> bool:
-    """Rules are decided on, and headers need a newer format."""
-    return any(job.rules is not None or job.headers is not None for job in command.jobs)
+    """Without rules, which are decided on, and headers, which need a newer format."""
+    for ticket in batch:
+        command = ticket.command
+        if not isinstance(command, c.Enqueue) or not command.are_new:
+            return False
+        for job in command.jobs:
+            if job.rules is not None or job.headers is not None:
+                return False
+    return True
 
 
 def _require_room(log: Log, state: State, command: object) -> None:

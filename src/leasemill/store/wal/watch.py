@@ -22,6 +22,8 @@ from leasemill.store.wal.tickets import LogTicket
 IN_MODIFY: Final = 0x2
 IN_ATTRIB: Final = 0x4
 IN_MOVED_TO: Final = 0x80
+IN_EXCL_UNLINK: Final = 0x04000000
+"""Not of files without a name: what processes keep on the side is not news."""
 EVENTS_BYTES: Final = 64 * 1024
 LOOK_EVERY_S: Final = 0.01
 LONGEST_POLL_MS: Final = 24 * 3_600 * 1_000
@@ -30,7 +32,7 @@ LONGEST_POLL_MS: Final = 24 * 3_600 * 1_000
 class Inotify:
     """Reports writes to a folder's files, or to one file, from the moment it is made."""
 
-    def __init__(self, path: Path, events: int = IN_MODIFY | IN_MOVED_TO) -> None:
+    def __init__(self, path: Path, events: int = IN_MODIFY | IN_MOVED_TO | IN_EXCL_UNLINK) -> None:
         self._fd = _inotify(path, events)
 
     @property
