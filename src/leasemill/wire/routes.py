@@ -20,12 +20,12 @@ PREFIX: Final = "/v1/"
 
 
 class Role(StrEnum):
-    """Whom a command is for."""
+    """Whom a command is for, and what a key is for; which other commands a role includes: `server.access.roles`."""
 
-    PRODUCER = "producer"
-    WORKER = "worker"
-    READER = "reader"
-    OPERATOR = "operator"
+    PRODUCER = "produce"
+    WORKER = "work"
+    READER = "read"
+    OPERATOR = "operate"
 
 
 class Route(Struct, frozen=True):
@@ -66,7 +66,7 @@ ROUTES: Final = (
     _row(c.Acquire, Role.WORKER),
     _row(c.Expire, Role.WORKER),
     _row(c.Death, Role.WORKER),
-    _row(c.Prune, Role.WORKER),
+    _row(c.Prune, Role.OPERATOR),
     _row(c.DeclareLimits, Role.WORKER),
     _row(c.CreateGroup, Role.PRODUCER),
     _row(c.SealGroup, Role.PRODUCER),
