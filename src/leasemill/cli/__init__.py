@@ -18,6 +18,7 @@ COMMANDS = {
     "groups": LazyCommand("leasemill.cli.groups:groups", "List, show, seal, cancel and redrive groups."),
     "health": LazyCommand("leasemill.cli.health:health", "Check that workers are running; for probes."),
     "jobs": LazyCommand("leasemill.cli.jobs:jobs", "List, show, explain, cancel, redrive and purge jobs."),
+    "keys": LazyCommand("leasemill.cli.keys:keys", "Create, list and revoke keys for leasemill serve."),
     "lanes": LazyCommand("leasemill.cli.lanes:lanes", "List, show and unblock lanes."),
     "limits": LazyCommand("leasemill.cli.limits:limits", "List, show, set and clear limits."),
     "queues": LazyCommand("leasemill.cli.queues:queues", "List, pause, resume and configure queues."),

@@ -51,9 +51,9 @@ class Gate:
         return Admission()
 
     async def perform(self, admission: Admission, route: Route, command: Command[Any], run: Run) -> Any:
-        """The answer to the command, which `run` carries out; tokens and ids that the server draws are in it. A gate with
-        keys runs it with the caller's name in it, after it has looked whether the caller may, and returns what the
-        caller may see of the answer."""
+        """The answer to the command, which `run` carries out; tokens and ids that the server draws are in it. A gate
+        with keys looks whether the caller may, runs it with the caller's name in it, and returns what the caller may
+        see of the answer."""
         return await run(command)
 
     def left(self, admission: Admission) -> None:
