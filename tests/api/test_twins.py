@@ -12,7 +12,19 @@ from leasemill.api.group import AppGroups, OwnGroup
 from leasemill.api.schedules import Schedules
 
 WITHOUT_STORE = {
-    App: {"around", "bound_to", "close", "cron", "group", "handle", "job", "named", "on_enqueue"},
+    App: {
+        "around",
+        "bound_to",
+        "close",
+        "cron",
+        "entered_lifespan",
+        "group",
+        "handle",
+        "job",
+        "lifespan",
+        "named",
+        "on_enqueue",
+    },
     Chain: {"check_alone", "followup", "handle", "in_group", "is_sent_first", "template"},
     ChainHandle: {"result_of"},
     GroupHandle: set[str](),

@@ -28,7 +28,7 @@ from tests.crash.walk import Model, Walk, asked
 from tests.lab.faults import SimulatedMachine
 
 HEADER = 64
-MAGICS = (b"LM\x01", b"LM\x02")
+MAGICS = (b"LM\x01", b"LM\x02", b"LM\x03")
 CHECKED_HEADER = 28
 FRAME = 28
 SEGMENT_BYTES = 36 * 1024

@@ -70,7 +70,7 @@ def test_recover_a_crash_after_the_commit_is_finished_without_a_second_run(scene
     assert handle.record().executions[-1].status is ExecutionStatus.COMMITTED
     b = scene.worker("b")
     job = scene.check_applied_once(handle, by=a)
-    assert [(it.worker, it.status, it.ended_by) for it in job.executions] == [("a", ExecutionStatus.DONE, Verb.EXPIRE)]
+    assert [(it.worker, it.status, it.ended_by) for it in job.executions] == [("a", ExecutionStatus.DONE, Verb.DEATH)]
     scene.still_works()
     assert len(scene.trail.marks("began", job=handle.id)) == 1
     assert b.end() == 0

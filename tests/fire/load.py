@@ -156,6 +156,8 @@ class Load:
                 self.verdict.wrong.append(str(error))
                 self.verdict.wrong += self._standing(store)
             for worker in self.workers:
+                if worker.exit_code is None:
+                    worker.await_started()  # one that was just started could not be asked to end
                 if worker.exit_code is not None:
                     self.verdict.wrong.append(f"{worker.id} has exited with {worker.exit_code}: {worker.log()[-1500:]}")
                 elif (code := worker.end()) != 0:

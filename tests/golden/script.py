@@ -1,8 +1,9 @@
-"""`python -m tests.golden.script`: writes tests/golden/format-2, a folder as format 2 has it. Never run it to make a
+"""`python -m tests.golden.script`: writes tests/golden/format-3, a folder as format 3 has it. Never run it to make a
 test pass: files that differ mean that folders of users cannot be read any more.
 
-`format-1` and `format-1b` are such folders of earlier versions, read and never written again: `format-1` from before
-LeaseReleased had its field `error` and the manifest its list of acquire queues, both from before headers and rules.
+`format-2` is the same run without deaths, which is still written so. `format-1` and `format-1b` are folders of earlier
+versions, read and never written again: `format-1` from before LeaseReleased had its field `error` and the manifest its
+list of acquire queues, both from before headers and rules.
 
 A scripted run with fixed time, ids and tokens, in which everything that can happen does, over a snapshot, a sealed
 segment and one in use.
@@ -41,7 +42,8 @@ from leasemill.testing.clock import ManualClock
 from tests.crash.lab import open_simulated, snapshot, state_of
 from tests.lab.faults import SimulatedMachine
 
-FOLDER: Final = Path(__file__).parent / "format-2"
+FOLDER: Final = Path(__file__).parent / "format-3"
+WITHOUT_DEATHS: Final = Path(__file__).parent / "format-2"
 OLDER: Final = (Path(__file__).parent / "format-1", Path(__file__).parent / "format-1b")
 SEGMENT_BYTES: Final = 4096
 
@@ -80,12 +82,16 @@ class Script:
         )
         self.enqueue(*(f"more-{number}" for number in range(60)), run_at=2**52)
 
-    def behind_it(self) -> None:
+    def behind_it(self, *, has_deaths: bool) -> None:
         self.everything()
+        if has_deaths:
+            self.enqueue("orphan", queue="dying")
+            (lease,) = self.claim(queue="dying")
+            self.ask(c.Death([c.DeathReport(*lease, "worker worker-1 ended: exit status 137, seen by its supervisor")]))
         self.enqueue(*(f"last-{number}" for number in range(50)), run_at=2**52)
 
     def everything(self) -> None:
-        """Every event there is."""
+        """Every event there is, but for a death."""
         self.rules()
         self.ask(c.SetPolicy("mail", Policy(max_retries=1, on_failure=OnFailure.BLOCK), "ada", "be strict"))
         self.ask(c.Pause("mail", "ada", "a break"))
@@ -167,7 +173,8 @@ class Script:
         self.ask(c.RemoveSchedule("gone", "ada", "no more"))
 
 
-def written() -> tuple[SimulatedMachine, State]:
+def written(folder: Path) -> tuple[SimulatedMachine, State]:
+    """The run that gives this folder."""
     machine, clock = SimulatedMachine(), ManualClock()
     with tempfile.TemporaryDirectory() as scratch:
         store = open_simulated(machine, Path(scratch), clock, segment_bytes=SEGMENT_BYTES)
@@ -175,7 +182,7 @@ def written() -> tuple[SimulatedMachine, State]:
         script.before_the_snapshot()
         if snapshot(machine, Path(scratch), segment_bytes=SEGMENT_BYTES) is None:
             raise AssertionError("the script is too short for a snapshot")
-        script.behind_it()
+        script.behind_it(has_deaths=folder == FOLDER)
         return machine, state_of(store)
 
 
@@ -220,7 +227,7 @@ def _lines(document: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    machine, state = written()
+    machine, state = written(FOLDER)
     FOLDER.mkdir(exist_ok=True)
     for path in FOLDER.iterdir():
         path.unlink()

@@ -171,7 +171,7 @@ MUTATIONS: Final = (
     Mutation(
         "expirations before a start are counted",
         "F4",
-        "verbs/expire.py",
+        "ending.py",
         "    if execution.status is ExecutionStatus.STARTED:\n        job.expirations += 1",
         "    job.expirations += 1",
     ),

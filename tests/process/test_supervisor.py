@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,14 @@ def children(supervisor: WorkerProcess) -> dict[str, psutil.Process]:
     """Its processes by worker id; those that have not said hello yet, too."""
     found = psutil.Process(supervisor.pid).children()
     return {name: one for one in found if (name := worker_id(one))}
+
+
+@contextmanager
+def hangup_by_default() -> Iterator[None]:
+    """Tests that were started by `nohup` would pass on that SIGHUP is ignored."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 def pids(supervisor: WorkerProcess) -> dict[str, int]:
@@ -133,7 +143,8 @@ def test_sighup_replaces_one_process_after_the_other_unless_the_new_code_is_brok
 ) -> None:
     module = tmp_path / "shop.py"
     module.write_text("from tests.process.jobs import app\n")
-    mill = scene.worker("mill", "--processes", "2", target="shop:app")
+    with hangup_by_default():
+        mill = scene.worker("mill", "--processes", "2", target="shop:app")
     await_healthy(scene, mill)
     before = pids(mill)
     handles = [jobs.bystander.enqueue() for _ in range(60)]

@@ -20,6 +20,7 @@ from typing import Any, Final, TypeAlias, TypedDict
 from weakref import WeakKeyDictionary
 
 from leasemill.api.app import App
+from leasemill.api.executor import Executor
 from leasemill.api.policy import Duration, ReaperPreset
 from leasemill.errors import Invalid
 from leasemill.worker.worker import Worker
@@ -41,6 +42,7 @@ class WorkerOptions(TypedDict, total=False):
     shutdown_timeout: Duration
     mismatch_timeout: Duration
     worker_id: str
+    executor: Executor
 
 
 @dataclass(frozen=True, slots=True)

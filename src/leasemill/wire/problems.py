@@ -6,16 +6,32 @@ trace, a token or a URL with a password.
 
 from __future__ import annotations
 
-from typing import Final
+from http import HTTPStatus
+from typing import Any, Final, NoReturn
 
-from msgspec import Struct
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from leasemill.errors import (
+    Broken,
+    GroupRefused,
+    Invalid,
+    JobConflict,
+    LeasemillError,
+    NotFound,
+    QueueRefused,
+    Refused,
+    Unavailable,
+)
+from leasemill.kernel import commands as c
 
 PROBLEM_TYPE: Final = "application/problem+json"
+RETRY_AFTER_S: Final = 1
 
 
 class Problem(Struct, frozen=True, omit_defaults=True):
-    """`reason` is one word for programs. `field` and `limit`: what of the request was wrong, and what it may be.
-    `answer`: what the command answered, where it was refused in it."""
+    """Why a request was not carried out, or was refused. `reason` is a word for programs. `field` and `limit`: what of
+    the request was wrong, and what it may be. `answer`: what the command returned, where that is a refusal."""
 
     status: int
     title: str
@@ -23,8 +39,9 @@ class Problem(Struct, frozen=True, omit_defaults=True):
     detail: str = ""
     field: str | None = None
     limit: str | None = None
-    retry_after_s: float | None = None
+    job_id: str | None = None
     request_id: str | None = None
+    answer: Raw | UnsetType = UNSET
 
 
 class Denied(Exception):
@@ -34,3 +51,74 @@ class Denied(Exception):
         super().__init__(problem.title)
         self.problem = problem
         self.headers = headers
+
+
+def problem(status: HTTPStatus, reason: str, detail: str = "", **fields: Any) -> Problem:
+    return Problem(status.value, status.phrase, reason, detail, **fields)
+
+
+ERRORS: Final[tuple[tuple[type[LeasemillError], HTTPStatus, str], ...]] = (
+    (Invalid, HTTPStatus.UNPROCESSABLE_ENTITY, "invalid"),
+    (NotFound, HTTPStatus.NOT_FOUND, "not_found"),
+    (JobConflict, HTTPStatus.CONFLICT, "job_conflict"),
+    (QueueRefused, HTTPStatus.CONFLICT, "queue_refused"),
+    (GroupRefused, HTTPStatus.CONFLICT, "group_refused"),
+    (Refused, HTTPStatus.CONFLICT, "refused"),
+    (Unavailable, HTTPStatus.SERVICE_UNAVAILABLE, "unavailable"),
+    (Broken, HTTPStatus.SERVICE_UNAVAILABLE, "broken"),
+)
+"""The status of each error of a store; the first that fits."""
+
+REFUSALS: Final[dict[type, tuple[HTTPStatus, str]]] = {
+    c.Lost: (HTTPStatus.CONFLICT, "lost"),
+    c.Conflict: (HTTPStatus.CONFLICT, "conflict"),
+    c.OutOfOrder: (HTTPStatus.CONFLICT, "out_of_order"),
+    c.ScheduleMoved: (HTTPStatus.CONFLICT, "schedule_moved"),
+    c.AlreadySucceeded: (HTTPStatus.CONFLICT, "already_succeeded"),
+    c.Missing: (HTTPStatus.NOT_FOUND, "not_found"),
+}
+"""Outcomes that are refusals. Where every item of a call was refused, its status is that of the first."""
+
+
+def refusal_of(answer: Any) -> tuple[HTTPStatus, str] | None:
+    """Whether an answer is a refusal and nothing else."""
+    outcomes = answer if isinstance(answer, list) else [answer]
+    if not outcomes or not all(type(outcome) in REFUSALS for outcome in outcomes):
+        return None
+    return REFUSALS[type(outcomes[0])]
+
+
+def problem_of(error: LeasemillError) -> Denied:
+    """An error of the store, as it is answered."""
+    status, reason = next((status, reason) for kind, status, reason in ERRORS if isinstance(error, kind))
+    headers = (("retry-after", str(RETRY_AFTER_S)),) if reason == "unavailable" else ()
+    fields = {name: getattr(error, name, None) for name in ("field", "limit", "job_id")}
+    return Denied(problem(status, reason, str(error), **fields), headers)
+
+
+_decode: Final = msgspec.json.Decoder(Problem).decode
+
+
+def read_problem(content_type: str, body: bytes) -> Problem | None:
+    """None: it is not one of ours; a proxy may have answered."""
+    if not content_type.startswith(PROBLEM_TYPE):
+        return None
+    try:
+        return _decode(body)
+    except msgspec.DecodeError:
+        return None
+
+
+def raise_error(found: Problem) -> NoReturn:
+    """The error that the server's store raised."""
+    match found.reason:
+        case "job_conflict":
+            raise JobConflict(found.job_id or "")
+        case "invalid":
+            raise Invalid(found.detail, field=found.field, limit=found.limit)
+        case reason:
+            kinds = {known: kind for kind, _, known in ERRORS}
+            detail = found.detail or found.title
+            raise kinds.get(reason, Unavailable if found.status >= HTTPStatus.INTERNAL_SERVER_ERROR else Refused)(
+                detail
+            )

@@ -38,6 +38,7 @@ RECORDS_A_SECOND: Final = 20
 AGAIN_S: Final = 1.0
 """A claim that was on its way to a server when the worker died is granted a moment later: look for it once more."""
 BATCH: Final = 500
+NO_JOBS: Final = "it held no job"
 
 
 class Ended(NamedTuple):
@@ -181,7 +182,7 @@ class Deaths:
         self._metrics.dead_workers += is_first
         if is_first or count:
             fields = {"worker": self._worker_id, "dead_worker": ended.worker}
-            log.error("%s; %s ended, so that their jobs run again", cause, counted(count, "lease"), extra=fields)
+            log.error("%s; %s", cause, f"{counted(count, 'job')} can run again" if count else NO_JOBS, extra=fields)
 
     def _is_first_to_remove(self, ended: Ended) -> bool:
         presence = self._store.presence

@@ -1,6 +1,6 @@
 """The worker's processes for handlers: started when they are needed, at most one for each slot, kept for the next job.
 
-On the event loop; the slots call back from their threads. Why not `concurrent.futures`: docs/decisions/0033.
+On the event loop; the slots call back from their threads. Why not `concurrent.futures`: docs/decisions/0044.
 """
 
 from __future__ import annotations
