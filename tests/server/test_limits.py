@@ -87,26 +87,22 @@ def test_bodies_have_a_budget_of_all_clients(time: StillTime) -> None:
     enter(of, "three", body_bytes=60)
 
 
-def test_an_address_of_many_wrong_keys_is_refused_for_a_while(time: StillTime) -> None:
-    of = meter(time, failures_per_s=0.5, failures_burst=3)
-    for _ in range(3):
-        of.check_address("1.2.3.4")
-        of.failed("1.2.3.4")
-    with pytest.raises(Denied) as denied:
-        of.check_address("1.2.3.4")
-    assert (denied.value.problem.status, dict(denied.value.headers)["retry-after"]) == (429, "2")
-    of.check_address("5.6.7.8")
-    time.now += 2
-    of.check_address("1.2.3.4")
+def test_nobody_in_particular_is_limited_by_bytes_alone(time: StillTime) -> None:
+    of = meter(time, open_requests=1, open_polls=1, requests_per_s=1, burst=1, bodies_bytes=10)
+    for _ in range(5):
+        of.enter(None, is_poll=True, body_bytes=2)
+    with pytest.raises(Denied):
+        of.enter(None, is_poll=False, body_bytes=1)
+    of.leave(None, is_poll=True, body_bytes=2)
+    of.enter(None, is_poll=False, body_bytes=1)
 
 
-def test_however_many_addresses_there_are_a_bounded_number_is_remembered(
+def test_however_many_keys_there_were_a_bounded_number_is_remembered(
     time: StillTime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "BUCKETS_KEPT", 10)
+    monkeypatch.setattr(module, "KEYS_KEPT", 10)
     of = meter(time)
     for number in range(1_000):
-        of.failed(f"address {number}")
-        enter(of, f"client {number}")
-        of.leave(f"client {number}", is_poll=False, body_bytes=0)
-    assert (len(of._failures), len(of._requests), of._open, of._polls, of._bytes) == (10, 10, {}, {}, 0)
+        enter(of, f"key {number}")
+        of.leave(f"key {number}", is_poll=False, body_bytes=0)
+    assert (len(of._buckets), of._open, of._polls, of._bytes) == (10, {}, {}, 0)

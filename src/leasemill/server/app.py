@@ -1,6 +1,6 @@
 """The server as an ASGI application: a request in, the store's answer out.
 
-A request is admitted by its head, read, decoded, carried out if its caller may, answered. What is not a command (health, the
+A request is admitted by its head, read, decoded, performed by the gate, answered. What is not a command (health, the
 reference, metrics, whatever is mounted) goes to `pages`. Nothing here blocks the event loop, and no rule of the contract
 is here.
 """

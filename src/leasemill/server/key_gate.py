@@ -34,6 +34,8 @@ WAITS: Final = frozenset({c.Claim, r.WatchQueues, r.WatchEnd, r.WatchCancellatio
 """Commands that may be answered long after they were sent."""
 QUEUES_KNOWN: Final = 100_000
 AT_ONCE: Final = 500
+FORWARDED: Final = frozenset({"forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip"})
+"""What proxies add: who sent such a request may be on any machine."""
 BEARER: Final = "bearer "
 BASIC: Final = "basic "
 
@@ -42,7 +44,7 @@ class KeyAdmission(Admission, frozen=True, kw_only=True):
     """`key`: None, on loopback, for whoever sends none."""
 
     key: AccessKey | None = None
-    who: str = ""
+    who: str | None = None
     is_poll: bool = False
     reserved: int = 0
 
@@ -73,7 +75,7 @@ class KeyGate(Gate):
         key = self._authenticated(head)
         if key is not None and head.route is None and head.path not in self._open_paths:
             check_page(key, head.method)
-        who = f"address {head.client}" if key is None else f"key {key.name} ({key.id})"
+        who = None if key is None else f"key {key.name} ({key.id})"
         is_poll = head.route is not None and head.route.command in WAITS
         reserved = _announced(head.headers, self._limits.body_bytes)
         self._meter.enter(who, is_poll=is_poll, body_bytes=reserved)
@@ -110,20 +112,20 @@ class KeyGate(Gate):
     def _authenticated(self, head: RequestHead) -> AccessKey | None:
         sent = head.headers.get("authorization")
         if sent is None:
-            if self._needs_key and head.path not in self._open_paths:
-                self._meter.check_address(head.client)
-                self._meter.failed(head.client)
+            if head.path in self._open_paths:
+                return None
+            if self._needs_key:
                 raise _unauthorized(
                     "this server needs a key: send it as Authorization: Bearer lm_…", head.route is None
                 )
+            if FORWARDED & head.headers.keys():
+                raise _proxied()
             return None
-        self._meter.check_address(head.client)
         try:
             key = self._ring.find(_text(sent, is_page=head.route is None))
         except Unavailable as error:
             raise problem_of(error) from None
         if key is None:
-            self._meter.failed(head.client)
             raise _unauthorized("the key is unknown, has expired or was revoked: ask for another", head.route is None)
         return key
 
@@ -195,3 +197,11 @@ def _unauthorized(detail: str, is_page: bool) -> Denied:
     scheme = "Basic" if is_page else "Bearer"
     challenge = ("www-authenticate", f'{scheme} realm="leasemill"')
     return Denied(Problem(status.value, status.phrase, "unauthorized", detail), (challenge,))
+
+
+def _proxied() -> Denied:
+    status = HTTPStatus.FORBIDDEN
+    detail = (
+        "this server takes requests of this machine without a key, and this one came through a proxy: start it with "
+    )
+    return Denied(Problem(status.value, status.phrase, "forbidden", detail + "--require-keys", field="forwarded"))

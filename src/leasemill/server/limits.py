@@ -1,7 +1,8 @@
 """How much a client may ask for at a time, decided before anything of a body is read.
 
-Everything here is bounded itself: clients that are not known by a key are remembered by their address, the latest few
-thousand of them.
+Requests without a key have no limit but that of bodies: where keys are needed they are refused, and where they
+are not, everybody on the machine is trusted. Wrong keys are not counted: 256 bits are not guessed, and whoever shares an
+address with an attacker must not be refused for it.
 """
 
 from __future__ import annotations
@@ -11,25 +12,20 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import Final
 
 from msgspec import Struct
 
 from leasemill.server.gate import BODY_BYTES, BODY_S
+from leasemill.store.keys import KEYS_KEPT
 from leasemill.wire.problems import Denied, Problem
-
-BUCKETS_KEPT: Final = 10_000
 
 
 class ServerLimits(Struct, frozen=True, kw_only=True):
     """Of one server; `leasemill serve --help` has those that can be changed."""
 
-    requests_per_s: float = 2_000
-    burst: int = 4_000
+    requests_per_s: float = 5_000
+    burst: int = 10_000
     """Requests of one key: so many in the long run, so many at once."""
-    failures_per_s: float = 10
-    failures_burst: int = 100
-    """Requests of one address that were refused because of their key."""
     open_requests: int = 4_000
     open_polls: int = 3_000
     """Requests of one key that are not answered yet, and how many of them may be such that wait."""
@@ -58,11 +54,6 @@ class Bucket:
             return 0.0
         return (1 - self._left) / self._rate
 
-    def is_empty(self, now: float) -> float:
-        """As `take`, and takes nothing."""
-        self._fill(now)
-        return 0.0 if self._left >= 1 else (1 - self._left) / self._rate
-
     def _fill(self, now: float) -> None:
         self._left = min(self._burst, self._left + max(0.0, now - self._at) * self._rate)
         self._at = now
@@ -74,54 +65,46 @@ class Meter:
     def __init__(self, limits: ServerLimits, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._limits = limits
         self._monotonic = monotonic
-        self._requests: OrderedDict[str, Bucket] = OrderedDict()
-        self._failures: OrderedDict[str, Bucket] = OrderedDict()
+        self._buckets: OrderedDict[str, Bucket] = OrderedDict()
         self._open: dict[str, int] = {}
         self._polls: dict[str, int] = {}
         self._bytes = 0
 
-    def check_address(self, address: str) -> None:
-        """Refuse an address from which too many wrong keys came; a right one is not looked at then either."""
-        bucket = self._failures.get(address)
-        wait_s = 0.0 if bucket is None else bucket.is_empty(self._monotonic())
-        if wait_s:
-            raise too_many(f"too many requests without a valid key from {address}", wait_s, self._limits.failures_per_s)
-
-    def failed(self, address: str) -> None:
-        self._bucket(self._failures, address, self._limits.failures_per_s, self._limits.failures_burst).take(
-            self._monotonic()
-        )
-
-    def enter(self, who: str, *, is_poll: bool, body_bytes: int) -> None:
-        """A request of a client begins; `leave` ends it."""
+    def enter(self, who: str | None, *, is_poll: bool, body_bytes: int) -> None:
+        """A request of a client begins; `leave` ends it. None: of nobody in particular."""
         limits = self._limits
+        if self._bytes + body_bytes > limits.bodies_bytes:
+            raise _busy()
+        if who is not None:
+            self._enter(who, is_poll, limits)
+        self._bytes += body_bytes
+
+    def _enter(self, who: str, is_poll: bool, limits: ServerLimits) -> None:
         if self._open.get(who, 0) >= limits.open_requests:
             raise too_many(f"{who} has {limits.open_requests:,} requests open", 1.0, limits.open_requests)
         if is_poll and self._polls.get(who, 0) >= limits.open_polls:
             raise too_many(f"{who} has {limits.open_polls:,} requests open that wait", 1.0, limits.open_polls)
-        if self._bytes + body_bytes > limits.bodies_bytes:
-            raise _busy()
-        wait_s = self._bucket(self._requests, who, limits.requests_per_s, limits.burst).take(self._monotonic())
+        wait_s = self._bucket(who).take(self._monotonic())
         if wait_s:
             raise too_many(f"{who} sends more than {limits.requests_per_s:g} requests a second", wait_s, limits.burst)
         self._open[who] = self._open.get(who, 0) + 1
         if is_poll:
             self._polls[who] = self._polls.get(who, 0) + 1
-        self._bytes += body_bytes
 
-    def leave(self, who: str, *, is_poll: bool, body_bytes: int) -> None:
-        _less(self._open, who)
-        if is_poll:
-            _less(self._polls, who)
+    def leave(self, who: str | None, *, is_poll: bool, body_bytes: int) -> None:
         self._bytes -= body_bytes
+        if who is not None:
+            _less(self._open, who)
+            if is_poll:
+                _less(self._polls, who)
 
-    def _bucket(self, buckets: OrderedDict[str, Bucket], who: str, rate: float, burst: int) -> Bucket:
-        bucket = buckets.get(who)
+    def _bucket(self, who: str) -> Bucket:
+        bucket = self._buckets.get(who)
         if bucket is None:
-            bucket = buckets[who] = Bucket(rate, burst, self._monotonic())
-            if len(buckets) > BUCKETS_KEPT:
-                buckets.popitem(last=False)
-        buckets.move_to_end(who)
+            bucket = self._buckets[who] = Bucket(self._limits.requests_per_s, self._limits.burst, self._monotonic())
+            if len(self._buckets) > KEYS_KEPT:
+                self._buckets.popitem(last=False)
+        self._buckets.move_to_end(who)
         return bucket
 
 

@@ -46,7 +46,9 @@ def bound_socket(host: str, port: int) -> socket.socket:
         raise Unavailable(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
 
 
-def new_server(app: ServerApp, *, stop_s: float = 10.0, options: Mapping[str, Any] | None = None) -> StoppingServer:
+def new_server(
+    app: ServerApp, *, stop_s: float = 10.0, options: Mapping[str, Any] | None = None
+) -> StoppingServer:
     """`options`: of uvicorn, such as those of TLS."""
     config = uvicorn.Config(
         app,

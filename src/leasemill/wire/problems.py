@@ -119,6 +119,4 @@ def raise_error(found: Problem) -> NoReturn:
         case reason:
             kinds = {known: kind for kind, _, known in ERRORS}
             detail = found.detail or found.title
-            raise kinds.get(reason, Unavailable if found.status >= HTTPStatus.INTERNAL_SERVER_ERROR else Refused)(
-                detail
-            )
+            raise kinds.get(reason, Unavailable if found.status >= HTTPStatus.INTERNAL_SERVER_ERROR else Refused)(detail)

@@ -15,6 +15,7 @@ from typing import Any, Final, TypeAlias
 
 from leasemill.kernel import commands as c
 from leasemill.kernel.command import Command
+from leasemill.kernel.machine import check
 from leasemill.kernel.model import QUEUE_LIMIT
 from leasemill.server.access.denial import forbidden
 from leasemill.server.access.named import (
@@ -28,9 +29,14 @@ from leasemill.server.access.named import (
 from leasemill.server.access.names import bound, unbound
 from leasemill.server.access.roles import check_role
 from leasemill.server.access.scope import Scope, scope_of
-from leasemill.server.access.shown import JobQueues, Steps, group_queues, shown
+from leasemill.server.access.shown import JobQueues, Steps, group_queues, is_seen, shown
 from leasemill.store.keys import AccessKey
+from leasemill.wire import requests as r
 
+REQUESTS: Final = frozenset(
+    {r.WatchQueues, r.WatchEnd, r.WatchCancellations, r.PublishPresence, r.RemovePresence, r.ListPresence}
+)
+"""What is not a command of the kernel, which checks those."""
 MEMBERS_AT_ONCE: Final = 200
 MOST_MEMBERS: Final = 10_000
 """Of a group that a key for some queues may cancel: each member is looked at first."""
@@ -48,6 +54,8 @@ def allowed(key: AccessKey, command: Command[Any]) -> Checks:
 
 def performed(key: AccessKey, command: Command[Any]) -> Steps:
     """The answer for the key's client."""
+    if type(command) not in REQUESTS:
+        check(command)  # as the client wrote it: an empty name is not empty any more when the key's is added
     yield from allowed(key, command)
     scope = scope_of(key)
     sent = bound(key, command)
@@ -68,7 +76,7 @@ def _in_scope(key: AccessKey, scope: Scope, command: Command[Any]) -> Checks:
             raise scope.outside(f"schedule {name!r}")
     for unique_key in unique_keys_named(command):
         view = yield c.GetKey(unique_key)
-        if view is not None and not scope.has((yield JobQueues([view.job_id])).get(view.job_id, "")):
+        if view is not None and not (yield from is_seen(scope, view.job_id)):
             raise scope.outside(f"unique key {unique_key!r}")
     if isinstance(command, c.DeclareLimits):
         yield from _check_declared(key, command)

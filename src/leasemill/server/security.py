@@ -1,0 +1,84 @@
+"""How `leasemill serve` is secured, put together: who needs a key, which names it has, TLS, limits.
+
+What must never happen here: a server that other machines can reach and that asks nobody for a key.
+"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from leasemill.errors import Invalid, Refused
+from leasemill.server.hosts import Hosts, is_loopback
+from leasemill.server.key_gate import KeyGate
+from leasemill.server.keyring import KeyRing
+from leasemill.server.limits import ServerLimits
+from leasemill.server.protocol import HEAD_BYTES, Connected, guarded
+from leasemill.store.base import Store
+
+log = logging.getLogger("leasemill.server")
+
+OPEN_PATHS: Final = frozenset({"/healthz", "/readyz"})
+"""For probes, which have no key; they show nothing of the store."""
+
+
+class Security(NamedTuple):
+    """`options`: of uvicorn. `ring` is to be started and closed."""
+
+    gate: KeyGate
+    ring: KeyRing
+    options: dict[str, Any]
+
+
+def secured(
+    store: Store,
+    host: str,
+    *,
+    requires_keys: bool = False,
+    allowed_hosts: Iterable[str] = (),
+    certificate: Path | None = None,
+    certificate_key: Path | None = None,
+    limits: ServerLimits | None = None,
+    connected: Connected | None = None,
+) -> Security:
+    """For a server of this store that listens on `host`."""
+    is_local = is_loopback(host)
+    needs_key = requires_keys or not is_local
+    tls = _tls(certificate, certificate_key)
+    ring = KeyRing(store.keys)
+    if needs_key and ring.is_empty:
+        reached = "" if is_local else f"other machines can reach {host}, and "
+        raise Refused(
+            f"{reached}the store has no key that anybody could use: create one with "
+            f"leasemill keys create NAME --role work --url {store.name}"
+            + ("" if is_local else ", or listen on 127.0.0.1 alone")
+        )
+    if not is_local and not tls:
+        log.warning("keys and jobs travel unencrypted: give --cert and --key, or let a proxy before this server do TLS")
+    gate = KeyGate(
+        ring, Hosts(is_local=is_local, names=allowed_hosts), needs_key=needs_key, limits=limits, open_paths=OPEN_PATHS
+    )
+    options = {
+        "http": guarded(connected or Connected()),
+        "h11_max_incomplete_event_size": HEAD_BYTES,
+        "proxy_headers": False,
+        **tls,
+    }
+    return Security(gate, ring, options)
+
+
+def _tls(certificate: Path | None, certificate_key: Path | None) -> dict[str, Any]:
+    """Tried here, so that what is wrong is said before anybody listens."""
+    if certificate is None:
+        if certificate_key is not None:
+            raise Invalid("--key is the private key of --cert: give both")
+        return {}
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, certificate_key)
+    except OSError as error:  # an SSLError is one
+        named = certificate if certificate_key is None else f"{certificate} and {certificate_key}"
+        raise Invalid(f"{named} cannot be used for TLS: {error.strerror or error}") from None
+    return {"ssl_certfile": str(certificate), "ssl_keyfile": None if certificate_key is None else str(certificate_key)}
