@@ -82,5 +82,5 @@ class ServerThread:
         return asyncio.run_coroutine_threadsafe(called(), self.loop).result(LIMIT_S)
 
     def close(self) -> None:
-        self.server.should_exit = self.server.force_exit = True
+        self.server.should_exit = True
         self._thread.join(LIMIT_S)

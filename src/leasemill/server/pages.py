@@ -40,7 +40,9 @@ def server_app(store: Store, *, gate: Gate | None = None, mounts: Mapping[str, A
         *(Mount(path, mounted) for path, mounted in (mounts or {}).items()),
     ]
     starlette = Starlette(
-        routes=routes, exception_handlers={HTTPException: _shown}, lifespan=_lifespan(lambda: app.close())
+        routes=routes,
+        exception_handlers={HTTPException: _shown},
+        lifespan=_lifespan(lambda: app.close()),  # noqa: PLW0108  (it is made below)
     )
     app = ServerApp(store, starlette, gate=gate, metrics=metrics)
     pages.is_stopping = lambda: app.polls.is_stopping
@@ -51,7 +53,6 @@ class Pages:
     def __init__(self, store: Store, metrics: PrometheusMetrics | None) -> None:
         self._store = store
         self._metrics = metrics
-        self._reference = msgspec.json.encode(document())
         self.is_stopping: Callable[[], bool] = lambda: False
 
     async def health(self, _request: Request) -> Response:
@@ -83,7 +84,7 @@ class Pages:
         return Response(page, headers={"content-type": self._metrics.content_type})
 
     async def reference(self, _request: Request) -> Response:
-        return Response(self._reference, media_type="application/json")
+        return Response(msgspec.json.encode(document()), media_type="application/json")
 
 
 def _metrics() -> PrometheusMetrics | None:
