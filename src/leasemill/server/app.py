@@ -1,6 +1,6 @@
 """The server as an ASGI application: a request in, the store's answer out.
 
-A request is admitted by its head, read, decoded, authorised, carried out, answered. What is not a command (health,
+A request is admitted by its head, read, decoded, performed by the gate, answered. What is not a command (health,
 the reference, metrics, whatever is mounted) goes to `pages`. Nothing here blocks the event loop, and no rule of the
 contract is here.
 """
@@ -24,7 +24,7 @@ from leasemill.kernel.command import Command
 from leasemill.server.caller import Caller, CallerGone, Message, Receive
 from leasemill.server.drawing import KEY_HEADER, drawn
 from leasemill.server.expired import ExpiredLeases
-from leasemill.server.gate import Admission, Gate, RequestHead
+from leasemill.server.gate import Admission, ServerGate, RequestHead
 from leasemill.server.metrics import NoMetrics, ServerMetrics
 from leasemill.server.polls import Polls
 from leasemill.server.presence import ServedPresence
@@ -59,11 +59,11 @@ class ServerApp:
     """One store behind HTTP. `pages` answers what is not a command."""
 
     def __init__(
-        self, store: Store, pages: Asgi, *, gate: Gate | None = None, metrics: ServerMetrics | None = None
+        self, store: Store, pages: Asgi, *, gate: ServerGate | None = None, metrics: ServerMetrics | None = None
     ) -> None:
         self.store = store
         self._pages = pages
-        self._gate = gate or Gate()
+        self._gate = gate or ServerGate()
         self._threads = Threads(THREADS, "leasemill-server")
         self._presence = ServedPresence(store, self._threads)
         self._expired = ExpiredLeases(store)
@@ -127,8 +127,7 @@ class ServerApp:
         try:
             key = head.headers.get(KEY_HEADER)
             command = drawn(command, self.store.entropy, None if key is None else f"{admission.principal} {key}")
-            await self._gate.authorise(admission, route, command)
-            answer = await self._run(command, wait_s, caller)
+            answer = await self._gate.perform(admission, route, command, lambda one: self._run(one, wait_s, caller))
         except LeasemillError as error:
             raise problem_of(error) from None
         return _reply(route, answer)

@@ -18,7 +18,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from leasemill.errors import LeasemillError
 from leasemill.kernel import commands as c
 from leasemill.server.app import ServerApp
-from leasemill.server.gate import Gate
+from leasemill.server.gate import ServerGate
 from leasemill.server.metrics import PrometheusMetrics
 from leasemill.server.openapi import document
 from leasemill.store.base import Store
@@ -27,7 +27,7 @@ from leasemill.wire.problems import PROBLEM_TYPE, Problem, problem
 READY_S: Final = 2.0
 
 
-def server_app(store: Store, *, gate: Gate | None = None, mounts: Mapping[str, Any] | None = None) -> ServerApp:
+def server_app(store: Store, *, gate: ServerGate | None = None, mounts: Mapping[str, Any] | None = None) -> ServerApp:
     """The whole server over a store. `mounts`: ASGI applications by path, such as a dashboard. The store stays the
     caller's."""
     metrics = _metrics()

@@ -76,9 +76,11 @@ class Polls:
             waiting = Waiting(command)
             polls.add(waiting)
             waits: set[asyncio.Future[Any]] = {waiting.leases, caller.leaving}
-            await asyncio.wait(waits, timeout=until - time.monotonic(), return_when=asyncio.FIRST_COMPLETED)
-            if not waiting.leases.done():
-                polls.give_up(waiting)
+            try:
+                await asyncio.wait(waits, timeout=until - time.monotonic(), return_when=asyncio.FIRST_COMPLETED)
+            finally:  # also when the caller's key ends
+                if not waiting.leases.done():
+                    polls.give_up(waiting)
             return await waiting.leases
 
     async def watch_queues(self, command: r.WatchQueues, caller: Caller) -> r.Watched:
