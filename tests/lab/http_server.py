@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from leasemill.server.app import ServerApp
-from leasemill.server.gate import Gate
+from leasemill.server.gate import ServerGate
 from leasemill.server.pages import server_app
 from leasemill.server.serving import StoppingServer, bound_socket, new_server
 from leasemill.store.base import Store
@@ -64,7 +64,7 @@ class ServerThread:
         asyncio.run(serve())
 
     @contextmanager
-    def serving(self, store: Store, gate: Gate | None = None) -> Iterator[ServerApp]:
+    def serving(self, store: Store, gate: ServerGate | None = None) -> Iterator[ServerApp]:
         app = server_app(store, gate=gate)
         self._stage.app = app
         try:
@@ -82,5 +82,5 @@ class ServerThread:
         return asyncio.run_coroutine_threadsafe(called(), self.loop).result(LIMIT_S)
 
     def close(self) -> None:
-        self.server.should_exit = self.server.force_exit = True
+        self.server.should_exit = True
         self._thread.join(LIMIT_S)

@@ -22,6 +22,7 @@ COMMANDS = {
     "lanes": LazyCommand("leasemill.cli.lanes:lanes", "List, show and unblock lanes."),
     "limits": LazyCommand("leasemill.cli.limits:limits", "List, show, set and clear limits."),
     "queues": LazyCommand("leasemill.cli.queues:queues", "List, pause, resume and configure queues."),
+    "serve": LazyCommand("leasemill.cli.serve:serve", "Serve a store over HTTP."),
     "stats": LazyCommand("leasemill.cli.stats:stats", "Count jobs by queue and state."),
     "version": LazyCommand("leasemill.cli.version:version", "Print the version."),
     "wal": LazyCommand("leasemill.cli.wal:wal", "Inspect the log of a file: store."),

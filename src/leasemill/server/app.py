@@ -1,8 +1,8 @@
 """The server as an ASGI application: a request in, the store's answer out.
 
-A request is admitted by its head, read, decoded, performed by the gate, answered. What is not a command (health, the
-reference, metrics, whatever is mounted) goes to `pages`. Nothing here blocks the event loop, and no rule of the contract
-is here.
+A request is admitted by its head, read, decoded, performed by the gate, answered. What is not a command (health,
+the reference, metrics, whatever is mounted) goes to `pages`. Nothing here blocks the event loop, and no rule of the
+contract is here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.command import Command
 from leasemill.server.caller import Caller, CallerGone, Message, Receive
 from leasemill.server.drawing import KEY_HEADER, drawn
-from leasemill.server.gate import Admission, Gate, RequestHead
+from leasemill.server.expired import ExpiredLeases
+from leasemill.server.gate import Admission, ServerGate, RequestHead
 from leasemill.server.metrics import NoMetrics, ServerMetrics
 from leasemill.server.polls import Polls
 from leasemill.server.presence import ServedPresence
@@ -31,6 +32,7 @@ from leasemill.store.base import Store
 from leasemill.store.threads import Threads
 from leasemill.wire import requests as r
 from leasemill.wire.codec import DECODE_ERRORS, decode_request, encode_answer
+from leasemill.wire.expired import EXPIRED, LISTENS
 from leasemill.wire.problems import PROBLEM_TYPE, Denied, problem, problem_of, refusal_of
 from leasemill.wire.routes import BY_PATH, Route
 
@@ -57,13 +59,14 @@ class ServerApp:
     """One store behind HTTP. `pages` answers what is not a command."""
 
     def __init__(
-        self, store: Store, pages: Asgi, *, gate: Gate | None = None, metrics: ServerMetrics | None = None
+        self, store: Store, pages: Asgi, *, gate: ServerGate | None = None, metrics: ServerMetrics | None = None
     ) -> None:
         self.store = store
         self._pages = pages
-        self._gate = gate or Gate()
+        self._gate = gate or ServerGate()
         self._threads = Threads(THREADS, "leasemill-server")
         self._presence = ServedPresence(store, self._threads)
+        self._expired = ExpiredLeases(store)
         self._metrics: ServerMetrics = metrics or NoMetrics()
         self.polls = Polls(store, self._threads)
         self._metrics.watch_polls(lambda: self.polls.open)
@@ -74,6 +77,7 @@ class ServerApp:
 
     def close(self) -> None:
         self.polls.close()
+        self._expired.close()
         self._threads.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -93,12 +97,12 @@ class ServerApp:
                     return
                 reply = await self._answered(route, head, admission, caller)
                 status = reply.status
-                await _send(send, reply, headers.get(REQUEST_ID))
+                await _send(send, reply, self._added_headers(headers))
             finally:
                 self._gate.left(admission)
         except Denied as denied:
             status = denied.problem.status
-            await _send(send, _denied(denied, headers), headers.get(REQUEST_ID))
+            await _send(send, _denied(denied, headers), self._added_headers(headers))
         except CallerGone:
             status = 499  # as proxies log it; nobody reads it
         finally:
@@ -127,6 +131,14 @@ class ServerApp:
         except LeasemillError as error:
             raise problem_of(error) from None
         return _reply(route, answer)
+
+    def _added_headers(self, headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+        added: list[tuple[bytes, bytes]] = []
+        if REQUEST_ID in headers:
+            added.append((REQUEST_ID.encode(), headers[REQUEST_ID].encode("latin-1")))
+        if LISTENS in headers and (expired := self._expired.take()) is not None:
+            added.append((EXPIRED.encode(), expired))
+        return added
 
     async def _run(self, command: Command[Any], wait_s: float, caller: Caller) -> Any:
         match command:
@@ -181,9 +193,8 @@ def _denied(denied: Denied, headers: Mapping[str, str]) -> Reply:
     return Reply(told.status, msgspec.json.encode(told), ((b"content-type", PROBLEM_TYPE.encode()), *added))
 
 
-async def _send(send: Send, reply: Reply, request_id: str | None) -> None:
-    headers = [*reply.headers, (b"content-length", b"%d" % len(reply.body)), (b"cache-control", b"no-store")]
-    if request_id is not None:
-        headers.append((REQUEST_ID.encode(), request_id.encode("latin-1")))
+async def _send(send: Send, reply: Reply, added: list[tuple[bytes, bytes]]) -> None:
+    length = (b"content-length", b"%d" % len(reply.body))
+    headers = [*reply.headers, length, (b"cache-control", b"no-store"), *added]
     await send({"type": "http.response.start", "status": reply.status, "headers": headers})
     await send({"type": "http.response.body", "body": reply.body})

@@ -1,7 +1,7 @@
 """What a caller may leave to the server: ids, tokens, request ids and jitter.
 
-With an `Idempotency-Key` they follow from it where a repeat must find them again: a call that is sent twice with one key
-enqueues once, and claims the same jobs.
+With an `Idempotency-Key` they follow from it where a repeat must find them again: a call that is sent twice with one
+key enqueues once, and claims the same jobs.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class Admission(Struct, frozen=True):
     body_s: float = BODY_S
 
 
-class Gate:
+class ServerGate:
     """Lets everybody in."""
 
     async def admit(self, head: RequestHead) -> Admission:

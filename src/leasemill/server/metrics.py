@@ -52,12 +52,8 @@ class PrometheusMetrics:
             buckets=BUCKETS_S,
             registry=self._registry,
         )
-        self._polls = p.Gauge(
-            "leasemill_server_open_polls", "Calls that wait for something.", registry=self._registry
-        )
-        self._jobs = p.Gauge(
-            "leasemill_server_jobs", "Jobs in the store.", ["queue", "state"], registry=self._registry
-        )
+        self._polls = p.Gauge("leasemill_server_open_polls", "Calls that wait for something.", registry=self._registry)
+        self._jobs = p.Gauge("leasemill_server_jobs", "Jobs in the store.", ["queue", "state"], registry=self._registry)
 
     def answered(self, verb: str, status: int, seconds: float) -> None:
         self._requests.labels(verb, str(status)).inc()

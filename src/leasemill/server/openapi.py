@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, Final
 
 from msgspec.json import schema_components
@@ -32,6 +33,7 @@ PROBLEMS: Final = {
 """What any command may answer instead of 200."""
 
 
+@cache
 def document() -> dict[str, Any]:
     """The whole description."""
     requests = [CODECS[route.name].request_type for route in ROUTES]

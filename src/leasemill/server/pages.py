@@ -18,7 +18,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from leasemill.errors import LeasemillError
 from leasemill.kernel import commands as c
 from leasemill.server.app import ServerApp
-from leasemill.server.gate import Gate
+from leasemill.server.gate import ServerGate
 from leasemill.server.metrics import PrometheusMetrics
 from leasemill.server.openapi import document
 from leasemill.store.base import Store
@@ -27,7 +27,7 @@ from leasemill.wire.problems import PROBLEM_TYPE, Problem, problem
 READY_S: Final = 2.0
 
 
-def server_app(store: Store, *, gate: Gate | None = None, mounts: Mapping[str, Any] | None = None) -> ServerApp:
+def server_app(store: Store, *, gate: ServerGate | None = None, mounts: Mapping[str, Any] | None = None) -> ServerApp:
     """The whole server over a store. `mounts`: ASGI applications by path, such as a dashboard. The store stays the
     caller's."""
     metrics = _metrics()
@@ -40,7 +40,9 @@ def server_app(store: Store, *, gate: Gate | None = None, mounts: Mapping[str, A
         *(Mount(path, mounted) for path, mounted in (mounts or {}).items()),
     ]
     starlette = Starlette(
-        routes=routes, exception_handlers={HTTPException: _shown}, lifespan=_lifespan(lambda: app.close())
+        routes=routes,
+        exception_handlers={HTTPException: _shown},
+        lifespan=_lifespan(lambda: app.close()),  # noqa: PLW0108  (it is made below)
     )
     app = ServerApp(store, starlette, gate=gate, metrics=metrics)
     pages.is_stopping = lambda: app.polls.is_stopping
@@ -51,7 +53,6 @@ class Pages:
     def __init__(self, store: Store, metrics: PrometheusMetrics | None) -> None:
         self._store = store
         self._metrics = metrics
-        self._reference = msgspec.json.encode(document())
         self.is_stopping: Callable[[], bool] = lambda: False
 
     async def health(self, _request: Request) -> Response:
@@ -83,7 +84,7 @@ class Pages:
         return Response(page, headers={"content-type": self._metrics.content_type})
 
     async def reference(self, _request: Request) -> Response:
-        return Response(self._reference, media_type="application/json")
+        return Response(msgspec.json.encode(document()), media_type="application/json")
 
 
 def _metrics() -> PrometheusMetrics | None:

@@ -75,7 +75,7 @@ class Polls:
                     break
             waiting = Waiting(command)
             polls.add(waiting)
-            waits = {waiting.leases, caller.leaving}
+            waits: set[asyncio.Future[Any]] = {waiting.leases, caller.leaving}
             try:
                 await asyncio.wait(waits, timeout=until - time.monotonic(), return_when=asyncio.FIRST_COMPLETED)
             finally:  # also when the caller's key ends

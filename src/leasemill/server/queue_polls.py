@@ -1,7 +1,7 @@
 """The calls that wait for jobs of one set of queues: one watch, one task, and a line of those who wait.
 
-When a job is due, the first in line gets a claim; as long as every claim is granted, twice as many are made at once. So a
-single job costs two claims, whoever waits, and a burst is served quickly.
+When a job is due, the first in line gets a claim; as long as every claim is granted, twice as many are made at once. So
+a single job costs three claims however many wait, and a burst is served quickly.
 """
 
 from __future__ import annotations

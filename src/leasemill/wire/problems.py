@@ -7,7 +7,7 @@ trace, a token or a URL with a password.
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -109,14 +109,14 @@ def read_problem(content_type: str, body: bytes) -> Problem | None:
         return None
 
 
-def raise_error(found: Problem) -> NoReturn:
+def error_of(found: Problem) -> LeasemillError:
     """The error that the server's store raised."""
     match found.reason:
         case "job_conflict":
-            raise JobConflict(found.job_id or "")
+            return JobConflict(found.job_id or "")
         case "invalid":
-            raise Invalid(found.detail, field=found.field, limit=found.limit)
+            return Invalid(found.detail, field=found.field, limit=found.limit)
         case reason:
+            other = Unavailable if found.status >= HTTPStatus.INTERNAL_SERVER_ERROR else Refused
             kinds = {known: kind for kind, _, known in ERRORS}
-            detail = found.detail or found.title
-            raise kinds.get(reason, Unavailable if found.status >= HTTPStatus.INTERNAL_SERVER_ERROR else Refused)(detail)
+            return kinds.get(reason, other)(found.detail or found.title)

@@ -1,8 +1,8 @@
 """The kernel's types as they are written in JSON: objects with names where the kernel has arrays, and JSON in JSON.
 
-A payload, a result and a worker's record are JSON already, so they are embedded as they are: `{"payload": {"to": "ann"}}`.
-A field that may be missing and is JSON itself is left out, for `null` is a value. Of alternatives, each says which it is
-in `outcome`. Requests refuse fields they do not know; answers may get more.
+A payload, a result and a worker's record are JSON already, so they are embedded as they are, as in `{"payload": {"to":
+"ann"}}`. A field that may be missing and is JSON itself is left out, for `null` is a value. Of alternatives, each says
+which it is in `outcome`. Requests refuse fields they do not know; answers may get more.
 
 Made once, from the types; nothing here knows a single command.
 """
@@ -16,7 +16,7 @@ from functools import partial
 from operator import attrgetter
 from typing import Annotated, Any, Final, NamedTuple, Union, get_args, get_origin, get_type_hints
 
-from msgspec import NODEFAULT, UNSET, Meta, Raw, Struct, UnsetType, defstruct
+from msgspec import NODEFAULT, UNSET, Raw, Struct, UnsetType, defstruct
 from msgspec import field as struct_field
 from msgspec.structs import fields as fields_of
 
@@ -83,7 +83,7 @@ class Shapes:
         if bytes in present:
             return Shape(Raw | UnsetType, _raw_or_unset, _bytes_or_none)
         shapes = {get_origin(member) or member: self.of(member) for member in present}
-        written = Union[tuple(shape.type for shape in shapes.values())]  # noqa: UP007  (made of a list)
+        written: Any = Union.__getitem__(tuple(shape.type for shape in shapes.values()))
         if len(present) < len(members):
             written = written | None
         if all(shape.to_wire is None for shape in shapes.values()):
@@ -208,7 +208,7 @@ def _items(item: Shape, container: type) -> Shape:
             return lambda values: tuple([convert(value) for value in values])
         return lambda values: [convert(value) for value in values]
 
-    written = list[item.type] if container is list else tuple[item.type, ...]
+    written: Any = types.GenericAlias(container, item.type if container is list else (item.type, Ellipsis))
     return Shape(written, converted(item.to_wire), converted(item.from_wire))
 
 
@@ -218,7 +218,7 @@ def _values(key: Any, value: Shape) -> Shape:
             return dict
         return lambda values: {name: convert(one) for name, one in values.items()}
 
-    return Shape(dict[key, value.type], converted(value.to_wire), converted(value.from_wire))
+    return Shape(types.GenericAlias(dict, (key, value.type)), converted(value.to_wire), converted(value.from_wire))
 
 
 def _structs(made: type[Struct], names: Sequence[str], converters: Sequence[Convert | None]) -> Convert:

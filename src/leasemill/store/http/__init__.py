@@ -1,4 +1,4 @@
-"""`http://` and `https://`: the store of a server (`leasemill serve`), for whoever cannot reach the database or folder."""
+"""`http://` and `https://`: the store behind a server (`leasemill serve`), for whoever cannot reach it directly."""
 
 from __future__ import annotations
 

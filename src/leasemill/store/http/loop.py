@@ -1,7 +1,7 @@
-"""An event loop in a thread of its own, in which all of a store's requests run.
+"""An event loop in a thread of its own, in which all of a store's waits are.
 
-Whoever asks, a thread or another event loop, waits for a future: so one pool of connections serves all, and a store that
-is closed ends every wait at once. Nothing of the user's runs here.
+Whoever waits, a thread or another event loop, has a future: so any number may wait, and a store that is closed ends
+every wait at once.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Waiting for what happens at a server: each wait is a call that is answered when it happened, or its time has passed."""
+"""Waiting for what happens at a server: a call that is answered when it happened, or when its time has passed."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
-from typing import Any, Final
+from typing import Final
 
 from leasemill.errors import LeasemillError
 from leasemill.store.backoff import backoff_s
@@ -42,7 +42,14 @@ class HttpWatch:
             waiting.cancel()
 
     async def wait_async(self, timeout_s: float) -> bool:
-        return await in_loop(self._thread, self._wait(timeout_s), when_closed=True)
+        waiting = self._thread.submit(self._wait(timeout_s))
+        try:
+            return await asyncio.wrap_future(waiting)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if not self._thread.is_closed or task is None or task.cancelling():
+                raise
+            return True
 
     def close(self) -> None:
         """Nothing is held between waits."""
@@ -53,7 +60,7 @@ class HttpWatch:
             began = time.monotonic()
             wait_s = min(max(0.0, until - began), POLL_S)
             try:
-                watched: r.Watched = await self._client.ask(self._ask(wait_s, self._seen), wait_s)
+                watched: r.Watched = await self._client.ask_waiting(self._ask(wait_s, self._seen), wait_s)
             except LeasemillError:
                 return True  # whoever waits learns why from the next call
             self._seen = watched.seen
@@ -71,18 +78,6 @@ def watch_queues(client: HttpClient, thread: LoopThread, queues: Sequence[str]) 
 
 def watch_end(client: HttpClient, thread: LoopThread, job_id: str) -> HttpWatch:
     return HttpWatch(client, thread, lambda wait_s, seen: r.WatchEnd(job_id, wait_s, seen))
-
-
-async def in_loop(thread: LoopThread, call: Coroutine[Any, Any, Any], *, when_closed: Any) -> Any:
-    """What a call in the store's thread returns; `when_closed`, if the store was closed meanwhile."""
-    future = thread.submit(call)
-    try:
-        return await asyncio.wrap_future(future)
-    except asyncio.CancelledError:
-        task = asyncio.current_task()
-        if not thread.is_closed or task is None or task.cancelling():
-            raise
-        return when_closed
 
 
 class HttpCancellations:
@@ -105,7 +100,7 @@ class HttpCancellations:
         seen, failures = "", 0
         while True:
             try:
-                watched: r.Watched = await self._client.ask(r.WatchCancellations(POLL_S, seen), POLL_S)
+                watched: r.Watched = await self._client.ask_waiting(r.WatchCancellations(POLL_S, seen), POLL_S)
             except LeasemillError:
                 failures += 1
                 await asyncio.sleep(backoff_s(failures, 0.5))
