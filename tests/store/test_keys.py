@@ -16,7 +16,7 @@ from leasemill.errors import Broken, Invalid, Refused, Unavailable
 from leasemill.store.keys import (
     KEY,
     AccessKey,
-    Keys,
+    AccessKeys,
     MemoryKeys,
     NoKeys,
     digest_of,
@@ -32,13 +32,13 @@ from tests.store.key_suite import NOW, KeySuite, made
 
 class TestMemory(KeySuite):
     @pytest.fixture
-    def keys(self) -> Keys:
+    def keys(self) -> AccessKeys:
         return MemoryKeys()
 
 
 class TestFolder(KeySuite):
     @pytest.fixture
-    def keys(self, tmp_path: Path) -> Keys:
+    def keys(self, tmp_path: Path) -> AccessKeys:
         return FolderKeys(tmp_path)
 
 

@@ -21,7 +21,7 @@ from leasemill.kernel.command import Command
 from leasemill.server.access.roles import check_page
 from leasemill.server.access.shown import JobQueues
 from leasemill.server.access.steps import performed
-from leasemill.server.gate import Admission, Gate, RequestHead, Run
+from leasemill.server.gate import Admission, RequestHead, Run, ServerGate
 from leasemill.server.hosts import Hosts
 from leasemill.server.keyring import KeyRing
 from leasemill.server.limits import Meter, ServerLimits
@@ -49,7 +49,7 @@ class KeyAdmission(Admission, frozen=True, kw_only=True):
     reserved: int = 0
 
 
-class KeyGate(Gate):
+class KeyGate(ServerGate):
     """`open_paths`: what may be asked for without a key, such as the health of the server."""
 
     def __init__(

@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Final
 
 from leasemill.errors import LeasemillError, Unavailable
-from leasemill.store.keys import AccessKey, Keys, id_of, is_authentic
+from leasemill.store.keys import AccessKey, AccessKeys, id_of, is_authentic
 from leasemill.store.sources import Clock, WallClock
 
 log = logging.getLogger("leasemill.server")
@@ -33,7 +33,7 @@ class KeyRing:
 
     def __init__(
         self,
-        keys: Keys,
+        keys: AccessKeys,
         *,
         clock: Clock | None = None,
         monotonic: Callable[[], float] = time.monotonic,

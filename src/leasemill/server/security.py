@@ -6,6 +6,7 @@ What must never happen here: a server that other machines can reach and that ask
 from __future__ import annotations
 
 import logging
+import resource
 import ssl
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,11 +17,13 @@ from leasemill.server.hosts import Hosts, is_loopback
 from leasemill.server.key_gate import KeyGate
 from leasemill.server.keyring import KeyRing
 from leasemill.server.limits import ServerLimits
-from leasemill.server.protocol import HEAD_BYTES, Connected, guarded
+from leasemill.server.protocol import CONNECTIONS, HEAD_BYTES, Connected, guarded
 from leasemill.store.base import Store
 
 log = logging.getLogger("leasemill.server")
 
+OTHER_DESCRIPTORS: Final = 200
+"""Of the store, of threads, of what is listened to."""
 OPEN_PATHS: Final = frozenset({"/healthz", "/readyz"})
 """For probes, which have no key; they show nothing of the store."""
 
@@ -42,7 +45,7 @@ def secured(
     certificate: Path | None = None,
     certificate_key: Path | None = None,
     limits: ServerLimits | None = None,
-    connected: Connected | None = None,
+    connections: int = CONNECTIONS,
 ) -> Security:
     """For a server of this store that listens on `host`."""
     is_local = is_loopback(host)
@@ -62,12 +65,25 @@ def secured(
         ring, Hosts(is_local=is_local, names=allowed_hosts), needs_key=needs_key, limits=limits, open_paths=OPEN_PATHS
     )
     options = {
-        "http": guarded(connected or Connected()),
+        "http": guarded(Connected(_affordable(connections))),
         "h11_max_incomplete_event_size": HEAD_BYTES,
         "proxy_headers": False,
         **tls,
     }
     return Security(gate, ring, options)
+
+
+def _affordable(connections: int) -> int:
+    """As many connections as this process may have descriptors for; it asks the system for more if it has too few."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + OTHER_DESCRIPTORS
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return connections
+    granted = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (granted, hard))
+    if granted < wanted:
+        log.warning("the system lets this process have %d connections, not %d: see ulimit -n", granted, connections)
+    return max(1, granted - OTHER_DESCRIPTORS)
 
 
 def _tls(certificate: Path | None, certificate_key: Path | None) -> dict[str, Any]:

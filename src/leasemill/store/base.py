@@ -21,7 +21,7 @@ from leasemill.store.block import Block
 from leasemill.store.cancelling import cancelled
 from leasemill.store.ends import Subscription
 from leasemill.store.expiries import Expiries
-from leasemill.store.keys import Keys, NoKeys
+from leasemill.store.keys import AccessKeys, NoKeys
 from leasemill.store.presence import Presence
 from leasemill.store.sources import Clock, Entropy, SystemEntropy, WallClock
 
@@ -53,7 +53,7 @@ class Store(ABC):
     presence: Presence
     """Where workers publish their records."""
 
-    keys: Keys = NoKeys()
+    keys: AccessKeys = NoKeys()
     """Of clients of `leasemill serve`; not to be confused with the unique keys of jobs."""
 
     def __init__(self, entropy: Entropy | None = None, wall: Clock | None = None) -> None:

@@ -53,7 +53,7 @@ class AccessKey(Struct, frozen=True, kw_only=True):
         return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
 
 
-class Keys(Protocol):
+class AccessKeys(Protocol):
     """A place for keys. Called from threads, never from an event loop."""
 
     def version(self) -> str:

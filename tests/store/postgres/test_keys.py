@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from leasemill.errors import Refused
-from leasemill.store.keys import Keys
+from leasemill.store.keys import AccessKeys
 from leasemill.store.postgres import keys as postgres_keys
 from leasemill.store.postgres.store import PostgresStore
 from tests.store.key_suite import NOW, KeySuite, made
@@ -22,7 +22,7 @@ def store(postgres_url: str) -> Iterator[PostgresStore]:
 
 class TestPostgres(KeySuite):
     @pytest.fixture
-    def keys(self, store: PostgresStore) -> Keys:
+    def keys(self, store: PostgresStore) -> AccessKeys:
         return store.keys
 
     def counting(self) -> list[object]:

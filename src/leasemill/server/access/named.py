@@ -15,31 +15,31 @@ from leasemill.wire import requests as r
 Template: TypeAlias = JobSpec | c.Followup | ChainedJob
 
 
-class Named(NamedTuple):
+class NamedItem(NamedTuple):
     """Something, and how an error calls it."""
 
     name: str
     item: str
 
 
-def queues_named(command: c.Command[Any]) -> Iterator[Named]:
+def queues_named(command: c.Command[Any]) -> Iterator[NamedItem]:
     for template, item in templates(command):
-        yield Named(template.queue, item)
+        yield NamedItem(template.queue, item)
     match command:
         case c.Claim() | c.DueIn() | r.WatchQueues():
             for queue in command.queues:
-                yield Named(queue, f"queue {queue!r}")
+                yield NamedItem(queue, f"queue {queue!r}")
         case c.Acquire():
             for request in command.requests:
-                yield Named(request.queue, f"queue {request.queue!r}")
+                yield NamedItem(request.queue, f"queue {request.queue!r}")
         case c.GetLane() | c.ListLanes() | c.Pause() | c.Resume() | c.SetPolicy():
-            yield Named(command.queue, f"queue {command.queue!r}")
+            yield NamedItem(command.queue, f"queue {command.queue!r}")
         case c.ListJobs() | c.Redrive() | c.Purge():
             if command.filter.queue is not None:
-                yield Named(command.filter.queue, f"queue {command.filter.queue!r}")
+                yield NamedItem(command.filter.queue, f"queue {command.filter.queue!r}")
         case c.SetLimit() | c.ClearLimit() | c.GetLimit():
             if command.name.startswith(QUEUE_LIMIT):
-                yield Named(command.name.removeprefix(QUEUE_LIMIT), f"limit {command.name!r}")
+                yield NamedItem(command.name.removeprefix(QUEUE_LIMIT), f"limit {command.name!r}")
         case _:
             return
 
