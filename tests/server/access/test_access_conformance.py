@@ -1,7 +1,7 @@
 """The conformance suite as a client of a key sees it: a key for everything changes nothing.
 
-So whatever a key adds to the names of workers, tokens and requests is taken off again wherever its client sees them, and
-no check, and no filter for queues, stands in the way of what is allowed.
+So whatever a key adds to the names of workers, tokens and requests is taken off again wherever its client sees them,
+and no check, and no filter for queues, stands in the way of what is allowed.
 """
 
 from __future__ import annotations
