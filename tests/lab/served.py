@@ -21,6 +21,7 @@ from leasemill.store.url import URL_VARIABLE
 from leasemill.wire.routes import Role
 
 LIMIT_S = 60.0
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class Served:
@@ -115,6 +116,7 @@ def read_reply(connection: socket.socket) -> bytes:
     """One answer with a length, or whatever came before the connection was closed."""
     received = b""
     while True:
+        received = received.removeprefix(CONTINUE)
         head, separator, body = received.partition(b"\r\n\r\n")
         length = re.search(rb"(?i)content-length: *(\d+)", head)
         if separator and length and len(body) >= int(length[1]):

@@ -79,14 +79,14 @@ class GuardedProtocol(H11Protocol):
             self.transport.abort()  # nonsense after an answer has begun: there is nothing more to say
         if self._is_in_request:
             self._has_head()
+        if self._linger_timer is not None and self.conn.their_state is not h11.SEND_BODY:
+            self._linger_timer.cancel()
+            self._linger_timer = None
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if self.conn.their_state is h11.SEND_BODY and self._linger_timer is None:
             self._linger_timer = self.loop.call_later(LINGER_S, self.transport.abort)
-        elif not self._is_in_request and self._linger_timer is not None:
-            self._linger_timer.cancel()
-            self._linger_timer = None
 
     def pause_writing(self) -> None:
         super().pause_writing()
