@@ -24,7 +24,7 @@ from leasemill.kernel.command import Command
 from leasemill.server.caller import Caller, CallerGone, Message, Receive
 from leasemill.server.drawing import KEY_HEADER, drawn
 from leasemill.server.expired import ExpiredLeases
-from leasemill.server.gate import Admission, ServerGate, RequestHead
+from leasemill.server.gate import Admission, RequestHead, ServerGate
 from leasemill.server.metrics import NoMetrics, ServerMetrics
 from leasemill.server.polls import Polls
 from leasemill.server.presence import ServedPresence
