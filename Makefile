@@ -101,6 +101,10 @@ chaos-deaths: $(DEV) ## Kill 200 workers under the default lease, supervised and
 chaos-worklease: $(DEV) ## Kill the orchestrator of a partitioned stream fifty times, on file: and on PostgreSQL (3 minutes)
 	$(BIN)/python -m pytest -s tests/worklease/chaos.py
 
+.PHONY: attack-http
+attack-http: $(DEV) ## Attack a server with malformed, slow, huge and deep requests while another client asks (2 minutes; SEED=… to repeat)
+	$(BIN)/python -m tests.server.attack $(if $(SEED),--seed $(SEED))
+
 .PHONY: check
 check: $(DEV) ## Format, lint, types and import contracts, changing nothing
 	$(BIN)/ruff format --check .

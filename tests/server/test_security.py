@@ -83,7 +83,7 @@ def test_nor_does_one_that_has_only_keys_that_are_over(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("arguments", "message"), [
     (["--key", "FILE"], "give both"),
     (["--cert", "FILE"], "cannot be used for TLS"),
-    (["--cert", "missing.pem"], "does not exist"),
+    (["--cert", "missing.pem"], "missing.pem cannot be used for TLS: No such file"),
 ])  # fmt: skip
 def test_a_wrong_certificate_is_reported_before_anybody_listens(
     tmp_path: Path, arguments: list[str], message: str

@@ -17,7 +17,7 @@ log = logging.getLogger("leasemill.server")
 DEFAULT_LISTEN = "127.0.0.1:7411"
 DEFAULT_RATE = 5_000.0
 DEFAULT_CONNECTIONS = 4_000
-FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+FILE = click.Path(path_type=Path)
 
 
 @click.command()
