@@ -14,14 +14,15 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import click
 
 from tests.lab.served import Served, add_key, exchange, post, read_reply, serving, status_of
+from tests.server.victim import Victim, asking
 
 TIME = "/v1/get_time"
 P99_MS = 100.0
@@ -42,42 +43,6 @@ class Found:
     @property
     def wrong(self) -> set[int]:
         return set(self.statuses) - self.allowed
-
-
-class Victim:
-    """Another client, on one connection, which asks every few milliseconds."""
-
-    def __init__(self, served: Served, key: str, every_s: float = 0.01) -> None:
-        self._served = served
-        self._key = key
-        self._every_s = every_s
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-        self.waited_ms: list[float] = []
-        self.statuses: Counter[int] = Counter()
-
-    def _run(self) -> None:
-        request = post(TIME, key=self._key)
-        connection = self._served.connect()
-        while not self._stopped.wait(self._every_s):
-            began = time.perf_counter()
-            connection.sendall(request)
-            self.statuses[status_of(read_reply(connection))] += 1
-            self.waited_ms.append((time.perf_counter() - began) * 1000)
-        connection.close()
-
-    @contextmanager
-    def asking(self) -> Iterator[Victim]:
-        self._thread.start()
-        try:
-            yield self
-        finally:
-            self._stopped.set()
-            self._thread.join(60)
-
-    def percentile(self, share: float) -> float:
-        ordered = sorted(self.waited_ms)
-        return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
 # The attacks -------------------------------------------------------------------------------------------------------
@@ -215,15 +180,15 @@ def non_readers(served: Served, key: str, count: int) -> list[socket.socket]:
     for connection in connections:
         connection.setblocking(False)
         with suppress(OSError):
-            connection.send(post("/openapi.json", key=key).replace(b"POST", b"GET") * 50)
+            connection.send(post("/openapi.json", key=key).replace(b"POST", b"GET") * 20)
     return connections
 
 
 # All of them -------------------------------------------------------------------------------------------------------
 
 
-def attacked(served: Served, key: str, victim: Victim, seed: int, scale: float) -> list[Found]:
-    """All attacks at once, the slow ones beneath the others."""
+def attacked(served: Served, key: str, seed: int, scale: float) -> tuple[list[Found], Victim]:
+    """All attacks at once, the slow ones beneath the others; and what another client saw meanwhile."""
     count, stopped = max(1, int(200 * scale)), threading.Event()
     held = [
         *slow_heads(served, count),
@@ -234,19 +199,18 @@ def attacked(served: Served, key: str, victim: Victim, seed: int, scale: float) 
     trickling = threading.Thread(target=trickle, args=(held[:count], stopped))
     trickling.start()
     try:
-        with victim.asking():
+        with asking(served, key) as victim:
             found = [
                 malformed(served, key, max(20, int(500 * scale)), seed),
                 huge(served, key, max(1, int(300 * scale))),
                 header_bombs(served, max(4, int(40 * scale))),
             ]
-            found.append(Found("the other client", victim.statuses, frozenset({200})))
     finally:
         stopped.set()
         trickling.join(60)
         for connection in held:
             connection.close()
-    return found
+    return [*found, Found("the other client", victim.statuses, frozenset({200}))], victim
 
 
 @click.command()
@@ -260,10 +224,9 @@ def main(seed: int | None, scale: float) -> None:
         _, key = add_key(url)
         with serving(url, "--require-keys") as served:
             before = served.memory_bytes
-            with Victim(served, key).asking() as quiet:
+            with asking(served, key) as quiet:
                 time.sleep(2)
-            victim = Victim(served, key)
-            found = attacked(served, key, victim, seed, scale)
+            found, victim = attacked(served, key, seed, scale)
             growth, text, was_running = served.memory_bytes - before, served.text, served.is_running
     click.echo(f"seed {seed}")
     for one in found:

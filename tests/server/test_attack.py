@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.lab.served import add_key, exchange, post, serving, status_of
-from tests.server.attack import GROWTH_BYTES, TIME, Victim, attacked
+from tests.server.attack import GROWTH_BYTES, TIME, attacked
 
 
 def test_a_server_under_attack_goes_on_and_answers_others(tmp_path: Path) -> None:
@@ -13,8 +13,7 @@ def test_a_server_under_attack_goes_on_and_answers_others(tmp_path: Path) -> Non
     _, key = add_key(url)
     with serving(url, "--require-keys") as served:
         before = served.memory_bytes
-        victim = Victim(served, key)
-        found = attacked(served, key, victim, seed=7, scale=0.1)
+        found, victim = attacked(served, key, seed=7, scale=0.1)
         assert {one.name: one.wrong for one in found if one.wrong} == {}
         assert victim.statuses[200] > 10
         assert served.is_running
