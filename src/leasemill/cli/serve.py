@@ -26,11 +26,26 @@ DEFAULT_LISTEN = "127.0.0.1:7411"
     metavar="SECONDS",
     help="How long requests may take to end after a signal.",
 )
+@click.option(
+    "--longest-wait",
+    default=60.0,
+    show_default=True,
+    type=click.FloatRange(0, 60),
+    metavar="SECONDS",
+    help="The longest a call is kept waiting: less than a proxy in between allows.",
+)
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option(
     "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
 )
-def serve(url: str, listen: str, stop_timeout: float, log_format: Literal["text", "json"], log_level: str) -> None:
+def serve(
+    url: str,
+    listen: str,
+    stop_timeout: float,
+    longest_wait: float,
+    log_format: Literal["text", "json"],
+    log_level: str,
+) -> None:
     """Serve a store over HTTP until a signal stops it.
 
     Workers, producers and the command line use it with --url http://HOST:PORT; programs in other languages send JSON to
@@ -53,7 +68,7 @@ def serve(url: str, listen: str, stop_timeout: float, log_format: Literal["text"
     logs.configure_logging(log_format, log_level.upper())
     host, port = parse_address(listen)
     with open_store(url) as store, bound_socket(host, port) as listening:
-        server = new_server(server_app(store), stop_s=stop_timeout)
+        server = new_server(server_app(store, longest_wait_s=longest_wait), stop_s=stop_timeout)
         shown = f"[{host}]" if ":" in host else host
         log.info("serving %s on http://%s:%d", store.name, shown, listening.getsockname()[1])
         server.run(sockets=[listening])
