@@ -9,6 +9,7 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -88,7 +89,7 @@ def state_of(store: Store, job_id: str) -> JobState | None:
     return None if job is None else job.state
 
 
-def spec(job_id: str, kind: str, payload: str, **policy: int) -> JobSpec:
+def spec(job_id: str, kind: str, payload: str, **policy: Any) -> JobSpec:
     return JobSpec(job_id, "work", kind, payload.encode(), policy=Policy(**policy))
 
 
@@ -98,7 +99,7 @@ def test_javascript_runs_jobs_retries_and_keeps_a_lease(
     store.enqueue(
         [
             spec("hello", "greet", '{"name":"ann"}'),
-            spec("long", "nap", '{"ms":1500}', lease_ttl_us=600_000),
+            spec("long", "nap", '{"ms":3000}', lease_ttl_us=2_000_000),
             spec("wrong", "fail", "{}", max_retries=1, backoff_base_us=0),
             spec("unknown", "no_such_kind", "{}"),
         ]
@@ -110,7 +111,7 @@ def test_javascript_runs_jobs_retries_and_keeps_a_lease(
     assert worker.ended() == 0, worker.log()
     found = jobs_of(store)
     assert found["hello"] == (JobState.SUCCEEDED, {"greeting": "hello ann"})
-    assert found["long"] == (JobState.SUCCEEDED, {"slept": 1500})
+    assert found["long"] == (JobState.SUCCEEDED, {"slept": 3000})
     assert found["wrong"][0] is JobState.FAILED
     assert found["unknown"][0] in {JobState.READY, JobState.LEASED}
     long, wrong = store.job("long"), store.job("wrong")
@@ -123,7 +124,7 @@ def test_javascript_runs_jobs_retries_and_keeps_a_lease(
 
 
 def test_javascript_gives_way_when_its_lease_is_lost(server: ServerThread, store: MemoryStore, tmp_path: Path) -> None:
-    store.enqueue([spec("long", "nap", '{"ms":60000}', lease_ttl_us=600_000)])
+    store.enqueue([spec("long", "nap", '{"ms":60000}', lease_ttl_us=2_000_000)])
     worker = node(tmp_path, server.url)
     wait_until(lambda: state_of(store, "long") is JobState.LEASED, "the job to run", LIMIT_S)
     store.cancel(["long"], by="ann", reason="test")
@@ -145,7 +146,7 @@ def test_shell_runs_jobs_retries_and_keeps_a_lease(server: ServerThread, store: 
     store.enqueue(
         [
             spec("hello", "greet", '{"name":"ann"}'),
-            spec("long", "nap", '{"name":"bob","s":1.5}', lease_ttl_us=600_000),
+            spec("long", "nap", '{"name":"bob","s":4.5}', lease_ttl_us=3_000_000),
             spec("wrong", "fail", '{"fails":true}', max_retries=0),
         ]
     )
@@ -163,7 +164,7 @@ def test_shell_runs_jobs_retries_and_keeps_a_lease(server: ServerThread, store: 
 
 
 def test_shell_gives_way_when_its_lease_is_lost(server: ServerThread, store: MemoryStore, tmp_path: Path) -> None:
-    store.enqueue([spec("long", "nap", "{}", lease_ttl_us=600_000)])
+    store.enqueue([spec("long", "nap", "{}", lease_ttl_us=3_000_000)])
     worker = shell(tmp_path, server.url, "sleep", "60", WAIT_S="1")
     wait_until(lambda: state_of(store, "long") is JobState.LEASED, "the job to run", LIMIT_S)
     store.cancel(["long"], by="ann", reason="test")
