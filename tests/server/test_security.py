@@ -95,6 +95,14 @@ def test_a_wrong_certificate_is_reported_before_anybody_listens(
     assert message in done.stderr
 
 
+def test_a_key_for_clients_in_place_of_a_private_key_is_not_shown_again(tmp_path: Path) -> None:
+    text = new_key(name="ci", roles=Role, now=1, by="ada")[1]
+    done = serve("--url", f"file:{tmp_path / 'jobs'}", "--key", text)
+    assert done.returncode == 2
+    assert "revoke that one" in done.stderr
+    assert text not in done.stderr + done.stdout
+
+
 # Keys --------------------------------------------------------------------------------------------------------------
 
 

@@ -56,6 +56,14 @@ FILE = click.Path(path_type=Path)
     type=click.IntRange(10),
     help="How many connections may be open; each call that waits has one.",
 )
+@click.option(
+    "--longest-wait",
+    default=60.0,
+    show_default=True,
+    type=click.FloatRange(0, 60),
+    metavar="SECONDS",
+    help="The longest a call is kept waiting: less than a proxy in between allows.",
+)
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option(
     "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
@@ -70,6 +78,7 @@ def serve(
     allowed_hosts: tuple[str, ...],
     rate: float,
     connections: int,
+    longest_wait: float,
     log_format: Literal["text", "json"],
     log_level: str,
 ) -> None:
@@ -115,7 +124,11 @@ def serve(
         listening = opened.enter_context(bound_socket(host, port))
         security.ring.start()
         opened.callback(security.ring.close)
-        server = new_server(server_app(store, gate=security.gate), stop_s=stop_timeout, options=security.options)
+        server = new_server(
+            server_app(store, gate=security.gate, longest_wait_s=longest_wait),
+            stop_s=stop_timeout,
+            options=security.options,
+        )
         shown = f"[{host}]" if ":" in host else host
         scheme = "http" if cert is None else "https"
         log.info("serving %s on %s://%s:%d", store.name, scheme, shown, listening.getsockname()[1])

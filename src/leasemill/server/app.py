@@ -59,7 +59,13 @@ class ServerApp:
     """One store behind HTTP. `pages` answers what is not a command."""
 
     def __init__(
-        self, store: Store, pages: Asgi, *, gate: ServerGate | None = None, metrics: ServerMetrics | None = None
+        self,
+        store: Store,
+        pages: Asgi,
+        *,
+        gate: ServerGate | None = None,
+        metrics: ServerMetrics | None = None,
+        longest_wait_s: float = r.LONGEST_WAIT_S,
     ) -> None:
         self.store = store
         self._pages = pages
@@ -68,7 +74,7 @@ class ServerApp:
         self._presence = ServedPresence(store, self._threads)
         self._expired = ExpiredLeases(store)
         self._metrics: ServerMetrics = metrics or NoMetrics()
-        self.polls = Polls(store, self._threads)
+        self.polls = Polls(store, self._threads, longest_wait_s)
         self._metrics.watch_polls(lambda: self.polls.open)
 
     def stop(self) -> None:
@@ -126,7 +132,7 @@ class ServerApp:
             raise _unreadable(error) from None
         try:
             key = head.headers.get(KEY_HEADER)
-            command = drawn(command, self.store.entropy, None if key is None else f"{admission.principal} {key}")
+            command = drawn(command, self.store.entropy, admission.principal, key)
             answer = await self._gate.perform(admission, route, command, lambda one: self._run(one, wait_s, caller))
         except LeasemillError as error:
             raise problem_of(error) from None

@@ -20,22 +20,24 @@ from leasemill.wire.shapes import UNDRAWN_JITTER
 KEY_HEADER: Final = "idempotency-key"
 
 
-def drawn(command: c.Command[Any], entropy: Entropy, key: str | None) -> c.Command[Any]:
-    """The command with everything that its caller left out."""
+def drawn(command: c.Command[Any], entropy: Entropy, principal: str, key: str | None) -> c.Command[Any]:
+    """The command with everything that its caller left out; a key is its principal's own."""
     if key is not None and not 0 < len(key) <= TEXT_LENGTH:
         raise Invalid(
             f"Idempotency-Key has {len(key)} characters; give it 1 to {TEXT_LENGTH}",
             field=KEY_HEADER,
             limit=f"1 to {TEXT_LENGTH}",
         )
+    owned = None if key is None else f"{principal} {key}"
     match command:
         case c.Enqueue() if any(not job.id for job in command.jobs):
             jobs = [
-                job if job.id else replace(job, id=_id(entropy, key, number)) for number, job in enumerate(command.jobs)
+                job if job.id else replace(job, id=_id(entropy, owned, number))
+                for number, job in enumerate(command.jobs)
             ]
             return replace(command, jobs=jobs)
         case c.Claim():
-            return _drawn_claim(command, entropy, key)
+            return _drawn_claim(command, entropy, owned)
         case c.Nack() if any(report.jitter == UNDRAWN_JITTER for report in command.reports):
             reports = [
                 replace(report, jitter=entropy.jitter()) if report.jitter == UNDRAWN_JITTER else report

@@ -73,7 +73,19 @@ TAGS: Final = {
 
 def _components(kinds: list[Any], template: str) -> tuple[list[Any], dict[str, Any]]:
     schemas, components = schema_components(kinds, ref_template=template)
-    return list(schemas), components
+    return [_tidied(one) for one in schemas], {name: _tidied(one) for name, one in components.items()}
+
+
+def _tidied(schema: Any) -> Any:
+    """What is a set there may be written with repeats. Texts without the indentation of the source."""
+    if isinstance(schema, list):
+        return [_tidied(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    tidied = {name: _tidied(one) for name, one in schema.items() if name != "uniqueItems"}
+    if isinstance(tidied.get("description"), str):
+        tidied["description"] = " ".join(tidied["description"].split())
+    return tidied
 
 
 def _operation(route: Route, request: Any, answer: Any, problem_schema: Any) -> dict[str, Any]:

@@ -23,11 +23,18 @@ from leasemill.server.metrics import PrometheusMetrics
 from leasemill.server.openapi import document
 from leasemill.store.base import Store
 from leasemill.wire.problems import PROBLEM_TYPE, Problem, problem
+from leasemill.wire.requests import LONGEST_WAIT_S
 
 READY_S: Final = 2.0
 
 
-def server_app(store: Store, *, gate: ServerGate | None = None, mounts: Mapping[str, Any] | None = None) -> ServerApp:
+def server_app(
+    store: Store,
+    *,
+    gate: ServerGate | None = None,
+    mounts: Mapping[str, Any] | None = None,
+    longest_wait_s: float = LONGEST_WAIT_S,
+) -> ServerApp:
     """The whole server over a store. `mounts`: ASGI applications by path, such as a dashboard. The store stays the
     caller's."""
     metrics = _metrics()
@@ -44,7 +51,7 @@ def server_app(store: Store, *, gate: ServerGate | None = None, mounts: Mapping[
         exception_handlers={HTTPException: _shown},
         lifespan=_lifespan(lambda: app.close()),  # noqa: PLW0108  (it is made below)
     )
-    app = ServerApp(store, starlette, gate=gate, metrics=metrics)
+    app = ServerApp(store, starlette, gate=gate, metrics=metrics, longest_wait_s=longest_wait_s)
     pages.is_stopping = lambda: app.polls.is_stopping
     return app
 

@@ -36,8 +36,9 @@ AnswerT = TypeVar("AnswerT")
 class Polls:
     """All calls of one server that wait. Used from one event loop."""
 
-    def __init__(self, store: Store, threads: Threads) -> None:
+    def __init__(self, store: Store, threads: Threads, longest_wait_s: float) -> None:
         self._store = store
+        self._longest_wait_s = longest_wait_s
         self._threads = threads
         self._queues: dict[tuple[str, ...], asyncio.Future[QueuePolls]] = {}
         self._stopping = asyncio.Event()
@@ -46,7 +47,7 @@ class Polls:
 
     async def claim(self, command: c.Claim, wait_s: float, caller: Caller) -> list[c.Lease]:
         """The leases, as soon as there are any."""
-        until = time.monotonic() + wait_s
+        until = self._until(wait_s)
         if wait_s <= 0 or self.is_stopping:
             leases = await self._store.arun(command)
         else:
@@ -92,13 +93,13 @@ class Polls:
                 return r.Watched(has_changed=False)
             watcher = polls.watcher()
             try:
-                await self._either(asyncio.wait({watcher}, timeout=command.wait_s), caller)
+                await self._either(asyncio.wait({watcher}, timeout=self._short(command.wait_s)), caller)
             finally:
                 polls.forget(watcher)
             return r.Watched(has_changed=watcher.done() and watcher.result())
 
     async def watch_end(self, command: r.WatchEnd, caller: Caller) -> r.Watched:
-        until, seen = time.monotonic() + command.wait_s, command.seen or OPEN
+        until, seen = self._until(command.wait_s), command.seen or OPEN
         watch = await self._off_loop(self._store.watch_end, command.job_id)
         try:
             while True:
@@ -118,8 +119,14 @@ class Polls:
         cancellations = self._cancellations
         if command.seen == cancellations.seen and not self.is_stopping:
             changed = cancellations.changed
-            await self._either(asyncio.wait({changed}, timeout=command.wait_s), caller)
+            await self._either(asyncio.wait({changed}, timeout=self._short(command.wait_s)), caller)
         return r.Watched(command.seen != cancellations.seen and not self.is_stopping, cancellations.seen)
+
+    def _short(self, wait_s: float) -> float:
+        return min(wait_s, self._longest_wait_s)
+
+    def _until(self, wait_s: float) -> float:
+        return time.monotonic() + self._short(wait_s)
 
     @property
     def is_stopping(self) -> bool:

@@ -19,6 +19,7 @@ from leasemill.server.keyring import KeyRing
 from leasemill.server.limits import ServerLimits
 from leasemill.server.protocol import CONNECTIONS, HEAD_BYTES, Connected, guarded
 from leasemill.store.base import Store
+from leasemill.store.keys import id_of
 
 log = logging.getLogger("leasemill.server")
 
@@ -88,6 +89,8 @@ def _affordable(connections: int) -> int:
 
 def _tls(certificate: Path | None, certificate_key: Path | None) -> dict[str, Any]:
     """Tried here, so that what is wrong is said before anybody listens."""
+    if certificate_key is not None and id_of(certificate_key.name) is not None:
+        raise Invalid("--key is the private key of --cert, not a key for clients: revoke that one, others may see it now")
     if certificate is None:
         if certificate_key is not None:
             raise Invalid("--key is the private key of --cert: give both")

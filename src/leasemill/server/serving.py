@@ -58,7 +58,8 @@ def bound_socket(host: str, port: int) -> socket.socket:
 
 def new_server(app: ServerApp, *, stop_s: float = 10.0, options: Mapping[str, Any] | None = None) -> StoppingServer:
     """`options`: of uvicorn, such as those of TLS."""
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)  # when it starts and stops is said by the command
+    level = max(logging.WARNING, logging.getLogger().level)  # when it starts and stops is said by the command
+    logging.getLogger("uvicorn").setLevel(level)
     config = uvicorn.Config(
         app,
         log_config=None,
