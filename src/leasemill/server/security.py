@@ -90,7 +90,7 @@ def _affordable(connections: int) -> int:
 def _tls(certificate: Path | None, certificate_key: Path | None) -> dict[str, Any]:
     """Tried here, so that what is wrong is said before anybody listens."""
     if certificate_key is not None and id_of(certificate_key.name) is not None:
-        raise Invalid("--key is the private key of --cert, not a key for clients: revoke that one, others may see it now")
+        raise Invalid("--key is the private key of --cert, not a key for clients: revoke that one, it was shown")
     if certificate is None:
         if certificate_key is not None:
             raise Invalid("--key is the private key of --cert: give both")
