@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from leasemill.api.app import App
 from leasemill.api.executor import Executor
+from leasemill.api.observer import Observer
 from leasemill.api.policy import Duration, ReaperPreset, reaper_s
 from leasemill.errors import Invalid, Unavailable, WorkerStuck
 from leasemill.kernel.bounds import check_text
