@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from base64 import b64decode
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from http import HTTPStatus
 from typing import Any, Final
@@ -68,7 +68,7 @@ class KeyGate(ServerGate):
         self._meter = Meter(self._limits)
         self._open_paths = open_paths
         self._queues: OrderedDict[str, str] = OrderedDict()
-        """In which queue jobs are: it never changes."""
+        """In which queue jobs are, or were before their id was given to another."""
 
     async def admit(self, head: RequestHead) -> KeyAdmission:
         self._hosts.check(head)
@@ -133,7 +133,7 @@ class KeyGate(ServerGate):
 
     async def _answer(self, key: AccessKey, step: Command[Any], run: Run) -> Any:
         if isinstance(step, JobQueues):
-            return await self._queues_of(step.job_ids, run)
+            return await self._queues_of(step, run)
         if type(step) not in WAITS:
             return await run(step)
         answer = await self._while_live(key, step, run)
@@ -155,14 +155,15 @@ class KeyGate(ServerGate):
                 task.cancel()
                 await asyncio.wait({task})
 
-    async def _queues_of(self, job_ids: Sequence[str], run: Run) -> dict[str, str]:
-        known = {job_id: self._queues[job_id] for job_id in job_ids if job_id in self._queues}
-        unknown = [job_id for job_id in dict.fromkeys(job_ids) if job_id not in known]
+    async def _queues_of(self, asked: JobQueues, run: Run) -> dict[str, str]:
+        remembered = self._queues if asked.may_be_old else {}
+        known = {job_id: remembered[job_id] for job_id in asked.job_ids if job_id in remembered}
+        unknown = [job_id for job_id in dict.fromkeys(asked.job_ids) if job_id not in known]
         for start in range(0, len(unknown), AT_ONCE):
             part = tuple(unknown[start : start + AT_ONCE])
             after: int | None = 0
             while after is not None:
-                page: c.JobPage = await run(c.ListJobs(c.JobFilter(job_ids=part), len(part), after))
+                page: c.JobPage = await run(c.ListJobs(c.JobFilter(job_ids=part), len(part) + 1, after))
                 known.update({job.spec.id: job.spec.queue for job in page.jobs})
                 after = page.after
         self._remember(known)

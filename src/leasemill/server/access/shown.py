@@ -34,10 +34,13 @@ Keep: TypeAlias = Callable[[Any], Generator[Command[Any], Any, Any | None]]
 
 
 class JobQueues(Command[dict[str, str]], frozen=True):
-    """In which queue each of these jobs is; those that are unknown are left out. Asked by access rules alone: whoever
-    runs the steps may remember it, for a job's queue never changes."""
+    """In which queue each of these jobs is; those that are unknown are left out. Asked by access rules alone.
+
+    `may_be_old`: whoever runs the steps may answer from memory. A job's queue never changes; but its id may be given to
+    another job when it was purged."""
 
     job_ids: Sequence[str]
+    may_be_old: bool = False
 
 
 def shown(key: AccessKey, scope: Scope, command: Command[Any]) -> Steps:

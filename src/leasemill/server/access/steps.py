@@ -37,6 +37,10 @@ REQUESTS: Final = frozenset(
     {r.WatchQueues, r.WatchEnd, r.WatchCancellations, r.PublishPresence, r.RemovePresence, r.ListPresence}
 )
 """What is not a command of the kernel, which checks those."""
+NAMING: Final = frozenset({c.Claim, c.Acquire, c.ListLeases})
+"""What names a worker or a request, which must not be empty."""
+REPORTS: Final = frozenset({c.Start, c.Extend, c.Commit, c.Ack, c.Nack, c.Release})
+"""What names a lease: the token is the key's own, so an old answer about the job does no harm."""
 MEMBERS_AT_ONCE: Final = 200
 MOST_MEMBERS: Final = 10_000
 """Of a group that a key for some queues may cancel: each member is looked at first."""
@@ -54,10 +58,10 @@ def allowed(key: AccessKey, command: Command[Any]) -> Checks:
 
 def performed(key: AccessKey, command: Command[Any]) -> Steps:
     """The answer for the key's client."""
-    if type(command) not in REQUESTS:
+    scope = scope_of(key)
+    if type(command) in NAMING or (not scope.is_all and type(command) not in REQUESTS):
         check(command)  # as the client wrote it: an empty name is not empty any more when the key's is added
     yield from allowed(key, command)
-    scope = scope_of(key)
     sent = bound(key, command)
     answer = (yield sent) if scope.is_all else (yield from shown(key, scope, sent))
     return unbound(key, answer)
@@ -67,7 +71,7 @@ def _in_scope(key: AccessKey, scope: Scope, command: Command[Any]) -> Checks:
     for queue, item in queues_named(command):
         scope.check(queue, item)
     _check_bounded(scope, command)
-    yield from _check_jobs(scope, jobs_named(command))
+    yield from _check_jobs(scope, jobs_named(command), may_be_old=type(command) in REPORTS)
     for group_id in groups_named(command):
         yield from _check_group(scope, group_id)
     for name in schedules_named(command):
@@ -102,11 +106,11 @@ def _check_bounded(scope: Scope, command: Command[Any]) -> None:
             return
 
 
-def _check_jobs(scope: Scope, job_ids: Sequence[str]) -> Checks:
+def _check_jobs(scope: Scope, job_ids: Sequence[str], *, may_be_old: bool) -> Checks:
     """The job's queue decides. Jobs that nobody knows are the store's to report."""
     if not job_ids:
         return
-    queues = yield JobQueues(job_ids)
+    queues = yield JobQueues(job_ids, may_be_old)
     for job_id in job_ids:
         if job_id in queues:
             scope.check(queues[job_id], f"job {job_id!r}")
