@@ -65,7 +65,7 @@ ROWS: Final[dict[type, Row]] = {
     c.DueIn: Row({WORK}, lambda side: c.DueIn([SIDES[side]])),
     r.WatchQueues: Row({WORK}, lambda side: r.WatchQueues([SIDES[side]])),
     r.WatchCancellations: Row({WORK}, lambda _: r.WatchCancellations(), is_neutral=True),
-    r.PublishPresence: Row({WORK}, lambda _: r.PublishPresence("w", record_of("w", "own.a")), is_neutral=True),
+    r.PublishPresence: Row({WORK}, lambda side: r.PublishPresence("w", record_of("w", SIDES[side]))),
     r.RemovePresence: Row({WORK, OPERATE}, lambda _: r.RemovePresence("w"), is_neutral=True),
     r.ListPresence: Row({READ, WORK, OPERATE}, lambda _: r.ListPresence(), hides=True),
     r.WatchEnd: Row(ANY, lambda side: r.WatchEnd(f"{side}-job")),

@@ -8,8 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, TypeAlias
 
+from msgspec import MsgspecError
+
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import QUEUE_LIMIT, ChainedJob, JobSpec, Rules, UniqueKey
+from leasemill.store.records import decode_record
 from leasemill.wire import requests as r
 
 Template: TypeAlias = JobSpec | c.Followup | ChainedJob
@@ -37,11 +40,22 @@ def queues_named(command: c.Command[Any]) -> Iterator[NamedItem]:
         case c.ListJobs() | c.Redrive() | c.Purge():
             if command.filter.queue is not None:
                 yield NamedItem(command.filter.queue, f"queue {command.filter.queue!r}")
+        case r.PublishPresence():
+            for queue in _queues_of_worker(command.record):
+                yield NamedItem(queue, f"queue {queue!r}")
         case c.SetLimit() | c.ClearLimit() | c.GetLimit():
             if command.name.startswith(QUEUE_LIMIT):
                 yield NamedItem(command.name.removeprefix(QUEUE_LIMIT), f"limit {command.name!r}")
         case _:
             return
+
+
+def _queues_of_worker(record: bytes) -> Iterable[str]:
+    """Those that a worker publishes it serves; of a record that cannot be read nobody learns any."""
+    try:
+        return decode_record(record).queues
+    except MsgspecError:
+        return ()
 
 
 def jobs_named(command: c.Command[Any]) -> list[str]:
