@@ -23,6 +23,8 @@ from tests.fire.chaos import settled_seed
 
 IMPATIENT: Final = ("--longest-wait", "0.01", "--log-level", "error")
 """How calls wait is tested elsewhere."""
+PATIENT: Final = ("--request-timeout", "60")
+"""On a busy machine."""
 CONFIG: Final = """
 [checks.positive_data_acceptance]
 expected-statuses = ["2xx", "401", "403", "404", "409", "422"]
@@ -36,7 +38,7 @@ def fuzz(url: str, folder: Path, *options: str) -> tuple[int, str]:
     config.write_text(CONFIG)
     program = [sys.executable, "-m", "schemathesis.cli", "--config-file", str(config), "run", str(schema)]
     ran = subprocess.run(
-        [*program, "--url", url, "--checks", "all", "--no-color", "--continue-on-failure", *options],
+        [*program, "--url", url, "--checks", "all", "--no-color", "--continue-on-failure", *PATIENT, *options],
         capture_output=True,
         text=True,
         check=False,

@@ -160,6 +160,8 @@ class Polls:
                 raise
             if not polls.is_closed:
                 return polls
+            if polls.failure is not None:
+                raise polls.failure
 
     async def _new(self, key: tuple[str, ...]) -> QueuePolls:
         watch = await self._off_loop(self._store.watch, key)

@@ -47,6 +47,7 @@ class QueuePolls:
         self._members = 0
         self._is_stopping = False
         self.is_closed = False
+        self.failure: LeasemillError | None = None
         self.changes = 0
         """Counts what was noticed: a claim that found nothing before the latest change must look again."""
         self._task = asyncio.ensure_future(self._serve())
@@ -153,6 +154,7 @@ class QueuePolls:
 
     def _fail(self, error: LeasemillError) -> None:
         """The store cannot be asked: everybody learns it, and asks again."""
+        self.failure = error
         self._close()
         self._wake(is_due=True)
         while self._line:
