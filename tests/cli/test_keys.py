@@ -112,3 +112,11 @@ def test_keys_of_a_memory_store_would_be_gone_at_once() -> None:
     done = leasemill("keys", "create", "ci", "--role", "work", "--url", "memory:")
     assert done.exit_code == 1
     assert "lives inside one process" in done.output
+
+
+@pytest.mark.parametrize("arguments", [["create", "ci", "--role", "work"], ["list"], ["revoke", "ci"]])
+def test_keys_are_not_managed_through_a_server(arguments: list[str]) -> None:
+    done = leasemill("keys", *arguments, "--url", "http://127.0.0.1:9")
+    assert done.exit_code == 1
+    assert done.stdout == ""
+    assert "run leasemill keys where the server runs, with the URL of its store" in done.stderr

@@ -180,6 +180,12 @@ def test_a_link_in_place_of_the_file_is_not_followed(tmp_path: Path) -> None:
         FolderKeys(tmp_path).all()
 
 
+def test_a_disk_that_does_not_read_is_unavailable(tmp_path: Path) -> None:
+    (tmp_path / "keys").mkdir(mode=0o700)
+    with pytest.raises(Unavailable, match="keys: Is a directory"):
+        FolderKeys(tmp_path).all()
+
+
 def test_what_a_killed_writer_left_is_written_over(tmp_path: Path) -> None:
     (tmp_path / "keys.new").write_bytes(b"hal")
     keys = FolderKeys(tmp_path)

@@ -122,7 +122,7 @@ class KeyRing:
             self.refresh()
         except LeasemillError as error:
             if not self._is_failing:
-                log.warning("keys were not read, will retry: %s", error)
+                log.warning("keys were not read, or their use not written, will retry: %s", error)
             self._is_failing = True
         else:
             self._is_failing = False

@@ -96,15 +96,14 @@ class FolderKeys:
         path = self._path / NAME
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            with os.fdopen(fd, "rb") as file:
+                mode, content = os.fstat(fd).st_mode & 0o777, file.read()
         except FileNotFoundError:
             return {}
         except OSError as error:
             raise unavailable(path, error) from error
-        with os.fdopen(fd, "rb") as file:
-            mode = os.fstat(fd).st_mode & 0o777
-            if mode & OF_OTHERS:
-                raise Refused(f"{path} has mode {mode:04o}, others can reach it: chmod 600 it, and check who has keys")
-            content = file.read()
+        if mode & OF_OTHERS:
+            raise Refused(f"{path} has mode {mode:04o}, others can reach it: chmod 600 it, and check who has keys")
         try:
             stored = _decode(content)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
