@@ -9,6 +9,7 @@ import threading
 import time
 from base64 import b64encode
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
@@ -294,19 +295,22 @@ def test_a_key_that_asks_too_often_is_told_when_to_come_back(url: str, key: str)
         assert status_of(exchange(served, b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")) in {200, 421}
 
 
-def test_connections_are_bounded(tmp_path: Path) -> None:
-    with serving(f"file:{tmp_path / 'jobs'}", "--connections", "10") as served:
-        held = [served.connect() for _ in range(10)]
-        try:
-            for connection in held:
-                connection.sendall(post(TIME))
-                assert status_of(read_reply(connection)) == 200
-            assert status_of(exchange(served, post(TIME))) == 503
-            held.pop().close()
-            wait_until(lambda: status_of(exchange(served, post(TIME))) == 200, "room for one", 30)
-        finally:
-            for connection in held:
-                connection.close()
+def test_connections_are_bounded_and_idle_ones_make_room(tmp_path: Path) -> None:
+    wait = post("/v1/watch_queues", b'{"queues":["q"],"wait_s":60}')
+    with serving(f"file:{tmp_path / 'jobs'}", "--connections", "10") as served, ExitStack() as opened:
+        held = [opened.enter_context(served.connect()) for _ in range(10)]
+        for connection in held:
+            connection.sendall(post(TIME))
+            assert status_of(read_reply(connection)) == 200
+        newcomer = opened.enter_context(served.connect())
+        newcomer.sendall(post(TIME))
+        assert status_of(read_reply(newcomer)) == 200
+        assert held[0].recv(1) == b""  # the one that was idle longest
+        for connection in [newcomer, *held[1:]]:
+            connection.sendall(wait)
+        wait_until(lambda: status_of(exchange(served, post(TIME))) == 503, "all of them to wait", 30)
+        held[1].close()
+        wait_until(lambda: status_of(exchange(served, post(TIME))) == 200, "room for one", 30)
 
 
 @pytest.fixture(scope="module")

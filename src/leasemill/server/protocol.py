@@ -2,8 +2,9 @@
 
 uvicorn closes connections that are idle between requests, and nothing else: one that sends its head a byte a minute,
 goes on sending a body after its request was refused, or never reads its answer, stays for ever. Here each of these
-has a deadline, and there are at most so many connections. Of those that have not sent a whole head yet the oldest is
-closed when there are too many: however many of them somebody opens, there is room for the next client.
+has a deadline, and there are at most so many connections. When there are too many, the oldest that has not sent a whole
+head yet is closed, or else the one that has been idle longest: however many of them somebody opens, there is room for
+the next client.
 """
 
 from __future__ import annotations
@@ -35,6 +36,17 @@ class Connected:
         self.most_silent = most_silent
         self.silent: OrderedDict[GuardedProtocol, None] = OrderedDict()
         """Those that have not sent a whole head, the oldest first."""
+        self.idle: OrderedDict[GuardedProtocol, None] = OrderedDict()
+        """Those between two requests, the one first that has been so longest."""
+
+    def make_room(self) -> bool:
+        """Close a connection on which nobody waits for an answer; False: there is none."""
+        for waiting in (self.silent, self.idle):
+            if waiting:
+                oldest, _ = waiting.popitem(last=False)
+                oldest.transport.abort()
+                return True
+        return False
 
 
 def guarded(connected: Connected) -> type[H11Protocol]:
@@ -55,7 +67,7 @@ class GuardedProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if len(self.connections) > self.connected.most:
+        if len(self.connections) > self.connected.most and not self.connected.make_room():
             transport.write(FULL)
             transport.close()
             return
@@ -63,6 +75,7 @@ class GuardedProtocol(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._has_head()
+        self.connected.idle.pop(self, None)
         for timer in (self._linger_timer, self._stuck_timer):
             if timer is not None:
                 timer.cancel()
@@ -71,6 +84,7 @@ class GuardedProtocol(H11Protocol):
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
             return
+        self.connected.idle.pop(self, None)
         if not self._is_in_request and self._head_timer is None:
             self._await_head()
         try:
@@ -87,6 +101,8 @@ class GuardedProtocol(H11Protocol):
         super().on_response_complete()
         if self.conn.their_state is h11.SEND_BODY and self._linger_timer is None:
             self._linger_timer = self.loop.call_later(LINGER_S, self.transport.abort)
+        if not self._is_in_request and not self.transport.is_closing():
+            self.connected.idle[self] = None
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -106,12 +122,9 @@ class GuardedProtocol(H11Protocol):
 
     def _await_head(self) -> None:
         self._head_timer = self.loop.call_later(HEAD_S, self.transport.abort)
-        silent = self.connected.silent
-        silent[self] = None
-        if len(silent) > self.connected.most_silent:
-            oldest = next(iter(silent))
-            oldest._has_head()
-            oldest.transport.abort()
+        self.connected.silent[self] = None
+        if len(self.connected.silent) > self.connected.most_silent:
+            self.connected.make_room()
 
     def _has_head(self) -> None:
         self.connected.silent.pop(self, None)
