@@ -75,7 +75,7 @@ NOTES: Final = {
     "enqueue": "Make jobs. An id that is left out is drawn; with an `Idempotency-Key` it follows from that.",
     "claim": (
         "Take at most `limit` jobs of `queues`, in this order of preference; wait up to `wait_s` for the first.\n\n"
-        "Tokens and request id are drawn if they are left out. `kinds`: policies by kind of job. At most `slots` of the "
+        "Tokens and request id are drawn if left out. `kinds`: policies by kind of job. At most `slots` of the "
         "jobs are under a limit, their own or their queue's; null: any number."
     ),
 }
