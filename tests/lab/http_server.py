@@ -13,6 +13,7 @@ from leasemill.server.gate import ServerGate
 from leasemill.server.pages import server_app
 from leasemill.server.serving import StoppingServer, bound_socket, new_server
 from leasemill.store.base import Store
+from leasemill.wire.requests import LONGEST_WAIT_S
 
 LIMIT_S = 30.0
 
@@ -64,8 +65,10 @@ class ServerThread:
         asyncio.run(serve())
 
     @contextmanager
-    def serving(self, store: Store, gate: ServerGate | None = None) -> Iterator[ServerApp]:
-        app = server_app(store, gate=gate)
+    def serving(
+        self, store: Store, gate: ServerGate | None = None, longest_wait_s: float = LONGEST_WAIT_S
+    ) -> Iterator[ServerApp]:
+        app = server_app(store, gate=gate, longest_wait_s=longest_wait_s)
         self._stage.app = app
         try:
             yield app

@@ -26,6 +26,7 @@ PROBLEMS: Final = {
     409: "Refused: `reason` says why; `answer`, where it is there, says it for each item.",
     413: "The body is too large: send several calls.",
     415: "The body is not announced as `application/json`.",
+    421: "The name in the Host header is not one of this server.",
     422: "A field is wrong: `field` says which, `limit` what it may be. Nothing happened.",
     429: "Too many requests: wait as long as `Retry-After` says.",
     503: "The store cannot be reached: repeat the same request after `Retry-After` seconds.",
@@ -71,6 +72,17 @@ TAGS: Final = {
 }
 
 
+NOTES: Final = {
+    "enqueue": "Make jobs. An id that is left out is drawn; with an `Idempotency-Key` it follows from that.",
+    "claim": (
+        "Take at most `limit` jobs of `queues`, in this order of preference; wait up to `wait_s` for the first.\n\n"
+        "Tokens and request id are drawn if left out. `kinds`: policies by kind of job. At most `slots` of the "
+        "jobs are under a limit, their own or their queue's; null: any number."
+    ),
+}
+"""Where the command's own words speak of what is not sent."""
+
+
 def _components(kinds: list[Any], template: str) -> tuple[list[Any], dict[str, Any]]:
     schemas, components = schema_components(kinds, ref_template=template)
     return [_tidied(one) for one in schemas], {name: _tidied(one) for name, one in components.items()}
@@ -89,7 +101,8 @@ def _tidied(schema: Any) -> Any:
 
 
 def _operation(route: Route, request: Any, answer: Any, problem_schema: Any) -> dict[str, Any]:
-    summary, _, more = (route.command.__doc__ or "").strip().partition("\n\n")
+    text = NOTES.get(route.name) or route.command.__doc__ or ""
+    summary, _, more = text.strip().partition("\n\n")
     is_refusable = any(kind.__name__ in str(CODECS[route.name].answer_type) for kind in REFUSALS)
     responses: dict[str, Any] = {"200": {"description": "The answer.", "content": _content(answer)}}
     for status, description in PROBLEMS.items():
