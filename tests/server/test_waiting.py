@@ -215,7 +215,8 @@ def test_those_who_wait_share_one_watch_and_leave_nothing_behind(
     for connection in connections:
         connection.close()
     until(lambda: app.polls.open == 0)
-    assert _sets_of_queues(app.polls) == 0
+    server.call(app.polls.close)
+    until(lambda: _sets_of_queues(app.polls) == 0)
 
 
 def _sets_of_queues(polls: Polls) -> int:

@@ -20,13 +20,15 @@ from leasemill.kernel.machine import check
 from leasemill.kernel.model import ENDED_STATES
 from leasemill.server.caller import Caller, CallerGone
 from leasemill.server.queue_polls import QueuePolls, Waiting
-from leasemill.store.base import Store
+from leasemill.store.base import Store, Watch
 from leasemill.store.ends import Subscription
 from leasemill.store.threads import Threads
 from leasemill.wire import requests as r
 
 log = logging.getLogger("leasemill.server")
 
+SETS_KEPT: Final = 64
+"""With more sets of queues than this, those that nobody waits for are not kept."""
 OPEN: Final = "open"
 GONE: Final = "gone"
 
@@ -136,13 +138,14 @@ class Polls:
         """Answer everybody who waits, with nothing; from now on nobody is kept waiting."""
         self._stopping.set()
         for future in self._queues.values():
-            if future.done() and not future.cancelled() and future.exception() is None:
-                future.result().stop()
+            if (polls := _made(future)) is not None:
+                polls.stop()
         if self._cancellations is not None:
             self._cancellations.change()
 
     def close(self) -> None:
         self.stop()
+        self._close_idle()
         if self._cancellations is not None and self._cancellations.subscription is not None:
             self._cancellations.subscription.close()
 
@@ -160,12 +163,27 @@ class Polls:
                 raise
             if not polls.is_closed:
                 return polls
+            if self._queues.get(key) is future:
+                del self._queues[key]  # it is about to say so itself
             if polls.failure is not None:
                 raise polls.failure
 
     async def _new(self, key: tuple[str, ...]) -> QueuePolls:
         watch = await self._off_loop(self._store.watch, key)
-        return QueuePolls(self._store, key, watch, lambda: self._queues.pop(key, None))
+        if len(self._queues) > SETS_KEPT:
+            self._close_idle()
+        return QueuePolls(self._store, key, watch, self._closed)
+
+    def _closed(self, polls: QueuePolls, watch: Watch) -> None:
+        self._queues = {key: one for key, one in self._queues.items() if polls is not _made(one)}
+        if self._threads.submit(watch.close).cancelled():  # the threads have ended
+            watch.close()
+
+    def _close_idle(self) -> None:
+        for future in self._queues.values():
+            polls = _made(future)
+            if polls is not None and polls.is_idle:
+                polls.close()
 
     async def _off_loop(self, call: Callable[..., AnswerT], *arguments: Any) -> AnswerT:
         return await asyncio.wrap_future(self._threads.submit(call, *arguments))
@@ -188,6 +206,11 @@ class Polls:
             await self._store.arun(c.Release([c.ReleaseReport(lease.job.id, lease.token) for lease in leases]))
         except LeasemillError as error:
             log.warning("could not give back %d jobs of a caller that went away: %s", len(leases), error)
+
+
+def _made(future: asyncio.Future[QueuePolls]) -> QueuePolls | None:
+    is_there = future.done() and not future.cancelled() and future.exception() is None
+    return future.result() if is_there else None
 
 
 def _end_seen(job: Any) -> str:

@@ -21,6 +21,8 @@ from leasemill.store.base import Store, Watch
 LOOK_EVERY_S: Final = 1.0
 """How often somebody claims although nothing was noticed: that finds leases that have expired (L7)."""
 CLAIMS_AT_ONCE: Final = 16
+LINGER_S: Final = 5.0
+"""How long the watch is kept when nobody waits: whoever polls comes back soon, and making one is not cheap."""
 
 
 class Waiting:
@@ -35,9 +37,11 @@ class Waiting:
 
 
 class QueuePolls:
-    """Lives as long as somebody is joined."""
+    """Lives as long as somebody is joined, and a little longer. `on_close` also closes the watch, which may block."""
 
-    def __init__(self, store: Store, queues: tuple[str, ...], watch: Watch, on_close: Callable[[], object]) -> None:
+    def __init__(
+        self, store: Store, queues: tuple[str, ...], watch: Watch, on_close: Callable[[QueuePolls, Watch], None]
+    ) -> None:
         self._store = store
         self._queues = queues
         self._watch = watch
@@ -45,6 +49,7 @@ class QueuePolls:
         self._line: deque[Waiting] = deque()
         self._watchers: set[asyncio.Future[bool]] = set()
         self._members = 0
+        self._lingering: asyncio.TimerHandle | None = None
         self._is_stopping = False
         self.is_closed = False
         self.failure: LeasemillError | None = None
@@ -52,16 +57,22 @@ class QueuePolls:
         """Counts what was noticed: a claim that found nothing before the latest change must look again."""
         self._task = asyncio.ensure_future(self._serve())
 
+    @property
+    def is_idle(self) -> bool:
+        return self._members == 0 and self._lingering is not None
+
     @contextmanager
     def joined(self) -> Iterator[None]:
         self._members += 1
+        if self._lingering is not None:
+            self._lingering.cancel()
+            self._lingering = None
         try:
             yield
         finally:
             self._members -= 1
-            if self._members == 0:
-                self._close()
-                self._task.cancel()
+            if self._members == 0 and not self.is_closed:
+                self._lingering = asyncio.get_running_loop().call_later(LINGER_S, self.close)
 
     def add(self, waiting: Waiting) -> None:
         self._line.append(waiting)
@@ -113,7 +124,7 @@ class QueuePolls:
         except LeasemillError as error:
             self._fail(error)
         finally:
-            self._watch.close()
+            self._on_close(self, self._watch)
 
     async def _claim_for_line(self) -> int:
         """How many claims were granted."""
@@ -155,12 +166,12 @@ class QueuePolls:
     def _fail(self, error: LeasemillError) -> None:
         """The store cannot be asked: everybody learns it, and asks again."""
         self.failure = error
-        self._close()
+        self.is_closed = True
         self._wake(is_due=True)
         while self._line:
             self._line.popleft().leases.set_exception(error)
 
-    def _close(self) -> None:
-        if not self.is_closed:
-            self.is_closed = True
-            self._on_close()
+    def close(self) -> None:
+        """Nobody is joined, or everybody was answered."""
+        self.is_closed = True
+        self._task.cancel()

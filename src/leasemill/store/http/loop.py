@@ -65,10 +65,11 @@ def _run(loop: asyncio.AbstractEventLoop, on_end: Callable[[], Coroutine[Any, An
     asyncio.set_event_loop(loop)
     try:
         loop.run_forever()
-        tasks = asyncio.all_tasks(loop)
-        for task in tasks:
-            task.cancel()
-        loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        loop.run_until_complete(asyncio.sleep(0))  # what was submitted has begun
+        while tasks := asyncio.all_tasks(loop):  # one that ends may have begun others
+            for task in tasks:
+                task.cancel()
+            loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
         loop.run_until_complete(on_end())
     finally:
         loop.close()
