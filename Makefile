@@ -101,6 +101,22 @@ chaos-deaths: $(DEV) ## Kill 200 workers under the default lease, supervised and
 chaos-worklease: $(DEV) ## Kill the orchestrator of a partitioned stream fifty times, on file: and on PostgreSQL (3 minutes)
 	$(BIN)/python -m pytest -s tests/worklease/chaos.py
 
+.PHONY: attack-http
+attack-http: $(DEV) ## Attack a server with malformed, slow, huge and deep requests while another client asks (2 minutes; SEED=… to repeat)
+	$(BIN)/python -m tests.server.attack $(if $(SEED),--seed $(SEED))
+
+.PHONY: chaos-http
+chaos-http: $(DEV) ## Kill the server with -9 a hundred times under four workers, and audit the folder (5 minutes)
+	$(BIN)/python -m tests.process.http_chaos $(if $(SEED),--seed $(SEED))
+
+.PHONY: fuzz-http
+fuzz-http: $(DEV) ## Send the server more than 10,000 requests made from its reference, right and wrong ones (5 minutes)
+	$(BIN)/python -m tests.server.fuzzing $(if $(SEED),--seed $(SEED))
+
+.PHONY: conformance-http
+conformance-http: $(DEV) ## Run the whole conformance suite over a socket, PostgreSQL behind the server included (5 minutes)
+	LEASEMILL_FULL_HTTP=1 $(BIN)/python -m pytest tests/store/http
+
 .PHONY: check
 check: $(DEV) ## Format, lint, types and import contracts, changing nothing
 	$(BIN)/ruff format --check .
@@ -147,13 +163,14 @@ test-floors: $(UV) ## Install each dependency at the lowest version pyproject.to
 	$(UV) pip install --quiet --python $(FLOORS) --constraint $(FLOORS)/floors.txt --group dev
 	$(FLOORS)/bin/python -m pytest $(PYTEST_ARGS) tests/api tests/cli tests/operator tests/store/postgres/test_app_and_worker.py
 
-.PHONY: bench-kernel bench-embedded bench-worker bench-worklease bench-rules
+.PHONY: bench-kernel bench-embedded bench-worker bench-worklease bench-rules bench-http
 bench-kernel: $(DEV) ## Measure the kernel alone
 bench-embedded: $(BENCH) ## Measure file: beside embedded queues
 bench-worker: $(BENCH) ## Measure a worker, whole path, beside huey; what hooks and telemetry cost, what processes bring (20 minutes; BENCH_ARGS="--only watched")
 bench-worklease: $(BENCH) ## Measure a stream of offsets through WorkLease on file:, and what ended ones cost (8 minutes)
 bench-rules: $(DEV) ## Measure what limits, unique keys, groups and schedules cost, and how rates are held, on file: and PostgreSQL (8 minutes)
-bench-kernel bench-embedded bench-worker bench-worklease bench-rules:
+bench-http: $(DEV) ## Measure a store behind a server beside the same store in process, and a thousand calls that wait (3 minutes)
+bench-kernel bench-embedded bench-worker bench-worklease bench-rules bench-http:
 	$(BIN)/python -m benchmarks.$(@:bench-%=%) $(BENCH_ARGS)
 
 .PHONY: bench-postgres
@@ -161,7 +178,7 @@ bench-postgres: $(BENCH) ## Measure a worker on postgresql:// beside six others,
 	$(BIN)/python -m benchmarks.postgres $(BENCH_ARGS)
 
 .PHONY: bench
-bench: bench-kernel bench-embedded bench-worker bench-worklease bench-rules bench-postgres ## Run every benchmark (one after the other: not with -j)
+bench: bench-kernel bench-embedded bench-worker bench-worklease bench-rules bench-http bench-postgres ## Run every benchmark (one after the other: not with -j)
 
 .PHONY: wheel
 wheel: $(RUN) ## Build the wheel into dist/

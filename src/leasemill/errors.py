@@ -33,7 +33,12 @@ class Refused(LeasemillError):
 
 
 class Invalid(Refused, ValueError):
-    """The input is wrong; the message says what to write instead."""
+    """The input is wrong; the message says what to write instead. `field`, `limit`: what is wrong, what it may be."""
+
+    def __init__(self, message: str, *, field: str | None = None, limit: str | None = None) -> None:
+        super().__init__(message)
+        self.field = field
+        self.limit = limit
 
 
 class JobConflict(Refused):

@@ -53,10 +53,10 @@ EXAMPLES_SHOWN: Final = 5
 @click.option(
     "--store",
     "kind",
-    type=click.Choice(["file", "postgresql"]),
+    type=click.Choice(["file", "postgresql", "http"]),
     default="file",
     show_default=True,
-    help="The store; for postgresql a temporary server is started.",
+    help="The store; for postgresql a temporary server is started, for http one of Leasemill over a folder.",
 )
 @click.option("--jobs", "count", default=1_000, show_default=True, type=click.IntRange(200), help="The number of jobs.")
 @click.option("--keep", is_flag=True, help="Keep the folder, to inspect it afterwards.")
@@ -96,6 +96,12 @@ def _store_url(kind: str, folder: Path) -> Iterator[str]:
     """Where the jobs of the demo live, with whatever has to run for that."""
     if kind == "file":
         yield f"file:{quote(str(folder / 'jobs'))}"
+        return
+    if kind == "http":
+        from leasemill.demo.server import ServerProcess  # noqa: PLC0415  (only for http)
+
+        with ServerProcess(f"file:{quote(str(folder / 'jobs'))}", folder / "server.log") as served:
+            yield served.url
         return
     from leasemill.testing.postgres import NoServer, PostgresServer  # noqa: PLC0415  (only for PostgreSQL)
 

@@ -215,7 +215,16 @@ def session_name(worker_id: str) -> str:
     return worker_id[-SESSION_NAME_BYTES:]
 
 
+class NoLocks:
+    """Behind a server a worker holds none: the server takes them."""
+
+    def are_free(self) -> bool:
+        return True
+
+
 def locks_of(url: str, worker_id: str) -> Locks:
     if url.startswith("file:"):
         return FolderLock(parse_folder_url(url)[0] / LOCK_NAME)
+    if url.startswith("http"):
+        return NoLocks()
     return RowLocks(url, session_name(worker_id))

@@ -52,13 +52,17 @@ def check_name(what: str, name: str) -> None:
     if NAME.fullmatch(name) is None:
         raise Invalid(
             f"{what} {_shown(name)} is not a name: use 1 to 100 of A-Z a-z 0-9 _ . : - "
-            "and begin with a letter, a digit or _"
+            "and begin with a letter, a digit or _",
+            field=what,
+            limit=NAME.pattern,
         )
 
 
 def check_text(what: str, text: str, longest: int = TEXT_LENGTH) -> None:
     if not 0 < len(text) <= longest or not text.isprintable():
-        raise Invalid(f"{what} {_shown(text)} must be 1 to {longest} printable characters")
+        raise Invalid(
+            f"{what} {_shown(text)} must be 1 to {longest} printable characters", field=what, limit=f"1 to {longest}"
+        )
 
 
 def check_string(what: str, value: str) -> None:
@@ -66,7 +70,11 @@ def check_string(what: str, value: str) -> None:
     if not isinstance(value, str):
         raise Invalid(f"{what} is {_shown(value)}; it must be text")
     if len(value) > STRING_LENGTH or "\0" in value:
-        raise Invalid(f"{what} must have at most {STRING_LENGTH:,} characters and no zero among them: shorten it")
+        raise Invalid(
+            f"{what} must have at most {STRING_LENGTH:,} characters and no zero among them: shorten it",
+            field=what,
+            limit=f"{STRING_LENGTH}",
+        )
     if not value.isascii():
         try:
             value.encode()
@@ -80,7 +88,9 @@ def check_json(what: str, content: bytes) -> None:
     if len(content) > PAYLOAD_BYTES:
         raise Invalid(
             f"{what} has {len(content):,} bytes, at most {PAYLOAD_BYTES:,} are taken: "
-            "store it elsewhere and pass a reference"
+            "store it elsewhere and pass a reference",
+            field=what,
+            limit=f"{PAYLOAD_BYTES}",
         )
     try:
         _json_decode(content)
@@ -156,7 +166,11 @@ def check_range(what: str, value: int | None, least: int, most: int) -> None:
 
 def check_number(what: str, value: int, least: int, most: int) -> None:
     if type(value) is not int or not least <= value <= most:
-        raise Invalid(f"{what} is {value!r}; it must be a whole number from {least} to {most}")
+        raise Invalid(
+            f"{what} is {value!r}; it must be a whole number from {least} to {most}",
+            field=what,
+            limit=f"{least} to {most}",
+        )
 
 
 def _shown(value: object) -> str:

@@ -2,8 +2,8 @@
 
 Every store passes the whole conformance suite (`leasemill.testing.conformance`) or is not a store. A store derives from
 `Store` and supplies `run` and `arun`, which take any command of `kernel.commands` and return when its answer is
-durable, the three ways to wait (`watch`, `watch_end`, `watch_cancellations`), `close` and `presence`. Every other
-method builds a command and runs it; async code writes `await store.arun(command)`.
+durable, the three ways to wait (`watch`, `watch_end`, `watch_cancellations`), `close`, `presence` and `keys`. Every
+other method builds a command and runs it; async code writes `await store.arun(command)`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from leasemill.store.block import Block
 from leasemill.store.cancelling import cancelled
 from leasemill.store.ends import Subscription
 from leasemill.store.expiries import Expiries
+from leasemill.store.keys import AccessKeys, NoKeys
 from leasemill.store.presence import Presence
 from leasemill.store.sources import Clock, Entropy, SystemEntropy, WallClock
 
@@ -51,6 +52,9 @@ class Store(ABC):
 
     presence: Presence
     """Where workers publish their records."""
+
+    keys: AccessKeys = NoKeys()
+    """Of clients of `leasemill serve`; not to be confused with the unique keys of jobs."""
 
     def __init__(self, entropy: Entropy | None = None, wall: Clock | None = None) -> None:
         self.entropy: Entropy = entropy or SystemEntropy()

@@ -13,6 +13,7 @@ from leasemill.kernel.state import State
 from leasemill.kernel.verbs.cancel import cancels_a_run
 from leasemill.store.base import Store, Watch
 from leasemill.store.ends import Cancellations, Ends, Subscription
+from leasemill.store.keys import MemoryKeys
 from leasemill.store.presence import MemoryPresence
 from leasemill.store.signal import Signal
 from leasemill.store.sources import Clock, Entropy, SteadyClock
@@ -28,6 +29,7 @@ class MemoryStore(Store):
     def __init__(self, clock: Clock | None = None, entropy: Entropy | None = None) -> None:
         super().__init__(entropy, clock)
         self.presence = MemoryPresence()
+        self.keys = MemoryKeys()
         self._clock = clock or SteadyClock()
         self._state = State()
         self._lock = threading.Lock()

@@ -10,7 +10,7 @@ from leasemill.store.url import hidden_password
 
 
 def open_store(url: str) -> Store:
-    """Open the store a URL names: `file:PATH` (a folder), `postgresql://…`, `memory:` (this process, gone with it)."""
+    """Open the store a URL names: `file:PATH` (a folder), `postgresql://…`, `http://…` (a server), `memory:`."""
     scheme, separator, _ = url.partition(":")
     if scheme == "file" and separator:
         if sys.platform == "win32":
@@ -26,6 +26,11 @@ def open_store(url: str) -> Store:
         from leasemill.store.postgres import open_postgres  # noqa: PLC0415
 
         return open_postgres(url)
+    if scheme in {"http", "https"} and separator:
+        from leasemill.store.http import open_http  # noqa: PLC0415
+
+        return open_http(url)
     raise Invalid(
-        f"{hidden_password(url)!r} names no store: write file:PATH, memory: or postgresql://user@host/database"
+        f"{hidden_password(url)!r} names no store: write file:PATH, memory:, postgresql://user@host/database or "
+        "http://host:port"
     )

@@ -58,6 +58,7 @@ class Ticket:
         not known to be durable is no answer, it is replaced."""
         own = type(error).__new__(type(error), *error.args).with_traceback(error.__traceback__)
         own.__cause__ = error.__cause__
+        vars(own).update(vars(error))
         self.error = own
 
 

@@ -9,6 +9,7 @@ from typing import Final
 URL_VARIABLE: Final = "LEASEMILL_URL"
 DEFAULT_URL: Final = "file:./.leasemill"
 ACCOUNT: Final = re.compile(r"^([^:]*:/*[^:@/?]*):.*@", re.DOTALL)
+TOKEN: Final = re.compile(r"^(https?:/*)[^/?#]*@", re.DOTALL)
 SECRET_OPTION: Final = re.compile(r"(?i)(\w*(?:password|passwd|secret))\s*=[^&]*")
 
 
@@ -16,6 +17,7 @@ def hidden_password(url: str) -> str:
     """A store's URL as it may be shown: rather too much is hidden than too little, also in one that is wrong."""
     if url.startswith("file:"):
         return url
+    url = TOKEN.sub(r"\1***@", url)
     return SECRET_OPTION.sub(r"\1=***", ACCOUNT.sub(r"\1:***@", url))
 
 

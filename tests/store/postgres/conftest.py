@@ -21,6 +21,7 @@ TABLES = (
     *("groups", "group_joins", "schedules"),
     *("limits", "limit_queues", "rates", "places", "parked", "lines", "gates"),
     *("requests", "finished", "refusals", "actions", "tallies", "workers", "waiters", "watermarks", "keys"),
+    "access_keys",
 )
 
 

@@ -73,7 +73,7 @@ def test_a_reader_can_look_at_everything_and_change_nothing(url_of: Url, postgre
     for command in (
         ["stats"], ["jobs", "list"], ["jobs", "show", "job"], ["jobs", "explain", "job"], ["queues", "list"],
         ["lanes", "list", "--queue", "mail"], ["lanes", "show", "mail", "a"], ["actions"], ["workers"],
-        ["db", "status"], ["db", "check"], ["cron", "list"],
+        ["db", "status"], ["db", "check"], ["cron", "list"], ["keys", "list", "--all"],
     ):  # fmt: skip
         done = leasemill(*command, "--url", url)
         assert done.exit_code == 0, (command, done.output)
@@ -297,6 +297,19 @@ def test_a_server_without_a_connection_left_is_unavailable(url_of: Url, admin: p
     done = leasemill("stats", "--url", with_option(url, "retry_for_s=0.05"))
     assert done.exit_code == 3
     assert "no connection left" in done.output
+
+
+def test_keys_are_created_and_revoked_by_roles_that_work_or_operate(url_of: Url) -> None:
+    worker, app = url_of("worker"), url_of("app")
+    assert leasemill("keys", "create", "ci", "--role", "work", "--url", worker).exit_code == 0
+    for command in (["create", "own", "--role", "operate"], ["revoke", "ci"]):
+        done = leasemill("keys", *command, "--url", app)
+        assert done.exit_code == 1, done.output
+        assert "this role may not do that" in done.output
+    with open_store(worker) as store:
+        (key,) = store.keys.all()
+        store.keys.use({key.id: 1})
+    assert leasemill("keys", "revoke", "ci", "--url", worker).exit_code == 0
 
 
 @rule("T1", "T6")

@@ -25,6 +25,7 @@ from leasemill.store.postgres.calls import Calls
 from leasemill.store.postgres.database import Database
 from leasemill.store.postgres.enqueues import Enqueues
 from leasemill.store.postgres.exact.decide import decide
+from leasemill.store.postgres.keys import PostgresKeys
 from leasemill.store.postgres.limits import operate as operate_limits
 from leasemill.store.postgres.limits import views
 from leasemill.store.postgres.maintenance import PostgresMaintenance
@@ -83,6 +84,7 @@ class PostgresStore(Store):
         self._database = Database(Statements(self._options.schema), clock, self.expiries)
         self._messages = Messages(self._database)
         self.presence = PostgresPresence(self._pool, self._database)
+        self.keys = PostgresKeys(self._pool, self._database)
         self._signal = Signal()
         self._notifier = Notifier(self._database.channel, self._notify)
         self._listener = Listener(self._pool.connect, self._database, self._signal, is_enabled=self._options.listen)

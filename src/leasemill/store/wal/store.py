@@ -23,6 +23,7 @@ from leasemill.store.sources import Clock, Entropy
 from leasemill.store.wal.batch import BatchRunner
 from leasemill.store.wal.clock import Machine, RealMachine
 from leasemill.store.wal.disk import Disk, unavailable
+from leasemill.store.wal.keys import FolderKeys
 from leasemill.store.wal.options import FileOptions, parse_folder_url
 from leasemill.store.wal.replica import Replica
 from leasemill.store.wal.tickets import LogTicket
@@ -50,6 +51,7 @@ class FileStore(Store):
         self.name = f"file:{self._path.absolute()}"
         options, machine = options or FileOptions(), machine or RealMachine()
         self.presence = FolderPresence(self._path, machine.since_boot_us)
+        self.keys = FolderKeys(self._path)
         self._waiters = FolderWaiters(self._path, self._catch_up)
         self._replica = Replica(self._path, options, machine, disk, self._waiters.ends)
         self._runner = BatchRunner(self._path, options, machine, clock, self._replica, self._waiters, self.expiries)

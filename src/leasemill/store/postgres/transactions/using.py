@@ -46,6 +46,7 @@ class BoundStore(Store):
         super().__init__(store.entropy)
         self.name = store.name
         self.presence = store.presence
+        self.keys = store.keys
         self._store = store
         self._database = database
         self._notifier = notifier

@@ -1,0 +1,136 @@
+"""`leasemill serve`: a store over HTTP."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Literal
+
+import click
+
+from leasemill.cli.opening import url_option
+from leasemill.errors import Refused
+
+log = logging.getLogger("leasemill.server")
+
+DEFAULT_LISTEN = "127.0.0.1:7411"
+DEFAULT_RATE = 5_000.0
+DEFAULT_CONNECTIONS = 4_000
+FILE = click.Path(path_type=Path)
+
+
+@click.command()
+@url_option
+@click.option("--listen", default=DEFAULT_LISTEN, show_default=True, metavar="HOST:PORT", help="Where to listen.")
+@click.option(
+    "--stop-timeout",
+    default=10.0,
+    show_default=True,
+    type=click.FloatRange(1),
+    metavar="SECONDS",
+    help="How long requests may take to end after a signal.",
+)
+@click.option("--cert", type=FILE, help="Serve HTTPS with this certificate chain, in PEM.")
+@click.option("--key", type=FILE, help="The private key of --cert, in PEM; default: in the same file.")
+@click.option("--require-keys", is_flag=True, help="Ask for a key on 127.0.0.1 too; elsewhere one is always needed.")
+@click.option(
+    "--allow-host",
+    "allowed_hosts",
+    multiple=True,
+    metavar="NAME",
+    help="Answer to this name in the Host header; may be repeated. Default: this machine's on 127.0.0.1, else any.",
+)
+@click.option(
+    "--rate",
+    default=DEFAULT_RATE,
+    show_default=True,
+    type=click.FloatRange(1),
+    metavar="REQUESTS",
+    help="How many requests a second each key may send; twice as many at once.",
+)
+@click.option(
+    "--connections",
+    default=DEFAULT_CONNECTIONS,
+    show_default=True,
+    type=click.IntRange(10),
+    help="How many connections may be open; each call that waits has one.",
+)
+@click.option(
+    "--longest-wait",
+    default=60.0,
+    show_default=True,
+    type=click.FloatRange(0, 60),
+    metavar="SECONDS",
+    help="The longest a call is kept waiting: less than a proxy in between allows.",
+)
+@click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option(
+    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
+)
+def serve(
+    url: str,
+    listen: str,
+    stop_timeout: float,
+    cert: Path | None,
+    key: Path | None,
+    require_keys: bool,
+    allowed_hosts: tuple[str, ...],
+    rate: float,
+    connections: int,
+    longest_wait: float,
+    log_format: Literal["text", "json"],
+    log_level: str,
+) -> None:
+    """Serve a store over HTTP until a signal stops it.
+
+    Workers, producers and the command line use it with --url http://HOST:PORT; programs in other languages send JSON to
+    POST /v1/…, which /openapi.json describes.
+
+    On 127.0.0.1 it takes requests of this machine without a key. Elsewhere it does not start until there is one: create
+    it with leasemill keys create.
+
+    After SIGTERM or SIGINT whoever waits is answered, and requests under way are finished. After a second signal it
+    ends at once.
+    """
+    from leasemill.api import logs  # noqa: PLC0415  (--help must answer before these are imported)
+    from leasemill.store.opening import open_store  # noqa: PLC0415
+
+    try:
+        from leasemill.server.limits import ServerLimits  # noqa: PLC0415
+        from leasemill.server.pages import server_app  # noqa: PLC0415
+        from leasemill.server.security import secured  # noqa: PLC0415
+        from leasemill.server.serving import bound_socket, new_server, parse_address  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        if error.name not in {"starlette", "uvicorn"}:
+            raise
+        raise Refused("serving needs Starlette and uvicorn: pip install 'leasemill[server]'") from None
+
+    logs.configure_logging(log_format, log_level.upper())
+    host, port = parse_address(listen)
+    limits = ServerLimits(requests_per_s=rate, burst=round(2 * rate))
+    with ExitStack() as opened:
+        store = opened.enter_context(open_store(url))
+        security = secured(
+            store,
+            host,
+            requires_keys=require_keys,
+            allowed_hosts=allowed_hosts,
+            certificate=cert,
+            certificate_key=key,
+            limits=limits,
+            connections=connections,
+        )
+        listening = opened.enter_context(bound_socket(host, port))
+        security.ring.start()
+        opened.callback(security.ring.close)
+        server = new_server(
+            server_app(store, gate=security.gate, longest_wait_s=longest_wait),
+            stop_s=stop_timeout,
+            options=security.options,
+        )
+        shown = f"[{host}]" if ":" in host else host
+        scheme = "http" if cert is None else "https"
+        log.info("serving %s on %s://%s:%d", store.name, scheme, shown, listening.getsockname()[1])
+        server.run(sockets=[listening])
+        log.info("stopped")

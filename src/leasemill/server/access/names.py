@@ -1,0 +1,162 @@
+"""Names that are bound to a key: of workers, tokens and requests, and of who acts.
+
+A client of the key 0123456789ab that claims as worker `w` with token `t` holds a lease of the worker `w@0123456789ab`
+under the token `t@0123456789ab`. The server appends the key's id to whatever a client sends, and takes it off whatever
+that client is shown; so a client can name nothing but its own leases, whatever tokens of others it has read. That is in
+the records of the store: it holds after a restart, and for several servers.
+
+The end is appended, not put before: the tokens of a worker begin with its instance.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final, TypeVar
+
+from msgspec import MsgspecError
+from msgspec.structs import replace
+
+from leasemill.kernel import commands as c
+from leasemill.kernel.model import Execution, Job, Refusal
+from leasemill.store.keys import AccessKey
+from leasemill.store.records import decode_record, encode_record
+from leasemill.wire import requests as r
+from leasemill.wire.routes import Role
+
+BOUND: Final = re.compile(r".*@[0-9a-f]{12}", re.ASCII | re.DOTALL)
+"""A name that belongs to some key."""
+
+SignedT = TypeVar("SignedT", bound=c.Command[Any])
+
+
+def end_of(key: AccessKey) -> str:
+    return f"@{key.id}"
+
+
+def as_meant(key: AccessKey, name: str) -> str:
+    """A worker or a token, named by somebody who may name those of others: as a list shows it. What has no key's end is
+    the client's own, if it works itself."""
+    is_own = BOUND.fullmatch(name) is None and Role.WORKER in key.roles
+    return name + end_of(key) if is_own else name
+
+
+# What a client sends -------------------------------------------------------------------------------------------------
+
+
+def bound(key: AccessKey, command: c.Command[Any]) -> c.Command[Any]:
+    """The command with the key's names in it."""
+    end = end_of(key)
+    match command:
+        case c.Claim():
+            request_id = None if command.request_id is None else command.request_id + end
+            tokens = [token + end for token in command.tokens]
+            return replace(command, worker=command.worker + end, tokens=tokens, request_id=request_id)
+        case c.Acquire():
+            requests = [replace(one, worker=one.worker + end, token=one.token + end) for one in command.requests]
+            return replace(command, requests=requests)
+        case c.Start() | c.Ack() | c.Nack() | c.Release():
+            return replace(command, reports=[replace(one, token=one.token + end) for one in command.reports])
+        case c.Extend():
+            return replace(command, leases=[replace(one, token=one.token + end) for one in command.leases])
+        case c.Commit():
+            return replace(command, token=command.token + end)
+        case c.Death():
+            return replace(
+                command, reports=[replace(one, token=_of_the_dead(key, one.token)) for one in command.reports]
+            )
+        case c.ListLeases(worker=worker) if worker is not None:
+            return replace(command, worker=as_meant(key, worker))
+        case r.PublishPresence():
+            return r.PublishPresence(command.worker_id + end, _renamed(command.record, command.worker_id + end))
+        case r.RemovePresence():
+            is_operator = Role.OPERATOR in key.roles
+            return replace(
+                command, worker_id=as_meant(key, command.worker_id) if is_operator else command.worker_id + end
+            )
+        case _:
+            return signed(key, command)
+
+
+def _of_the_dead(key: AccessKey, token: str) -> str:
+    """A death is reported by whoever may operate, or of the key's own workers."""
+    return as_meant(key, token) if Role.OPERATOR in key.roles else token + end_of(key)
+
+
+def _renamed(record: bytes, worker_id: str) -> bytes:
+    """A worker's record says whose it is: that must be the name of its leases. One that cannot be read names nobody."""
+    try:
+        return encode_record(replace(decode_record(record), worker=worker_id))
+    except MsgspecError:
+        return record
+
+
+def signed(key: AccessKey, command: SignedT) -> SignedT:
+    """What is recorded with who did it is recorded with the key's name, whatever the client wrote."""
+    by = getattr(command, "by", None)
+    if by is None or (isinstance(command, c.SealGroup) and not by):
+        return command
+    return replace(command, by=key.name)
+
+
+# What a client is shown ----------------------------------------------------------------------------------------------
+
+
+def unbound(key: AccessKey, answer: Any) -> Any:
+    """The answer as a client knows it: without the key's end where it is the client's own."""
+    if Role.WORKER not in key.roles:
+        return answer
+    return _unbound(end_of(key), answer)
+
+
+def _unbound(end: str, answer: Any) -> Any:
+    match answer:
+        case list():
+            return [_unbound(end, one) for one in answer] if answer and _has_names(answer[0]) else answer
+        case c.Lease() | c.LeaseView():
+            return replace(answer, token=answer.token.removesuffix(end), worker=answer.worker.removesuffix(end))
+        case c.Acquired() | c.AlreadyAcquired():
+            return replace(answer, lease=_unbound(end, answer.lease))
+        case c.Expiration():
+            return replace(answer, worker=answer.worker.removesuffix(end))
+        case r.PresenceRecord(worker_id=worker_id) if worker_id.endswith(end):
+            own = worker_id.removesuffix(end)
+            return replace(answer, worker_id=own, record=_renamed(answer.record, own))
+        case Job() if answer.executions or answer.refusals:
+            executions = tuple(_of_client(end, one) for one in answer.executions)
+            return replace(answer, executions=executions, refusals=tuple(_refused(end, one) for one in answer.refusals))
+        case c.JobPage():
+            return replace(answer, jobs=tuple(_unbound(end, job) for job in answer.jobs))
+        case c.LaneView(head=Job() as head):
+            return replace(answer, head=_unbound(end, head))
+        case c.LanePage():
+            return replace(answer, lanes=tuple(_unbound(end, lane) for lane in answer.lanes))
+        case _:
+            return answer
+
+
+def _has_names(answer: object) -> bool:
+    """Whether outcomes of this kind name a worker or a token; a list may mix those of acquire."""
+    return isinstance(
+        answer,
+        c.Lease | c.LeaseView | c.Expiration | r.PresenceRecord | c.Acquired | c.AlreadyAcquired | c.Backlogged
+        | c.AlreadyFinished | c.OutOfOrder,
+    )  # fmt: skip
+
+
+def _of_client(end: str, execution: Execution) -> Execution:
+    if not execution.token.endswith(end):
+        return execution
+    request_id = None if execution.request_id is None else execution.request_id.removesuffix(end)
+    return replace(
+        execution,
+        token=execution.token.removesuffix(end),
+        worker=execution.worker.removesuffix(end),
+        request_id=request_id,
+    )
+
+
+def _refused(end: str, refusal: Refusal) -> Refusal:
+    if not refusal.token.endswith(end):
+        return refusal
+    worker = None if refusal.worker is None else refusal.worker.removesuffix(end)
+    return replace(refusal, token=refusal.token.removesuffix(end), worker=worker)

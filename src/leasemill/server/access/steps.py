@@ -1,0 +1,153 @@
+"""A command of a key's client, from its check to what the client is shown, as steps that ask for what they need.
+
+A step is a command that is to be run; whoever runs the steps sends its answer back. First it is checked that the key
+may do it and that everything it names is in the key's queues; then the command is run with the key's names in it; then
+what the key may not see is taken out of the answer.
+
+What must never happen here: a command that is run before all of it was checked. A batch with one item that is not
+allowed is refused whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Any, Final, TypeAlias
+
+from leasemill.kernel import commands as c
+from leasemill.kernel.command import Command
+from leasemill.kernel.machine import check
+from leasemill.kernel.model import QUEUE_LIMIT
+from leasemill.server.access.denial import forbidden
+from leasemill.server.access.named import (
+    groups_named,
+    jobs_named,
+    queues_named,
+    schedules_named,
+    template_queues,
+    unique_keys_named,
+)
+from leasemill.server.access.names import bound, unbound
+from leasemill.server.access.roles import check_role
+from leasemill.server.access.scope import Scope, scope_of
+from leasemill.server.access.shown import JobQueues, Steps, group_queues, is_seen, shown
+from leasemill.store.keys import AccessKey
+from leasemill.wire import requests as r
+
+REQUESTS: Final = frozenset(
+    {r.WatchQueues, r.WatchEnd, r.WatchCancellations, r.PublishPresence, r.RemovePresence, r.ListPresence}
+)
+"""What is not a command of the kernel, which checks those."""
+NAMING: Final = frozenset({c.Claim, c.Acquire, c.ListLeases})
+"""What names a worker or a request, which must not be empty."""
+REPORTS: Final = frozenset({c.Start, c.Extend, c.Commit, c.Ack, c.Nack, c.Release})
+"""What names a lease: the token is the key's own, so an old answer about the job does no harm."""
+MEMBERS_AT_ONCE: Final = 200
+MOST_MEMBERS: Final = 10_000
+"""Of a group that a key for some queues may cancel: each member is looked at first."""
+
+Checks: TypeAlias = Generator[Command[Any], Any, None]
+
+
+def allowed(key: AccessKey, command: Command[Any]) -> Checks:
+    """Returns if the key may; raises `Denied` if not. May ask for jobs, groups and schedules that the command names."""
+    check_role(key, command)
+    scope = scope_of(key)
+    if not scope.is_all:
+        yield from _in_scope(key, scope, command)
+
+
+def performed(key: AccessKey, command: Command[Any]) -> Steps:
+    """The answer for the key's client."""
+    scope = scope_of(key)
+    if type(command) in NAMING or (not scope.is_all and type(command) not in REQUESTS):
+        check(command)  # as the client wrote it: an empty name is not empty any more when the key's is added
+    yield from allowed(key, command)
+    sent = bound(key, command)
+    answer = (yield sent) if scope.is_all else (yield from shown(key, scope, sent))
+    return unbound(key, answer)
+
+
+def _in_scope(key: AccessKey, scope: Scope, command: Command[Any]) -> Checks:
+    for queue, item in queues_named(command):
+        scope.check(queue, item)
+    _check_bounded(scope, command)
+    yield from _check_jobs(scope, jobs_named(command), may_be_old=type(command) in REPORTS)
+    for group_id in groups_named(command):
+        yield from _check_group(scope, group_id)
+    for name in schedules_named(command):
+        schedule = yield c.GetSchedule(name)
+        if schedule is not None and not all(map(scope.has, template_queues(schedule.spec.call))):
+            raise scope.outside(f"schedule {name!r}")
+    for unique_key in unique_keys_named(command):
+        view = yield c.GetKey(unique_key)
+        if view is not None and not (yield from is_seen(scope, view.job_id)):
+            raise scope.outside(f"unique key {unique_key!r}")
+    if isinstance(command, c.DeclareLimits):
+        yield from _check_declared(key, command)
+    if isinstance(command, c.CancelGroup):
+        yield from _check_members(scope, command.group_id)
+
+
+def _check_bounded(scope: Scope, command: Command[Any]) -> None:
+    """What acts on the whole store, or on whatever fits, needs a key for all queues, or a queue."""
+    match command:
+        case c.Redrive() | c.Purge():
+            if command.filter.queue is None and command.filter.job_ids is None:
+                raise forbidden(
+                    f"key {scope.key_name!r} is for {', '.join(scope.patterns)}: name one of these queues, or jobs",
+                    "queue",
+                )
+        case c.SetLimit() | c.ClearLimit():
+            if not command.name.startswith(QUEUE_LIMIT):
+                raise scope.outside(f"limit {command.name!r}")
+        case c.Prune():
+            raise scope.outside("pruning the store")
+        case _:
+            return
+
+
+def _check_jobs(scope: Scope, job_ids: Sequence[str], *, may_be_old: bool) -> Checks:
+    """The job's queue decides. Jobs that nobody knows are the store's to report."""
+    if not job_ids:
+        return
+    queues = yield JobQueues(job_ids, may_be_old)
+    for job_id in job_ids:
+        if job_id in queues:
+            scope.check(queues[job_id], f"job {job_id!r}")
+
+
+def _check_group(scope: Scope, group_id: str) -> Checks:
+    view = yield c.GetGroup(group_id)
+    if view is not None and not all(map(scope.has, (yield from group_queues(view)))):
+        raise scope.outside(f"group {group_id!r}")
+
+
+def _check_members(scope: Scope, group_id: str) -> Checks:
+    """All members that there are: a cancellation reaches each of them."""
+    seen, after = 0, 0
+    while True:
+        page = yield c.ListJobs(c.JobFilter(group=group_id), MEMBERS_AT_ONCE, after)
+        for job in page.jobs:
+            scope.check(job.spec.queue, f"group {group_id!r}")
+        seen += len(page.jobs)
+        if page.after is None:
+            return
+        if seen >= MOST_MEMBERS:
+            raise forbidden(
+                f"group {group_id!r} has more than {MOST_MEMBERS:,} members: cancel it with a key for all queues",
+                f"group {group_id!r}",
+            )
+        after = page.after
+
+
+def _check_declared(key: AccessKey, command: c.DeclareLimits) -> Checks:
+    """A limit is the whole store's: a key for some queues declares new ones, its own, or what is declared already."""
+    for limit in command.limits:
+        view = yield c.GetLimit(limit.name, 1)
+        record = None if view is None else view.record
+        if record is not None and record.declared not in (None, limit.terms) and record.declared_by != key.name:
+            raise forbidden(
+                f"limit {limit.name!r} is declared by {record.declared_by!r} with other numbers: declare the same, "
+                "or use a key for all queues",
+                f"limit {limit.name!r}",
+            )

@@ -1,0 +1,103 @@
+"""How `leasemill serve` is secured, put together: who needs a key, which names it has, TLS, limits.
+
+What must never happen here: a server that other machines can reach and that asks nobody for a key.
+"""
+
+from __future__ import annotations
+
+import logging
+import resource
+import ssl
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from leasemill.errors import Invalid, Refused
+from leasemill.server.hosts import Hosts, is_loopback
+from leasemill.server.key_gate import KeyGate
+from leasemill.server.keyring import KeyRing
+from leasemill.server.limits import ServerLimits
+from leasemill.server.protocol import CONNECTIONS, HEAD_BYTES, Connected, guarded
+from leasemill.store.base import Store
+from leasemill.store.keys import id_of
+
+log = logging.getLogger("leasemill.server")
+
+OTHER_DESCRIPTORS: Final = 200
+"""Of the store, of threads, of what is listened to."""
+OPEN_PATHS: Final = frozenset({"/healthz", "/readyz"})
+"""For probes, which have no key; they show nothing of the store."""
+
+
+class Security(NamedTuple):
+    """`options`: of uvicorn. `ring` is to be started and closed."""
+
+    gate: KeyGate
+    ring: KeyRing
+    options: dict[str, Any]
+
+
+def secured(
+    store: Store,
+    host: str,
+    *,
+    requires_keys: bool = False,
+    allowed_hosts: Iterable[str] = (),
+    certificate: Path | None = None,
+    certificate_key: Path | None = None,
+    limits: ServerLimits | None = None,
+    connections: int = CONNECTIONS,
+) -> Security:
+    """For a server of this store that listens on `host`."""
+    is_local = is_loopback(host)
+    needs_key = requires_keys or not is_local
+    tls = _tls(certificate, certificate_key)
+    ring = KeyRing(store.keys)
+    if needs_key and ring.is_empty:
+        reached = "" if is_local else f"other machines can reach {host}, and "
+        raise Refused(
+            f"{reached}the store has no key that anybody could use: create one with "
+            f"leasemill keys create NAME --role work --url {store.name}"
+            + ("" if is_local else ", or listen on 127.0.0.1 alone")
+        )
+    if not is_local and not tls:
+        log.warning("keys and jobs travel unencrypted: give --cert and --key, or let a proxy before this server do TLS")
+    gate = KeyGate(
+        ring, Hosts(is_local=is_local, names=allowed_hosts), needs_key=needs_key, limits=limits, open_paths=OPEN_PATHS
+    )
+    options = {
+        "http": guarded(Connected(_affordable(connections))),
+        "h11_max_incomplete_event_size": HEAD_BYTES,
+        "proxy_headers": False,
+        **tls,
+    }
+    return Security(gate, ring, options)
+
+
+def _affordable(connections: int) -> int:
+    """As many connections as this process may have descriptors for; it asks the system for more if it has too few."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + OTHER_DESCRIPTORS
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return connections
+    granted = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (granted, hard))
+    if granted < wanted:
+        log.warning("the system lets this process have %d connections, not %d: see ulimit -n", granted, connections)
+    return max(1, granted - OTHER_DESCRIPTORS)
+
+
+def _tls(certificate: Path | None, certificate_key: Path | None) -> dict[str, Any]:
+    """Tried here, so that what is wrong is said before anybody listens."""
+    if certificate_key is not None and id_of(certificate_key.name) is not None:
+        raise Invalid("--key is the private key of --cert, not a key for clients: revoke that one, it was shown")
+    if certificate is None:
+        if certificate_key is not None:
+            raise Invalid("--key is the private key of --cert: give both")
+        return {}
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, certificate_key)
+    except OSError as error:  # an SSLError is one
+        named = certificate if certificate_key is None else f"{certificate} and {certificate_key}"
+        raise Invalid(f"{named} cannot be used for TLS: {error.strerror or error}") from None
+    return {"ssl_certfile": str(certificate), "ssl_keyfile": None if certificate_key is None else str(certificate_key)}

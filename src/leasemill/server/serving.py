@@ -1,0 +1,82 @@
+"""Running a server until a signal stops it.
+
+After the first SIGTERM or SIGINT whoever waits is answered, with nothing, and requests under way are finished; after
+the second it ends at once. A client that is answered so asks again, and finds the next server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable, Mapping
+from types import FrameType
+from typing import Any, Final
+
+import uvicorn
+
+from leasemill.errors import Invalid, Unavailable
+from leasemill.server.app import ServerApp
+
+KEEP_ALIVE_S: Final = 75
+BACKLOG: Final = 2_048
+
+
+class StoppingServer(uvicorn.Server):
+    """Tells the application when it is to stop, before it waits for requests to end."""
+
+    def __init__(self, config: uvicorn.Config, stop: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._stop = stop
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self._loop = asyncio.get_running_loop()
+        await super().startup(sockets)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self.should_exit:
+            self.force_exit = True
+        self.should_exit = True
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._stop)  # a signal may come in the middle of anything
+
+
+def bound_socket(host: str, port: int) -> socket.socket:
+    """A socket that listens on this address. Its protocol is named: asyncio sends small packets at once only then."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
+        listening.listen(BACKLOG)
+    except OSError as error:
+        listening.close()
+        raise Unavailable(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
+    return listening
+
+
+def new_server(app: ServerApp, *, stop_s: float = 10.0, options: Mapping[str, Any] | None = None) -> StoppingServer:
+    """`options`: of uvicorn, such as those of TLS."""
+    level = max(logging.WARNING, logging.getLogger().level)  # when it starts and stops is said by the command
+    logging.getLogger("uvicorn").setLevel(level)
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        lifespan="on",
+        ws="none",
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=max(1, round(stop_s)),
+        **(options or {}),
+    )
+    return StoppingServer(config, app.stop)
+
+
+def parse_address(listen: str) -> tuple[str, int]:
+    """`HOST:PORT`; an IPv6 address is in brackets."""
+    host, separator, port = listen.rpartition(":")
+    if not separator or not host or not port.isdigit() or int(port) > 65_535:
+        raise Invalid(f"{listen!r} is no address: write HOST:PORT, for example 127.0.0.1:7411 or [::1]:7411")
+    return host.strip("[]"), int(port)

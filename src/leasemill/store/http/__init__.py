@@ -1,0 +1,20 @@
+"""`http://` and `https://`: the store behind a server (`leasemill serve`), for whoever cannot reach it directly."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from leasemill.errors import Refused
+
+if TYPE_CHECKING:
+    from leasemill.store.http.store import HttpStore
+
+
+def open_http(url: str) -> HttpStore:
+    try:
+        from leasemill.store.http.store import HttpStore  # noqa: PLC0415  (httpx is an extra)
+    except ModuleNotFoundError as error:
+        if error.name != "httpx":
+            raise
+        raise Refused("an http:// store needs httpx: pip install 'leasemill[http]'") from None
+    return HttpStore(url)

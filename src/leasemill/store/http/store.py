@@ -1,0 +1,70 @@
+"""`http://` the store behind a server. Every command is asked of it; nothing is decided here.
+
+A call goes one way: store, client, the server's own store. What waits is in an event loop of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
+
+from leasemill.kernel import commands as c
+from leasemill.kernel.machine import check
+from leasemill.store.base import Store, Watch
+from leasemill.store.ends import Subscription
+from leasemill.store.http.address import parse_address
+from leasemill.store.http.client import HttpClient
+from leasemill.store.http.loop import LoopThread
+from leasemill.store.http.presence import HttpPresence
+from leasemill.store.http.watch import HttpCancellations, watch_end, watch_queues
+from leasemill.store.sources import Clock, Entropy
+from leasemill.store.threads import Threads
+
+AnswerT = TypeVar("AnswerT")
+
+CALLS_AT_A_TIME: Final = 32
+"""Of async code; threads ask by themselves."""
+
+
+class HttpStore(Store):
+    """A server's jobs. Threads, event loops and forked children may use one object."""
+
+    def __init__(self, url: str, *, entropy: Entropy | None = None, wall: Clock | None = None) -> None:
+        super().__init__(entropy, wall)
+        address = parse_address(url)
+        self.name = address.base
+        self._client = HttpClient(address, self.entropy, self.expiries)
+        self._threads = Threads(CALLS_AT_A_TIME, f"leasemill {address.base}")
+        self._waits = LoopThread(f"leasemill {address.base} waits", self._client.close_waiting)
+        self._cancellations = HttpCancellations(self._client, self._waits)
+        self.presence = HttpPresence(self.run)
+
+    def run(self, command: c.Command[AnswerT]) -> AnswerT:
+        check(command)
+        return self._client.ask(command)
+
+    async def arun(self, command: c.Command[AnswerT]) -> AnswerT:
+        check(command)
+        future = self._threads.submit(self._client.ask, command)
+        try:
+            return await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if not self._waits.is_closed or task is None or task.cancelling():
+                raise
+            raise self._client.closed() from None  # it had not begun
+
+    def watch(self, queues: Sequence[str]) -> Watch:
+        return watch_queues(self._client, self._waits, queues)
+
+    def watch_end(self, job_id: str) -> Watch:
+        return watch_end(self._client, self._waits, job_id)
+
+    def watch_cancellations(self, wake: Callable[[], None]) -> Subscription:
+        return self._cancellations.subscribed.call(wake)
+
+    def close(self) -> None:
+        self._waits.close()
+        self._threads.close()
+        self._client.close()

@@ -1,0 +1,250 @@
+"""What is the client's own: tokens, repeats, errors, closing, forks."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+
+from leasemill.errors import Invalid, QueueRefused, Refused, Unavailable
+from leasemill.kernel import commands as c
+from leasemill.kernel.model import JobSpec, JobState
+from leasemill.store.http.address import parse_address
+from leasemill.store.http.store import HttpStore
+from leasemill.store.memory import MemoryStore
+from leasemill.store.opening import open_store
+from leasemill.store.url import hidden_password
+from tests.lab.http_server import ServerThread
+
+Answer: TypeAlias = Callable[[BaseHTTPRequestHandler], None]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ServerThread]:
+    server = ServerThread()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def behind(server: ServerThread) -> Iterator[MemoryStore]:
+    with MemoryStore() as store, server.serving(store):
+        yield store
+
+
+class Scripted:
+    """A server that answers as it was told, request by request; what it was sent is kept."""
+
+    def __init__(self, *answers: Answer) -> None:
+        self.asked: list[tuple[str, dict[str, str]]] = []
+        script = iter(answers)
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(handler) -> None:  # noqa: N805
+                handler.rfile.read(int(handler.headers["content-length"]))
+                self.asked.append((handler.path, {name.lower(): value for name, value in handler.headers.items()}))
+                next(script)(handler)
+
+            def log_message(handler, *_: Any) -> None:  # noqa: N805
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Scripted:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+def says(status: int, body: bytes, kind: str = "application/json") -> Answer:
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(status)
+        handler.send_header("content-type", kind)
+        handler.send_header("content-length", str(len(body)))
+        handler.end_headers()
+        handler.wfile.write(body)
+
+    return answer
+
+
+def hangs_up(handler: BaseHTTPRequestHandler) -> None:
+    handler.close_connection = True
+    handler.connection.close()
+
+
+PROBLEM = "application/problem+json"
+UNAUTHORISED = says(401, b'{"status":401,"title":"Unauthorized","reason":"unauthorised"}', PROBLEM)
+TIME = says(200, b"7")
+
+
+@pytest.mark.parametrize(
+    ("url", "token"),
+    [
+        ("http://s3cret@host:1", "s3cret"),
+        ("http://:s3cret@host:1", "s3cret"),
+        ("http://key:s3cret@host:1", "s3cret"),
+        ("https://s%2Bcret@host:1/prefix/", "s+cret"),
+        ("http://host:1", None),
+    ],
+)
+def test_the_token_of_a_url_is_in_no_name(url: str, token: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LEASEMILL_TOKEN", raising=False)
+    address = parse_address(url)
+    assert address.token == token
+    assert "cret" not in address.base + hidden_password(url)
+    assert address.base == ("https://host:1/prefix" if "prefix" in url else "http://host:1")
+
+
+@pytest.mark.parametrize("url", ["http://", "http://host:port", "http://host?x=1", "http://a b@host"])
+def test_a_url_that_names_no_server_is_refused_without_showing_it(url: str) -> None:
+    with pytest.raises(Invalid) as refused:
+        open_store(url).close()
+    assert "a b" not in str(refused.value)
+
+
+def test_the_environment_has_the_token_or_the_name_of_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "token"
+    file.write_text("from-file\n")
+    monkeypatch.setenv("LEASEMILL_TOKEN_FILE", str(file))
+    assert parse_address("http://host").current_token() == "from-file"
+    monkeypatch.setenv("LEASEMILL_TOKEN", "from-environment")
+    assert parse_address("http://host").current_token() == "from-environment"
+    assert parse_address("http://from-url@host").current_token() == "from-url"
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEASEMILL_TOKEN_FILE", str(tmp_path / "missing"))
+    with pytest.raises(Invalid, match="LEASEMILL_TOKEN_FILE"):
+        open_store("http://127.0.0.1:9")
+
+
+def test_a_new_token_in_the_file_is_used_when_the_old_one_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "token"
+    file.write_text("old")
+    monkeypatch.setenv("LEASEMILL_TOKEN_FILE", str(file))
+    with Scripted(UNAUTHORISED, TIME) as scripted, HttpStore(scripted.url) as store:
+        file.write_text("new")
+        assert store.time() == 7
+        sent = [headers["authorization"] for _, headers in scripted.asked]
+    assert sent == ["Bearer old", "Bearer new"]
+
+
+def test_a_token_that_is_refused_is_not_tried_again() -> None:
+    with Scripted(UNAUTHORISED) as scripted, HttpStore(scripted.url.replace("//", "//s3cret@")) as store:
+        with pytest.raises(Refused) as refused:
+            store.time()
+        assert "s3cret" not in str(refused.value) + store.name
+        assert len(scripted.asked) == 1
+
+
+def test_a_command_that_may_be_repeated_is_sent_again_when_no_answer_came() -> None:
+    enqueued = says(200, b'[{"outcome":"enqueued","job_id":"a"}]')
+    with Scripted(hangs_up, says(502, b"bad gateway", "text/html"), enqueued) as scripted:
+        with HttpStore(scripted.url) as store:
+            assert store.enqueue([JobSpec("a", "q", "k")]) == [c.Enqueued("a")]
+        assert [path for path, _ in scripted.asked] == ["/v1/enqueue"] * 3
+
+
+def test_a_command_that_may_not_be_repeated_is_sent_once() -> None:
+    with Scripted(hangs_up) as scripted, HttpStore(scripted.url) as store:
+        with pytest.raises(Unavailable, match="did not answer"):
+            store.pause("q", by="ann", reason="test")
+        assert len(scripted.asked) == 1
+
+
+def test_too_many_requests_are_sent_again_whatever_they_are() -> None:
+    busy = says(429, b'{"status":429,"title":"Too Many Requests","reason":"rate"}', PROBLEM)
+    with Scripted(busy, says(200, b"null")) as scripted, HttpStore(scripted.url) as store:
+        store.pause("q", by="ann", reason="test")
+        assert len(scripted.asked) == 2
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (says(404, b"<html>", "text/html"), "check the URL"),
+        (says(200, b'{"not": "a time"}'), "not as this version knows it"),
+        (says(302, b"", "text/html"), "check the URL"),
+    ],
+)
+def test_what_is_no_server_of_ours_is_refused(answer: Answer, words: str) -> None:
+    with (
+        Scripted(answer) as scripted,
+        HttpStore(scripted.url) as store,
+        pytest.raises(Refused, match=words),
+    ):
+        store.time()
+
+
+def test_refusals_keep_their_class_and_words(server: ServerThread, behind: MemoryStore) -> None:
+    behind.enqueue([JobSpec("a", "mail", "send")])
+    with HttpStore(server.url) as store:
+        with pytest.raises(QueueRefused, match="used with enqueue and claim"):
+            store.acquire([c.AcquireRequest("mail", "A", 1, "w", "t")])
+        with pytest.raises(Invalid, match="PostgreSQL"):
+            store.using(object())
+        assert store.own_url is None
+
+
+def test_a_closed_store_ends_every_wait(server: ServerThread, behind: MemoryStore) -> None:
+    store = HttpStore(server.url)
+    behind.enqueue([JobSpec("a", "mail", "send")])
+    answers: list[bool] = []
+    waiter = threading.Thread(target=lambda: answers.append(store.watch_end("a").wait(60)))
+    waiter.start()
+    store.close()
+    waiter.join(30)
+    assert not waiter.is_alive()
+    with pytest.raises(Unavailable, match="closed"):
+        store.time()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_child_has_connections_of_its_own(server: ServerThread, behind: MemoryStore) -> None:
+    with HttpStore(server.url) as store:
+        store.enqueue([JobSpec("parent", "mail", "send")])
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            outcomes = store.enqueue([JobSpec("child", "mail", "send")])
+            os.write(writing, b"1" if outcomes == [c.Enqueued("child")] else b"0")
+            os._exit(0)
+        os.waitpid(child, 0)
+        assert os.read(reading, 1) == b"1"
+        os.close(reading)
+        os.close(writing)
+        assert {job.spec.id for job in store.jobs().jobs} == {"parent", "child"}
+
+
+def test_presence_is_the_servers(server: ServerThread, behind: MemoryStore) -> None:
+    with HttpStore(server.url) as store:
+        store.presence.publish("w", b'{"a":1}')
+        assert [(one.worker_id, one.content) for one in behind.presence.records()] == [("w", b'{"a":1}')]
+        assert [one.worker_id for one in store.presence.records()] == ["w"]
+        assert store.presence.remove("w")
+        assert not store.presence.remove("w")
+        with pytest.raises(Invalid):
+            store.presence.publish("w", b"not JSON")
+
+
+def test_white_space_around_a_payload_is_not_content(server: ServerThread, behind: MemoryStore) -> None:
+    with HttpStore(server.url) as store:
+        store.enqueue([JobSpec("a", "mail", "send", b' {"b": [1, 2]}\n')])
+    job = behind.job("a")
+    assert job is not None
+    assert (job.state, job.spec.payload) == (JobState.READY, b'{"b": [1, 2]}')
