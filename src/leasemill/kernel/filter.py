@@ -107,7 +107,7 @@ def _candidates(
     state: State, wanted: JobFilter, states: frozenset[JobState] | None, after: int, newest_first: bool
 ) -> Iterator[Job]:
     if wanted.job_ids is not None:
-        known = (state.jobs.get(job_id) for job_id in dict.fromkeys(wanted.job_ids))
+        known = (state.look(job_id) for job_id in dict.fromkeys(wanted.job_ids))
         there = sorted((job for job in known if job is not None), key=lambda job: job.seq, reverse=newest_first)
         return (job for job in there if is_further(job.seq, after, newest_first))
     narrowed = states if wanted.states is None else wanted.states

@@ -119,9 +119,9 @@ def jobs_in_order(state: State) -> Iterator[Job]:
     return state.listing.after(0)
 
 
-def restore(image: Image, jobs: Iterable[Job]) -> State:
-    """The state an image and its jobs were taken from."""
-    state = State()
+def restore(image: Image, jobs: Iterable[Job], state: State | None = None) -> State:
+    """The state an image and its jobs were taken from; `state`: an empty one that becomes it."""
+    state = state or State()
     state.seq, state.fence, state.format = image.seq, image.fence, image.format
     state.actions.extend(image.actions)
     for record in image.limits:

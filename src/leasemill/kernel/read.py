@@ -214,7 +214,7 @@ def check(query: Command[Any]) -> None:
 
 
 def get_job(state: State, query: GetJob, _now: int) -> Job | None:
-    job = state.jobs.get(query.job_id)
+    job = state.look(query.job_id)
     return None if job is None else _copy(job)
 
 

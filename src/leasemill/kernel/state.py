@@ -132,7 +132,7 @@ class State:
         """A heap: keys that are kept for a job that is forgotten, by when that ends."""
         self.leases: TimeOrder[Execution] = TimeOrder(_is_live)
         self.claims: dict[str, dict[int, Execution]] = {}
-        self.finished: TimeOrder[Job] = TimeOrder(_is_finished)
+        self.finished: TimeOrder[Job] = TimeOrder(is_finished)
         self.limits: dict[str, NamedLimit] = {}
         self.rates: list[tuple[int, str, bool, str]] = []
         self.actions: deque[Action] = deque(maxlen=ACTIONS_KEPT)
@@ -145,6 +145,14 @@ class State:
         self.due: list[
             Job | JobGroup
         ] = []  # what the events just applied may have consequences for: consequences.follow
+
+    def ready_order(self) -> TimeOrder[Job]:
+        """An order for claimable jobs of one queue and priority."""
+        return TimeOrder(is_claimable)
+
+    def look(self, job_id: str) -> Job | None:
+        """A job to be read, not to be changed."""
+        return self.jobs.get(job_id)
 
     def require_format(self, number: int) -> None:
         """Events from here on hold what earlier versions do not know (W16)."""
@@ -169,7 +177,7 @@ def _is_live(entry: tuple[int, int, Execution]) -> bool:
     return execution.status in LIVE and execution.expires_at == entry[0]
 
 
-def _is_finished(entry: tuple[int, int, Job]) -> bool:
+def is_finished(entry: tuple[int, int, Job]) -> bool:
     return entry[2].seq == entry[1]
 
 
@@ -245,7 +253,7 @@ def make_ready(state: State, job: Job, at: int) -> None:
     ready = queue.ready
     order = ready[spec.priority]
     if order is None:
-        order = ready[spec.priority] = TimeOrder(is_claimable)
+        order = ready[spec.priority] = state.ready_order()
     order.push(job.available_at, job.seq, job, job.available_at <= at)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from leasemill.store.wal.options import FileOptions
+from leasemill.store.wal.shelf import state as shelf
 from leasemill.store.wal.store import FileStore
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.conformance import ConformanceSuite, DurableHarness, Harness, ReopeningHarness
@@ -26,6 +27,19 @@ class TestFile(ConformanceSuite):
     @pytest.fixture
     def harness(self, tmp_path: Path) -> Iterator[Harness]:
         harness = DurableHarness(lambda clock: FileStore(tmp_path / "jobs", options=SMALL, clock=clock))
+        yield harness
+        harness.close()
+
+
+class TestFileShelved(ConformanceSuite):
+    """Every job that may leave memory does."""
+
+    @pytest.fixture
+    def harness(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[Harness]:
+        monkeypatch.setattr(shelf, "KEPT_IN_MEMORY", 0)
+        monkeypatch.setattr(shelf, "TIDIED_AT_ONCE", 1)
+        machine = SimulatedMachine()
+        harness = DurableHarness(lambda clock: simulated(machine, clock))
         yield harness
         harness.close()
 

@@ -28,9 +28,9 @@ from leasemill.store.wal.disk import unavailable
 from leasemill.store.wal.log import LockTimeout, Log
 from leasemill.store.wal.maintenance import FolderMaintenance
 from leasemill.store.wal.options import FileOptions
-from leasemill.store.wal.pipeline import READS, Ticket
 from leasemill.store.wal.reader import Superseded
 from leasemill.store.wal.replica import Replica
+from leasemill.store.wal.tickets import READS, LogTicket
 from leasemill.store.wal.waiters import FolderWaiters
 
 SUPERSEDED_TRIES: Final = 20
@@ -65,7 +65,7 @@ class BatchRunner:
         self._unpruned_events = PRUNE_BATCH
         self.is_closed = False
 
-    def run(self, batch: list[Ticket]) -> None:
+    def run(self, batch: list[LogTicket]) -> None:
         """Decide, append and sync for all of them at once; each gets its answer or its error. Raises no Exception."""
         replica = self._replica
         try:
@@ -93,29 +93,31 @@ class BatchRunner:
             if self._expired:
                 expired, self._expired = self._expired, []
                 self._expiries.notify(expired)
+            if replica.state is not None:
+                replica.state.tidy()
             maintenance = self.maintenance
             if log.segment is not maintenance.segment or log.position >= maintenance.due_at:
                 maintenance.look(log, may_snapshot=replica.state is not None)
 
-    def _fail(self, batch: list[Ticket], error: LeasemillError) -> None:
+    def _fail(self, batch: list[LogTicket], error: LeasemillError) -> None:
         self._replica.forget()  # it may be ahead of the log
         self._expired = []
         for ticket in batch:
             ticket.fail(error)
 
-    def _decide(self, log: Log, batch: list[Ticket]) -> int:
+    def _decide(self, log: Log, batch: list[LogTicket]) -> int:
         """Where in the log the answers were decided."""
         for _ in range(SUPERSEDED_TRIES):
             try:
                 return self._decide_once(log, batch)
             except Superseded:
-                self._replica.state = None
+                self._replica.drop_state()
                 log.forget()
         raise Unavailable(
             f"the log in {self._path} changed {SUPERSEDED_TRIES} times while it was read; repeat the call"
         )
 
-    def _decide_once(self, log: Log, batch: list[Ticket]) -> int:
+    def _decide_once(self, log: Log, batch: list[LogTicket]) -> int:
         replica = self._replica
         if replica.state is None:
             if _are_new_jobs(batch) and not log.is_new_boot:
@@ -136,7 +138,7 @@ class BatchRunner:
         with log.locked(meanwhile=replica.catch_up):
             return self._decide_locked(log, batch)
 
-    def _answer_unlocked(self, log: Log, batch: list[Ticket]) -> bool:
+    def _answer_unlocked(self, log: Log, batch: list[LogTicket]) -> bool:
         """Readings, if nothing has to be recorded before them."""
         if all(ticket.command is None for ticket in batch):
             return True
@@ -145,7 +147,7 @@ class BatchRunner:
         self._run_all(log, batch)
         return True
 
-    def _decide_locked(self, log: Log, batch: list[Ticket]) -> int:
+    def _decide_locked(self, log: Log, batch: list[LogTicket]) -> int:
         replica = self._replica
         if not log.is_up_to_date:
             log.check()
@@ -175,7 +177,7 @@ class BatchRunner:
                 break
         return position
 
-    def _run_all(self, log: Log, batch: list[Ticket]) -> list[AnyEvent]:
+    def _run_all(self, log: Log, batch: list[LogTicket]) -> list[AnyEvent]:
         state = self._replica.state
         assert state is not None
         now = self._now(log)
@@ -201,13 +203,14 @@ class BatchRunner:
             return self._given_clock.now()
         return self._machine.since_boot_us() + log.manifest.clock.offset_us
 
-    def _append_unread(self, log: Log, batch: list[Ticket]) -> int | None:
+    def _append_unread(self, log: Log, batch: list[LogTicket]) -> int | None:
         """W9: jobs with new ids need no replica: they are appended as they are. None: one of their queues may be
         used with acquire (I7), which takes a replica to decide."""
         log.space.require_room_to_grow()
         with log.locked():
-            log.check()
-            log.skip_to_tail()
+            if not log.is_up_to_date:
+                log.check()
+                log.skip_to_tail()
             if log.may_be_acquired({job.queue for ticket in batch for job in ticket.command.jobs}):
                 return None
             now = self._now(log)
@@ -272,16 +275,16 @@ class BatchRunner:
         return events
 
 
-def _are_new_jobs(batch: list[Ticket]) -> bool:
-    return all(
-        isinstance(ticket.command, c.Enqueue) and ticket.command.are_new and not _has_rules(ticket.command)
-        for ticket in batch
-    )
-
-
-def _has_rules(command: c.Enqueue) -> bool:
-    """Rules are decided on, and headers need a newer format."""
-    return any(job.rules is not None or job.headers is not None for job in command.jobs)
+def _are_new_jobs(batch: list[LogTicket]) -> bool:
+    """Without rules, which are decided on, and headers, which need a newer format."""
+    for ticket in batch:
+        command = ticket.command
+        if not isinstance(command, c.Enqueue) or not command.are_new:
+            return False
+        for job in command.jobs:
+            if job.rules is not None or job.headers is not None:
+                return False
+    return True
 
 
 def _require_room(log: Log, state: State, command: object) -> None:

@@ -11,6 +11,7 @@ import fcntl
 import mmap
 import os
 import stat
+import tempfile
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -46,6 +47,11 @@ class File(Protocol):
     def read(self, offset: int, length: int) -> bytes: ...
     def write(self, offset: int, content: bytes) -> None: ...
     def sync(self) -> None: ...
+    def try_lock(self) -> bool:
+        """Whether this opening of the file has its lock now, which no other opening then has."""
+        ...
+
+    def unlock(self) -> None: ...
     def size(self) -> int: ...
     def close(self) -> None: ...
 
@@ -74,6 +80,10 @@ class Disk(Protocol):
         """A new file of zeros behind `head`, synced; replaces one of that name. Leaves nothing if it fails."""
         ...
 
+    def scratch(self) -> File:
+        """A new, empty file without a name: it is gone when it is closed."""
+        ...
+
     def rename(self, old: str, new: str) -> None: ...
     def remove(self, name: str) -> None: ...
     def sync_folder(self) -> None: ...
@@ -100,6 +110,16 @@ class RealFile:
 
     def sync(self) -> None:
         sync_descriptor(self._fd, data_only=True)
+
+    def try_lock(self) -> bool:
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def unlock(self) -> None:
+        fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     def size(self) -> int:
         return os.fstat(self._fd).st_size
@@ -187,6 +207,11 @@ class RealDisk:
             path.unlink(missing_ok=True)
             raise
         return file
+
+    def scratch(self) -> File:
+        fd, name = tempfile.mkstemp(prefix="scratch-", suffix=".new", dir=self._path)
+        Path(name).unlink()
+        return RealFile(fd)
 
     def rename(self, old: str, new: str) -> None:
         (self._path / old).rename(self._path / new)

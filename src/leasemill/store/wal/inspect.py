@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +29,7 @@ from leasemill.store.wal.format import (
     whole_frames_behind,
 )
 from leasemill.store.wal.manifest import Manifest, Segment, read_manifest
+from leasemill.store.wal.shelf.state import ShelvedState
 from leasemill.store.wal.snapshot import read_snapshot
 
 PROGRESS_BYTES: Final = 1024 * 1024
@@ -97,9 +99,10 @@ class Examiner:
     def close(self) -> None:
         self._disk.close()
 
-    def snapshot_state(self) -> State:
+    def snapshot_state(self) -> ShelvedState:
+        """To be closed by the caller."""
         snapshot = self.manifest.snapshot
-        return State() if snapshot is None else read_snapshot(self._disk, snapshot)[0]
+        return ShelvedState(self._disk.scratch) if snapshot is None else read_snapshot(self._disk, snapshot)[0]
 
     def extent(self) -> tuple[int, int]:
         """The positions where the log begins and where its files end: the last one may have room behind its tail."""
@@ -159,9 +162,7 @@ class Examiner:
 
 def examine(folder: Path, on_progress: OnProgress = not_shown) -> LogFacts:
     """Read and replay everything; changes nothing. `on_progress`: in bytes of the log."""
-    examiner = Examiner(folder)
-    try:
-        state = examiner.snapshot_state()
+    with closing(Examiner(folder)) as examiner, closing(examiner.snapshot_state()) as state:
         events: Counter[str] = Counter()
         broken: list[str] = []
         snapshot = examiner.manifest.snapshot
@@ -190,8 +191,6 @@ def examine(folder: Path, on_progress: OnProgress = not_shown) -> LogFacts:
             tuple(broken or violations(state)),
             examiner.damage,
         )
-    finally:
-        examiner.close()
 
 
 def _apply(state: State, event: AnyEvent, frame: Frame) -> list[str]:

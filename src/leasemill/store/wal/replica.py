@@ -10,7 +10,6 @@ from pathlib import Path
 
 from leasemill.errors import Broken
 from leasemill.kernel.machine import apply_all
-from leasemill.kernel.state import State
 from leasemill.store.ends import Ends
 from leasemill.store.wal.clock import Machine
 from leasemill.store.wal.disk import Disk, RealDisk
@@ -18,6 +17,7 @@ from leasemill.store.wal.log import Log
 from leasemill.store.wal.manifest import Snapshot
 from leasemill.store.wal.options import FileOptions
 from leasemill.store.wal.reader import Superseded
+from leasemill.store.wal.shelf.state import ShelvedState
 from leasemill.store.wal.snapshot import read_snapshot
 
 
@@ -32,7 +32,7 @@ class Replica:
         self._given_disk = disk
         self._ends = ends
         self.log: Log | None = None
-        self.state: State | None = None
+        self.state: ShelvedState | None = None
         self.latest_at = 0
         self.is_settled = False
 
@@ -53,7 +53,7 @@ class Replica:
         return self.log or self.open(may_create=False)
 
     def close(self) -> None:
-        self.state = None
+        self.drop_state()
         self.is_settled = False
         if self.log is not None:
             self.log.close()
@@ -61,12 +61,17 @@ class Replica:
 
     def forget(self) -> None:
         """It may be ahead of the log. A folder that was replaced is opened again by the next call."""
-        self.state = None
+        self.drop_state()
         self.is_settled = False
         if self.log is not None and self._given_disk is None and not self.log.disk.is_there:
             self.close()
 
     # The state
+
+    def drop_state(self) -> None:
+        state, self.state = self.state, None
+        if state is not None:
+            state.close()
 
     def load(self) -> None:
         """The state from the latest snapshot on."""
@@ -75,14 +80,18 @@ class Replica:
         gc.disable()  # millions of new objects, none of them garbage
         try:
             snapshot = log.begin()
-            self.state, self.latest_at = (State(), 0) if snapshot is None else self._read(log, snapshot)
+            self.drop_state()
+            if snapshot is None:
+                self.state, self.latest_at = ShelvedState(log.disk.scratch), 0
+            else:
+                self.state, self.latest_at = self._read(log, snapshot)
             self.catch_up()
             self._ends.notify_all()  # what ended before the snapshot was taken is in no event
         finally:
             if collects:
                 gc.enable()
 
-    def _read(self, log: Log, snapshot: Snapshot) -> tuple[State, int]:
+    def _read(self, log: Log, snapshot: Snapshot) -> tuple[ShelvedState, int]:
         try:
             return read_snapshot(log.disk, snapshot)
         except FileNotFoundError:
@@ -101,6 +110,8 @@ class Replica:
             events = frame.events()
             apply_all(state, events)
             self._ends.observe(events)
+            if not log.is_locked:
+                state.tidy()
             if events:
                 self.latest_at = events[-1].at
         return log.position > before

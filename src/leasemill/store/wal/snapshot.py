@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 from collections.abc import Iterator
+from contextlib import closing
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -27,6 +28,7 @@ from leasemill.store.wal.format import Frame, Kind, frame_bytes, read_frame
 from leasemill.store.wal.log import Log
 from leasemill.store.wal.manifest import Snapshot
 from leasemill.store.wal.recovery import BUILDER_LOCK
+from leasemill.store.wal.shelf.state import ShelvedState
 
 JOBS_IN_A_FRAME: Final = 1_000
 KEYS_IN_A_FRAME: Final = 10_000
@@ -35,6 +37,7 @@ PROGRESS_BYTES: Final = 1024 * 1024
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_jobs = msgspec.msgpack.Decoder(list[Job]).decode
+_decode_records = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 _decode_keys = msgspec.msgpack.Decoder(list[KeyImage]).decode
 
 
@@ -88,20 +91,30 @@ def _bodies(state: State, latest_at: int) -> Iterator[bytes]:
         yield _encode(chunk)
 
 
-def read_snapshot(disk: Disk, snapshot: Snapshot) -> tuple[State, int]:
-    """The state, and the time of the latest event in it."""
-    file = disk.open(snapshot.name)
+def read_snapshot(disk: Disk, snapshot: Snapshot) -> tuple[ShelvedState, int]:
+    """The state, and the time of the latest event in it. Most of its jobs stay in the file."""
+    state = ShelvedState(disk.scratch)
     try:
+        file = disk.open(snapshot.name)
+        origin = state.take_file(file)
         frames = _frames(file, f"{snapshot.name} in {disk.where}")
         head = _decode_head(next(frames).body)
         keys = tuple(key for frame in islice(frames, head.key_frames) for key in _decode_keys(frame.body))
-        whole = replace(head.image, keys=keys)
-        state = restore(whole, (job for frame in frames for job in _decode_jobs(frame.body)))
-    finally:
-        file.close()
-    if len(state.jobs) != head.jobs:
-        raise Broken(f"{snapshot.name} in {disk.where} holds {len(state.jobs)} jobs, it should hold {head.jobs}")
+        restore(replace(head.image, keys=keys), _jobs_in_memory(state, origin, frames), state)
+        state.end_loading()
+        if len(state.jobs) != head.jobs:
+            raise Broken(f"{snapshot.name} in {disk.where} holds {len(state.jobs)} jobs, it should hold {head.jobs}")
+    except BaseException:
+        state.close()
+        raise
     return state, head.latest_at
+
+
+def _jobs_in_memory(state: ShelvedState, origin: int, frames: Iterator[Frame]) -> Iterator[Job]:
+    """The jobs that are not left in the file, which begins at the location `origin`."""
+    for frame in frames:
+        records = _decode_records(frame.body)
+        yield from state.load(_decode_jobs(frame.body), records, origin + frame.end - sum(map(len, records)))
 
 
 def _frames(file: File, what: str) -> Iterator[Frame]:
@@ -145,20 +158,24 @@ def take_snapshot(
         target = log.manifest.last.first
         if log.position >= target:
             return None
-        state, latest_at = (State(), 0) if earlier is None else read_snapshot(disk, earlier)
+        state, latest_at = (ShelvedState(disk.scratch), 0) if earlier is None else read_snapshot(disk, earlier)
         first = shown_at = log.position
-        for frame in log.read_new():
-            if frame.position >= target:
-                break
-            if frame.position >= shown_at:
-                on_progress(frame.position - first, target - first)
-                shown_at = frame.position + PROGRESS_BYTES
-            for event in frame.events():
-                apply(state, event)
-                latest_at = event.at
-        if log.position < target:
-            raise Broken(f"the log in {disk.where} is damaged at position {log.position}; see: leasemill wal verify")
-        snapshot = write_snapshot(disk, state, latest_at, target)
+        with closing(state):
+            for frame in log.read_new():
+                if frame.position >= target:
+                    break
+                if frame.position >= shown_at:
+                    on_progress(frame.position - first, target - first)
+                    shown_at = frame.position + PROGRESS_BYTES
+                for event in frame.events():
+                    apply(state, event)
+                    latest_at = event.at
+                state.tidy()
+            if log.position < target:
+                raise Broken(
+                    f"the log in {disk.where} is damaged at position {log.position}; see: leasemill wal verify"
+                )
+            snapshot = write_snapshot(disk, state, latest_at, target)
         with log.locked():
             gone = log.adopt(snapshot)
         for name in gone:

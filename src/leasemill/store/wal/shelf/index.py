@@ -1,0 +1,201 @@
+"""Where each shelved job's record is, by the job's id and by its sequence number: some 40 bytes for a job.
+
+Of an id a part of its hash is kept, and the record says whether it is the one; a record has a number, which is used
+again when the job has left. What must never happen here: a job that is another than the one that was put there.
+"""
+
+from __future__ import annotations
+
+import errno
+from array import array
+from bisect import bisect_left, insort
+from collections.abc import Iterator, Sequence
+from typing import Final, TypeAlias
+from zlib import crc32
+
+import msgspec
+from msgspec import Raw
+
+from leasemill.kernel.model import Job
+from leasemill.kernel.order import CHUNK_BITS
+from leasemill.store.wal.shelf.volumes import Volumes
+
+BUCKET_BITS: Final = 12
+BUCKET_MASK: Final = (1 << BUCKET_BITS) - 1
+NUMBER_BITS: Final = 28
+NUMBERS: Final = (1 << NUMBER_BITS) - 1
+HASH_MASK: Final = (1 << (BUCKET_BITS + 64 - NUMBER_BITS)) - 1
+CHUNK_MASK: Final = (1 << CHUNK_BITS) - 1
+
+NewEntry: TypeAlias = tuple[str, int, int, int, bytes | Raw]
+"""A job's id, its sequence number, its place in its order, and its record: where it is, and itself."""
+
+encode_job: Final = msgspec.msgpack.Encoder().encode
+_decode_job = msgspec.msgpack.Decoder(Job).decode
+
+
+class ShelfIndex:
+    """`order_key` of a job tells where it stands in the order it is in: see ShelvedOrder."""
+
+    def __init__(self, volumes: Volumes) -> None:
+        self.volumes = volumes
+        self._locations = array("Q")
+        self._lengths = array("I")
+        self._checksums = array("I")
+        self._order_keys = array("Q")
+        self._unused = array("I")
+        self._by_id = [array("Q") for _ in range(1 << BUCKET_BITS)]
+        self._is_unsorted = bytearray(1 << BUCKET_BITS)
+        self._by_seq: dict[int, array[int]] = {}
+        self.chunk_numbers: list[int] = []
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    # Putting in and taking out
+
+    def add(self, entries: Sequence[NewEntry]) -> None:
+        """In the order of their sequence numbers."""
+        buckets, is_unsorted = self._by_id, self._is_unsorted
+        for job_id, seq, order_key, location, record in entries:
+            number = self._number(order_key, location, record)
+            hashed = hash(job_id) & HASH_MASK
+            bucket = self._bucket(hashed) if is_unsorted[hashed & BUCKET_MASK] else buckets[hashed & BUCKET_MASK]
+            insort(bucket, hashed >> BUCKET_BITS << NUMBER_BITS | number)
+            chunk, entry = self._chunk(seq), (seq & CHUNK_MASK) << NUMBER_BITS | number
+            if chunk and entry < chunk[-1]:
+                insort(chunk, entry)
+            else:
+                chunk.append(entry)
+        self._count += len(entries)
+
+    def load(self, entries: Sequence[NewEntry]) -> None:
+        """The same, for an index that nothing has left yet; `end_loading` when all are there."""
+        number, buckets = len(self._locations), self._by_id
+        for job_id, seq, _, _, _ in entries:
+            hashed = hash(job_id) & HASH_MASK
+            buckets[hashed & BUCKET_MASK].append(hashed >> BUCKET_BITS << NUMBER_BITS | number)
+            self._chunk(seq).append((seq & CHUNK_MASK) << NUMBER_BITS | number)
+            number += 1
+        self._order_keys.extend([entry[2] for entry in entries])
+        self._locations.extend([entry[3] for entry in entries])
+        self._lengths.extend([len(entry[4]) for entry in entries])
+        self._checksums.extend([crc32(entry[4]) for entry in entries])
+        self._count += len(entries)
+
+    def _number(self, order_key: int, location: int, record: bytes | Raw) -> int:
+        """A number for a record, which then has it."""
+        if self._unused:
+            number = self._unused.pop()
+            self._locations[number], self._lengths[number] = location, len(record)
+            self._checksums[number], self._order_keys[number] = crc32(record), order_key
+            return number
+        self._locations.append(location)
+        self._lengths.append(len(record))
+        self._checksums.append(crc32(record))
+        self._order_keys.append(order_key)
+        return len(self._locations) - 1
+
+    def end_loading(self) -> None:
+        if len(self._locations) > NUMBERS:
+            raise OverflowError("more jobs than an index can hold")
+        self._is_unsorted[:] = b"\1" * len(self._is_unsorted)
+
+    def _bucket(self, hashed: int) -> array[int]:
+        """Where an id's entry is; those that were loaded are sorted when they are first needed."""
+        place = hashed & BUCKET_MASK
+        if self._is_unsorted[place]:
+            self._is_unsorted[place] = 0
+            self._by_id[place] = array("Q", sorted(self._by_id[place]))
+        return self._by_id[place]
+
+    def _chunk(self, seq: int) -> array[int]:
+        chunk = self._by_seq.get(seq >> CHUNK_BITS)
+        if chunk is None:
+            chunk = self._by_seq[seq >> CHUNK_BITS] = array("Q")
+            insort(self.chunk_numbers, seq >> CHUNK_BITS)
+        return chunk
+
+    def remove(self, job: Job) -> None:
+        """The job is not shelved any more; its record is not wanted."""
+        seq = job.seq
+        number = self._number_of(seq)
+        assert number is not None
+        hashed = hash(job.spec.id) & HASH_MASK
+        bucket = self._bucket(hashed)
+        entry = hashed >> BUCKET_BITS << NUMBER_BITS | number
+        at = bisect_left(bucket, entry)
+        assert bucket[at] == entry
+        del bucket[at]
+        chunk = self._by_seq[seq >> CHUNK_BITS]
+        del chunk[bisect_left(chunk, (seq & CHUNK_MASK) << NUMBER_BITS)]
+        if not chunk:
+            del self._by_seq[seq >> CHUNK_BITS]
+            del self.chunk_numbers[bisect_left(self.chunk_numbers, seq >> CHUNK_BITS)]
+        self.volumes.free(self._locations[number])
+        self._unused.append(number)
+        self._count -= 1
+
+    # Finding
+
+    def find(self, job_id: str) -> Job | None:
+        hashed = hash(job_id) & HASH_MASK
+        bucket = self._bucket(hashed)
+        part = hashed >> BUCKET_BITS
+        at = bisect_left(bucket, part << NUMBER_BITS)
+        while at < len(bucket) and bucket[at] >> NUMBER_BITS == part:
+            job = self._load(bucket[at] & NUMBERS)
+            if job.spec.id == job_id:
+                return job
+            at += 1
+        return None
+
+    def get(self, seq: int) -> Job | None:
+        number = self._number_of(seq)
+        return None if number is None else self._load(number)
+
+    def order_key(self, seq: int) -> int | None:
+        number = self._number_of(seq)
+        return None if number is None else self._order_keys[number]
+
+    def seqs(self, chunk_number: int) -> Iterator[int]:
+        """The sequence numbers in a chunk, in order."""
+        first = chunk_number << CHUNK_BITS
+        for entry in self._by_seq.get(chunk_number, ()):
+            yield first | entry >> NUMBER_BITS
+
+    def _number_of(self, seq: int) -> int | None:
+        chunk = self._by_seq.get(seq >> CHUNK_BITS)
+        if chunk is None:
+            return None
+        low = seq & CHUNK_MASK
+        at = bisect_left(chunk, low << NUMBER_BITS)
+        if at == len(chunk) or chunk[at] >> NUMBER_BITS != low:
+            return None
+        return chunk[at] & NUMBERS
+
+    def _load(self, number: int) -> Job:
+        return _decode_job(self._read(number))
+
+    def _read(self, number: int) -> bytes:
+        record = self.volumes.read(self._locations[number], self._lengths[number])
+        if crc32(record) != self._checksums[number]:
+            raise OSError(errno.EIO, "a job that was put aside on disk cannot be read back")
+        return record
+
+    # Scratch files
+
+    def tidy_volumes(self) -> None:
+        """Move what is left in a scratch file that few records are wanted from, so that it can be closed."""
+        while (sparse := self.volumes.sparse()) is not None:
+            numbers = [number for number in self._used() if self.volumes.holds(sparse, self._locations[number])]
+            records = [self._read(number) for number in numbers]
+            for number, location in zip(numbers, self.volumes.write(records), strict=True):
+                self.volumes.free(self._locations[number])
+                self._locations[number] = location
+
+    def _used(self) -> Iterator[int]:
+        for chunk in self._by_seq.values():
+            for entry in chunk:
+                yield entry & NUMBERS
