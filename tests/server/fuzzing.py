@@ -1,6 +1,6 @@
 """`make fuzz-http`: Schemathesis sends requests made from the reference, right and wrong ones, and checks every answer.
 
-`python -m tests.server.fuzzing --examples 120`. All its checks are on: no server error, no status, content type, header
+`python -m tests.server.fuzzing --examples 30`. All its checks are on: no server error, no status, content type, header
 or body that the reference does not describe, nothing accepted that violates it. A request that fits the schema may be
 refused with 422, where fields exclude each other or a text is not printable: a schema cannot say that, and the
 reference documents the status.
@@ -55,7 +55,7 @@ def sent(output: str) -> int:
 
 @click.command()
 @click.option("--store", "store_url", default=None, help="What the server serves. Default: a temporary folder.")
-@click.option("--examples", default=60, show_default=True, help="The most random requests for each command.")
+@click.option("--examples", default=30, show_default=True, help="The most random requests for each command.")
 @click.option("--least", default=10_000, show_default=True, help="Fail if fewer requests were sent.")
 @click.option("--seed", type=int, default=None)
 def main(store_url: str | None, examples: int, least: int, seed: int | None) -> None:

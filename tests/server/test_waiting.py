@@ -112,7 +112,7 @@ def test_one_job_does_not_make_everybody_claim(
     monkeypatch.setattr(MemoryStore, "arun", counted)
     store.enqueue([spec()])
     until(lambda: app.polls.open == 29)
-    assert len(claims) < 10
+    assert len(claims) < 25  # a look each second is among them
     for connection in connections:
         connection.close()
     until(lambda: app.polls.open == 0)
