@@ -1,0 +1,65 @@
+"""Jobs: a list with filters, newest first, read in bounded steps from a cursor that stays where it is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+from msgspec import Struct
+
+from leasemill.dashboard.selecting import selecting_fields, selection_of
+from leasemill.dashboard.sweeps import Selection
+from leasemill.dashboard.viewing import Page, Viewing
+from leasemill.kernel.model import Job, JobState
+from leasemill.store.base import Store
+
+PAGE_SIZE: Final = 50
+MORE_FIELDS: Final = {"header", "group", "unique", "fingerprint", "after", "before"}
+READ_FOR_S: Final = 0.08
+"""A filter that fits few jobs ends the page after this long, and the page says so."""
+
+
+class JobsFound(Struct, frozen=True):
+    """`cursor`: where the next page begins, None: there is none. `is_short`: the reading was ended by the clock."""
+
+    jobs: list[Job]
+    cursor: int | None
+    is_short: bool
+
+
+def read(viewing: Viewing) -> Mapping[str, Any]:
+    chosen = selection_of(viewing.query)
+    cursor = viewing.number("cursor")
+    found = find_jobs(viewing.store, chosen, cursor)
+    return {
+        "found": found,
+        "cursor": cursor,
+        "fields": (fields := selecting_fields(viewing.query)),
+        "more_fields": sorted(MORE_FIELDS & fields.keys()),
+        "states": list(JobState),
+        "chosen_states": set(viewing.query.getlist("state")),
+        "now": viewing.store.time(),
+    }
+
+
+def find_jobs(store: Store, chosen: Selection, cursor: int, size: int = PAGE_SIZE) -> JobsFound:
+    if chosen.id_prefix is not None and (job := store.job(chosen.id_prefix)) is not None:
+        return JobsFound([job], None, False)
+    jobs: list[Job] = []
+    after: int | None = cursor
+    until = time.monotonic() + READ_FOR_S
+    while after is not None:
+        page = store.jobs(chosen.where, limit=size, after=after, newest_first=True)
+        for job in page.jobs:
+            if chosen.fits(job):
+                jobs.append(job)
+                if len(jobs) == size:
+                    return JobsFound(jobs, job.seq, False)
+        after = page.after
+        if time.monotonic() > until:
+            return JobsFound(jobs, after, after is not None)
+    return JobsFound(jobs, None, False)
+
+
+PAGE: Final = Page("jobs", "/jobs", "Jobs", "jobs.html", read, section="Now")
