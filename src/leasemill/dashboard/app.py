@@ -32,7 +32,7 @@ from leasemill.dashboard.pages import PAGES
 from leasemill.dashboard.pages.job import downloads
 from leasemill.dashboard.redaction import SECRET_KEYS, Redaction
 from leasemill.dashboard.sampling import Sampler
-from leasemill.dashboard.serving import Screen
+from leasemill.dashboard.serving import Renderer
 from leasemill.dashboard.sweeps import Sweeps
 from leasemill.dashboard.viewing import Given, OperatorAct, Page, Question, Viewing
 from leasemill.errors import Invalid, LeasemillError, NotFound, Unavailable
@@ -82,7 +82,7 @@ class Dashboard:
         self._cookie = cookie
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="leasemill-dashboard")
         self._opened: tuple[Store, Sampler, Sweeps] | None = None
-        self._screen = Screen()
+        self._renderer = Renderer()
         self._app = Guard(self._routes(), hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -111,7 +111,7 @@ class Dashboard:
         routes = [
             Route("/sign-in", self._signing_in, methods=["GET", "POST"]),
             Route("/sign-out", self._signing_out, methods=["POST"]),
-            Route("/assets/{digest}/{name}", self._screen.asset),
+            Route("/assets/{digest}/{name}", self._renderer.asset),
             Route("/events", self._events),
             Route("/download", self._download),
             Route("/acts/{name}", self._act, methods=["GET", "POST"]),
@@ -152,14 +152,14 @@ class Dashboard:
         if request.method == "POST":
             token = (await read_form(request, self._origins)).get("token", "").strip()
         if not token:
-            return self._screen.render(request, "sign_in.html", title="Sign in", trouble="")
+            return self._renderer.render(request, "sign_in.html", title="Sign in", trouble="")
         if self._sign_in.is_throttled():
             trouble = "Too many wrong tokens: wait a minute."
-            return self._screen.render(request, "sign_in.html", title="Sign in", trouble=trouble, status=429)
+            return self._renderer.render(request, "sign_in.html", title="Sign in", trouble=trouble, status=429)
         session = self._sign_in.open(token)
         if session is None:
             trouble = "This link has been used, or a newer one replaced it."
-            return self._screen.render(request, "sign_in.html", title="Sign in", trouble=trouble, status=403)
+            return self._renderer.render(request, "sign_in.html", title="Sign in", trouble=trouble, status=403)
         response = RedirectResponse(f"{request.scope.get('root_path', '')}/", status_code=303)
         response.set_cookie(self._cookie, session, httponly=True, samesite="strict", path="/", max_age=12 * 3600)
         return response
@@ -180,7 +180,7 @@ class Dashboard:
             if viewing.sample is None:
                 await serving.first_sample(viewing.sampler)
             found = await serving.in_thread(self._readers, page.read, viewing)
-            return self._screen.page(request, viewing, page, found)
+            return self._renderer.page(request, viewing, page, found)
 
         return show
 
@@ -235,7 +235,7 @@ class Dashboard:
         status: int = 200,
     ) -> Response:
         values = {} if given is None else {name: given.text(name) for name in given.form}
-        return self._screen.render(
+        return self._renderer.render(
             request,
             "act.html",
             viewing=viewing,
@@ -253,11 +253,11 @@ class Dashboard:
     async def _failed_http(self, request: Request, error: HTTPException) -> Response:
         if error.status_code == 401 and not serving.is_part(request):
             return RedirectResponse(f"{request.scope.get('root_path', '')}/sign-in", status_code=303)
-        return self._screen.failed(request, error.status_code, error.detail)
+        return self._renderer.failed(request, error.status_code, error.detail)
 
     async def _failed_not_found(self, request: Request, error: NotFound) -> Response:
-        return self._screen.failed(request, 404, str(error))
+        return self._renderer.failed(request, 404, str(error))
 
     async def _failed_store(self, request: Request, error: LeasemillError) -> Response:
         status = 503 if isinstance(error, Unavailable) else 400 if isinstance(error, Invalid) else 500
-        return self._screen.failed(request, status, str(error))
+        return self._renderer.failed(request, status, str(error))

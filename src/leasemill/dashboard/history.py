@@ -16,7 +16,7 @@ from msgspec import Struct
 from leasemill.kernel.model import SECOND
 
 
-class Reading(Struct, frozen=True):
+class TotalsAt(Struct, frozen=True):
     """What there was at one moment; `arrived`, `claimed`, `expired` and `refused` count since some time before."""
 
     at: int
@@ -65,9 +65,9 @@ class History:
     """Rings of readings. One writer; readers get copies."""
 
     def __init__(self) -> None:
-        self._rings: dict[str, deque[Reading]] = {span.name: deque(maxlen=span.slots + 1) for span in SPANS}
+        self._rings: dict[str, deque[TotalsAt]] = {span.name: deque(maxlen=span.slots + 1) for span in SPANS}
 
-    def add(self, reading: Reading) -> None:
+    def add(self, reading: TotalsAt) -> None:
         for span in SPANS:
             ring = self._rings[span.name]
             if ring and _slot(ring[-1], span) == _slot(reading, span):
@@ -75,17 +75,17 @@ class History:
             else:
                 ring.append(reading)
 
-    def readings(self, span: Span) -> list[Reading]:
+    def readings(self, span: Span) -> list[TotalsAt]:
         return list(self._rings[span.name])
 
-    def levels(self, span: Span, value: Callable[[Reading], float]) -> list[Dot]:
+    def levels(self, span: Span, value: Callable[[TotalsAt], float]) -> list[Dot]:
         return [Dot(one.at, value(one)) for one in self.readings(span)]
 
-    def rates(self, span: Span, count: Callable[[Reading], int]) -> list[Dot]:
+    def rates(self, span: Span, count: Callable[[TotalsAt], int]) -> list[Dot]:
         """How fast a count rose, per second; None after a gap of several slots, and where it fell."""
         return list(_rates(self.readings(span), count, 4 * span.slot_s))
 
-    def recent_rate(self, count: Callable[[Reading], int], within_s: int = 60) -> float | None:
+    def recent_rate(self, count: Callable[[TotalsAt], int], within_s: int = 60) -> float | None:
         """The rate over the latest readings that cover this time."""
         readings = self.readings(SPANS[0])
         if len(readings) < 2:
@@ -95,16 +95,16 @@ class History:
         return _rate(earlier, latest, count)
 
 
-def _slot(reading: Reading, span: Span) -> int:
+def _slot(reading: TotalsAt, span: Span) -> int:
     return reading.at // (span.slot_s * SECOND)
 
 
-def _rates(readings: list[Reading], count: Callable[[Reading], int], gap_s: float) -> Iterator[Dot]:
+def _rates(readings: list[TotalsAt], count: Callable[[TotalsAt], int], gap_s: float) -> Iterator[Dot]:
     for before, after in pairwise(readings):
         is_gap = after.at - before.at > gap_s * SECOND
         yield Dot(after.at, None if is_gap else _rate(before, after, count))
 
 
-def _rate(before: Reading, after: Reading, count: Callable[[Reading], int]) -> float | None:
+def _rate(before: TotalsAt, after: TotalsAt, count: Callable[[TotalsAt], int]) -> float | None:
     elapsed, rose = after.at - before.at, count(after) - count(before)
     return None if elapsed <= 0 or rose < 0 else rose * SECOND / elapsed

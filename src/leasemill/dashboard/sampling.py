@@ -14,7 +14,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from leasemill.dashboard.history import History, Reading
+from leasemill.dashboard.history import History, TotalsAt
 from leasemill.errors import LeasemillError
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, Job, JobState
@@ -152,9 +152,9 @@ class Sampler:
             is_watched = time.monotonic() - self._watched_at < WATCHED_FOR_S
             self._wake.wait(max(pause_s, WATCHED_INTERVAL_S if is_watched else IDLE_INTERVAL_S))
 
-    def _reading(self, sample: Sample) -> Reading:
+    def _reading(self, sample: Sample) -> TotalsAt:
         counts = sample.totals.counts
-        return Reading(
+        return TotalsAt(
             sample.at,
             counts[JobState.READY],
             counts[JobState.LEASED],

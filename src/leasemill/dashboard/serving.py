@@ -64,7 +64,7 @@ def set_notice(response: Response, sentence: str) -> None:
     )
 
 
-class Screen:
+class Renderer:
     """Renders templates, and serves what they load."""
 
     def __init__(self) -> None:

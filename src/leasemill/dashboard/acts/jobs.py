@@ -26,7 +26,7 @@ EFFECTS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class NamedJobs:
     """What is done to jobs that are named by their ids."""
 
     verb: SweepVerb
@@ -88,9 +88,9 @@ def _purge(viewing: Viewing, ids: tuple[str, ...], given: Given) -> int:
 
 
 NAMED: Final = (
-    Named(SweepVerb.CANCEL, frozenset(JobState) - {JobState.SUCCEEDED, JobState.CANCELLED}, _cancel),
-    Named(SweepVerb.REDRIVE, UNSUCCESSFUL_STATES, _redrive),
-    Named(SweepVerb.PURGE, ENDED_STATES, _purge),
+    NamedJobs(SweepVerb.CANCEL, frozenset(JobState) - {JobState.SUCCEEDED, JobState.CANCELLED}, _cancel),
+    NamedJobs(SweepVerb.REDRIVE, UNSUCCESSFUL_STATES, _redrive),
+    NamedJobs(SweepVerb.PURGE, ENDED_STATES, _purge),
 )
 
 
