@@ -70,7 +70,7 @@ class Selection(Struct, frozen=True):
         return self.id_prefix is not None or self.header is not None or self.fingerprint is not None
 
 
-class Counted(Struct, frozen=True):
+class DryRun(Struct, frozen=True):
     """A dry run: how many jobs match, or at least how many if counting them all would have taken too long."""
 
     count: int
@@ -197,7 +197,7 @@ def matching(store: Store, verb: SweepVerb, chosen: Selection) -> Iterator[list[
         after = page.after
 
 
-def count(store: Store, verb: SweepVerb, chosen: Selection, for_s: float = COUNTED_FOR_S) -> Counted:
+def count(store: Store, verb: SweepVerb, chosen: Selection, for_s: float = COUNTED_FOR_S) -> DryRun:
     """A dry run, for a bounded time."""
     until = time.monotonic() + for_s
     found = 0
@@ -206,8 +206,8 @@ def count(store: Store, verb: SweepVerb, chosen: Selection, for_s: float = COUNT
         found += len(ids)
         examples += ids[: EXAMPLES - len(examples)]
         if time.monotonic() > until:
-            return Counted(found, False, examples)
-    return Counted(found, True, examples)
+            return DryRun(found, False, examples)
+    return DryRun(found, True, examples)
 
 
 def _batches(pages: Iterator[list[str]], size: int) -> Iterator[tuple[str, ...]]:

@@ -18,7 +18,7 @@ QUEUES_LISTED: Final = 8
 MINUTE_S: Final = 60
 
 
-class Flow(Struct, frozen=True):
+class FlowNow(Struct, frozen=True):
     """Things per second, or per minute where it says so; None: not known yet."""
 
     arrived: float | None
@@ -40,8 +40,8 @@ def read(viewing: Viewing) -> Mapping[str, Any]:
     }
 
 
-def _flow(history: History) -> Flow:
-    return Flow(
+def _flow(history: History) -> FlowNow:
+    return FlowNow(
         history.recent_rate(lambda one: one.arrived, 15),
         history.recent_rate(lambda one: one.left, 15),
         _a_minute(history.recent_rate(lambda one: one.expired)),

@@ -15,7 +15,7 @@ from leasemill.kernel.model import QUEUE_LIMIT, SECOND, JobState, Policy
 from leasemill.operator.times import span
 
 
-class QueueLine(Struct, frozen=True):
+class QueueOnPage(Struct, frozen=True):
     view: QueueView
     rate: float | None
     limit: LimitView | None
@@ -33,7 +33,7 @@ class QueueLine(Struct, frozen=True):
         return self.view.counts[JobState.FAILED] + self.view.counts[JobState.DEAD]
 
 
-SORTED_BY: Final[dict[str, Callable[[QueueLine], Any]]] = {
+SORTED_BY: Final[dict[str, Callable[[QueueOnPage], Any]]] = {
     "name": lambda row: row.view.name,
     "waiting": lambda row: (-row.waiting, row.view.name),
     "running": lambda row: (-row.view.counts[JobState.LEASED], row.view.name),
@@ -50,13 +50,13 @@ def read(viewing: Viewing) -> Mapping[str, Any]:
     return {"rows": rows, "order": order, "is_cut": len(rows) == QUEUES_SHOWN, "most": QUEUES_SHOWN}
 
 
-def rows_of(sample: Sample) -> list[QueueLine]:
+def rows_of(sample: Sample) -> list[QueueOnPage]:
     serving: dict[str, int] = {}
     for worker in sample.workers:
         for queue in () if worker.is_stale else worker.record.queues:
             serving[queue] = serving.get(queue, 0) + 1
     return [
-        QueueLine(
+        QueueOnPage(
             view,
             sample.queue_rates.get(view.name),
             sample.limits.get(QUEUE_LIMIT + view.name),
