@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from leasemill.dashboard import Dashboard, Principal, Role
+from leasemill.dashboard import Dashboard, Principal, ViewerRole
 from leasemill.store.base import Store
 from leasemill.store.opening import open_store
 from tests.dashboard.client import Client
@@ -55,7 +55,7 @@ class Desk:
         return parsed(response.text)
 
 
-def desk_on(store: Store, role: Role = Role.OPERATE) -> Desk:
+def desk_on(store: Store, role: ViewerRole = ViewerRole.OPERATE) -> Desk:
     dashboard = Dashboard(store, authorize=lambda _request: Principal("ann", role))
     return Desk(dashboard, Client(dashboard))
 

@@ -9,7 +9,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.routing import Mount
 
-from leasemill.dashboard import Dashboard, Principal, Role, asgi
+from leasemill.dashboard import Dashboard, Principal, ViewerRole, asgi
 from leasemill.dashboard.access import FAILURES_ALLOWED, FAILURES_WITHIN_S, SESSION_S, SESSIONS_KEPT, SignIn
 from leasemill.dashboard.guard import CONTENT_SECURITY_POLICY
 from leasemill.errors import Invalid
@@ -93,7 +93,7 @@ def test_guessing_is_slowed_down() -> None:
 
 
 def test_signing_in_sets_a_cookie_that_scripts_cannot_read(memory: Store) -> None:
-    sign_in = SignIn(Principal("ann", Role.OPERATE))
+    sign_in = SignIn(Principal("ann", ViewerRole.OPERATE))
     dashboard = Dashboard(memory, sign_in=sign_in)
     client = Client(dashboard, follow_redirects=False)
     assert client.get("/").headers["location"] == "/sign-in"
@@ -143,7 +143,7 @@ def test_a_dashboard_needs_to_know_who_looks(memory: Store) -> None:
 
 def test_a_reader_sees_no_act_and_cannot_act(memory: Store) -> None:
     memory.enqueue([JobSpec("one", "mail", "send")])
-    desk = desk_on(memory, Role.READ)
+    desk = desk_on(memory, ViewerRole.READ)
     for path in ("/queues", "/jobs", "/job?id=one"):
         assert [one for one in desk.get(path).elements if "data-act" in one.attributes] == []
     assert "your role is read" in desk.get(PAUSE, 403).text
@@ -203,7 +203,7 @@ def test_a_form_of_another_origin_is_refused(desk: Desk, memory: Store, headers:
 
 def test_a_named_origin_is_ours(memory: Store) -> None:
     memory.enqueue([JobSpec("one", "mail", "send")])
-    who = Principal("ann", Role.OPERATE)
+    who = Principal("ann", ViewerRole.OPERATE)
     dashboard = asgi(memory, authorize=lambda _request: who, origins=["https://jobs.example.com"])
     client = Client(dashboard, follow_redirects=False)
     token = parsed(client.get(PAUSE).text).value("form_token")
@@ -292,7 +292,7 @@ def test_only_the_named_hosts_are_answered_for(memory: Store) -> None:
 
 def test_it_works_under_a_path_of_another_application(memory: Store) -> None:
     memory.enqueue([JobSpec("one", "mail", "send")])
-    dashboard = asgi(memory, authorize=lambda _request: Principal("ann", Role.OPERATE))
+    dashboard = asgi(memory, authorize=lambda _request: Principal("ann", ViewerRole.OPERATE))
     client = Client(Starlette(routes=[Mount("/admin/jobs", dashboard)]), follow_redirects=False)
     page = parsed(client.get("/admin/jobs/queues").text)
     (pause,) = [one for one in page.find("a") if one.text == "Pause"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from leasemill.dashboard import Role
+from leasemill.dashboard import ViewerRole
 from leasemill.dashboard.pages import PAGES
 from leasemill.kernel.model import JobSpec, JobState
 from leasemill.store.base import Store
@@ -148,7 +148,7 @@ def test_ids_with_any_printable_characters_lead_to_their_job(desk: Desk, store: 
 
 
 def test_an_unchanged_part_is_not_sent_again(memory: Store) -> None:
-    desk = desk_on(memory, Role.READ)
+    desk = desk_on(memory, ViewerRole.READ)
     fill(memory)
     first = desk.client.get("/job?id=succeeded-1", headers={"Leasemill-Part": "1"})
     assert "<html" not in first.text

@@ -86,7 +86,7 @@ def served(
     try:
         import uvicorn  # noqa: PLC0415  (an extra)
 
-        from leasemill.dashboard import Dashboard, Principal, Role  # noqa: PLC0415
+        from leasemill.dashboard import Dashboard, Principal, ViewerRole  # noqa: PLC0415
         from leasemill.dashboard.access import SignIn  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise Refused(f"the dashboard needs {error.name}: pip install 'leasemill[server]'") from None
@@ -94,7 +94,7 @@ def served(
     base = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     names = {f"{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]")} if _is_loopback(host) else set[str]()
     sign_in = SignIn(
-        Principal(by, Role.READ if is_read_only else Role.OPERATE),
+        Principal(by, ViewerRole.READ if is_read_only else ViewerRole.OPERATE),
         on_new_link=lambda token: click.echo(f"signed in; to sign in elsewhere: {base}/sign-in?token={token}"),
     )
     app: Dashboard = Dashboard(store, sign_in=sign_in, hosts={*names, *hosts}, cookie=f"leasemill_session_{port}")

@@ -4,7 +4,7 @@
 whose cost grows with the number of jobs, an act without a name and a reason, a request to another origin.
 """
 
-from leasemill.dashboard.access import Principal, Role
+from leasemill.dashboard.access import Principal, ViewerRole
 from leasemill.dashboard.app import Dashboard, asgi
 
-__all__ = ["Dashboard", "Principal", "Role", "asgi"]
+__all__ = ["Dashboard", "Principal", "ViewerRole", "asgi"]

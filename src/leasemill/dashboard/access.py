@@ -24,7 +24,7 @@ FAILURES_ALLOWED: Final = 10
 FAILURES_WITHIN_S: Final = 60.0
 
 
-class Role(StrEnum):
+class ViewerRole(StrEnum):
     """What someone may do: look, or act as well."""
 
     READ = "read"
@@ -35,11 +35,11 @@ class Principal(Struct, frozen=True):
     """Who is looking. The name is recorded with every act."""
 
     name: str
-    role: Role = Role.READ
+    role: ViewerRole = ViewerRole.READ
 
     @property
     def may_act(self) -> bool:
-        return self.role is Role.OPERATE
+        return self.role is ViewerRole.OPERATE
 
 
 Authorize: TypeAlias = Callable[[Request], Principal | Awaitable[Principal | None] | None]

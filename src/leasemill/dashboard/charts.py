@@ -15,7 +15,7 @@ WIDTH = 600
 HEIGHT = 120
 
 
-class Line(Struct, frozen=True):
+class ChartLine(Struct, frozen=True):
     """A series as it is drawn; `tone` names its colour in the style sheet."""
 
     name: str
@@ -37,7 +37,7 @@ class AxisMark(Struct, frozen=True):
 class Chart(Struct, frozen=True):
     title: str
     unit: str
-    lines: list[Line]
+    lines: list[ChartLine]
     most: float
     across: list[AxisMark]
     up: list[AxisMark]
@@ -64,7 +64,7 @@ def chart(title: str, unit: str, span: Span, now: int, series: Sequence[Series])
     return Chart(title, unit, lines, most, across(span, first_at, now), up, first_at, now)
 
 
-def _line(series: Series, dots: list[Dot], first_at: int, now: int, most: float) -> Line:
+def _line(series: Series, dots: list[Dot], first_at: int, now: int, most: float) -> ChartLine:
     stretches: list[list[tuple[float, float]]] = [[]]
     for dot in dots:
         if dot.value is None:
@@ -76,7 +76,7 @@ def _line(series: Series, dots: list[Dot], first_at: int, now: int, most: float)
     strokes = [_path(stretch) for stretch in drawn]
     fills = [f"{_path(one)}L{one[-1][0]:.1f},{HEIGHT}L{one[0][0]:.1f},{HEIGHT}Z" for one in drawn]
     latest = next((dot.value for dot in reversed(dots) if dot.value is not None), None)
-    return Line(series.name, series.tone, strokes, fills, latest, dots)
+    return ChartLine(series.name, series.tone, strokes, fills, latest, dots)
 
 
 def _path(points: Sequence[tuple[float, float]]) -> str:
