@@ -94,7 +94,7 @@ def test_an_older_page_stays_as_it_is_while_jobs_arrive(desk: Desk, store: Store
 @pytest.mark.parametrize(
     ("job_id", "sentence"),
     [
-        ("ready-1", "is READY"),
+        ("ready-1", "It has been due since"),
         ("scheduled-1", "not due until"),
         ("leased-1", "its handler started at"),
         ("succeeded-1", "took effect"),

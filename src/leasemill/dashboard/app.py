@@ -95,6 +95,13 @@ class Dashboard:
             self._opened = store, Sampler(store), Sweeps(store)
         return self._opened[1]
 
+    @property
+    def sweeps(self) -> Sweeps:
+        """Acts on many jobs that this process has under way, or had."""
+        self.open()
+        assert self._opened is not None
+        return self._opened[2]
+
     def close(self) -> None:
         if self._opened is not None:
             _, sampler, sweeps = self._opened

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import cache
 from hashlib import blake2b
 from importlib import resources
 from typing import Any, Final
@@ -39,7 +40,9 @@ def digest_of(files: Mapping[str, bytes]) -> str:
     return digest.hexdigest()
 
 
+@cache
 def environment() -> Environment:
+    """One for the process: it keeps compiled templates."""
     made = Environment(
         loader=PackageLoader("leasemill.dashboard"),
         autoescape=True,

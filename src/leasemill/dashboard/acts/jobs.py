@@ -103,7 +103,7 @@ def _ask_all(verb: SweepVerb) -> Callable[[Viewing], Question]:
         at_least = "" if counted_jobs.is_all else "more than "
         what = f"{at_least}{counted(counted_jobs.count, 'job')}"
         among = " or ".join(sorted(state.value.upper() for state in AMONG[verb]))
-        sentences = [f"A dry run found {what} that match and are {among}.", EFFECTS[verb]]
+        sentences = [f"A dry run found {what}: {among}, and a match.", EFFECTS[verb]]
         sentences += [f"Filter: {', '.join(_filter_words(viewing)) or 'none: all jobs'}."]
         return Question(
             f"{verb.value.capitalize()} {what}",
