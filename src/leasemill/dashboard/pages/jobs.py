@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
+import msgspec
 from msgspec import Struct
 
 from leasemill.dashboard.selecting import selecting_fields, selection_of
@@ -15,6 +16,7 @@ from leasemill.kernel.model import Job, JobState
 from leasemill.store.base import Store
 
 PAGE_SIZE: Final = 50
+LEASES_READ: Final = 500
 MORE_FIELDS: Final = {"header", "group", "unique", "fingerprint", "after", "before"}
 READ_FOR_S: Final = 0.08
 """A filter that fits few jobs ends the page after this long, and the page says so."""
@@ -46,6 +48,8 @@ def read(viewing: Viewing) -> Mapping[str, Any]:
 def find_jobs(store: Store, chosen: Selection, cursor: int, size: int = PAGE_SIZE) -> JobsFound:
     if chosen.id_prefix is not None and (job := store.job(chosen.id_prefix)) is not None:
         return JobsFound([job], None, False)
+    if chosen.where.states == {JobState.LEASED} and (held := _leased(store, chosen, cursor, size)) is not None:
+        return held
     jobs: list[Job] = []
     after: int | None = cursor
     until = time.monotonic() + READ_FOR_S
@@ -60,6 +64,17 @@ def find_jobs(store: Store, chosen: Selection, cursor: int, size: int = PAGE_SIZ
         if time.monotonic() > until:
             return JobsFound(jobs, after, after is not None)
     return JobsFound(jobs, None, False)
+
+
+def _leased(store: Store, chosen: Selection, cursor: int, size: int) -> JobsFound | None:
+    """By their leases, wherever they are in the order of the store; None: there are more than that finds."""
+    leases = store.leases(limit=LEASES_READ)
+    if len(leases) == LEASES_READ or not leases:
+        return None
+    where = msgspec.structs.replace(chosen.where, job_ids=tuple(one.job_id for one in leases))
+    page = store.jobs(where, limit=LEASES_READ, after=cursor, newest_first=True)
+    jobs = [job for job in page.jobs if chosen.fits(job)]
+    return JobsFound(jobs[:size], jobs[size - 1].seq if len(jobs) > size else None, False)
 
 
 PAGE: Final = Page("jobs", "/jobs", "Jobs", "jobs.html", read, section="Now")

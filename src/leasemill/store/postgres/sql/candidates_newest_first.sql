@@ -1,4 +1,5 @@
--- Jobs newest first, from below a position, and whether they fit as far as jobs alone can tell.
+-- Jobs newest first, from below a position, and whether they fit, as far as that can be told without reading them. A job has one
+-- commit (slot 0 or below) when it has succeeded.
 with moved as materialized (
     (select marks.no, marks.seq from {schema}.marks where marks.seq < {after}::int8 order by marks.seq desc limit {limit}::int8)
 ), unmoved as materialized (
@@ -13,6 +14,11 @@ select first.no, first.seq,
     ({queue}::text is null or job.queue = {queue}::text) and ({kind}::text is null or job.kind = {kind}::text)
         and ({lane}::text is null or job.lane = {lane}::text)
         and ({group_id}::text is null or job.group_id = {group_id}::text)
-        and ({unique_key}::text is null or job.rules::json #>> '{{0,0}}' = {unique_key}::text) as may_fit
+        and ({unique_key}::text is null or job.rules::json #>> '{{0,0}}' = {unique_key}::text)
+        and ({states}::text[] is null or case
+            when exists (select from {schema}.leases where leases.no = first.no offset 0) then 'leased'
+            when exists (select from {schema}.executions where executions.no = first.no and executions.slot <= 0 offset 0) then 'succeeded'
+            else coalesce((select kept.state from {schema}.kept where kept.no = first.no), 'ready')
+        end = any ({states}::text[])) as may_fit
 from first cross join lateral (select * from {schema}.jobs where jobs.no = first.no offset 0) as job
 order by first.seq desc
