@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import click
@@ -47,10 +48,16 @@ def dashboard(url: str, listen: str, read_only: bool, hosts: tuple[str, ...], by
             "leasemill.dashboard.asgi in an application that has its own sign-in"
         )
     with opened(url) as store, bound(host, port) as listener:
-        address, server = served(store, listener, host, by=by, is_read_only=read_only, hosts=hosts)
+        address, server = served(
+            store, listener, host, by=by, on_sign_in=_signed_in, is_read_only=read_only, hosts=hosts
+        )
         click.echo(f"dashboard of {store.name}" + (", read only" if read_only else ""))
         click.echo(f"sign in (works once): {address}")
         server.run(sockets=[listener])
+
+
+def _signed_in(next_link: str) -> None:
+    click.echo(f"signed in; to sign in elsewhere: {next_link}")
 
 
 def listening(listen: str) -> tuple[str, int]:
@@ -79,15 +86,17 @@ def served(
     host: str,
     *,
     by: str,
+    on_sign_in: Callable[[str], object],
     is_read_only: bool = False,
     hosts: tuple[str, ...] = (),
 ) -> tuple[str, uvicorn.Server]:
-    """The link that signs in, and the server that answers it; the next link is printed when one was used."""
+    """The link that signs in, and the server that answers it. `on_sign_in` gets the next link when one was used."""
     try:
         import uvicorn  # noqa: PLC0415  (an extra)
 
         from leasemill.dashboard import Dashboard, Principal, ViewerRole  # noqa: PLC0415
         from leasemill.dashboard.access import SignIn  # noqa: PLC0415
+        from leasemill.dashboard.server import DashboardServer  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise Refused(f"the dashboard needs {error.name}: pip install 'leasemill[server]'") from None
     port = listener.getsockname()[1]
@@ -95,13 +104,13 @@ def served(
     names = {f"{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]")} if _is_loopback(host) else set[str]()
     sign_in = SignIn(
         Principal(by, ViewerRole.READ if is_read_only else ViewerRole.OPERATE),
-        on_new_link=lambda token: click.echo(f"signed in; to sign in elsewhere: {base}/sign-in?token={token}"),
+        on_new_link=lambda token: on_sign_in(f"{base}/sign-in?token={token}"),
     )
     app: Dashboard = Dashboard(store, sign_in=sign_in, hosts={*names, *hosts}, cookie=f"leasemill_session_{port}")
     config = uvicorn.Config(
         app, log_level="warning", access_log=False, timeout_graceful_shutdown=1, server_header=False, lifespan="on"
     )
-    return f"{base}/sign-in?token={sign_in.new_token()}", uvicorn.Server(config)
+    return f"{base}/sign-in?token={sign_in.new_token()}", DashboardServer(config, app)
 
 
 def _is_loopback(host: str) -> bool:

@@ -53,7 +53,7 @@ class SignIn:
         self,
         principal: Principal,
         *,
-        on_new_link: Callable[[str], None] = lambda _token: None,
+        on_new_link: Callable[[str], object] = lambda _token: None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._principal = principal

@@ -27,7 +27,7 @@ from leasemill.dashboard.access import Authorize, Principal, SignIn
 from leasemill.dashboard.acts import ACTS
 from leasemill.dashboard.forms import read_form
 from leasemill.dashboard.guard import Guard
-from leasemill.dashboard.live import stream
+from leasemill.dashboard.live import Streams
 from leasemill.dashboard.pages import PAGES
 from leasemill.dashboard.pages.job import downloads
 from leasemill.dashboard.redaction import SECRET_KEYS, Redaction
@@ -83,6 +83,7 @@ class Dashboard:
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="leasemill-dashboard")
         self._opened: tuple[Store, Sampler, Sweeps] | None = None
         self._renderer = Renderer()
+        self._streams = Streams()
         self._app = Guard(self._routes(), hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -101,6 +102,10 @@ class Dashboard:
         self.open()
         assert self._opened is not None
         return self._opened[2]
+
+    def end_streams(self) -> None:
+        """Called when the server begins to stop: it waits for open responses, and live updates have no end."""
+        self._streams.end()
 
     def close(self) -> None:
         if self._opened is not None:
@@ -193,7 +198,7 @@ class Dashboard:
 
     async def _events(self, request: Request) -> Response:
         viewing = await self._viewing(request)
-        return stream(viewing.sampler)
+        return self._streams.open(viewing.sampler)
 
     async def _download(self, request: Request) -> Response:
         viewing = await self._viewing(request)

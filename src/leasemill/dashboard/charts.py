@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import Final
 
 from msgspec import Struct
 
@@ -13,6 +14,8 @@ from leasemill.kernel.model import SECOND
 
 WIDTH = 600
 HEIGHT = 120
+YOUNG_S: Final = (60, 2 * 60, 5 * 60, 15 * 60, 3600, 6 * 3600, 24 * 3600)
+"""How long charts are while their history is younger than their span."""
 
 
 class ChartLine(Struct, frozen=True):
@@ -56,12 +59,19 @@ class Series(Struct, frozen=True):
 
 
 def chart(title: str, unit: str, span: Span, now: int, series: Sequence[Series]) -> Chart:
-    first_at = now - span.seconds * SECOND
+    first_at = now - _window_s(span, now, series) * SECOND
     inside = [[dot for dot in one.dots if dot.at >= first_at] for one in series]
     most = nice_ceiling(max((dot.value for dots in inside for dot in dots if dot.value is not None), default=0.0))
     lines = [_line(one, dots, first_at, now, most) for one, dots in zip(series, inside, strict=True)]
     up = [AxisMark(100 - 100 * share, short_number(most * share)) for share in (0.0, 0.5, 1.0)]
-    return Chart(title, unit, lines, most, across(span, first_at, now), up, first_at, now)
+    return Chart(title, unit, lines, most, across(first_at, now), up, first_at, now)
+
+
+def _window_s(span: Span, now: int, series: Sequence[Series]) -> int:
+    """How much of the span is drawn: while there is little to draw, less of it."""
+    oldest = min((dot.at for one in series for dot in one.dots), default=now)
+    known_s = (now - oldest) / SECOND
+    return next((seconds for seconds in YOUNG_S if known_s <= seconds < span.seconds), span.seconds)
 
 
 def _line(series: Series, dots: list[Dot], first_at: int, now: int, most: float) -> ChartLine:
@@ -94,8 +104,9 @@ def nice_ceiling(value: float) -> float:
     return next((step * power for step in (1.0, 2.0, 2.5, 5.0) if step * power >= value), 10.0 * power)
 
 
-def across(span: Span, first_at: int, last_at: int, count: int = 4) -> list[AxisMark]:
-    form = "%H:%M" if span.seconds <= 24 * 3600 else "%a %d"
+def across(first_at: int, last_at: int, count: int = 4) -> list[AxisMark]:
+    seconds = (last_at - first_at) / SECOND
+    form = "%H:%M:%S" if seconds <= 5 * 60 else "%H:%M" if seconds <= 24 * 3600 else "%a %d"
     steps = [first_at + (last_at - first_at) * index // count for index in range(1, count)]
     return [
         AxisMark(100 * index / count, datetime.fromtimestamp(at / SECOND, UTC).strftime(form))

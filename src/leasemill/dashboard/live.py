@@ -15,27 +15,35 @@ STILL_S: Final = 5.0
 """Without a change in the counts a page is fetched again after this long: what it shows may have aged."""
 
 
-def stream(sampler: Sampler) -> StreamingResponse:
-    return StreamingResponse(
-        _events(sampler),
-        media_type="text/event-stream",
-        headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
-    )
+class Streams:
+    """The streams that are open; `end` lets a server stop that would wait for them."""
 
+    def __init__(self) -> None:
+        self._are_over = False
 
-async def _events(sampler: Sampler) -> AsyncIterator[str]:
-    """Ends when the client leaves: the server cancels it."""
-    loop = asyncio.get_running_loop()
-    yield "retry: 3000\n\n"
-    sent, sent_at = sampler.latest, loop.time()
-    while True:
-        sampler.watched()
-        await asyncio.sleep(LOOK_S)
-        latest = sampler.latest
-        if _differs(sent, latest) or loop.time() - sent_at >= STILL_S:
-            sent, sent_at = latest, loop.time()
-            number = 0 if latest is None else latest.number
-            yield f"event: change\ndata: {number}\n\n"
+    def end(self) -> None:
+        self._are_over = True
+
+    def open(self, sampler: Sampler) -> StreamingResponse:
+        return StreamingResponse(
+            self._events(sampler),
+            media_type="text/event-stream",
+            headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
+        )
+
+    async def _events(self, sampler: Sampler) -> AsyncIterator[str]:
+        """Ends when the client leaves, for the server cancels it then."""
+        loop = asyncio.get_running_loop()
+        yield "retry: 3000\n\n"
+        sent, sent_at = sampler.latest, loop.time()
+        while not self._are_over:
+            sampler.watched()
+            await asyncio.sleep(LOOK_S)
+            latest = sampler.latest
+            if _differs(sent, latest) or loop.time() - sent_at >= STILL_S:
+                sent, sent_at = latest, loop.time()
+                number = 0 if latest is None else latest.number
+                yield f"event: change\ndata: {number}\n\n"
 
 
 def _differs(before: Sample | None, after: Sample | None) -> bool:

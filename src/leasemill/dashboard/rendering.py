@@ -53,6 +53,7 @@ def environment() -> Environment:
     made.filters.update(
         ago=ago,
         clock=clock,
+        coarse=coarse,
         counted=counted,
         duration=duration,
         first_line=first_line,

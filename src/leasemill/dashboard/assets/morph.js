@@ -32,8 +32,9 @@ function isOurs(element, name) {
   return (name === "class" && element.id === "nav") || (name === "hidden" && element.hasAttribute("data-chosen"));
 }
 
+// Not node.id: of a form with a field called id that is the field.
 function keyOf(node) {
-  return node.nodeType === Node.ELEMENT_NODE ? node.getAttribute("data-key") ?? (node.id || null) : null;
+  return node.nodeType === Node.ELEMENT_NODE ? node.getAttribute("data-key") ?? node.getAttribute("id") : null;
 }
 
 function matches(old, fresh) {

@@ -48,7 +48,8 @@ def read(viewing: Viewing) -> Mapping[str, Any]:
 def find_jobs(store: Store, chosen: Selection, cursor: int, size: int = PAGE_SIZE) -> JobsFound:
     if chosen.id_prefix is not None and (job := store.job(chosen.id_prefix)) is not None:
         return JobsFound([job], None, False)
-    if chosen.where.states == {JobState.LEASED} and (held := _leased(store, chosen, cursor, size)) is not None:
+    is_held = chosen.where.states == frozenset({JobState.LEASED})
+    if is_held and (held := _leased(store, chosen, cursor, size)) is not None:
         return held
     jobs: list[Job] = []
     after: int | None = cursor

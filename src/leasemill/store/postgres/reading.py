@@ -103,7 +103,7 @@ def fitting(
         given = {
             "after": int8(after),
             "limit": int8(at_once),
-            "states": None if narrowed is None else texts(sorted(narrowed)),
+            "states": None if narrowed is None else texts(sorted(state.value for state in narrowed)),
             "queue": wanted.queue,
             "kind": wanted.kind,
             "lane": wanted.lane,
