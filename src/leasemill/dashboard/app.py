@@ -225,6 +225,7 @@ class Dashboard:
             if not given.reason:
                 raise Invalid("Say why: the reason is recorded with the act.")
             done = await serving.in_thread(self._readers, act.run, viewing, given)
+            viewing.sampler.readings.forget()
         except Unavailable:
             raise
         except LeasemillError as error:
