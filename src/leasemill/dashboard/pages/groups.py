@@ -16,7 +16,7 @@ from leasemill.kernel.model import Job, JobState
 from leasemill.store.base import Store
 
 PAGE_SIZE: Final = 50
-MEMBERS_SHOWN: Final = 50
+MEMBERS_SHOWN: Final = 20
 NESTED_SHOWN: Final = 50
 READ_FOR_S: Final = 0.1
 UNSUCCEEDED: Final = frozenset(JobState) - {JobState.SUCCEEDED}

@@ -90,7 +90,7 @@ def _one(viewing: Viewing, queue: str, lane: str) -> Mapping[str, Any]:
     return {
         "title": lane,
         "view": view,
-        "status": status_of(view.head, now),
+        "does": status_of(view.head, now),
         "error": None if view.head is None else last_error(view.head),
         "waiting": _waiting(viewing.store, view),
         "finished": ranges(view.finished),
