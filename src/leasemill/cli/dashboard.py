@@ -14,9 +14,8 @@ from leasemill.errors import Invalid, Refused
 from leasemill.store.base import Store
 
 if TYPE_CHECKING:  # the extra may not be installed
-    import uvicorn
-
     from leasemill.dashboard import Dashboard
+    from leasemill.dashboard.server import DashboardServer
 
 DEFAULT_LISTEN = "127.0.0.1:7412"
 BACKLOG = 128
@@ -89,7 +88,7 @@ def served(
     on_sign_in: Callable[[str], object],
     is_read_only: bool = False,
     hosts: tuple[str, ...] = (),
-) -> tuple[str, uvicorn.Server]:
+) -> tuple[str, DashboardServer]:
     """The link that signs in, and the server that answers it. `on_sign_in` gets the next link when one was used."""
     try:
         import uvicorn  # noqa: PLC0415  (an extra)

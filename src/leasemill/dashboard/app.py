@@ -191,8 +191,7 @@ class Dashboard:
             viewing = await self._viewing(request)
             if viewing.sample is None:
                 await serving.first_sample(viewing.sampler)
-            found = await serving.in_thread(self._readers, page.read, viewing)
-            return self._renderer.page(request, viewing, page, found)
+            return await serving.in_thread(self._readers, self._renderer.page, request, viewing, page)
 
         return show
 

@@ -12,8 +12,8 @@ from leasemill.dashboard.app import Dashboard
 class DashboardServer(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, dashboard: Dashboard) -> None:
         super().__init__(config)
-        self._dashboard = dashboard
+        self.dashboard = dashboard
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._dashboard.end_streams()
+        self.dashboard.end_streams()
         await super().shutdown(sockets)

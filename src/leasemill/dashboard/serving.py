@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
 from pathlib import PurePosixPath
@@ -30,6 +32,7 @@ THEME: Final = "leasemill_theme"
 THEMES: Final = ("light", "dark")
 FIRST_SAMPLE_S: Final = 2.0
 LONGEST_NOTICE: Final = 1_000
+PARTS_KEPT: Final = 32
 TYPES: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
 
@@ -64,6 +67,35 @@ def set_notice(response: Response, sentence: str) -> None:
     )
 
 
+def _cookie(request: Request) -> str:
+    """That a browser's forms are bound to: the one it has, or a new one."""
+    if not hasattr(request.state, "form_cookie"):
+        request.state.form_cookie = request.cookies.get(forms.COOKIE) or forms.new_cookie()
+    return str(request.state.form_cookie)
+
+
+def _notice(request: Request) -> str:
+    return "" if is_part(request) else unquote(request.cookies.get(NOTICE, ""))[:LONGEST_NOTICE]
+
+
+class KeptParts:
+    """The latest parts that were rendered, for others who look at the same; safe to call from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._parts: OrderedDict[Hashable, str] = OrderedDict()
+
+    def get(self, key: Hashable) -> str | None:
+        with self._lock:
+            return self._parts.get(key)
+
+    def put(self, key: Hashable, body: str) -> None:
+        with self._lock:
+            self._parts[key] = body
+            while len(self._parts) > PARTS_KEPT:
+                self._parts.popitem(last=False)
+
+
 class Renderer:
     """Renders templates, and serves what they load."""
 
@@ -71,6 +103,7 @@ class Renderer:
         self._templates = environment()
         self._assets = assets()
         self._digest = digest_of(self._assets)
+        self._kept = KeptParts()
 
     async def asset(self, request: Request) -> Response:
         name = request.path_params["name"]
@@ -80,10 +113,20 @@ class Renderer:
         headers = {"Cache-Control": "public, max-age=31536000, immutable"}
         return Response(content, media_type=TYPES[PurePosixPath(name).suffix], headers=headers)
 
-    def page(self, request: Request, viewing: Viewing, page: Page, found: Mapping[str, Any]) -> Response:
-        title = found.get("title", page.title)
-        fields = {**found, "title": title, "page": page}
-        return self.render(request, page.template, viewing=viewing, **fields)
+    def page(self, request: Request, viewing: Viewing, page: Page) -> Response:
+        """Read and rendered in one go, in a thread; a part that shows the sample alone is kept until the next one."""
+        is_kept = page.is_sampled and is_part(request)
+        sample = viewing.sample
+        number = None if sample is None else sample.number
+        key = (page.name, request.scope.get("root_path", ""), str(request.query_params), viewing.principal, number)
+        body = self._kept.get(key) if is_kept else None
+        if body is None:
+            found = page.read(viewing)
+            fields = {"title": page.title, **found, "page": page}
+            body = self._body(request, page.template, viewing, fields)
+            if is_kept:
+                self._kept.put(key, body)
+        return self._response(request, body, 200)
 
     def failed(self, request: Request, status: int, trouble: str) -> Response:
         return self.render(request, "failed.html", status=status, title=f"Error {status}", trouble=trouble)
@@ -91,10 +134,11 @@ class Renderer:
     def render(
         self, request: Request, template: str, *, viewing: Viewing | None = None, status: int = 200, **fields: Any
     ) -> Response:
+        return self._response(request, self._body(request, template, viewing, fields), status)
+
+    def _body(self, request: Request, template: str, viewing: Viewing | None, fields: Mapping[str, Any]) -> str:
         root = request.scope.get("root_path", "")
         path = request.scope["path"].removeprefix(root) or "/"
-        cookie = request.cookies.get(forms.COOKIE) or forms.new_cookie()
-        notice = "" if is_part(request) else unquote(request.cookies.get(NOTICE, ""))
         sample = None if viewing is None else viewing.sample
         context: dict[str, Any] = {
             "page": None,
@@ -106,9 +150,9 @@ class Renderer:
             "query": request.query_params,
             "assets": f"{root}/assets/{self._digest}",
             "form_field": forms.FIELD,
-            "form_token": forms.token_of(cookie),
+            "form_token": forms.token_of(_cookie(request)),
             "theme": theme if (theme := request.cookies.get(THEME)) in THEMES else "",
-            "notice": notice[:LONGEST_NOTICE],
+            "notice": _notice(request),
             "viewing": viewing,
             "principal": None if viewing is None else viewing.principal,
             "sample": sample,
@@ -119,15 +163,17 @@ class Renderer:
         }
         if "now" in fields:
             context["now"] = fields["now"]
-        body = self._templates.get_template(template).render(context)
+        return self._templates.get_template(template).render(context)
+
+    def _response(self, request: Request, body: str, status: int) -> Response:
         response: Response = HTMLResponse(body, status_code=status)
         if is_part(request) and status == 200:
             tag = f'"{blake2b(body.encode(), digest_size=12).hexdigest()}"'
             if request.headers.get("if-none-match") == tag:
                 response = Response(status_code=304)
             response.headers["ETag"] = tag
-        if cookie != request.cookies.get(forms.COOKIE):
+        if (cookie := _cookie(request)) != request.cookies.get(forms.COOKIE):
             response.set_cookie(forms.COOKIE, cookie, httponly=True, samesite="strict", path="/")
-        if notice:
+        if _notice(request):
             response.delete_cookie(NOTICE, httponly=True, samesite="strict", path="/")
         return response

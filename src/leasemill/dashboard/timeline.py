@@ -167,7 +167,8 @@ def tone_of(one: Execution, unended: str = "leased") -> str:
 
 def outcome_of(one: Execution) -> str:
     if one.reason is not None:
-        return one.reason.value + (" for good" if one.is_final else "")
+        is_for_good = one.is_final and one.reason is not AbortReason.CANCELLED
+        return one.reason.value + (" for good" if is_for_good else "")
     if one.status is ExecutionStatus.DONE:
         by = "" if one.ended_by is None or one.ended_by == "ack" else f" (by {one.ended_by.value})"
         return f"done{by}"

@@ -75,6 +75,8 @@ class Page:
     read: Read
     section: str | None = None
     is_live: bool = True
+    is_sampled: bool = False
+    """It shows the shared sample and nothing else: rendered once for all who look the same way."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,4 +86,4 @@ def seconds_of(us: int | None) -> str:
     return "" if us is None else f"{us / SECOND:g}"
 
 
-PAGE: Final = Page("queues", "/queues", "Queues", "queues.html", read, section="Now")
+PAGE: Final = Page("queues", "/queues", "Queues", "queues.html", read, section="Now", is_sampled=True)
