@@ -24,9 +24,8 @@ from tests.dashboard.filling_control import fill_control
 from tests.dashboard.markup import Markup
 
 
-def record(worker: str, **fields: object) -> WorkerRecord:
-    made = WorkerRecord(worker, "host", 1, 0.0, 0.0, 1.0, {"mail": 1}, 4, False, [], {})
-    return WorkerRecord(**{name: fields.get(name, getattr(made, name)) for name in made.__struct_fields__})
+def record(worker: str, interval_s: float = 1.0) -> WorkerRecord:
+    return WorkerRecord(worker, "host", 1, 0.0, 0.0, interval_s, {"mail": 1}, 4, False, [], {})
 
 
 def tiles(page: Markup) -> dict[str, str]:

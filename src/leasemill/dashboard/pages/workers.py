@@ -72,4 +72,4 @@ def _running_order(row: RunningOnPage) -> tuple[bool, float, str]:
     return not row.is_stuck, -row.seconds, row.job.job
 
 
-PAGE: Final = Page("workers", "/workers", "Workers", "workers.html", read, section="Now")
+PAGE: Final = Page("workers", "/workers", "Workers", "workers.html", read, section="Now", is_sampled=True)
