@@ -15,6 +15,7 @@ from leasemill.store.presence import MemoryPresence
 from leasemill.testing.clock import ManualClock
 from tests.dashboard.conftest import Desk, desk_on
 from tests.dashboard.filling import fill
+from tests.dashboard.filling_control import fill_control
 
 PLAIN = "plain"
 HOSTILE = (
@@ -110,6 +111,7 @@ def test_there_are_enough_of_them() -> None:
 
 def filled_desk(store: Store, text: str) -> Desk:
     fill(store, text)
+    fill_control(store, text)
     store.enqueue([JobSpec(text, "mail", "send")])
     desk = desk_on(store)
     desk.dashboard.open().sample()
@@ -124,6 +126,29 @@ def addresses(text: str) -> Iterator[str]:
     yield f"/jobs?{urlencode({'queue': text, 'cursor': text, 'other': text})}"
     for job_id in ("succeeded-1", "failed-1", "leased-1", "zombie-1", "behind-1", "head-1", "cancelled-1", text):
         yield f"/job?{urlencode({'id': job_id})}"
+    yield f"/leases?{urlencode({'worker': f'worker {text}'[:100], 'queue': 'leased', 'only': text, 'from': text})}"
+    yield f"/leases?{urlencode({'worker': text})}"
+    yield f"/workers?{urlencode({'worker': f'worker {text}'[:100]})}"
+    yield f"/workers?{urlencode({'worker': f'stuck {text}'[:100]})}"
+    yield f"/workers?{urlencode({'worker': 'nobody ' + text})}"
+    yield f"/failures?{urlencode({'queue': 'mail', 'other': text})}"
+    yield f"/failures?{urlencode({'queue': text, 'kind': text})}"
+    yield f"/refusals?{urlencode({'verb': text, 'worker': text})}"
+    yield f"/lanes?{urlencode({'queue': 'lanes', 'lane': f'lane {text}'[:200]})}"
+    yield f"/lanes?{urlencode({'queue': text, 'only': text})}"
+    yield "/schedules?name=report"
+    yield "/schedules?name=sweep"
+    yield "/groups?show=all"
+    yield from (f"/groups?{urlencode({'id': f'{name} {text}'})}" for name in ("group", "inner", "over"))
+    yield "/limits?name=api"
+    yield "/limits?name=mails"
+    yield f"/audit?{urlencode({'by': f'ann {text}', 'from': text})}"
+    yield f"/audit?{urlencode({'by': text, 'verb': text, 'target': text})}"
+    yield f"/acts/unblock-lane?{urlencode({'queue': 'lanes', 'lane': f'lane {text}'[:200], 'next': '/' + text})}"
+    yield f"/acts/resume-schedule?{urlencode({'name': 'sweep', 'other': text})}"
+    yield from (f"/acts/{act}-group?{urlencode({'id': f'group {text}'})}" for act in ("cancel", "seal"))
+    yield f"/acts/set-limit?{urlencode({'name': 'mails', 'other': text})}"
+    yield f"/acts/redrive-all?{urlencode({'fingerprint': text, 'kind': text})}"
     yield f"/acts/pause-queue?{urlencode({'queue': 'mail', 'next': '/' + text, 'other': text})}"
     yield f"/acts/cancel-jobs?{urlencode({'job': [text, 'ready-1']}, doseq=True)}"
     yield f"/acts/cancel-all?{urlencode({'lane': 'lane ' + text, 'header': text})}"
@@ -182,7 +207,11 @@ def test_hostile_text_is_shown_as_it_is(memory: Store, text: str) -> None:
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_what_is_not_there_is_named_as_text(plain: Desk, text: str) -> None:
-    for path in (f"/job?{urlencode({'id': 'nobody ' + text})}", f"/acts/pause-queue?{urlencode({'queue': text})}"):
+    paths = [f"/job?{urlencode({'id': 'nobody ' + text})}", f"/acts/pause-queue?{urlencode({'queue': text})}"]
+    paths += [f"/{page}?{urlencode({'name': text})}" for page in ("schedules", "limits", "acts/run-schedule")]
+    paths += [f"/{page}?{urlencode({'id': 'nobody ' + text})}" for page in ("groups", "acts/seal-group")]
+    paths += [f"/{page}?{urlencode({'queue': 'mail', 'lane': text})}" for page in ("lanes", "acts/unblock-lane")]
+    for path in paths:
         page = plain.get(path, 404)
         assert [one.tag for one in page.elements].count("script") == 1
         assert not [one for one in page.elements if any(name.startswith("on") for name in one.attributes)]

@@ -224,6 +224,7 @@ class Dashboard:
             if not given.reason:
                 raise Invalid("Say why: the reason is recorded with the act.")
             done = await serving.in_thread(self._readers, act.run, viewing, given)
+            viewing.sampler.readings.forget()
             await serving.in_thread(self._readers, viewing.sampler.changed)
         except Unavailable:
             raise

@@ -15,6 +15,7 @@ from typing import Final
 from msgspec import Struct
 
 from leasemill.dashboard.history import History, TotalsAt
+from leasemill.dashboard.readings import Readings
 from leasemill.errors import LeasemillError
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, Job, JobState
@@ -90,6 +91,7 @@ class Sampler:
     def __init__(self, store: Store) -> None:
         self._store = store
         self.history = History()
+        self.readings = Readings()
         self.latest: Sample | None = None
         self.trouble: str | None = None
         """Why the store cannot be counted now."""

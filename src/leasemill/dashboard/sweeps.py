@@ -23,6 +23,7 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.model import ENDED_STATES, REDRIVEN_STATES, Job, JobState
 from leasemill.operator.fingerprint import fingerprint
 from leasemill.store.base import Store
+from leasemill.store.cancelling import cancelled
 
 PAGE_JOBS: Final = 500
 COUNTED_FOR_S: Final = 0.5
@@ -124,13 +125,22 @@ class Sweeps:
         sweep = Sweep(verb, by, reason, rate)
         counted = count(self._store, verb, chosen)
         sweep.expected, sweep.expects_more = counted.count, not counted.is_all
+        return self._begin(sweep, lambda: self._act_on(sweep, chosen))
+
+    def cancel_group(self, view: c.GroupView, by: str, reason: str) -> Sweep:
+        """With the groups in it, whose members are not counted before."""
+        sweep = Sweep(SweepVerb.CANCEL, by, reason, None)
+        sweep.expected = view.unfinished
+        return self._begin(sweep, lambda: self._cancel_members(sweep, view.id))
+
+    def _begin(self, sweep: Sweep, work: Callable[[], None]) -> Sweep:
         with self._lock:
             if sum(not one.is_over for one in self._sweeps.values()) >= AT_A_TIME:
                 raise Refused(f"{AT_A_TIME} acts on many jobs are under way: wait for one of them, or stop it")
             self._sweeps[sweep.id] = sweep
             while len(self._sweeps) > SWEEPS_KEPT:
                 self._sweeps.popitem(last=False)
-            thread = threading.Thread(target=self._run, args=(sweep, chosen), name="leasemill-sweep", daemon=True)
+            thread = threading.Thread(target=self._run, args=(sweep, work), name="leasemill-sweep", daemon=True)
             self._threads.add(thread)
         thread.start()
         return sweep
@@ -143,26 +153,40 @@ class Sweeps:
         for thread in threads:
             thread.join()
 
-    def _run(self, sweep: Sweep, chosen: Selection) -> None:
-        act = _act(self._store, sweep)
-        size = PAGE_JOBS if sweep.rate is None else max(1, min(PAGE_JOBS, int(sweep.rate * STEP_S)))
-        next_at = time.monotonic()
+    def _run(self, sweep: Sweep, work: Callable[[], None]) -> None:
         try:
-            for ids in _batches(matching(self._store, sweep.verb, chosen), size):
-                if self._stop.wait(max(0.0, next_at - time.monotonic())) or sweep.is_stopped:
-                    sweep.is_stopped = True
-                    break
-                changed = act(ids)
-                sweep.done += changed
-                sweep.left_alone += len(ids) - changed
-                if sweep.rate is not None:
-                    next_at = max(next_at, time.monotonic()) + len(ids) / sweep.rate
+            work()
         except LeasemillError as error:
             sweep.trouble = str(error)
         finally:
             sweep.ended_at = time.time()
             with self._lock:
                 self._threads.discard(threading.current_thread())
+
+    def _act_on(self, sweep: Sweep, chosen: Selection) -> None:
+        act = _act(self._store, sweep)
+        size = PAGE_JOBS if sweep.rate is None else max(1, min(PAGE_JOBS, int(sweep.rate * STEP_S)))
+        next_at = time.monotonic()
+        for ids in _batches(matching(self._store, sweep.verb, chosen), size):
+            if self._is_over(sweep, max(0.0, next_at - time.monotonic())):
+                return
+            changed = act(ids)
+            sweep.done += changed
+            sweep.left_alone += len(ids) - changed
+            if sweep.rate is not None:
+                next_at = max(next_at, time.monotonic()) + len(ids) / sweep.rate
+
+    def _cancel_members(self, sweep: Sweep, group_id: str) -> None:
+        for operated in cancelled(self._store, group_id, sweep.by, sweep.reason):
+            sweep.done += len(operated.job_ids)
+            if self._is_over(sweep, 0.0):
+                return
+
+    def _is_over(self, sweep: Sweep, wait_s: float) -> bool:
+        """Whether somebody has stopped it, or the process ends, by the time its next step is due."""
+        if self._stop.wait(wait_s):
+            sweep.is_stopped = True
+        return sweep.is_stopped
 
 
 def _act(store: Store, sweep: Sweep) -> Callable[[tuple[str, ...]], int]:

@@ -6,9 +6,9 @@ functions of a `Viewing`, called in a thread: they may call the store as they li
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from starlette.datastructures import QueryParams
 
@@ -22,6 +22,8 @@ from leasemill.kernel.commands import QueueView
 from leasemill.operator.facts import AtWork, find_queue
 from leasemill.store.base import Store
 from leasemill.store.records import records
+
+FoundT = TypeVar("FoundT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,10 @@ class Viewing:
         if found is None:
             raise NotFound(f"there is no queue {name!r}")
         return found
+
+    def once(self, key: Hashable, read: Callable[[], FoundT]) -> FoundT:
+        """What `read` returns, read once for each sample however many look. `key`: the page, and what it depends on."""
+        return self.sampler.readings.once(key, 0 if self.sample is None else self.sample.number, read)
 
     def at_work(self) -> list[AtWork]:
         """Workers with a recent heartbeat."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any, Final
+from urllib.parse import quote
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
@@ -21,7 +22,9 @@ from tests.dashboard.browser.serving import (
     signed_in,
 )
 from tests.dashboard.filling import fill
+from tests.dashboard.filling_control import fill_control
 
+TEXT: Final = "a longer text of many words"
 WIDTHS: Final = (360, 768, 1440)
 SCHEMES: Final = ("light", "dark")
 ADDRESSES: Final = (
@@ -30,6 +33,19 @@ ADDRESSES: Final = (
     "/jobs?state=failed&header=tenant",
     "/jobs?queue=nobody",
     *(f"/job?id={name}-1" for name in ("ready", "leased", "succeeded", "failed", "zombie", "behind", "head")),
+    f"/workers?worker={quote('worker ' + TEXT)}",
+    f"/workers?worker={quote('stuck ' + TEXT)}",
+    f"/lanes?queue=lanes&lane={quote('lane ' + TEXT)}",
+    f"/groups?id={quote('group ' + TEXT)}",
+    "/groups?show=all",
+    "/schedules?name=report",
+    "/schedules?name=sweep",
+    "/limits?name=api",
+    "/limits?name=mails",
+    "/leases?only=risk&queue=leased",
+    "/audit?verb=cancel",
+    f"/acts/unblock-lane?queue=lanes&lane={quote('lane ' + TEXT)}",
+    "/acts/set-limit?name=mails",
     "/sweeps",
     "/acts/pause-queue?queue=mail",
     "/acts/set-queue-policy?queue=mail",
@@ -42,7 +58,8 @@ SERIOUS: Final = {"serious", "critical"}
 @pytest.fixture(scope="module")
 def store() -> Iterator[Store]:
     with open_store("memory:") as opened:
-        fill(opened, "a longer text of many words")
+        fill(opened, TEXT)
+        fill_control(opened, TEXT)
         yield opened
 
 

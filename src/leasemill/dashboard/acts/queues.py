@@ -57,7 +57,7 @@ def _ask_policy(viewing: Viewing) -> Question:
     queue = _queue(viewing)
     policy = queue.policy or Policy()
     fields = [
-        *(InputField(name, label, "number", _shown(getattr(policy, name))) for name, label in COUNTS.items()),
+        *(InputField(name, label, "number", shown(getattr(policy, name))) for name, label in COUNTS.items()),
         *(
             InputField(name, label, "number", seconds_of(getattr(policy, name)), hint="seconds")
             for name, (label, _) in DURATIONS.items()
@@ -79,7 +79,7 @@ def _policy(viewing: Viewing, given: Given) -> Done:
     queue = _queue(viewing)
     on_failure = given.text("on_failure")
     policy = Policy(
-        **{name: _count(label, given.text(name)) for name, label in COUNTS.items()},
+        **{name: as_count(label, given.text(name)) for name, label in COUNTS.items()},
         **{name: _us(label, given.text(name), least) for name, (label, least) in DURATIONS.items()},
         on_failure=OnFailure(on_failure) if on_failure in set(OnFailure) else None,
     )
@@ -97,13 +97,13 @@ def _ask_limit(viewing: Viewing) -> Question:
         f"Limit of queue {queue.name}",
         ["So many of its jobs may be in hand at a time, over all workers. An empty field removes the limit."],
         "Set",
-        [InputField("places", "Jobs at a time", "number", _shown(places))],
+        [InputField("places", "Jobs at a time", "number", shown(places))],
     )
 
 
 def _limit(viewing: Viewing, given: Given) -> Done:
     queue = _queue(viewing)
-    places = _count("Jobs at a time", given.text("places"))
+    places = as_count("Jobs at a time", given.text("places"))
     if places is None:
         viewing.store.clear_limit(QUEUE_LIMIT + queue.name, by=given.by, reason=given.reason)
         return Done(f"Limit of queue {queue.name} removed.")
@@ -111,11 +111,11 @@ def _limit(viewing: Viewing, given: Given) -> Done:
     return Done(f"Queue {queue.name} limited to {counted(places, 'job')} at a time.")
 
 
-def _shown(value: int | None) -> str:
+def shown(value: int | None) -> str:
     return "" if value is None else str(value)
 
 
-def _count(label: str, text: str) -> int | None:
+def as_count(label: str, text: str) -> int | None:
     if not text:
         return None
     if not (text.isascii() and text.isdecimal() and len(text) < 10):
