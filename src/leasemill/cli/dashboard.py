@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
@@ -52,7 +53,8 @@ def dashboard(url: str, listen: str, read_only: bool, hosts: tuple[str, ...], by
         )
         click.echo(f"dashboard of {store.name}" + (", read only" if read_only else ""))
         click.echo(f"sign in (works once): {address}")
-        server.run(sockets=[listener])
+        with suppress(KeyboardInterrupt):  # uvicorn has stopped by then, and passes it on
+            server.run(sockets=[listener])
 
 
 def _signed_in(next_link: str) -> None:

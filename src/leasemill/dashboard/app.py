@@ -225,6 +225,7 @@ class Dashboard:
                 raise Invalid("Say why: the reason is recorded with the act.")
             done = await serving.in_thread(self._readers, act.run, viewing, given)
             viewing.sampler.readings.forget()
+            await serving.in_thread(self._readers, viewing.sampler.changed)
         except Unavailable:
             raise
         except LeasemillError as error:

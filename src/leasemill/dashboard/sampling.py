@@ -27,6 +27,7 @@ IDLE_INTERVAL_S: Final = 10.0
 WATCHED_FOR_S: Final = 15.0
 SHARE_OF_TIME: Final = 20
 """A sample that took so long is followed by a pause of that many times as long."""
+QUICK_S: Final = 0.1
 TIMINGS_INTERVAL_S: Final = 5.0
 TIMED_JOBS: Final = 200
 TIMED_WITHIN_S: Final = 15 * 60
@@ -114,6 +115,13 @@ class Sampler:
                 self._thread = threading.Thread(target=self._run, name="leasemill-dashboard", daemon=True)
                 self._thread.start()
         if is_new:
+            self._wake.set()
+
+    def changed(self) -> None:
+        """Somebody acted: count again, at once if that is quick."""
+        if self.latest is None or self.latest.took_s < QUICK_S:
+            self.sample()
+        else:
             self._wake.set()
 
     def close(self) -> None:

@@ -17,7 +17,9 @@ from leasemill.dashboard.forms import Form
 from leasemill.dashboard.redaction import Redaction
 from leasemill.dashboard.sampling import Sample, Sampler
 from leasemill.dashboard.sweeps import Sweeps
-from leasemill.operator.facts import AtWork
+from leasemill.errors import NotFound
+from leasemill.kernel.commands import QueueView
+from leasemill.operator.facts import AtWork, find_queue
 from leasemill.store.base import Store
 from leasemill.store.records import records
 
@@ -50,6 +52,16 @@ class Viewing:
     def number(self, name: str, default: int = 0) -> int:
         text = self.query.get(name, "")
         return int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else default
+
+    def queues(self) -> dict[str, QueueView]:
+        """The queues that were counted last: counting one of a large store takes too long for a page."""
+        return {} if self.sample is None else {one.name: one for one in self.sample.queues}
+
+    def queue(self, name: str) -> QueueView:
+        found = self.queues().get(name) or find_queue(self.store, name)
+        if found is None:
+            raise NotFound(f"there is no queue {name!r}")
+        return found
 
     def once(self, key: Hashable, read: Callable[[], FoundT]) -> FoundT:
         """What `read` returns, read once for each sample however many look. `key`: the page, and what it depends on."""

@@ -7,10 +7,9 @@ import msgspec
 from leasemill.api.policy import SHORTEST_LEASE_US, check_backoff, microseconds
 from leasemill.dashboard.pages.queues import seconds_of
 from leasemill.dashboard.viewing import Done, Given, InputField, OperatorAct, Question, Viewing
-from leasemill.errors import Invalid, NotFound
+from leasemill.errors import Invalid
 from leasemill.kernel.commands import QueueView
 from leasemill.kernel.model import QUEUE_LIMIT, JobState, LimitTerms, OnFailure, Policy
-from leasemill.operator.facts import find_queue
 from leasemill.operator.wording import counted
 
 DURATIONS = {
@@ -23,11 +22,7 @@ COUNTS = {"max_retries": "Retries", "max_expirations": "Expirations until quaran
 
 
 def _queue(viewing: Viewing) -> QueueView:
-    name = viewing.asked("queue") or ""
-    found = find_queue(viewing.store, name)
-    if found is None:
-        raise NotFound(f"there is no queue {name!r}")
-    return found
+    return viewing.queue(viewing.asked("queue") or "")
 
 
 def _ask_pause(viewing: Viewing) -> Question:

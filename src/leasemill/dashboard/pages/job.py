@@ -42,7 +42,7 @@ def read(viewing: Viewing) -> Mapping[str, Any]:
     job_id = viewing.asked("id") or ""
     store = viewing.store
     now = store.time()
-    facts = gather(store, job_id, now, viewing.at_work())
+    facts = gather(store, job_id, now, viewing.at_work(), viewing.queues())
     if facts is None:
         absent = explain_absent(store, job_id)
         if absent is None:

@@ -17,6 +17,7 @@ from leasemill.store.base import Store
 
 PAGE_SIZE: Final = 50
 LEASES_READ: Final = 500
+LOOKED_AT_ONCE: Final = 500
 MORE_FIELDS: Final = {"header", "group", "unique", "fingerprint", "after", "before"}
 READ_FOR_S: Final = 0.08
 """A filter that fits few jobs ends the page after this long, and the page says so."""
@@ -33,7 +34,7 @@ class JobsFound(Struct, frozen=True):
 def read(viewing: Viewing) -> Mapping[str, Any]:
     chosen = selection_of(viewing.query)
     cursor = viewing.number("cursor")
-    found = find_jobs(viewing.store, chosen, cursor)
+    found = find_jobs(viewing.store, chosen, cursor, are_timed=_are_timed(viewing))
     return {
         "found": found,
         "cursor": cursor,
@@ -45,17 +46,26 @@ def read(viewing: Viewing) -> Mapping[str, Any]:
     }
 
 
-def find_jobs(store: Store, chosen: Selection, cursor: int, size: int = PAGE_SIZE) -> JobsFound:
+def _are_timed(viewing: Viewing) -> bool:
+    """Whether every lease has an end, so that a list of leases names all jobs that are held."""
+    totals = None if viewing.sample is None else viewing.sample.totals
+    return totals is not None and totals.timed_leases == totals.counts[JobState.LEASED]
+
+
+def find_jobs(
+    store: Store, chosen: Selection, cursor: int, size: int = PAGE_SIZE, *, are_timed: bool = False
+) -> JobsFound:
     if chosen.id_prefix is not None and (job := store.job(chosen.id_prefix)) is not None:
         return JobsFound([job], None, False)
-    is_held = chosen.where.states == frozenset({JobState.LEASED})
-    if is_held and (held := _leased(store, chosen, cursor, size)) is not None:
+    are_held = chosen.where.states == frozenset({JobState.LEASED})
+    if are_held and are_timed and (held := _leased(store, chosen, cursor, size)) is not None:
         return held
     jobs: list[Job] = []
     after: int | None = cursor
     until = time.monotonic() + READ_FOR_S
     while after is not None:
-        page = store.jobs(chosen.where, limit=size, after=after, newest_first=True)
+        at_once = LOOKED_AT_ONCE if chosen.looks_at_each else size
+        page = store.jobs(chosen.where, limit=at_once, after=after, newest_first=True)
         for job in page.jobs:
             if chosen.fits(job):
                 jobs.append(job)
@@ -70,7 +80,7 @@ def find_jobs(store: Store, chosen: Selection, cursor: int, size: int = PAGE_SIZ
 def _leased(store: Store, chosen: Selection, cursor: int, size: int) -> JobsFound | None:
     """By their leases, wherever they are in the order of the store; None: there are more than that finds."""
     leases = store.leases(limit=LEASES_READ)
-    if len(leases) == LEASES_READ or not leases:
+    if len(leases) == LEASES_READ:
         return None
     where = msgspec.structs.replace(chosen.where, job_ids=tuple(one.job_id for one in leases))
     page = store.jobs(where, limit=LEASES_READ, after=cursor, newest_first=True)

@@ -103,6 +103,7 @@ def fitting(
         given = {
             "after": int8(after),
             "limit": int8(at_once),
+            "error": wanted.error_contains,
             "states": None if narrowed is None else texts(sorted(state.value for state in narrowed)),
             "queue": wanted.queue,
             "kind": wanted.kind,

@@ -19,6 +19,9 @@ select first.no, first.seq,
             when exists (select from {schema}.leases where leases.no = first.no offset 0) then 'leased'
             when exists (select from {schema}.executions where executions.no = first.no and executions.slot <= 0 offset 0) then 'succeeded'
             else coalesce((select kept.state from {schema}.kept where kept.no = first.no), 'ready')
-        end = any ({states}::text[])) as may_fit
+        end = any ({states}::text[]))
+        and ({error}::text is null or exists (
+            select from {schema}.executions where executions.no = first.no and strpos(executions.error, {error}::text) > 0 offset 0
+        ) or exists (select from {schema}.leases where leases.no = first.no offset 0)) as may_fit
 from first cross join lateral (select * from {schema}.jobs where jobs.no = first.no offset 0) as job
 order by first.seq desc
