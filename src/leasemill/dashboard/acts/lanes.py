@@ -12,7 +12,7 @@ from leasemill.operator.wording import counted
 from leasemill.store.base import Store
 
 
-class How(StrEnum):
+class LaneAct(StrEnum):
     """What becomes of the job that blocks a lane."""
 
     REDRIVE = "redrive"
@@ -20,11 +20,11 @@ class How(StrEnum):
     PURGE = "purge"
 
 
-DONE: Final = {How.REDRIVE: "redriven", How.CANCEL: "cancelled", How.PURGE: "purged"}
+DONE: Final = {LaneAct.REDRIVE: "redriven", LaneAct.CANCEL: "cancelled", LaneAct.PURGE: "purged"}
 EFFECTS: Final = {
-    How.REDRIVE: "Redrive it: it is tried again, and the lane goes on after it",
-    How.CANCEL: "Cancel it: the lane goes on without it, and it stays on record",
-    How.PURGE: "Purge it: the lane goes on without it, and it is deleted",
+    LaneAct.REDRIVE: "Redrive it: it is tried again, and the lane goes on after it",
+    LaneAct.CANCEL: "Cancel it: the lane goes on without it, and it stays on record",
+    LaneAct.PURGE: "Purge it: the lane goes on without it, and it is deleted",
 }
 
 
@@ -43,7 +43,11 @@ def _ask(viewing: Viewing) -> Question:
         return Question(heading, ["It is not blocked: its head is under way."], "Unblock", is_possible=False)
     behind = f"{counted(view.waiting, 'job')} {'waits' if view.waiting == 1 else 'wait'} behind it."
     how = InputField(
-        "how", "What becomes of it", "select", How.REDRIVE, tuple((one.value, EFFECTS[one]) for one in How)
+        "how",
+        "What becomes of it",
+        "select",
+        LaneAct.REDRIVE,
+        tuple((one.value, EFFECTS[one]) for one in LaneAct),
     )
     sentences = [f"Job {view.head.spec.id} failed and blocks the lane. {behind}"]
     return Question(heading, sentences, "Unblock", [how])
@@ -54,24 +58,24 @@ def _unblock(viewing: Viewing, given: Given) -> Done:
     if not view.is_blocked or view.head is None:
         raise Refused(f"lane {view.lane!r} of queue {view.queue!r} is not blocked any more")
     chosen = given.text("how")
-    if chosen not in set(How):
+    if chosen not in set(LaneAct):
         raise Invalid(f"{chosen!r} is none of redrive, cancel and purge")
     head = view.head.spec.id
-    if not _act(viewing.store, How(chosen), head, given):
+    if not _act(viewing.store, LaneAct(chosen), head, given):
         raise Refused(f"job {head!r} has just been changed by somebody else: look at the lane again")
-    return Done(f"{head} {DONE[How(chosen)]}. The lane goes on.")
+    return Done(f"{head} {DONE[LaneAct(chosen)]}. The lane goes on.")
 
 
-def _act(store: Store, how: How, job_id: str, given: Given) -> bool:
+def _act(store: Store, how: LaneAct, job_id: str, given: Given) -> bool:
     """Whether it changed something."""
     this = JobFilter(job_ids=(job_id,))
     match how:
-        case How.REDRIVE:
+        case LaneAct.REDRIVE:
             return bool(store.redrive(this, by=given.by, reason=given.reason).job_ids)
-        case How.CANCEL:
+        case LaneAct.CANCEL:
             (outcome,) = store.cancel([job_id], by=given.by, reason=given.reason)
             return isinstance(outcome, Cancelled) and not outcome.is_repeat
-        case How.PURGE:
+        case LaneAct.PURGE:
             return bool(store.purge(this, by=given.by, reason=given.reason).job_ids)
         case _:
             assert_never(how)
