@@ -51,6 +51,12 @@ def _acts(line: str, lane_head: Job | None) -> list[AdvisedAct]:
             return [_act(f"{verb} the lane's head", f"{verb.lower()}-jobs", job=head) for verb in verbs]
         case ["leasemill", "limits", "show", name]:
             return [_page("Open the limit", "/limits", name=name)]
+        case ["leasemill", "workers"]:
+            return [_page("Open the workers", "/workers")]
+        case ["leasemill", "cron", "resume", name, *_]:
+            return [_act("Resume the schedule", "resume-schedule", name=name)]
+        case ["leasemill", "cron", _, name, *_]:
+            return [_page("Open the schedule", "/schedules", name=name)]
         case ["leasemill", "groups", _, group, *_]:
             return [_page("Open the group", "/groups", id=group)]
         case _:
