@@ -15,7 +15,7 @@ RUN := $(VENV)/.run
 DEV := $(VENV)/.dev
 BENCH := $(VENV)/.bench
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
-CHECKED := src tests $(wildcard benchmarks examples)
+CHECKED := src tests $(wildcard benchmarks deploy examples)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -124,6 +124,11 @@ check: $(DEV) ## Format, lint, types and import contracts, changing nothing
 	$(BIN)/python -m mypy $(CHECKED)
 	$(BIN)/basedpyright --warnings
 	$(BIN)/lint-imports
+
+# Debian's packages prometheus and systemd have the two programs; nothing is installed here.
+.PHONY: check-deploy
+check-deploy: $(DEV) ## Run what is in deploy/, and check it with promtool and systemd-analyze (fails if one is missing)
+	LEASEMILL_TEST_DEPLOY_TOOLS=1 $(BIN)/python -m pytest tests/deploy
 
 .PHONY: format
 format: $(DEV) ## Format the code and apply safe fixes

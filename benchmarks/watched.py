@@ -7,16 +7,21 @@ plain jobs is what a user pays; no peer does the same for a job.
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from statistics import median
 from typing import Final, NamedTuple
 
 from benchmarks.children import child, new_url
 from benchmarks.report import Bar, table
-from leasemill import App, Context, Worker
-from leasemill.api.observer import Observer
+from leasemill import App, Context, JobEvent, Worker
+from leasemill.api.observer import Observer, Settled
+from leasemill.kernel.commands import Lease
+from leasemill.worker.exporting.endpoint import Endpoint, parsed_address
+from leasemill.worker.exporting.measures import Measures
+from leasemill.worker.exporting.text import exposition
 
 ROUNDS: Final = 7
 JOBS: Final = {"file": 20_000, "postgres": 10_000}
@@ -37,8 +42,52 @@ def around_async(app: App) -> None:
         yield
 
 
+def on_success_sync(app: App) -> None:
+    @app.on_success
+    def on_success(event: JobEvent) -> None:
+        pass
+
+
+def on_success_async(app: App) -> None:
+    @app.on_success
+    async def on_success(event: JobEvent) -> None:
+        pass
+
+
+def both(app: App) -> None:
+    around_sync(app)
+    on_success_sync(app)
+
+
+class Watching(Observer):
+    """Wants to know of every job; methods that are not overridden are not called."""
+
+    def run_started(self, lease: Lease, waited_s: float | None) -> None:
+        pass
+
+    def run_ended(self, lease: Lease, took_s: float) -> None:
+        pass
+
+    def settled(self, batch: Sequence[Settled], took_s: float) -> None:
+        pass
+
+
 def observer(app: App) -> None:
-    app.observers.append(Observer())
+    app.observers.append(Watching())
+
+
+def prometheus(app: App) -> None:
+    """As `leasemill worker --metrics` does; written every second, fifteen times as often as is usual."""
+    measures = Measures(app)
+    app.observers.append(measures)
+    Endpoint(parsed_address("0"), measures.all).start()
+
+    def scrape() -> None:
+        while True:
+            exposition(measures.all())
+            time.sleep(1)
+
+    threading.Thread(target=scrape, daemon=True).start()
 
 
 class Drained(NamedTuple):
@@ -56,8 +105,12 @@ class Variant(NamedTuple):
 VARIANTS: Final = {
     PLAIN: Variant(lambda app: None, 1.0),
     "an observer": Variant(observer, 0.9),
+    "Prometheus": Variant(prometheus, 0.9),
     "around": Variant(around_sync, 0.9),
     "around, async": Variant(around_async, 0.9),
+    "on_success": Variant(on_success_sync, 0.9),
+    "on_success, async": Variant(on_success_async, 0.9),
+    "around and on_success": Variant(both, 0.9),
 }
 
 

@@ -55,6 +55,7 @@ __all__ = [
     "JobCancelled",
     "JobConflict",
     "JobDead",
+    "JobEvent",
     "JobFailed",
     "JobHandle",
     "JobProgress",
@@ -111,6 +112,7 @@ if TYPE_CHECKING:
     from leasemill.api.handle import JobHandle, JobProgress
     from leasemill.api.hooks import Outgoing
     from leasemill.api.job import JobType
+    from leasemill.api.job_event import JobEvent
     from leasemill.api.lanes import FixedLane
     from leasemill.api.limits import Limit, Rate
     from leasemill.api.logs import configure_logging
@@ -139,6 +141,7 @@ else:
         "leasemill.api.handle": ["JobHandle", "JobProgress"],
         "leasemill.api.hooks": ["Outgoing"],
         "leasemill.api.job": ["JobType"],
+        "leasemill.api.job_event": ["JobEvent"],
         "leasemill.api.lanes": ["FixedLane"],
         "leasemill.api.limits": ["Limit", "Rate"],
         "leasemill.api.logs": ["configure_logging"],

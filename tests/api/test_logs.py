@@ -114,3 +114,26 @@ def test_the_start_line_names_the_folder_in_full_and_a_bounded_number_of_kinds(
         started = lines("text", app)[0]
     assert f"store file:{tmp_path}/jobs, queues default, kinds kind-00, kind-01," in started
     assert "kind-19 and 10 more, 10 slots" in started
+
+
+@pytest.mark.usefixtures("untouched_root")
+@pytest.mark.parametrize("log_format", ["json", "text"])
+def test_lines_carry_the_headers_of_their_job_whatever_logger_wrote_them(log_format: logs.LogFormat) -> None:
+    app = App("memory:")
+
+    @app.job
+    def talks(ctx: Context) -> None:
+        ctx.logger.info("from the job's logger")
+        logging.getLogger("mine").info("from my own logger")
+
+    talks.options(headers={"tenant": "acme"}).enqueue()
+    talks.enqueue()
+    with_headers = ("from the job's logger", "from my own logger", "talks succeeded")
+    written = [line for line in lines(log_format, app) if any(text in line for text in with_headers)]
+    assert len(written) == 6
+    if log_format == "json":
+        headers = [json.loads(line).get("headers") for line in written]
+        assert (headers.count({"tenant": "acme"}), headers.count(None)) == (3, 3)
+    else:
+        assert sum("header.tenant=acme" in line for line in written) == 3
+        assert not any("headers=" in line for line in written)

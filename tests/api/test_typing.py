@@ -10,11 +10,12 @@ import textwrap
 from pathlib import Path
 
 PREAMBLE = """
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any, assert_type
 from leasemill import (
-    PREVIOUS, App, AsyncContextJob, AsyncJob, Call, ChainHandle, Context, GroupProgress, JobHandle, JobProgress,
-    JobState, JobType, Retry, StreamCount, SyncContextJob, SyncJob, Worker, chain,
+    PREVIOUS, App, AsyncContextJob, AsyncJob, Call, ChainHandle, Context, GroupProgress, JobEvent, JobHandle,
+    JobProgress, JobState, JobType, Retry, StreamCount, SyncContextJob, SyncJob, Worker, chain,
 )
 
 app = App("memory:")
@@ -101,6 +102,26 @@ async def caller() -> None:
 
 def declared(job: JobType[[str], str]) -> None: ...
 declared(receipt)
+
+@app.on_success
+@receipt.on_failure
+def sync_hook(event: JobEvent) -> None:
+    assert_type(event.error, str | None)
+
+@charge.on_start
+@threaded.on_retry
+@plain.options(queue="slow").on_lost
+async def async_hook(event: JobEvent) -> None: ...
+
+def calls_hooks(event: JobEvent) -> Coroutine[Any, Any, None]:
+    sync_hook(event)
+    return async_hook(event)
+
+@charge.around
+@contextmanager
+def around(ctx: Context) -> Iterator[None]:
+    assert_type(ctx.is_final(ValueError()), bool)
+    yield
 Worker(app, queues={"billing": 2, "default": 1})
 Worker(app, ["billing"], concurrency=3)
 """
@@ -143,6 +164,13 @@ def with_commit(ctx: Context) -> None:
         tx.enqueue(receipt, account=1)  # arg-type
         tx.enqueue(receipt)  # call-arg
         ctx.group.enqueue(receipt)  # arg-type
+
+def without_event() -> None: ...
+app.on_success(without_event)  # type-var
+receipt.on_failure(without_event)  # type-var
+receipt.around(without_event)  # type-var
+app.on_start("a name")  # type-var
+app.named("ship").on_failure(without_event)  # attr-defined
 
 chain(charge, receipt.call("a1"))  # arg-type
 chain()  # call-arg

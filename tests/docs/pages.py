@@ -123,7 +123,7 @@ def inline_code(page: Path) -> list[str]:
 def run_commands(page: Path) -> list[list[str]]:
     """Every call of `leasemill` that a page runs: its arguments."""
     consoles = [block for block in blocks(page) if block.language == "console"]
-    return [call for block in consoles for command in commands(block) for call in _calls(command.text)]
+    return [call for block in consoles for command in commands(block) for call in calls(command.text)]
 
 
 def named_commands(page: Path) -> Iterator[tuple[str, list[str]]]:
@@ -134,7 +134,7 @@ def named_commands(page: Path) -> Iterator[tuple[str, list[str]]]:
     for block in blocks(page):
         if block.language in CHECKED:
             lines = block.text.replace("\\\n", " ").splitlines()
-            yield from ((block.where, call) for line in lines for call in _calls(_unquoted(line)))
+            yield from ((block.where, call) for line in lines for call in calls(_unquoted(line)))
 
 
 def _unquoted(line: str) -> str:
@@ -143,7 +143,8 @@ def _unquoted(line: str) -> str:
     return shlex.join(json.loads(array[0])) if array else line.partition("=")[2] if "=" in line else line
 
 
-def _calls(line: str) -> Iterator[list[str]]:
+def calls(line: str) -> Iterator[list[str]]:
+    """The calls of `leasemill` in a line of shell: their arguments."""
     lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
     lexer.commenters = ""

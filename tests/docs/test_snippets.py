@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import configparser
 import os
 import re
 import shutil
@@ -157,16 +156,6 @@ def leaf_commands(group: click.Group) -> Iterator[tuple[str, ...]]:
             yield from ((name, *path) for path in leaf_commands(command))
         else:
             yield (name,)
-
-
-def test_the_unit_for_systemd_waits_longer_for_a_worker_than_a_worker_waits_for_its_jobs() -> None:
-    text = next(block.text for block in blocks(GUIDES / "production.md") if block.language == "ini")
-    unit = configparser.ConfigParser(strict=False, interpolation=None)
-    unit.read_string(text)
-    assert unit["Service"]["KillSignal"] == "SIGTERM"
-    waits_s = re.search(r"--shutdown-timeout (\d+)", unit["Service"]["ExecStart"])
-    assert waits_s is not None
-    assert int(unit["Service"]["TimeoutStopSec"]) > int(waits_s[1]) + 5
 
 
 # The mechanism itself: a page that lies must be found out -------------------------------------------------------

@@ -23,7 +23,7 @@ from leasemill.worker.reaper import Reaper
 from leasemill.worker.run import Phase, Run
 from tests.worker.support import FaultyStore, drained, until, working
 
-METHODS = sorted(name for name in vars(Observer) if not name.startswith("_"))
+METHODS = sorted(name for name, value in vars(Observer).items() if callable(value))
 
 
 class Recorder(Observer):
@@ -73,8 +73,14 @@ async def test_a_run_is_reported_from_its_claim_to_its_end(app: App, recorder: R
     ((batch, settled_s),) = recorder.of("settled")
     assert batch == [Settled(lease, "succeeded")]
     assert settled_s >= 0
-    names = [name for name, _ in recorder.calls if name not in ("claimed", "reaper_ran")]
-    assert names == ["run_started", "run_ended", "settled"]
+    names = [name for name, _ in recorder.calls if name not in ("claimed", "reaper_ran", "store_called")]
+    assert names == ["worker_began", "run_started", "run_ended", "settled", "worker_ended"]
+    ((worker_id, slots, counters),) = recorder.of("worker_began")
+    assert (slots, counters()["succeeded"]) == (10, 1)
+    assert recorder.of("worker_ended") == [(worker_id,)]
+    called = recorder.of("store_called")
+    assert {verb for verb, _ in called} == {"claim", "ack", "expire"}
+    assert all(took_s >= 0 for _, took_s in called)
 
 
 async def test_how_long_a_job_that_has_run_before_was_due_is_not_known(app: App, recorder: Recorder) -> None:
@@ -211,7 +217,11 @@ def test_the_heartbeat_reports_what_it_extended(clock: ManualClock, store: Fault
     heartbeat.beat()
     heartbeat._not_before = 0.0
     heartbeat.beat()
-    assert recorder.calls == [("store_failed", ("extend",)), ("extended", (2, 1, 0.0))]
+    assert recorder.calls == [
+        ("store_failed", ("extend",)),
+        ("store_called", ("extend", 0.0)),
+        ("extended", (2, 1, 0.0)),
+    ]
 
 
 def test_the_reaper_reports_what_it_recovered_and_each_of_its_runs(clock: ManualClock, store: FaultyStore) -> None:
@@ -223,7 +233,9 @@ def test_the_reaper_reports_what_it_recovered_and_each_of_its_runs(clock: Manual
     reaper.run()
     reaper.run()
     reaper.close()
-    assert [name for name, _ in recorder.calls] == ["expired", "reaper_ran", "reaper_ran"]
+    run = ["store_called", "reaper_ran"]
+    assert [name for name, _ in recorder.calls] == ["expired", *run, *run]
+    assert {verb for verb, _ in recorder.of("store_called")} == {"expire"}
     ((expirations,),) = recorder.of("expired")
     assert [(one.job_id, one.worker) for one in expirations] == [("job", "another")]
     assert recorder.of("reaper_ran") == [(1,), (0,)]

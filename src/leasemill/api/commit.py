@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeAlias, TypeVar, assert_never
 
@@ -197,10 +199,16 @@ class Boundary(Generic[SyncT, AsyncT]):
     def _commit(self, command: c.Commit) -> c.CommitOutcome | None:
         tracing = self._job.hooks.tracing
         if tracing is None:
-            return self._persist(lambda: self._block.commit(command))
+            return self._persist(partial(self._send, command))
         with tracing.committing(self._lease) as call:
-            outcome = self._persist(lambda: self._block.commit(command))
+            outcome = self._persist(partial(self._send, command))
             call.answered(outcome)
+        return outcome
+
+    def _send(self, command: c.Commit) -> c.CommitOutcome | None:
+        called_at = time.monotonic()
+        outcome = self._block.commit(command)
+        self._job.hooks.committed(time.monotonic() - called_at)
         return outcome
 
     def _persist(self, call: Callable[[], AnswerT]) -> AnswerT:
@@ -246,10 +254,16 @@ class Boundary(Generic[SyncT, AsyncT]):
     async def _acommit(self, command: c.Commit) -> c.CommitOutcome | None:
         tracing = self._job.hooks.tracing
         if tracing is None:
-            return await self._apersist(lambda: self._block.acommit(command))
+            return await self._apersist(partial(self._asend, command))
         with tracing.committing(self._lease) as call:
-            outcome = await self._apersist(lambda: self._block.acommit(command))
+            outcome = await self._apersist(partial(self._asend, command))
             call.answered(outcome)
+        return outcome
+
+    async def _asend(self, command: c.Commit) -> c.CommitOutcome | None:
+        called_at = time.monotonic()
+        outcome = await self._block.acommit(command)
+        self._job.hooks.committed(time.monotonic() - called_at)
         return outcome
 
     async def _apersist(self, call: Callable[[], Awaitable[AnswerT]]) -> AnswerT:

@@ -16,7 +16,9 @@ from leasemill.api import effects
 from leasemill.api.commit import AsyncTransaction, Boundary, Gathered, Transaction
 from leasemill.api.group import OwnGroup
 from leasemill.api.job import JobType
+from leasemill.api.logs import job_fields
 from leasemill.api.loss import LossSignal
+from leasemill.api.outcomes import Fail, Release, RetryAfter, Throttled
 from leasemill.api.scheduling import tick_of
 from leasemill.errors import Invalid, LeaseLost
 from leasemill.kernel import commands as c
@@ -209,10 +211,18 @@ class Context(Generic[StateT_co]):
     def has_committed_without_result(self) -> bool:
         return self.commit_sent is not None and self.commit_sent.result is None
 
+    def is_final(self, error: BaseException) -> bool:
+        """Whether the job fails for good if its handler raises this: no retry is left, or this error is not retried."""
+        if self.is_committed or self.lost.is_set() or isinstance(error, Release | Throttled):
+            return False
+        if isinstance(error, Fail) or self.retries_left == 0:
+            return True
+        return not isinstance(error, RetryAfter) and not self._job.retry.allows(error)
+
     @property
     def logger(self) -> JobLogger:
         if self._logger is None:
-            bound = {"job": self.job_id, "kind": self.kind, "attempt": self.attempt, "worker": self.worker}
+            bound = job_fields(self.job_id, self.kind, self.attempt, self.worker, self._lease.job.headers)
             self._logger = JobLogger(logging.getLogger("leasemill.job"), bound)
         return self._logger
 

@@ -13,6 +13,8 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 from leasemill.api.arguments import Arguments
 from leasemill.api.context import Context
+from leasemill.api.hooking import DeclaresHooks
+from leasemill.api.hooks import RunHooks
 from leasemill.api.job import JobType
 from leasemill.errors import Invalid
 
@@ -21,7 +23,15 @@ R = TypeVar("R")
 S = TypeVar("S")
 
 
-class SyncJob(JobType[P, R]):
+class HookedJob(JobType[P, R], DeclaresHooks):
+    """A job that this program declares: it can have hooks of its own, `@charge.on_failure`."""
+
+    @property
+    def run_hooks(self) -> RunHooks:
+        return self.own_hooks
+
+
+class SyncJob(HookedJob[P, R]):
     """A job whose handler is a plain function."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -30,7 +40,7 @@ class SyncJob(JobType[P, R]):
         return result
 
 
-class AsyncJob(JobType[P, R]):
+class AsyncJob(HookedJob[P, R]):
     """A job whose handler is async."""
 
     async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -39,7 +49,7 @@ class AsyncJob(JobType[P, R]):
         return result
 
 
-class SyncContextJob(JobType[P, R]):
+class SyncContextJob(HookedJob[P, R]):
     """A job whose handler is a plain function with a context."""
 
     def __call__(self, ctx: Context[Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -48,7 +58,7 @@ class SyncContextJob(JobType[P, R]):
         return result
 
 
-class AsyncContextJob(JobType[P, R]):
+class AsyncContextJob(HookedJob[P, R]):
     """A job whose handler is async, with a context."""
 
     async def __call__(self, ctx: Context[Any], /, *args: P.args, **kwargs: P.kwargs) -> R:

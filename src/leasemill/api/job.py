@@ -12,7 +12,7 @@ from leasemill.api.arguments import PREVIOUS, Arguments, lane_key
 from leasemill.api.call import Call, HasStore
 from leasemill.api.executor import Executor
 from leasemill.api.handle import JobHandle
-from leasemill.api.hooks import Hooks
+from leasemill.api.hooks import Hooks, RunHook, RunHooks
 from leasemill.api.lanes import LaneOf
 from leasemill.api.limits import KindLimits
 from leasemill.api.options import EnqueueOptions, Options
@@ -57,6 +57,7 @@ class JobType(OfFunction, Generic[P, R]):
     retry: Retry = field(default_factory=Retry)
     """After which errors a handler is run again."""
     chosen: Options = field(default_factory=Options)
+    own_hooks: RunHooks = field(default_factory=RunHooks)
 
     def __post_init__(self) -> None:
         self.__wrapped__ = self.function
@@ -66,6 +67,11 @@ class JobType(OfFunction, Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"<job {self.kind!r} in queue {self.queue!r}>"
+
+    @property
+    def around_hooks(self) -> list[RunHook]:
+        """What is entered around a run: the app's hooks, then the job's own."""
+        return self.hooks.around + self.own_hooks.around if self.own_hooks.around else self.hooks.around
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         """A call that is checked and has its id, and is not sent yet: for `enqueue_many`."""

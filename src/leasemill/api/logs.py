@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Mapping
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from functools import partial
@@ -18,6 +19,7 @@ import msgspec
 LogFormat: TypeAlias = Literal["text", "json"]
 
 FIRST_FIELDS: Final[tuple[str, ...]] = ("worker", "job", "kind", "attempt")
+HEADERS: Final = "headers"
 DETAILS: Final = "leasemill_details"
 """The name of the field with the message's values for machines: in JSON only."""
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", DETAILS}
@@ -43,6 +45,14 @@ def fields_of(record: logging.LogRecord) -> dict[str, Any]:
     return {**first, **fields}
 
 
+def job_fields(job_id: str, kind: str, attempt: int, worker: str, headers: Mapping[str, str] | None) -> dict[str, Any]:
+    """What every line about a run carries; its headers as well, if it has some."""
+    fields: dict[str, Any] = {"job": job_id, "kind": kind, "attempt": attempt, "worker": worker}
+    if headers:
+        fields[HEADERS] = dict(headers)
+    return fields
+
+
 class JsonFormatter(logging.Formatter):
     """One JSON object per line."""
 
@@ -61,10 +71,16 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """Time, level, message, then the fields as name=value."""
+    """Time, level, message, then the fields as name=value; the job's headers as header.name=value."""
 
     def format(self, record: logging.LogRecord) -> str:
-        fields = " ".join(f"{name}={value}" for name, value in fields_of(record).items())
+        found = fields_of(record)
+        headers = found.pop(HEADERS, None)
+        if isinstance(headers, dict):
+            found.update((f"header.{name}", value) for name, value in headers.items())
+        elif headers is not None:
+            found[HEADERS] = headers  # the user's own field of that name
+        fields = " ".join(f"{name}={value}" for name, value in found.items())
         line = f"{_instant(record)} {record.levelname:<7} {record.getMessage()}" + (f"  [{fields}]" if fields else "")
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 

@@ -6,9 +6,10 @@ and must not block. An error in one is logged, the first time, and changes nothi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar, Literal, TypeAlias
+
+from msgspec import Struct
 
 from leasemill.kernel.commands import Expiration, Lease
 
@@ -18,8 +19,7 @@ quarantined; `released`: it was given back, without a penalty; `refused`: the le
 changed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Settled:
+class Settled(Struct, frozen=True):
     """A report that the store has answered: the fate of one run."""
 
     lease: Lease
@@ -30,6 +30,15 @@ class Settled:
 
 class Observer:
     """Override what you want to know: none of these does anything."""
+
+    is_exporting: ClassVar[bool] = False
+    """It exports metrics: its workers publish that, and elect one of them to count the jobs in the queues."""
+
+    def worker_began(self, worker_id: str, slots: int, counters: Callable[[], Mapping[str, float]]) -> None:
+        """A worker begins to work. `counters()`, from any thread: its numbers, those of `leasemill workers --json`."""
+
+    def worker_ended(self, worker_id: str) -> None:
+        """It has ended, and reports nothing more."""
 
     def claimed(self, leases: Sequence[Lease], took_s: float) -> None:
         """A claim was answered, maybe with no lease at all."""
@@ -57,6 +66,9 @@ class Observer:
 
     def reaper_ran(self, recovered: int) -> None:
         """The reaper has looked for expired leases, and recorded so many. In the thread of the housekeeping."""
+
+    def store_called(self, verb: str, took_s: float) -> None:
+        """The store has answered a command of the worker's own; those of handlers are not here. In any thread."""
 
     def store_failed(self, verb: str) -> None:
         """The store was unavailable for a command, or for a task of the housekeeping; it is repeated. In any thread."""

@@ -25,6 +25,11 @@ STREAM_ITEMS: Final = 1_000
 
 def enqueue_all(app: HasStore, calls: Iterable[Call[R]]) -> list[JobHandle[R]]:
     """Enqueue calls of any kinds; the first conflict is raised after all have been sent."""
+    return _without_conflict(send_all(app, calls))
+
+
+def send_all(app: HasStore, calls: Iterable[Call[R]]) -> list[JobHandle[R]]:
+    """`enqueue_all` for who wants to know each outcome: a conflict is one, and is not raised."""
     store, tracing = app.store, app.hooks.tracing
     handles: list[JobHandle[R]] = []
     for batch in _batches(calls):
@@ -34,7 +39,7 @@ def enqueue_all(app: HasStore, calls: Iterable[Call[R]]) -> list[JobHandle[R]]:
             _note_how_to_repeat(error, batch)
             raise
         handles += _handles(store, batch, outcomes)
-    return _without_conflict(handles)
+    return handles
 
 
 async def aenqueue_all(app: HasStore, calls: Iterable[Call[R]]) -> list[JobHandle[R]]:

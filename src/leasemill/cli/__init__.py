@@ -23,6 +23,7 @@ COMMANDS = {
     "limits": LazyCommand("leasemill.cli.limits:limits", "List, show, set and clear limits."),
     "queues": LazyCommand("leasemill.cli.queues:queues", "List, pause, resume and configure queues."),
     "stats": LazyCommand("leasemill.cli.stats:stats", "Count jobs by queue and state."),
+    "top": LazyCommand("leasemill.cli.top:top", "Watch queues, workers, running jobs and failures."),
     "version": LazyCommand("leasemill.cli.version:version", "Print the version."),
     "wal": LazyCommand("leasemill.cli.wal:wal", "Inspect the log of a file: store."),
     "worker": LazyCommand("leasemill.cli.worker:worker", "Run a worker."),

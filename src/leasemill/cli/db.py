@@ -10,6 +10,7 @@ import click
 
 from leasemill.cli.opening import json_option, url_option
 from leasemill.cli.output import emit
+from leasemill.cli.progress import ShownProgress, quiet_option
 from leasemill.errors import Invalid
 from leasemill.operator.wording import counted
 from leasemill.store.url import URL_VARIABLE, hidden_password
@@ -31,14 +32,18 @@ def db() -> None:
 
 
 @db.command()
+@quiet_option
 @url_option
 @json_option
-def migrate(url: str, as_json: bool) -> None:
+def migrate(url: str, is_quiet: bool, as_json: bool) -> None:
     """Create the tables, or bring them up to date. Safe to repeat."""
     from leasemill.store.postgres.admin.migrate import migrate as bring_up_to_date  # noqa: PLC0415  (psycopg is an extra)
 
-    with _connected(url) as (connection, schema):
-        done = bring_up_to_date(connection, schema)
+    with (
+        _connected(url) as (connection, schema),
+        ShownProgress("applied", "migration", is_quiet=is_quiet or as_json) as progress,
+    ):
+        done = bring_up_to_date(connection, schema, progress.reach)
     names = [one.name for one in done]
     result = f": applied {', '.join(names)}" if names else " is up to date"
     emit(as_json, {"schema": schema, "applied": names}, f"schema {schema}{result}")
@@ -68,21 +73,27 @@ def status(url: str, as_json: bool) -> None:
 @click.option(
     "--rebuild", is_flag=True, help="Rebuild what is derived from jobs and executions; writers wait meanwhile."
 )
+@quiet_option
 @url_option
 @json_option
-def check(url: str, rebuild: bool, as_json: bool) -> None:
+def check(url: str, rebuild: bool, is_quiet: bool, as_json: bool) -> None:
     """Check that derived rows agree with jobs and executions. Reads everything."""
     from leasemill.store.postgres.admin import check as checking  # noqa: PLC0415  (psycopg is an extra)
 
-    with _connected(url) as (connection, schema):
+    with (
+        _connected(url) as (connection, schema),
+        ShownProgress(f"checking schema {schema}", is_quiet=is_quiet or as_json) as progress,
+    ):
         wrong = checking.check(connection, schema)
         if rebuild:
+            progress.what = f"rebuilding schema {schema}"
             claimable = checking.rebuild(connection, schema)
+            progress.what = f"checking schema {schema} again"
             found, wrong = wrong, checking.check(connection, schema)
             if not as_json:
                 for sentence in found:
-                    click.echo(f"was wrong: {sentence}")
-                click.echo(f"schema {schema}: rebuilt, {counted(claimable, 'job')} can be claimed")
+                    progress.echo(f"was wrong: {sentence}")
+                progress.echo(f"schema {schema}: rebuilt, {counted(claimable, 'job')} can be claimed")
     document = {"schema": schema, "is_sound": not wrong, "wrong": wrong}
     emit(as_json, document, *wrong, f"schema {schema} is {'not ' if wrong else ''}sound")
     if wrong:

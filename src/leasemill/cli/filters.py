@@ -10,6 +10,7 @@ import click
 
 from leasemill.cli.opening import Command, with_options
 from leasemill.errors import Invalid
+from leasemill.kernel.bounds import check_headers
 from leasemill.kernel.commands import JobFilter
 from leasemill.kernel.model import SECOND, JobState
 
@@ -17,6 +18,11 @@ from leasemill.kernel.model import SECOND, JobState
 def time_option(name: str, *, help: str) -> Callable[[Command], Command]:  # noqa: A002  (click's word)
     """An option that takes a time with its zone."""
     return click.option(name, metavar="TIME", callback=_as_time, help=help)
+
+
+def header_option(help: str) -> Callable[[Command], Command]:  # noqa: A002
+    """`--header NAME=VALUE`, a dict of them."""
+    return click.option("--header", "headers", metavar="NAME=VALUE", multiple=True, callback=_as_headers, help=help)
 
 
 def filter_options(command: Command) -> Command:
@@ -28,6 +34,7 @@ def filter_options(command: Command) -> Command:
         click.option("--lane", help="Jobs of this lane."),
         click.option("--group", help="Members of this group."),
         click.option("--unique", metavar="KEY", help="Jobs with this unique key."),
+        header_option("Jobs with this header; may be repeated: all of them must fit."),
         click.option(
             "--state",
             "states",
@@ -48,6 +55,7 @@ def wanted(
     lane: str | None,
     group: str | None,
     unique: str | None,
+    headers: dict[str, str],
     states: tuple[str, ...],
     error: str | None,
     after: datetime | None,
@@ -64,11 +72,26 @@ def wanted(
         error_contains=error,
         group=group,
         unique_key=unique,
+        headers=headers or None,
     )
 
 
 def names_something(filters: dict[str, Any]) -> bool:
     return any(filters.values())
+
+
+def _as_headers(_context: click.Context, _parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
+    headers: dict[str, str] = {}
+    for text in given:
+        name, separator, value = text.partition("=")
+        if not separator:
+            raise Invalid(f"--header {text} has no value: write it as --header {text}=VALUE")
+        if headers.setdefault(name, value) != value:
+            raise Invalid(
+                f"--header {name} is given twice, with {headers[name]!r} and {value!r}: a job has one value of it"
+            )
+    check_headers(headers)
+    return headers
 
 
 def _as_time(_context: click.Context, parameter: click.Parameter, text: str | None) -> datetime | None:

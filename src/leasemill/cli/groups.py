@@ -8,10 +8,12 @@ from typing import Any
 
 import click
 
+from leasemill.cli.interrupting import Interruptible
 from leasemill.cli.opening import acting_on_store, limit_option, on_store
 from leasemill.cli.output import emit, emit_table, instant, print_fields, print_json, print_table
-from leasemill.cli.sweep import NO_FILTERS, Report, redriving, sweep
-from leasemill.errors import NotFound
+from leasemill.cli.progress import quiet_option
+from leasemill.cli.sweep import INTERRUPTED, NO_FILTERS, Report, redriving, sweep
+from leasemill.errors import NotFound, Refused
 from leasemill.kernel.chained import end_id, then_id
 from leasemill.kernel.commands import GroupView, JobFilter
 from leasemill.kernel.filter import last_error
@@ -114,8 +116,9 @@ def seal(store: Store, group_id: str, reason: str, by: str, as_json: bool) -> No
 
 @groups.command()
 @click.argument("group_id")
+@quiet_option
 @acting_on_store
-def cancel(store: Store, group_id: str, reason: str, by: str, as_json: bool) -> None:
+def cancel(store: Store, group_id: str, is_quiet: bool, reason: str, by: str, as_json: bool) -> None:
     """Seal a group and cancel its members that have not ended, and the groups in it.
 
     Its `then` is not enqueued, unless all members had succeeded; its `on_end` is.
@@ -123,8 +126,12 @@ def cancel(store: Store, group_id: str, reason: str, by: str, as_json: bool) -> 
     _found(store, group_id)
     report = Report(as_json, False, "cancelled", ())
     try:
-        for operated in cancelled(store, group_id, by, reason):
-            report.add(operated.job_ids)
+        with Interruptible() as interruptible, report.progress(None, is_quiet) as shown:
+            for operated in cancelled(store, group_id, by, reason):
+                report.add(operated.job_ids, shown)
+                interruptible.check()
+    except KeyboardInterrupt:
+        raise Refused(INTERRUPTED) from None
     finally:
         report.end()
 
@@ -133,8 +140,11 @@ def cancel(store: Store, group_id: str, reason: str, by: str, as_json: bool) -> 
 @click.argument("group_id")
 @click.option("--failed", is_flag=True, help="Only members that have FAILED, not those that are DEAD.")
 @click.option("--dry-run", is_flag=True, help="List the jobs, and change nothing.")
+@quiet_option
 @acting_on_store
-def redrive(store: Store, group_id: str, failed: bool, dry_run: bool, reason: str, by: str, as_json: bool) -> None:
+def redrive(
+    store: Store, group_id: str, failed: bool, dry_run: bool, is_quiet: bool, reason: str, by: str, as_json: bool
+) -> None:
     """Make the FAILED and DEAD members of a group READY again.
 
     When they have succeeded, the group's `then` is enqueued. Its `on_end` is enqueued once ever.
@@ -142,7 +152,7 @@ def redrive(store: Store, group_id: str, failed: bool, dry_run: bool, reason: st
     _found(store, group_id)
     states = (JobState.FAILED.value,) if failed else ()
     filters = {**NO_FILTERS, "group": group_id, "states": states}
-    sweep(store, redriving(store, by, reason), dry_run=dry_run, as_json=as_json, **filters)
+    sweep(store, redriving(store, by, reason), dry_run=dry_run, as_json=as_json, is_quiet=is_quiet, **filters)
 
 
 # How a group is shown -------------------------------------------------------------------------------------------

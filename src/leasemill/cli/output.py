@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, TextIO
 
 import click
 import msgspec
 
 from leasemill.operator.times import instant, span
 
-__all__ = ["emit", "emit_table", "instant", "now_us", "print_fields", "print_json", "print_table", "span"]
+__all__ = ["emit", "emit_table", "instant", "is_screen", "now_us", "print_fields", "print_json", "print_table", "span"]
 
 GAP: Final = "  "
 STYLES: Final = {
@@ -26,6 +27,11 @@ STYLES: Final = {
     "cancelled": "dim",
     "-": "dim",
 }
+
+
+def is_screen(stream: TextIO) -> bool:
+    """A terminal on which something can be written over."""
+    return stream.isatty() and os.environ.get("TERM", "").lower() not in ("dumb", "unknown")
 
 
 def print_json(value: object) -> None:

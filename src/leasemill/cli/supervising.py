@@ -8,13 +8,16 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 from click.core import ParameterSource
 
 from leasemill.cli.lazy import DEBUG_VARIABLE
 from leasemill.cli.opening import Embedded
+
+if TYPE_CHECKING:
+    from leasemill.worker.supervisor.collecting import Collected
 
 SUPERVISORS_OWN: Final = frozenset({"worker_id", "reload", "reload_dirs"})
 """Options that are not for the processes."""
@@ -67,10 +70,22 @@ def supervise(context: click.Context, name: str) -> int:
         drains=given["drain"],
     )
     if given["reload"]:
-        return ReloadingSupervisor(processes, reload_folders(context)).run()
+        return ReloadingSupervisor(processes, reload_folders(context), collected(given["metrics"])).run()
     if given["reload_dirs"]:
         raise click.UsageError("--reload-dir is for --reload: add it, or leave this out")
-    return Supervisor(processes).run()
+    return Supervisor(processes, collected(given["metrics"])).run()
+
+
+def collected(address: str | None) -> Collected | None:
+    """What its processes count, served at this address; None: nobody asked for it."""
+    from leasemill.worker.exporting.endpoint import Endpoint, parsed_address  # noqa: PLC0415  (as above)
+    from leasemill.worker.supervisor.collecting import Collected  # noqa: PLC0415  (as above)
+
+    if address is None:
+        return None
+    found = Collected()
+    Endpoint(parsed_address(address), found.all).start()
+    return found
 
 
 def reload_folders(context: click.Context) -> list[Path]:

@@ -19,26 +19,30 @@ import click
 import msgspec
 
 from leasemill.cli.filters import filter_options, names_something, wanted
+from leasemill.cli.interrupting import Interruptible
 from leasemill.cli.lazy import EXIT_REFUSED
 from leasemill.cli.opening import Command, by_option, limit_option, on_store, reason_option, with_options
 from leasemill.cli.output import emit_table, instant
+from leasemill.cli.progress import ShownProgress, quiet_option
 from leasemill.errors import Invalid, Refused
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import ENDED_STATES, REDRIVEN_STATES, UNSUCCESSFUL_STATES, Job, JobState
+from leasemill.operator.facts import find_queue
 from leasemill.operator.fingerprint import Groups, fingerprint
 from leasemill.operator.wording import counted
 from leasemill.store.base import Store
 
 PAGE: Final = 1_000
-PROGRESS_S: Final = 2.0
 STEP_S: Final = 0.1
 """How much time one paced batch covers: short, to keep the rate even."""
 NO_FILTERS: Final[dict[str, Any]] = {
     **dict.fromkeys(("queue", "kind", "lane", "group", "unique", "error", "after", "before")),
     "job_ids": (),
     "states": (),
+    "headers": {},
 }
 UNENDED_STATES: Final = frozenset(JobState) - ENDED_STATES
+INTERRUPTED: Final = "interrupted: run the same command again to continue"
 UNITS: Final = {"s": 1.0, "min": 60.0, "h": 3600.0}
 
 
@@ -65,6 +69,7 @@ def sweep_options(command: Command) -> Command:
             "--rate", type=as_rate, metavar="N/s", help="At most this many jobs per s, min or h: 5/s, 100/min."
         ),
         click.option("--dry-run", is_flag=True, help="List the jobs, and change nothing."),
+        quiet_option,
     )
 
 
@@ -201,6 +206,7 @@ def sweep(
     *,
     dry_run: bool,
     as_json: bool,
+    is_quiet: bool = False,
     named: tuple[str, ...] = (),
     print_: str | None = None,
     is_all: bool = False,
@@ -212,24 +218,41 @@ def sweep(
     if not (names_something(filters) or print_ or is_all):
         raise Invalid("which jobs? Pass their ids, or a filter (--queue, --kind, --error, …), or --all")
     where = _narrowed(wanted(**filters), act.among)
+    total = None if print_ else _expected(store, where, limit)
     report = Report(as_json, dry_run, act.done, ids)
     pacing = Pacing(None if dry_run else rate)
     try:
-        for batch in _batches(_pages(store, where, print_), pacing.batch, limit):
-            pacing.wait()
-            report.add(batch if dry_run else act.run(msgspec.structs.replace(where, job_ids=batch)))
-            pacing.count(len(batch))
+        with Interruptible() as interruptible, report.progress(total, is_quiet) as progress:
+            for batch in _batches(_pages(store, where, print_), pacing.batch, limit):
+                interruptible.sleep(pacing.wait_s())
+                report.add(batch if dry_run else act.run(msgspec.structs.replace(where, job_ids=batch)), progress)
+                pacing.count(len(batch))
         for job_id, holder_id in act.held_back.items():  # U4
             is_named = report.missing.pop(job_id, True) is None
             report.leave(job_id, f"job {holder_id} holds its unique key", is_failure=is_named)
         if limit is None:
             _report_left(store, act, report)
     except KeyboardInterrupt:
-        raise Refused("interrupted: run the same command again to continue") from None
+        raise Refused(INTERRUPTED) from None
     finally:
         report.end()
     if report.has_failed:
         sys.exit(EXIT_REFUSED)
+
+
+def _expected(store: Store, where: c.JobFilter, limit: int | None) -> int | None:
+    """How many jobs match; None if only reading them would show it."""
+    if where.job_ids is not None:
+        return len(set(where.job_ids))
+    if where != c.JobFilter(queue=where.queue, states=where.states):
+        return None
+    if where.queue is None:
+        counts = store.totals().counts
+    else:
+        queue = find_queue(store, where.queue)
+        counts = {} if queue is None else queue.counts
+    found = sum(count for state, count in counts.items() if where.states is None or state in where.states)
+    return found if limit is None else min(found, limit)
 
 
 def _report_left(store: Store, act: Act, report: Report) -> None:
@@ -257,9 +280,8 @@ class Pacing:
         self._next_at = 0.0
         self.batch = PAGE if rate is None else max(1, min(PAGE, int(rate * STEP_S)))
 
-    def wait(self) -> None:
-        if (left_s := self._next_at - time.monotonic()) > 0:
-            time.sleep(left_s)
+    def wait_s(self) -> float:
+        return max(0.0, self._next_at - time.monotonic())
 
     def count(self, jobs: int) -> None:
         if self._rate is not None:
@@ -267,7 +289,7 @@ class Pacing:
 
 
 class Report:
-    """Prints ids as they come, without holding them in memory, and progress on stderr."""
+    """Prints ids as they come, without holding them in memory."""
 
     def __init__(self, as_json: bool, dry_run: bool, done: str, named: Iterable[str]) -> None:
         self.count = 0
@@ -278,22 +300,23 @@ class Report:
         self._as_json = as_json
         self._dry_run = dry_run
         self._done = f"{'would be ' if dry_run else ''}{done}"
-        self._reported_at = time.monotonic()
         if as_json:
             click.echo('{"job_ids": [', nl=False)
 
-    def add(self, ids: Iterable[str]) -> None:
-        for job_id in ids:
+    def progress(self, total: int | None, is_quiet: bool) -> ShownProgress:
+        return ShownProgress(self._done, "job", total, is_quiet=is_quiet or self._as_json)
+
+    def add(self, ids: Iterable[str], progress: ShownProgress) -> None:
+        found = list(ids)
+        for job_id in found:
             if self._as_json:
                 comma = "," if self.count else ""
                 click.echo(f"{comma}\n  {msgspec.json.encode(job_id).decode()}", nl=False)
-            else:
-                click.echo(job_id)
             self.count += 1
             self.missing.pop(job_id, None)
-        if time.monotonic() - self._reported_at > PROGRESS_S:
-            self._reported_at = time.monotonic()
-            click.echo(f"{counted(self.count, 'job')} {self._done} so far", err=True)
+        if found and not self._as_json:
+            progress.echo("\n".join(found))
+        progress.add(len(found))
 
     def leave(self, job_id: str, why: str, *, is_failure: bool) -> None:
         self._left.append({"id": job_id, "why": why})

@@ -12,6 +12,7 @@ import msgspec
 
 from leasemill.cli.opening import json_option
 from leasemill.cli.output import emit, instant, print_fields, print_json
+from leasemill.cli.progress import MEGABYTES, ShownProgress, quiet_option
 from leasemill.kernel.model import NEVER
 from leasemill.operator.wording import counted
 from leasemill.store.url import hidden_password
@@ -51,12 +52,14 @@ def wal() -> None:
 
 @wal.command()
 @folder_argument
+@quiet_option
 @json_option
-def verify(folder: Path, as_json: bool) -> None:
+def verify(folder: Path, is_quiet: bool, as_json: bool) -> None:
     """Read and replay the whole log, and check every invariant."""
     from leasemill.store.wal.inspect import examine  # noqa: PLC0415  (--help must answer before it is imported)
 
-    facts = examine(folder)
+    with ShownProgress("read", MEGABYTES, is_quiet=is_quiet or as_json) as progress:
+        facts = examine(folder, progress.reach)
     if as_json:
         print_json({**msgspec.to_builtins(facts), "is_sound": facts.is_sound})
     else:
@@ -137,15 +140,17 @@ def stats(folder: Path, as_json: bool) -> None:
 @click.option(
     "--keep-segments", is_flag=True, help="Move segments the snapshot covers to archive/ instead of deleting them."
 )
+@quiet_option
 @json_option
-def snapshot(folder: Path, keep_segments: bool, as_json: bool) -> None:
+def snapshot(folder: Path, keep_segments: bool, is_quiet: bool, as_json: bool) -> None:
     """Write a snapshot.
 
     Opening the store then reads it instead of the older log.
     """
     from leasemill.store.wal.build import build  # noqa: PLC0415
 
-    taken = build(folder, keep_segments=keep_segments, seal_first=True)
+    with ShownProgress("covered", MEGABYTES, is_quiet=is_quiet or as_json) as progress:
+        taken = build(folder, keep_segments=keep_segments, seal_first=True, on_progress=progress.reach)
     if taken is None:
         line = "nothing to do: a snapshot covers the whole log, or another process is writing one"
     else:

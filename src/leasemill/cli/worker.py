@@ -69,6 +69,11 @@ log = logging.getLogger("leasemill.worker")
     type=click.Path(exists=True, file_okay=False),
     help="Watch this folder as well; may be repeated.",
 )
+@click.option(
+    "--metrics",
+    metavar="[HOST:]PORT",
+    help="Serve metrics for Prometheus here, at /metrics: 9464, 0.0.0.0:9464. Default host: 127.0.0.1.",
+)
 @click.option("--worker-id", help="A unique name. Default: host, process id and a random part.")
 @click.option(
     "--executor",
@@ -100,6 +105,7 @@ def worker(
     max_memory: int | None,
     reload: bool,
     reload_dirs: tuple[str, ...],
+    metrics: str | None,
     worker_id: str | None,
     executor: Literal["thread", "process"],
     url: str | None,
@@ -126,6 +132,8 @@ def worker(
         sys.exit(supervise(context, worker_id))
 
     from leasemill.cli.loading import load_app  # noqa: PLC0415  (a supervisor needs none of these)
+    from leasemill.worker.exporting.endpoint import Endpoint, parsed_address  # noqa: PLC0415
+    from leasemill.worker.exporting.measures import Measures  # noqa: PLC0415
     from leasemill.worker.process import run_process  # noqa: PLC0415
     from leasemill.worker.recycling import Recycling  # noqa: PLC0415
     from leasemill.worker.supervisor.supervised import EXIT_REPLACE, Supervised  # noqa: PLC0415
@@ -133,6 +141,13 @@ def worker(
 
     supervised = None if control is None else Supervised(control)
     loaded = load_app(app, url)
+    if metrics is not None:
+        measures = Measures(loaded)
+        loaded.observers.append(measures)
+        if supervised is None:
+            Endpoint(parsed_address(metrics), measures.all).start()
+        else:
+            supervised.share(measures)
     weights = dict(map(weighted, queues))
     warn_of_unknown(weights, loaded)
     if not drain:

@@ -12,6 +12,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from leasemill.kernel.bounds import check_headers
 from leasemill.kernel.model import UNSUCCESSFUL_STATES, Job, JobSpec, JobState
 from leasemill.kernel.state import State
 
@@ -33,6 +34,13 @@ class JobFilter(Struct, frozen=True):
     error_contains: str | None = None
     group: str | None = None
     unique_key: str | None = None
+    headers: dict[str, str] | None = None
+    """Jobs that have all of these headers, with these values."""
+
+
+def check_filter(wanted: JobFilter) -> None:
+    if wanted.headers:
+        check_headers(wanted.headers)
 
 
 class HeldBack(Struct, frozen=True):
@@ -63,6 +71,7 @@ def fits(job: Job, wanted: JobFilter) -> bool:
         and (wanted.error_contains is None or wanted.error_contains in (last_error(job) or ""))
         and (wanted.group is None or (spec.rules is not None and spec.rules.group == wanted.group))
         and (wanted.unique_key is None or _unique_key(spec) == wanted.unique_key)
+        and (not wanted.headers or (spec.headers is not None and wanted.headers.items() <= spec.headers.items()))
     )
 
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from leasemill.kernel.bounds import check_limit
 from leasemill.kernel.command import Command
-from leasemill.kernel.filter import JOBS_LOOKED_AT, JobFilter, fitting
+from leasemill.kernel.filter import JOBS_LOOKED_AT, JobFilter, check_filter, fitting
 from leasemill.kernel.limit_views import GetLimit, ListLimits, get_limit, list_limits
 from leasemill.kernel.model import Action, ChainedJob, Job, JobGroup, JobState, Policy, QueueMode
 from leasemill.kernel.read_leases import ListLeases, list_leases
@@ -209,6 +209,8 @@ def check(query: Command[Any]) -> None:
         | DueSchedules,
     ):
         check_limit(query)
+    if isinstance(query, ListJobs):
+        check_filter(query.filter)
 
 
 def get_job(state: State, query: GetJob, _now: int) -> Job | None:

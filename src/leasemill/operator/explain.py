@@ -73,13 +73,16 @@ class Explanation(Struct, frozen=True):
     now: list[str]
     history: list[str]
     advice: list[str]
+    headers: dict[str, str] = {}
 
 
 def explain(facts: JobFacts) -> Explanation:
     job = facts.job
     situation, now, advice = _present(facts)
     sentences = [_headline(job), *now, *bonds(facts)]
-    return Explanation(job.spec.id, job.state, situation, sentences, list(history(facts)), advice)
+    return Explanation(
+        job.spec.id, job.state, situation, sentences, list(history(facts)), advice, job.spec.headers or {}
+    )
 
 
 def _headline(job: Job) -> str:

@@ -55,6 +55,16 @@ def fingerprint(job: Job) -> str:
     return _digest(job.spec.kind, failure_of(job))
 
 
+def error_fingerprint(kind: str, error: str) -> str:
+    """The fingerprint of a job of this kind that fails with this error."""
+    return _digest(kind, normalised(error))
+
+
+def quarantine_fingerprint(kind: str) -> str:
+    """The fingerprint of a job of this kind that is quarantined."""
+    return _digest(kind, QUARANTINED)
+
+
 def _digest(kind: str, text: str) -> str:
     return blake2b(f"{kind}\n{text}".encode(), digest_size=5).hexdigest()
 

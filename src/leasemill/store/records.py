@@ -60,6 +60,10 @@ class WorkerRecord(Struct, frozen=True):
     """The name that its supervisor was given: NAME of NAME.1, NAME.2 and so on."""
     processes: int = 1
     """How many of them there are."""
+    version: str = ""
+    """Of Leasemill; empty: older than this field."""
+    is_exporting: bool = False
+    """It exports metrics, and may be the one that counts the jobs in the queues."""
 
     @property
     def is_stuck(self) -> bool:
@@ -68,7 +72,11 @@ class WorkerRecord(Struct, frozen=True):
 
     def is_stale(self, age_s: float) -> bool:
         """Not published for several intervals, by the store's clock: stopped, cut off or dead."""
-        return age_s > 4 * self.interval_s + 1
+        return age_s > self.stale_after_s
+
+    @property
+    def stale_after_s(self) -> float:
+        return 4 * self.interval_s + 1
 
 
 class Reported(Struct, frozen=True):

@@ -22,6 +22,7 @@ from typing import Final, NamedTuple
 
 from leasemill.errors import Unavailable
 from leasemill.kernel import commands as c
+from leasemill.kernel.model import JobState
 from leasemill.operator.wording import counted
 from leasemill.store.backoff import backoff_s
 from leasemill.store.base import Store
@@ -64,6 +65,8 @@ class Deaths:
         self._store = store
         self._metrics = metrics
         self._on_end = on_end
+        self.on_quarantined: Callable[[str], None] | None = None
+        """Called with the id of each job that is DEAD now, in this one's thread."""
         self._ended: deque[Ended] = deque()
         self._again: deque[tuple[float, Ended]] = deque()
         self._done: set[str] = set()
@@ -175,7 +178,11 @@ class Deaths:
                 c.DeathReport(one.job_id, one.token, cause) for one in page if one.token.startswith(ended.instance)
             ]
             outcomes = self._store.death(reports) if reports else []
-            count += sum(isinstance(one, c.Died) and not one.is_repeat for one in outcomes)
+            died = [one for one in outcomes if isinstance(one, c.Died) and not one.is_repeat]
+            count += len(died)
+            for one in died:
+                if one.state is JobState.DEAD and self.on_quarantined is not None:
+                    self.on_quarantined(one.job_id)
         self._metrics.deaths += count
         self._done.add(ended.instance)
         is_first = self._is_first_to_remove(ended)

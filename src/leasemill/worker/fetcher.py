@@ -183,7 +183,9 @@ class Fetcher:
             if not leases:
                 self._metrics.claims_empty += 1
             if self._observers.are_there:
-                self._observers.notify(Observer.claimed, leases, time.monotonic() - called_at)
+                took_s = time.monotonic() - called_at
+                self._observers.notify(Observer.store_called, "claim", took_s)
+                self._observers.notify(Observer.claimed, leases, took_s)
             return leases, sent_at
 
     def _new_claim(self, size: int, slots: int) -> c.Claim:

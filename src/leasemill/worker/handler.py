@@ -10,6 +10,7 @@ from typing import Any, TypeAlias, assert_never
 
 from msgspec.structs import replace
 
+from leasemill.api.hooks import RunHook, aenter, enter
 from leasemill.api.logs import running
 from leasemill.api.outcomes import INVALID_RESULT, Fail, Outcome, Release, RetryAfter, Throttled
 from leasemill.errors import Invalid
@@ -29,8 +30,8 @@ async def call_async(run: Run, jitter: float) -> Report:
     run.started_at = time.monotonic()
     try:
         args, kwargs = run.arguments()
-        if run.handler.hooks.around:
-            value = await _around_async(run, args, kwargs)
+        if hooks := run.handler.around_hooks:
+            value = await _around_async(run, hooks, args, kwargs)
         else:
             value = await run.handler.function(*args, **kwargs)
     except BaseException as error:  # noqa: BLE001 (the user's handler: also SystemExit is the job's failure)
@@ -44,27 +45,30 @@ def call_sync(run: Run, jitter: float) -> Report:
     run.started_at = time.monotonic()
     try:
         args, kwargs = run.arguments()
-        value = _around_sync(run, args, kwargs) if run.handler.hooks.around else run.handler.function(*args, **kwargs)
+        if hooks := run.handler.around_hooks:
+            value = _around_sync(run, hooks, args, kwargs)
+        else:
+            value = run.handler.function(*args, **kwargs)
     except BaseException as error:  # noqa: BLE001 (the user's handler: also SystemExit is the job's failure)
         return failure(run, error, jitter)
     return success(run, value)
 
 
-async def _around_async(run: Run, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
-    """With the app's hooks around it. One that swallows an error makes the run a success without a result."""
+async def _around_async(run: Run, hooks: list[RunHook], args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
+    """With hooks around it. One that swallows an error makes the run a success without a result."""
     assert run.context is not None
     returned: list[object] = []
     async with AsyncExitStack() as stack:
-        await run.handler.hooks.aenter(stack, run.context)
+        await aenter(hooks, stack, run.context)
         returned.append(await run.handler.function(*args, **kwargs))
     return returned[0] if returned else None
 
 
-def _around_sync(run: Run, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
+def _around_sync(run: Run, hooks: list[RunHook], args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
     assert run.context is not None
     returned: list[object] = []
     with ExitStack() as stack:
-        run.handler.hooks.enter(stack, run.context)
+        enter(hooks, stack, run.context)
         returned.append(run.handler.function(*args, **kwargs))
     return returned[0] if returned else None
 
@@ -93,6 +97,7 @@ def success(run: Run, value: object) -> Report:
 def failure(run: Run, error: BaseException, jitter: float) -> Report:
     """The report of what a handler raised. It never raises itself: a run without a report would keep its slot."""
     lease = run.lease
+    run.raised = error
     try:
         if error.__traceback__ is not None:
             error.__traceback__ = error.__traceback__.tb_next  # without this module

@@ -175,6 +175,7 @@ class Heartbeat:
                 self._not_extended(run)
                 not_extended += 1
         self._metrics.extended += extended
+        self._observers.notify(Observer.store_called, "extend", took_s)
         self._observers.notify(Observer.extended, extended, not_extended, took_s)
 
     def _not_extended(self, run: Run) -> None:

@@ -22,16 +22,27 @@ class Observers:
         self._worker_id = worker_id
         self.are_there = bool(self._observers)
         """Look here first: with none of them nothing is put together for them."""
+        self.are_exporting = any(one.is_exporting for one in self._observers)
+        self._called: dict[str, list[tuple[Observer, Callable[..., None]]]] = {}
         self._failed: set[tuple[int, str]] = set()
         self._lock = threading.Lock()
 
     def notify(self, method: Callable[Concatenate[Any, P], None], /, *args: P.args, **kwargs: P.kwargs) -> None:
         """Call this method of each: `notify(Observer.claimed, leases, took_s)`."""
-        for observer in self._observers:
+        name = method.__name__
+        wanted = self._called.get(name)
+        for observer, call in self._callable(name, method) if wanted is None else wanted:
             try:
-                getattr(observer, method.__name__)(*args, **kwargs)
+                call(*args, **kwargs)
             except Exception as error:  # noqa: BLE001 (the user's observer)
-                self._log(observer, method.__name__, error)
+                self._log(observer, name, error)
+
+    def _callable(self, name: str, method: Callable[..., None]) -> list[tuple[Observer, Callable[..., None]]]:
+        """Those that want to know; looked up once, for it is called several times for every job."""
+        found = [(one, getattr(one, name)) for one in self._observers]
+        wanted = [(one, call) for one, call in found if getattr(call, "__func__", None) is not method]
+        self._called[name] = wanted
+        return wanted
 
     def _log(self, observer: Observer, method: str, error: Exception) -> None:
         """Once for each method: what fails for one job may fail for a million."""

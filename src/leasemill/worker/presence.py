@@ -19,6 +19,7 @@ from typing import Final
 
 from msgspec import structs
 
+from leasemill import __version__
 from leasemill.errors import Refused
 from leasemill.store.presence import Presence
 from leasemill.store.records import RunningJob, WorkerRecord, encode_record, records
@@ -41,13 +42,14 @@ _live: Final[dict[str, WorkerPresence]] = {}
 class WorkerPresence:
     """One instance of a worker, whatever its id is."""
 
-    def __init__(self, worker_id: str, presence: Presence, started_at: float) -> None:
+    def __init__(self, worker_id: str, presence: Presence, started_at: float, *, is_exporting: bool = False) -> None:
         self.instance = new_instance()
         self._worker_id = worker_id
         self._presence = presence
         self._started_at = started_at
         self._publications = 0
         self.supervisor, self.processes = "", 1
+        self._is_exporting = is_exporting
         self.on_first: Callable[[], None] | None = None
         """Called once, when the first record is published."""
 
@@ -96,6 +98,8 @@ class WorkerPresence:
             stuck=[_running_job(it, now) for it in active if it.left_at is not None],
             supervisor=self.supervisor,
             processes=self.processes,
+            version=__version__,
+            is_exporting=self._is_exporting,
         )
         self._presence.publish(self._worker_id, encode_record(record))
         if self.on_first is not None:

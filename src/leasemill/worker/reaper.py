@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from leasemill.api.observer import Observer
@@ -29,6 +30,8 @@ class Reaper:
     """`expire`, with its counters."""
 
     def __init__(self, worker_id: str, store: Store, metrics: Metrics, observers: Observers = NOBODY) -> None:
+        self.on_quarantined: Callable[[str], None] | None = None
+        """Called with the id of each job that is DEAD, in any thread."""
         self._worker_id = worker_id
         self._store = store
         self._metrics = metrics
@@ -43,7 +46,7 @@ class Reaper:
     def run(self) -> None:
         """Record every expiry there is."""
         before = self._metrics.reaper_recovered
-        while len(self._store.expire(BATCH)) == BATCH:
+        while len(self._expire()) == BATCH:
             pass
         with self._lock:
             expired, self._unattributed = self._unattributed, Counter()
@@ -51,6 +54,12 @@ class Reaper:
         self._metrics.reaper_recovered_last_run = self._metrics.reaper_recovered - before
         self._observers.notify(Observer.reaper_ran, self._metrics.reaper_recovered_last_run)
         self._notice_dead(expired)
+
+    def _expire(self) -> list[c.Expiration]:
+        called_at = time.monotonic()
+        expired = self._store.expire(BATCH)
+        self._observers.notify(Observer.store_called, "expire", time.monotonic() - called_at)
+        return expired
 
     def recovered(self, expired: Sequence[c.Expiration]) -> None:
         """Count expiries, whatever recorded them. Called in any thread."""
@@ -66,6 +75,8 @@ class Reaper:
         for expiration in expired:
             stuck_s = expiration.stuck_us / SECOND
             is_dead = expiration.state is JobState.DEAD
+            if is_dead and self.on_quarantined is not None:
+                self.on_quarantined(expiration.job_id)
             log.log(
                 logging.ERROR if is_dead else logging.WARNING,
                 "lease of worker %s expired %.1f s ago: the job is %s",

@@ -23,6 +23,7 @@ from leasemill.store.backoff import backoff_s
 from leasemill.store.base import Store
 from leasemill.worker.handler import Report, final, given_back, is_cut_short, timed_out
 from leasemill.worker.heartbeat import Heartbeat
+from leasemill.worker.hooks import WorkerHooks
 from leasemill.worker.joblog import JobLog
 from leasemill.worker.metrics import Metrics
 from leasemill.worker.observers import Observers
@@ -52,6 +53,7 @@ class Reporter:
         metrics: Metrics,
         heartbeat: Heartbeat,
         observers: Observers,
+        hooks: WorkerHooks,
         *,
         on_answered: Callable[[], None],
         on_claimable: Callable[[], None],
@@ -62,6 +64,7 @@ class Reporter:
         self._metrics = metrics
         self._heartbeat = heartbeat
         self._observers = observers
+        self._hooks = hooks
         self._joblog = JobLog(worker_id)
         self._context = contextvars.copy_context()
         """Of no job: what is sent, and logged, is not the business of the handler that happened to end last."""
@@ -268,7 +271,7 @@ class Reporter:
         while True:
             called_at = time.monotonic()
             try:
-                return await self._store.arun(command), time.monotonic() - called_at
+                answer = await self._store.arun(command)
             except Unavailable as error:
                 failures += 1
                 self._metrics.unavailable += 1
@@ -277,12 +280,18 @@ class Reporter:
                     fields = {"worker": self._worker_id}
                     log.warning("the store is unavailable, will retry reports: %s", error, extra=fields)
                 await asyncio.sleep(backoff_s(failures, self._store.entropy.jitter()))
+                continue
+            took_s = time.monotonic() - called_at
+            if self._observers.are_there:
+                self._observers.notify(Observer.store_called, type(command).__name__.lower(), took_s)
+            return answer, took_s
 
     # What the store answered -------------------------------------------------------------------------------------
 
     def _acked(self, run: Run, report: c.AckReport, outcome: c.Acked) -> _Fate:
         self._metrics.succeeded += 1
         self._joblog.succeeded(run)
+        self._hooks.succeeded(run)
         rules = run.lease.job.rules
         if outcome.next_in_lane is not None or (rules is not None and rules.limits):
             self._on_claimable()
@@ -293,12 +302,16 @@ class Reporter:
         if outcome.state is JobState.READY:
             self._metrics.retried += 1
             end = "retried"
+            self._hooks.retried(run, report.error, outcome.available_at)
         elif outcome.state is JobState.FAILED:
             self._metrics.failed += 1
             end = "failed"
+            self._hooks.failed(run, report.error)
         else:
             self._metrics.succeeded += 1
+            self._hooks.succeeded(run, report.error)
         self._joblog.failed(run, outcome, report.error)
+        run.raised = None
         self._on_claimable()
         return end, report.error
 
@@ -307,15 +320,23 @@ class Reporter:
         if run.started_at and run.stop is None:
             self._joblog.given_back(run, report.delay_us)
         self._on_claimable()
-        return "succeeded" if outcome.state is JobState.SUCCEEDED else "released", report.error
+        if outcome.state is not JobState.SUCCEEDED:
+            return "released", report.error
+        self._hooks.succeeded(run, report.error)
+        return "succeeded", report.error
 
     def _died(self, run: Run, report: c.DeathReport, outcome: c.Died) -> _Fate:
         self._metrics.died += 1
         self._joblog.died(run, outcome, report.cause)
         self._on_claimable()
         if outcome.state is JobState.SUCCEEDED:
+            self._hooks.succeeded(run, report.cause)
             return "succeeded", report.cause
-        return "dead" if outcome.state is JobState.DEAD else "retried", report.cause
+        if outcome.state is JobState.DEAD:
+            self._hooks.failed(run, report.cause, is_dead=True)
+            return "dead", report.cause
+        self._hooks.retried(run, report.cause, None)
+        return "retried", report.cause
 
     def _refused(self, run: Run, lost: c.Lost) -> _Fate | None:
         self._metrics.refused += 1
@@ -326,7 +347,10 @@ class Reporter:
             lost.current_attempt,
             extra=run.log_fields,
         )
-        return None if lost.verb is Verb.START else ("refused", lost.reason)
+        if lost.verb is Verb.START:
+            return None
+        self._hooks.refused(run, lost.reason)
+        return "refused", lost.reason
 
 
 def _started(run: Run, report: c.StartReport, outcome: c.Started) -> None:

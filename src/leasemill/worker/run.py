@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from leasemill.api.context import Context
 from leasemill.api.job import JobType
+from leasemill.api.logs import job_fields
 from leasemill.api.loss import LossSignal
 from leasemill.errors import Invalid
 from leasemill.kernel import commands as c
@@ -69,6 +70,8 @@ class Run:
     """Before this the store is not asked again for an extension it did not give."""
     phase: Phase = Phase.QUEUED
     stop: Stop | None = None
+    is_begun: bool = False
+    """Its handler is being called, or the hooks that come before."""
     started_at: float = 0.0
     is_start_reported: bool = False
     timeout_at: float = math.inf
@@ -90,8 +93,10 @@ class Run:
     is_given_back_at_end: bool = False
     """Its lease could not be extended in time: released when its process is gone, and not before."""
     context: Context | None = None
+    raised: BaseException | None = None
+    """What the handler raised, for hooks; until its end is reported."""
     error: BaseException | None = None
-    """What the handler raised, for the log; until its end is reported."""
+    """The same, if it is for the log."""
     is_never_retried: bool = False
     """What the handler raised is not retried, as its declaration says."""
     _call: tuple[tuple[Any, ...], dict[str, Any]] | Exception = ((), {})
@@ -129,7 +134,7 @@ class Run:
     @property
     def log_fields(self) -> dict[str, Any]:
         lease = self.lease
-        return {"job": lease.job.id, "kind": lease.job.kind, "attempt": lease.attempt, "worker": lease.worker}
+        return job_fields(lease.job.id, lease.job.kind, lease.attempt, lease.worker, lease.job.headers)
 
     def mismatch(self) -> str | None:
         """Why the job's arguments do not fit its handler; None if they do, and `arguments` has them."""
@@ -148,7 +153,7 @@ class Run:
         self.started_at = now
         self.timeout_at = now + self.lease.terms.timeout_us / SECOND
         job = self.handler
-        if job.arguments.takes_context or job.hooks.around:
+        if job.arguments.takes_context or job.around_hooks:
             self.context = Context(self.lease, job, store, self.loss, self.timeout_at, state)
 
     def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:

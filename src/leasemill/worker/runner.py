@@ -22,6 +22,8 @@ from leasemill.store.base import Store
 from leasemill.worker import pacing
 from leasemill.worker.handler import Report, call_async
 from leasemill.worker.heartbeat import Heartbeat
+from leasemill.worker.hook_calls import Stage
+from leasemill.worker.hooks import WorkerHooks
 from leasemill.worker.limits import is_limited
 from leasemill.worker.metrics import Metrics
 from leasemill.worker.observers import Observers
@@ -58,6 +60,7 @@ class Runner:
         watchdog: Watchdog,
         unmatched: UnmatchedJobs,
         observers: Observers,
+        hooks: WorkerHooks,
         state: Any,
         on_room: Callable[[], None],
         on_failure: Callable[[BaseException], None],
@@ -75,6 +78,7 @@ class Runner:
         self._watchdog = watchdog
         self._unmatched = unmatched
         self._observers = observers
+        self._hooks = hooks
         self._state = state
         """What the app's lifespan yielded."""
         self._on_room = on_room
@@ -117,7 +121,7 @@ class Runner:
 
     @property
     def has_nothing_left(self) -> bool:
-        return self._unreported == 0 and self._slots.is_idle
+        return self._unreported == 0 and self._slots.is_idle and self._hooks.is_idle
 
     @property
     def _unreported(self) -> int:
@@ -127,7 +131,8 @@ class Runner:
         """How many more jobs to claim now."""
         slots = self._slots
         ahead = pacing.prefetch(self._pace, self._round_trip_s, self._most_ahead)
-        return pacing.claim_size(slots.size, ahead, len(slots.active), len(slots.queued), self._unreported)
+        kept = self._unreported + self._hooks.overdue
+        return pacing.claim_size(slots.size, ahead, len(slots.active), len(slots.queued), kept)
 
     @property
     def claims_ahead(self) -> bool:
@@ -193,9 +198,7 @@ class Runner:
             lease = run.lease
             active[lease.token] = run
             if pacing.starts_durably(lease.attempt, lease.retries, lease.expirations):
-                run.phase = Phase.RUNNING
-                self._heartbeat.expect(run)
-                self._watchdog.expect(run.loss.held_until)
+                self._hold(run)
                 run.task = self._loop.create_task(self._start_durably(run))
             else:
                 self._begin(run)
@@ -208,7 +211,35 @@ class Runner:
         log.warning("lease lost while the job waited for a slot", extra=run.log_fields)
         self._reporter.give_back(run)
 
+    def _hold(self, run: Run) -> None:
+        """Keep its lease while something comes before its handler."""
+        run.phase = Phase.RUNNING
+        self._heartbeat.expect(run)
+        self._watchdog.expect(run.loss.held_until)
+
     def _begin(self, run: Run) -> None:
+        run.is_begun = True
+        stage = self._hooks.starting(run)
+        if stage is None:
+            self._begin_handler(run)
+            return
+        self._hold(run)
+        run.task = self._loop.create_task(self._begin_hooked(run, stage), context=self._context.copy())
+
+    async def _begin_hooked(self, run: Run, stage: Stage) -> None:
+        """Call its hooks first. Their time is not the handler's, and a run that is stopped meanwhile is given back."""
+        try:
+            await self._hooks.call_start(run, stage)
+        except asyncio.CancelledError:
+            self.ended(run, c.ReleaseReport(run.lease.job.id, run.lease.token))
+            return
+        run.task = None
+        if run.phase is Phase.RUNNING and run.stop is None:
+            self._begin_handler(run)
+        else:
+            self.ended(run, c.ReleaseReport(run.lease.job.id, run.lease.token))
+
+    def _begin_handler(self, run: Run) -> None:
         run.begin(self._store, self._state)
         self._heartbeat.expect(run)
         self._watchdog.expect(run.started_at + pacing.LATE_START_S)

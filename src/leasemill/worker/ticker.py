@@ -7,6 +7,7 @@ of its time zone, keeps the others from being fired.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import time
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator
 from hashlib import blake2b
 from typing import Final
 
+from leasemill.api.observer import Observer
 from leasemill.api.schedules import Schedules
 from leasemill.api.scheduling import fire_of, is_same, set_schedule
 from leasemill.errors import Refused, Unavailable
@@ -25,6 +27,8 @@ from leasemill.store.backoff import backoff_s
 from leasemill.store.base import Store
 from leasemill.worker.housekeeping import Chore
 from leasemill.worker.metrics import Metrics
+from leasemill.worker.observers import Observers
+from leasemill.worker.threads import DaemonExecutor
 
 log = logging.getLogger("leasemill.worker")
 
@@ -57,6 +61,15 @@ class Ticker:
         self._retry_at = -math.inf
         self._refused: dict[str, str] = {}
         self._stagger_us = int.from_bytes(blake2b(worker_id.encode(), digest_size=8).digest(), "big") % STAGGER_US
+
+    async def fire_first(self, observers: Observers) -> None:
+        """Before the first claim, so that a worker which drains finds what is due; later the housekeeping does it."""
+        try:
+            await asyncio.get_running_loop().run_in_executor(DaemonExecutor(1), self.run)
+        except (Unavailable, OSError) as error:
+            self._metrics.unavailable += 1
+            observers.notify(Observer.store_failed, "schedules")
+            log.warning("schedules postponed: %s", error, extra={"worker": self._worker_id})
 
     def run(self) -> None:
         """Fire what is due; the first time, set what is declared. Repeated later if the store is unavailable."""

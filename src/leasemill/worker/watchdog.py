@@ -16,6 +16,7 @@ from typing import Final
 
 from leasemill.api.observer import Observer
 from leasemill.worker import pacing
+from leasemill.worker.hooks import WorkerHooks
 from leasemill.worker.metrics import Metrics
 from leasemill.worker.observers import Observers
 from leasemill.worker.reporter import Reporter
@@ -39,6 +40,7 @@ class Watchdog:
         reporter: Reporter,
         stalls: Stalls,
         observers: Observers,
+        hooks: WorkerHooks,
         *,
         on_room: Callable[[], None],
         on_stuck: Callable[[], None],
@@ -48,6 +50,7 @@ class Watchdog:
         self._reporter = reporter
         self._stalls = stalls
         self._observers = observers
+        self._hooks = hooks
         self._on_room = on_room
         self._on_stuck = on_stuck
         """No slot is left that could run anything."""
@@ -151,6 +154,7 @@ class Watchdog:
         run.stop = Stop.LOST
         self._metrics.lost += 1
         self._observers.notify(Observer.lost, run.lease, reason)
+        self._hooks.lost(run, reason)
         log.warning("lease lost (%s): the handler's result is dropped", reason, extra=run.log_fields)
 
     # Timeouts ----------------------------------------------------------------------------------------------------

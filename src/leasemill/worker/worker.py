@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from functools import partial
 from typing import Any, Final
 
@@ -28,6 +29,7 @@ from leasemill.worker.background import Background
 from leasemill.worker.deaths import Deaths
 from leasemill.worker.fetcher import Fetcher
 from leasemill.worker.heartbeat import Heartbeat
+from leasemill.worker.hooks import WorkerHooks
 from leasemill.worker.housekeeping import Chore, Housekeeping
 from leasemill.worker.lifespan import WorkerLifespan
 from leasemill.worker.metrics import Metrics
@@ -111,7 +113,8 @@ class Worker:
             self._observers,
             most_ahead=most_ahead,
         )
-        self.presence = WorkerPresence(self.id, self._store.presence, time.time())
+        exports = self._observers.are_exporting
+        self.presence = WorkerPresence(self.id, self._store.presence, time.time(), is_exporting=exports)
         self._background = Background(self._fail)
         self.deaths = Deaths(self.id, self.presence.instance, self._store, self.metrics, self._background.ended)
         """What is proved elsewhere is reported here: `deaths.ended`."""
@@ -151,7 +154,7 @@ class Worker:
             await self.shutdown.unless_begun(self._find_dead())
             await self.shutdown.unless_begun(self._policies.settle())
             await self.shutdown.unless_begun(self._enter_lifespan())
-            await self.shutdown.unless_begun(self._fire_first())
+            await self.shutdown.unless_begun(self._ticker.fire_first(self._observers))
             self._times.check()
             if not self.shutdown.is_requested:
                 self._assemble()
@@ -229,6 +232,7 @@ class Worker:
             times=self._times,
             observers=observers,
         )
+        self._hooks = hooks = WorkerHooks(self.id, self.app, store, self._state, self._fetcher.room_changed)
         self._heartbeat = Heartbeat(
             self.id,
             store,
@@ -248,6 +252,7 @@ class Worker:
             metrics,
             self._heartbeat,
             observers,
+            hooks,
             on_answered=self._reports_answered,
             on_claimable=self._fetcher.wake,
         )
@@ -257,6 +262,7 @@ class Worker:
             self._reporter,
             self._stalls,
             observers,
+            hooks,
             on_room=self._fetcher.room_changed,
             on_stuck=self._end_stuck,
         )
@@ -275,12 +281,14 @@ class Worker:
             watchdog=self._watchdog,
             unmatched=self._unmatched,
             observers=observers,
+            hooks=hooks,
             state=self._state,
             on_room=self._fetcher.room_changed,
             on_failure=self._fail,
         )
         read_policies = partial(self._policies.read_again, self._runner, self._heartbeat)
         self._reaper = Reaper(self.id, store, metrics, observers)
+        self._reaper.on_quarantined = self.deaths.on_quarantined = hooks.quarantined
         self._housekeeping = Housekeeping(
             self.id,
             [
@@ -299,6 +307,7 @@ class Worker:
 
     async def _work(self) -> None:
         self._background.start([self._heartbeat, self._stalls, self._housekeeping, self.deaths])
+        self._observers.notify(Observer.worker_began, self.id, self.concurrency, partial(asdict, self.metrics))
         self.on_start(self.id, self.facts)
         warn_of_jobs(self.id, self.app)
         fetching = asyncio.create_task(self._fetcher.run(self._runner))
@@ -314,9 +323,11 @@ class Worker:
             self._background.stop()
             self._reaper.close()
             self._reporter.close()
+            self._hooks.close()
             self._runner.close()
             await self._runner.closed(self.shutdown.plan().closing_until)
             await self._background.wait(self.shutdown.plan().closing_until)
+            self._observers.notify(Observer.worker_ended, self.id)
             log.info("worker stopped", extra={"worker": self.id})
 
     async def _shut_down(self, fetching: asyncio.Task[None]) -> None:
@@ -338,6 +349,7 @@ class Worker:
             await self._slots.without_processes((time.monotonic() + shutdown.plan().reports_until) / 2)
         if self._failure is None:
             await self._reporter.send_last(shutdown.plan().reports_until)
+            await self._hooks.finished(shutdown.plan().reports_until)
 
     # What its parts report ---------------------------------------------------------------------------------------
 
@@ -384,12 +396,3 @@ class Worker:
             mismatched=self._unmatched.by_kind,
             is_stopping=self.shutdown.is_requested,
         )
-
-    async def _fire_first(self) -> None:
-        """Before the first claim, so that a worker which drains finds what is due; later the housekeeping does it."""
-        try:
-            await asyncio.get_running_loop().run_in_executor(DaemonExecutor(1), self._ticker.run)
-        except (Unavailable, OSError) as error:
-            self.metrics.unavailable += 1
-            self._observers.notify(Observer.store_failed, "schedules")
-            log.warning("schedules postponed: %s", error, extra={"worker": self.id})

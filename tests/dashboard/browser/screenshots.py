@@ -16,7 +16,9 @@ from tests.dashboard.browser.serving import ServedDashboard, launched, signed_in
 from tests.dashboard.browser.shop import Shop
 
 IMAGES: Final = Path(__file__).resolve().parents[3] / "docs" / "images"
-GUIDE: Final[tuple[tuple[str, Any], ...]] = (("overview", "light"), ("jobs", "light"), ("job", "dark"))
+GUIDE: Final[tuple[tuple[str, Any], ...]] = (
+    *(("overview", "light"), ("job", "dark"), ("leases", "light"), ("refusals", "dark"), ("failures", "light")),
+)
 """Pages that the guide shows, each in one scheme."""
 
 

@@ -15,11 +15,15 @@ from leasemill.dashboard.sampling import Sampler
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import QUEUE_LIMIT, SECOND, Job, JobSpec, JobState, LimitTerms, OnFailure, Policy
 from leasemill.store.memory import MemoryStore
+from leasemill.store.presence import MemoryPresence
 from leasemill.store.records import RunningJob, WorkerRecord, encode_record
 from leasemill.testing.clock import ManualClock
 
 STEP_S: Final = 5
 STEPS: Final = 180
+STANDS_STILL: Final = (70, 169)
+GOES_ON: Final = (84, 177)
+"""When a worker stands still, and when it goes on and reports what is no longer its own."""
 WORKERS: Final = ("web-1.4211", "web-2.3178", "batch-1.977")
 QUEUES: Final = ("mail", "billing", "thumbnails", "reports")
 KINDS: Final = {
@@ -47,6 +51,7 @@ class Shop:
     def __init__(self) -> None:
         self.clock = ManualClock(1_900_000_000 * SECOND)
         self.store = MemoryStore(self.clock)
+        self.store.presence = MemoryPresence(lambda: self.clock.now() / SECOND)
         self._random = random.Random(7)
         self._number = 0
         self._held: list[c.Lease] = []
@@ -66,8 +71,18 @@ class Shop:
             if step < STEPS - 1:
                 self.clock.advance(s=STEP_S)
         self.store.pause("thumbnails", by="ann", reason="the image server is being moved")
+        self._meanwhile(6)
+        self.store.extend([c.LeaseRef(one.job.id, one.token) for one in self._held[::2]])
+        self._meanwhile(5)
         self._publish()
         sampler.sample()
+
+    def _meanwhile(self, seconds: int) -> None:
+        """Other jobs come and go while those that are held are held."""
+        self.clock.advance(s=seconds)
+        self.store.enqueue([self._spec("mail") for _ in range(7 * seconds)])
+        for lease in self.store.claim(WORKERS[0], ["mail"], 6 * seconds):
+            self._end(lease)
 
     def _enqueue(self, step: int) -> None:
         wave = 30 + 18 * ((step // 30) % 3 == 1) + self._random.randrange(12)
@@ -84,9 +99,9 @@ class Shop:
 
     def _work(self, step: int) -> None:
         self._expired += len(self.store.expire())
-        if step == 70:  # a worker stands still: its leases run out, others take its jobs
+        if step in STANDS_STILL:  # its leases run out, others take its jobs
             self._zombies, self._held = self._held[:6], self._held[6:]
-        if step == 84:
+        if step in GOES_ON:
             for lease in self._zombies:
                 self.store.commit(lease.job.id, lease.token, result=b"{}")
                 self._refused += 1

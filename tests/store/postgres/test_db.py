@@ -49,6 +49,13 @@ def test_migrate_status_and_check_walk_a_schema_from_nothing_to_sound(bare: str)
     assert run("check", "--rebuild", "--url", bare)[0] == 0
 
 
+def test_a_migration_reports_how_many_are_applied(bare: str, admin: psycopg.Connection[Any]) -> None:
+    reported: list[tuple[int, int]] = []
+    done = migrate(admin, parse_url(bare)[1].schema, lambda *step: reported.append(step))
+    assert reported == [(number, len(done)) for number in range(len(done))]
+    assert len(done) == len(migrations())
+
+
 def test_an_unmigrated_store_is_refused_with_the_command_to_run(bare: str) -> None:
     with pytest.raises(Refused, match="leasemill db migrate"):
         PostgresStore(bare)

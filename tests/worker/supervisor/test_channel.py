@@ -34,3 +34,13 @@ def test_what_does_not_fit_is_kept_and_sent_later() -> None:
     assert received == sent
     ours.close()
     theirs.close()
+
+
+def test_a_long_message_of_a_process_that_has_ended_is_read_whole() -> None:
+    ours, theirs = pair()
+    message = {"is": "samples", "padding": "x" * 150_000}
+    theirs.send(message)
+    theirs.close()
+    assert ours.receive(waits=False) == [message]
+    assert ours.receive(waits=False) is None
+    ours.close()

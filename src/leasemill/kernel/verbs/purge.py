@@ -10,7 +10,7 @@ from leasemill.kernel.bounds import check_limit, check_range
 from leasemill.kernel.command import Command, Decision
 from leasemill.kernel.events import AnyEvent, GroupsPruned, JobPurged, JobsPruned
 from leasemill.kernel.executions import does_not_follow, job_of
-from leasemill.kernel.filter import JobFilter, Operated, fitting
+from leasemill.kernel.filter import JobFilter, Operated, check_filter, fitting
 from leasemill.kernel.lanes import leave_lane
 from leasemill.kernel.model import ENDED_STATES, NEVER, Verb
 from leasemill.kernel.order import TimeOrder
@@ -35,6 +35,7 @@ class Purge(Command[Operated], frozen=True):
 def check_purge(command: Purge) -> None:
     check_limit(command)
     check_operator(command)
+    check_filter(command.filter)
 
 
 def decide_purge(state: State, command: Purge, now: int) -> Decision[Operated]:

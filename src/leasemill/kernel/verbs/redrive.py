@@ -8,7 +8,7 @@ from leasemill.kernel.bounds import check_limit
 from leasemill.kernel.command import Command, Decision
 from leasemill.kernel.events import JobRedriven
 from leasemill.kernel.executions import does_not_follow, job_of
-from leasemill.kernel.filter import HeldBack, JobFilter, Operated, fitting
+from leasemill.kernel.filter import HeldBack, JobFilter, Operated, check_filter, fitting
 from leasemill.kernel.groups import member_reopened
 from leasemill.kernel.lanes import join_lane, unfail_offset
 from leasemill.kernel.model import REDRIVEN_STATES, UNSUCCESSFUL_STATES, Job, JobState, Verb
@@ -32,6 +32,7 @@ class Redrive(Command[Operated], frozen=True):
 def check(command: Redrive) -> None:
     check_limit(command)
     check_operator(command)
+    check_filter(command.filter)
     if command.include_cancelled and command.filter.job_ids is None:
         raise Invalid("cancelled jobs are redriven by id only: name them")  # O2
 

@@ -110,6 +110,7 @@ def fitting(
             "lane": wanted.lane,
             "group_id": wanted.group,
             "unique_key": wanted.unique_key,
+            "headers": msgspec.json.encode(wanted.headers).decode() if wanted.headers else None,
         }
         rows = database.all(connection, statement, given)
         may_fit = read_jobs(database, connection, nos=[no for no, _, may_fit in rows if may_fit])

@@ -6,6 +6,7 @@ import argparse
 import os
 from pathlib import Path
 
+from leasemill.store.progress import OnProgress, not_shown
 from leasemill.store.wal.clock import RealMachine
 from leasemill.store.wal.disk import RealDisk, unavailable
 from leasemill.store.wal.log import Log
@@ -13,7 +14,9 @@ from leasemill.store.wal.manifest import Snapshot
 from leasemill.store.wal.snapshot import take_snapshot
 
 
-def build(folder: Path, *, keep_segments: bool, seal_first: bool = False) -> Snapshot | None:
+def build(
+    folder: Path, *, keep_segments: bool, seal_first: bool = False, on_progress: OnProgress = not_shown
+) -> Snapshot | None:
     """Cover all sealed segments of a folder's log; with `seal_first`, all of it."""
     try:
         disk = RealDisk(folder, may_make=False)
@@ -21,7 +24,9 @@ def build(folder: Path, *, keep_segments: bool, seal_first: bool = False) -> Sna
         raise unavailable(folder, error) from error
     log = Log(disk, RealMachine(), segment_bytes=16 * 1024 * 1024, lock_timeout_s=60.0, may_create=False)
     try:
-        return take_snapshot(disk, log, folder, keep_segments=keep_segments, seal_first=seal_first)
+        return take_snapshot(
+            disk, log, folder, keep_segments=keep_segments, seal_first=seal_first, on_progress=on_progress
+        )
     finally:
         log.close()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 from msgspec import Struct
 
@@ -15,6 +16,7 @@ from leasemill.kernel.machine import apply
 from leasemill.kernel.model import JobState
 from leasemill.kernel.read import totals
 from leasemill.kernel.state import State
+from leasemill.store.progress import OnProgress, not_shown
 from leasemill.store.wal.disk import File, RealDisk, holds_log, unavailable
 from leasemill.store.wal.format import (
     SEGMENT_HEADER_BYTES,
@@ -27,6 +29,8 @@ from leasemill.store.wal.format import (
 )
 from leasemill.store.wal.manifest import Manifest, Segment, read_manifest
 from leasemill.store.wal.snapshot import read_snapshot
+
+PROGRESS_BYTES: Final = 1024 * 1024
 
 
 class Damage(Struct, frozen=True):
@@ -97,6 +101,17 @@ class Examiner:
         snapshot = self.manifest.snapshot
         return State() if snapshot is None else read_snapshot(self._disk, snapshot)[0]
 
+    def extent(self) -> tuple[int, int]:
+        """The positions where the log begins and where its files end: the last one may have room behind its tail."""
+        last = self.manifest.last
+        if last.end is not None:
+            return self.manifest.segments[0].first, last.end
+        file = self._disk.open(last.name)
+        try:
+            return self.manifest.segments[0].first, last.first + file.size() - SEGMENT_HEADER_BYTES
+        finally:
+            file.close()
+
     def frames(self) -> Iterator[Frame]:
         """Every whole frame, segment by segment, up to the tail or to damage."""
         for segment in self.manifest.segments:
@@ -142,15 +157,20 @@ class Examiner:
         self.damage = Damage(segment.name, byte, position, is_torn, what)
 
 
-def examine(folder: Path) -> LogFacts:
-    """Read and replay everything; changes nothing."""
+def examine(folder: Path, on_progress: OnProgress = not_shown) -> LogFacts:
+    """Read and replay everything; changes nothing. `on_progress`: in bytes of the log."""
     examiner = Examiner(folder)
     try:
         state = examiner.snapshot_state()
         events: Counter[str] = Counter()
         broken: list[str] = []
         snapshot = examiner.manifest.snapshot
+        first, last = examiner.extent()
+        shown_at = first
         for frame in examiner.frames():
+            if frame.position >= shown_at:
+                on_progress(frame.position - first, last - first)
+                shown_at = frame.position + PROGRESS_BYTES
             for event in frame.events():
                 events[type(event).__name__] += 1
                 if not broken and (snapshot is None or frame.position >= snapshot.position):

@@ -21,6 +21,7 @@ from leasemill.kernel.image import Image, KeyImage, image, jobs_in_order, restor
 from leasemill.kernel.machine import apply
 from leasemill.kernel.model import Job
 from leasemill.kernel.state import State
+from leasemill.store.progress import OnProgress, not_shown
 from leasemill.store.wal.disk import Disk, File
 from leasemill.store.wal.format import Frame, Kind, frame_bytes, read_frame
 from leasemill.store.wal.log import Log
@@ -30,6 +31,7 @@ from leasemill.store.wal.recovery import BUILDER_LOCK
 JOBS_IN_A_FRAME: Final = 1_000
 KEYS_IN_A_FRAME: Final = 10_000
 READ_BYTES: Final = 4 * 1024 * 1024
+PROGRESS_BYTES: Final = 1024 * 1024
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_jobs = msgspec.msgpack.Decoder(list[Job]).decode
@@ -119,9 +121,16 @@ def _frames(file: File, what: str) -> Iterator[Frame]:
 
 
 def take_snapshot(
-    disk: Disk, log: Log, folder: Path, *, keep_segments: bool, seal_first: bool = False
+    disk: Disk,
+    log: Log,
+    folder: Path,
+    *,
+    keep_segments: bool,
+    seal_first: bool = False,
+    on_progress: OnProgress = not_shown,
 ) -> Snapshot | None:
-    """Cover every sealed segment with a new snapshot; None if there is nothing to cover or another process does it."""
+    """Cover every sealed segment with a new snapshot; None if there is nothing to cover or another process does it.
+    `on_progress`: in bytes of the log that are covered."""
     with (folder / BUILDER_LOCK).open("w") as guard:
         try:
             fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -137,9 +146,13 @@ def take_snapshot(
         if log.position >= target:
             return None
         state, latest_at = (State(), 0) if earlier is None else read_snapshot(disk, earlier)
+        first = shown_at = log.position
         for frame in log.read_new():
             if frame.position >= target:
                 break
+            if frame.position >= shown_at:
+                on_progress(frame.position - first, target - first)
+                shown_at = frame.position + PROGRESS_BYTES
             for event in frame.events():
                 apply(state, event)
                 latest_at = event.at

@@ -40,6 +40,7 @@ from leasemill.testing.conformance.harness import (  # noqa: E402
     KeptHarness,
     ReopeningHarness,
 )
+from leasemill.testing.conformance.headers import HeaderFilters  # noqa: E402
 from leasemill.testing.conformance.identity import Identity  # noqa: E402
 from leasemill.testing.conformance.lanes import Lanes  # noqa: E402
 from leasemill.testing.conformance.lease import Leases  # noqa: E402
@@ -85,6 +86,7 @@ class ConformanceSuite(
     Regrouping,
     Chaining,
     Operating,
+    HeaderFilters,
     Scheduling,
     Ticking,
     Reading,

@@ -97,6 +97,8 @@ class RunEnded(ToWorker, frozen=True):
     """Why the lease is lost, if the process learned of it: its commit was refused."""
     raised: str | None
     """The traceback, for the log."""
+    has_raised: bool
+    """Whether the handler raised anything, also what is not for the log."""
 
 
 class AskStore(ToWorker, frozen=True):

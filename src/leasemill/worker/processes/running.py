@@ -82,7 +82,10 @@ class Running:
         inbox.ended()
         raised = None if run.error is None else "".join(traceback.format_exception(run.error)).rstrip("\n")
         is_committed = run.context is not None and run.context.is_committed
-        self._channel.send(RunEnded(codec.pack(report), run.is_never_retried, is_committed, run.loss.reason, raised))
+        has_raised = run.raised is not None
+        self._channel.send(
+            RunEnded(codec.pack(report), run.is_never_retried, is_committed, run.loss.reason, raised, has_raised)
+        )
 
     def _report(self, run: Run, jitter: float) -> Report:
         kind = run.lease.job.kind

@@ -299,6 +299,9 @@ class ProcessSlot:
         if message.is_committed:
             run.note_commit()
         report: Report = codec.unpack(message.report)
+        if message.has_raised:
+            text = report.error if isinstance(report, c.NackReport | c.ReleaseReport) else None
+            run.raised = run.error or RaisedInProcess(text or "")
         with self._lock:
             is_stopping = self._is_stopping
             if not is_stopping:

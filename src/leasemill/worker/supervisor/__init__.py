@@ -1,10 +1,11 @@
 """Several processes of one worker: `leasemill worker --processes N`.
 
-    supervisor  starts the processes, notices their ends, passes signals on; one thread, one loop
+    supervisor  starts the processes, notices their ends, passes signals on; one loop
     child       one process as its supervisor sees it
     noticing    what wakes the supervisor: signals
     channel     the control channel between the two: JSON, one message a line
     restarts    when a process that died is started again, and when that is given up; pure
+    collecting  the metrics of all processes, added up for one endpoint
     unrecorded  deaths that no process has recorded yet
     reloading   `--reload`; watching: which files
     supervised  the worker's side of the channel

@@ -52,16 +52,22 @@ class Channel:
             del self._unsent[:sent]
 
     def receive(self, *, waits: bool = True) -> list[Message] | None:
-        """The messages that have arrived; None: the other end is gone."""
-        try:
-            data = self._socket.recv(READ_BYTES, 0 if waits else socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return []
-        except OSError:
-            return None
-        if not data:
-            return None
-        self._unread += data
+        """The messages that have arrived, none if not all of one has; None: the other end is gone.
+
+        Without `waits` an empty answer means that nothing more is there: a long message is read to its end first.
+        """
+        while True:
+            try:
+                data = self._socket.recv(READ_BYTES, 0 if waits else socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return []
+            except OSError:
+                return None
+            if not data:
+                return None
+            self._unread += data
+            if waits or b"\n" in data:
+                break
         *lines, rest = self._unread.split(b"\n")
         self._unread = bytearray(rest)
         return [json.loads(line) for line in lines]

@@ -14,6 +14,7 @@ from typing import Final
 from leasemill.operator.wording import listed
 from leasemill.worker.supervisor import watching
 from leasemill.worker.supervisor.child import Child
+from leasemill.worker.supervisor.collecting import Collected
 from leasemill.worker.supervisor.supervisor import FATAL, Place, Processes, Supervisor
 
 log = logging.getLogger("leasemill.supervisor")
@@ -26,8 +27,8 @@ NAMES_SHOWN: Final = 3
 
 
 class ReloadingSupervisor(Supervisor):
-    def __init__(self, processes: Processes, folders: Sequence[Path]) -> None:
-        super().__init__(processes)
+    def __init__(self, processes: Processes, folders: Sequence[Path], collected: Collected | None = None) -> None:
+        super().__init__(processes, collected)
         self._folders = folders
         self._changed: set[Path] = set()
         self._restart_at: float | None = None

@@ -18,6 +18,8 @@ from functools import partial
 from typing import Final
 
 from leasemill.errors import Invalid
+from leasemill.worker.exporting.measures import Measures
+from leasemill.worker.exporting.samples import Samples, encoded
 from leasemill.worker.recycling import Recycling
 from leasemill.worker.supervisor.channel import Channel, Message
 from leasemill.worker.worker import Worker
@@ -64,6 +66,29 @@ class Supervised:
         self._worker = worker
         self.send({"is": "hello", "worker": worker.id, "instance": worker.presence.instance})
         self._may_run.wait()
+
+    def share(self, measures: Measures) -> None:
+        """Send what is counted here when the supervisor asks for it, and a last time when the worker has ended."""
+        lock, sent = threading.Lock(), Samples()
+
+        def send() -> None:
+            nonlocal sent
+            with lock:  # what is sent is sent once
+                now, before = measures.counters(), sent
+                queues, queues_for_s = measures.queues()
+                self.send(
+                    {
+                        "is": "samples",
+                        "counters": encoded(now.since(before)),
+                        "gauges": encoded(measures.gauges()),
+                        "queues": encoded(queues),
+                        "queues_for_s": queues_for_s,
+                    }
+                )
+                sent = now
+
+        self.on["samples"] = lambda _: send()
+        measures.on_end = send
 
     def send(self, message: Message) -> None:
         """From any thread."""

@@ -18,6 +18,7 @@ from typing import Final
 from leasemill.worker.starting import StartFacts, log_started
 from leasemill.worker.supervisor.channel import Message
 from leasemill.worker.supervisor.child import Child
+from leasemill.worker.supervisor.collecting import Collected
 from leasemill.worker.supervisor.noticing import Noticed
 from leasemill.worker.supervisor.restarts import RestartPace, Restarts, described, exit_status
 from leasemill.worker.supervisor.unrecorded import ChildDeath, UnrecordedDeaths
@@ -68,7 +69,7 @@ class Place:
 
 
 class Supervisor:
-    def __init__(self, processes: Processes) -> None:
+    def __init__(self, processes: Processes, collected: Collected | None = None) -> None:
         self._processes = processes
         self.places = [
             Place(f"{processes.name}.{number}", Restarts(processes.pace)) for number in range(1, processes.count + 1)
@@ -78,8 +79,11 @@ class Supervisor:
             "up": self._up,
             "retiring": self._retiring,
             "recorded": self._recorded,
+            "samples": self._collect_samples,
         }
         """What to do when a process reports something, by the message's `is`."""
+        self._collected = collected
+        """Where the metrics of its processes are added up; None: nobody asked for them."""
         self._unrecorded = UnrecordedDeaths()
         self._selector = selectors.DefaultSelector()
         self._calls: deque[Callable[[], None]] = deque()
@@ -138,6 +142,7 @@ class Supervisor:
                 place.current = self._started(place)
         self._roll()
         self._pass_deaths()
+        self._ask_for_samples()
 
     @property
     def _is_over(self) -> bool:
@@ -184,8 +189,8 @@ class Supervisor:
             self._selector.unregister(child)
 
     def _received(self, child: Child, message: Message) -> None:
-        """Of a process that has ended, all that still counts is what it has recorded."""
-        if child.return_code is None or message["is"] == "recorded":
+        """Of a process that has ended, what still counts is that it was up, and what it recorded and counted."""
+        if child.return_code is None or message["is"] in ("up", "recorded", "samples"):
             self.on[message["is"]](child, message)
 
     def _hello(self, child: Child, message: Message) -> None:
@@ -229,7 +234,10 @@ class Supervisor:
             cause = f"{described(return_code)}, seen by its supervisor"
             self._unrecorded.add(ChildDeath(child.worker_id, child.instance, cause, time.monotonic()))
         is_planned = bool(child.stops) or return_code == EXIT_REPLACE
-        if (not is_planned and return_code != 0) or return_code < 0:
+        is_death = (not is_planned and return_code != 0) or return_code < 0
+        if self._collected is not None:
+            self._collected.ended(child, is_death=is_death)
+        if is_death:
             log.error("worker %s ended: %s, seen by its supervisor", child.worker_id, described(return_code))
         if child is place.standby:
             place.standby = None
@@ -323,6 +331,18 @@ class Supervisor:
             return
         self._is_rolling = False
         log.info("all processes were restarted")
+
+    # Metrics ----------------------------------------------------------------------------------------------------
+
+    def _ask_for_samples(self) -> None:
+        for place in self.places:
+            for child in place.children:
+                if self._collected is not None and child.may_run:
+                    self._collected.ask(child)
+
+    def _collect_samples(self, child: Child, message: Message) -> None:
+        if self._collected is not None:
+            self._collected.received(child, message)
 
     # Deaths ------------------------------------------------------------------------------------------------------
 

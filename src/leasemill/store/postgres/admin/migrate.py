@@ -12,6 +12,7 @@ from psycopg.errors import LockNotAvailable
 
 from leasemill.errors import Refused, Unavailable
 from leasemill.store.postgres.wire.statements import check_schema, statement
+from leasemill.store.progress import OnProgress, not_shown
 
 FOLDER: Final = Path(__file__).parent / "schema"
 LOCK_TIMEOUT = "10s"
@@ -48,11 +49,11 @@ def applied(connection: psycopg.Connection[Any], schema: str) -> list[int]:
     return [version for (version,) in connection.execute(query).fetchall()]
 
 
-def migrate(connection: psycopg.Connection[Any], schema: str) -> list[Migration]:
-    """Bring a schema up to date; returns what was missing."""
+def migrate(connection: psycopg.Connection[Any], schema: str, on_progress: OnProgress = not_shown) -> list[Migration]:
+    """Bring a schema up to date; returns what was missing. `on_progress`: in migrations."""
     check_schema(schema)
     try:
-        return _migrate(connection, schema)
+        return _migrate(connection, schema, on_progress)
     except LockNotAvailable as error:
         raise Unavailable(
             f"the schema {schema!r} was not changed: a transaction has held a lock on its tables for {LOCK_TIMEOUT}; "
@@ -60,7 +61,7 @@ def migrate(connection: psycopg.Connection[Any], schema: str) -> list[Migration]
         ) from error
 
 
-def _migrate(connection: psycopg.Connection[Any], schema: str) -> list[Migration]:
+def _migrate(connection: psycopg.Connection[Any], schema: str, on_progress: OnProgress) -> list[Migration]:
     with connection.transaction():
         connection.execute("set transaction isolation level read committed")  # to see what another has just made
         connection.execute("select set_config('lock_timeout', %s, true)", [LOCK_TIMEOUT])
@@ -71,7 +72,8 @@ def _migrate(connection: psycopg.Connection[Any], schema: str) -> list[Migration
         connection.execute(sql.SQL(TABLE).format(sql.Identifier(schema, "migrations")))
         latest = max(applied(connection, schema), default=0)
         missing = [one for one in migrations() if one.version > latest]
-        for one in missing:
+        for number, one in enumerate(missing):
+            on_progress(number, len(missing))
             connection.execute(statement(one.text, schema).text, prepare=False)
             connection.execute(
                 sql.SQL("insert into {} (version, name) values (%s, %s)").format(sql.Identifier(schema, "migrations")),

@@ -15,6 +15,7 @@ select first.no, first.seq,
         and ({lane}::text is null or job.lane = {lane}::text)
         and ({group_id}::text is null or job.group_id = {group_id}::text)
         and ({unique_key}::text is null or job.rules::json #>> '{{0,0}}' = {unique_key}::text)
+        and ({headers}::text is null or job.headers::jsonb @> {headers}::jsonb)
         and ({states}::text[] is null or case
             when exists (select from {schema}.leases where leases.no = first.no offset 0) then 'leased'
             when exists (select from {schema}.executions where executions.no = first.no and executions.slot <= 0 offset 0) then 'succeeded'

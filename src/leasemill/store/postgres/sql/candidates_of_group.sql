@@ -15,6 +15,7 @@ with moved as materialized (
 )
 select first.no, first.seq,
     ({queue}::text is null or job.queue = {queue}::text) and ({kind}::text is null or job.kind = {kind}::text)
-        and ({lane}::text is null or job.lane = {lane}::text) as may_fit
+        and ({lane}::text is null or job.lane = {lane}::text)
+        and ({headers}::text is null or job.headers::jsonb @> {headers}::jsonb) as may_fit
 from first cross join lateral (select * from {schema}.jobs where jobs.no = first.no offset 0) as job
 order by first.seq

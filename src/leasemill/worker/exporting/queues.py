@@ -1,0 +1,128 @@
+"""Reads how many jobs the queues have, in one worker of all: numbers about the store must not be summed N-fold.
+
+Elected is the worker that started first, of those that export metrics, are not stopping and have a recent heartbeat.
+Each of them decides that for itself from the same records (`store.presence`), so there is nothing to lock and nobody to
+ask. It holds until its own record, as it was seen in the store, could be taken for that of a dead worker: a worker that
+is cut off from the store, or stood still, exports nothing by the time another takes over.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+from leasemill.errors import Unavailable
+from leasemill.kernel.model import SECOND
+from leasemill.operator.facts import all_queues
+from leasemill.store.base import Store
+from leasemill.store.records import WorkerRecord, records
+from leasemill.worker.exporting.catalogue import QUEUE_JOBS, QUEUE_OLDEST, QUEUE_PAUSED, QUEUES_ELECTED
+from leasemill.worker.exporting.samples import Samples
+from leasemill.worker.threads import start_background
+
+log = logging.getLogger("leasemill.worker")
+
+ELECTED_LOOKS_S: Final = 2.0
+OTHERS_LOOK_S: Final = 10.0
+"""Every look reads the records of all workers: those that have nothing to export take their time."""
+UNKNOWN_LOOKS_S: Final = 0.5
+"""A worker's own record is published soon after its start."""
+READ_S: Final = 5.0
+READ_SHARE: Final = 0.1
+"""The most of the time that is spent on counting: what took 2 s is repeated after 20 s."""
+
+
+class QueueReader:
+    """A thread of its own: counting millions of jobs must hold up neither leases nor the reaper."""
+
+    def __init__(self, worker_id: str, store: Store, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._worker_id = worker_id
+        self._store = store
+        self._monotonic = monotonic
+        self._stopped = threading.Event()
+        self._elected_until = -1.0
+        self._read_at = -1.0
+        self._found = Samples()
+        self._is_failing = False
+
+    def start(self) -> None:
+        start_background("queues", self._run, self._ended)
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._elected_until = -1.0
+
+    def samples(self) -> tuple[Samples, float]:
+        """The queues, and for how many seconds they may be exported; those of another worker are not there."""
+        left_s = self._elected_until - self._monotonic()
+        is_elected = left_s > 0
+        found = self._found.copy() if is_elected else Samples()
+        found.add(QUEUES_ELECTED, by=int(is_elected))
+        return found, max(0.0, left_s)
+
+    def round(self) -> float:
+        """Look who is elected, count if it is this worker; returns in how many seconds to look again."""
+        try:
+            return self._look()
+        except (Unavailable, OSError) as error:
+            if not self._is_failing:
+                log.warning("queues not counted, will retry: %s", error, extra={"worker": self._worker_id})
+            self._is_failing = True
+            return ELECTED_LOOKS_S
+
+    def _look(self) -> float:
+        looked_at = self._monotonic()
+        present = records(self._store.presence)
+        own = next((one for one in present if one[0].worker == self._worker_id), None)
+        if own is None:
+            self._elected_until = -1.0
+            return UNKNOWN_LOOKS_S
+        if elected(present) != self._worker_id:
+            self._elected_until = -1.0
+            self._is_failing = False
+            return OTHERS_LOOK_S
+        if looked_at >= self._read_at:
+            self._found = counted(self._store)
+            took_s = self._monotonic() - looked_at
+            self._read_at = self._monotonic() + max(READ_S - ELECTED_LOOKS_S / 2, took_s / READ_SHARE)
+        self._is_failing = False
+        if not self._stopped.is_set():
+            record, age_s = own
+            self._elected_until = looked_at + record.stale_after_s - age_s
+        return ELECTED_LOOKS_S
+
+    def _run(self) -> None:
+        wait_s = self.round()
+        while not self._stopped.wait(wait_s):
+            wait_s = self.round()
+
+    def _ended(self, error: BaseException | None) -> None:
+        """The worker finds out by itself that its store is damaged."""
+        self.stop()
+        if error is not None:
+            log.error("queues are not counted any more: %s", error, extra={"worker": self._worker_id})
+
+
+def elected(present: list[tuple[WorkerRecord, float]]) -> str | None:
+    """The worker that exports the queues; None: there is none that could."""
+    able = [
+        record
+        for record, age_s in present
+        if record.is_exporting and not record.is_stopping and not record.is_stale(age_s)
+    ]
+    first = min(able, key=lambda record: (record.started_at, record.worker), default=None)
+    return None if first is None else first.worker
+
+
+def counted(store: Store) -> Samples:
+    found, now = Samples(), store.time()
+    for queue in all_queues(store):
+        for state, count in queue.counts.items():
+            found.add(QUEUE_JOBS, (queue.name, state.value), count)
+        due_at = now if queue.oldest_available_at is None else queue.oldest_available_at
+        found.add(QUEUE_OLDEST, (queue.name,), max(0, now - due_at) / SECOND)
+        found.add(QUEUE_PAUSED, (queue.name,), int(queue.is_paused))
+    return found

@@ -1,0 +1,257 @@
+"""Calls hooks beside the worker's work: async ones on its event loop, sync ones in threads.
+
+One lane calls them, and more, up to ten, when they take their time. The hooks of one event run one after the other, in
+the order of declaration, in a context of their own. What must never happen here: an error of a hook that reaches the
+worker, a sync hook on the event loop, or a hook that is waited for without end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from itertools import groupby
+from typing import Any, Final, NamedTuple
+
+from leasemill.api.hooks import EventHook, hook_name, is_async_hook
+from leasemill.api.job_event import JobEvent
+from leasemill.api.logs import running
+from leasemill.operator.wording import counted
+from leasemill.store.threads import Threads
+
+log = logging.getLogger("leasemill.hooks")
+
+LANES: Final = 10
+"""How many threads hooks have at a time, at most."""
+TASKS: Final = 10
+"""How many events with async hooks a lane takes at a time: each has a task of its own."""
+TURN_S: Final = 0.005
+"""After this time those that wait get another lane."""
+LEFT_MOST: Final = 30
+"""How many sync hooks that do not return can be left behind in their threads, before others have none."""
+CALLS_MOST: Final = 200
+"""How many calls a thread takes at a time, when many wait; it gives back those that it does not come to in a turn."""
+PATIENCE_S: Final = 30.0
+"""How long a hook may take."""
+WAITING_MOST: Final = 1_000
+"""When more calls than these wait, the worker claims fewer jobs."""
+
+
+class Hook(NamedTuple):
+    call: EventHook
+    name: str
+    is_async: bool
+
+
+class Stage(NamedTuple):
+    """The hooks of one event."""
+
+    hooks: tuple[Hook, ...]
+    is_sync: bool
+    """All of them are."""
+
+
+def stage_of(calls: Iterable[EventHook]) -> Stage | None:
+    """None: there are none."""
+    hooks = tuple(Hook(call, hook_name(call), is_async_hook(call)) for call in calls)
+    return Stage(hooks, not any(hook.is_async for hook in hooks)) if hooks else None
+
+
+class HookCalls:
+    """On the event loop."""
+
+    def __init__(self, worker_id: str, on_progress: Callable[[], None]) -> None:
+        self._worker_id = worker_id
+        self._on_progress = on_progress
+        """Fewer calls wait than before."""
+        self._loop = asyncio.get_running_loop()
+        self._context = contextvars.copy_context()
+        self._threads = Threads(LANES + LEFT_MOST, f"{worker_id}-hook")
+        self._waiting: deque[tuple[JobEvent, Stage]] = deque()
+        self._lanes: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._unfinished = 0
+        self._all_finished = asyncio.Event()
+
+    @property
+    def is_idle(self) -> bool:
+        return self._unfinished == 0
+
+    @property
+    def overdue(self) -> int:
+        """How many calls wait beyond what may wait."""
+        return max(0, self._unfinished - WAITING_MOST)
+
+    def add(self, event: JobEvent, stage: Stage) -> None:
+        """Call these hooks soon; nobody waits for them but the end of the worker."""
+        self._unfinished += len(stage.hooks)
+        self._waiting.append((event, stage))
+        if not self._lanes:
+            self._open_lane()
+        elif self._timer is None and len(self._lanes) < LANES:
+            self._timer = self._loop.call_later(TURN_S, self._widen)
+
+    async def call(self, event: JobEvent, stage: Stage) -> None:
+        """Call these hooks now, and return when they have ended, or have taken too long."""
+        for hook in stage.hooks:
+            if hook.is_async:
+                await self._call_async(event, hook)
+            else:
+                await self._call_in_thread([(event, hook)])
+
+    async def finished(self, until: float) -> None:
+        """Wait for all of them, no longer than until this monotonic time."""
+        if self._unfinished:
+            self._all_finished.clear()
+            waiting = asyncio.ensure_future(self._all_finished.wait())
+            await asyncio.wait([waiting], timeout=max(0.0, until - time.monotonic()))
+            waiting.cancel()
+        if left := self._unfinished:
+            fields = {"worker": self._worker_id}
+            log.warning("%s had not ended when the worker stopped", counted(left, "hook"), extra=fields)
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        for lane in self._lanes:
+            lane.cancel()
+        self._threads.close()
+
+    # Lanes -------------------------------------------------------------------------------------------------------
+
+    def _open_lane(self) -> None:
+        lane = self._loop.create_task(self._lane(), context=self._context.copy())
+        self._lanes.add(lane)
+        lane.add_done_callback(self._lanes.discard)
+
+    def _widen(self) -> None:
+        """Some have waited for a turn."""
+        self._timer = None
+        if self._waiting and len(self._lanes) < LANES:
+            self._open_lane()
+            self._timer = self._loop.call_later(TURN_S, self._widen)
+
+    async def _lane(self) -> None:
+        while self._waiting:
+            event, stage = self._waiting.popleft()
+            if stage.is_sync:
+                calls = [(event, hook) for hook in stage.hooks]
+                while self._waiting and self._waiting[0][1].is_sync and len(calls) < CALLS_MOST:
+                    event, stage = self._waiting.popleft()
+                    calls += [(event, hook) for hook in stage.hooks]
+                left = await self._call_in_thread(calls)
+                self._waiting.extendleft(_by_event(left)[::-1])
+                count = len(calls) - len(left)
+            else:
+                count = len(stage.hooks)
+                tasks = [self._task(event, stage)]
+                while self._waiting and not self._waiting[0][1].is_sync and len(tasks) < TASKS:
+                    event, stage = self._waiting.popleft()
+                    tasks.append(self._task(event, stage))
+                    count += len(stage.hooks)
+                await asyncio.gather(*tasks)
+            self._unfinished -= count
+            if not self._unfinished:
+                self._all_finished.set()
+            self._on_progress()
+
+    def _task(self, event: JobEvent, stage: Stage) -> asyncio.Task[None]:
+        return self._loop.create_task(self.call(event, stage), context=self._context.copy())
+
+    async def _call_async(self, event: JobEvent, hook: Hook) -> None:
+        running.set(event)
+        patience = asyncio.timeout(PATIENCE_S)
+        try:
+            async with patience:
+                await hook.call(event)  # type: ignore[misc]  # it is async
+        except BaseException as error:  # the user's hook: its SystemExit would end the event loop
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                raise  # the worker stops
+            if patience.expired():
+                self._log_late(event, hook, "it was cancelled")
+            else:
+                self._log_failed(event, hook, error)
+
+    async def _call_in_thread(self, calls: list[tuple[JobEvent, Hook]]) -> list[tuple[JobEvent, Hook]]:
+        """Returns what was not called: the turn was over, or the one before it does not return."""
+        made = _Calls(calls, self._context, self._log_failed)
+        future = asyncio.wrap_future(self._threads.submit(made.run))
+        while True:
+            before = made.position
+            await asyncio.wait([future], timeout=PATIENCE_S)
+            if future.done():
+                return calls[made.position :]
+            if made.position == before:
+                future.cancel()
+                left = made.leave()
+                self._log_late(*calls[before], "it is left behind in its thread")
+                return left
+
+    def _log_failed(self, event: JobEvent, hook: Hook, error: BaseException) -> None:
+        sentence = "hook %s failed, which changes nothing for the job: %r"
+        log.error(sentence, hook.name, error, exc_info=error, extra=event.log_fields)
+
+    def _log_late(self, event: JobEvent, hook: Hook, what: str) -> None:
+        sentence = "hook %s has not ended after %g s: %s, which changes nothing for the job"
+        log.error(sentence, hook.name, PATIENCE_S, what, extra=event.log_fields)
+
+
+class _Calls:
+    """Calls of sync hooks, made in a thread one after the other."""
+
+    def __init__(
+        self,
+        calls: list[tuple[JobEvent, Hook]],
+        context: contextvars.Context,
+        on_failed: Callable[[JobEvent, Hook, BaseException], None],
+    ) -> None:
+        self._calls = calls
+        self._context = context
+        self._on_failed = on_failed
+        self._end = len(calls)
+        self.position = 0
+        """Which one is being made."""
+
+    def run(self) -> None:
+        context, of = self._context, None
+        ends_at = time.monotonic() + TURN_S
+        while self.position < self._end:
+            event, hook = self._calls[self.position]
+            if event is not of:
+                if of is not None and time.monotonic() > ends_at:
+                    return
+                context, of = self._context.copy(), event
+            context.run(self._call, event, hook)
+            self.position += 1
+
+    def leave(self) -> list[tuple[JobEvent, Hook]]:
+        """Make no more of them; returns those. On the event loop."""
+        self._end = 0
+        return self._calls[self.position + 1 :]
+
+    def _call(self, event: JobEvent, hook: Hook) -> None:
+        running.set(event)
+        try:
+            _check_returned(hook.call(event))
+        except BaseException as error:  # noqa: BLE001 (the user's hook; SystemExit ends no thread of ours)
+            self._on_failed(event, hook, error)
+
+
+def _by_event(calls: list[tuple[JobEvent, Hook]]) -> list[tuple[JobEvent, Stage]]:
+    """Those of one event stay together: they run one after the other."""
+    found: list[tuple[JobEvent, Stage]] = []
+    for _, of_event in groupby(calls, key=lambda call: id(call[0])):
+        one = list(of_event)
+        found.append((one[0][0], Stage(tuple(hook for _, hook in one), True)))
+    return found
+
+
+def _check_returned(value: Any) -> None:
+    if inspect.iscoroutine(value):
+        value.close()
+        raise TypeError("it returned a coroutine: declare the hook with `async def`")

@@ -1,0 +1,18 @@
+"""A worker's metrics on PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from leasemill import App
+from leasemill.store.opening import open_store
+from tests.worker.exporting.suite import ExportingSuite
+
+
+class TestExporting(ExportingSuite):
+    @pytest.fixture
+    def app(self, postgres_url: str) -> Iterator[App]:
+        with open_store(postgres_url) as store:
+            yield App(store=store)
