@@ -142,7 +142,14 @@ def test_a_worker_has_a_page_of_its_own(desk: Desk, filled: Filled, store: Store
     fill_control(store)
     page = desk.get("/workers?worker=stuck+plain+text")
     assert page.find("h1")[0].text == "stuck plain text"
-    for text in ("host plain text", "one of 3 processes of supervisor plain text", "stopping", "1 stuck", "2 times"):
+    for text in (
+        "host plain text",
+        "1.2 plain text",
+        "one of 3 processes of supervisor plain text",
+        "stopping",
+        "1 stuck",
+        "2 times",
+    ):
         assert text in page.text
     assert page.rows() == ["stuck plain text stuck-1 2"]
     assert "No worker of this name" in desk.get("/workers?worker=nobody").text
