@@ -50,6 +50,22 @@ $(BENCH): requirements-bench.lock $(DEV)
 test: $(DEV) ## Run the tests, in two processes (PYTEST_ARGS="-k lane -x" to narrow)
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
+# The browser tests use Debian's Chromium; where it is missing and this is root, it is installed. The slice of them that is
+# part of `make test` is skipped without a browser, and the summary says so.
+CHROMIUM := $(or $(LEASEMILL_TEST_CHROMIUM),/usr/bin/chromium)
+.PHONY: chromium
+chromium:
+	@test -x $(CHROMIUM) || { [ "$$(id -u)" = 0 ] && apt-get update && apt-get install --yes --no-install-recommends chromium; } || { \
+	  echo "the browser tests need $(CHROMIUM): install Debian's package chromium, or name another with LEASEMILL_TEST_CHROMIUM" >&2; exit 1; }
+
+.PHONY: browser
+browser: $(DEV) chromium ## Look at every page of the dashboard in a browser, in three widths, light and dark (4 minutes)
+	$(BIN)/python -m pytest $(PYTEST_ARGS) tests/dashboard/test_browser.py tests/dashboard/browser/every_page.py
+
+.PHONY: screenshots
+screenshots: $(DEV) chromium ## Take the pictures of the guide to the dashboard again (docs/images)
+	$(BIN)/python -m tests.dashboard.browser.screenshots
+
 # The spinning processes end with the tests, however those end, and by themselves after an hour.
 .PHONY: test-busy
 test-busy: $(DEV) ## Run the tests while two other processes keep the machine busy

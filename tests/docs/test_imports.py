@@ -13,7 +13,7 @@ import leasemill
 from leasemill import errors
 from tests.docs.pages import PAGES, ROOT, blocks
 
-PUBLIC = ("leasemill", "leasemill.testing")
+PUBLIC = ("leasemill", "leasemill.dashboard", "leasemill.testing")
 EXAMPLES = sorted(ROOT.glob("examples/**/*.py"))
 
 

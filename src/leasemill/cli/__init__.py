@@ -12,6 +12,7 @@ from leasemill.cli.lazy import DEBUG_VARIABLE, LazyCommand, LazyGroup
 COMMANDS = {
     "actions": LazyCommand("leasemill.cli.actions:actions", "List what operators did, and why."),
     "cron": LazyCommand("leasemill.cli.cron:cron", "List and show schedules, fire, pause and backfill them."),
+    "dashboard": LazyCommand("leasemill.cli.dashboard:dashboard", "Serve pages for operators."),
     "db": LazyCommand("leasemill.cli.db:db", "Create, migrate and check the tables of a postgresql:// store."),
     "demo": LazyCommand("leasemill.cli.demo:demo", "See jobs survive a killed and a stopped worker."),
     "enqueue": LazyCommand("leasemill.cli.enqueue:enqueue", "Enqueue a job."),

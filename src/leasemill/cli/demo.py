@@ -23,6 +23,7 @@ from urllib.parse import quote
 
 import click
 
+from leasemill.cli.demo_dashboard import WatchedDemo
 from leasemill.cli.lazy import EXIT_REFUSED
 from leasemill.cli.opening import json_option
 from leasemill.cli.output import print_json
@@ -45,7 +46,10 @@ RUNS_TO_HIT: Final = 2
 """How many handlers must be in the middle of their work when their worker is hit."""
 BUSY_S: Final = 3.0
 """How long a lane would take if nothing happened."""
+WATCHED_S: Final = 40.0
+"""The same if somebody watches: long enough to see leases run out and jobs come back."""
 LIMIT_S: Final = 55.0
+"""Beyond what the lanes would take."""
 EXAMPLES_SHOWN: Final = 5
 
 
@@ -60,31 +64,45 @@ EXAMPLES_SHOWN: Final = 5
 )
 @click.option("--jobs", "count", default=1_000, show_default=True, type=click.IntRange(200), help="The number of jobs.")
 @click.option("--keep", is_flag=True, help="Keep the folder, to inspect it afterwards.")
+@click.option(
+    "--dashboard", is_flag=True, help="Watch it in a browser: slower, begins when you look, stays until Ctrl-C."
+)
 @json_option
-def demo(kind: str, count: int, keep: bool, as_json: bool) -> None:
+def demo(kind: str, count: int, keep: bool, dashboard: bool, as_json: bool) -> None:
     """Run 1,000 jobs, kill one worker and stop another in the middle, and audit the result.
 
     It takes less than a minute, and exits with 0 only if every effect was applied exactly once and in order.
     """
     signal.signal(signal.SIGTERM, _exit)  # so that no worker outlives this command
     folder = Path(tempfile.mkdtemp(prefix="leasemill-demo-"))
-    began = time.monotonic()
     cleaning = ExitStack()
     if not keep:
         cleaning.callback(shutil.rmtree, folder, ignore_errors=True)
-    with cleaning, _screen(count, is_silent=as_json) as screen, _store_url(kind, folder) as url:
-        result = _Demo(url, folder, count, screen).run()
-    took_s = time.monotonic() - began
-    if as_json:
-        print_json(
-            {**asdict(result), "holds": result.holds, "seconds": took_s, "folder": str(folder) if keep else None}
-        )
-    else:
-        _print(result, took_s)
-        if keep:
-            click.echo(f"kept: leasemill jobs list --url {url}" if kind == "file" else f"kept: {folder}")
+    with cleaning:
+        url = cleaning.enter_context(_store_url(kind, folder))
+        watched = cleaning.enter_context(_watched(url)) if dashboard else None
+        began = time.monotonic()
+        with _screen(count, is_silent=as_json) as screen:
+            result = _Demo(url, folder, count, screen, BUSY_S if watched is None else WATCHED_S).run()
+        took_s = time.monotonic() - began
+        if as_json:
+            place = str(folder) if keep else None
+            print_json({**asdict(result), "holds": result.holds, "seconds": took_s, "folder": place})
+        else:
+            _print(result, took_s)
+            if keep:
+                click.echo(f"kept: leasemill jobs list --url {url}" if kind == "file" else f"kept: {folder}")
+        if watched is not None:
+            watched.stay()
     if not result.holds:
         sys.exit(EXIT_REFUSED)
+
+
+@contextmanager
+def _watched(url: str) -> Iterator[WatchedDemo]:
+    with WatchedDemo(url) as watched:
+        watched.await_viewer()
+        yield watched
 
 
 def _exit(number: int, frame: FrameType | None) -> None:
@@ -126,14 +144,14 @@ class Screen:
 
 
 class _Demo:
-    def __init__(self, url: str, folder: Path, count: int, screen: Screen) -> None:
+    def __init__(self, url: str, folder: Path, count: int, screen: Screen, busy_s: float) -> None:
         self._url = url
         self._folder = folder
         self._screen = screen
         self._entries = ledger.deposits(count, LANES)
         self._trail = Trail(folder / "trail")
-        self._work_s = min(max(BUSY_S * LANES / count, 0.01), 0.25)
-        self._deadline = time.monotonic() + LIMIT_S
+        self._work_s = min(max(busy_s * LANES / count, 0.01), max(0.25, busy_s / 40))
+        self._deadline = time.monotonic() + busy_s - BUSY_S + LIMIT_S
 
     def run(self) -> Audit:
         with ExitStack() as cleaning:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -45,8 +45,14 @@ class JobFacts(Struct, frozen=True):
     """Who holds its unique key."""
 
 
-def gather(store: Store, job_id: str, now: int, workers: Sequence[AtWork] | None = None) -> JobFacts | None:
-    """The facts of a job; None if there is no such job."""
+def gather(
+    store: Store,
+    job_id: str,
+    now: int,
+    workers: Sequence[AtWork] | None = None,
+    queues: Mapping[str, QueueView] | None = None,
+) -> JobFacts | None:
+    """The facts of a job; None if there is no such job. `queues`: those that the caller has read already."""
     job = store.job(job_id)
     if job is None:
         return None
@@ -55,7 +61,7 @@ def gather(store: Store, job_id: str, now: int, workers: Sequence[AtWork] | None
     return JobFacts(
         job,
         now,
-        find_queue(store, spec.queue),
+        (queues or {}).get(spec.queue) or find_queue(store, spec.queue),
         None if spec.lane is None else store.lane(spec.queue, spec.lane),
         [action for action in store.actions(limit=ACTIONS_KEPT) if action.target in (spec.id, spec.queue)],
         workers,

@@ -20,6 +20,7 @@ from leasemill.store.postgres.wire.arrays import int8, int8s, texts
 from leasemill.store.postgres.wire.connections import Connection, Row
 
 LOOKED_AT_ONCE = 1_000
+"""After the first look, which is at as many as are wanted: most readings find enough there."""
 MOST_INT8 = 2**63 - 1
 _read = msgspec.json.Decoder(Read).decode
 _groups = msgspec.json.Decoder(list[LoadedGroup]).decode
@@ -96,10 +97,14 @@ def fitting(
     if newest_first:
         statement += "_newest_first"
         after = after or MOST_INT8
-    for _ in range(JOBS_LOOKED_AT // LOOKED_AT_ONCE):
+    looked_at, at_once = 0, min(limit, LOOKED_AT_ONCE)
+    while looked_at < JOBS_LOOKED_AT:
+        at_once = min(at_once, JOBS_LOOKED_AT - looked_at)
         given = {
             "after": int8(after),
-            "limit": int8(LOOKED_AT_ONCE),
+            "limit": int8(at_once),
+            "error": wanted.error_contains,
+            "states": None if narrowed is None else texts(sorted(state.value for state in narrowed)),
             "queue": wanted.queue,
             "kind": wanted.kind,
             "lane": wanted.lane,
@@ -114,9 +119,10 @@ def fitting(
                 found.append(job)
                 if len(found) == limit:
                     return found, job.seq
-        if len(rows) < LOOKED_AT_ONCE:
+        if len(rows) < at_once:
             return found, None
         after = rows[-1][1]
+        looked_at, at_once = looked_at + at_once, LOOKED_AT_ONCE
     return found, after
 
 

@@ -4,9 +4,13 @@ select first.no, first.seq,
         and ({lane}::text is null or job.lane = {lane}::text)
         and ({group_id}::text is null or job.group_id = {group_id}::text)
         and ({unique_key}::text is null or job.rules::json #>> '{{0,0}}' = {unique_key}::text)
-        and ({headers}::text is null or job.headers::jsonb @> {headers}::jsonb) as may_fit
+        and ({headers}::text is null or job.headers::jsonb @> {headers}::jsonb)
+        and ({states}::text[] is null or first.state = any ({states}::text[]))
+        and ({error}::text is null or exists (
+            select from {schema}.executions where executions.no = first.no and strpos(executions.error, {error}::text) > 0 offset 0
+        )) as may_fit
 from (
-    select kept.no, kept.seq from {schema}.kept where kept.seq < {after}::int8 order by kept.seq desc limit {limit}::int8
+    select kept.no, kept.seq, kept.state from {schema}.kept where kept.seq < {after}::int8 order by kept.seq desc limit {limit}::int8
 ) as first
 cross join lateral (select * from {schema}.jobs where jobs.no = first.no offset 0) as job
 order by first.seq desc

@@ -1,4 +1,5 @@
--- Jobs newest first, from below a position, and whether they fit as far as jobs alone can tell.
+-- Jobs newest first, from below a position, and whether they fit, as far as that can be told without reading them. A job has one
+-- commit (slot 0 or below) when it has succeeded.
 with moved as materialized (
     (select marks.no, marks.seq from {schema}.marks where marks.seq < {after}::int8 order by marks.seq desc limit {limit}::int8)
 ), unmoved as materialized (
@@ -14,6 +15,14 @@ select first.no, first.seq,
         and ({lane}::text is null or job.lane = {lane}::text)
         and ({group_id}::text is null or job.group_id = {group_id}::text)
         and ({unique_key}::text is null or job.rules::json #>> '{{0,0}}' = {unique_key}::text)
-        and ({headers}::text is null or job.headers::jsonb @> {headers}::jsonb) as may_fit
+        and ({headers}::text is null or job.headers::jsonb @> {headers}::jsonb)
+        and ({states}::text[] is null or case
+            when exists (select from {schema}.leases where leases.no = first.no offset 0) then 'leased'
+            when exists (select from {schema}.executions where executions.no = first.no and executions.slot <= 0 offset 0) then 'succeeded'
+            else coalesce((select kept.state from {schema}.kept where kept.no = first.no), 'ready')
+        end = any ({states}::text[]))
+        and ({error}::text is null or exists (
+            select from {schema}.executions where executions.no = first.no and strpos(executions.error, {error}::text) > 0 offset 0
+        ) or exists (select from {schema}.leases where leases.no = first.no offset 0)) as may_fit
 from first cross join lateral (select * from {schema}.jobs where jobs.no = first.no offset 0) as job
 order by first.seq desc

@@ -1,0 +1,57 @@
+"""Cancel a group, as far as it has not ended, and seal one whose producer is gone."""
+
+from __future__ import annotations
+
+from leasemill.dashboard.viewing import Done, Given, OperatorAct, Question, Viewing
+from leasemill.errors import NotFound, Refused
+from leasemill.kernel.commands import GroupView
+from leasemill.operator.bonds import progress
+
+
+def _group(viewing: Viewing) -> GroupView:
+    group_id = viewing.asked("id") or ""
+    view = viewing.store.group(group_id)
+    if view is None:
+        raise NotFound(f"there is no group {group_id!r}: it was never created, or retention has forgotten it")
+    return view
+
+
+def _ask_cancel(viewing: Viewing) -> Question:
+    view = _group(viewing)
+    sentences = [
+        f"It has {progress(view)}.",
+        "It is sealed, and its unfinished members are cancelled, those of groups in it too.",
+        "Jobs that are running are stopped.",
+        "Its `then` is not enqueued, unless all members had succeeded; its `on_end` is.",
+    ]
+    return Question(f"Cancel group {view.id}", sentences, "Cancel the group", is_possible=not view.is_over)
+
+
+def _cancel(viewing: Viewing, given: Given) -> Done:
+    view = _group(viewing)
+    if view.is_over:
+        raise Refused(f"group {view.id!r} is over: all its members have ended")
+    sweep = viewing.sweeps.cancel_group(view, given.by, given.reason)
+    return Done("Under way.", f"/sweeps/{sweep.id}")
+
+
+def _ask_seal(viewing: Viewing) -> Question:
+    view = _group(viewing)
+    sentences = [
+        f"It has {progress(view)}.",
+        "It takes no more members, and ends when those it has have ended.",
+        "Do it when the program that was to enqueue the rest is gone, and the rest is not needed.",
+    ]
+    return Question(f"Seal group {view.id}", sentences, "Seal", is_possible=view.sealed_at is None)
+
+
+def _seal(viewing: Viewing, given: Given) -> Done:
+    view = _group(viewing)
+    viewing.store.seal_group(view.id, by=given.by, reason=given.reason)
+    return Done(f"Group {view.id} sealed.")
+
+
+ACTS = (
+    OperatorAct("cancel-group", _ask_cancel, _cancel, is_dangerous=True),
+    OperatorAct("seal-group", _ask_seal, _seal),
+)

@@ -1,0 +1,98 @@
+"""Set the numbers of a limit, and clear what was set."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from leasemill.dashboard.acts.queues import as_count, shown
+from leasemill.dashboard.viewing import Done, Given, InputField, OperatorAct, Question, Viewing
+from leasemill.errors import Invalid, NotFound
+from leasemill.kernel.commands import LimitView
+from leasemill.kernel.model import QUEUE_LIMIT, SECOND, LimitTerms
+from leasemill.operator.limits import UNITS, numbers
+
+UNITS_S: Final = {"s": 1, "min": 60, "h": 3_600, "d": 86_400}
+
+
+def _limit(viewing: Viewing) -> LimitView:
+    name = viewing.asked("name") or ""
+    view = viewing.store.limit(name, limit=1)
+    if view is None:
+        raise NotFound(f"there is no limit {name!r}: no code declares it, and no operator has set it")
+    return view
+
+
+def _ask_set(viewing: Viewing) -> Question:
+    view = _limit(viewing)
+    own = view.record.set or LimitTerms()
+    fields = [InputField("places", "Places", "number", shown(own.places), hint="jobs in hand at a time; 0: none")]
+    if not view.name.startswith(QUEUE_LIMIT):
+        fields += [
+            InputField("rate", "Rate", "text", rate_text(own), hint="50/s, 100/min, 5000/h, 1/d or 3/10s"),
+            InputField("burst", "Burst", "number", shown(own.burst), hint="with a rate: how many may start at once"),
+        ]
+    sentences = [
+        f"Now: {numbers(view.terms)}.",
+        "What you set comes before the numbers of the code until it is cleared. An empty field changes nothing.",
+        "A lower number takes no job from its worker.",
+    ]
+    return Question(f"Set limit {view.name}", sentences, "Set", fields)
+
+
+def _set(viewing: Viewing, given: Given) -> Done:
+    view = _limit(viewing)
+    rate, burst = as_limit_rate(given.text("rate")), as_count("Burst", given.text("burst"))
+    if burst is not None and rate is None:
+        raise Invalid("Burst: give the rate too")
+    per = (None, None, None) if rate is None else (*rate, burst or 1)
+    terms = LimitTerms(as_count("Places", given.text("places")), *per)
+    viewing.store.set_limit(view.name, terms, by=given.by, reason=given.reason)
+    return Done(f"Limit {view.name}: {numbers(_limit(viewing).terms)}.")
+
+
+def _ask_clear(viewing: Viewing) -> Question:
+    view = _limit(viewing)
+    code = view.record.declared
+    sentences = [
+        f"Now: {numbers(view.terms)}.",
+        "No code declares it: it is no limit any more." if code is None else f"The code's hold again: {numbers(code)}.",
+    ]
+    is_set = view.record.set is not None
+    return Question(f"Clear limit {view.name}", sentences, "Clear", is_possible=is_set)
+
+
+def _clear(viewing: Viewing, given: Given) -> Done:
+    name = _limit(viewing).name
+    viewing.store.clear_limit(name, by=given.by, reason=given.reason)
+    return Done(f"Limit {name} cleared: what the code declares holds.", None if _is_known(viewing, name) else "/limits")
+
+
+def _is_known(viewing: Viewing, name: str) -> bool:
+    return viewing.store.limit(name, limit=1) is not None
+
+
+def as_limit_rate(text: str) -> tuple[int, int] | None:
+    """`50/s` or `3/10s`: how many, and in how many microseconds; None: empty."""
+    if not text:
+        return None
+    match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,6})?(s|min|h|d)", text)
+    if match is None or int(match[1]) == 0 or int(match[2] or 1) == 0:
+        raise Invalid(f"Rate: {text!r} is not a rate: write it as 50/s, 100/min, 5000/h, 1/d or 3/10s")
+    return int(match[1]), int(match[2] or 1) * UNITS_S[match[3]] * SECOND
+
+
+def rate_text(terms: LimitTerms) -> str:
+    """As the form takes it; a time that is no whole number of seconds is left out."""
+    if terms.rate is None or terms.per_us is None:
+        return ""
+    if terms.per_us in UNITS:
+        return f"{terms.rate}/{UNITS[terms.per_us]}"
+    seconds, rest = divmod(terms.per_us, SECOND)
+    return "" if rest else f"{terms.rate}/{seconds}s"
+
+
+ACTS = (
+    OperatorAct("set-limit", _ask_set, _set),
+    OperatorAct("clear-limit", _ask_clear, _clear),
+)

@@ -1,0 +1,276 @@
+"""The application: pages, acts, live updates and assets, behind sign-in or the caller's own authorisation.
+
+    dashboard = asgi(app, authorize=who)      # mount it in FastAPI, Starlette, or beside Django
+
+Handlers here decide who may; what is read and done is in `pages` and `acts`, in threads, so the event loop is never
+blocked. What must never happen here: a page for a request without a principal, an act without a checked form.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from leasemill.api.app import App
+from leasemill.dashboard import serving
+from leasemill.dashboard.access import Authorize, Principal, SignIn
+from leasemill.dashboard.acts import ACTS
+from leasemill.dashboard.forms import read_form
+from leasemill.dashboard.guard import Guard
+from leasemill.dashboard.live import Streams
+from leasemill.dashboard.pages import PAGES
+from leasemill.dashboard.pages.job import downloads
+from leasemill.dashboard.redaction import SECRET_KEYS, Redaction
+from leasemill.dashboard.sampling import Sampler
+from leasemill.dashboard.serving import Renderer
+from leasemill.dashboard.sweeps import Sweeps
+from leasemill.dashboard.viewing import Given, OperatorAct, Page, Question, Viewing
+from leasemill.errors import Invalid, LeasemillError, NotFound, Unavailable
+from leasemill.store.base import Store
+
+READERS: Final = 4
+"""Threads that read the store for pages: no more are busy with it, however many viewers there are."""
+
+
+def asgi(
+    app_or_store: App | Store,
+    *,
+    authorize: Authorize,
+    redact: Sequence[str] = SECRET_KEYS,
+    origins: Collection[str] = (),
+) -> Dashboard:
+    """The dashboard of an app's store, to mount where you serve other things.
+
+    `authorize` is called for every request and returns a `Principal`, or None for somebody who may not look.
+    `redact`: regular expressions; values of payloads, results and headers under a key that one of them is found in are
+    not shown. `origins`: how browsers see your site (`https://jobs.example.com`), if a proxy changes the Host header.
+    """
+    return Dashboard(app_or_store, authorize=authorize, redact=redact, origins=origins)
+
+
+class Dashboard:
+    """An ASGI application. `close` ends its threads, and leaves the store open."""
+
+    def __init__(
+        self,
+        app_or_store: App | Store,
+        *,
+        authorize: Authorize | None = None,
+        sign_in: SignIn | None = None,
+        redact: Sequence[str] = SECRET_KEYS,
+        origins: Collection[str] = (),
+        hosts: Collection[str] | None = None,
+        cookie: str = "leasemill_session",
+    ) -> None:
+        if (authorize is None) == (sign_in is None):
+            raise Invalid("a dashboard needs authorize or sign_in: one of them decides who may look")
+        self._given = app_or_store
+        self._authorize = authorize
+        self._sign_in = sign_in
+        self._redaction = Redaction(redact)
+        self._origins = frozenset(origins)
+        self._cookie = cookie
+        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="leasemill-dashboard")
+        self._opened: tuple[Store, Sampler, Sweeps] | None = None
+        self._renderer = Renderer()
+        self._streams = Streams()
+        self._app = Guard(self._routes(), hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._app(scope, receive, send)
+
+    def open(self) -> Sampler:
+        """Open the store, if it is an app's and not open yet. Called in a thread: it may take a while."""
+        if self._opened is None:
+            store = self._given.store if isinstance(self._given, App) else self._given
+            self._opened = store, Sampler(store), Sweeps(store)
+        return self._opened[1]
+
+    @property
+    def sweeps(self) -> Sweeps:
+        """Acts on many jobs that this process has under way, or had."""
+        self.open()
+        assert self._opened is not None
+        return self._opened[2]
+
+    def end_streams(self) -> None:
+        """Called when the server begins to stop: it waits for open responses, and live updates have no end."""
+        self._streams.end()
+
+    def close(self) -> None:
+        if self._opened is not None:
+            _, sampler, sweeps = self._opened
+            sweeps.close()
+            sampler.close()
+        self._readers.shutdown()
+
+    def _routes(self) -> Starlette:
+        @asynccontextmanager
+        async def lifespan(_app: Starlette) -> Any:
+            yield
+            await serving.in_thread(None, self.close)
+
+        routes = [
+            Route("/sign-in", self._signing_in, methods=["GET", "POST"]),
+            Route("/sign-out", self._signing_out, methods=["POST"]),
+            Route("/assets/{digest}/{name}", self._renderer.asset),
+            Route("/events", self._events),
+            Route("/download", self._download),
+            Route("/acts/{name}", self._act, methods=["GET", "POST"]),
+            *(Route(page.path, self._showing(page), name=page.name) for page in PAGES),
+        ]
+        handlers: Mapping[Any, Any] = {
+            HTTPException: self._failed_http,
+            NotFound: self._failed_not_found,
+            LeasemillError: self._failed_store,
+        }
+        return Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan)
+
+    # Who looks ---------------------------------------------------------------------------------------------------
+
+    async def _principal(self, request: Request) -> Principal | None:
+        if self._sign_in is not None:
+            return self._sign_in.principal(request.cookies.get(self._cookie))
+        assert self._authorize is not None
+        found = self._authorize(request)
+        return await found if inspect.isawaitable(found) else found
+
+    async def _viewing(self, request: Request) -> Viewing:
+        principal = await self._principal(request)
+        if principal is None:
+            raise HTTPException(401 if self._sign_in is not None else 403, "You may not look at this dashboard.")
+        request.state.principal = principal
+        if self._opened is None:
+            await serving.in_thread(self._readers, self.open)
+        assert self._opened is not None
+        store, sampler, sweeps = self._opened
+        sampler.watched()
+        return Viewing(store, sampler, sweeps, self._redaction, principal, request.query_params, request.path_params)
+
+    async def _signing_in(self, request: Request) -> Response:
+        if self._sign_in is None:
+            raise HTTPException(404, "Sign in where this dashboard is mounted.")
+        token = request.query_params.get("token", "")
+        if request.method == "POST":
+            token = (await read_form(request, self._origins)).get("token", "").strip()
+        if not token:
+            return self._renderer.render(request, "sign_in.html", title="Sign in", trouble="")
+        if self._sign_in.is_throttled():
+            trouble = "Too many wrong tokens: wait a minute."
+            return self._renderer.render(request, "sign_in.html", title="Sign in", trouble=trouble, status=429)
+        session = self._sign_in.open(token)
+        if session is None:
+            trouble = "This link has been used, or a newer one replaced it."
+            return self._renderer.render(request, "sign_in.html", title="Sign in", trouble=trouble, status=403)
+        response = RedirectResponse(f"{request.scope.get('root_path', '')}/", status_code=303)
+        response.set_cookie(self._cookie, session, httponly=True, samesite="strict", path="/", max_age=12 * 3600)
+        return response
+
+    async def _signing_out(self, request: Request) -> Response:
+        await read_form(request, self._origins)
+        if self._sign_in is not None:
+            self._sign_in.close(request.cookies.get(self._cookie))
+        response = RedirectResponse(f"{request.scope.get('root_path', '')}/sign-in", status_code=303)
+        response.delete_cookie(self._cookie, httponly=True, samesite="strict", path="/")
+        return response
+
+    # Pages -------------------------------------------------------------------------------------------------------
+
+    def _showing(self, page: Page) -> Callable[[Request], Any]:
+        async def show(request: Request) -> Response:
+            viewing = await self._viewing(request)
+            if viewing.sample is None:
+                await serving.first_sample(viewing.sampler)
+            return await serving.in_thread(self._readers, self._renderer.page, request, viewing, page)
+
+        return show
+
+    async def _events(self, request: Request) -> Response:
+        viewing = await self._viewing(request)
+        return self._streams.open(viewing.sampler)
+
+    async def _download(self, request: Request) -> Response:
+        viewing = await self._viewing(request)
+        return await serving.in_thread(self._readers, downloads, viewing)
+
+    # Acts --------------------------------------------------------------------------------------------------------
+
+    async def _act(self, request: Request) -> Response:
+        act = ACTS.get(request.path_params["name"])
+        if act is None:
+            raise HTTPException(404, "There is no such act.")
+        viewing = await self._viewing(request)
+        if not viewing.principal.may_act:
+            raise HTTPException(403, "You may look, and not act: your role is read.")
+        if request.method == "POST":
+            return await self._done(request, viewing, act)
+        question = await serving.in_thread(self._readers, act.ask, viewing)
+        return self._asking(request, viewing, act, question)
+
+    async def _done(self, request: Request, viewing: Viewing, act: OperatorAct) -> Response:
+        form = await read_form(request, self._origins)
+        given = Given(viewing.principal.name, form.get("reason", "").strip(), form)
+        try:
+            if not given.reason:
+                raise Invalid("Say why: the reason is recorded with the act.")
+            done = await serving.in_thread(self._readers, act.run, viewing, given)
+            viewing.sampler.readings.forget()
+            await serving.in_thread(self._readers, viewing.sampler.changed)
+        except Unavailable:
+            raise
+        except LeasemillError as error:
+            question = await serving.in_thread(self._readers, act.ask, viewing)
+            return self._asking(request, viewing, act, question, given=given, trouble=str(error), status=400)
+        path = done.path or serving.local_path(request.query_params.get("next"))
+        response = RedirectResponse(f"{request.scope.get('root_path', '')}{path}", status_code=303)
+        serving.set_notice(response, done.sentence)
+        return response
+
+    def _asking(
+        self,
+        request: Request,
+        viewing: Viewing,
+        act: OperatorAct,
+        question: Question,
+        *,
+        given: Given | None = None,
+        trouble: str = "",
+        status: int = 200,
+    ) -> Response:
+        values = {} if given is None else {name: given.text(name) for name in given.form}
+        return self._renderer.render(
+            request,
+            "act.html",
+            viewing=viewing,
+            status=status,
+            title=question.heading,
+            act=act,
+            question=question,
+            values=values,
+            trouble=trouble,
+            cancel_path=serving.local_path(request.query_params.get("next")),
+        )
+
+    # What went wrong ---------------------------------------------------------------------------------------------
+
+    async def _failed_http(self, request: Request, error: HTTPException) -> Response:
+        if error.status_code == 401 and not serving.is_part(request):
+            return RedirectResponse(f"{request.scope.get('root_path', '')}/sign-in", status_code=303)
+        return self._renderer.failed(request, error.status_code, error.detail)
+
+    async def _failed_not_found(self, request: Request, error: NotFound) -> Response:
+        return self._renderer.failed(request, 404, str(error))
+
+    async def _failed_store(self, request: Request, error: LeasemillError) -> Response:
+        status = 503 if isinstance(error, Unavailable) else 400 if isinstance(error, Invalid) else 500
+        return self._renderer.failed(request, status, str(error))

@@ -1,0 +1,32 @@
+"""What stands in the navigation, in which order, and the numbers beside it."""
+
+from __future__ import annotations
+
+from leasemill.dashboard.pages import PAGES
+from leasemill.dashboard.sampling import Sample
+from leasemill.dashboard.viewing import Page
+from leasemill.kernel.model import JobState
+
+
+def _sections() -> dict[str, list[Page]]:
+    found: dict[str, list[Page]] = {}
+    for page in PAGES:
+        if page.section is not None:
+            found.setdefault(page.section, []).append(page)
+    return found
+
+
+SECTIONS = _sections()
+
+
+def badges(sample: Sample | None) -> dict[str, int]:
+    """Numbers that are worth a look from every page, by the page's name; nothing where there is none."""
+    if sample is None:
+        return {}
+    found = {
+        "jobs": sample.totals.counts[JobState.READY] + sample.totals.counts[JobState.LEASED],
+        "leases": sample.totals.counts[JobState.LEASED],
+        "failures": sample.failed,
+        "workers": sample.live_workers,
+    }
+    return {name: count for name, count in found.items() if count}

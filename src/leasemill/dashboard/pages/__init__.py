@@ -1,0 +1,41 @@
+"""The table of pages: one row for each, in the order of the navigation."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from leasemill.dashboard.pages import (
+    audit,
+    failures,
+    groups,
+    job,
+    jobs,
+    lanes,
+    leases,
+    limits,
+    overview,
+    queues,
+    refusals,
+    schedules,
+    sweeps,
+    workers,
+)
+from leasemill.dashboard.viewing import Page
+
+PAGES: Final[tuple[Page, ...]] = (
+    overview.PAGE,
+    jobs.PAGE,
+    queues.PAGE,
+    leases.PAGE,
+    workers.PAGE,
+    failures.PAGE,
+    refusals.PAGE,
+    lanes.PAGE,
+    schedules.PAGE,
+    groups.PAGE,
+    limits.PAGE,
+    audit.PAGE,
+    job.PAGE,
+    sweeps.PAGE,
+    sweeps.ONE,
+)

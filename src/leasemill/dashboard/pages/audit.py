@@ -1,0 +1,92 @@
+"""Audit: every act that the store has on record, newest first, with who and why. Acts on many jobs are one line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from msgspec import Struct
+
+from leasemill.dashboard.viewing import Page, Viewing
+from leasemill.kernel.model import ACTIONS_KEPT, Action, Verb
+from leasemill.kernel.schedule import RESERVED
+
+PAGE_SIZE: Final = 100
+TARGETS_SHOWN: Final = 20
+JOBS: Final = frozenset({Verb.CANCEL, Verb.REDRIVE, Verb.PURGE})
+QUEUES: Final = frozenset({Verb.PAUSE, Verb.RESUME, Verb.SET_POLICY})
+LIMITS: Final = frozenset({Verb.SET_LIMIT, Verb.CLEAR_LIMIT, Verb.DECLARE_LIMIT})
+GROUPS: Final = frozenset({Verb.SEAL_GROUP})
+DANGEROUS: Final = frozenset({Verb.CANCEL, Verb.PURGE, Verb.REMOVE_SCHEDULE})
+
+
+class ActLine(Struct, frozen=True):
+    """Acts of one person, for one reason, one after the other: the latest, since when, and what they were done to."""
+
+    last: Action
+    first_at: int
+    targets: list[str]
+    count: int
+
+    @property
+    def words(self) -> str:
+        return self.last.verb.value.replace("_", " ")
+
+    @property
+    def tone(self) -> str:
+        return "failed" if self.last.verb in DANGEROUS else ""
+
+
+def read(viewing: Viewing) -> Mapping[str, Any]:
+    acts = viewing.once("audit", lambda: viewing.store.actions(limit=ACTIONS_KEPT))
+    by, verb, target = viewing.asked("by"), viewing.asked("verb"), viewing.asked("target")
+    fitting = [
+        one
+        for one in acts
+        if by in (None, one.by) and verb in (None, one.verb) and (target is None or target in one.target)
+    ]
+    lines = lines_of(fitting)
+    start = viewing.number("from")
+    return {
+        "lines": lines[start : start + PAGE_SIZE],
+        "count": len(lines),
+        "start": start,
+        "page_size": PAGE_SIZE,
+        "acts": len(acts),
+        "most": ACTIONS_KEPT,
+        "people": sorted({one.by for one in acts}),
+        "verbs": sorted({one.verb.value for one in acts}),
+        "by": by,
+        "verb": verb,
+        "target": target,
+        "link_of": link_of,
+        "now": viewing.store.time(),
+    }
+
+
+def lines_of(acts: Iterable[Action]) -> list[ActLine]:
+    lines: list[ActLine] = []
+    for one in acts:
+        line = lines[-1] if lines else None
+        if line is not None and (line.last.verb, line.last.by, line.last.reason) == (one.verb, one.by, one.reason):
+            targets = [*line.targets, one.target] if len(line.targets) < TARGETS_SHOWN else line.targets
+            lines[-1] = ActLine(line.last, one.at, targets, line.count + 1)
+        else:
+            lines.append(ActLine(one, one.at, [one.target], 1))
+    return lines
+
+
+def link_of(verb: Verb, target: str) -> tuple[str, dict[str, str]]:
+    """The page that shows what an act was done to: its path and fields."""
+    if verb in JOBS:
+        return "/job", {"id": target}
+    if verb in QUEUES:
+        return "/jobs", {"queue": target}
+    if verb in LIMITS:
+        return "/limits", {"name": target}
+    if verb in GROUPS:
+        return "/groups", {"id": target}
+    return "/schedules", {"name": target.removeprefix(RESERVED)}
+
+
+PAGE: Final = Page("audit", "/audit", "Audit", "audit.html", read, section="History")

@@ -1,0 +1,138 @@
+"""Lanes: which are blocked and by what, which are longest, and one of them with what waits in it.
+
+Lanes are read queue by queue up to a bound: blocked ones first, which are few, then others in the order of their heads.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from msgspec import Struct
+
+from leasemill.dashboard.viewing import Page, Viewing
+from leasemill.errors import NotFound
+from leasemill.kernel.commands import JobFilter, LaneView
+from leasemill.kernel.filter import last_error
+from leasemill.kernel.model import Job, JobState
+from leasemill.store.base import Store
+
+STEP: Final = 200
+MOST: Final = 1_000
+READ_FOR_S: Final = 0.2
+SHOWN: Final = 100
+WAITING_SHOWN: Final = 20
+RANGES_SHOWN: Final = 10
+
+
+class LanesFound(Struct, frozen=True):
+    """`is_all`: these are all lanes with work."""
+
+    lanes: list[LaneView]
+    is_all: bool
+
+
+def read(viewing: Viewing) -> Mapping[str, Any]:
+    queue, lane = viewing.asked("queue"), viewing.asked("lane")
+    if queue is not None and lane is not None:
+        return _one(viewing, queue, lane)
+    names = [queue] if queue is not None else _queues(viewing)
+    found = viewing.once(("lanes", queue), lambda: find_lanes(viewing.store, names))
+    blocked = [view for view in found.lanes if view.is_blocked]
+    only = "blocked" if viewing.asked("only") == "blocked" else None
+    rows = blocked if only else found.lanes
+    return {
+        "view": None,
+        "lanes": [(view, status_of(view.head, viewing.store.time())) for view in rows[:SHOWN]],
+        "count": len(rows),
+        "shown": SHOWN,
+        "found": found,
+        "blocked": len(blocked),
+        "held_up": sum(view.waiting for view in blocked),
+        "longest": max((view.waiting for view in found.lanes), default=0),
+        "only": only,
+        "queue": queue,
+        "now": viewing.store.time(),
+    }
+
+
+def _queues(viewing: Viewing) -> list[str]:
+    """Those with jobs that lanes can be made of, the fullest first."""
+    queues = () if viewing.sample is None else viewing.sample.queues
+    with_work = [one for one in queues if any(one.counts[state] for state in JobState if state != JobState.SUCCEEDED)]
+    return [one.name for one in sorted(with_work, key=lambda one: -one.counts[JobState.READY])]
+
+
+def find_lanes(store: Store, queues: Sequence[str], for_s: float = READ_FOR_S) -> LanesFound:
+    until = time.monotonic() + for_s
+    lanes: dict[tuple[str, str], LaneView] = {}
+    is_all = True
+    for blocked_only in (True, False):
+        for queue in queues:
+            after: int | None = 0
+            while after is not None:
+                if len(lanes) >= MOST or time.monotonic() > until:
+                    is_all = False
+                    break
+                page = store.lanes(queue, blocked_only=blocked_only, limit=STEP, after=after)
+                lanes.update(((view.queue, view.lane), view) for view in page.lanes)
+                after = page.after
+    order = sorted(lanes.values(), key=lambda view: (not view.is_blocked, -view.waiting, view.queue, view.lane))
+    return LanesFound(order, is_all)
+
+
+def _one(viewing: Viewing, queue: str, lane: str) -> Mapping[str, Any]:
+    view = viewing.store.lane(queue, lane)
+    if view is None:
+        raise NotFound(f"lane {lane!r} of queue {queue!r} has no work, or does not exist")
+    now = viewing.store.time()
+    return {
+        "title": lane,
+        "view": view,
+        "does": status_of(view.head, now),
+        "error": None if view.head is None else last_error(view.head),
+        "waiting": _waiting(viewing.store, view),
+        "finished": ranges(view.finished),
+        "failed_offsets": ranges(view.failed),
+        "now": now,
+    }
+
+
+def _waiting(store: Store, view: LaneView) -> tuple[Job, ...]:
+    """The jobs behind the head, in order: they were enqueued after it."""
+    where = JobFilter(queue=view.queue, lane=view.lane, states=frozenset({JobState.READY}))
+    return store.jobs(where, limit=WAITING_SHOWN, after=0 if view.head is None else view.head.seq).jobs
+
+
+class LaneStatus(Struct, frozen=True):
+    """What the head of a lane does, in few words; `at`: since when, or until when."""
+
+    words: str
+    tone: str
+    at: int | None = None
+    worker: str | None = None
+
+
+def status_of(head: Job | None, now: int) -> LaneStatus:
+    if head is None:
+        return LaneStatus("no head", "cancelled")
+    last = head.executions[-1] if head.executions else None
+    if head.state is JobState.LEASED and last is not None:
+        return LaneStatus("running", "leased", last.leased_at, last.worker)
+    if head.blocks_lane:
+        how = "failed" if head.state is JobState.FAILED else "quarantined"
+        return LaneStatus(how, "failed", head.updated_at)
+    if head.available_at > now:
+        return LaneStatus("retry" if last is not None else "not due", "scheduled", head.available_at)
+    return LaneStatus("due", "ready", head.available_at)
+
+
+def ranges(found: Iterable[tuple[int, int]]) -> str:
+    """Offsets as text: `0 to 7, 9`, the latest ranges."""
+    every = list(found)
+    shown = ", ".join(str(first) if first == last else f"{first} to {last}" for first, last in every[-RANGES_SHOWN:])
+    return shown if len(every) <= RANGES_SHOWN else f"… {shown} ({len(every)} ranges)"
+
+
+PAGE: Final = Page("lanes", "/lanes", "Lanes", "lanes.html", read, section="Trouble")

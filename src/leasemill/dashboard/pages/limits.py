@@ -1,0 +1,51 @@
+"""Limits: places that are held, rates, what waits, who set the numbers, and one of them with its keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from leasemill.dashboard.viewing import Page, Viewing
+from leasemill.errors import NotFound
+from leasemill.kernel.commands import LimitView
+from leasemill.kernel.model import QUEUE_LIMIT
+from leasemill.operator.limits import numbers, rate_of
+
+PAGE_SIZE: Final = 100
+KEYS_SHOWN: Final = 50
+
+
+def read(viewing: Viewing) -> Mapping[str, Any]:
+    name = viewing.asked("name")
+    after = viewing.asked("after") or ""
+    now = viewing.store.time()
+    shared = {"numbers": numbers, "rate_of": rate_of, "source_of": source_of, "after": after, "now": now}
+    if name is not None:
+        view = viewing.store.limit(name, limit=KEYS_SHOWN + 1, after=after)
+        if view is None:
+            raise NotFound(f"there is no limit {name!r}: no code declares it, and no operator has set it")
+        return {
+            **shared,
+            "title": name,
+            "view": view,
+            "keys": view.keys[:KEYS_SHOWN],
+            "next_after": view.keys[KEYS_SHOWN - 1].key if len(view.keys) > KEYS_SHOWN else None,
+            "queue": name.removeprefix(QUEUE_LIMIT) if name.startswith(QUEUE_LIMIT) else None,
+        }
+    found = viewing.store.limits(limit=PAGE_SIZE + 1, after=after)
+    return {
+        **shared,
+        "view": None,
+        "views": found[:PAGE_SIZE],
+        "next_after": found[PAGE_SIZE - 1].name if len(found) > PAGE_SIZE else None,
+    }
+
+
+def source_of(view: LimitView) -> str:
+    """Whose numbers hold."""
+    if view.record.set is not None:
+        return "operator"
+    return "–" if view.record.declared is None else "code"
+
+
+PAGE: Final = Page("limits", "/limits", "Limits", "limits.html", read, section="Control")

@@ -1,0 +1,98 @@
+"""Overview: rates, backlog, how long jobs wait and run, and what goes wrong. Reads nothing but the shared sample."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from msgspec import Struct
+
+from leasemill.dashboard.charts import Chart, Series, chart
+from leasemill.dashboard.history import SPANS, Dot, History, Span
+from leasemill.dashboard.sampling import Sample
+from leasemill.dashboard.viewing import Page, Viewing
+from leasemill.kernel.commands import QueueView
+from leasemill.kernel.model import JobState
+
+QUEUES_LISTED: Final = 8
+MINUTE_S: Final = 60
+
+
+class FlowNow(Struct, frozen=True):
+    """Things per second, or per minute where it says so; None: not known yet."""
+
+    arrived: float | None
+    left: float | None
+    expired_a_minute: float | None
+    refused_a_minute: float | None
+
+
+def read(viewing: Viewing) -> Mapping[str, Any]:
+    history = viewing.sampler.history
+    span = next((one for one in SPANS if one.name == viewing.asked("span")), SPANS[0])
+    sample = viewing.sample
+    return {
+        "spans": SPANS,
+        "span": span,
+        "flow": _flow(history),
+        "charts": [] if sample is None else _charts(history, span, sample.at),
+        "busiest": [] if sample is None else _busiest(sample),
+    }
+
+
+def _flow(history: History) -> FlowNow:
+    return FlowNow(
+        history.recent_rate(lambda one: one.arrived, 15),
+        history.recent_rate(lambda one: one.left, 15),
+        _a_minute(history.recent_rate(lambda one: one.expired)),
+        _a_minute(history.recent_rate(lambda one: one.refused)),
+    )
+
+
+def _a_minute(rate: float | None) -> float | None:
+    return None if rate is None else MINUTE_S * rate
+
+
+def _charts(history: History, span: Span, now: int) -> list[Chart]:
+    return [
+        chart(
+            "Jobs in and out",
+            "per second",
+            span,
+            now,
+            [
+                Series("in", "in", history.rates(span, lambda one: one.arrived)),
+                Series("out", "out", history.rates(span, lambda one: one.left)),
+            ],
+        ),
+        chart(
+            "Waiting", "jobs", span, now, [Series("waiting", "ready", history.levels(span, lambda one: one.waiting))]
+        ),
+        chart(
+            "Running", "jobs", span, now, [Series("running", "leased", history.levels(span, lambda one: one.running))]
+        ),
+        chart(
+            "Expired leases and refused reports",
+            "per minute",
+            span,
+            now,
+            [
+                Series("expired", "warned", _minutes(history.rates(span, lambda one: one.expired))),
+                Series("refused", "failed", _minutes(history.rates(span, lambda one: one.refused))),
+            ],
+        ),
+    ]
+
+
+def _minutes(dots: list[Dot]) -> list[Dot]:
+    return [Dot(dot.at, _a_minute(dot.value)) for dot in dots]
+
+
+def _busiest(sample: Sample) -> list[QueueView]:
+    def weight(queue: QueueView) -> int:
+        return queue.counts[JobState.READY] + queue.counts[JobState.LEASED]
+
+    return sorted(sample.queues, key=lambda queue: (-weight(queue), queue.name))[:QUEUES_LISTED]
+
+
+PAGE: Final = Page("overview", "/", "Overview", "overview.html", read, section="Now", is_sampled=True)

@@ -1,0 +1,89 @@
+"""Queues: how much waits in each, since when, how fast it drains, and what is set for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from leasemill.dashboard.sampling import QUEUES_SHOWN, Sample
+from leasemill.dashboard.viewing import Page, Viewing
+from leasemill.kernel.commands import LimitView, QueueView
+from leasemill.kernel.model import QUEUE_LIMIT, SECOND, JobState, Policy
+from leasemill.operator.times import span
+
+
+class QueueOnPage(Struct, frozen=True):
+    view: QueueView
+    rate: float | None
+    limit: LimitView | None
+    workers: int
+    policy: list[tuple[str, str]]
+    due_at: int | None
+    """Since when its oldest job has been due; None: none is."""
+
+    @property
+    def waiting(self) -> int:
+        return self.view.counts[JobState.READY]
+
+    @property
+    def failed(self) -> int:
+        return self.view.counts[JobState.FAILED] + self.view.counts[JobState.DEAD]
+
+
+SORTED_BY: Final[dict[str, Callable[[QueueOnPage], Any]]] = {
+    "name": lambda row: row.view.name,
+    "waiting": lambda row: (-row.waiting, row.view.name),
+    "running": lambda row: (-row.view.counts[JobState.LEASED], row.view.name),
+    "failed": lambda row: (-row.failed, row.view.name),
+    "age": lambda row: (row.due_at is None, row.due_at, row.view.name),
+    "rate": lambda row: (-(row.rate or 0.0), row.view.name),
+}
+
+
+def read(viewing: Viewing) -> Mapping[str, Any]:
+    sample = viewing.sample
+    order = viewing.asked("order") or "name"
+    rows = [] if sample is None else sorted(rows_of(sample), key=SORTED_BY.get(order, SORTED_BY["name"]))
+    return {"rows": rows, "order": order, "is_cut": len(rows) == QUEUES_SHOWN, "most": QUEUES_SHOWN}
+
+
+def rows_of(sample: Sample) -> list[QueueOnPage]:
+    serving: dict[str, int] = {}
+    for worker in sample.workers:
+        for queue in () if worker.is_stale else worker.record.queues:
+            serving[queue] = serving.get(queue, 0) + 1
+    return [
+        QueueOnPage(
+            view,
+            sample.queue_rates.get(view.name),
+            sample.limits.get(QUEUE_LIMIT + view.name),
+            serving.get(view.name, 0),
+            policy_words(view.policy),
+            view.oldest_available_at
+            if view.oldest_available_at is not None and view.oldest_available_at <= sample.at
+            else None,
+        )
+        for view in sample.queues
+    ]
+
+
+def policy_words(policy: Policy | None) -> list[tuple[str, str]]:
+    """What is set, as names and values."""
+    if policy is None:
+        return []
+    return [
+        (name.removesuffix("_us").replace("_", " "), span(value) if name.endswith("_us") else str(value))
+        for name, value in msgspec.structs.asdict(policy).items()
+        if value is not None
+    ]
+
+
+def seconds_of(us: int | None) -> str:
+    """A duration as an input field holds it."""
+    return "" if us is None else f"{us / SECOND:g}"
+
+
+PAGE: Final = Page("queues", "/queues", "Queues", "queues.html", read, section="Now", is_sampled=True)

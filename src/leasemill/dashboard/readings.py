@@ -1,0 +1,49 @@
+"""What is read at some cost, once for each sample: however many look at a page, the store is asked once a second.
+
+What must never happen here: a reading that is kept after an act has changed what it shows.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Any, Final, TypeVar
+
+KEPT: Final = 64
+
+FoundT = TypeVar("FoundT")
+
+
+class _Reading:
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.number: int | None = None
+        self.found: Any = None
+
+
+class Readings:
+    """By key, the latest ones; those who ask for the same one at the same time wait for one reading."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._readings: OrderedDict[Hashable, _Reading] = OrderedDict()
+
+    def once(self, key: Hashable, number: int, read: Callable[[], FoundT]) -> FoundT:
+        """What `read` returned for this number, of a sample; it is called if nobody has asked since."""
+        with self._lock:
+            reading = self._readings.setdefault(key, _Reading())
+            self._readings.move_to_end(key)
+            while len(self._readings) > KEPT:
+                self._readings.popitem(last=False)
+        with reading.lock:
+            if reading.number != number:
+                reading.found = read()
+                reading.number = number
+            found: FoundT = reading.found
+            return found
+
+    def forget(self) -> None:
+        """Something was done: what was read before does not count any more."""
+        with self._lock:
+            self._readings.clear()

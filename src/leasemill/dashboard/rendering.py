@@ -1,0 +1,169 @@
+"""Templates: how values are written, and the one environment that renders them.
+
+Every value is escaped by the template engine. What must never happen here: a filter that returns markup made from
+data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import cache
+from hashlib import blake2b
+from importlib import resources
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from leasemill.dashboard.charts import short_number
+from leasemill.kernel.filter import last_error
+from leasemill.kernel.model import NEVER, SECOND, Job, JobState
+from leasemill.operator.times import HOUR_S, MINUTE_S, instant, span
+from leasemill.operator.wording import counted
+
+SHOWN_TOKEN: Final = 6
+DAY_US: Final = 24 * 3600 * SECOND
+
+
+def assets() -> dict[str, bytes]:
+    """The files that pages load, by name."""
+    folder = resources.files("leasemill.dashboard") / "assets"
+    return {one.name: one.read_bytes() for one in folder.iterdir() if one.is_file()}
+
+
+def digest_of(files: Mapping[str, bytes]) -> str:
+    """Changes when a file does: it is part of their address, so that browsers may keep them."""
+    digest = blake2b(digest_size=6)
+    for name, content in sorted(files.items()):
+        digest.update(name.encode() + content)
+    return digest.hexdigest()
+
+
+@cache
+def environment() -> Environment:
+    """One for the process: it keeps compiled templates."""
+    made = Environment(
+        loader=PackageLoader("leasemill.dashboard"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters.update(
+        ago=ago,
+        clock=clock,
+        coarse=coarse,
+        counted=counted,
+        duration=duration,
+        first_line=first_line,
+        instant=instant,
+        iso=iso,
+        last_digits=last_digits,
+        last_error=last_error,
+        number=number,
+        rate=rate,
+        short_number=short_number,
+    )
+    made.globals.update(NEVER=NEVER, SECOND=SECOND, shown_state=shown_state)
+    return made
+
+
+def address(root: str, path: str, **fields: object) -> str:
+    """A URL of this dashboard; fields that are None or empty are left out."""
+    given = [
+        (name, one)
+        for name, value in fields.items()
+        for one in (value if isinstance(value, list | tuple) else [value])
+        if one not in (None, "")
+    ]
+    return f"{root}{quote(path)}{'?' + urlencode(given) if given else ''}"
+
+
+# How values are written ------------------------------------------------------------------------------------------
+
+
+def number(value: float | None) -> str:
+    return "–" if value is None else f"{value:,.0f}"
+
+
+def rate(value: float | None) -> str:
+    """A number of things per time, with as many digits as it takes."""
+    if value is None:
+        return "–"
+    if value == int(value) or value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def duration(us: int | None) -> str:
+    """`–`, `2.0 ms`, `3.1 s`."""
+    return "–" if us is None else span(max(0, us))
+
+
+def ago(at: int | None, now: int) -> str:
+    """How long ago, or in how long; coarse, so that a page that is fetched again stays calm."""
+    if at is None:
+        return "–"
+    if abs(at - now) < SECOND:
+        return "now"
+    return f"in {coarse(at - now)}" if at > now else f"{coarse(now - at)} ago"
+
+
+def coarse(us: int) -> str:
+    """`5 s`, `12 min`, `3.5 h`, `2.1 d`."""
+    seconds = us / SECOND
+    return f"{int(seconds)} s" if seconds < MINUTE_S else f"{int(seconds / 60)} min" if seconds < HOUR_S else span(us)
+
+
+def clock(at: int | None) -> str:
+    """The time of day, with the date if that is not obvious from seconds alone."""
+    if at is None or at == NEVER:
+        return instant(at)
+    return datetime.fromtimestamp(at / SECOND, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def iso(at: int | None) -> str:
+    return "" if at is None or at == NEVER else instant(at)
+
+
+def last_digits(token: str) -> str:
+    """Enough of a token to compare it with a log line, too little to use it."""
+    return f"…{token[-SHOWN_TOKEN:]}"
+
+
+def first_line(text: str | None, most: int = 160) -> str:
+    line = (text or "").partition("\n")[0]
+    return line if len(line) <= most else line[: most - 1] + "…"
+
+
+def shown_state(job: Job, now: int) -> str:
+    """A job that is READY but not due yet is shown as scheduled, unlike one that waits for a worker."""
+    return "scheduled" if job.state is JobState.READY and job.available_at > now else job.state.value
+
+
+def context_urls(root: str, path: str, query: list[tuple[str, str]]) -> dict[str, Any]:
+    """What templates build addresses with: `url(path, …)`, and `here(…)`, the page itself with other fields."""
+
+    def url(path: str, **fields: object) -> str:
+        return address(root, path, **fields)
+
+    def here(**fields: object) -> str:
+        kept: dict[str, list[str]] = {}
+        for name, value in query:
+            if name not in fields:
+                kept.setdefault(name, []).append(value)
+        return address(root, path, **kept, **fields)
+
+    def back() -> str:
+        """This page, as acts name it to return to."""
+        return address("", path, **_grouped(query))
+
+    return {"url": url, "here": here, "back": back}
+
+
+def _grouped(query: list[tuple[str, str]]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for name, value in query:
+        found.setdefault(name, []).append(value)
+    return found

@@ -1,0 +1,247 @@
+"""Counts the store for all viewers: one thread, whoever looks and however many do.
+
+Counting costs the store something, so it is done at most for a twentieth of the time. What must never happen here: a
+reading that grows with the number of viewers, or a thread that dies because the store was away.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from leasemill.dashboard.history import History, TotalsAt
+from leasemill.dashboard.readings import Readings
+from leasemill.errors import LeasemillError
+from leasemill.kernel import commands as c
+from leasemill.kernel.model import SECOND, Job, JobState
+from leasemill.store.base import Store
+from leasemill.store.records import WorkerRecord, records
+
+WATCHED_INTERVAL_S: Final = 1.0
+IDLE_INTERVAL_S: Final = 10.0
+WATCHED_FOR_S: Final = 15.0
+SHARE_OF_TIME: Final = 20
+"""A sample that took so long is followed by a pause of that many times as long."""
+QUICK_S: Final = 0.1
+TIMINGS_INTERVAL_S: Final = 5.0
+TIMED_JOBS: Final = 200
+TIMED_WITHIN_S: Final = 15 * 60
+QUEUES_SHOWN: Final = 500
+LIMITS_SHOWN: Final = 500
+RATE_WITHIN_S: Final = 60
+ENDED: Final = (JobState.SUCCEEDED, JobState.FAILED, JobState.DEAD, JobState.CANCELLED)
+
+
+class Quantiles(Struct, frozen=True):
+    """Of durations in microseconds; None: there were none."""
+
+    median: int | None = None
+    p95: int | None = None
+    count: int = 0
+
+
+class Worked(Struct, frozen=True):
+    """A worker as it published itself so many seconds ago."""
+
+    record: WorkerRecord
+    age_s: float
+
+    @property
+    def is_stale(self) -> bool:
+        return self.record.is_stale(self.age_s)
+
+
+class Sample(Struct, frozen=True):
+    """What was counted at one moment. Times are the store's."""
+
+    number: int
+    at: int
+    totals: c.Totals
+    queues: tuple[c.QueueView, ...] = ()
+    queue_rates: dict[str, float] = {}
+    """Jobs that ended per second, of queues that were counted a while ago too; retention counts against it."""
+    limits: dict[str, c.LimitView] = {}
+    workers: tuple[Worked, ...] = ()
+    waits: Quantiles = Quantiles()
+    runs: Quantiles = Quantiles()
+    took_s: float = 0.0
+
+    @property
+    def oldest_due_at(self) -> int | None:
+        dues = [one.oldest_available_at for one in self.queues if one.oldest_available_at is not None]
+        return min((at for at in dues if at <= self.at), default=None)
+
+    @property
+    def failed(self) -> int:
+        return self.totals.counts[JobState.FAILED] + self.totals.counts[JobState.DEAD]
+
+    @property
+    def live_workers(self) -> int:
+        return sum(not one.is_stale for one in self.workers)
+
+
+class Sampler:
+    """Samples in the background. `latest` and `history` may be read from any thread."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.history = History()
+        self.readings = Readings()
+        self.latest: Sample | None = None
+        self.trouble: str | None = None
+        """Why the store cannot be counted now."""
+        self._counters = _Counters()
+        self._queue_counts: deque[tuple[int, dict[str, int]]] = deque(maxlen=RATE_WITHIN_S + 1)
+        self._slow: tuple[Quantiles, Quantiles, dict[str, c.LimitView]] = (Quantiles(), Quantiles(), {})
+        self._slow_at = 0.0
+        self._watched_at = 0.0
+        self._sampling = threading.Lock()
+        self._starting = threading.Lock()
+        self._wake = threading.Event()
+        self._is_closed = False
+        self._thread: threading.Thread | None = None
+
+    def watched(self) -> None:
+        """Somebody looks: the thread is started, and samples often for a while."""
+        is_new = time.monotonic() - self._watched_at > WATCHED_FOR_S
+        self._watched_at = time.monotonic()
+        with self._starting:
+            if self._thread is None and not self._is_closed:
+                self._thread = threading.Thread(target=self._run, name="leasemill-dashboard", daemon=True)
+                self._thread.start()
+        if is_new:
+            self._wake.set()
+
+    def changed(self) -> None:
+        """Somebody acted: count again, at once if that is quick."""
+        if self.latest is None or self.latest.took_s < QUICK_S:
+            self.sample()
+        else:
+            self._wake.set()
+
+    def close(self) -> None:
+        with self._starting:
+            self._is_closed = True
+            thread = self._thread
+        self._wake.set()
+        if thread is not None:
+            thread.join()
+
+    def sample(self) -> Sample:
+        """Count now."""
+        with self._sampling:
+            began = time.monotonic()
+            if began - self._slow_at >= TIMINGS_INTERVAL_S:
+                self._slow = (*timings(self._store), {one.name: one for one in self._store.limits(limit=LIMITS_SHOWN)})
+                self._slow_at = began
+            waits, runs, limits = self._slow
+            totals, queues = self._store.totals(), tuple(self._store.queues(limit=QUEUES_SHOWN))
+            now = self._store.time()
+            workers = tuple(Worked(record, age_s) for record, age_s in records(self._store.presence))
+            number = 1 if self.latest is None else self.latest.number + 1
+            took_s = time.monotonic() - began
+            rates = self._queue_rates(queues, now)
+            self._counters.add(one.record for one in workers)
+            sample = Sample(number, now, totals, queues, rates, limits, workers, waits, runs, took_s)
+            self.history.add(self._reading(sample))
+            self.latest, self.trouble = sample, None
+            return sample
+
+    def _run(self) -> None:
+        while not self._is_closed:
+            self._wake.clear()
+            try:
+                pause_s = SHARE_OF_TIME * self.sample().took_s
+            except LeasemillError as error:
+                self.trouble, pause_s = str(error), WATCHED_INTERVAL_S
+            is_watched = time.monotonic() - self._watched_at < WATCHED_FOR_S
+            self._wake.wait(max(pause_s, WATCHED_INTERVAL_S if is_watched else IDLE_INTERVAL_S))
+
+    def _reading(self, sample: Sample) -> TotalsAt:
+        counts = sample.totals.counts
+        return TotalsAt(
+            sample.at,
+            counts[JobState.READY],
+            counts[JobState.LEASED],
+            sample.failed,
+            sample.totals.seq,
+            sample.totals.fence,
+            self._counters.expired,
+            self._counters.refused,
+        )
+
+    def _queue_rates(self, queues: Sequence[c.QueueView], now: int) -> dict[str, float]:
+        ended = {one.name: sum(one.counts[state] for state in ENDED) for one in queues}
+        self._queue_counts.append((now, ended))
+        while now - self._queue_counts[0][0] > RATE_WITHIN_S * SECOND:
+            self._queue_counts.popleft()
+        at, before = self._queue_counts[0]
+        if now - at < SECOND:
+            return {}
+        return {
+            name: max(0, count - before[name]) * SECOND / (now - at) for name, count in ended.items() if name in before
+        }
+
+
+class _Counters:
+    """What workers count about expiries and refusals, added up over workers that come and go."""
+
+    def __init__(self) -> None:
+        self.expired = 0
+        self.refused = 0
+        self._known: dict[str, tuple[int, int]] | None = None
+
+    def add(self, found: Iterable[WorkerRecord]) -> None:
+        latest = {f"{one.worker}/{one.instance}": _expired_and_refused(one) for one in found}
+        if self._known is not None:
+            for name, (expired, refused) in latest.items():
+                expired_before, refused_before = self._known.get(name, (0, 0))
+                self.expired += max(0, expired - expired_before)
+                self.refused += max(0, refused - refused_before)
+        self._known = latest
+
+
+def _expired_and_refused(record: WorkerRecord) -> tuple[int, int]:
+    counted = record.counters
+    return int(counted.get("reaper_recovered", 0) + counted.get("deaths", 0)), int(counted.get("refused", 0))
+
+
+# How long jobs waited and ran ------------------------------------------------------------------------------------
+
+
+def timings(store: Store) -> tuple[Quantiles, Quantiles]:
+    """Of jobs that ended lately, in a bounded sample: those enqueued before the one that has been held longest, or the
+    newest ones if none is held."""
+    held = store.leases(limit=1)
+    oldest = store.job(held[0].job_id) if held else None
+    page = store.jobs(limit=TIMED_JOBS, after=0 if oldest is None else oldest.seq, newest_first=True)
+    since = store.time() - TIMED_WITHIN_S * SECOND
+    recent = [job for job in page.jobs if job.executions and (job.executions[-1].finished_at or 0) >= since]
+    return quantiles(_waits(recent)), quantiles(_runs(recent))
+
+
+def _waits(jobs: Sequence[Job]) -> Iterator[int]:
+    for job in jobs:
+        spec, first = job.spec, job.executions[0]
+        due_at = max(job.created_at, job.created_at + spec.delay_us if spec.run_at is None else spec.run_at)
+        if first.attempt == 1:
+            yield max(0, first.leased_at - due_at)
+
+
+def _runs(jobs: Sequence[Job]) -> Iterator[int]:
+    for job in jobs:
+        last = job.executions[-1]
+        if last.started_at is not None and last.finished_at is not None:
+            yield max(0, last.finished_at - last.started_at)
+
+
+def quantiles(durations: Iterable[int]) -> Quantiles:
+    found = sorted(durations)
+    if not found:
+        return Quantiles()
+    return Quantiles(found[(len(found) - 1) // 2], found[min(len(found) - 1, int(len(found) * 0.95))], len(found))

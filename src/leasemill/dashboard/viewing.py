@@ -1,0 +1,147 @@
+"""What a page and an act are, and what they are given.
+
+A page is a module in `pages/`, a template, and a row in `pages.PAGES`; an act is a row in `acts.ACTS`. Both are plain
+functions of a `Viewing`, called in a thread: they may call the store as they like, but every reading must be bounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias, TypeVar
+
+from starlette.datastructures import QueryParams
+
+from leasemill.dashboard.access import Principal
+from leasemill.dashboard.forms import Form
+from leasemill.dashboard.redaction import Redaction
+from leasemill.dashboard.sampling import Sample, Sampler
+from leasemill.dashboard.sweeps import Sweeps
+from leasemill.errors import NotFound
+from leasemill.kernel.commands import QueueView
+from leasemill.operator.facts import AtWork, find_queue
+from leasemill.store.base import Store
+from leasemill.store.records import records
+
+FoundT = TypeVar("FoundT")
+
+
+@dataclass(frozen=True, slots=True)
+class Viewing:
+    """One request, as a page sees it."""
+
+    store: Store
+    sampler: Sampler
+    sweeps: Sweeps
+    redaction: Redaction
+    principal: Principal
+    query: QueryParams
+    """What stands in the URL after `?`: the state of the page."""
+    params: Mapping[str, Any]
+    """What stands in the path."""
+
+    @property
+    def sample(self) -> Sample | None:
+        """The latest counts, shared by all viewers; None: nothing has been counted yet."""
+        return self.sampler.latest
+
+    def asked(self, name: str) -> str | None:
+        """A field of the URL; None: not there, or empty."""
+        return (self.query.get(name) or "").strip() or None
+
+    def number(self, name: str, default: int = 0) -> int:
+        text = self.query.get(name, "")
+        return int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else default
+
+    def queues(self) -> dict[str, QueueView]:
+        """The queues that were counted last: counting one of a large store takes too long for a page."""
+        return {} if self.sample is None else {one.name: one for one in self.sample.queues}
+
+    def queue(self, name: str) -> QueueView:
+        found = self.queues().get(name) or find_queue(self.store, name)
+        if found is None:
+            raise NotFound(f"there is no queue {name!r}")
+        return found
+
+    def once(self, key: Hashable, read: Callable[[], FoundT]) -> FoundT:
+        """What `read` returns, read once for each sample however many look. `key`: the page, and what it depends on."""
+        return self.sampler.readings.once(key, 0 if self.sample is None else self.sample.number, read)
+
+    def at_work(self) -> list[AtWork]:
+        """Workers with a recent heartbeat."""
+        found = records(self.store.presence)
+        return [AtWork(one.worker, frozenset(one.queues)) for one, age_s in found if not one.is_stale(age_s)]
+
+
+Read: TypeAlias = Callable[[Viewing], Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A row in the table of pages. `section`: where it stands in the navigation; None: it is reached by links."""
+
+    name: str
+    path: str
+    title: str
+    template: str
+    read: Read
+    section: str | None = None
+    is_live: bool = True
+    is_sampled: bool = False
+    """It shows the shared sample and nothing else: rendered once for all who look the same way."""
+
+
+@dataclass(frozen=True, slots=True)
+class InputField:
+    """What an act asks for beside the reason. `kind`: text, number, select or checkbox."""
+
+    name: str
+    label: str
+    kind: str = "text"
+    value: str = ""
+    options: tuple[tuple[str, str], ...] = ()
+    """Values and how they are shown, of a select."""
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What an operator is asked before an act: what it is about, and what it would do."""
+
+    heading: str
+    sentences: list[str]
+    button: str
+    fields: list[InputField] = field(default_factory=list)
+    examples: list[str] = field(default_factory=list)
+    """Ids of jobs that it would be done to."""
+    is_possible: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What the operator answered; the rest of it is in the URL, as it was when the question was asked."""
+
+    by: str
+    reason: str
+    form: Form
+
+    def text(self, name: str) -> str:
+        return self.form.get(name, "").strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What an act did, in a sentence; `path`: where to go, by default where the operator came from."""
+
+    sentence: str
+    path: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorAct:
+    """A row in the table of acts: asked by GET, done by POST, both with the same URL."""
+
+    name: str
+    ask: Callable[[Viewing], Question]
+    run: Callable[[Viewing, Given], Done]
+    is_dangerous: bool = False

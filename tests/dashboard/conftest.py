@@ -1,0 +1,72 @@
+"""A store of each kind with jobs in every state, and a client that looks at it through the dashboard."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from leasemill.dashboard import Dashboard, Principal, ViewerRole
+from leasemill.store.base import Store
+from leasemill.store.opening import open_store
+from tests.dashboard.client import Client
+from tests.dashboard.filling import Filled, fill
+from tests.dashboard.markup import Markup, parsed
+from tests.store.postgres.conftest import admin, postgres_url, schema, server_url
+
+__all__ = ["admin", "postgres_url", "schema", "server_url"]
+
+
+@pytest.fixture(params=["memory", "file", "postgresql"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    url = {"memory": "memory:", "file": f"file:{tmp_path / 'jobs'}"}.get(request.param)
+    with open_store(url or request.getfixturevalue("postgres_url")) as opened:
+        yield opened
+
+
+@pytest.fixture
+def memory() -> Iterator[Store]:
+    with open_store("memory:") as opened:
+        yield opened
+
+
+@dataclass
+class Desk:
+    """Somebody at the dashboard."""
+
+    dashboard: Dashboard
+    client: Client
+
+    def get(self, path: str, status: int = 200, **headers: str) -> Markup:
+        """A page, with fresh counts."""
+        self.dashboard.open().sample()
+        response = self.client.get(path, headers=headers)
+        assert response.status_code == status, response.text
+        return parsed(response.text)
+
+    def act(self, path: str, status: int = 303, **fields: str) -> Markup:
+        """Ask for an act, and answer its form."""
+        token = self.get(path).value("form_token")
+        form = {"form_token": token, "reason": "because", **fields}
+        response = self.client.post(path, data=form, headers={"Origin": "http://testserver"}, follow_redirects=False)
+        assert response.status_code == status, response.text
+        return parsed(response.text)
+
+
+def desk_on(store: Store, role: ViewerRole = ViewerRole.OPERATE) -> Desk:
+    dashboard = Dashboard(store, authorize=lambda _request: Principal("ann", role))
+    return Desk(dashboard, Client(dashboard))
+
+
+@pytest.fixture
+def desk(store: Store) -> Iterator[Desk]:
+    made = desk_on(store)
+    yield made
+    made.dashboard.close()
+
+
+@pytest.fixture
+def filled(store: Store) -> Filled:
+    return fill(store)

@@ -1,0 +1,123 @@
+"""A short look through a real browser; `make browser` looks at every page in every size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, expect, sync_playwright
+
+from leasemill.kernel.model import JobSpec, JobState
+from leasemill.store.base import Store
+from leasemill.store.opening import open_store
+from tests.dashboard.browser.serving import CHROMIUM, NO_CHROMIUM, PATIENCE_MS, launched, serving, signed_in
+from tests.dashboard.filling import fill
+
+pytestmark = pytest.mark.skipif(not CHROMIUM.exists(), reason=NO_CHROMIUM)
+HIDE = """
+    Object.defineProperty(document, 'hidden', {value: %s, configurable: true});
+    document.dispatchEvent(new Event('visibilitychange'));
+"""
+expect.set_options(timeout=PATIENCE_MS)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright, launched(playwright) as opened:
+        yield opened
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    with open_store("memory:") as opened:
+        fill(opened)
+        yield opened
+
+
+def test_a_page_follows_the_store(browser: Browser, store: Store) -> None:
+    with serving(store) as dashboard:
+        page, observed = signed_in(browser, dashboard)
+        page.goto(f"{dashboard.base}/jobs?queue=mail")
+        expect(page.locator("[data-live-status]")).to_have_text("live")
+        page.locator('input[value="ready-1"]').check()
+        store.enqueue([JobSpec("arrived-later", "mail", "send")])
+        expect(page.locator("tbody tr").first).to_have_attribute("data-key", "arrived-later")
+        assert page.locator('input[value="ready-1"]').is_checked()
+        assert not page.locator('input[value="arrived-later"]').is_checked()
+        observed.check(page)
+
+
+def test_an_act_is_asked_about_on_the_page_and_done(browser: Browser, store: Store) -> None:
+    with serving(store) as dashboard:
+        page, observed = signed_in(browser, dashboard)
+        page.goto(f"{dashboard.base}/job?id=failed-1")
+        page.locator(".head").get_by_text("Redrive").click()
+        dialog = page.locator("dialog#act")
+        expect(dialog.locator("h1")).to_have_text("Redrive failed-1")
+        dialog.locator('input[name="reason"]').fill("the mailbox was emptied")
+        dialog.get_by_role("button", name="Redrive").click()
+        expect(page.locator("[data-notice]")).to_have_text("1 job redriven.")
+        job = store.job("failed-1")
+        assert job is not None
+        assert job.state is JobState.READY
+        assert store.actions(limit=1)[0].reason == "the mailbox was emptied"
+        observed.check(page)
+
+
+def test_a_lane_is_unblocked_and_the_page_follows(browser: Browser, store: Store) -> None:
+    with serving(store) as dashboard:
+        page, observed = signed_in(browser, dashboard)
+        page.goto(f"{dashboard.base}/lanes")
+        page.locator("tbody").get_by_text("Unblock").click()
+        dialog = page.locator("dialog#act")
+        expect(dialog.locator("h1")).to_have_text("Unblock lane lane plain text")
+        dialog.locator('select[name="how"]').select_option("cancel")
+        dialog.locator('input[name="reason"]').fill("the order was withdrawn")
+        dialog.get_by_role("button", name="Unblock").click()
+        expect(page.locator("[data-notice]")).to_have_text("head-1 cancelled. The lane goes on.")
+        expect(page.locator("tbody .state")).to_have_text("due")
+        store.claim("another", ["lanes"], 1)
+        expect(page.locator("tbody .state")).to_have_text("running")
+        page.goto(f"{dashboard.base}/audit")
+        expect(page.locator("tbody tr").first).to_contain_text("the order was withdrawn")
+        observed.check(page)
+
+
+def test_a_lease_counts_down(browser: Browser, store: Store) -> None:
+    with serving(store) as dashboard:
+        page, observed = signed_in(browser, dashboard)
+        page.goto(f"{dashboard.base}/leases")
+        left = page.locator("time.countdown")
+        before = left.text_content()
+        assert before is not None
+        expect(left).not_to_have_text(before)
+        expect(left).to_contain_text("in ")
+        observed.check(page)
+
+
+def test_the_palette_leads_to_a_job_without_a_mouse(browser: Browser, store: Store) -> None:
+    with serving(store) as dashboard:
+        page, observed = signed_in(browser, dashboard)
+        page.keyboard.press("Control+k")
+        expect(page.get_by_role("combobox", name="Find")).to_be_focused()
+        page.keyboard.type("succeeded-1")
+        expect(page.locator("#palette-list li").first).to_contain_text("id begins with succeeded-1")
+        page.keyboard.press("Enter")
+        page.wait_for_url("**/jobs?id=succeeded-1")
+        expect(page.locator("tbody tr")).to_have_count(1)
+        observed.check(page)
+
+
+def test_nothing_is_fetched_while_the_tab_is_hidden(browser: Browser, store: Store) -> None:
+    with serving(store) as dashboard:
+        page, _ = signed_in(browser, dashboard)
+        page.goto(f"{dashboard.base}/jobs")
+        expect(page.locator("[data-live-status]")).to_have_text("live")
+        page.evaluate(HIDE % "true")
+        expect(page.locator("[data-live-status]")).to_have_text("paused")
+        store.enqueue([JobSpec("unseen", "mail", "send")])
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+        page.evaluate(HIDE % "false")
+        expect(page.locator("tbody tr").first).to_have_attribute("data-key", "unseen")
+        assert any(url.endswith("/events") for url in asked)
