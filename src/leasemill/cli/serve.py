@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import click
 
 from leasemill.cli.opening import url_option
 from leasemill.errors import Refused
+from leasemill.store.base import Store
+
+if TYPE_CHECKING:  # the extra may not be installed
+    from leasemill.dashboard import Dashboard
 
 log = logging.getLogger("leasemill.server")
 
@@ -33,6 +38,9 @@ FILE = click.Path(path_type=Path)
 )
 @click.option("--cert", type=FILE, help="Serve HTTPS with this certificate chain, in PEM.")
 @click.option("--key", type=FILE, help="The private key of --cert, in PEM; default: in the same file.")
+@click.option(
+    "--dashboard", "has_dashboard", is_flag=True, help="Serve the dashboard at /dashboard, for keys that may read."
+)
 @click.option("--require-keys", is_flag=True, help="Ask for a key on 127.0.0.1 too; elsewhere one is always needed.")
 @click.option(
     "--allow-host",
@@ -74,6 +82,7 @@ def serve(
     stop_timeout: float,
     cert: Path | None,
     key: Path | None,
+    has_dashboard: bool,
     require_keys: bool,
     allowed_hosts: tuple[str, ...],
     rate: float,
@@ -124,8 +133,9 @@ def serve(
         listening = opened.enter_context(bound_socket(host, port))
         security.ring.start()
         opened.callback(security.ring.close)
+        mounts, on_stop = _dashboard(store, opened) if has_dashboard else ({}, lambda: None)
         server = new_server(
-            server_app(store, gate=security.gate, longest_wait_s=longest_wait),
+            server_app(store, gate=security.gate, mounts=mounts, longest_wait_s=longest_wait, on_stop=on_stop),
             stop_s=stop_timeout,
             options=security.options,
         )
@@ -134,3 +144,14 @@ def serve(
         log.info("serving %s on %s://%s:%d", store.name, scheme, shown, listening.getsockname()[1])
         server.run(sockets=[listening])
         log.info("stopped")
+
+
+def _dashboard(store: Store, opened: ExitStack) -> tuple[dict[str, Dashboard], Callable[[], None]]:
+    """What to mount, and what to call when the server begins to stop."""
+    try:
+        from leasemill.dashboard.behind_keys import PATH, served_dashboard  # noqa: PLC0415  (an extra)
+    except ModuleNotFoundError as error:
+        raise Refused(f"the dashboard needs {error.name}: pip install 'leasemill[server]'") from None
+    dashboard = served_dashboard(store)
+    opened.callback(dashboard.close)
+    return {PATH: dashboard}, dashboard.end_streams

@@ -66,8 +66,10 @@ class ServerApp:
         gate: ServerGate | None = None,
         metrics: ServerMetrics | None = None,
         longest_wait_s: float = r.LONGEST_WAIT_S,
+        on_stop: Callable[[], None] = lambda: None,
     ) -> None:
         self.store = store
+        self._on_stop = on_stop
         self._pages = pages
         self._gate = gate or ServerGate()
         self._threads = Threads(THREADS, "leasemill-server")
@@ -80,6 +82,7 @@ class ServerApp:
     def stop(self) -> None:
         """Answer who waits, and keep nobody waiting from now on."""
         self.polls.stop()
+        self._on_stop()
 
     def close(self) -> None:
         self.polls.close()

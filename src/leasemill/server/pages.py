@@ -34,9 +34,10 @@ def server_app(
     gate: ServerGate | None = None,
     mounts: Mapping[str, Any] | None = None,
     longest_wait_s: float = LONGEST_WAIT_S,
+    on_stop: Callable[[], None] = lambda: None,
 ) -> ServerApp:
-    """The whole server over a store. `mounts`: ASGI applications by path, such as a dashboard. The store stays the
-    caller's."""
+    """The whole server over a store. `mounts`: ASGI applications by path, such as a dashboard; `on_stop`: called when
+    the server begins to stop, to end what they have open. The store stays the caller's."""
     metrics = _metrics()
     pages = Pages(store, metrics)
     routes: list[BaseRoute] = [
@@ -51,7 +52,7 @@ def server_app(
         exception_handlers={HTTPException: _shown},
         lifespan=_lifespan(lambda: app.close()),  # noqa: PLW0108  (it is made below)
     )
-    app = ServerApp(store, starlette, gate=gate, metrics=metrics, longest_wait_s=longest_wait_s)
+    app = ServerApp(store, starlette, gate=gate, metrics=metrics, longest_wait_s=longest_wait_s, on_stop=on_stop)
     pages.is_stopping = lambda: app.polls.is_stopping
     return app
 

@@ -1,0 +1,36 @@
+"""The dashboard as a part of `leasemill serve`: who looks is whom the server's gate has admitted.
+
+The gate has checked the key before a page is asked for. What must never happen here: an act under another name than the
+key's.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.requests import Request
+
+from leasemill.dashboard.access import Principal, ViewerRole
+from leasemill.dashboard.app import Dashboard, asgi
+from leasemill.server.app import ADMISSION
+from leasemill.server.key_gate import KeyAdmission
+from leasemill.store.base import Store
+from leasemill.wire.routes import Role
+
+PATH: Final = "/dashboard"
+WITHOUT_KEY: Final = Principal("anybody on this machine", ViewerRole.OPERATE)
+
+
+def served_dashboard(store: Store) -> Dashboard:
+    """To be mounted at `PATH` of a server over this store."""
+    return asgi(store, authorize=admitted)
+
+
+def admitted(request: Request) -> Principal:
+    """On loopback a server may take requests without a key: those may do what its commands may."""
+    admission = request.scope["state"][ADMISSION]
+    assert isinstance(admission, KeyAdmission)
+    key = admission.key
+    if key is None:
+        return WITHOUT_KEY
+    return Principal(key.name, ViewerRole.OPERATE if Role.OPERATOR in key.roles else ViewerRole.READ)
