@@ -39,17 +39,22 @@ ROWS: Final = (
     "enqueue",
     "drain",
     "single",
+    "callers",
     "wal",
     "pickup",
     "held",
     "lanes",
+    "few-lanes",
     "blocked",
     "future",
     "commit",
     "waiting",
     "dead-rows",
 )
-OWN_ROWS: Final = {"lanes", "blocked", "future"}
+OWN_ROWS: Final = {"lanes", "few-lanes", "blocked", "future", "callers"}
+SHAPES: Final = {"lanes", "blocked", "future"}
+FEW_LANES: Final = {"one-lane": 10_000, "ten-lanes": 40_000}  # jobs in them, at most
+CALLS: Final = 20_000
 COMMITS: Final = 8_000
 COMMIT_WAYS: Final = {
     "psycopg": ("psycopg: async with ctx.commit() as tx", 0.5),
@@ -305,8 +310,40 @@ class Run:
         with self.bench.fresh(system) as database:
             self.keep("single", system, count / float(asked(system, "single", database.url, count)["seconds"]))
 
+    def callers(self) -> None:
+        self.each(["callers", "one caller"], self.rounds, self._callers_once, [LEASEMILL])
+
+    def _callers_once(self, system: System) -> None:
+        for figure, part, most in (("callers", "callers", CALLS), ("one caller", "single", SINGLE)):
+            count = min(most, self.jobs)
+            with self.bench.fresh(system) as database:
+                self.keep(figure, system, count / float(asked(system, part, database.url, count)["seconds"]))
+
+    def few_lanes(self) -> None:
+        self.each(list(FEW_LANES), self.rounds, self._few_lanes_once, [LEASEMILL])
+
+    def _few_lanes_once(self, system: System) -> None:
+        for shape, most in FEW_LANES.items():
+            count = min(most, self.jobs)
+            with self.bench.fresh(system) as database:
+                asked(system, shape, database.url, count)
+                database.settle()
+                self.keep(shape, system, database.drain(count).rate)
+
     def wal(self) -> None:
         self.each(["wal"], min(self.rounds, FEW_ROUNDS), self._wal_once)
+        self.each(["wal singly"], min(self.rounds, FEW_ROUNDS), self._wal_singly_once, [LEASEMILL])
+
+    def _wal_singly_once(self, system: System) -> None:
+        count = min(CALLS, self.jobs)
+        with self.bench.fresh(system) as database:
+            before = database.wal()
+            asked(system, "single", database.url, count)
+            enqueued = database.wal()
+            database.connection.execute("vacuum analyze")
+            settled = database.wal()
+            database.drain(count)
+            self.keep("wal singly", system, (enqueued - before + database.wal() - settled) / count)
 
     def _wal_once(self, system: System) -> None:
         """One checkpoint, before the enqueue: what the drain writes is its own records, not the enqueue's pages."""
@@ -469,6 +506,16 @@ def alone(run: Run) -> None:
             if run.has(shape, LEASEMILL.name)
         ],
     )
+    others = {
+        "one-lane": "drain of one lane",
+        "ten-lanes": "drain of ten lanes",
+        "one caller": "enqueue by one caller, one job a call",
+        "callers": "enqueue by 32 callers of one process, one job a call",
+    }
+    rates = {
+        said: run.median(figure, LEASEMILL.name) for figure, said in others.items() if run.has(figure, LEASEMILL.name)
+    }
+    table("leasemill alone: jobs/s", ("", "jobs/s"), [(said, f"{rate:,.0f}") for said, rate in rates.items()])
 
 
 def commits(run: Run) -> None:
@@ -495,6 +542,12 @@ def judged(run: Run) -> tuple[list[Bar], list[str]]:
     bars: list[Bar] = []
     missing: list[str] = []
 
+    def plain(name: str, bound: float, figure: str, *, at_least: bool = True) -> None:
+        if run.has(figure, ours):
+            bars.append(Bar(name, run.median(figure, ours), bound, at_least))
+        else:
+            missing.append(name)
+
     def bar(name: str, bound: float, figure: str, other: str = ours, *, of: str = "", at_least: bool = True) -> None:
         if run.has(figure, ours) and run.has(of or figure, other):
             measured = run.ratio(figure, ours, other, of or None)
@@ -507,13 +560,16 @@ def judged(run: Run) -> tuple[list[Bar], list[str]]:
     bar("drain: times chancy's", 8, "drain", "chancy")
     bar("drain: times procrastinate's", 25, "drain", "procrastinate")
     bar("log bytes for each job: times pg-boss's", 1, "wal", "pg-boss", at_least=False)
+    plain("log bytes for each job, enqueued in bulk", 1_250, "wal", at_least=False)
+    plain("log bytes for each job, enqueued one at a time", 1_600, "wal singly", at_least=False)
     bar("bulk enqueue: times pgqueuer's", 1, "enqueue", "pgqueuer")
-    if run.has("pickup", ours):
-        bars.append(Bar("idle pickup p50, ms", run.median("pickup", ours), 5, at_least=False))
-    else:
-        missing.append("idle pickup p50, ms")
+    bar("one job a call: times pgqueuer's", 1, "single", "pgqueuer")
+    bar("32 callers: times one caller's rate", 5, "callers", of="one caller")
+    plain("idle pickup p50, ms", 5, "pickup", at_least=False)
+    plain("one lane, jobs/s", 1_000, "one-lane")
+    plain("ten lanes, jobs/s", 5_000, "ten-lanes")
     bar("last jobs under a held snapshot: of the rate without one", 0.75, "held", of="not held")
-    bar("ten jobs in each lane: of the rate without lanes", 0.4, "lanes", of="plain")
+    bar("ten jobs in each lane: of the rate without lanes", 0.6, "lanes", of="plain")
     bar("beside jobs blocked in one lane: of the plain rate", 0.8, "blocked", of="plain")
     bar("beside jobs in the future: of the plain rate", 0.8, "future", of="plain")
     for way, (_, bound) in COMMIT_WAYS.items():
@@ -570,10 +626,10 @@ def measure(run: Run) -> None:
     run.each(["install"], 1, run.bench.install)
     if {"enqueue", "drain"} & set(run.rows):
         run.drain()
-    for row in ("single", "wal", "pickup", "held"):
+    for row in ("single", "callers", "wal", "pickup", "held", "few-lanes"):
         if row in run.rows:
-            getattr(run, row)()
-    if OWN_ROWS & set(run.rows):
+            getattr(run, row.replace("-", "_"))()
+    if SHAPES & set(run.rows):
         run.own()
     if "commit" in run.rows:
         run.commit()

@@ -1,6 +1,6 @@
 """What does a job cost through the whole path: App, worker, `file:` store, default settings, one process?
 
-    python -m benchmarks.worker [--only jobs,waiting,watched,processes]
+    python -m benchmarks.worker [--only jobs,lanes,waiting,watched,processes]
 
 Beside huey on SQLite with synchronous=FULL, and beside a bare event loop awaiting the same nothing. Then what
 an idle worker costs, and what 100,000 jobs leave behind. Then how soon a waiter is woken, and what waiting costs; what
@@ -27,7 +27,7 @@ from benchmarks.disk import folder
 from benchmarks.report import Bar, finish, table
 from leasemill import App, Worker
 
-ROWS = ("jobs", "waiting", "watched", "processes")
+ROWS = ("jobs", "lanes", "waiting", "watched", "processes")
 RUNS = 5
 
 
@@ -49,6 +49,23 @@ def leasemill_rate(path: str, kind: str, count: int) -> float:
     app = make_app(path)
     job = app.jobs[kind]
     job.enqueue_many(job.call(text="x" * 80) for _ in range(count))
+    worker = Worker(app, drain=True)
+    began = time.perf_counter()
+    worker.run_sync()
+    took = time.perf_counter() - began
+    assert worker.metrics.succeeded == count, worker.metrics
+    return count / took
+
+
+def lane_rate(path: str, lanes: int, count: int) -> float:
+    """Of jobs in lanes: each waits for the end of the one before."""
+    app = App(f"file:{path}/jobs")
+
+    @app.job(lane="lane")
+    async def step(lane: str, text: str) -> None:
+        pass
+
+    step.enqueue_many(step.call(f"lane {number % lanes}", "x" * 80) for number in range(count))
     worker = Worker(app, drain=True)
     began = time.perf_counter()
     worker.run_sync()
@@ -148,6 +165,8 @@ def main() -> None:
     bars = []
     if "jobs" in chosen:
         bars += jobs()
+    if "lanes" in chosen:
+        bars += lanes()
     if "waiting" in chosen:
         with folder() as path:
             waits = waiting.measured(f"file:{path.resolve()}/jobs")
@@ -217,6 +236,33 @@ def jobs() -> list[Bar]:
             1.15,
             at_least=False,
         ),
+    ]
+
+
+def lanes() -> list[Bar]:
+    runs = [
+        (
+            in_folder(leasemill_rate, "noop_async", 30_000),
+            in_folder(lane_rate, 1, 10_000),
+            in_folder(lane_rate, 10, 20_000),
+            in_folder(lane_rate, 3_000, 30_000),
+        )
+        for _ in range(RUNS)
+    ]
+    plain, one, ten, many = (median(values) for values in zip(*runs, strict=True))
+    table(
+        "no-op jobs in lanes, one process, default settings",
+        ("", "jobs/s"),
+        [
+            ("without lanes", f"{plain:,.0f}"),
+            ("one lane", f"{one:,.0f}"),
+            ("ten lanes", f"{ten:,.0f}"),
+            ("3,000 lanes, ten jobs in each", f"{many:,.0f}"),
+        ],
+    )
+    return [
+        Bar("one lane, jobs/s", one, 2_500),
+        Bar("ten jobs in each lane: of the rate without lanes", many / plain, 0.6),
     ]
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from benchmarks.postgres_peers.peer import Send, Tally, arguments, run, say
@@ -15,6 +16,7 @@ from leasemill import App, Worker
 from leasemill.api.job import JobType
 
 IN_LANE = 10
+CALLERS = 32
 
 
 def declared(url: str, tally: Tally | None = None) -> tuple[App, JobType[..., Any], JobType[..., Any]]:
@@ -65,9 +67,27 @@ class Leasemill:
 
 def lanes(url: str, count: int) -> None:
     """As `bulk`, but ten in each lane, round after round."""
+    in_lanes(url, count, max(1, count // IN_LANE))
+
+
+def in_lanes(url: str, count: int, width: int) -> None:
     with declared(url)[0] as app:
         laned = app.jobs["laned"]
-        laned.enqueue_many(laned.call(f"a{number % max(1, count // IN_LANE)}", 500, 0) for number in range(count))
+        laned.enqueue_many(laned.call(f"a{number % width}", 500, 0) for number in range(count))
+
+
+async def by_callers(url: str, count: int) -> float:
+    """As `single`, but by many callers at a time, as in a web server."""
+    async with Leasemill().producer(url) as send:
+
+        async def some() -> None:
+            for _ in range(count // CALLERS):
+                await send(arguments())
+
+        await send(arguments())  # connected, prepared
+        began = time.perf_counter()
+        await asyncio.gather(*(some() for _ in range(CALLERS)))
+        return time.perf_counter() - began
 
 
 def blocked(url: str, count: int) -> None:
@@ -85,8 +105,17 @@ def future(url: str, count: int) -> None:
 
 
 if __name__ == "__main__":
-    special = {"lanes": lanes, "blocked": blocked, "future": future}.get(sys.argv[1])
-    if special is None:
+    parts: dict[str, Callable[[str, int], None]] = {
+        "lanes": lanes,
+        "one-lane": partial(in_lanes, width=1),
+        "ten-lanes": partial(in_lanes, width=10),
+        "blocked": blocked,
+        "future": future,
+    }
+    special = parts.get(sys.argv[1])
+    if sys.argv[1] == "callers":
+        say(seconds=asyncio.run(by_callers(sys.argv[2], int(sys.argv[3]))))
+    elif special is None:
         run(Leasemill())
     else:
         special(sys.argv[2], int(sys.argv[3]))

@@ -15,11 +15,13 @@ from typing import Any
 from leasemill.errors import Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.invariants import violations
+from leasemill.kernel.machine import check
 from leasemill.store.wal.reader import Superseded
 from leasemill.store.wal.store import FileStore
+from leasemill.store.wal.tickets import LogTicket
 from leasemill.testing.clock import ManualClock
 from tests.crash.lab import SEGMENT_BYTES, digest_of, following, log_of, open_simulated, snapshot, state_of
-from tests.crash.walk import Model, Walk
+from tests.crash.walk import HandOver, Model, Walk
 from tests.crash.walk_limits import LimitWalk
 from tests.lab.faults import SimulatedCrash, SimulatedDisk, SimulatedMachine
 
@@ -28,6 +30,22 @@ MOST_TRUTHS = 64
 
 class Lost(AssertionError):
     """What a store answers or holds is nothing it may."""
+
+
+def run_on(store: FileStore, command: c.Command[Any]) -> tuple[c.Command[Any], object]:
+    """What was carried out, and the answer. An ack with a claim as the thread does it that leads for event loops, but
+    here: what ends a process is to end its caller too."""
+    if not isinstance(command, HandOver):
+        return command, store.run(command)
+    check(command.ack)
+    check(command.claim)
+    acking, claiming = LogTicket(command.ack), LogTicket(command.claim)
+    store._runner.run([acking, claiming])
+    if acking.error is not None:
+        raise acking.error
+    if isinstance(claiming.error, Unavailable):  # no space for more leases
+        return command.ack, acking.answer
+    return command, [acking.answer, None if claiming.error is not None else claiming.answer]
 
 
 class Scene:
@@ -51,7 +69,8 @@ class Scene:
         self.acknowledged = 0
         self._folder = folder
         self._segment_bytes = segment_bytes
-        self._walk = LimitWalk(self.source, uniqueness=0.2) if has_limits else Walk(self.source)
+        kind = LimitWalk if has_limits else Walk
+        self._walk = kind(self.source, uniqueness=0.2 if has_limits else 0.0, hands_over=True)
         self._stores: list[FileStore | None] = [None] * processes
         self._disks = [self.machine.process() for _ in range(processes)]
 
@@ -95,7 +114,7 @@ class Scene:
         store = self.store(index)
         try:
             with following(store, self.truths, self.clock.now()):
-                given: object = store.run(command)
+                command, given = run_on(store, command)
         except SimulatedCrash:
             self._crashed(index)
             self._split(command)

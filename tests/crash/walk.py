@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Callable
 from typing import Any
@@ -58,14 +59,26 @@ UNIQUES = (
 )
 
 
+class HandOver(c.Command[Any], frozen=True):
+    """C8: an ack with a claim. Its answer is that of both; None for a claim that was refused."""
+
+    ack: c.Ack
+    claim: c.Claim
+
+
 class Walk:
     """Draws one command after the other; the same seed and the same states give the same commands.
 
-    `uniqueness`: how many of the jobs have a unique key.
+    `uniqueness`: how many of the jobs have a unique key. `hands_over`: acks are at times sent with a claim.
     """
 
     def __init__(
-        self, source: random.Random, *, payload_bytes: tuple[int, ...] = (0, 1, 20, 200), uniqueness: float = 0.0
+        self,
+        source: random.Random,
+        *,
+        payload_bytes: tuple[int, ...] = (0, 1, 20, 200),
+        uniqueness: float = 0.0,
+        hands_over: bool = False,
     ) -> None:
         self._random = source
         self._uniqueness = uniqueness
@@ -96,6 +109,7 @@ class Walk:
             (2, self._groups.seal),
             (1, self._groups.cancel),
             (1, self._groups.read),
+            *([(14, self._hand_over), (6, self._line_up)] if hands_over else []),
         )
 
     def next(self, state: State) -> c.Command[Any]:
@@ -203,6 +217,27 @@ class Walk:
         reports = [c.AckReport(*self._token(state), self._random.choice((None, b"2"))) for _ in range(2)]
         return c.Ack(reports + self._random.choice(([], [], reports[:1])))  # at times the same object again
 
+    def _hand_over(self, state: State) -> c.Command[Any]:
+        """Mostly of heads that are held, so that nothing is left to the ack alone."""
+        ack, claim = self._ack(state), self._claim(state)
+        assert isinstance(ack, c.Ack)
+        assert isinstance(claim, c.Claim)
+        live = [
+            c.AckReport(job.spec.id, execution.token, self._random.choice((None, b"2")))
+            for job in jobs_in_order(state)
+            for execution in job.executions
+            if execution.status in LIVE and job.spec.offset is None
+        ]
+        if live and self._chance(0.8):
+            ack = c.Ack(self._random.sample(live, min(len(live), self._random.choice((1, 2, 5)))))
+        return HandOver(ack, claim)
+
+    def _line_up(self, _state: State) -> c.Command[Any]:
+        """Jobs behind the heads of lanes."""
+        lane, priority = self._random.choice("ab"), self._random.choice((0, 0, 0, 5))
+        jobs = [JobSpec(f"j{self._number()}", "q", "k", lane=lane, priority=priority) for _ in range(3)]
+        return c.Enqueue(jobs, are_new=self._chance(0.5))
+
     def _nack(self, state: State) -> c.Command[Any]:
         way = self._random.choice(("retry", "retry", "delay", "permanent", "keep"))
         return c.Nack(
@@ -302,6 +337,8 @@ class Model:
 
     def answer(self, command: c.Command[Any], now: int) -> object:
         """The answer, or the error as a value."""
+        if isinstance(command, HandOver):
+            return self._answer_both(command, now)
         try:
             check(command)
             events, answer = run(self.state, command, now)
@@ -310,6 +347,17 @@ class Model:
         if events:
             self.latest_at = now
         return answer
+
+    def _answer_both(self, command: HandOver, now: int) -> object:
+        try:
+            check(command.claim)
+        except LeasemillError as error:
+            return type(error), str(error)
+        outcomes = self.answer(command.ack, now)
+        if isinstance(outcomes, tuple):
+            return outcomes
+        leases = self.answer(command.claim, now)
+        return [outcomes, None if isinstance(leases, tuple) else leases]
 
     def settle(self, now: int) -> None:
         """W15: what the first look of a process that opened the folder records."""
@@ -344,6 +392,8 @@ def _copy_job(job: Job) -> Job:
 def asked(store: Store, command: c.Command[Any]) -> object:
     """What a store answers, or its refusal as a value."""
     try:
+        if isinstance(command, HandOver):
+            return [*asyncio.run(store.ack_and_claim(command.ack, command.claim))]
         answer: object = store.run(command)
     except LeasemillError as error:
         return type(error), str(error)

@@ -37,9 +37,14 @@ class LimitWalk(Walk):
     """Jobs under limits, and operators that change them."""
 
     def __init__(
-        self, source: random.Random, *, payload_bytes: tuple[int, ...] = (0, 1, 20, 200), uniqueness: float = 0.0
+        self,
+        source: random.Random,
+        *,
+        payload_bytes: tuple[int, ...] = (0, 1, 20, 200),
+        uniqueness: float = 0.0,
+        hands_over: bool = False,
     ) -> None:
-        super().__init__(source, payload_bytes=payload_bytes, uniqueness=uniqueness)
+        super().__init__(source, payload_bytes=payload_bytes, uniqueness=uniqueness, hands_over=hands_over)
         self._drawers = (
             *self._drawers,
             (16, self._claim),

@@ -79,5 +79,6 @@ def _publish_stuck(store: Store, text: str) -> None:
         schedules=["report", f"schedule {text}"],
         supervisor=f"supervisor {text}",
         processes=3,
+        version=f"1.2 {text}",
     )
     store.presence.publish(record.worker, encode_record(record))

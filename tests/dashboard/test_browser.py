@@ -64,6 +64,37 @@ def test_an_act_is_asked_about_on_the_page_and_done(browser: Browser, store: Sto
         observed.check(page)
 
 
+def test_a_lane_is_unblocked_and_the_page_follows(browser: Browser, store: Store) -> None:
+    with serving(store) as dashboard:
+        page, observed = signed_in(browser, dashboard)
+        page.goto(f"{dashboard.base}/lanes")
+        page.locator("tbody").get_by_text("Unblock").click()
+        dialog = page.locator("dialog#act")
+        expect(dialog.locator("h1")).to_have_text("Unblock lane lane plain text")
+        dialog.locator('select[name="how"]').select_option("cancel")
+        dialog.locator('input[name="reason"]').fill("the order was withdrawn")
+        dialog.get_by_role("button", name="Unblock").click()
+        expect(page.locator("[data-notice]")).to_have_text("head-1 cancelled. The lane goes on.")
+        expect(page.locator("tbody .state")).to_have_text("due")
+        store.claim("another", ["lanes"], 1)
+        expect(page.locator("tbody .state")).to_have_text("running")
+        page.goto(f"{dashboard.base}/audit")
+        expect(page.locator("tbody tr").first).to_contain_text("the order was withdrawn")
+        observed.check(page)
+
+
+def test_a_lease_counts_down(browser: Browser, store: Store) -> None:
+    with serving(store) as dashboard:
+        page, observed = signed_in(browser, dashboard)
+        page.goto(f"{dashboard.base}/leases")
+        left = page.locator("time.countdown")
+        before = left.text_content()
+        assert before is not None
+        expect(left).not_to_have_text(before)
+        expect(left).to_contain_text("in ")
+        observed.check(page)
+
+
 def test_the_palette_leads_to_a_job_without_a_mouse(browser: Browser, store: Store) -> None:
     with serving(store) as dashboard:
         page, observed = signed_in(browser, dashboard)

@@ -55,7 +55,7 @@ def walk(
     folder: Folder, clock: ManualClock, seed: int, steps: int, *, uniqueness: float = 0.0, kind: type[Walk] = Walk
 ) -> None:
     source = random.Random(seed)
-    commands, model = kind(source, uniqueness=uniqueness), Model()
+    commands, model = kind(source, uniqueness=uniqueness, hands_over=True), Model()
     again = f"seed {seed}; again: make test SEED={seed} PYTEST_ARGS='-k differential'"
     for step in range(steps):
         index = source.randrange(2)
@@ -87,7 +87,7 @@ def walk(
         clock.advance(us=source.choice((0, 1, 1_000, 400_000, 3_000_000)))
 
 
-@rule("W2", "W6", "W8", "W9", "W15", "I7")
+@rule("W2", "W6", "W8", "W9", "W15", "I7", "C8")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_folder_answers_as_the_kernel_alone_does(tmp_path: Path, seed: int) -> None:
     machine, clock = SimulatedMachine(), ManualClock()
@@ -133,7 +133,7 @@ def test_the_methods_draw_the_same_ids_and_tokens_on_both_stores(tmp_path: Path,
     memory = MemoryStore(clock, SeededEntropy(seed))
     with FileStore(tmp_path, clock=clock, entropy=SeededEntropy(seed), options=SMALL) as file:
         source = random.Random(seed)
-        commands = Walk(source)
+        commands = Walk(source, hands_over=True)
         for _ in range(100):
             command = commands.next(memory._state)
             assert asked(file, command) == asked(memory, command), f"seed {seed}"

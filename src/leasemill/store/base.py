@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Protocol, Self, TypeVar
 
-from leasemill.errors import Invalid
+from leasemill.errors import Invalid, LeasemillError
 from leasemill.kernel import commands as c
 from leasemill.kernel.bounds import BATCH_ITEMS
 from leasemill.kernel.model import Action, ChainedJob, Job, JobSpec, LimitTerms, Policy
@@ -111,6 +111,15 @@ class Store(ABC):
         )
 
     # Verbs
+
+    async def ack_and_claim(self, ack: c.Ack, claim: c.Claim) -> tuple[list[c.AckOutcome], list[c.Lease] | None]:
+        """C8: the outcomes of both, the claim after the ack; durable together where a store can. No leases: the claim
+        did not come to its end, and is to be repeated."""
+        outcomes = await self.arun(ack)
+        try:
+            return outcomes, await self.arun(claim)
+        except LeasemillError:
+            return outcomes, None
 
     def enqueue(self, jobs: Sequence[JobSpec]) -> list[c.EnqueueOutcome]:
         return self.run(c.Enqueue(jobs))

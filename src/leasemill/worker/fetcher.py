@@ -29,6 +29,8 @@ log = logging.getLogger("leasemill.worker")
 CLAIM_MOST: Final = 1_000
 REPORTS_S: Final = 0.02
 """How long jobs under limits may take, run and reported, that the next claim waits for them alone."""
+FED_S: Final = 0.005
+"""How long after a claim that went along with reports the next such is waited for, and nothing else is looked at."""
 POLL_S: Final = 1.0
 """How long to wait for a notification before claiming anyway."""
 
@@ -67,6 +69,11 @@ class Fetcher:
         self._waits_for_jobs: asyncio.Future[bool] | None = None
         self._waits_for_reports: asyncio.Future[None] | None = None
         self._sleeps: asyncio.Future[None] | None = None
+        self._waits_while_fed: asyncio.Future[None] | None = None
+        self._is_claiming = False
+        self._along = 0
+        """How many jobs are asked for by a claim that goes along with reports."""
+        self._fed_at = -FED_S
         self._are_limited = False
         """T8: the latest jobs were under limits. More than there are slots for would be looked for in vain."""
 
@@ -95,8 +102,52 @@ class Fetcher:
     def wake(self) -> None:
         """Something changed that may have made a job claimable: do not go on waiting."""
         self._must_claim = True
+        self._wait_no_more()
+
+    def _wait_no_more(self) -> None:
         if self._waits_for_jobs is not None:
             self._waits_for_jobs.cancel()
+        if self._waits_while_fed is not None and not self._waits_while_fed.done():
+            self._waits_while_fed.set_result(None)
+
+    # Claims that go along with reports -----------------------------------------------------------------------------
+
+    def claim_along(self, reported: int) -> c.Claim | None:
+        """A claim for the reporter to send with so many reports: their ends make the next jobs of their lanes
+        claimable. None: claims are made here now, or there is no room."""
+        runner = self._runner
+        if runner is None or self._is_stopping or self._is_claiming or self._along or self._are_limited:
+            return None
+        self._along = min(runner.room(reported), reported + 1, CLAIM_MOST)  # one more: if it comes there may be others
+        if self._along == 0:
+            return None
+        if self._waits_for_jobs is not None:
+            self._waits_for_jobs.cancel()
+        return self._new_claim(self._along, runner.free_slots())
+
+    def claimed_along(self, leases: list[c.Lease] | None, sent_at: float, took_s: float) -> None:
+        """What came of it; None: nothing is known, or nothing was asked for in the end."""
+        assert self._runner is not None
+        size, self._along = self._along, 0
+        if leases is None:
+            self.wake()
+            return
+        self._fed_at = time.monotonic()
+        self._note(leases, took_s)
+        self._runner.accept(leases, sent_at)
+        self._are_limited = any(is_limited(lease) for lease in leases)
+        if len(leases) in {0, size}:
+            self.wake()
+
+    async def _fed(self) -> None:
+        """Wait while claims go along with reports, one soon after the other."""
+        while not self._must_not_wait():
+            left_s = self._fed_at + FED_S - time.monotonic()
+            if not self._along and left_s <= 0:
+                return
+            self._waits_while_fed = asyncio.get_running_loop().create_future()
+            await asyncio.wait([self._waits_while_fed], timeout=REPORTS_S if self._along else left_s)
+            self._waits_while_fed = None
 
     async def run(self, runner: Runner) -> None:
         """Until it is stopped or, when draining, nothing is left to do."""
@@ -105,16 +156,18 @@ class Fetcher:
         empty_claims = 0
         try:
             while not self._is_stopping:
-                size = min(runner.room(), CLAIM_MOST)
+                size = min(runner.room() - self._along, CLAIM_MOST)
                 if self._are_limited:
                     size = min(size, runner.free_slots())
-                if size == 0:
+                if size <= 0:
                     self._waits_for_room = asyncio.get_running_loop().create_future()
                     await self._waits_for_room
                     continue
                 self._must_claim = False
                 had_nothing_left = runner.has_nothing_left
+                self._is_claiming = True
                 leases, sent_at = await self._claim(size, runner.free_slots())
+                self._is_claiming = False
                 runner.accept(leases, sent_at)
                 if leases:
                     empty_claims = 0
@@ -179,14 +232,16 @@ class Fetcher:
                 continue
             if failures:
                 log.info("the store is available again", extra=fields)
-            self._metrics.claims += 1
-            if not leases:
-                self._metrics.claims_empty += 1
-            if self._observers.are_there:
-                took_s = time.monotonic() - called_at
-                self._observers.notify(Observer.store_called, "claim", took_s)
-                self._observers.notify(Observer.claimed, leases, took_s)
+            self._note(leases, time.monotonic() - called_at)
             return leases, sent_at
+
+    def _note(self, leases: list[c.Lease], took_s: float) -> None:
+        self._metrics.claims += 1
+        if not leases:
+            self._metrics.claims_empty += 1
+        if self._observers.are_there:
+            self._observers.notify(Observer.store_called, "claim", took_s)
+            self._observers.notify(Observer.claimed, leases, took_s)
 
     def _new_claim(self, size: int, slots: int) -> c.Claim:
         if len(self._names) > 1:
@@ -200,20 +255,23 @@ class Fetcher:
 
     async def _wait_for_jobs(self, watch: Watch) -> bool:
         """True if it was time that ended the wait: then something may be due."""
-        if self._must_not_wait():
-            return False
-        try:
-            due_in_us = await self._store.arun(c.DueIn(self._names))
-        except Unavailable:
-            due_in_us = None
-        if self._must_not_wait():
-            return False
-        waiting = asyncio.ensure_future(watch.wait_async(pacing.idle_s(due_in_us, POLL_S)))
-        self._waits_for_jobs = waiting
-        await _end_of(waiting)
-        self._waits_for_jobs = None
-        if waiting.cancelled():
-            return False
+        waiting: asyncio.Future[bool] | None = None
+        while waiting is None or waiting.cancelled():
+            await self._fed()
+            if self._must_not_wait():
+                return False
+            try:
+                due_in_us = await self._store.arun(c.DueIn(self._names))
+            except Unavailable:
+                due_in_us = None
+            if self._must_not_wait():
+                return False
+            if self._along:
+                continue
+            waiting = asyncio.ensure_future(watch.wait_async(pacing.idle_s(due_in_us, POLL_S)))
+            self._waits_for_jobs = waiting
+            await _end_of(waiting)
+            self._waits_for_jobs = None
         try:
             return not waiting.result()
         except Unavailable:

@@ -11,7 +11,7 @@ import asyncio
 import contextvars
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeAlias, TypeVar, assert_never
 
 from leasemill.api.observer import End, Observer, Settled
@@ -21,6 +21,7 @@ from leasemill.kernel.model import SECOND, JobState, Verb
 from leasemill.operator.wording import counted
 from leasemill.store.backoff import backoff_s
 from leasemill.store.base import Store
+from leasemill.worker.claims import ClaimsAlong
 from leasemill.worker.handler import Report, final, given_back, is_cut_short, timed_out
 from leasemill.worker.heartbeat import Heartbeat
 from leasemill.worker.hooks import WorkerHooks
@@ -57,6 +58,7 @@ class Reporter:
         *,
         on_answered: Callable[[], None],
         on_claimable: Callable[[], None],
+        claims: ClaimsAlong,
     ) -> None:
         self._worker_id = worker_id
         self._store = store
@@ -72,6 +74,7 @@ class Reporter:
         """A batch was answered, or cannot be (`failure` is why)."""
         self._on_claimable = on_claimable
         """A report may have made a job claimable, now or soon."""
+        self._claims = claims
         self.failure: BaseException | None = None
         self._starts: list[Run] = []
         self._ends: list[tuple[Run, Report]] = []
@@ -227,7 +230,8 @@ class Reporter:
                 case _:
                     assert_never(report)
         if not nacks and not releases and not deaths:
-            await self._deliver(acks, c.Ack, self._acked)
+            if not await self._deliver_with_claim(acks):
+                await self._deliver(acks, c.Ack, self._acked)
         else:
             await asyncio.gather(
                 self._deliver(acks, c.Ack, self._acked),
@@ -253,6 +257,15 @@ class Reporter:
             for item in items:  # a batch is refused whole for one malformed report: the others are sent singly
                 await self._deliver([item], command, answered)
             return
+        self._settle(items, outcomes, took_s, answered)
+
+    def _settle(
+        self,
+        items: list[tuple[Run, ReportT]],
+        outcomes: Sequence[OutcomeT | c.Lost],
+        took_s: float,
+        answered: Callable[[Run, ReportT, OutcomeT], _Fate | None],
+    ) -> None:
         fates: list[tuple[Run, _Fate]] = []
         for (run, report), outcome in zip(items, outcomes, strict=True):
             fate = self._refused(run, outcome) if isinstance(outcome, c.Lost) else answered(run, report, outcome)
@@ -261,21 +274,43 @@ class Reporter:
         if fates and self._observers.are_there:
             self._observers.notify(Observer.settled, [Settled(run.lease, *fate) for run, fate in fates], took_s)
 
+    async def _deliver_with_claim(self, acks: list[tuple[Run, c.AckReport]]) -> bool:
+        """C8: with the heads of lanes that have ended goes a claim, for the next ones. False: they are to be sent
+        without."""
+        claim = self._claims.claim_along(len(acks)) if any(run.lease.job.lane is not None for run, _ in acks) else None
+        if claim is None:
+            return False
+        command, sent_at = c.Ack([report for _, report in acks]), time.monotonic()
+        leases: list[c.Lease] | None = None
+        took_s = 0.0
+        try:
+            (outcomes, leases), took_s = await self._repeated("ack", lambda: self._store.ack_and_claim(command, claim))
+        except Refused:
+            return False
+        else:
+            self._settle(acks, outcomes, took_s, lambda run, _, __: self._succeeded(run))
+            return True
+        finally:
+            self._claims.claimed_along(leases, sent_at, took_s)
+
     async def repeat(self, command: c.Command[AnswerT]) -> AnswerT:
         """The store's answer, however long it takes: after a lost reply the same command gives the same answer (L6)."""
         return (await self._repeat(command))[0]
 
     async def _repeat(self, command: c.Command[AnswerT]) -> tuple[AnswerT, float]:
+        return await self._repeated(type(command).__name__.lower(), lambda: self._store.arun(command))
+
+    async def _repeated(self, verb: str, call: Callable[[], Awaitable[AnswerT]]) -> tuple[AnswerT, float]:
         """The answer, and how long the call took that was answered."""
         failures = 0
         while True:
             called_at = time.monotonic()
             try:
-                answer = await self._store.arun(command)
+                answer = await call()
             except Unavailable as error:
                 failures += 1
                 self._metrics.unavailable += 1
-                self._observers.notify(Observer.store_failed, type(command).__name__.lower())
+                self._observers.notify(Observer.store_failed, verb)
                 if failures == 1:
                     fields = {"worker": self._worker_id}
                     log.warning("the store is unavailable, will retry reports: %s", error, extra=fields)
@@ -283,18 +318,21 @@ class Reporter:
                 continue
             took_s = time.monotonic() - called_at
             if self._observers.are_there:
-                self._observers.notify(Observer.store_called, type(command).__name__.lower(), took_s)
+                self._observers.notify(Observer.store_called, verb, took_s)
             return answer, took_s
 
     # What the store answered -------------------------------------------------------------------------------------
 
     def _acked(self, run: Run, report: c.AckReport, outcome: c.Acked) -> _Fate:
-        self._metrics.succeeded += 1
-        self._joblog.succeeded(run)
-        self._hooks.succeeded(run)
         rules = run.lease.job.rules
         if outcome.next_in_lane is not None or (rules is not None and rules.limits):
             self._on_claimable()
+        return self._succeeded(run)
+
+    def _succeeded(self, run: Run) -> _Fate:
+        self._metrics.succeeded += 1
+        self._joblog.succeeded(run)
+        self._hooks.succeeded(run)
         return _SUCCEEDED
 
     def _nacked(self, run: Run, report: c.NackReport, outcome: c.Nacked) -> _Fate:

@@ -127,11 +127,11 @@ class Runner:
     def _unreported(self) -> int:
         return self._reporter.unreported + self._unmatched.undecided
 
-    def room(self) -> int:
-        """How many more jobs to claim now."""
+    def room(self, reported: int = 0) -> int:
+        """How many more jobs to claim now; `reported`: along with so many reports."""
         slots = self._slots
         ahead = pacing.prefetch(self._pace, self._round_trip_s, self._most_ahead)
-        kept = self._unreported + self._hooks.overdue
+        kept = self._unreported - reported + self._hooks.overdue
         return pacing.claim_size(slots.size, ahead, len(slots.active), len(slots.queued), kept)
 
     @property

@@ -255,6 +255,7 @@ class Worker:
             hooks,
             on_answered=self._reports_answered,
             on_claimable=self._fetcher.wake,
+            claims=self._fetcher,
         )
         self._watchdog = Watchdog(
             slots,

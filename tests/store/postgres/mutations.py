@@ -23,6 +23,8 @@ LIMIT_RACES: Final = "tests/store/postgres/test_limits_races.py"
 SQL_COMMIT: Final = "tests/store/postgres/test_sql_commit.py"
 COMMIT_FAULTS: Final = "tests/store/postgres/test_user_commit_faults.py"
 GROUPS: Final = "tests/store/postgres/test_groups.py"
+HANDOVER: Final = "tests/store/postgres/test_handover.py"
+SHARED: Final = "tests/store/postgres/test_shared_enqueues.py"
 WATERMARKS: Final = "tests/store/postgres/test_watermarks.py"
 
 TOKEN: Final = "\n        and token = ({tokens}::text[])[width_bucket(no, {nos}::int8[])]"
@@ -30,6 +32,58 @@ HELD: Final = "\n        and expires_at > {schema}.clock({now}::int8)"
 HELD_OR_COMMITTED: Final = "\n        and (committed_at is not null or expires_at > {schema}.clock({now}::int8))"
 
 MUTATIONS: Final = (
+    Mutation(
+        "an admission begins while another is under way",
+        "N2 N3",
+        "admit",
+        "\n        where current_setting('leasemill.admits', true) = 'yes' order by",
+        "\n        order by",
+        SHARED,
+    ),
+    # An ack with a claim
+    Mutation("a paused queue hands over", "C8", "hand_over", " and not is_paused", ""),
+    Mutation("a queue under a limit hands over", "C8", "hand_over", " and not is_limited", "", HANDOVER),
+    Mutation("what is not due is handed over", "C8", "hand_over", "where available_at <= now and not", "where not"),
+    Mutation("a lane's next passes what comes first", "C8", "hand_over", " and not exists (select from others)", ""),
+    Mutation("nothing is ever handed over", "C8", "hand_over", "number <= {limit}::int8 and", "false and", HANDOVER),
+    Mutation("more is handed over than was asked for", "C8", "hand_over", "number <= {limit}::int8 and", "true and"),
+    Mutation("a spent token is handed over", "C8", "hand_over", "where n.attempt > 0 and", "where false and"),
+    Mutation(
+        "what nobody asked for is handed over",
+        "C8",
+        "hand_over",
+        "join served on served.name = next.queue",
+        "join served on true",
+    ),
+    Mutation(
+        "what is handed over is claimable too",
+        "C8",
+        "hand_over",
+        "    from left_over\n), lowered",
+        "    from next\n), lowered",
+    ),
+    Mutation(
+        "what is not handed over lowers no watermark",
+        "C8",
+        "hand_over",
+        "having count(*) > 0\n), kinds",
+        "having false\n), kinds",
+        WATERMARKS,
+    ),
+    Mutation(
+        "a repeat of what was handed over finds nothing",
+        "C8",
+        "hand_over",
+        "having count(*) > 0 and {request_id}",
+        "having false and {request_id}",
+    ),
+    Mutation(
+        "the last of a line is handed over",
+        "C8",
+        "hand_over",
+        "order by waiting.turn limit 1",
+        "order by waiting.turn desc limit 1",
+    ),
     # Reports
     Mutation("ack checks no token", "L2 I2", "ack", TOKEN, ""),
     Mutation("ack checks no time", "L1 L3", "ack", HELD_OR_COMMITTED, ""),

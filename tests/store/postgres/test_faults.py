@@ -13,8 +13,8 @@ from leasemill.errors import Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec, JobState
 from leasemill.store.postgres.store import PostgresStore
-from leasemill.store.postgres.verbs import claim, enqueue
-from leasemill.store.postgres.wire import connections
+from leasemill.store.postgres.verbs import claim
+from leasemill.store.postgres.wire import batch, connections
 from leasemill.store.postgres.wire.url import parse_url
 from leasemill.testing.rules import rule
 from tests.lab.postgres import KillableServer
@@ -145,11 +145,11 @@ def test_ids_said_to_be_new_that_are_known_are_answered_as_any_others(postgres_u
 def test_new_jobs_whose_answer_was_lost_are_enqueued_once(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch, admin: psycopg.Connection[Any]
 ) -> None:
-    insert = enqueue.insert
+    run = batch.run
     lost: list[int] = []
 
-    def insert_and_lose(database: Any, connection: psycopg.Connection[Any], *given: Any, **options: Any) -> Any:
-        answer = insert(database, connection, *given, **options)
+    def run_and_lose(connection: psycopg.Connection[Any], *statements: Any) -> Any:
+        answer = run(connection, *statements)
         if not lost:
             lost.append(connection.info.backend_pid)
             admin.execute("select pg_terminate_backend(%s)", lost)
@@ -158,7 +158,7 @@ def test_new_jobs_whose_answer_was_lost_are_enqueued_once(
 
     with PostgresStore(postgres_url) as store:
         store.enqueue([JobSpec("first", "q", "k")])  # so that the queue is known, and the insert commits by itself
-        monkeypatch.setattr(enqueue, "insert", insert_and_lose)
+        monkeypatch.setattr(batch, "run", run_and_lose)
         assert store.run(c.Enqueue([JobSpec("job", "q", "k")], are_new=True)) == [c.Duplicate("job")]
         assert lost
         assert store.totals().counts[JobState.READY] == 2

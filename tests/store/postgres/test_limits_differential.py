@@ -79,4 +79,4 @@ def test_postgres_grants_under_limits_as_the_kernel_does(
 ) -> None:
     source, pair = random.Random(seed), LimitPair(postgres_url, schema, admin)
     with closing(pair):
-        walk(pair, LimitWalk(source), source, f"SEED={seed}", check_every=25)
+        walk(pair, LimitWalk(source, hands_over=True), source, f"SEED={seed}", check_every=25)

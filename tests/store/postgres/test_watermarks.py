@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import threading
 import time
@@ -263,6 +264,22 @@ def test_the_next_head_of_a_lane_behind_the_watermark_is_found(
         pass_by(store, admin, schema)
         holder.cancel(["second"], by="ada", reason="because")
         assert seen_by_another(postgres_url) == ["third"]
+
+
+@rule("C8", "N4")
+def test_the_next_head_of_a_lane_that_is_not_handed_over_is_found_behind_the_watermark(
+    store: PostgresStore, postgres_url: str, schema: str, admin: Admin
+) -> None:
+    with PostgresStore(postgres_url) as holder:
+        holder.enqueue([JobSpec(one, QUEUE, "k", lane="x") for one in ("first", "second")])
+        (lease,) = holder.claim("holder", [QUEUE], 1)
+        pass_by(store, admin, schema)
+        holder.enqueue([JobSpec("urgent", QUEUE, "k", priority=9)])
+        ack = c.Ack([c.AckReport(lease.job.id, lease.token)])
+        _, leases = asyncio.run(holder.ack_and_claim(ack, c.Claim("holder", [QUEUE], 1, ["token"], "request")))
+        assert leases is not None
+        assert [one.job.id for one in leases] == ["urgent"]
+        assert seen_by_another(postgres_url) == ["second"]
 
 
 @rule("C1", "N3")

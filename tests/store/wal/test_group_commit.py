@@ -23,8 +23,8 @@ from leasemill.kernel.model import JobSpec, JobState, Policy
 from leasemill.kernel.state import State
 from leasemill.store.wal.format import encode_events
 from leasemill.store.wal.options import FileOptions
-from leasemill.store.wal.pipeline import Ticket, weigh
 from leasemill.store.wal.store import FileStore
+from leasemill.store.wal.tickets import LogTicket, weigh
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.rules import rule
 from tests.crash.lab import disk_of, log_of, open_simulated
@@ -304,7 +304,7 @@ def test_closing_waits_for_the_calls_that_are_under_way(held: Held) -> None:
 
 @rule("E6")
 def test_a_call_that_is_too_large_for_the_log_is_refused_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("leasemill.store.wal.pipeline.HEAVIEST_CALL", 50_000)
+    monkeypatch.setattr("leasemill.store.wal.tickets.HEAVIEST_CALL", 50_000)
     store = open_simulated(SimulatedMachine(), tmp_path)
     store.totals()
     replica = store._replica.state
@@ -375,7 +375,7 @@ def test_callers_of_one_batch_get_error_objects_of_their_own(tmp_path: Path) -> 
     store = open_simulated(machine, tmp_path)
     store.totals()
     machine.fail_sync_at(1, disk_of(store))
-    tickets = [Ticket(c.Enqueue([job(f"j-{number}")])) for number in range(3)]
+    tickets = [LogTicket(c.Enqueue([job(f"j-{number}")])) for number in range(3)]
     store._runner.run(tickets)
     errors = [ticket.error for ticket in tickets]
     for number, error in enumerate(errors):
@@ -392,7 +392,7 @@ def test_a_refusal_decided_before_a_failed_sync_is_not_given(tmp_path: Path) -> 
     store = open_simulated(machine, tmp_path)
     store.acquire([c.AcquireRequest("offsets", "lane", 1, "worker", "token")])
     machine.fail_sync_at(1, disk_of(store))
-    tickets = [Ticket(c.Enqueue([job("good")])), Ticket(c.Enqueue([job("refused", "offsets")]))]
+    tickets = [LogTicket(c.Enqueue([job("good")])), LogTicket(c.Enqueue([job("refused", "offsets")]))]
     store._runner.run(tickets)
     assert [type(ticket.error) for ticket in tickets] == [Unavailable, Unavailable]
     with pytest.raises(QueueRefused):

@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Final, assert_never
 
+from leasemill.dashboard.acts.jobs import DONE
+from leasemill.dashboard.sweeps import SweepVerb
 from leasemill.dashboard.viewing import Done, Given, InputField, OperatorAct, Question, Viewing
 from leasemill.errors import Invalid, NotFound, Refused
 from leasemill.kernel.commands import Cancelled, JobFilter, LaneView
 from leasemill.operator.wording import counted
 from leasemill.store.base import Store
 
-
-class LaneAct(StrEnum):
-    """What becomes of the job that blocks a lane."""
-
-    REDRIVE = "redrive"
-    CANCEL = "cancel"
-    PURGE = "purge"
-
-
-DONE: Final = {LaneAct.REDRIVE: "redriven", LaneAct.CANCEL: "cancelled", LaneAct.PURGE: "purged"}
 EFFECTS: Final = {
-    LaneAct.REDRIVE: "Redrive it: it is tried again, and the lane goes on after it",
-    LaneAct.CANCEL: "Cancel it: the lane goes on without it, and it stays on record",
-    LaneAct.PURGE: "Purge it: the lane goes on without it, and it is deleted",
+    SweepVerb.REDRIVE: "Redrive it: it is tried again, and the lane goes on after it",
+    SweepVerb.CANCEL: "Cancel it: the lane goes on without it, and it stays on record",
+    SweepVerb.PURGE: "Purge it: the lane goes on without it, and it is deleted",
 }
 
 
@@ -43,11 +34,7 @@ def _ask(viewing: Viewing) -> Question:
         return Question(heading, ["It is not blocked: its head is under way."], "Unblock", is_possible=False)
     behind = f"{counted(view.waiting, 'job')} {'waits' if view.waiting == 1 else 'wait'} behind it."
     how = InputField(
-        "how",
-        "What becomes of it",
-        "select",
-        LaneAct.REDRIVE,
-        tuple((one.value, EFFECTS[one]) for one in LaneAct),
+        "how", "What becomes of it", "select", SweepVerb.REDRIVE, tuple((one.value, EFFECTS[one]) for one in SweepVerb)
     )
     sentences = [f"Job {view.head.spec.id} failed and blocks the lane. {behind}"]
     return Question(heading, sentences, "Unblock", [how])
@@ -58,24 +45,24 @@ def _unblock(viewing: Viewing, given: Given) -> Done:
     if not view.is_blocked or view.head is None:
         raise Refused(f"lane {view.lane!r} of queue {view.queue!r} is not blocked any more")
     chosen = given.text("how")
-    if chosen not in set(LaneAct):
+    if chosen not in set(SweepVerb):
         raise Invalid(f"{chosen!r} is none of redrive, cancel and purge")
     head = view.head.spec.id
-    if not _act(viewing.store, LaneAct(chosen), head, given):
+    if not _act(viewing.store, SweepVerb(chosen), head, given):
         raise Refused(f"job {head!r} has just been changed by somebody else: look at the lane again")
-    return Done(f"{head} {DONE[LaneAct(chosen)]}. The lane goes on.")
+    return Done(f"{head} {DONE[SweepVerb(chosen)]}. The lane goes on.")
 
 
-def _act(store: Store, how: LaneAct, job_id: str, given: Given) -> bool:
+def _act(store: Store, how: SweepVerb, job_id: str, given: Given) -> bool:
     """Whether it changed something."""
     this = JobFilter(job_ids=(job_id,))
     match how:
-        case LaneAct.REDRIVE:
+        case SweepVerb.REDRIVE:
             return bool(store.redrive(this, by=given.by, reason=given.reason).job_ids)
-        case LaneAct.CANCEL:
+        case SweepVerb.CANCEL:
             (outcome,) = store.cancel([job_id], by=given.by, reason=given.reason)
             return isinstance(outcome, Cancelled) and not outcome.is_repeat
-        case LaneAct.PURGE:
+        case SweepVerb.PURGE:
             return bool(store.purge(this, by=given.by, reason=given.reason).job_ids)
         case _:
             assert_never(how)

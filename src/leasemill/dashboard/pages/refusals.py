@@ -153,9 +153,14 @@ def would_have(job: Job, refusal: Refusal) -> str:
             return "Its effects would have happened twice."
         case Verb.COMMIT | Verb.ACK:
             return "An attempt that had lost the job would have ended it."
+        case Verb.RELEASE:
+            return f"{_whose(is_cancelled)} would have been queued again."
         case _:
-            what = "a cancelled job" if is_cancelled else "a job that was not its own any more"
-            return f"It would have put {what} back in the queue, or failed it."
+            return f"{_whose(is_cancelled)} would have been failed or retried."
+
+
+def _whose(is_cancelled: bool) -> str:
+    return "A cancelled job" if is_cancelled else "A job that it had lost"
 
 
 def _took_effect(job: Job, refusal: Refusal) -> bool:

@@ -36,6 +36,8 @@ class Held(NamedTuple):
     """The group in which its end is counted, if that is all it does."""
     limits: tuple[str, ...] = ()
     """The names of the limits of which it holds a place."""
+    has_key: bool = False
+    """Its end may free a unique key."""
 
 
 def needs_ruled_queue(job: JobSpec) -> bool:

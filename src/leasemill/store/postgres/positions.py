@@ -13,9 +13,10 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from leasemill.store.postgres.wire.arrays import int8s, texts
+from leasemill.store.postgres.wire.arrays import Int8Array, TextArray, int8s, texts
 
 RANKS: Final = 10
 FULL_LOOK_S: Final = 1.0
@@ -44,12 +45,18 @@ class Look(NamedTuple):
         return self.keys if queues is None else [key for key in self.keys if key[0] in queues]
 
     def parameters(self) -> dict[str, Any]:
+        queues, ranks = _encoded(tuple(self.keys))
         return {
-            "queues": texts([queue for queue, _ in self.keys]),
-            "ranks": int8s([rank for _, rank in self.keys]),
+            "queues": queues,
+            "ranks": ranks,
             "from_ats": int8s([None if start is None else start[0] for start in self.starts]),
             "from_seqs": int8s([0 if start is None else start[1] for start in self.starts]),
         }
+
+
+@lru_cache(maxsize=100)
+def _encoded(keys: tuple[Key, ...]) -> tuple[TextArray, Int8Array]:
+    return texts([queue for queue, _ in keys]), int8s([rank for _, rank in keys])
 
 
 class Positions:

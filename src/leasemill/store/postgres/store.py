@@ -23,6 +23,7 @@ from leasemill.store.postgres import schedules as scheduled
 from leasemill.store.postgres.admin.migrate import require
 from leasemill.store.postgres.calls import Calls
 from leasemill.store.postgres.database import Database
+from leasemill.store.postgres.enqueues import Enqueues
 from leasemill.store.postgres.exact.decide import decide
 from leasemill.store.postgres.limits import operate as operate_limits
 from leasemill.store.postgres.limits import views
@@ -42,6 +43,7 @@ from leasemill.store.postgres.verbs import (
     expire,
     extend,
     group,
+    handover,
     nack,
     operate,
     release,
@@ -54,6 +56,7 @@ from leasemill.store.postgres.waking.notify import Notifier
 from leasemill.store.postgres.waking.watch import PostgresEndWatch, PostgresWatch
 from leasemill.store.postgres.wire.commit_connections import CommitConnections
 from leasemill.store.postgres.wire.connections import Connection, Connections, Moved
+from leasemill.store.postgres.wire.looped import LoopMessages
 from leasemill.store.postgres.wire.statements import Statements
 from leasemill.store.postgres.wire.url import PostgresOptions, parse_url
 from leasemill.store.signal import Signal
@@ -87,6 +90,8 @@ class PostgresStore(Store):
         self._threads = Threads(self._options.pool_size, "leasemill-postgres")
         self._maintenance = PostgresMaintenance(self._pool, self._database, self._options, self._wake)
         self._calls = Calls(self._pool, self._database, self._maintenance, self._signal, self._notifier)
+        self._loop_messages = LoopMessages(self._pool)
+        self._enqueues = Enqueues(self._calls, self._loop_messages, self._threads, self.off_loop)
         self._is_closed = False
         try:
             self._pool.run(
@@ -106,12 +111,26 @@ class PostgresStore(Store):
         check(command)
         if self._is_closed:
             raise Unavailable("this PostgreSQL store is closed; open another")
+        if isinstance(command, c.Enqueue):
+            return cast(AnswerT, self._enqueues.run(command))
         return cast(AnswerT, _VERBS[type(command)](self._calls, command))
 
     async def arun(self, command: c.Command[AnswerT]) -> AnswerT:
         if self._is_closed:
             raise Unavailable("this PostgreSQL store is closed; open another")
+        if isinstance(command, c.Enqueue):
+            check(command)
+            return cast(AnswerT, await self._enqueues.arun(command))
         return await self.off_loop(self.run, command)
+
+    async def ack_and_claim(self, ack: c.Ack, claim: c.Claim) -> tuple[list[c.AckOutcome], list[c.Lease] | None]:
+        """In one transaction, if nothing is special."""
+        check(ack)
+        check(claim)
+        if self._is_closed:
+            raise Unavailable("this PostgreSQL store is closed; open another")
+        answer = await handover.arun(self._calls, self._loop_messages, ack, claim)
+        return answer if isinstance(answer, tuple) else await self.off_loop(answer)
 
     def watch(self, queues: Sequence[str]) -> Watch:
         self._listener.start()
@@ -133,7 +152,9 @@ class PostgresStore(Store):
         self._notifier.stop()
         self._listener.stop()
         self._threads.close()
+        self._loop_messages.finish(CLOSE_S)
         self._pool.close(CLOSE_S)
+        self._loop_messages.give_up()
         self._commits.close()
         self._signal.notify()
         self._listener.ends.notify_all()
@@ -204,7 +225,6 @@ class PostgresStore(Store):
 
 
 _VERBS: Final[dict[type, Callable[[Calls, Any], Any]]] = {
-    c.Enqueue: enqueue.run,
     c.Claim: claim.run,
     c.Start: start.run,
     c.Extend: extend.run,

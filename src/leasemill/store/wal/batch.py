@@ -28,9 +28,9 @@ from leasemill.store.wal.disk import unavailable
 from leasemill.store.wal.log import LockTimeout, Log
 from leasemill.store.wal.maintenance import FolderMaintenance
 from leasemill.store.wal.options import FileOptions
-from leasemill.store.wal.pipeline import READS, Ticket
 from leasemill.store.wal.reader import Superseded
 from leasemill.store.wal.replica import Replica
+from leasemill.store.wal.tickets import READS, LogTicket
 from leasemill.store.wal.waiters import FolderWaiters
 
 SUPERSEDED_TRIES: Final = 20
@@ -65,7 +65,7 @@ class BatchRunner:
         self._unpruned_events = PRUNE_BATCH
         self.is_closed = False
 
-    def run(self, batch: list[Ticket]) -> None:
+    def run(self, batch: list[LogTicket]) -> None:
         """Decide, append and sync for all of them at once; each gets its answer or its error. Raises no Exception."""
         replica = self._replica
         try:
@@ -97,13 +97,13 @@ class BatchRunner:
             if log.segment is not maintenance.segment or log.position >= maintenance.due_at:
                 maintenance.look(log, may_snapshot=replica.state is not None)
 
-    def _fail(self, batch: list[Ticket], error: LeasemillError) -> None:
+    def _fail(self, batch: list[LogTicket], error: LeasemillError) -> None:
         self._replica.forget()  # it may be ahead of the log
         self._expired = []
         for ticket in batch:
             ticket.fail(error)
 
-    def _decide(self, log: Log, batch: list[Ticket]) -> int:
+    def _decide(self, log: Log, batch: list[LogTicket]) -> int:
         """Where in the log the answers were decided."""
         for _ in range(SUPERSEDED_TRIES):
             try:
@@ -115,7 +115,7 @@ class BatchRunner:
             f"the log in {self._path} changed {SUPERSEDED_TRIES} times while it was read; repeat the call"
         )
 
-    def _decide_once(self, log: Log, batch: list[Ticket]) -> int:
+    def _decide_once(self, log: Log, batch: list[LogTicket]) -> int:
         replica = self._replica
         if replica.state is None:
             if _are_new_jobs(batch) and not log.is_new_boot:
@@ -136,7 +136,7 @@ class BatchRunner:
         with log.locked(meanwhile=replica.catch_up):
             return self._decide_locked(log, batch)
 
-    def _answer_unlocked(self, log: Log, batch: list[Ticket]) -> bool:
+    def _answer_unlocked(self, log: Log, batch: list[LogTicket]) -> bool:
         """Readings, if nothing has to be recorded before them."""
         if all(ticket.command is None for ticket in batch):
             return True
@@ -145,7 +145,7 @@ class BatchRunner:
         self._run_all(log, batch)
         return True
 
-    def _decide_locked(self, log: Log, batch: list[Ticket]) -> int:
+    def _decide_locked(self, log: Log, batch: list[LogTicket]) -> int:
         replica = self._replica
         if not log.is_up_to_date:
             log.check()
@@ -175,7 +175,7 @@ class BatchRunner:
                 break
         return position
 
-    def _run_all(self, log: Log, batch: list[Ticket]) -> list[AnyEvent]:
+    def _run_all(self, log: Log, batch: list[LogTicket]) -> list[AnyEvent]:
         state = self._replica.state
         assert state is not None
         now = self._now(log)
@@ -201,7 +201,7 @@ class BatchRunner:
             return self._given_clock.now()
         return self._machine.since_boot_us() + log.manifest.clock.offset_us
 
-    def _append_unread(self, log: Log, batch: list[Ticket]) -> int | None:
+    def _append_unread(self, log: Log, batch: list[LogTicket]) -> int | None:
         """W9: jobs with new ids need no replica: they are appended as they are. None: one of their queues may be
         used with acquire (I7), which takes a replica to decide."""
         log.space.require_room_to_grow()
@@ -272,7 +272,7 @@ class BatchRunner:
         return events
 
 
-def _are_new_jobs(batch: list[Ticket]) -> bool:
+def _are_new_jobs(batch: list[LogTicket]) -> bool:
     return all(
         isinstance(ticket.command, c.Enqueue) and ticket.command.are_new and not _has_rules(ticket.command)
         for ticket in batch

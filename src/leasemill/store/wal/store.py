@@ -17,14 +17,15 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.machine import check
 from leasemill.store.base import Store, Watch
 from leasemill.store.ends import Subscription
+from leasemill.store.pipeline import Pipeline
 from leasemill.store.presence import FolderPresence
 from leasemill.store.sources import Clock, Entropy
 from leasemill.store.wal.batch import BatchRunner
 from leasemill.store.wal.clock import Machine, RealMachine
 from leasemill.store.wal.disk import Disk, unavailable
 from leasemill.store.wal.options import FileOptions, parse_folder_url
-from leasemill.store.wal.pipeline import Pipeline, Ticket
 from leasemill.store.wal.replica import Replica
+from leasemill.store.wal.tickets import LogTicket
 from leasemill.store.wal.waiters import FolderWaiters
 from leasemill.store.wal.watch import FolderWatch
 
@@ -61,11 +62,21 @@ class FileStore(Store):
 
     def run(self, command: c.Command[AnswerT]) -> AnswerT:
         check(command)
-        return cast(AnswerT, self._pipeline.run(Ticket(command)))
+        return cast(AnswerT, self._pipeline.run(LogTicket(command)))
 
     async def arun(self, command: c.Command[AnswerT]) -> AnswerT:
         check(command)
-        return cast(AnswerT, await self._pipeline.arun(Ticket(command)))
+        return cast(AnswerT, await self._pipeline.arun(LogTicket(command)))
+
+    async def ack_and_claim(self, ack: c.Ack, claim: c.Claim) -> tuple[list[c.AckOutcome], list[c.Lease] | None]:
+        """In one append."""
+        check(ack)
+        check(claim)
+        acking, claiming = LogTicket(ack), LogTicket(claim)
+        await self._pipeline.arun_together(acking, claiming)
+        if acking.error is not None:
+            raise acking.error
+        return acking.answer, None if claiming.error is not None else claiming.answer
 
     def watch(self, queues: Sequence[str]) -> Watch:
         return FolderWatch(self._path, self._pipeline, c.DueIn(tuple(queues)))
@@ -80,14 +91,14 @@ class FileStore(Store):
         self._runner.is_closed = True
         self._waiters.close()
         with suppress(Unavailable):
-            self._pipeline.run(Ticket(c.GetTotals()))  # closes the log when no other caller uses it
+            self._pipeline.run(LogTicket(c.GetTotals()))  # closes the log when no other caller uses it
         self._pipeline.close()
         _OPEN.discard(self)
 
     def _catch_up(self) -> None:
         """Catch up, and no more: whoever waits for an end that is found is woken."""
         try:
-            self._pipeline.run(Ticket(None, is_durable=False))
+            self._pipeline.run(LogTicket(None, is_durable=False))
         except LeasemillError:
             self._waiters.ends.notify_all()  # they will learn why from their own call
 

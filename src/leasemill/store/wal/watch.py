@@ -16,7 +16,8 @@ from typing import Final
 from leasemill.errors import Unavailable
 from leasemill.kernel.commands import DueIn
 from leasemill.kernel.model import SECOND
-from leasemill.store.wal.pipeline import Pipeline, Ticket
+from leasemill.store.pipeline import Pipeline
+from leasemill.store.wal.tickets import LogTicket
 
 IN_MODIFY: Final = 0x2
 IN_ATTRIB: Final = 0x4
@@ -69,7 +70,7 @@ def _inotify(path: Path, events: int) -> int | None:
 class FolderWatch:
     """A store's Watch: wakes when, after a write of anybody's or when its time has come, a job is due."""
 
-    def __init__(self, path: Path, pipeline: Pipeline, question: DueIn) -> None:
+    def __init__(self, path: Path, pipeline: Pipeline[LogTicket], question: DueIn) -> None:
         self._writes = Inotify(path)
         self._pipeline = pipeline
         self._question = question
@@ -78,7 +79,7 @@ class FolderWatch:
         until = time.monotonic() + timeout_s
         while True:
             self._writes.drain()
-            ticket = Ticket(self._question, is_durable=False)
+            ticket = LogTicket(self._question, is_durable=False)
             with suppress(Unavailable):
                 self._pipeline.run(ticket)
             due_in_s, left_s = _due_in_s(ticket), until - time.monotonic()
@@ -90,7 +91,7 @@ class FolderWatch:
         until = time.monotonic() + timeout_s
         while True:
             self._writes.drain()
-            ticket = Ticket(self._question, is_durable=False)
+            ticket = LogTicket(self._question, is_durable=False)
             with suppress(Unavailable):
                 await self._pipeline.arun(ticket)
             due_in_s, left_s = _due_in_s(ticket), until - time.monotonic()
@@ -127,7 +128,7 @@ def _resolve(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
-def _due_in_s(ticket: Ticket) -> float:
+def _due_in_s(ticket: LogTicket) -> float:
     """Now, if the store could not answer: whoever waits learns why from its next call."""
     if ticket.error is not None:
         return 0.0

@@ -34,6 +34,7 @@ from leasemill.testing.conformance.enqueue import Enqueuing  # noqa: E402
 from leasemill.testing.conformance.execution import Executing  # noqa: E402
 from leasemill.testing.conformance.failure import Failing  # noqa: E402
 from leasemill.testing.conformance.grouping import Grouping  # noqa: E402
+from leasemill.testing.conformance.handing import Handing  # noqa: E402
 from leasemill.testing.conformance.harness import (  # noqa: E402
     DurableHarness,
     Harness,
@@ -69,6 +70,7 @@ class ConformanceSuite(
     Refusing,
     Enqueuing,
     Claiming,
+    Handing,
     Leases,
     Reporting,
     Transitions,

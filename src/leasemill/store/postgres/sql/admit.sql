@@ -1,4 +1,5 @@
--- admission, second step, in the same transaction: arrived jobs become heads of idle lanes or line up (N2, N3).
+-- admission, second step, in the same transaction: arrived jobs become heads of idle lanes or line up (N2, N3). Does nothing
+-- where the first step found another admission under way.
 -- Sees what became visible before it began, in the order of numbers. Returns the new heads' places in the ready table.
 -- Locks lanes, in order. One that somebody has locked, or that vanished since the first step, is left to the next admission.
 with come as materialized (
@@ -6,7 +7,10 @@ with come as materialized (
         case when jobs.run_at is null then jobs.created_at + coalesce(jobs.delay_us, 0)
             else greatest(jobs.created_at, jobs.run_at) end as available_at,
         row_number() over (partition by first.queue, first.lane order by first.no) as place
-    from (select no, queue, lane from {schema}.arrivals order by no limit {limit}::int8) as first
+    from (
+        select no, queue, lane from {schema}.arrivals
+        where current_setting('leasemill.admits', true) = 'yes' order by no limit {limit}::int8
+    ) as first
     cross join lateral (select * from {schema}.jobs where jobs.no = first.no offset 0) as jobs
 ), touched as materialized (
     select distinct queue, lane from come order by queue, lane

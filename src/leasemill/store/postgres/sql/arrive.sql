@@ -1,8 +1,11 @@
 -- admission, first step: the lanes of arrived jobs exist. One admission at a time, so that lanes keep their order; who
 -- finds another at it leaves it to that one.
+-- Leaves a mark in the transaction for the second step, which may have been sent along with this one: the lock must be held
+-- before that one's snapshot is taken.
 -- Returns whether this is the one, and how many lanes there are. Locks the admission, inserts lanes in order.
 with gate as materialized (
-    select pg_try_advisory_xact_lock({admission_key}::int8) as is_open
+    select coalesce(set_config('leasemill.admits', case when pg_try_advisory_xact_lock({admission_key}::int8) then 'yes' end,
+        true), '') = 'yes' as is_open
 ), come as materialized (
     select distinct queue, lane
     from (select queue, lane from {schema}.arrivals order by no limit {limit}::int8) as first

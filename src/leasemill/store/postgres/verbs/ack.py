@@ -18,6 +18,8 @@ from leasemill.store.postgres.wire.connections import Connection
 
 MAY_BE_OVER: Final = "LM002"
 """The SQLSTATE of `ack_members` where a group may be over."""
+NOT_HELD: Final = "LM004"
+"""The SQLSTATE of `ack_all` where a lease is not held."""
 
 
 def run(calls: Calls, command: c.Ack) -> list[c.AckOutcome]:
@@ -35,7 +37,7 @@ def ack(database: Database, connection: Connection, reports: Sequence[c.AckRepor
     plain = {no: report for no, report in found.items() if held[no].lane is None and held[no].group is None}
     outcomes: dict[str, c.AckOutcome] = {}
     if plain:
-        row = database.one(connection, "ack", _parameters(plain, []))
+        row = database.one(connection, "ack", parameters(plain, []))
         outcomes = {report.job_id: c.Acked(report.job_id) for report in answered(row, plain)}
     if len(plain) < len(found):
         heads = {no: report for no, report in found.items() if held[no].lane is not None}
@@ -53,7 +55,7 @@ def _ack_members(
     members = {no: report for no, report in found.items() if held[no].group is not None}
     groups = texts([held[no].group for no in members])
     try:
-        row = database.one(connection, "ack_members", {**_parameters(members, []), "group_ids": groups})
+        row = database.one(connection, "ack_members", {**parameters(members, []), "group_ids": groups})
     except psycopg.Error as error:
         if error.sqlstate != MAY_BE_OVER:
             raise
@@ -62,17 +64,17 @@ def _ack_members(
 
 
 def _plain_ends(database: Database, found: dict[int, c.AckReport], count: int) -> dict[int, c.AckReport]:
-    """B2, B6: what an end causes is decided by the kernel. E6: if that may be in a lane, other heads are too, in order:
-    each outcome shows who is next at its turn."""
+    """B2, B6: what an end causes is decided by the kernel. E6: so are then, in order, other ends that free a unique key
+    that it may take; and other heads, if that may be in a lane: each outcome shows who is next in turn."""
     leases = database.leases
     left = [one for report in found.values() if (one := leases[report.token]).causes]
-    if not left and len(found) == count:
+    if not left and len(found) == count and not any(leases[report.token].group for report in found.values()):
         return found
     are_lanes_left = len(found) < count or any(one.lane is not None for one in left)
     return {
         no: report
         for no, report in found.items()
-        if not (one := leases[report.token]).causes and (one.lane is None or not are_lanes_left)
+        if not ((one := leases[report.token]).causes or one.has_key) and (one.lane is None or not are_lanes_left)
     }
 
 
@@ -81,11 +83,19 @@ def _ack_heads(
 ) -> dict[str, c.AckOutcome]:
     """N4. The line is read by a statement of its own, after the one that waited for the lanes' locks."""
     lanes = [(held[no].queue, held[no].lane or "") for no in found]
-    _, ((count, *_),) = batch.run(connection, batch.BEGIN, database.sent("ack", _parameters(found, lanes)))
-    if count < len(found):
-        connection.rollback()  # E6: a repeat among them shows who was next before the others ended
-        return {}
-    rows, _ = batch.run(connection, database.sent("advance", _lanes(lanes)), batch.COMMIT)
+    statements = [
+        batch.BEGIN,
+        database.sent("ack_all", parameters(found, lanes)),
+        database.sent("advance", given_lanes(lanes)),
+        batch.COMMIT,
+    ]
+    try:
+        with batch.transaction(connection):
+            _, _, rows, _ = batch.run(connection, *statements)
+    except psycopg.Error as error:
+        if error.sqlstate != NOT_HELD:
+            raise
+        return {}  # E6: a repeat among them shows who was next before the others ended
     database.positions.lower((queue, rank, at, seq) for queue, _, _, rank, at, seq in rows)
     heads = {(queue, lane): c.LaneHint(job_id, None) for queue, lane, job_id, *_ in rows}
     return {
@@ -94,14 +104,14 @@ def _ack_heads(
     }
 
 
-def _parameters(found: dict[int, c.AckReport], lanes: list[tuple[str, str]]) -> dict[str, object]:
+def parameters(found: dict[int, c.AckReport], lanes: list[tuple[str, str]]) -> dict[str, object]:
     results = [report.result for report in found.values()]
     return {
         **references(found),
-        **_lanes(lanes),
+        **given_lanes(lanes),
         "results": encoded(results) if any(result is not None for result in results) else None,
     }
 
 
-def _lanes(lanes: list[tuple[str, str]]) -> dict[str, object]:
+def given_lanes(lanes: list[tuple[str, str]]) -> dict[str, object]:
     return {"queues": texts([queue for queue, _ in lanes]), "lanes": texts([lane for _, lane in lanes])}

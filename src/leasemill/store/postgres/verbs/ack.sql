@@ -3,6 +3,7 @@
 -- O9: who waits for one of them is notified (also for one that was not held: then for nothing).
 -- `ack_members` is for members of groups without lanes or chains: it counts them too (B1), after their leases, the groups in
 -- order; and fails if a sealed group has no more members unfinished than may have been added since (B2).
+-- `ack_all` fails if one of them is not held: what was sent along with it is not carried out.
 -- Returns how many it ended and, if not all, which. Locks the lanes, in order, then the leases' rows, in order.
 with locked as materialized (
     select lane.queue, lane.lane
@@ -36,5 +37,5 @@ with locked as materialized (
     insert into {schema}.tallies (queue, succeeded) select queue, count(*) from ended group by queue
 ){members}
 select count(*) as count, case when count(*) < cardinality({nos}::int8[]) then array_agg(no) end as nos,
-    (select count(pg_notify(channel, no::text)) from {schema}.waiters where no = any ({nos}::int8[])) as notified{members_counted}
+    (select count(pg_notify(channel, no::text)) from {schema}.waiters where no = any ({nos}::int8[])) as notified{members_counted}{all_or_none}
 from ended

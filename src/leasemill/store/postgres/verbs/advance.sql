@@ -19,10 +19,8 @@ with given as materialized (
 ), gone as (
     delete from {schema}.waiting where ctid = any (array(select at_ctid from next))
 ), headed as (
-    insert into {schema}.lanes (queue, lane, head, head_seq)
-    select queue, lane, no, seq from next order by queue, lane
-    on conflict (queue, lane) do update
-    set head = excluded.head, head_seq = excluded.head_seq, is_blocked = false
+    update {schema}.lanes set head = next.no, head_seq = next.seq, is_blocked = false
+    from next where lanes.ctid = next.lane_ctid
 ), idle as (
     delete from {schema}.lanes where ctid = any (array(select lane_ctid from given where no is null))
 ), made_ready as (

@@ -36,10 +36,18 @@ def run(calls: Calls, command: c.Claim) -> list[c.Lease]:
     if not claimed.leases and maintenance.found_more(claimed.expired_from, claimed.has_arrived, command.limit):
         claimed = _run(calls, command)
     database.has_arrived = claimed.has_arrived
-    many = [lease for lease in claimed.leases if lease.attempt > EXECUTIONS_KEPT]
-    if many:
-        maintenance.trim(many)
+    trim(calls, claimed.leases)
     return claimed.leases
+
+
+def trim(calls: Calls, leases: Sequence[c.Lease]) -> None:
+    """I8: of jobs that were claimed very often."""
+    if must_trim(leases):
+        calls.maintenance.trim([lease for lease in leases if lease.attempt > EXECUTIONS_KEPT])
+
+
+def must_trim(leases: Sequence[c.Lease]) -> bool:
+    return any(lease.attempt > EXECUTIONS_KEPT for lease in leases)
 
 
 def _run(calls: Calls, command: c.Claim) -> Claimed:
@@ -76,18 +84,7 @@ class Claimed(NamedTuple):
 
 def claim(database: Database, connection: Connection, command: c.Claim, *, is_repeat: bool) -> Claimed:
     """`is_repeat`: the same request may still be at work on a connection that was lost; wait for its end."""
-    kinds = {kind: policy for kind, policy in command.kinds.items() if policy != NO_POLICY}
-    given: dict[str, Any] = {
-        "request_id": command.request_id,
-        "request_key": int8(None if command.request_id is None else advisory_key(command.request_id)),
-        "worker": command.worker,
-        "limit": int8(command.limit),
-        "defaults": DEFAULT_TERMS,
-        "timeout_leases": int8(TIMEOUT_LEASES),
-        "tokens": texts(command.tokens),
-        "kinds": texts(list(kinds)),
-        "policies": texts([policy_text(policy) for policy in kinds.values()]),
-    }
+    given = parameters(command)
     waits = is_repeat and command.request_id is not None
     if not database.limited_queues.isdisjoint(command.queues):
         return _claimed_under_limits(database, connection, command, {**given, "waits": waits})
@@ -100,6 +97,21 @@ def claim(database: Database, connection: Connection, command: c.Claim, *, is_re
     if not claimed.leases and not database.limited_queues.isdisjoint(command.queues):  # as is known now
         return _claimed_under_limits(database, connection, command, {**given, "waits": False})
     return claimed
+
+
+def parameters(command: c.Claim) -> dict[str, Any]:
+    kinds = {kind: policy for kind, policy in command.kinds.items() if policy != NO_POLICY}
+    return {
+        "request_id": command.request_id,
+        "request_key": int8(None if command.request_id is None else advisory_key(command.request_id)),
+        "worker": command.worker,
+        "limit": int8(command.limit),
+        "defaults": DEFAULT_TERMS,
+        "timeout_leases": int8(TIMEOUT_LEASES),
+        "tokens": texts(command.tokens),
+        "kinds": texts(list(kinds)),
+        "policies": texts([policy_text(policy) for policy in kinds.values()]),
+    }
 
 
 def _claimed(database: Database, connection: Connection, command: c.Claim, given: dict[str, Any]) -> Claimed:
@@ -116,7 +128,7 @@ def _claimed_from(
     expired_from = database.expiry_position.from_at()
     rows = database.all(connection, "claim", {**given, **look.parameters(), "expired_from": int8(expired_from)})
     granted = [row for row in rows if row[0] is not None]
-    database.remember((row[11], _held(row)) for row in granted)
+    database.remember((row[11], held_of(row)) for row in granted)
     leases = [lease_of(row) for row in granted]
     last = rows[-1]
     if last[27]:
@@ -131,14 +143,17 @@ def _claimed_from(
     return Claimed(leases, has_arrived, expired_from if has_expired else None)
 
 
-def _held(row: Row, limits: tuple[str, ...] = ()) -> Held:
+def held_of(row: Row, limits: tuple[str, ...] = ()) -> Held:
     job_id, queue, lane, no = row[0], row[1], row[4], row[23]
     rules = None if row[10] is None else rules_of(row[10])
-    if rules is None or (rules.group is None and not rules.chain):
+    if rules is None:
         return Held(job_id, no, queue, lane, limits=limits)
+    has_key = rules.unique is not None
+    if rules.group is None and not rules.chain:
+        return Held(job_id, no, queue, lane, limits=limits, has_key=has_key)
     if rules.chain or lane is not None:
-        return Held(job_id, no, queue, lane, causes=True, limits=limits)
-    return Held(job_id, no, queue, lane, group=rules.group, limits=limits)
+        return Held(job_id, no, queue, lane, causes=True, limits=limits, has_key=has_key)
+    return Held(job_id, no, queue, lane, group=rules.group, limits=limits, has_key=has_key)
 
 
 def _claimed_under_limits(
@@ -152,7 +167,7 @@ def _claimed_under_limits(
         looked = looked._replace(rows=[row for row in rows if row[0] is not None])
     leases = [lease_of(row) for row in looked.rows]
     database.remember(
-        (lease.token, _held(row, limits_held(database, lease.job)))
+        (lease.token, held_of(row, limits_held(database, lease.job)))
         for row, lease in zip(looked.rows, leases, strict=True)
     )
     if looked.is_repeated:

@@ -47,14 +47,14 @@ def inserting_plain(
         ((count, ids, _),) = yield "enqueue_new" if are_new else "enqueue", columns(rows, channel)
     if count == len(jobs):
         return [c.Enqueued(job.id) for job in jobs]
-    return (yield from _outcomes(jobs, first, count, ids, refused))
+    return (yield from outcomes_of(jobs, first, count, ids, refused))
 
 
 def inserting_caused(jobs: Sequence[JobSpec], channel: str | None) -> Steps[list[c.EnqueueOutcome]]:
     """The insert of jobs that an end has caused: the kernel has counted them as members of their groups."""
     first = {job.id: job for job in jobs}
     ((count, ids, _),) = yield "enqueue_caused", _members(list(first.values()), channel, None)
-    return (yield from _outcomes(jobs, first, count, ids, set()))
+    return (yield from outcomes_of(jobs, first, count, ids, set()))
 
 
 def begun_chains(jobs: Sequence[JobSpec]) -> Steps[set[str]]:
@@ -67,9 +67,10 @@ def begun_chains(jobs: Sequence[JobSpec]) -> Steps[set[str]]:
     return {job_id for job_id, next_id in following.items() if next_id in known and job_id not in known}
 
 
-def _outcomes(
+def outcomes_of(
     jobs: Sequence[JobSpec], first: dict[str, JobSpec], count: int, ids: Sequence[str] | None, refused: set[str]
 ) -> Steps[list[c.EnqueueOutcome]]:
+    """One for each job, where of the first with each id so many, and if not all these, were inserted."""
     inserted = set(first) if count == len(first) else set(ids or ())
     unknown = [job_id for job_id in first if job_id not in inserted]
     known: dict[str, JobSpec] = {}
@@ -115,4 +116,4 @@ def columns(jobs: list[JobSpec], channel: str | None) -> dict[str, Any]:
 
 def _if_any(values: list[ValueT | None], array: Callable[[list[ValueT | None]], Any]) -> Any:
     """Most columns are NULL in most batches: `unnest` fills up a column that is not sent."""
-    return array(values) if any(value is not None for value in values) else None
+    return array(values) if values.count(None) < len(values) else None

@@ -58,17 +58,48 @@ def run(connection: Connection, *statements: Sent) -> list[list[Row]]:
 
 
 def _run(connection: Connection, names: dict[bytes, bytes], statements: Sequence[Sent]) -> list[list[Row]]:
-    pgconn = connection.pgconn
     with connection.lock:
-        pgconn.enter_pipeline_mode()
         try:
-            commands = [command for text, values in statements for command in _send(connection, names, text, values)]
-            pgconn.pipeline_sync()
-            results = connection.wait(answers(pgconn))
+            commands = _post(connection, names, statements)
+            results = connection.wait(answers(connection.pgconn))
         except BaseException:
-            pgconn.finish()  # what was sent, and what of it is still to be answered, is not known
+            connection.pgconn.finish()  # what was sent, and what of it is still to be answered, is not known
             raise
-        pgconn.exit_pipeline_mode()
+        connection.pgconn.exit_pipeline_mode()
+    return _answered(connection, names, commands, results)
+
+
+class Message:
+    """Statements that were sent on a connection, for who waits for their answers in a way of his own."""
+
+    def __init__(self, connection: Connection, *statements: Sent) -> None:
+        """Raises psycopg.Error, then the connection is closed."""
+        self.connection = connection
+        self._names = {} if connection.prepare_threshold is None else _prepared.setdefault(connection, {})
+        try:
+            self._commands = _post(connection, self._names, statements)
+        except BaseException:
+            connection.pgconn.finish()
+            raise
+        self.answers = answers(connection.pgconn)
+        """To be driven to its end: what it returns is for `rows`."""
+
+    def rows(self, results: list[PGresult]) -> list[list[Row]]:
+        """Of each statement. Raises the error of the first that failed."""
+        self.connection.pgconn.exit_pipeline_mode()
+        return _answered(self.connection, self._names, self._commands, results)
+
+
+def _post(connection: Connection, names: dict[bytes, bytes], statements: Sequence[Sent]) -> list[bytes | None]:
+    connection.pgconn.enter_pipeline_mode()
+    commands = [command for text, values in statements for command in _send(connection, names, text, values)]
+    connection.pgconn.pipeline_sync()
+    return commands
+
+
+def _answered(
+    connection: Connection, names: dict[bytes, bytes], commands: list[bytes | None], results: list[PGresult]
+) -> list[list[Row]]:
     failed = next((result for result in results if result.status == ExecStatus.FATAL_ERROR), None)
     if failed is not None:
         for text, result in zip(commands, results, strict=False):

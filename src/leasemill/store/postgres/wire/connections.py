@@ -88,7 +88,7 @@ def answers(pgconn: PGconn) -> PQGen[list[PGresult]]:
     """To a pipeline: one result for each command up to the sync, and that of the sync."""
     while pgconn.flush():
         ready = yield Wait.RW
-        if ready & Ready.R:
+        if ready and ready & Ready.R:
             pgconn.consume_input()
     results: list[PGresult] = []
     while True:
@@ -164,6 +164,14 @@ class Connections:
             raise _Lost(error, was_sent=True) from error
         finally:
             self._pool.give_back(connection, is_usable=is_usable)
+
+    def take_idle(self) -> StoreConnection | None:
+        """For who cannot wait: one that is open and not in use, to be given back."""
+        return self._pool.take_idle()
+
+    def give_back(self, connection: StoreConnection) -> None:
+        """It is closed, or it is between two transactions."""
+        self._pool.give_back(connection)
 
     def do_not_prepare(self) -> None:
         LOGGER.info("prepared statements do not last here (a pooler?): going on without")

@@ -60,6 +60,17 @@ class Pool(Generic[ConnectionT]):
             self._leave(turn, error)
             raise
 
+    def take_idle(self) -> ConnectionT | None:
+        """One that is open and not in use, if there is one: without a wait."""
+        self._check_process()
+        with self._changed:
+            if self._is_closed or self._in_use >= self._size:
+                return None
+            connection = self._last_used()
+            if connection is not None:
+                self._in_use += 1
+            return connection
+
     def give_back(self, connection: ConnectionT, *, is_usable: bool = True) -> None:
         """Without a wait, so that nothing can interrupt it."""
         with self._changed:

@@ -25,6 +25,7 @@ IF_UNKNOWN: Final = "not exists (select from {schema}.jobs where jobs.id = given
 OF_NO_GROUP: Final = dict.fromkeys(
     ("group_id", "group_ids", "refused", "if_not_refused", "joined", "refused_groups"), ""
 )
+OF_NO_MEMBERS: Final = dict.fromkeys(("members", "members_counted", "all_or_none"), "")
 OF_GROUPS: Final = {**OF_NO_GROUP, "group_id": ", group_id", "group_ids": ", {group_ids}::text[]"}
 REFUSED: Final = """, opened as materialized (
     select open.id
@@ -79,10 +80,23 @@ SETTLED: Final = {
 CLAUSES: Final = {
     "claim": ("claim", SETTLED),
     "grant_chosen": ("grant_chosen", SETTLED),
-    "ack": ("ack", {"members": "", "members_counted": ""}),
+    "hand_over": ("hand_over", SETTLED),
+    "ack": ("ack", OF_NO_MEMBERS),
+    "ack_all": (
+        "ack",
+        {
+            **OF_NO_MEMBERS,
+            "all_or_none": """, case when count(*) < cardinality({nos}::int8[])
+        then {schema}.fail('LM004', 'a lease is not held') end as failed""",
+        },
+    ),
     "ack_members": (
         "ack",
-        {"members": MEMBERS, "members_counted": ", (select count(checked) from summed) as members_counted"},
+        {
+            **OF_NO_MEMBERS,
+            "members": MEMBERS,
+            "members_counted": ", (select count(checked) from summed) as members_counted",
+        },
     ),
     "enqueue": ("enqueue", {**OF_NO_GROUP, "if_known": IF_KNOWN}),
     "enqueue_new": ("enqueue", {**OF_NO_GROUP, "if_known": ""}),

@@ -1,71 +1,32 @@
-"""Group commit: callers that come at the same time share one append and one sync.
+"""Group commit: callers that come at the same time share one append and one sync, or one transaction.
 
 Whoever comes first leads: it takes all that wait, runs them as one batch, and passes the lead to one that came
 meanwhile. Callers in threads lead themselves; for callers in event loops a thread of the pipeline does.
 
-A call weighs as many bytes as it may add to the log, at most, which is known before it is decided. One that weighs too
-much is refused alone, and a batch is cut before it gets too heavy for one frame. Tokens of other calls that its events
-repeat are counted as short, as those are that a store draws; should they not be, the log refuses the whole batch.
+A batch is cut before it gets too long or too heavy: a call weighs as many bytes as it may take, at most.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from queue import SimpleQueue
-from typing import Any, Final
-
-import msgspec
-from msgspec.structs import astuple
-
-from leasemill.errors import Invalid
-from leasemill.kernel import commands as c
-from leasemill.kernel.verbs.schedules import CALL_BYTES
-from leasemill.store.wal.format import LARGEST_BODY
+from typing import Any, Final, Generic, TypeVar
 
 BATCH_TICKETS: Final = 1_000
 BATCH_WEIGHT: Final = 64 * 1024 * 1024
-HEAVIEST_CALL: Final = LARGEST_BODY - 16 * 1024 * 1024  # the rest is left for what is pruned with it
-ITEM_BYTES: Final = 2_000  # an event's ids, names, policy and numbers: all that has a small limit of its own
-CHARACTER_BYTES: Final = 4
-TEXTS: Final = (str, bytes)
-READS: Final = (
-    c.GetJob,
-    c.GetKey,
-    c.ListJobs,
-    c.ListQueues,
-    c.GetLane,
-    c.ListLanes,
-    c.ListActions,
-    c.ListLimits,
-    c.GetLimit,
-    c.GetGroup,
-    c.ListGroups,
-    c.GetTotals,
-    c.GetTime,
-    c.DueIn,
-    c.GetSchedule,
-    c.ListSchedules,
-    c.DueSchedules,
-    c.NextTick,
-)
-
-_encode = msgspec.msgpack.Encoder(enc_hook=list).encode  # any sequence is as good as a list
 
 
 class Ticket:
-    """A command, and then its answer or error. No command: only catch up with what others wrote."""
+    """A command, and then its answer or error."""
 
-    __slots__ = ("_woken", "answer", "command", "error", "future", "is_durable", "is_leader", "weight")
+    __slots__ = ("_woken", "answer", "command", "error", "future", "is_leader", "weight")
 
-    def __init__(self, command: Any, *, is_durable: bool = True) -> None:
+    def __init__(self, command: Any, weight: int) -> None:
         self.command = command
-        self.weight = weigh(command)
-        if self.weight > HEAVIEST_CALL:
-            raise Invalid(f"{self.weight:,} bytes in one call; at most {HEAVIEST_CALL:,}: send smaller batches")
-        self.is_durable = is_durable
+        self.weight = weight
         self.answer: Any = None
         self.error: BaseException | None = None
         self.is_leader = False
@@ -100,38 +61,28 @@ class Ticket:
         self.error = own
 
 
-def weigh(command: Any) -> int:
-    """Readings and what is not a command weigh nothing. Of any other command each text may be in two events (a refused
-    report and the expiry it records), a reason in the event of each item, and an item may lead to three events."""
-    if command is None or isinstance(command, READS):
-        return 0
-    items = getattr(command, "limit", 1)
-    for value in astuple(command):
-        if hasattr(value, "__len__") and not isinstance(value, TEXTS):
-            items = max(items, len(value))
-    scheduled_bytes = getattr(command, "most_jobs", 0) * (CALL_BYTES + 3 * ITEM_BYTES)  # their calls are in the record
-    reason_bytes = CHARACTER_BYTES * len(getattr(command, "reason", ""))
-    return 2 * len(_encode(command)) + items * (3 * ITEM_BYTES + reason_bytes) + scheduled_bytes
+TicketT = TypeVar("TicketT", bound=Ticket)
 
 
-class Pipeline:
+class Pipeline(Generic[TicketT]):
     """`run_batch` gets batches of tickets, one batch at a time, and sets each ticket's answer or error. It raises no
     Exception."""
 
-    def __init__(self, run_batch: Callable[[list[Ticket]], None], name: str) -> None:
+    def __init__(self, run_batch: Callable[[list[TicketT]], None], name: str, most_weight: int = BATCH_WEIGHT) -> None:
         self._run_batch = run_batch
         self._name = name
+        self._most_weight = most_weight
         self.reset()
 
     def reset(self) -> None:
         """Forget every caller and thread: for a forked child, which has none of them."""
         self._guard = threading.Lock()
-        self._waiting: list[Ticket] = []
+        self._waiting: list[TicketT] = []
         self._is_led = False
         self._loop_leader: threading.Thread | None = None
         self._batches_due: SimpleQueue[bool] = SimpleQueue()
 
-    def run(self, ticket: Ticket) -> Any:
+    def run(self, ticket: TicketT) -> Any:
         try:
             with self._guard:
                 self._waiting.append(ticket)
@@ -150,19 +101,24 @@ class Pipeline:
             raise ticket.error
         return ticket.answer
 
-    async def arun(self, ticket: Ticket) -> Any:
-        future = ticket.for_loop()
-        with self._guard:
-            self._waiting.append(ticket)
-            leads = not self._is_led
-            if leads:
-                self._is_led = ticket.is_leader = True
-        if leads:
-            self._wake_loop_leader()
-        await future
+    async def arun(self, ticket: TicketT) -> Any:
+        await self.arun_together(ticket)
         if ticket.error is not None:
             raise ticket.error
         return ticket.answer
+
+    async def arun_together(self, *tickets: TicketT) -> None:
+        """One after the other, in one batch if they are not too heavy for it. Each has its answer or its error."""
+        futures = [ticket.for_loop() for ticket in tickets]
+        with self._guard:
+            self._waiting += tickets
+            leads = not self._is_led
+            if leads:
+                self._is_led = tickets[0].is_leader = True
+        if leads:
+            self._wake_loop_leader()
+        for future in futures:
+            await future
 
     def close(self) -> None:
         """End the thread that leads for event loops; another starts if one of them calls again."""
@@ -173,7 +129,7 @@ class Pipeline:
             batches_due.put(False)
             leader.join()
 
-    def _abandon(self, ticket: Ticket) -> None:
+    def _abandon(self, ticket: TicketT) -> None:
         """Its caller was interrupted: it must not run any more, nor lead."""
         with self._guard:
             if ticket in self._waiting:
@@ -181,7 +137,7 @@ class Pipeline:
         if ticket.is_leader:
             self._pass_lead(ticket)
 
-    def _lead(self, own: Ticket | None) -> None:
+    def _lead(self, own: TicketT | None) -> None:
         """Run what waits, `own` with it, and pass the lead."""
         with self._guard:
             batch = self._take(own)
@@ -194,7 +150,7 @@ class Pipeline:
                 if own is None or len(batch) > 1:
                     _notify(batch, own)
 
-    def _take(self, own: Ticket | None) -> list[Ticket]:
+    def _take(self, own: TicketT | None) -> list[TicketT]:
         """What waits, as much as makes a sensible append; always with `own`."""
         batch = [] if own is None else [own]
         left = self._waiting
@@ -204,14 +160,14 @@ class Pipeline:
         taken = 0
         for ticket in left:
             weight += ticket.weight
-            if len(batch) >= BATCH_TICKETS or (batch and weight > BATCH_WEIGHT):
+            if len(batch) >= BATCH_TICKETS or (batch and weight > self._most_weight):
                 break
             batch.append(ticket)
             taken += 1
         self._waiting = left[taken:]
         return batch
 
-    def _pass_lead(self, own: Ticket | None) -> None:
+    def _pass_lead(self, own: TicketT | None) -> None:
         """To one that waits, if any: one in a thread rather than one in an event loop."""
         with self._guard:
             if own is not None:
@@ -251,7 +207,7 @@ class Pipeline:
             raise
 
 
-def _notify(batch: list[Ticket], own: Ticket | None) -> None:
+def _notify(batch: Sequence[Ticket], own: Ticket | None) -> None:
     """Wake the callers of these tickets, but for `own`; those of one event loop all at once."""
     loops: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
     for ticket in batch:

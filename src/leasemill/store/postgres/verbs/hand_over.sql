@@ -1,0 +1,102 @@
+-- hand over: the next job of each lane becomes its head, as in `advance`; and if that is all there is to claim, it is granted at
+-- once (C8), without a place in the ready table. What is granted is what `claim` would grant: due, in a queue that is served, by
+-- C2; and nothing, if there is another claimable job, or one that has had the token meant for it (I2).
+-- Runs after `ack_all`, in the same transaction, which has locked the lanes. Looks for others from the given places or, where
+-- none is given, from the watermark. I5: the terms are settled here. C5: a row in requests, as for any claim.
+-- Returns the new heads with their leases, if granted, by fence; and whether there are arrivals to admit.
+with gate as materialized (
+    select pg_try_advisory_xact_lock_shared({request_key}::int8), {schema}.clock({now}::int8) as now
+), given as materialized (
+    select lane.at_ctid as lane_ctid, first.*
+    from unnest({lane_queues}::text[], {lanes}::text[]) as given (queue, lane)
+    cross join lateral (
+        select lanes.ctid as at_ctid from {schema}.lanes
+        where lanes.queue = given.queue and lanes.lane = given.lane
+        offset 0
+    ) as lane
+    left join lateral (
+        select waiting.ctid as at_ctid, waiting.* from {schema}.waiting
+        where waiting.queue = given.queue and waiting.lane = given.lane
+        order by waiting.turn limit 1
+    ) as first on true
+), next as materialized (
+    select * from given where no is not null
+), served as materialized (
+    select name, turn, q.policy
+    from unnest({served}::text[]) with ordinality as served (name, turn)
+    cross join lateral (
+        select policy from {schema}.queues
+        where queues.name = served.name and mode <> 'acquire' and not is_paused and not is_limited offset 0
+    ) as q
+), others as materialized (
+    select r.seq
+    from gate cross join served
+    join unnest({queues}::text[], {ranks}::int8[], {from_ats}::int8[], {from_seqs}::int8[])
+        as place (queue, rank, from_at, from_seq) on place.queue = served.name
+    cross join lateral (
+        select ready.seq from {schema}.ready
+        where ready.queue = place.queue and ready.rank = place.rank and available_at <= now
+            and (available_at, ready.seq) >= (coalesce(from_at, (
+                select low_at from {schema}.watermarks as w
+                where w.queue = place.queue and w.rank = place.rank and low_at <= now
+            ), 0), from_seq)
+        limit 1
+    ) as r
+    limit 1
+), numbered as (
+    select next.*, served.policy, now, row_number() over (order by served.turn, rank, available_at, seq) as number
+    from gate cross join next join served on served.name = next.queue
+    where available_at <= now and not exists (select from others)
+), picked as materialized (
+    select * from numbered
+    where number <= {limit}::int8 and not exists (
+        select from numbered as n
+        where n.attempt > 0 and exists (
+            select from {schema}.executions as e where e.no = n.no and e.token = ({tokens}::text[])[n.number]
+        )
+    )
+), gone as (
+    delete from {schema}.waiting where ctid = any (array(select at_ctid from next))
+), headed as (
+    update {schema}.lanes set head = next.no, head_seq = next.seq, is_blocked = false
+    from next where lanes.ctid = next.lane_ctid
+), idle as (
+    delete from {schema}.lanes where ctid = any (array(select lane_ctid from given where no is null))
+), left_over as materialized (
+    select * from next where no not in (select picked.no from picked)
+), made_ready as (
+    insert into {schema}.ready (queue, rank, available_at, seq, no, attempt, retries, expirations)
+    select queue, rank, available_at, seq, nullif(no, seq), nullif(attempt, 0), nullif(retries, 0), nullif(expirations, 0)
+    from left_over
+), lowered as materialized (
+    select {schema}.lower_watermarks(array_agg(queue), array_agg(rank::int8), array_agg(available_at))
+    from left_over having count(*) > 0
+), kinds as materialized (
+    select kind, policy::int8[] as policy
+    from unnest({kinds}::text[], {policies}::text[]) as kinds (kind, policy)
+), settled as materialized (
+    select j.*, p.rank, p.seq, p.available_at, coalesce(p.attempt, 0) + 1 as attempt, p.retries, p.expirations,
+        nextval('{schema}.fence') as fence, ({tokens}::text[])[number] as token, now, now + lease_us as expires_at,
+        {settled_terms}
+    from (select *, {defaults}::int8[] as d from picked order by number) as p
+    cross join lateral (select * from {schema}.jobs where no = p.no offset 0) as j
+    left join lateral (select policy from kinds where kind = j.kind offset 0) as k on true
+    {settled_lease}
+), granted as (
+    insert into {schema}.leases (no, queue, lane, rank, seq, available_at, attempt, retries, expirations, fence, token,
+        worker, request_id, leased_at, expires_at, terms)
+    select no, queue, lane, rank, nullif(seq, no), available_at, attempt, nullif(retries, 0), nullif(expirations, 0), fence,
+        token, {worker}::text, {request_id}::text, now, expires_at, terms
+    from settled
+), asked as (
+    insert into {schema}.requests as r (id, forget_at, nos)
+    select {request_id}::text, min(now) + 60000000, array_agg(no) from settled
+    having count(*) > 0 and {request_id}::text is not null
+    on conflict (id) do update set forget_at = excluded.forget_at, nos = (excluded.nos || r.nos)[:20000]
+)
+select s.id, s.queue, kind, payload, s.lane, priority, run_at, delay_us, s.policy, headers, rules, token, s.attempt, fence,
+    {worker}::text, now, expires_at, terms, s.retries, s.expirations, created_at, s.available_at, s.seq, s.no,
+    exists (select from {schema}.arrivals) as has_arrived, next.queue, next.lane, next.rank, next.available_at, next.seq,
+    coalesce(s.id, (select jobs.id from {schema}.jobs where jobs.no = next.no))
+from next left join settled as s on s.no = next.no left join lowered on true
+order by fence

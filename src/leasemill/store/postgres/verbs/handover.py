@@ -1,0 +1,156 @@
+"""An ack with a claim (C8): what ends, the heads that follow in their lanes and what is granted, in one message and one
+commit. Whatever is not plain is an ack, and then a claim."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple, TypeAlias
+
+import psycopg
+from msgspec.structs import replace
+
+from leasemill.errors import LeasemillError
+from leasemill.kernel import commands as c
+from leasemill.store.postgres.calls import Calls
+from leasemill.store.postgres.database import Database
+from leasemill.store.postgres.verbs import ack, claim
+from leasemill.store.postgres.verbs.reports import REPORTS_AT_ONCE, known
+from leasemill.store.postgres.wire import batch
+from leasemill.store.postgres.wire.arrays import texts
+from leasemill.store.postgres.wire.batch import Sent
+from leasemill.store.postgres.wire.connections import Connection, Row
+from leasemill.store.postgres.wire.looped import LoopMessages, MessageFailed
+
+Answer: TypeAlias = tuple[list[c.AckOutcome], list[c.Lease] | None]
+
+
+class HandedOver(NamedTuple):
+    outcomes: list[c.AckOutcome]
+    leases: list[c.Lease]
+    left_over: int
+    """How many new heads of lanes were not granted."""
+    has_arrived: bool
+
+
+async def arun(calls: Calls, messages: LoopMessages, acks: c.Ack, claims: c.Claim) -> Answer | Callable[[], Answer]:
+    """On the loop itself, if a connection is idle; or what is left to do in a thread."""
+    plan = plan_of(calls.database, acks, claims)
+    if plan is None:
+        return partial(run_apart, calls, acks, claims)
+    match await messages.ask(plan.statements()):
+        case None:
+            return partial(run_plan, calls, plan)
+        case MessageFailed() as failed:
+            return partial(run_apart, calls, acks, claims, was_lost=failed.is_lost)
+        case rows:
+            handed = plan.handed(rows)
+            if not handed.leases or claim.must_trim(handed.leases):
+                return partial(_finished, calls, claims, handed)
+            return _finished(calls, claims, handed)
+
+
+def run_plan(calls: Calls, plan: HandoverPlan) -> Answer:
+    is_lost = False
+
+    def work(connection: Connection) -> HandedOver | None:
+        nonlocal is_lost
+        if is_lost:
+            return None
+        is_lost = True
+        try:
+            with batch.transaction(connection):
+                return plan.handed(batch.run(connection, *plan.statements()))
+        except psycopg.Error as error:
+            if error.sqlstate != ack.NOT_HELD:
+                raise
+            is_lost = False
+            return None
+
+    handed = calls.connections.run(work)
+    if handed is None:
+        return run_apart(calls, plan.acks, plan.claims, was_lost=is_lost)
+    return _finished(calls, plan.claims, handed)
+
+
+def run_apart(calls: Calls, acks: c.Ack, claims: c.Claim, *, was_lost: bool = False) -> Answer:
+    """An ack, and then a claim. `was_lost`: what looks like a repeat may be our own."""
+    outcomes = ack.run(calls, acks)
+    if was_lost:
+        outcomes = [one if isinstance(one, c.Lost) else replace(one, is_repeat=False) for one in outcomes]
+    return outcomes, _claimed(calls, claims)
+
+
+def _finished(calls: Calls, claims: c.Claim, handed: HandedOver) -> Answer:
+    if not handed.leases:
+        return handed.outcomes, _claimed(calls, claims)
+    calls.database.has_arrived = handed.has_arrived
+    claim.trim(calls, handed.leases)
+    if handed.left_over:
+        calls.signal.notify()
+    return handed.outcomes, handed.leases
+
+
+def _claimed(calls: Calls, claims: c.Claim) -> list[c.Lease] | None:
+    try:
+        return claim.run(calls, claims)
+    except LeasemillError:
+        return None
+
+
+class HandoverPlan(NamedTuple):
+    """Of what is plain: its one message, and what comes of it."""
+
+    database: Database
+    acks: c.Ack
+    claims: c.Claim
+    found: dict[int, c.AckReport]
+    lanes: dict[str, tuple[str, str]]
+    """By job: its queue and lane."""
+
+    def statements(self) -> list[Sent]:
+        database, lanes = self.database, list(self.lanes.values())
+        given = {
+            **claim.parameters(self.claims),
+            **database.positions.look(self.claims.queues).parameters(),
+            "served": texts(dict.fromkeys(self.claims.queues)),
+            "lane_queues": texts([queue for queue, _ in lanes]),
+            "lanes": texts([lane for _, lane in lanes]),
+        }
+        return [
+            batch.BEGIN,
+            database.sent("ack_all", ack.parameters(self.found, lanes)),
+            database.sent("hand_over", given),
+            batch.COMMIT,
+        ]
+
+    def handed(self, answers: list[list[Row]]) -> HandedOver:
+        """It is committed."""
+        _, _, rows, _ = answers
+        granted = [row for row in rows if row[0] is not None]
+        self.database.remember((row[11], claim.held_of(row)) for row in granted)
+        self.database.positions.lower((row[25], *row[27:30]) for row in rows if row[0] is None)
+        hints = {(row[25], row[26]): c.LaneHint(row[30], None) for row in rows}
+        outcomes: list[c.AckOutcome] = [
+            c.Acked(report.job_id, hints.get(self.lanes[report.job_id]) if report.job_id in self.lanes else None)
+            for report in self.acks.reports
+        ]
+        leases = [claim.lease_of(row) for row in granted]
+        return HandedOver(outcomes, leases, len(rows) - len(granted), has_arrived=any(row[24] for row in rows))
+
+
+def plan_of(database: Database, acks: c.Ack, claims: c.Claim) -> HandoverPlan | None:
+    """None: it is left to the two. The reports are known no more: what a plan leaves over is the exact path's."""
+    if database.has_arrived or not database.claim_queues.issuperset(claims.queues):
+        return None
+    if not database.limited_queues.isdisjoint(claims.queues):
+        return None
+    found = known(database, acks.reports)
+    if not 0 < len(found) == len(acks.reports) <= REPORTS_AT_ONCE:
+        return None
+    held = [database.leases[report.token] for report in found.values()]
+    if any(one.causes or one.group is not None or one.limits for one in held):
+        return None
+    for report in acks.reports:
+        database.leases.pop(report.token, None)
+    return HandoverPlan(database, acks, claims, found, {one.job_id: (one.queue, one.lane) for one in held if one.lane})
