@@ -193,21 +193,16 @@ def measure(name: str, url: str, jobs: int, seconds: float) -> list[Bar]:
     with open_store(url) as store:
         began = time.perf_counter()
         fill(store, jobs)
-        print(f"\n{name}: {jobs:,} jobs in {time.perf_counter() - began:.0f} s")
+        print(f"\n{name}: {jobs:,} jobs in {time.perf_counter() - began:.0f} s", flush=True)
         with process(_work_slowly, url):
             pages = _pages(url)
+        rows = [(path, f"{p50:.0f}", f"{p95:.0f}") for path, p50, p95 in pages]
+        table(f"{name}: time to the first byte", ("page", "p50 ms", "p95 ms"), rows)
         with process(_work, url):
             costs = [_cost(store, url, seconds) for _ in range(TURNS)]
     slowest = max(pages, key=lambda one: one[2])
-    table(
-        f"{name}: time to the first byte",
-        ("page", "p50 ms", "p95 ms"),
-        [(path, f"{p50:.0f}", f"{p95:.0f}") for path, p50, p95 in pages],
-    )
-    cost = median(costs)
-    print(
-        f"ten viewers cost the drain {100 * cost:.1f} % (of {TURNS}: {', '.join(f'{100 * one:.1f}' for one in costs)})"
-    )
+    cost, each = median(costs), ", ".join(f"{100 * one:.1f}" for one in costs)
+    print(f"ten viewers cost the drain {100 * cost:.1f} % (of {TURNS} turns: {each})")
     return [
         Bar(f"{name}: slowest page, p95, ms ({slowest[0]})", slowest[2], FIRST_BYTE_MS, at_least=False),
         Bar(f"{name}: ten overviews, share of the drain", cost, COST, at_least=False),

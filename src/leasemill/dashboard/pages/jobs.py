@@ -19,7 +19,7 @@ PAGE_SIZE: Final = 50
 LEASES_READ: Final = 500
 LOOKED_AT_ONCE: Final = 500
 MORE_FIELDS: Final = {"header", "group", "unique", "fingerprint", "after", "before"}
-READ_FOR_S: Final = 0.08
+READ_FOR_S: Final = 0.05
 """A filter that fits few jobs ends the page after this long, and the page says so."""
 
 
