@@ -29,6 +29,18 @@ SHOW_CURSOR: Final = "\x1b[?25h"
 _CONTROL: Final = re.compile(r"\x1b\[([0-9;?]*)([A-Za-z])|\x1b\][^\x07]*\x07")
 
 
+def _own_environment() -> dict[str, str]:
+    """Without the size of the terminal that the tests run in, which pytest sets for its processes."""
+    kept = {name: value for name, value in os.environ.items() if name not in {"COLUMNS", "LINES"}}
+    return {**kept, "TERM": "xterm-256color", "PYTHONUNBUFFERED": "1"}
+
+
+def _take_terminal() -> None:
+    """In the new process. Tests that a shell has started in the background would pass on that Ctrl-C is ignored."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class Terminal:
     """`leasemill ARGUMENTS` with standard input, output and error in one terminal; `stdout`: output goes there."""
 
@@ -51,9 +63,9 @@ class Terminal:
             stdout=output or theirs,
             stderr=theirs,
             cwd=cwd,
-            env={**os.environ, "TERM": "xterm-256color", "PYTHONUNBUFFERED": "1", **(environment or {})},
+            env={**_own_environment(), **(environment or {})},
             start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509  (Ctrl-C is for its foreground)
+            preexec_fn=_take_terminal,  # noqa: PLW1509  (nothing else sets the terminal that Ctrl-C is of)
         )
         if output is not None:
             output.close()

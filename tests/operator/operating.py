@@ -157,12 +157,14 @@ class OperateSuite:
         desk.fail("ValueError: no", "a1", "a2", "a3")
         slept: list[float] = []
 
-        def fail_at_once(seconds: float) -> None:
+        def fail_at_once(_sweep: object, seconds: float) -> None:
+            if not seconds:
+                return
             slept.append(seconds)
             leases = desk.store.claim("worker-1", ["mail"], 10)
             desk.store.nack([NackReport(it.job.id, it.token, "ValueError: no", is_permanent=True) for it in leases])
 
-        monkeypatch.setattr("leasemill.cli.sweep.time.sleep", fail_at_once)
+        monkeypatch.setattr("leasemill.cli.sweep.Interruptible.sleep", fail_at_once)
         assert desk.lines("jobs", "redrive", "--queue", "mail", "--rate", "9/s", "--reason", "x") == ["a1", "a2", "a3"]
         assert len(slept) == 2
         assert desk.states("a1", "a2", "a3") == [JobState.FAILED, JobState.FAILED, JobState.READY]
@@ -173,11 +175,12 @@ class OperateSuite:
         desk.fail("ValueError: no", "a1", "a2", "a3")
         call = ("jobs", "redrive", "--queue", "mail", "--rate", "9/s", "--reason", "x")
 
-        def interrupt(seconds: float) -> None:
-            raise KeyboardInterrupt
+        def interrupt(_sweep: object, seconds: float) -> None:
+            if seconds:
+                raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr("leasemill.cli.sweep.time.sleep", interrupt)
+            patch.setattr("leasemill.cli.sweep.Interruptible.sleep", interrupt)
             result = desk.run(*call)
             as_json = desk.run(*call, "--json")
         assert (result.exit_code, result.stdout) == (1, "a1\n")

@@ -149,9 +149,11 @@ class Worker:
         signals = take_signals(self._loop, self.stop) if self._handles_signals else []
         try:
             self.presence.begin()
-            if self._has_given_id:
-                await self.shutdown.unless_begun(self._await_id())
-            await self.shutdown.unless_begun(self._find_dead())
+            if self._has_given_id:  # a second worker of one id is refused before it claims anything
+                wait = partial(self.presence.await_free, lambda: self.shutdown.is_requested)
+                await self.shutdown.unless_begun(self._off_loop(wait))
+            # Before this worker's record replaces that of a predecessor of the same id, which may be dead.
+            await self.shutdown.unless_begun(self._off_loop(self.deaths.look))
             await self.shutdown.unless_begun(self._policies.settle())
             await self.shutdown.unless_begun(self._enter_lifespan())
             await self.shutdown.unless_begun(self._ticker.fire_first(self._observers))
@@ -159,6 +161,8 @@ class Worker:
             if not self.shutdown.is_requested:
                 self._assemble()
                 await self.shutdown.unless_begun(self._runner.prepare())
+                # Before the first claim: whoever has a lease can be proved dead.
+                await self.shutdown.unless_begun(self._off_loop(self._publish))
                 await self._work()
             else:
                 self.deaths.close()
@@ -205,17 +209,10 @@ class Worker:
     def facts(self) -> StartFacts:
         return start_facts(self.app, self.queues, self.concurrency)
 
-    async def _await_id(self) -> None:
-        """A second worker of one id is refused before it claims anything."""
-        with suppress(Unavailable, OSError):  # records are soft state: the check is repeated while the worker runs
-            await asyncio.get_running_loop().run_in_executor(
-                DaemonExecutor(1), self.presence.await_free, lambda: self.shutdown.is_requested
-            )
-
-    async def _find_dead(self) -> None:
-        """Before this worker's record replaces that of a predecessor of the same id, which may be dead."""
+    async def _off_loop(self, function: Callable[..., None], *args: Any) -> None:
+        """Records of workers are soft state: what cannot be read or written now is tried again while it runs."""
         with suppress(Unavailable, OSError):
-            await asyncio.get_running_loop().run_in_executor(DaemonExecutor(1), self.deaths.look)
+            await asyncio.get_running_loop().run_in_executor(DaemonExecutor(1), function, *args)
 
     def _assemble(self) -> None:
         store, metrics, observers = self._store, self.metrics, self._observers
