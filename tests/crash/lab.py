@@ -9,15 +9,12 @@ from pathlib import Path
 from leasemill.kernel.image import digest
 from leasemill.kernel.state import State
 from leasemill.store.sources import Clock, Entropy
-from leasemill.store.wal.control import POISONED, Control
 from leasemill.store.wal.disk import Disk
-from leasemill.store.wal.format import SEGMENT_HEADER_BYTES
 from leasemill.store.wal.log import Log
-from leasemill.store.wal.manifest import Snapshot, read_manifest
+from leasemill.store.wal.manifest import Snapshot
 from leasemill.store.wal.options import FileOptions
 from leasemill.store.wal.snapshot import take_snapshot
 from leasemill.store.wal.store import FileStore
-from leasemill.store.wal.syncs import SharedSyncs
 from tests.crash.walk import Model
 from tests.lab.faults import SimulatedDisk, SimulatedMachine
 
@@ -59,22 +56,6 @@ def following(store: FileStore, models: Sequence[Model], now: int) -> Iterator[N
         if store._replica.is_settled and not was_settled:
             for model in models:
                 model.settle(now)
-
-
-def falsely_covered(machine: SimulatedMachine) -> str | None:
-    """W1: what the control page says is synced and is not on the platter; None if there is nothing of the kind."""
-    disk = machine.process()
-    control = Control(disk, f"{machine.boot_id()} {disk.identity}")
-    manifest = read_manifest(disk)
-    if manifest is None or not control.is_current:
-        return None
-    covered = SharedSyncs(control, 0.0).covered(manifest.generation)
-    segment = manifest.last
-    content = machine.content(segment.name)
-    end = SEGMENT_HEADER_BYTES + max(0, covered - segment.first)
-    if control.page[POISONED] or content.platter[:end] == content.cached[:end]:
-        return None
-    return f"position {covered} is recorded as synced, and {segment.name} is not on disk up to there"
 
 
 def disk_of(store: FileStore) -> SimulatedDisk:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from leasemill.errors import LeasemillError, Unavailable
+from leasemill.errors import Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.invariants import violations
 from leasemill.kernel.machine import check
@@ -21,19 +21,10 @@ from leasemill.store.wal.shelf import state as shelf
 from leasemill.store.wal.store import FileStore
 from leasemill.store.wal.tickets import LogTicket
 from leasemill.testing.clock import ManualClock
-from tests.crash.lab import (
-    SEGMENT_BYTES,
-    digest_of,
-    falsely_covered,
-    following,
-    log_of,
-    open_simulated,
-    snapshot,
-    state_of,
-)
+from tests.crash.lab import SEGMENT_BYTES, digest_of, following, log_of, open_simulated, snapshot, state_of
 from tests.crash.walk import HandOver, Model, Walk
 from tests.crash.walk_limits import LimitWalk
-from tests.lab.faults import Operation, SimulatedCrash, SimulatedDisk, SimulatedMachine
+from tests.lab.faults import SimulatedCrash, SimulatedDisk, SimulatedMachine
 
 MOST_TRUTHS = 64
 for _name in ("KEPT_IN_MEMORY", "TIDIED_AT_ONCE"):
@@ -58,41 +49,6 @@ def run_on(store: FileStore, command: c.Command[Any]) -> tuple[c.Command[Any], o
     if isinstance(claiming.error, Unavailable):  # no space for more leases
         return command.ack, acking.answer
     return command, [acking.answer, None if claiming.error is not None else claiming.answer]
-
-
-class Overlap:
-    """Lets a process act at the moment when another one syncs for all, whose command the models then know. `was_seen`:
-    the process that acted got an answer, which was decided behind the command of the other."""
-
-    def __init__(self, scene: Scene, index: int, other: int, command: c.Command[Any]) -> None:
-        self._scene = scene
-        self._disk = scene.disk(index)
-        self._other = other
-        self._command = command
-        self.expected: object = None
-        self.happened = self.was_seen = False
-
-    def __call__(self, disk: SimulatedDisk, operation: Operation, _name: str) -> None:
-        scene = self._scene
-        if self.happened or disk is not self._disk or operation is not Operation.SYNC or scene.machine.is_locked:
-            return
-        self.happened = True
-        (truth,) = scene.truths
-        self.expected = truth.answer(self._command, scene.clock.now())
-        acknowledged = scene.acknowledged
-        scene.act(self._other)
-        self.was_seen = scene.acknowledged > acknowledged
-
-
-def _asked(store: FileStore, command: c.Command[Any]) -> object:
-    """What it answers, or its refusal as a value."""
-    try:
-        answer: object = store.run(command)
-    except Unavailable:
-        raise
-    except LeasemillError as error:
-        return type(error), str(error)
-    return answer
 
 
 class Scene:
@@ -130,13 +86,11 @@ class Scene:
     def step(self) -> None:
         """One thing happens, to one of the processes."""
         index = self.source.randrange(len(self._stores))
-        what = self.source.choices(("act", "overlap", "blind", "reopen", "snapshot", "spare"), (70, 16, 5, 4, 3, 5))[0]
+        what = self.source.choices(("act", "blind", "reopen", "snapshot", "spare"), (86, 5, 4, 3, 5))[0]
         self.clock.advance(us=self.source.choice((0, 1, 1_000, 400_000)))
         match what:
             case "act":
                 self.act(index)
-            case "overlap":
-                self.overlap(index)
             case "blind":
                 self.close(index)
                 self.call(index, self._walk.next_enqueue())
@@ -146,8 +100,6 @@ class Scene:
                 self.snapshot()
             case _:
                 self._suffer(index, lambda store: log_of(store).space.prepare_spare())
-        if broken := falsely_covered(self.machine):
-            raise Lost(broken)
 
     def act(self, index: int) -> None:
         self.call(index, self._walk.next(self.truths[0].state))
@@ -179,44 +131,6 @@ class Scene:
         self._keep(command, given)
         self.acknowledged += 1
         return given
-
-    def overlap(self, index: int) -> None:
-        """Another process is asked while this one syncs what it appended: just before it is synced, or just after."""
-        other = (index + 1) % len(self._stores)
-        stores = self._stores[index], self._stores[other]
-        if len(self.truths) > 1 or not all(store is not None and store._replica.is_settled for store in stores):
-            self.act(index)
-            return
-        (truth,) = self.truths
-        without, command = truth.copy(), self._walk.next(truth.state)
-        if isinstance(command, HandOver):
-            command = command.ack  # of both it may be the ack alone that happens
-        overlap = Overlap(self, index, other, command)
-        at = self.source.choice(("before", "after"))
-        setattr(self.machine, at, overlap)
-        failure: str | None = None
-        given: object = None
-        try:
-            given = _asked(self.store(index), command)
-        except SimulatedCrash:
-            self._crashed(index)
-            failure = "crash"
-        except Unavailable as error:
-            failure = str(error)
-            self.refusals.append(failure)
-        finally:
-            setattr(self.machine, at, None)
-        if not overlap.happened:
-            if failure is None:
-                self._keep(command, given)
-            else:
-                self._split(command)
-        elif failure is None:
-            if given != overlap.expected:
-                raise Lost(f"{command} was answered {given}, it should be {overlap.expected}")
-        elif not overlap.was_seen:
-            self.truths.append(without)  # what follows it in the log is not there without it
-        self.acknowledged += failure is None
 
     def store(self, index: int) -> FileStore:
         store = self._stores[index]

@@ -56,10 +56,9 @@ class Sync(Enum):
 class SimulatedContent:
     """One file's bytes: as they are read, as they are on the platter, and the writes in between."""
 
-    __slots__ = ("cached", "lock_of", "platter", "unsynced")
+    __slots__ = ("cached", "platter", "unsynced")
 
     def __init__(self) -> None:
-        self.lock_of: SimulatedFile | None = None
         self.cached = bytearray()
         self.platter = bytearray()
         self.unsynced: list[tuple[int, bytes]] = []
@@ -183,9 +182,6 @@ class SimulatedMachine:
         with self._guard:
             process.is_dead = True
             self._release(process)
-            for content in self._entries.values():
-                if content.lock_of is not None and content.lock_of.disk is process:
-                    content.lock_of = None
 
     def lose_power(self, source: random.Random) -> None:
         """Every process is gone, and of what was not synced a part. The machine starts again."""
@@ -198,7 +194,6 @@ class SimulatedMachine:
             kept = {id(content): content for content in self._platter.values()}
             for content in kept.values():
                 content.crash(chance)
-                content.lock_of = None
             self._entries = dict(self._platter)
             if source.random() < 0.5:
                 self._control = bytearray(CONTROL_BYTES)  # else as it was: it is of another boot
@@ -243,11 +238,6 @@ class SimulatedMachine:
 
     def content(self, name: str) -> SimulatedContent:
         return self._entries[name]
-
-    @property
-    def is_locked(self) -> bool:
-        """Whether a process holds the folder's lock."""
-        return self._lock_of is not None
 
     def put(self, name: str, content: bytes) -> None:
         """Place a file, synced."""
@@ -309,20 +299,20 @@ class SimulatedFile:
     """An open file of one process."""
 
     def __init__(self, disk: SimulatedDisk, name: str, content: SimulatedContent) -> None:
-        self.disk = disk
+        self._disk = disk
         self._name = name
         self._content: SimulatedContent | None = content
 
     def read(self, offset: int, length: int) -> bytes:
-        self.disk._refuse_if_dead()
+        self._disk._refuse_if_dead()
         return bytes(self._open().cached[offset : offset + length])
 
     def write(self, offset: int, content: bytes) -> None:
-        machine = self.disk.machine
+        machine = self._disk.machine
         with machine._guard:
             opened = self._open()
             try:
-                machine._step(self.disk, Operation.WRITE, self._name)
+                machine._step(self._disk, Operation.WRITE, self._name)
             except SimulatedCrash:
                 opened.write(offset, content[: len(content) // 2])  # killed in the middle of it
                 raise
@@ -331,41 +321,21 @@ class SimulatedFile:
             opened.write(offset, content)
 
     def sync(self) -> None:
-        machine = self.disk.machine
+        machine = self._disk.machine
         with machine._guard:
             opened = self._open()
-            machine._step(self.disk, Operation.SYNC, self._name)
-            if machine._sync_fails(self.disk):
+            machine._step(self._disk, Operation.SYNC, self._name)
+            if machine._sync_fails(self._disk):
                 opened.fail_sync(machine._sync_leaves)
                 raise OSError(errno.EIO, "Input/output error")
             opened.sync()
             if machine.after is not None:
-                machine.after(self.disk, Operation.SYNC, self._name)
-
-    def try_lock(self) -> bool:
-        with self.disk.machine._guard:
-            self.disk._refuse_if_dead()
-            content = self._open()
-            if content.lock_of not in (None, self):
-                return False
-            content.lock_of = self
-            return True
-
-    def unlock(self) -> None:
-        with self.disk.machine._guard:
-            self.disk._refuse_if_dead()
-            self._let_go()
-
-    def _let_go(self) -> None:
-        if self._content is not None and self._content.lock_of is self:
-            self._content.lock_of = None
+                machine.after(self._disk, Operation.SYNC, self._name)
 
     def size(self) -> int:
         return len(self._open().cached)
 
     def close(self) -> None:
-        """Closing frees the lock, as closing the last descriptor does."""
-        self._let_go()
         self._content = None
 
     def _open(self) -> SimulatedContent:

@@ -208,9 +208,8 @@ class BatchRunner:
         used with acquire (I7), which takes a replica to decide."""
         log.space.require_room_to_grow()
         with log.locked():
-            if not log.is_up_to_date:
-                log.check()
-                log.skip_to_tail()
+            log.check()
+            log.skip_to_tail()
             if log.may_be_acquired({job.queue for ticket in batch for job in ticket.command.jobs}):
                 return None
             now = self._now(log)

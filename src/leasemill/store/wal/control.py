@@ -1,7 +1,7 @@
 """The control page: a few numbers that all processes of a boot share in memory, in the lock file.
 
-Written under the lock, except the mark of a failed sync and how far the log is synced. It holds nothing that the log
-does not: it is written afresh after a boot. The log reads and writes the numbers directly, by the indexes below.
+Written under the lock, except the mark of a failed sync. It holds nothing that the log does not: it is written afresh
+after a boot. The log reads and writes the numbers directly, by the indexes below.
 """
 
 from __future__ import annotations
@@ -31,12 +31,6 @@ LAST: Final = 9
 """The `Control` that last had the lock and recorded all it wrote; 0 while the lock is held."""
 ACQUIRE_DIGEST: Final = 10
 """Of the list of acquire queues in the manifest: a process that read another list reads it again."""
-SYNC_TURN: Final = 11
-"""Counts the syncs that were made for all: one that does not get on keeps its number."""
-FIRST_SLOT: Final = 16
-SLOTS: Final = 64
-"""From there on, for each of so many generations two numbers: a digest of boot, folder and generation, and how far the
-log is synced. Without that digest, which versions before this do not write, the other number means nothing."""
 
 
 class Control:

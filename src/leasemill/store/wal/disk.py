@@ -47,11 +47,6 @@ class File(Protocol):
     def read(self, offset: int, length: int) -> bytes: ...
     def write(self, offset: int, content: bytes) -> None: ...
     def sync(self) -> None: ...
-    def try_lock(self) -> bool:
-        """Whether this opening of the file has its lock now, which no other opening then has."""
-        ...
-
-    def unlock(self) -> None: ...
     def size(self) -> int: ...
     def close(self) -> None: ...
 
@@ -110,16 +105,6 @@ class RealFile:
 
     def sync(self) -> None:
         sync_descriptor(self._fd, data_only=True)
-
-    def try_lock(self) -> bool:
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
-
-    def unlock(self) -> None:
-        fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     def size(self) -> int:
         return os.fstat(self._fd).st_size

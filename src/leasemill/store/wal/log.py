@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from msgspec.structs import replace
@@ -53,41 +53,17 @@ class LockTimeout(Unavailable):
     """Another process held the lock: nothing was decided, and what was read is as good as before."""
 
 
-class FolderLocked:
-    """The lock of a log's folder, for a with statement."""
-
-    __slots__ = ("_log", "_meanwhile")
-
-    def __init__(self, log: Log, meanwhile: Callable[[], bool] | None) -> None:
-        self._log = log
-        self._meanwhile = meanwhile
-
-    def __enter__(self) -> None:
-        try:
-            self._log.lock(self._meanwhile)
-        except BaseException:  # also of a wait that was interrupted just when it got the lock
-            self._log.unlock()
-            raise
-
-    def __exit__(self, kind: type[BaseException] | None, _error: object, _traceback: object) -> None:
-        log = self._log
-        if kind is None:
-            log.page[LAST] = log.control.me
-        log.unlock()
-
-
 class Log(Writer):
     """Closes the disk with itself, and when it cannot be opened."""
 
     def __init__(
         self, disk: Disk, machine: Machine, *, segment_bytes: int, lock_timeout_s: float, may_create: bool = True
     ) -> None:
-        super().__init__(disk, machine, segment_bytes, lock_timeout_s)
+        super().__init__(disk, machine, segment_bytes)
+        self.is_locked = False
         self.is_up_to_date = False
         self._lock_timeout_s = lock_timeout_s
         self._was_last = False
-        self._listed_in: Manifest | None = None
-        self._acquire_digest = 0
         try:
             with self.locked():
                 look_first(self, may_create=may_create)
@@ -109,44 +85,41 @@ class Log(Writer):
 
     # The lock
 
-    def locked(self, meanwhile: Callable[[], bool] | None = None) -> FolderLocked:
-        """Hold the folder's lock, in a with statement. While others do, `meanwhile` may do something useful, and
-        returns whether it did."""
-        return FolderLocked(self, meanwhile)
-
-    def lock(self, meanwhile: Callable[[], bool] | None) -> None:
-        """`is_up_to_date` then: nobody else has had the lock since this process appended, and nothing failed.
-        W11: a process that is stopped before it unlocks stops the folder."""
-        until_s = 0.0
-        while True:
-            try:
-                self.disk.lock(min(LOCK_WAIT_S, self._lock_timeout_s))
-                break
-            except TimeoutError:
-                until_s = until_s or time.monotonic() + self._lock_timeout_s - LOCK_WAIT_S
-                if time.monotonic() >= until_s:
-                    raise self._lock_timeout() from None
-            while meanwhile is not None and meanwhile():
-                pass
-        page, control = self.page, self.control
-        self._was_last = page[LAST] == control.me
-        page[LAST] = 0
-        page[HOLDER] = os.getpid()
-        self.is_locked = True
-        self.is_up_to_date = (
-            self._was_last
-            and self.position == page[TAIL]
-            and self.file is not None
-            and self.segment.end is None
-            and control.boot == control.digest
-            and page[GENERATION] == self.manifest.generation
-            and not (page[POISONED] or page[FOLDER_UNSYNCED])
-        )
-
-    def unlock(self) -> None:
-        self.is_locked = self.is_up_to_date = False
-        with suppress(ValueError):  # closed meanwhile
-            self.disk.unlock()
+    @contextmanager
+    def locked(self, meanwhile: Callable[[], bool] = lambda: False) -> Iterator[None]:
+        """Hold the folder's lock. While others do, `meanwhile` may do something useful, and returns whether it did.
+        `is_up_to_date` then: nobody else has had the lock since this process appended, and nothing failed.
+        W11: a process that is stopped in here stops the folder."""
+        until = time.monotonic() + self._lock_timeout_s
+        try:
+            while True:
+                try:
+                    self.disk.lock(min(LOCK_WAIT_S, self._lock_timeout_s))
+                    break
+                except TimeoutError:
+                    if time.monotonic() >= until:
+                        raise self._lock_timeout() from None
+                while meanwhile():
+                    pass
+            page, control = self.page, self.control
+            self._was_last = page[LAST] == control.me
+            page[LAST] = 0
+            page[HOLDER] = os.getpid()
+            self.is_locked = True
+            self.is_up_to_date = (
+                self._was_last
+                and self.position == page[TAIL]
+                and self.segment.end is None
+                and control.boot == control.digest
+                and page[GENERATION] == self.manifest.generation
+                and not (page[POISONED] or page[FOLDER_UNSYNCED])
+            )
+            yield
+            page[LAST] = control.me
+        finally:  # also of a wait that was interrupted just when it got the lock
+            self.is_locked = self.is_up_to_date = False
+            with suppress(ValueError):  # closed meanwhile
+                self.disk.unlock()
 
     def _lock_timeout(self) -> LockTimeout:
         return LockTimeout(
@@ -271,12 +244,9 @@ class Log(Writer):
         is read again. When a process dies while it replaces the list, the digest is already that of the new one:
         then the list is read again once too often."""
         assert self.is_locked
-        if self.manifest is not self._listed_in:
-            self._listed_in, self._acquire_digest = self.manifest, self.manifest.acquire_digest
-        if self.page[ACQUIRE_DIGEST] != self._acquire_digest:
+        if self.page[ACQUIRE_DIGEST] != self.manifest.acquire_digest:
             self.refresh()
-            self._listed_in, self._acquire_digest = self.manifest, self.manifest.acquire_digest
-            self.page[ACQUIRE_DIGEST] = self._acquire_digest
+            self.page[ACQUIRE_DIGEST] = self.manifest.acquire_digest
         listed = self.manifest.acquire_queues
         return listed is None or not set(listed).isdisjoint(queues)
 

@@ -24,18 +24,15 @@ from leasemill.store.wal.disk import Disk
 from leasemill.store.wal.manifest import Manifest, Segment, adopt_manifest, segment_name, write_manifest
 from leasemill.store.wal.reader import Reader
 from leasemill.store.wal.space import NO_SPACE, Space
-from leasemill.store.wal.syncs import SharedSyncs, Turn
 
 
 class Writer(Reader):
     """A reader that may also change what it reads."""
 
-    def __init__(self, disk: Disk, machine: Machine, segment_bytes: int, lock_timeout_s: float) -> None:
+    def __init__(self, disk: Disk, machine: Machine, segment_bytes: int) -> None:
         self.boot_id = machine.boot_id()
         super().__init__(disk, Control(disk, f"{self.boot_id} {disk.identity}"))
         self.space = Space(disk, self.page, segment_bytes)
-        self.syncs = SharedSyncs(self.control, lock_timeout_s)
-        self.is_locked = False
         self._machine = machine
 
     def create(self) -> Manifest:
@@ -49,30 +46,11 @@ class Writer(Reader):
 
     def sync(self, position: int) -> None:
         """W1: return when everything before `position` is on disk, and no sync has failed anywhere."""
-        if self.synced_to < position and self.syncs.covered(self.manifest.generation) < position:
-            if self.is_locked:
-                self.sync_file()
-            else:
-                self._sync_for_all(position)
+        if self.synced_to < position:
+            self.sync_file()
         if self.page[POISONED] or self.page[GENERATION] != self.manifest.generation:
             raise Unavailable(f"a sync of {self.disk.where} failed in another process; repeat the call")
         self.synced_to = max(self.synced_to, position)
-
-    def _sync_for_all(self, position: int) -> None:
-        """Or be covered by another process that does. The tail is read before the sync begins, and counts if it is
-        still that of the synced segment when the sync has ended. Whoever relies on it looks for failed syncs then."""
-        file, generation = self.file, self.manifest.generation
-        assert file is not None
-        try:
-            turn = self.syncs.await_turn(file, generation, position)
-            if turn is Turn.COVERED:
-                return
-            tail = max(position, self.page[TAIL])
-            self.sync_file()
-            if turn is Turn.FOR_ALL and self.page[SEGMENT] == self.segment.first:
-                self.syncs.record(generation, tail)
-        finally:
-            file.unlock()
 
     def sync_file(self) -> None:
         assert self.file is not None
