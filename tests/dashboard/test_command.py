@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner
 
 from leasemill.cli import main
-from leasemill.cli.dashboard import bound
 from leasemill.kernel.model import JobSpec
+from leasemill.server.listening import bound_socket
 from leasemill.store.opening import open_store
 
 PATIENCE_S = 60
@@ -67,7 +67,7 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
     url = f"file:{tmp_path / 'jobs'}"
     with open_store(url) as store:
         store.enqueue([JobSpec("one", "mail", "send")])
-    with bound("127.0.0.1", 0) as listener:
+    with bound_socket("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]
         result = CliRunner().invoke(main, ["dashboard", "--url", url, "--listen", f"127.0.0.1:{port}"])
     assert result.exit_code == 1

@@ -10,8 +10,9 @@ from typing import Any
 
 from leasemill.server.app import ServerApp
 from leasemill.server.gate import ServerGate
+from leasemill.server.listening import bound_socket
 from leasemill.server.pages import server_app
-from leasemill.server.serving import StoppingServer, bound_socket, new_server
+from leasemill.server.serving import StoppingServer, new_server
 from leasemill.store.base import Store
 from leasemill.wire.requests import LONGEST_WAIT_S
 

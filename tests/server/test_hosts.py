@@ -7,7 +7,8 @@ from http import HTTPStatus
 import pytest
 
 from leasemill.server.gate import RequestHead
-from leasemill.server.hosts import Hosts, is_loopback
+from leasemill.server.hosts import Hosts
+from leasemill.server.listening import is_loopback
 from leasemill.wire.problems import Denied
 
 LOCAL = Hosts(is_local=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import socket
 from collections.abc import Callable
 from contextlib import suppress
@@ -12,6 +11,7 @@ import click
 
 from leasemill.cli.opening import opened, operator_name, url_option
 from leasemill.errors import Invalid, Refused
+from leasemill.server.listening import bound_socket, is_loopback, listen_address
 from leasemill.store.base import Store
 
 if TYPE_CHECKING:  # the extra may not be installed
@@ -19,7 +19,6 @@ if TYPE_CHECKING:  # the extra may not be installed
     from leasemill.dashboard.server import DashboardServer
 
 DEFAULT_LISTEN = "127.0.0.1:7412"
-BACKLOG = 128
 
 
 @click.command()
@@ -41,13 +40,13 @@ def dashboard(url: str, listen: str, read_only: bool, hosts: tuple[str, ...], by
 
     It prints a link that signs you in once; after that it prints the next one. It stops with Ctrl-C.
     """
-    host, port = listening(listen)
-    if not _is_loopback(host) and not hosts:
+    host, port = listen_address(listen)
+    if not is_loopback(host) and not hosts:
         raise Invalid(
             f"{host} can be reached from other machines: name the hosts to answer for with --allow-host, or mount "
             "leasemill.dashboard.asgi in an application that has its own sign-in"
         )
-    with opened(url) as store, bound(host, port) as listener:
+    with opened(url) as store, bound_socket(host, port) as listener:
         address, server = served(
             store, listener, host, by=by, on_sign_in=_signed_in, is_read_only=read_only, hosts=hosts
         )
@@ -59,26 +58,6 @@ def dashboard(url: str, listen: str, read_only: bool, hosts: tuple[str, ...], by
 
 def _signed_in(next_link: str) -> None:
     click.echo(f"signed in; to sign in elsewhere: {next_link}")
-
-
-def listening(listen: str) -> tuple[str, int]:
-    host, _, port = listen.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65_535:
-        raise Invalid(f"--listen {listen} is not an address: write it as {DEFAULT_LISTEN}")
-    return host.removeprefix("[").removesuffix("]"), int(port)
-
-
-def bound(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-        listener.listen(BACKLOG)
-    except OSError as error:
-        listener.close()
-        raise Refused(f"cannot listen on {host}:{port}: {error.strerror}; choose another with --listen") from None
-    return listener
 
 
 def served(
@@ -102,7 +81,7 @@ def served(
         raise Refused(f"the dashboard needs {error.name}: pip install 'leasemill[server]'") from None
     port = listener.getsockname()[1]
     base = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-    names = {f"{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]")} if _is_loopback(host) else set[str]()
+    names = {f"{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]")} if is_loopback(host) else set[str]()
     sign_in = SignIn(
         Principal(by, ViewerRole.READ if is_read_only else ViewerRole.OPERATE),
         on_new_link=lambda token: on_sign_in(f"{base}/sign-in?token={token}"),
@@ -112,10 +91,3 @@ def served(
         app, log_level="warning", access_log=False, timeout_graceful_shutdown=1, server_header=False, lifespan="on"
     )
     return f"{base}/sign-in?token={sign_in.new_token()}", DashboardServer(config, app)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

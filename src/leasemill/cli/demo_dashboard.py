@@ -9,8 +9,9 @@ from typing import Final, Self
 
 import click
 
-from leasemill.cli.dashboard import bound, served
+from leasemill.cli.dashboard import served
 from leasemill.cli.opening import operator_name
+from leasemill.server.listening import bound_socket
 from leasemill.store.opening import open_store
 
 SIGN_IN_WITHIN_S: Final = 600.0
@@ -28,7 +29,7 @@ class WatchedDemo:
 
     def __enter__(self) -> Self:
         self._store = open_store(self._url)
-        self._listener = bound(HOST, self._port)
+        self._listener = bound_socket(HOST, self._port)
         link, self._server = served(
             self._store, self._listener, HOST, by=operator_name(), on_sign_in=lambda _link: self._looks.set()
         )

@@ -12,6 +12,7 @@ import click
 
 from leasemill.cli.opening import url_option
 from leasemill.errors import Refused
+from leasemill.server.listening import bound_socket, listen_address
 from leasemill.store.base import Store
 
 if TYPE_CHECKING:  # the extra may not be installed
@@ -109,14 +110,14 @@ def serve(
         from leasemill.server.limits import ServerLimits  # noqa: PLC0415
         from leasemill.server.pages import server_app  # noqa: PLC0415
         from leasemill.server.security import secured  # noqa: PLC0415
-        from leasemill.server.serving import bound_socket, new_server, parse_address  # noqa: PLC0415
+        from leasemill.server.serving import new_server  # noqa: PLC0415
     except ModuleNotFoundError as error:
         if error.name not in {"starlette", "uvicorn"}:
             raise
         raise Refused("serving needs Starlette and uvicorn: pip install 'leasemill[server]'") from None
 
     logs.configure_logging(log_format, log_level.upper())
-    host, port = parse_address(listen)
+    host, port = listen_address(listen)
     limits = ServerLimits(requests_per_s=rate, burst=round(2 * rate))
     with ExitStack() as opened:
         store = opened.enter_context(open_store(url))

@@ -7,28 +7,18 @@ browser marks as coming from another site is refused everywhere.
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterable
 from http import HTTPStatus
 from typing import Final
 from urllib.parse import urlsplit
 
 from leasemill.server.gate import RequestHead
+from leasemill.server.listening import is_loopback
 from leasemill.wire.problems import Denied, Problem
 
 LOCAL: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 OWN_SITE: Final = frozenset({"same-origin", "none"})
 """What `Sec-Fetch-Site` says of requests of our own pages, and of what a person typed."""
-
-
-def is_loopback(address: str) -> bool:
-    """Whether nobody on another machine can reach what listens there."""
-    if address == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(address.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 class Hosts:

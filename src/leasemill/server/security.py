@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from leasemill.errors import Invalid, Refused
-from leasemill.server.hosts import Hosts, is_loopback
+from leasemill.server.hosts import Hosts
 from leasemill.server.key_gate import KeyGate
 from leasemill.server.keyring import KeyRing
 from leasemill.server.limits import ServerLimits
+from leasemill.server.listening import is_loopback
 from leasemill.server.protocol import CONNECTIONS, HEAD_BYTES, Connected, guarded
 from leasemill.store.base import Store
 from leasemill.store.keys import id_of

@@ -15,11 +15,9 @@ from typing import Any, Final
 
 import uvicorn
 
-from leasemill.errors import Invalid, Unavailable
 from leasemill.server.app import ServerApp
 
 KEEP_ALIVE_S: Final = 75
-BACKLOG: Final = 2_048
 
 
 class StoppingServer(uvicorn.Server):
@@ -42,20 +40,6 @@ class StoppingServer(uvicorn.Server):
             self._loop.call_soon_threadsafe(self._stop)  # a signal may come in the middle of anything
 
 
-def bound_socket(host: str, port: int) -> socket.socket:
-    """A socket that listens on this address. Its protocol is named: asyncio sends small packets at once only then."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind((host, port))
-        listening.listen(BACKLOG)
-    except OSError as error:
-        listening.close()
-        raise Unavailable(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
-    return listening
-
-
 def new_server(app: ServerApp, *, stop_s: float = 10.0, options: Mapping[str, Any] | None = None) -> StoppingServer:
     """`options`: of uvicorn, such as those of TLS."""
     level = max(logging.WARNING, logging.getLogger().level)  # when it starts and stops is said by the command
@@ -72,11 +56,3 @@ def new_server(app: ServerApp, *, stop_s: float = 10.0, options: Mapping[str, An
         **(options or {}),
     )
     return StoppingServer(config, app.stop)
-
-
-def parse_address(listen: str) -> tuple[str, int]:
-    """`HOST:PORT`; an IPv6 address is in brackets."""
-    host, separator, port = listen.rpartition(":")
-    if not separator or not host or not port.isdigit() or int(port) > 65_535:
-        raise Invalid(f"{listen!r} is no address: write HOST:PORT, for example 127.0.0.1:7411 or [::1]:7411")
-    return host.strip("[]"), int(port)
