@@ -6,7 +6,7 @@
 # Another interpreter: make clean, then make PYTHON=python3.12 test
 
 PYTHON ?= python3
-PYTEST_ARGS ?= -n 2
+PYTEST_ARGS ?= -n 4
 UV_VERSION := 0.13.7
 
 VENV := .venv
@@ -47,7 +47,7 @@ $(BENCH): requirements-bench.lock $(DEV)
 	@touch $@
 
 .PHONY: test
-test: $(DEV) ## Run the tests, in two processes (PYTEST_ARGS="-k lane -x" to narrow)
+test: $(DEV) ## Run the tests, in four processes, which mostly wait (PYTEST_ARGS="-k lane -x" to narrow)
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 # The browser tests use Debian's Chromium; where it is missing and this is root, it is installed. The slice of them that is

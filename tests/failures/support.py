@@ -43,10 +43,10 @@ def accept_every_event(patch: pytest.MonkeyPatch) -> None:
     swap(patch, executions.does_not_follow, lambda _event, _why: None)
 
 
-def environment_without(name: str) -> dict[str, str]:
-    """For a worker process whose code lacks what the mutation takes out."""
+def environment_without(*names: str) -> dict[str, str]:
+    """For a worker process whose code lacks what the mutations take out."""
     path = os.pathsep.join(map(str, (Path(__file__).parent / "unguarded", ROOT)))
-    return {"LEASEMILL_TEST_WITHOUT": name, "PYTHONPATH": path}
+    return {"LEASEMILL_TEST_WITHOUT": "\n".join(names), "PYTHONPATH": path}
 
 
 def replace(patch: pytest.MonkeyPatch, module_name: str, old: str, new: str) -> None:

@@ -52,10 +52,10 @@ def test_reproduce_without_it_the_job_runs_again_and_its_effect_is_applied_twice
 
 def test_reproduce_with_processes_without_it_a_second_worker_applies_the_effect_again(scene: Scene) -> None:
     handle = jobs.commits_and_waits.enqueue()
-    a = scene.worker("a", "--queue", "hit", environment=environment_without(GUARD_OF_DEATHS))
+    a = scene.worker("a", "--queue", "hit", environment=environment_without(GUARD, GUARD_OF_DEATHS))
     wait_until(lambda: scene.trail.marks("committed", job=handle.id), "the commit")
     a.kill()
-    scene.worker("b", "--queue", "hit", environment=environment_without(GUARD_OF_DEATHS))
+    scene.worker("b", "--queue", "hit", environment=environment_without(GUARD, GUARD_OF_DEATHS))
     wait_until(lambda: len(scene.trail.marks("committed", job=handle.id)) == 2, "the second commit")
     assert [mark.worker for mark in scene.trail.marks("committed", job=handle.id)] == ["a", "b"]
 

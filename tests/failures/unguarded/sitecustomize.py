@@ -1,5 +1,5 @@
-"""Leasemill without one of its guards, for every interpreter that has this folder on its path: LEASEMILL_TEST_WITHOUT
-names the mutation of tests/kernel/mutations.py that takes it out.
+"""Leasemill without some of its guards, for every interpreter that has this folder on its path: LEASEMILL_TEST_WITHOUT
+names the mutations of tests/kernel/mutations.py that take them out, a line each.
 
 Python imports this module by its name when it starts. It is how the catalogue's tests show a failure in real processes.
 """
@@ -10,4 +10,5 @@ import pytest
 
 from tests.failures.support import without
 
-without(pytest.MonkeyPatch(), os.environ["LEASEMILL_TEST_WITHOUT"])
+for name in os.environ["LEASEMILL_TEST_WITHOUT"].splitlines():
+    without(pytest.MonkeyPatch(), name)
