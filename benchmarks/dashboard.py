@@ -85,9 +85,10 @@ def _work(url: str, pipe: Connection, seconds: float = 0.0) -> None:
 
 
 def _serve(url: str, pipe: Connection) -> None:
-    from leasemill.cli.dashboard import bound, served  # noqa: PLC0415  (in the server's process alone)
+    from leasemill.cli.dashboard import served  # noqa: PLC0415  (in the server's process alone)
+    from leasemill.server.listening import bound_socket  # noqa: PLC0415
 
-    with open_store(url) as store, bound("127.0.0.1", 0) as listener:
+    with open_store(url) as store, bound_socket("127.0.0.1", 0) as listener:
         link, server = served(store, listener, "127.0.0.1", by="bench", on_sign_in=lambda _link: None)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()

@@ -9,9 +9,10 @@ from typing import Any, Final
 
 from playwright.sync_api import sync_playwright
 
-from leasemill.cli.dashboard import bound, served
+from leasemill.cli.dashboard import served
 from leasemill.dashboard.pages import PAGES
 from leasemill.kernel.model import JobState
+from leasemill.server.listening import bound_socket
 from tests.dashboard.browser.serving import ServedDashboard, launched, signed_in
 from tests.dashboard.browser.shop import Shop
 
@@ -38,7 +39,7 @@ def addresses(shop: Shop) -> dict[str, str]:
 def main(folder: Path, widths: tuple[int, ...], *, is_guide: bool) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     shop = Shop()
-    with bound("127.0.0.1", 0) as listener:
+    with bound_socket("127.0.0.1", 0) as listener:
         links: list[str] = []
         link, server = served(shop.store, listener, "127.0.0.1", by="ann", on_sign_in=links.append)
         links.append(link)

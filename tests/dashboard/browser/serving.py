@@ -12,7 +12,8 @@ from typing import Final
 
 from playwright.sync_api import Browser, ConsoleMessage, Page, Playwright, Request
 
-from leasemill.cli.dashboard import bound, served
+from leasemill.cli.dashboard import served
+from leasemill.server.listening import bound_socket
 from leasemill.store.base import Store
 
 CHROMIUM: Final = Path(os.environ.get("LEASEMILL_TEST_CHROMIUM", "/usr/bin/chromium"))
@@ -44,7 +45,7 @@ class ServedDashboard:
 
 @contextmanager
 def serving(store: Store, *, is_read_only: bool = False) -> Iterator[ServedDashboard]:
-    with bound("127.0.0.1", 0) as listener:
+    with bound_socket("127.0.0.1", 0) as listener:
         links: list[str] = []
         link, server = served(
             store, listener, "127.0.0.1", by="ann", on_sign_in=links.append, is_read_only=is_read_only
