@@ -9,7 +9,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Any, Final, TypeVar
 
 import asyncpg
@@ -321,8 +321,13 @@ async def _asyncpg_connection(postgres_url: str, _driver: str) -> AsyncIterator[
 @asynccontextmanager
 async def _asyncpg_pool(postgres_url: str, _driver: str) -> AsyncIterator[Subject]:
     options = {**asyncpg_options(postgres_url), "min_size": 1, "max_size": 1, "statement_cache_size": 0}
-    async with asyncpg.create_pool(**options) as pool, pool.acquire() as connection:
-        yield _Asyncpg(connection)
+    async with asyncpg.create_pool(**options) as pool:
+        connection = await pool.acquire()
+        try:
+            yield _Asyncpg(connection)
+        finally:
+            with suppress(asyncpg.exceptions.ConnectionDoesNotExistError):  # it was cut, and the pool did not know yet
+                await pool.release(connection)
 
 
 def _scoped(engine: Engine) -> scoped_session[Session]:
