@@ -570,7 +570,7 @@ def much(bars: list[Bar]) -> None:
     bars += [
         Bar("first enqueue on 1,000,000 jobs: times that on none", on_full / on_empty, 2, at_least=False),
         Bar("megabytes a process takes that only enqueues", grown, 20, at_least=False),
-        Bar("open from the log: times reading it", log_ratio, 12, at_least=False),
+        Bar("open from the log: times reading it", log_ratio, 6, at_least=False),
         Bar("open from the snapshot: times reading it", snapshot_ratio, 3, at_least=False),
         Bar("longest heartbeat while another process opens, s", held_up, 0.25, at_least=False),
         Bar("open with 1,000,000 waiting jobs, s", opened_s, 3, at_least=False),

@@ -25,7 +25,7 @@ class Column(NamedTuple):
     is_right: bool = False
     share: int = 0
     keeps_end: bool = False
-    """It is cut in the middle: of ids and of workers' names the end is what tells them apart."""
+    """It is cut in the middle: of ids and of workers' names the end distinguishes them."""
     least: int = 0
     """So that a table does not move while its numbers change."""
     most: int | None = None

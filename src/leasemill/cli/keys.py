@@ -136,7 +136,7 @@ def revoke(store: Store, key: str, by: str, as_json: bool) -> None:
 
 
 def _find(store: Store, wanted: str) -> AccessKey:
-    """By id, or by the name of a key that is not revoked. Whoever names the key itself is told not to."""
+    """By id, or by the name of a key that is not revoked. The key itself is refused, with a warning to revoke it."""
     if wanted.startswith("lm_"):
         raise Refused(
             "name the key's id or name, not the key itself: it is now in the history of your shell; revoke it"

@@ -1,4 +1,4 @@
-"""Advice as buttons: what an explanation tells an operator to type, as a link to the same act. Pure.
+"""Advice as buttons: what an explanation advises an operator to type, as a link to the same act. Pure.
 
 Advice is a command line, or a sentence where no command helps; both are shown as they are, with the buttons beside.
 """

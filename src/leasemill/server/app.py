@@ -195,11 +195,11 @@ def _unreadable(error: Exception) -> Denied:
 
 def _denied(denied: Denied, headers: Mapping[str, str]) -> Reply:
     request_id = headers.get(REQUEST_ID) or secrets.token_hex(8)
-    told = replace(denied.problem, request_id=request_id)
-    if told.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-        log.warning("request %s: %s %s", request_id, told.status, told.detail)
+    shown = replace(denied.problem, request_id=request_id)
+    if shown.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        log.warning("request %s: %s %s", request_id, shown.status, shown.detail)
     added = tuple((name.encode("latin-1"), value.encode("latin-1")) for name, value in denied.headers)
-    return Reply(told.status, msgspec.json.encode(told), ((b"content-type", PROBLEM_TYPE.encode()), *added))
+    return Reply(shown.status, msgspec.json.encode(shown), ((b"content-type", PROBLEM_TYPE.encode()), *added))
 
 
 async def _send(send: Send, reply: Reply, added: list[tuple[bytes, bytes]]) -> None:

@@ -31,7 +31,7 @@ class ExpiredLeases:
             self._found.extend((now, one) for one in expired)
 
     def take(self) -> bytes | None:
-        """Those that nobody was told of yet, as the value of a header."""
+        """Those that were reported to nobody yet, as the value of a header."""
         if not self._found:
             return None
         now = time.monotonic()

@@ -118,11 +118,11 @@ def _less(counts: dict[str, int], who: str) -> None:
 
 def too_many(detail: str, wait_s: float, limit: float) -> Denied:
     status = HTTPStatus.TOO_MANY_REQUESTS
-    told = Problem(status.value, status.phrase, "too_many", f"{detail}: try again later", limit=f"{limit:g}")
-    return Denied(told, (("retry-after", str(max(1, math.ceil(wait_s)))),))
+    shown = Problem(status.value, status.phrase, "too_many", f"{detail}: try again later", limit=f"{limit:g}")
+    return Denied(shown, (("retry-after", str(max(1, math.ceil(wait_s)))),))
 
 
 def _busy() -> Denied:
     status = HTTPStatus.SERVICE_UNAVAILABLE
-    told = Problem(status.value, status.phrase, "unavailable", "too many large bodies at once: try again")
-    return Denied(told, (("retry-after", "1"),))
+    shown = Problem(status.value, status.phrase, "unavailable", "too many large bodies at once: try again")
+    return Denied(shown, (("retry-after", "1"),))

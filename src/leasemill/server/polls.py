@@ -220,7 +220,7 @@ def _end_seen(job: Any) -> str:
 
 
 class _Cancellations:
-    """How many cancellations this server has seen; `seen` tells two servers, and two runs of one, apart."""
+    """How many cancellations this server has seen; `seen` distinguishes two servers, and two runs of one."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

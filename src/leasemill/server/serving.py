@@ -21,7 +21,7 @@ KEEP_ALIVE_S: Final = 75
 
 
 class StoppingServer(uvicorn.Server):
-    """Tells the application when it is to stop, before it waits for requests to end."""
+    """Notifies the application when it is to stop, before it waits for requests to end."""
 
     def __init__(self, config: uvicorn.Config, stop: Callable[[], None]) -> None:
         super().__init__(config)

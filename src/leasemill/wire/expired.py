@@ -1,6 +1,6 @@
-"""Leases that a server found expired, told to a worker with the answer to one of its own calls: in a header.
+"""Leases that a server found expired, reported to a worker with the answer to one of its own calls: in a header.
 
-A worker that listens for expiries says so in its request. Each expiry is told once, to one of those who listen.
+A worker that listens for expiries says so in its request. Each expiry is reported once, to one of those who listen.
 """
 
 from __future__ import annotations

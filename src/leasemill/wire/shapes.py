@@ -165,7 +165,7 @@ def snake_case(name: str) -> str:
 
 
 def alternatives(kind: Any) -> set[type[Struct]]:
-    """The structs that stand beside another in an answer of this type: they are told apart by their `outcome`."""
+    """The structs that stand beside another in an answer of this type: they are distinguished by their `outcome`."""
     members = [member for member in get_args(kind) if member is not types.NoneType]
     found = {one for member in members for one in alternatives(member)}
     structs = [one for one in members if isinstance(one, type) and issubclass(one, Struct)]

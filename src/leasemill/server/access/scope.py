@@ -26,7 +26,7 @@ class Scope:
         return self.is_all or self._regex.match(queue) is not None
 
     def check(self, queue: str, item: str) -> None:
-        """Refuse what is in another queue; `item` is what the client named, which may not be told the queue."""
+        """Refuse what is in another queue; `item` is what the client named, which must not learn the queue."""
         if not self.has(queue):
             raise self.outside(item)
 

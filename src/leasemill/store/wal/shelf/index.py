@@ -35,7 +35,7 @@ _decode_job = msgspec.msgpack.Decoder(Job).decode
 
 
 class ShelfIndex:
-    """`order_key` of a job tells where it stands in the order it is in: see ShelvedOrder."""
+    """`order_key` of a job is its place in the order it is in: see ShelvedOrder."""
 
     def __init__(self, volumes: Volumes) -> None:
         self.volumes = volumes
