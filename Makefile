@@ -17,6 +17,10 @@ BENCH := $(VENV)/.bench
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 CHECKED := src tests $(wildcard benchmarks deploy examples)
 
+# The tests start hundreds of processes: each would compile everything it imports if nothing were kept. Whoever needs a
+# program that was changed under its eyes (make mutants) sets it itself.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -50,6 +54,10 @@ $(BENCH): requirements-bench.lock $(DEV)
 test: $(DEV) ## Run the tests, in four processes, which mostly wait (PYTEST_ARGS="-k lane -x" to narrow)
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
+.PHONY: test-again
+test-again: $(DEV) ## Run the tests that failed in the latest run again, alone, five times: a race, or a machine that stood still?
+	$(BIN)/python -m tests.again
+
 # The browser tests use Debian's Chromium; where it is missing and this is root, it is installed. The slice of them that is
 # part of `make test` is skipped without a browser, and the summary says so.
 CHROMIUM := $(or $(LEASEMILL_TEST_CHROMIUM),/usr/bin/chromium)
@@ -59,8 +67,9 @@ chromium:
 	  echo "the browser tests need $(CHROMIUM): install Debian's package chromium, or name another with LEASEMILL_TEST_CHROMIUM" >&2; exit 1; }
 
 .PHONY: browser
-browser: $(DEV) chromium ## Look at every page of the dashboard in a browser, in three widths, light and dark (4 minutes)
-	$(BIN)/python -m pytest $(PYTEST_ARGS) tests/dashboard/test_browser.py tests/dashboard/browser/every_page.py
+browser: $(DEV) chromium ## Look at every page of the dashboard in a browser, in three widths, light and dark, and put every hostile text into it (5 minutes)
+	LEASEMILL_FULL_ESCAPING=1 $(BIN)/python -m pytest $(PYTEST_ARGS) \
+	  tests/dashboard/test_browser.py tests/dashboard/browser/every_page.py tests/dashboard/test_escaping.py
 
 .PHONY: screenshots
 screenshots: $(DEV) chromium ## Take the pictures of the guide to the dashboard again (docs/images)
@@ -84,11 +93,11 @@ walk: $(DEV) ## Walk PostgreSQL beside the kernel for as long as it takes to tru
 	  $(BIN)/python -m pytest -n 2 tests/store/postgres/test_differential.py
 
 .PHONY: oracle-cron
-oracle-cron: $(DEV) ## Ask others when 200 cron expressions are due, in 20 zones, at every minute of 10 years (40 minutes)
+oracle-cron: $(DEV) ## Compare 200 cron expressions in 20 zones with other implementations, at every minute of 10 years (40 minutes)
 	LEASEMILL_FULL_ORACLE=1 $(BIN)/python -m pytest -n 2 tests/api/test_cron.py
 
 .PHONY: demo
-demo: $(RUN) ## Kill one worker and stop another in the middle of 1,000 jobs, and audit what came of it
+demo: $(RUN) ## Kill one worker and stop another in the middle of 1,000 jobs, and audit the result
 	@$(BIN)/leasemill demo
 
 .PHONY: chaos
@@ -179,22 +188,27 @@ test-floors: $(UV) ## Install each dependency at the lowest version pyproject.to
 	$(UV) pip install --quiet --python $(FLOORS) --constraint $(FLOORS)/floors.txt --group dev
 	$(FLOORS)/bin/python -m pytest $(PYTEST_ARGS) tests/api tests/cli tests/operator tests/store/postgres/test_app_and_worker.py
 
-.PHONY: bench-kernel bench-embedded bench-worker bench-worklease bench-rules bench-http
+.PHONY: bench-kernel bench-embedded bench-worker bench-worklease bench-rules bench-http bench-dashboard
 bench-kernel: $(DEV) ## Measure the kernel alone
 bench-embedded: $(BENCH) ## Measure file: beside embedded queues
 bench-worker: $(BENCH) ## Measure a worker, whole path, beside huey; what hooks and telemetry cost, what processes bring (20 minutes; BENCH_ARGS="--only watched")
 bench-worklease: $(BENCH) ## Measure a stream of offsets through WorkLease on file:, and what ended ones cost (8 minutes)
-bench-rules: $(DEV) ## Measure what limits, unique keys, groups and schedules cost, and how rates are held, on file: and PostgreSQL (8 minutes)
+bench-rules: $(DEV) ## Measure what limits, unique keys, groups and schedules cost, and how rates are held, on file: and PostgreSQL (10 minutes; BENCH_ARGS="--only members --members 1000000")
 bench-http: $(DEV) ## Measure a store behind a server beside the same store in process, and a thousand calls that wait (3 minutes)
-bench-kernel bench-embedded bench-worker bench-worklease bench-rules bench-http:
+bench-dashboard: $(DEV) ## Measure every page of the dashboard beside a worker, and what ten open overviews cost it (8 minutes; BENCH_ARGS="--only file")
+bench-kernel bench-embedded bench-worker bench-worklease bench-rules bench-http bench-dashboard:
 	$(BIN)/python -m benchmarks.$(@:bench-%=%) $(BENCH_ARGS)
 
 .PHONY: bench-postgres
 bench-postgres: $(BENCH) ## Measure a worker on postgresql:// beside six others, 25 minutes (BENCH_ARGS="--only drain" to narrow)
 	$(BIN)/python -m benchmarks.postgres $(BENCH_ARGS)
 
+.PHONY: bench-long
+bench-long: $(DEV) ## Put 10,000,000 jobs through PostgreSQL and keep them: does it stay as fast? (20 minutes; JOBS=200000 to shorten)
+	$(BIN)/python -m benchmarks.long $(if $(JOBS),--jobs $(JOBS)) $(BENCH_ARGS)
+
 .PHONY: bench
-bench: bench-kernel bench-embedded bench-worker bench-worklease bench-rules bench-http bench-postgres ## Run every benchmark (one after the other: not with -j)
+bench: bench-kernel bench-embedded bench-worker bench-worklease bench-rules bench-http bench-dashboard bench-postgres bench-long ## Run every benchmark (one after the other: not with -j)
 
 .PHONY: wheel
 wheel: $(RUN) ## Build the wheel into dist/

@@ -1,11 +1,13 @@
 """How fast is every page of the dashboard while a worker drains, and what do ten open overviews cost the drain?
 
-    python -m benchmarks.dashboard [--only file,postgres] [--jobs N] [--seconds N]
+    python -m benchmarks.dashboard [--only file,postgres] [--jobs N] [--measure pages,drain] [--seconds N] [--turns N]
 
 A store is filled: a tenth of its jobs have failed, and a tenth of the rest stand in 10,000 lanes. A worker in a process
-of its own drains it; the dashboard is served by another, as `leasemill dashboard` serves it, and is asked over HTTP.
-The time is to the first byte. Then the drain is measured without and with ten viewers, each of which follows the
-events and fetches the overview when one comes, as a browser does; in turns.
+of its own drains it; the dashboard is served by another, as `leasemill dashboard` serves it, and is read over HTTP.
+The time is to the first byte, while up to 2,000 jobs a second are drained. The drain is measured at full speed, without
+and with the dashboard and ten viewers, each of which follows the events and fetches the overview when one comes, as a
+browser does; in turns, from the same jobs. Viewers have a process of their own, which steps aside for all others: they
+stand for browsers on other machines.
 """
 
 from __future__ import annotations
@@ -13,16 +15,20 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
+from pathlib import Path
 from statistics import median
+from typing import Any, NamedTuple
 
 import httpx
 
 from benchmarks.children import SPAWN, new_url
+from benchmarks.dashboard_viewers import VIEWERS, view
 from benchmarks.report import Bar, finish, table
 from leasemill import App, Worker
 from leasemill.dashboard.pages import PAGES
@@ -32,17 +38,20 @@ from leasemill.store.base import Store
 from leasemill.store.opening import open_store
 
 ROWS = ("file", "postgres")
+PARTS = ("pages", "drain")
 JOBS = {"file": 200_000, "postgres": 1_000_000}
 LANES = 10_000
 BATCH = 1_000
 SLOTS = 50
+PACED_S = 0.025
 ASKED = 40
-VIEWERS = 10
 DRAIN_S = 10.0
-TURNS = 3
+DRAINED = 0.8
+"""Of the jobs that wait, at most, and on a database in all turns together: the rest is for the pages."""
+TURNS = 4
 FIRST_BYTE_MS = 200.0
 COST = 0.05
-ENOUGH = 150_000
+TICKS_S = os.sysconf("SC_CLK_TCK")
 
 
 def fill(store: Store, jobs: int) -> None:
@@ -58,36 +67,36 @@ def fill(store: Store, jobs: int) -> None:
 
 
 def _spec(number: int, queue: str) -> JobSpec:
-    lane = f"lane-{number % LANES}" if queue == "work" and number % 10 == 0 else None
+    lane = f"lane-{number // 10 % LANES}" if queue == "work" and number % 10 == 0 else None
     return JobSpec(f"job-{number:07}", queue, "work", b'{"number":%d}' % number, lane, headers={"tenant": "north"})
 
 
 # Who works and who serves ----------------------------------------------------------------------------------------
 
 
-def _work_slowly(url: str, pipe: Connection) -> None:
-    """At most a thousand jobs a second, so that there are some as long as pages are asked for."""
-    _work(url, pipe, 0.05)
-
-
-def _work(url: str, pipe: Connection, seconds: float = 0.0) -> None:
+def _work(pipe: Connection, url: str, seconds: float, count: Any) -> None:
     app = App(url)
 
     @app.job(queue="work", name="work")
     async def work(number: int) -> None:
-        await asyncio.sleep(seconds)
+        if seconds:
+            await asyncio.sleep(seconds)
+        count.value += 1
 
     worker = Worker(app, concurrency=SLOTS, handle_signals=False)
-    threading.Thread(target=lambda: asyncio.run(worker.run()), daemon=True).start()
+    thread = threading.Thread(target=lambda: asyncio.run(worker.run()))
+    thread.start()
     pipe.send("runs")
     pipe.recv()
-    os._exit(0)
+    worker.stop()  # it gives back what it holds: the next one must not have to wait for it
+    thread.join()
 
 
-def _serve(url: str, pipe: Connection) -> None:
-    from leasemill.cli.dashboard import served  # noqa: PLC0415  (in the server's process alone)
+def _serve(pipe: Connection, url: str) -> None:
+    from leasemill.cli.dashboard import served, step_aside  # noqa: PLC0415  (in the server's process alone)
     from leasemill.server.listening import bound_socket  # noqa: PLC0415
 
+    step_aside()
     with open_store(url) as store, bound_socket("127.0.0.1", 0) as listener:
         link, server = served(store, listener, "127.0.0.1", by="bench", on_sign_in=lambda _link: None)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
@@ -98,14 +107,28 @@ def _serve(url: str, pipe: Connection) -> None:
         thread.join()
 
 
+class Running(NamedTuple):
+    """A process, and what it sent when it was ready."""
+
+    pid: int
+    reply: str
+
+    def processor_s(self) -> float:
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / TICKS_S
+
+
 @contextmanager
-def process(function: Callable[[str, Connection], None], url: str) -> Iterator[str]:
-    """A process that runs until it is asked to end; what it said when it was ready."""
+def process(function: Callable[..., None], *arguments: object) -> Iterator[Running]:
+    """A process that runs until it is asked to end."""
     ours, theirs = SPAWN.Pipe()
-    running = SPAWN.Process(target=function, args=(url, theirs))
+    running = SPAWN.Process(target=function, args=(theirs, *arguments))
     running.start()
+    theirs.close()
     try:
-        yield ours.recv()
+        reply = ours.recv()
+        assert running.pid is not None
+        yield Running(running.pid, reply)
     finally:
         ours.send("end")
         running.join(30)
@@ -118,7 +141,7 @@ def signed_in(link: str) -> httpx.Client:
     return client
 
 
-# What is measured ------------------------------------------------------------------------------------------------
+# Pages -----------------------------------------------------------------------------------------------------------
 
 
 def addresses() -> list[str]:
@@ -132,6 +155,12 @@ def addresses() -> list[str]:
         *listed,
         *(f"/jobs?{one}" for one in filters),
         *(f"/job?id={one}" for one in ids),
+        *(
+            "/lanes?queue=work",
+            f"/lanes?queue=work&lane=lane-{LANES - 1}",
+            "/failures?queue=broken",
+            "/leases?queue=work",
+        ),
         "/acts/pause-queue?queue=work",
     ]
 
@@ -148,96 +177,123 @@ def first_bytes(client: httpx.Client, address: str) -> list[float]:
     return sorted(found)
 
 
-def drained(store: Store, seconds: float) -> float:
-    """Jobs per second; there are enough of them."""
-    while store.totals().counts[JobState.READY] < ENOUGH:
-        first = store.totals().seq
-        store.enqueue([_spec(JOBS["postgres"] + number, "work") for number in range(first, first + BATCH)])
-    before, began = _done(store), time.perf_counter()
-    time.sleep(seconds)
-    return (_done(store) - before) / (time.perf_counter() - began)
+def measure_pages(name: str, url: str) -> Bar:
+    count = SPAWN.RawValue("q", 0)
+    _set_paused(url, is_paused=False)
+    with process(_work, url, PACED_S, count), process(_serve, url) as server:
+        client = signed_in(server.reply)
+        client.get("/")  # opens the store
+        began, before = time.perf_counter(), count.value
+        pages = [(path, first_bytes(client, path)) for path in addresses()]
+        rate = (count.value - before) / (time.perf_counter() - began)
+    shown = [(path, median(times), times[int(0.95 * len(times))]) for path, times in pages]
+    rows = [(path, f"{p50:.0f}", f"{p95:.0f}") for path, p50, p95 in shown]
+    table(f"{name}: time to the first byte while {rate:,.0f} jobs/s are drained", ("page", "p50 ms", "p95 ms"), rows)
+    assert rate > 0, "no job was left while pages were requested: fill in more"
+    slowest, _, p95 = max(shown, key=lambda one: one[2])
+    return Bar(f"{name}: slowest page, p95, ms ({slowest})", p95, FIRST_BYTE_MS, at_least=False)
 
 
-def _done(store: Store) -> int:
-    return store.totals().counts[JobState.SUCCEEDED]
+# The drain -------------------------------------------------------------------------------------------------------
 
 
-def _view(link_client: httpx.Client, stop: threading.Event) -> None:
-    """Follows the events and fetches the overview, as the page's script does."""
-    while not stop.is_set():
-        with link_client.stream("GET", "/events") as events:
-            for line in events.iter_lines():
-                if stop.is_set():
-                    return
-                if line.startswith("data:"):
-                    link_client.get("/", headers={"Leasemill-Part": "1"})
-                    time.sleep(0.9)
+class Drain(NamedTuple):
+    """Processor seconds are per second, of one core; overviews are those that viewers were sent, per second."""
+
+    rate: float
+    overviews: float
+    worker: float
+    dashboard: float = 0.0
+    viewers: float = 0.0
+
+    @property
+    def row(self) -> tuple[str, ...]:
+        used = (f"{one:.3f}" for one in (self.worker, self.dashboard, self.viewers))
+        return f"{self.rate:,.0f}", *used, f"{1e6 * self.worker / self.rate:.1f}", f"{self.overviews:.1f}"
 
 
-@contextmanager
-def viewers(link: str) -> Iterator[None]:
-    first = signed_in(link)
-    stop = threading.Event()
-    clients = [httpx.Client(base_url=first.base_url, cookies=first.cookies, timeout=60) for _ in range(VIEWERS)]
-    threads = [threading.Thread(target=_view, args=(client, stop)) for client in clients]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
+def drained(url: str, seconds: float, most: int, *, is_watched: bool) -> Drain:
+    count, sent = SPAWN.RawValue("q", 0), SPAWN.RawValue("q", 0)
+    _set_paused(url, is_paused=True)
+    with process(_work, url, 0.0, count) as worker:
+        if not is_watched:
+            return _timed(url, seconds, most, count, sent, [worker])
+        with process(_serve, url) as server, process(view, server.reply, sent) as viewers:
+            return _timed(url, seconds, most, count, sent, [worker, server, viewers])
 
 
-def measure(name: str, url: str, jobs: int, seconds: float) -> list[Bar]:
+def _timed(url: str, seconds: float, most: int, count: Any, sent: Any, processes: list[Running]) -> Drain:
+    _set_paused(url, is_paused=False)
+    while count.value < SLOTS:
+        time.sleep(0.01)
+    used, before, sent_before = [one.processor_s() for one in processes], count.value, sent.value
+    began = time.perf_counter()
+    while time.perf_counter() - began < seconds and count.value < most:
+        time.sleep(0.05)
+    done, elapsed = count.value - before, time.perf_counter() - began
+    shares = [(one.processor_s() - at) / elapsed for one, at in zip(processes, used, strict=True)]
+    overviews = (sent.value - sent_before) / elapsed
+    _set_paused(url, is_paused=True)
+    return Drain(done / elapsed, overviews, *shares)
+
+
+def _set_paused(url: str, *, is_paused: bool) -> None:
     with open_store(url) as store:
+        (store.pause if is_paused else store.resume)("work", by="bench", reason="a drain is timed")
+
+
+def measure_drain(name: str, url: str, next_url: Callable[[], str], seconds: float, turns: int) -> Bar:
+    """In turns, the order reversed each time, so that what changes with time counts for both."""
+    costs, rows = list[float](), list[tuple[str, ...]]()
+    with open_store(url) as store:
+        waiting = store.totals().counts[JobState.READY]
+    most = int(waiting * DRAINED / (1 if url.startswith("file:") else 2 * turns))
+    for turn in range(turns):
+        found = dict[bool, Drain]()
+        for is_watched in (False, True) if turn % 2 == 0 else (True, False):
+            found[is_watched] = drained(_again(url, next_url), seconds, most, is_watched=is_watched)
+            rows.append(("watched" if is_watched else "alone", *found[is_watched].row))
+            print("  ".join(rows[-1]), flush=True)
+        costs.append(1 - found[True].rate / found[False].rate)
+    columns = ("drain", "jobs/s", "worker", "dashboard", "viewers", "worker µs/job", "overviews/s")
+    table(f"{name}: {VIEWERS} open overviews, processor seconds per second", columns, rows)
+    print(f"{VIEWERS} viewers cost the drain, %: " + ", ".join(f"{100 * one:.1f}" for one in costs), flush=True)
+    return Bar(f"{name}: {VIEWERS} overviews, share of the drain", median(costs), COST, at_least=False)
+
+
+def _again(url: str, next_url: Callable[[], str]) -> str:
+    """The jobs as they were filled in, in a folder; a database has more than all turns drain."""
+    if not url.startswith("file:"):
+        return url
+    again = next_url()
+    shutil.copytree(url.removeprefix("file:"), again.removeprefix("file:"))
+    return again
+
+
+def measure(name: str, options: argparse.Namespace) -> list[Bar]:
+    bars: list[Bar] = []
+    with new_url(name) as next_url:
+        url, jobs = next_url(), options.jobs or JOBS[name]
         began = time.perf_counter()
-        fill(store, jobs)
+        with open_store(url) as store:
+            fill(store, jobs)
         print(f"\n{name}: {jobs:,} jobs in {time.perf_counter() - began:.0f} s", flush=True)
-        with process(_work_slowly, url):
-            pages = _pages(url)
-        rows = [(path, f"{p50:.0f}", f"{p95:.0f}") for path, p50, p95 in pages]
-        table(f"{name}: time to the first byte", ("page", "p50 ms", "p95 ms"), rows)
-        with process(_work, url):
-            costs = [_cost(store, url, seconds) for _ in range(TURNS)]
-    slowest = max(pages, key=lambda one: one[2])
-    cost, each = median(costs), ", ".join(f"{100 * one:.1f}" for one in costs)
-    print(f"ten viewers cost the drain {100 * cost:.1f} % (of {TURNS} turns: {each})")
-    return [
-        Bar(f"{name}: slowest page, p95, ms ({slowest[0]})", slowest[2], FIRST_BYTE_MS, at_least=False),
-        Bar(f"{name}: ten overviews, share of the drain", cost, COST, at_least=False),
-    ]
-
-
-def _pages(url: str) -> list[tuple[str, float, float]]:
-    with process(_serve, url) as link:
-        client = signed_in(link)
-        found = []
-        for path in addresses():
-            times = first_bytes(client, path)
-            found.append((path, median(times), times[int(0.95 * len(times))]))
-        return found
-
-
-def _cost(store: Store, url: str, seconds: float) -> float:
-    alone = drained(store, seconds)
-    with process(_serve, url) as link, viewers(link):
-        watched = drained(store, seconds)
-    return 1 - watched / alone
+        if "drain" in options.measure:
+            bars.append(measure_drain(name, url, next_url, options.seconds, options.turns))
+        if "pages" in options.measure:
+            bars.append(measure_pages(name, url))
+    return bars
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default=",".join(ROWS))
-    parser.add_argument("--jobs", type=int, help="of each store, instead of the full number")
-    parser.add_argument("--seconds", type=float, default=DRAIN_S, help="of each drain")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default=",".join(ROWS), help="which stores")
+    parser.add_argument("--jobs", type=int, help="in each store, instead of the full number")
+    parser.add_argument("--measure", default=",".join(PARTS), help="what is measured")
+    parser.add_argument("--seconds", type=float, default=DRAIN_S, help="of each drain, at most")
+    parser.add_argument("--turns", type=int, default=TURNS, help="of drains, each without and with viewers")
     options = parser.parse_args()
-    bars: list[Bar] = []
-    for name in options.only.split(","):
-        with new_url(name) as next_url:
-            bars += measure(name, next_url(), options.jobs or JOBS[name], options.seconds)
-    finish(bars)
+    finish([bar for name in options.only.split(",") for bar in measure(name, options)])
 
 
 if __name__ == "__main__":

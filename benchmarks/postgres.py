@@ -2,10 +2,11 @@
 
     python -m benchmarks.postgres [--only drain,pickup] [--peers pgqueuer,awa-pg] [--rounds 5] [--jobs 100000]
 
-One server with fsync and synchronous_commit on. Each system in a database of its own, made anew before each
+One server with fsync and synchronous_commit on. Each system in a database of its own, recreated before each
 repetition, one worker process, its fastest documented settings (`postgres_peers`). Repetitions take turns, so that
 noise meets all alike; figures are medians over the rounds, and a ratio is of one round. A drain is timed from the
-worker's start until the database has the end of every job.
+worker's start until the database has the end of every job. Exits with 1 if a bar is missed, or, in a run without
+--only and --peers, was not measured.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import median, quantiles
-from typing import Any, Final, LiteralString
+from typing import Any, Final, LiteralString, NamedTuple
 from urllib.parse import urlsplit
 
 import psycopg
 from psycopg import sql
 
-from benchmarks import dead_rows, waiting
-from benchmarks.postgres_peers.systems import LEASEMILL, PEERS, System, has_node, install_node_peers
+from benchmarks import dead_rows, pruning, waiting
+from benchmarks.children import SETTINGS, server
+from benchmarks.postgres_peers.systems import LEASEMILL, System, available
 from benchmarks.report import Bar, finish, table
-from leasemill.testing.postgres import PostgresServer
 
 ROWS: Final = (
     "enqueue",
@@ -50,7 +51,10 @@ ROWS: Final = (
     "commit",
     "waiting",
     "dead-rows",
+    "prune",
 )
+APART: Final = ("waiting", "dead-rows", "prune")
+"""Rows with a table of their own."""
 OWN_ROWS: Final = {"lanes", "few-lanes", "blocked", "future", "callers"}
 SHAPES: Final = {"lanes", "blocked", "future"}
 FEW_LANES: Final = {"one-lane": 10_000, "ten-lanes": 40_000}  # jobs in them, at most
@@ -63,8 +67,6 @@ COMMIT_WAYS: Final = {
     "django": ("Django: with ctx.commit()", 0.4),
 }
 """How a user's row is written in a job's commit, and the bar: its rate, of the same two writes without a job."""
-SETTINGS: Final = {"shared_buffers": "512MB", "max_wal_size": "8GB", "checkpoint_timeout": "30min"}
-"""The same for all, the rest is as PostgreSQL comes; no checkpoint falls into the run of one system only."""
 
 SINGLE: Final = 1_000
 PICKUPS: Final = 100
@@ -75,8 +77,15 @@ LONGEST_S: Final = 300.0
 POLL_S: Final = 0.005
 
 
+class Apart(NamedTuple):
+    """What a row with a table of its own found."""
+
+    show: Callable[[], None]
+    bars: list[Bar]
+
+
 class Failed(Exception):
-    """A system did not do its part; the message says which."""
+    """A system did not do its part; the message names it."""
 
 
 @dataclass
@@ -113,7 +122,7 @@ class Bench:
         """Its tables, in a template: some take seconds to make them."""
         name = f"leasemill_bench_{system.name}_template"
         self._make(name, "template1")
-        asked(system, "install", self.url(name))
+        run_part(system, "install", self.url(name))
 
     @contextmanager
     def fresh(self, system: System) -> Iterator[Database]:
@@ -143,7 +152,7 @@ class Database:
 
     def bulk(self, count: int) -> float:
         """Jobs per second of its fastest way to enqueue many."""
-        return count / float(asked(self.system, "bulk", self.url, count)["seconds"])
+        return count / float(run_part(self.system, "bulk", self.url, count)["seconds"])
 
     def settle(self) -> None:
         self.connection.execute("vacuum analyze")
@@ -155,28 +164,28 @@ class Database:
     def drain(self, count: int, last: int = 0) -> Drain:
         """Run its worker until the database has the end of `count` jobs."""
         with worker(self.system, self.url, count) as process:
-            tell(process)
-            answer = heard(self.system, "work", process)
+            start_worker(process)
+            reply = read_reply(self.system, "work", process)
             deadline = time.monotonic() + LONGEST_S
             while not self._value(self.system.is_finished, count):
                 if time.monotonic() > deadline:
                     raise Failed(f"{self.system.name} called {count:,} handlers and did not finish their jobs")
                 time.sleep(POLL_S)
             ended_ns = time.monotonic_ns()
-        last_from_ns = next((at for left, at in answer["samples"] if left <= last), answer["began_ns"])
+        last_from_ns = next((at for left, at in reply["samples"] if left <= last), reply["began_ns"])
         return Drain(
-            rate=count / (ended_ns - answer["began_ns"]) * 1e9,
+            rate=count / (ended_ns - reply["began_ns"]) * 1e9,
             last_rate=last / (ended_ns - last_from_ns) * 1e9,
-            waits_ms=answer["waits_ms"],
+            waits_ms=reply["waits_ms"],
         )
 
     def pickups(self, count: int) -> list[float]:
         """Milliseconds from before each enqueue in one process to its handler in another, idle otherwise."""
         with worker(self.system, self.url, count) as process:
-            tell(process)
+            start_worker(process)
             time.sleep(2)
-            asked(self.system, "paced", self.url, count)
-            waits: list[float] = heard(self.system, "work", process)["waits_ms"]
+            run_part(self.system, "paced", self.url, count)
+            waits: list[float] = read_reply(self.system, "work", process)["waits_ms"]
             return waits
 
     def _value(self, query: LiteralString, count: int = 0) -> Any:
@@ -188,18 +197,18 @@ class Database:
 # Programs --------------------------------------------------------------------------------------------------------
 
 
-def asked(system: System, part: str, url: str, count: int = 0) -> dict[str, Any]:
-    return told(system.command(part, url, count), f"{system.name}: {part}")
+def run_part(system: System, part: str, url: str, count: int = 0) -> dict[str, Any]:
+    return run_program(system.command(part, url, count), f"{system.name}: {part}")
 
 
-def told(command: Sequence[str], what: str) -> dict[str, Any]:
-    """The answer of a program that ends by itself."""
+def run_program(command: Sequence[str], what: str) -> dict[str, Any]:
+    """The reply of a program that ends by itself."""
     try:
         run = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=LONGEST_S, check=True)
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
         raise Failed(f"{what} failed: {error}") from None
-    answer: dict[str, Any] = json.loads(run.stdout.splitlines()[-1])
-    return answer
+    reply: dict[str, Any] = json.loads(run.stdout.splitlines()[-1])
+    return reply
 
 
 @contextmanager
@@ -213,27 +222,27 @@ def worker(system: System, url: str, count: int) -> Iterator[subprocess.Popen[st
         start_new_session=True,
     )
     try:
-        heard(system, "work", process)
+        read_reply(system, "work", process)
         yield process
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 
-def tell(process: subprocess.Popen[str]) -> None:
+def start_worker(process: subprocess.Popen[str]) -> None:
     assert process.stdin is not None
     process.stdin.write("go\n")
     process.stdin.flush()
 
 
-def heard(system: System, part: str, process: subprocess.Popen[str]) -> dict[str, Any]:
+def read_reply(system: System, part: str, process: subprocess.Popen[str]) -> dict[str, Any]:
     assert process.stdout is not None
     is_there, _, _ = select.select([process.stdout], [], [], LONGEST_S)
     line = process.stdout.readline() if is_there else ""
     if not line:
         raise Failed(f"{system.name} could not {part}: it {'ended' if is_there else 'was not done in time'}")
-    answer: dict[str, Any] = json.loads(line)
-    return answer
+    reply: dict[str, Any] = json.loads(line)
+    return reply
 
 
 # What is measured ------------------------------------------------------------------------------------------------
@@ -250,8 +259,7 @@ class Run:
     jobs: int
     found: dict[tuple[str, str], list[float]] = field(default_factory=lambda: defaultdict(list))
     failures: list[str] = field(default_factory=list)
-    waits: waiting.Waits | None = None
-    dead: dead_rows.DeadRows | None = None
+    apart: dict[str, Apart] = field(default_factory=dict)
 
     def keep(self, figure: str, system: System, value: float) -> None:
         self.found[figure, system.name].append(value)
@@ -278,14 +286,14 @@ class Run:
                 try:
                     measure(system)
                 except (Failed, psycopg.Error) as error:
-                    say(str(error))
+                    log(str(error))
                     self.failures.append(f"{', '.join(figures)}: {error}")
                     for figure in figures:
                         self.found.pop((figure, system.name), None)
                     chosen.remove(system)
                     continue
                 took_s = time.monotonic() - began
-                say(f"{', '.join(figures)}: round {number + 1} of {rounds}, {system.name}, {took_s:.1f} s")
+                log(f"{', '.join(figures)}: round {number + 1} of {rounds}, {system.name}, {took_s:.1f} s")
             if not chosen:
                 return
 
@@ -301,6 +309,11 @@ class Run:
             if "drain" in self.rows:
                 database.settle()
                 self.keep("drain", system, database.drain(count).rate)
+        if "drain" in self.rows and system is LEASEMILL:
+            with self.bench.fresh(system) as database:
+                database.bulk(self.jobs // 5)
+                database.settle()
+                self.keep("short drain", system, database.drain(self.jobs // 5).rate)
 
     def single(self) -> None:
         self.each(["single"], self.rounds, self._single_once)
@@ -308,7 +321,7 @@ class Run:
     def _single_once(self, system: System) -> None:
         count = min(SINGLE, self.jobs)
         with self.bench.fresh(system) as database:
-            self.keep("single", system, count / float(asked(system, "single", database.url, count)["seconds"]))
+            self.keep("single", system, count / float(run_part(system, "single", database.url, count)["seconds"]))
 
     def callers(self) -> None:
         self.each(["callers", "one caller"], self.rounds, self._callers_once, [LEASEMILL])
@@ -317,7 +330,7 @@ class Run:
         for figure, part, most in (("callers", "callers", CALLS), ("one caller", "single", SINGLE)):
             count = min(most, self.jobs)
             with self.bench.fresh(system) as database:
-                self.keep(figure, system, count / float(asked(system, part, database.url, count)["seconds"]))
+                self.keep(figure, system, count / float(run_part(system, part, database.url, count)["seconds"]))
 
     def few_lanes(self) -> None:
         self.each(list(FEW_LANES), self.rounds, self._few_lanes_once, [LEASEMILL])
@@ -326,7 +339,7 @@ class Run:
         for shape, most in FEW_LANES.items():
             count = min(most, self.jobs)
             with self.bench.fresh(system) as database:
-                asked(system, shape, database.url, count)
+                run_part(system, shape, database.url, count)
                 database.settle()
                 self.keep(shape, system, database.drain(count).rate)
 
@@ -338,7 +351,7 @@ class Run:
         count = min(CALLS, self.jobs)
         with self.bench.fresh(system) as database:
             before = database.wal()
-            asked(system, "single", database.url, count)
+            run_part(system, "single", database.url, count)
             enqueued = database.wal()
             database.connection.execute("vacuum analyze")
             settled = database.wal()
@@ -362,8 +375,9 @@ class Run:
 
     def _pickup_once(self, system: System) -> None:
         with self.bench.fresh(system) as database:
-            for wait_ms in database.pickups(min(PICKUPS, self.jobs)):
-                self.keep("pickup", system, wait_ms)
+            waits_ms = database.pickups(min(PICKUPS, self.jobs))
+            self.found["pickup", system.name] += waits_ms
+            self.keep("slow pickup", system, quantiles(waits_ms, n=100)[98])
 
     def held(self) -> None:
         self.each(["held", "not held"], self.rounds, self._held_once, [LEASEMILL])
@@ -379,16 +393,21 @@ class Run:
             with self.bench.fresh(system) as database:
                 database.bulk(count)
                 database.settle()
-                with snapshot(database.url) if holds else nullcontext():
+                with dead_rows.snapshot(database.url) if holds else nullcontext():
                     self.keep("held" if holds else "not held", system, database.drain(count, last).last_rate)
 
-    def wait(self, system: System) -> None:
+    def measure_apart(self, row: str, system: System) -> None:
         with self.bench.fresh(system) as database:
-            self.waits = waiting.measured(database.url)
-
-    def beside_dead_rows(self, system: System) -> None:
-        with self.bench.fresh(system) as database:
-            self.dead = dead_rows.measured(database.url)
+            match row:
+                case "waiting":
+                    waits = waiting.measured(database.url)
+                    self.apart[row] = Apart(partial(waiting.show, waits), waiting.bars(waits))
+                case "dead-rows":
+                    dead = dead_rows.measured(database.url)
+                    self.apart[row] = Apart(partial(dead_rows.show, dead), dead_rows.bars(dead))
+                case _:
+                    prunes = pruning.measured(database.url, 10 * self.jobs, min(self.rounds, FEW_ROUNDS))
+                    self.apart[row] = Apart(partial(pruning.show, prunes), pruning.bars(prunes))
 
     # Leasemill alone ---------------------------------------------------------------------------------------------
 
@@ -400,10 +419,10 @@ class Run:
         for shape in ("plain", *(shape for shape in shapes if shape in self.rows)):
             with self.bench.fresh(system) as database:
                 if shape == "lanes":
-                    asked(system, "lanes", database.url, self.jobs)
+                    run_part(system, "lanes", database.url, self.jobs)
                 else:
                     if shape != "plain":
-                        asked(system, shape, database.url, shapes[shape])
+                        run_part(system, shape, database.url, shapes[shape])
                     database.bulk(self.jobs)
                 database.settle()
                 self.keep(shape, system, database.drain(self.jobs).rate)
@@ -422,20 +441,11 @@ class Run:
         for figure in list(parts) if is_even else list(reversed(parts)):
             with self.bench.fresh(system) as database:
                 command = [sys.executable, "-m", f"benchmarks.postgres_peers.{module[0]}", *module[1:], parts[figure]]
-                self.keep(figure, system, count / float(told([*command, database.url, str(count)], figure)["seconds"]))
+                reply = run_program([*command, database.url, str(count)], figure)
+                self.keep(figure, system, count / float(reply["seconds"]))
 
 
-@contextmanager
-def snapshot(url: str) -> Iterator[None]:
-    """Somebody who has looked, and does not end their transaction."""
-    with psycopg.connect(url) as other:
-        other.execute("set transaction isolation level repeatable read")
-        other.execute("select count(*) from pg_class")
-        yield
-        other.rollback()
-
-
-# What is said ----------------------------------------------------------------------------------------------------
+# The report ------------------------------------------------------------------------------------------------------
 
 
 def side_by_side(run: Run) -> None:
@@ -501,21 +511,22 @@ def alone(run: Run) -> None:
         "leasemill alone: drain, jobs/s",
         ("", "jobs/s", "of plain"),
         [
-            (said, f"{run.median(shape, LEASEMILL.name):,.0f}", f"{run.ratio(shape, LEASEMILL.name, of='plain'):.2f}")
-            for shape, said in shapes.items()
+            (label, f"{run.median(shape, LEASEMILL.name):,.0f}", f"{run.ratio(shape, LEASEMILL.name, of='plain'):.2f}")
+            for shape, label in shapes.items()
             if run.has(shape, LEASEMILL.name)
         ],
     )
     others = {
+        "short drain": f"drain of {run.jobs // 5:,} jobs",
         "one-lane": "drain of one lane",
         "ten-lanes": "drain of ten lanes",
         "one caller": "enqueue by one caller, one job a call",
         "callers": "enqueue by 32 callers of one process, one job a call",
     }
     rates = {
-        said: run.median(figure, LEASEMILL.name) for figure, said in others.items() if run.has(figure, LEASEMILL.name)
+        label: run.median(figure, LEASEMILL.name) for figure, label in others.items() if run.has(figure, LEASEMILL.name)
     }
-    table("leasemill alone: jobs/s", ("", "jobs/s"), [(said, f"{rate:,.0f}") for said, rate in rates.items()])
+    table("leasemill alone: jobs/s", ("", "jobs/s"), [(label, f"{rate:,.0f}") for label, rate in rates.items()])
 
 
 def commits(run: Run) -> None:
@@ -555,7 +566,10 @@ def judged(run: Run) -> tuple[list[Bar], list[str]]:
         else:
             missing.append(name)
 
+    bar("drain: times graphile-worker's", 1.2, "drain", "graphile-worker")
+    bar("drain: times pg-boss's", 1.2, "drain", "pg-boss")
     bar("drain: times pgqueuer's", 1.2, "drain", "pgqueuer")
+    bar("drain of a fifth of the jobs: of the rate of all", 0.8, "short drain", of="drain")
     bar("drain: times awa-pg's", 2, "drain", "awa-pg")
     bar("drain: times chancy's", 8, "drain", "chancy")
     bar("drain: times procrastinate's", 25, "drain", "procrastinate")
@@ -565,7 +579,8 @@ def judged(run: Run) -> tuple[list[Bar], list[str]]:
     bar("bulk enqueue: times pgqueuer's", 1, "enqueue", "pgqueuer")
     bar("one job a call: times pgqueuer's", 1, "single", "pgqueuer")
     bar("32 callers: times one caller's rate", 5, "callers", of="one caller")
-    plain("idle pickup p50, ms", 5, "pickup", at_least=False)
+    plain("idle pickup p50, ms", 3, "pickup", at_least=False)
+    plain("idle pickup p99, ms", 10, "slow pickup", at_least=False)
     plain("one lane, jobs/s", 1_000, "one-lane")
     plain("ten lanes, jobs/s", 5_000, "ten-lanes")
     bar("last jobs under a held snapshot: of the rate without one", 0.75, "held", of="not held")
@@ -577,7 +592,7 @@ def judged(run: Run) -> tuple[list[Bar], list[str]]:
     return bars, missing
 
 
-def say(line: str) -> None:
+def log(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
@@ -595,31 +610,31 @@ def main() -> None:
             measure(run)
         finally:
             bench.close()
-    if set(run.rows) - OWN_ROWS - {"commit", "waiting", "dead-rows"}:
+    if set(run.rows) - OWN_ROWS - {"commit", *APART}:
         side_by_side(run)
-    if OWN_ROWS & set(run.rows):
+    if (OWN_ROWS | {"drain"}) & set(run.rows):
         alone(run)
     if "commit" in run.rows:
         commits(run)
     bars, missing = judged(run)
-    if run.waits is not None:
-        waiting.show(run.waits)
-        bars += waiting.bars(run.waits)
-    elif "waiting" in run.rows:
-        missing.append("waiting")
-    if run.dead is not None:
-        dead_rows.show(run.dead)
-        bars += dead_rows.bars(run.dead)
-    elif "dead-rows" in run.rows:
-        missing.append("dead-rows")
-    if missing:
+    for row in APART:
+        if row in run.apart:
+            run.apart[row].show()
+            bars += run.apart[row].bars
+        elif row in run.rows:
+            missing.append(row)
+    if is_narrowed(chosen) and missing:
         print("not measured: " + "; ".join(missing))
     for failure in run.failures:
         print(f"failed: {failure}")
-    if bars:
-        finish(bars)
+    finish(bars, [] if is_narrowed(chosen) else missing)
     if run.failures:
         sys.exit("failed: what could not be measured is not met")
+
+
+def is_narrowed(chosen: argparse.Namespace) -> bool:
+    """Whether it was asked for less than everything: else every bar must be measured, or one could vanish unnoticed."""
+    return chosen.peers is not None or set(chosen.only) != set(ROWS)
 
 
 def measure(run: Run) -> None:
@@ -633,48 +648,22 @@ def measure(run: Run) -> None:
         run.own()
     if "commit" in run.rows:
         run.commit()
-    if "waiting" in run.rows:
-        run.each(["waiting"], 1, run.wait, [LEASEMILL])
-    if "dead-rows" in run.rows:
-        run.each(["dead-rows"], 1, run.beside_dead_rows, [LEASEMILL])
+    for row in APART:
+        if row in run.rows:
+            run.each([row], 1, partial(run.measure_apart, row), [LEASEMILL])
 
 
 def introduce(run: Run) -> None:
     for setting in ("fsync", "synchronous_commit", "full_page_writes"):
         if run.bench.show(setting) != "on":
-            raise SystemExit(f"{setting} is off on this server: figures of a server that may lose jobs say nothing")
+            raise SystemExit(f"{setting} is off on this server: figures of a server that may lose jobs mean nothing")
     settings = ", ".join(f"{name} {run.bench.show(name)}" for name in ("fsync", "synchronous_commit", *SETTINGS))
     print(
         f"PostgreSQL {run.bench.show('server_version')}: {settings}; medians of {run.rounds}, one worker process each"
     )
 
 
-@contextmanager
-def server() -> Iterator[str]:
-    given = os.environ.get("LEASEMILL_TEST_POSTGRES_URL")
-    if given:
-        yield given
-        return
-    with PostgresServer(settings=SETTINGS) as made:
-        yield made.url(tcp=True)
-
-
-def available(names: Sequence[str] | None) -> list[System]:
-    known = {system.name: system for system in PEERS}
-    unknown = set(names or ()) - known.keys()
-    if unknown:
-        raise SystemExit(f"{', '.join(sorted(unknown))}: no such peer; there are {', '.join(known)}")
-    chosen = [system for name, system in known.items() if names is None or name in names]
-    if any(system.is_node for system in chosen):
-        if has_node():
-            install_node_peers()
-        else:
-            print("there is no node here: graphile-worker and pg-boss are not measured")
-            chosen = [system for system in chosen if not system.is_node]
-    return chosen
-
-
-def arguments() -> argparse.Namespace:
+def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.postgres", description="PostgreSQL job systems beside ours"
     )
@@ -682,7 +671,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--peers", type=listed, help="peers, by name; an empty list measures none")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--jobs", type=int, default=100_000)
-    chosen = parser.parse_args()
+    chosen = parser.parse_args(given)
     unknown = set(chosen.only) - set(ROWS)
     if unknown:
         parser.error(f"{', '.join(sorted(unknown))}: no such row; there are {', '.join(ROWS)}")

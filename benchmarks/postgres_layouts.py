@@ -208,7 +208,7 @@ def measure(url: str, layout: Layout, jobs: int, held: bool) -> dict[str, float]
         admin.execute("drop schema if exists bench cascade")
         admin.execute("create schema bench")
     with connect(url) as first, connect(url) as second, connect(url, autocommit=False) as holder:
-        first.execute(said(layout.schema), prepare=False)
+        first.execute(as_literal(layout.schema), prepare=False)
         first.execute("checkpoint")
         started = wal(first)
         enqueued_s = enqueue(first, layout, jobs)
@@ -236,7 +236,9 @@ def enqueue(connection: psycopg.Connection[Any], layout: Layout, jobs: int) -> f
     begun = time.perf_counter()
     for first in range(0, jobs, 1_000):
         ids = [f"{time.time_ns():016x}-{number:08d}-{secrets.token_hex(4)}" for number in range(first, first + 1_000)]
-        connection.execute(said(layout.enqueue), {"ids": ids, "payloads": ['{"account": "a1", "cents": 500}'] * 1_000})
+        connection.execute(
+            as_literal(layout.enqueue), {"ids": ids, "payloads": ['{"account": "a1", "cents": 500}'] * 1_000}
+        )
     return time.perf_counter() - begun
 
 
@@ -251,7 +253,7 @@ def drain(claiming: psycopg.Connection[Any], acking: psycopg.Connection[Any], la
         while acked < jobs:
             rows = claimed.get()
             given = {"nos": [row[0] for row in rows], "tokens": [row[1] for row in rows]}
-            acked += len(acking.execute(said(layout.ack), given, binary=True).fetchall())
+            acked += len(acking.execute(as_literal(layout.ack), given, binary=True).fetchall())
             times.append(time.perf_counter() - begun)
 
     thread = threading.Thread(target=ack)
@@ -259,7 +261,9 @@ def drain(claiming: psycopg.Connection[Any], acking: psycopg.Connection[Any], la
     at = seq = got = 0
     while got < jobs:
         tokens = [secrets.token_hex(16) for _ in range(BATCH)]
-        rows = claiming.execute(said(layout.claim), {"tokens": tokens, "at": at, "seq": seq}, binary=True).fetchall()
+        rows = claiming.execute(
+            as_literal(layout.claim), {"tokens": tokens, "at": at, "seq": seq}, binary=True
+        ).fetchall()
         got += len(rows)
         at, seq = max((row[4], row[5]) for row in rows)
         claimed.put(rows)
@@ -282,7 +286,8 @@ def one(connection: psycopg.Connection[Any], query: LiteralString) -> Any:
     return row[0]
 
 
-def said(query: str) -> LiteralString:
+def as_literal(query: str) -> LiteralString:
+    """All text in it is this module's own."""
     return query
 
 

@@ -26,8 +26,8 @@ from leasemill.store.records import records
 
 ROUNDS: Final = 5
 STORES: Final = ("file", "postgres")
-COUNTS: Final = {"noop": 20_000, "burn": 300}
-HANDLERS: Final = {"noop": "no-op handlers", "burn": "CPU-bound handlers"}
+COUNTS: Final = {"noop": 20_000, "plain": 5_000, "burn": 1_000}
+HANDLERS: Final = {"noop": "no-op handlers", "plain": "no-op `def` handlers", "burn": "CPU-bound handlers"}
 BURN_ROUNDS: Final = 200_000
 """Some 10 ms."""
 PATIENCE_S: Final = 300.0
@@ -40,6 +40,11 @@ app = App()
 
 @app.job(queue="noop")
 async def noop(text: str) -> None:
+    pass
+
+
+@app.job(queue="plain")
+def plain(text: str) -> None:
     pass
 
 
@@ -59,6 +64,8 @@ class Variant(NamedTuple):
 
 ONE: Final = Variant("one process", ())
 TWO: Final = Variant("--processes 2", ("--processes", "2"), 2)
+IN_THREADS: Final = Variant("in threads", ())
+IN_PROCESSES: Final = Variant("--executor process", ("--executor", "process"))
 
 
 def rate(url: str, kind: str, options: Sequence[str], processes: int) -> float:
@@ -123,14 +130,23 @@ def compared(store: str, kind: str, variants: Sequence[Variant]) -> dict[str, tu
 
 def measured() -> list[Bar]:
     bars: list[Bar] = []
-    rows: list[tuple[str, str, str, str]] = []
     for store in STORES:
-        for kind, bound in (("burn", 1.8), ("noop", 1.0)):
-            found = compared(store, kind, (ONE, TWO))
-            rows += [
-                (f"{store}, {HANDLERS[kind]}, {name}", f"{a_second:,.0f}", f"{ratio:.2f}", f"{1e6 / a_second:,.0f}")
-                for name, (a_second, ratio) in found.items()
-            ]
-            bars.append(Bar(f"{store}, {HANDLERS[kind]}: {TWO.name}, of one", found[TWO.name][1], bound))
-    table(f"several processes, medians of {ROUNDS} rounds", ("", "jobs/s", "of one process", "µs for each job"), rows)
+        burn = _shown(store, "burn", (ONE, TWO))
+        noop = _shown(store, "noop", (ONE, TWO))
+        _shown(store, "plain", (IN_THREADS, IN_PROCESSES))
+        bars.append(Bar(f"{store}, {HANDLERS['burn']}: {TWO.name}, of one", burn[TWO.name][1], 1.8))
+        bars.append(Bar(f"{store}, {HANDLERS['noop']}: {TWO.name}, of one", noop[TWO.name][1], 1.0))
     return bars
+
+
+def _shown(store: str, kind: str, variants: Sequence[Variant]) -> dict[str, tuple[float, float]]:
+    found = compared(store, kind, variants)
+    table(
+        f"{store}: {COUNTS[kind]:,} {HANDLERS[kind]}, medians of {ROUNDS} rounds",
+        ("", "jobs/s", f"of {variants[0].name}", "µs for each job"),
+        [
+            (name, f"{a_second:,.0f}", f"{ratio:.2f}", f"{1e6 / a_second:,.0f}")
+            for name, (a_second, ratio) in found.items()
+        ],
+    )
+    return found

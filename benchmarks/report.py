@@ -29,6 +29,9 @@ def medians(run: Callable[[], float], times: int) -> float:
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Prints nothing if there are no rows."""
+    if not rows:
+        return
     shown = Table(title=title, title_justify="left")
     for index, column in enumerate(columns):
         shown.add_column(column, justify="left" if index == 0 else "right")
@@ -37,8 +40,8 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> 
     Console(width=140).print(shown)
 
 
-def finish(bars: Sequence[Bar]) -> None:
-    """Print the bars and leave: 0 if all are met, 1 naming those that are not."""
+def finish(bars: Sequence[Bar], not_measured: Sequence[str] = ()) -> None:
+    """Print the bars, and exit with 1 if one is missed or should have been measured and was not, naming them."""
     table(
         "bars",
         ("bar", "measured", "bound", ""),
@@ -55,4 +58,7 @@ def finish(bars: Sequence[Bar]) -> None:
     missed = [bar.name for bar in bars if not bar.is_met]
     if missed:
         print("missed: " + "; ".join(missed), file=sys.stderr)
+    if not_measured:
+        print("not measured: " + "; ".join(not_measured), file=sys.stderr)
+    if missed or not_measured:
         sys.exit(1)

@@ -1,6 +1,6 @@
 """What do the rules cost: limits, unique keys, groups, schedules, on `file:` and PostgreSQL, whole path?
 
-    python -m benchmarks.rules [--only file,postgres,rate,idle]
+    python -m benchmarks.rules [--only file,postgres,members,rate,idle] [--members 100000]
 
 Each figure is beside the same jobs without the rule, measured in turn in the same run; medians. A worker has 100 slots
 in every case, so that a limit of 50 is the limit. No peer is measured: none has these rules on a folder, and a ratio to
@@ -17,18 +17,22 @@ from datetime import timedelta
 from statistics import median
 
 from benchmarks.children import SPAWN, child, new_url
+from benchmarks.groups import compare
 from benchmarks.report import Bar, finish, table
 from leasemill import App, Limit, Rate, Worker
 from leasemill.api.job import JobType
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, JobState, LimitTerms
 
-ROWS = ("file", "postgres", "rate", "idle")
+ROWS = ("file", "postgres", "members", "rate", "idle")
 RUNS = 3
 SLOTS = 100
 JOBS = {"file": 20_000, "postgres": 10_000}
 KEYS = 10_000
 SCHEDULES = 1_000
+MEMBERS = 100_000
+MEMBERS_WORKERS = 2
+MEMBERS_BATCH = 100
 RATE = Rate(100, per=1, burst=10, name="rate")
 RATE_S = 30
 RATE_WORKERS = 2
@@ -225,6 +229,27 @@ def measured(store: str) -> list[Bar]:
     ]
 
 
+def members(count: int) -> list[Bar]:
+    """One group of many members, whose ends several processes report."""
+    bars, rows = [], []
+    for store in ("file", "postgres"):
+        with new_url(store) as url:
+            found = compare((url(), url()), count, MEMBERS_WORKERS, MEMBERS_BATCH)
+        ratio = found.grouped[1] / found.plain[1]
+        rows.append((store, f"{found.plain[1]:,.0f}", f"{found.grouped[1]:,.0f}", f"{ratio:.2f}", f"{found.callbacks}"))
+        bars += [
+            Bar(f"{store}: ends of {count:,} members of one group, of plain", ratio, 0.5),
+            Bar(f"{store}: callbacks of the group", found.callbacks, 1.0),
+            Bar(f"{store}: callbacks of the group", found.callbacks, 1.0, False),
+        ]
+    table(
+        f"one group of {count:,} members, {MEMBERS_WORKERS} processes, batches of {MEMBERS_BATCH}; ends/s",
+        ("", "plain", "members", "of plain", "callbacks"),
+        rows,
+    )
+    return bars
+
+
 def idle() -> list[Bar]:
     shares = {}
     for store in ("file", "postgres"):
@@ -248,13 +273,19 @@ def idle() -> list[Bar]:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.rules", description="what the rules cost")
     parser.add_argument("--only", default=",".join(ROWS), help=f"rows, of {','.join(ROWS)}")
-    chosen = parser.parse_args().only.split(",")
+    parser.add_argument(
+        "--members", type=int, default=MEMBERS, help=f"of one group, up to 1,000,000 (default {MEMBERS:,})"
+    )
+    given = parser.parse_args()
+    chosen = given.only.split(",")
     if unknown := set(chosen) - set(ROWS):
         parser.error(f"{', '.join(sorted(unknown))}: no such row; there are {', '.join(ROWS)}")
     bars: list[Bar] = []
     for store in ("file", "postgres"):
         if store in chosen:
             bars += measured(store)
+    if "members" in chosen:
+        bars += members(given.members)
     if "rate" in chosen:
         bars += held_rates()
     if "idle" in chosen:

@@ -146,7 +146,7 @@ def _cancelled(waiting: Waiting, pipe: Connection, number: int) -> tuple[str, fl
 
 
 def _work(url: str, pipe: Connection) -> None:
-    """The worker's process: works until it is asked to end, then says what happened when."""
+    """The worker's process: works until it is asked to end, then sends what happened when."""
     logging.disable(logging.WARNING)
     waiting = Waiting(url)
     waiting.stamp_acks()
@@ -217,7 +217,7 @@ def _share_of_core(rest: Callable[[], None]) -> float:
     return (time.process_time() - cpu) / (time.monotonic() - began)
 
 
-# What is said ------------------------------------------------------------------------------------------------------
+# The report --------------------------------------------------------------------------------------------------------
 
 
 def show(waits: Waits) -> None:

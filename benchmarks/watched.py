@@ -14,17 +14,24 @@ from contextlib import asynccontextmanager, contextmanager
 from statistics import median
 from typing import Final, NamedTuple
 
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON, Sampler, TraceIdRatioBased
+
 from benchmarks.children import child, new_url
 from benchmarks.report import Bar, table
 from leasemill import App, Context, JobEvent, Worker
 from leasemill.api.observer import Observer, Settled
+from leasemill.contrib.otel import instrument
 from leasemill.kernel.commands import Lease
 from leasemill.worker.exporting.endpoint import Endpoint, parsed_address
 from leasemill.worker.exporting.measures import Measures
 from leasemill.worker.exporting.text import exposition
 
 ROUNDS: Final = 7
-JOBS: Final = {"file": 20_000, "postgres": 10_000}
+JOBS: Final = {"file": 20_000, "postgres": 40_000}
 PLAIN: Final = "nothing"
 
 
@@ -90,20 +97,38 @@ def prometheus(app: App) -> None:
     threading.Thread(target=scrape, daemon=True).start()
 
 
+class Nowhere(SpanExporter):
+    """What sending spans costs depends on where to."""
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        return SpanExportResult.SUCCESS
+
+
+def otel(sampler: Sampler) -> Callable[[App], None]:
+    """Spans and metrics, by the SDK as programs use it: enqueues, claims, runs and reports."""
+
+    def switch_on(app: App) -> None:
+        tracers = TracerProvider(sampler)
+        tracers.add_span_processor(BatchSpanProcessor(Nowhere()))
+        instrument(app, tracer_provider=tracers, meter_provider=MeterProvider([InMemoryMetricReader()]))
+
+    return switch_on
+
+
 class Drained(NamedTuple):
     a_second: float
     cpu_us: float
 
 
 class Variant(NamedTuple):
-    """What is switched on, and how much of the plain rate must be left."""
+    """What is switched on, and how much of the plain rate must be left; None: that is up to others' code."""
 
     switch_on: Callable[[App], object]
-    bound: float
+    bound: float | None
 
 
 VARIANTS: Final = {
-    PLAIN: Variant(lambda app: None, 1.0),
+    PLAIN: Variant(lambda app: None, None),
     "an observer": Variant(observer, 0.9),
     "Prometheus": Variant(prometheus, 0.9),
     "around": Variant(around_sync, 0.9),
@@ -111,6 +136,8 @@ VARIANTS: Final = {
     "on_success": Variant(on_success_sync, 0.9),
     "on_success, async": Variant(on_success_async, 0.9),
     "around and on_success": Variant(both, 0.9),
+    "OpenTelemetry, every job": Variant(otel(ALWAYS_ON), None),
+    "OpenTelemetry, one job in ten": Variant(otel(TraceIdRatioBased(0.1)), 0.6),
 }
 
 
@@ -167,5 +194,5 @@ def measured(store: str) -> list[Bar]:
     return [
         Bar(f"{store}: drain with {name}, of plain", ratios[name], variant.bound)
         for name, variant in VARIANTS.items()
-        if name != PLAIN
+        if variant.bound is not None
     ]

@@ -1,10 +1,10 @@
 """What does a job cost through the whole path: App, worker, `file:` store, default settings, one process?
 
-    python -m benchmarks.worker [--only jobs,lanes,waiting,watched,processes]
+    python -m benchmarks.worker [--only jobs,lanes,ahead,waiting,watched,processes]
 
-Beside huey on SQLite with synchronous=FULL, and beside a bare event loop awaiting the same nothing. Then what
-an idle worker costs, and what 100,000 jobs leave behind. Then how soon a waiter is woken, and what waiting costs; what
-hooks and telemetry cost, and what several processes bring, both on PostgreSQL too.
+Beside huey on SQLite with synchronous=FULL, and beside a bare event loop awaiting the same nothing. Then what an idle
+worker costs, and what 100,000 jobs leave behind. Then how many jobs are held ahead of their slots; how soon a waiter is
+woken, and what waiting costs; what hooks and telemetry cost, and what several processes bring, these on PostgreSQL too.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from benchmarks import processes, waiting, watched
+from benchmarks import ahead, processes, waiting, watched
 from benchmarks.children import child
 from benchmarks.disk import folder
 from benchmarks.report import Bar, finish, table
 from leasemill import App, Worker
 
-ROWS = ("jobs", "lanes", "waiting", "watched", "processes")
+ROWS = ("jobs", "lanes", "ahead", "waiting", "watched", "processes")
 RUNS = 5
 
 
@@ -167,6 +167,8 @@ def main() -> None:
         bars += jobs()
     if "lanes" in chosen:
         bars += lanes()
+    if "ahead" in chosen:
+        bars += ahead.measured()
     if "waiting" in chosen:
         with folder() as path:
             waits = waiting.measured(f"file:{path.resolve()}/jobs")

@@ -34,7 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture
-def leasemill(request: pytest.FixtureRequest) -> Binder:
+def leasemill(request: pytest.FixtureRequest) -> Iterator[Binder]:
     """`with leasemill(app) as jobs:` binds an app to an empty store whose clock the test moves."""
     from leasemill.testing.binding import Binder, check_kind  # noqa: PLC0415
 
@@ -48,7 +48,10 @@ def leasemill(request: pytest.FixtureRequest) -> Binder:
         schema: PostgresSchema = request.getfixturevalue("leasemill_postgres")
         return schema
 
-    return Binder(check_kind(_marked(request)), new_folder, database)
+    binder = Binder(check_kind(_marked(request)), new_folder, database)
+    yield binder
+    if binder.not_entered:
+        pytest.fail("leasemill(app) alone binds nothing: write `with leasemill(app) as jobs:`", pytrace=False)
 
 
 @pytest.fixture

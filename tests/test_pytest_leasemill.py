@@ -59,6 +59,19 @@ def test_the_fixture_is_there_without_an_import(pytester: pytest.Pytester) -> No
     assert not (pytester.path / ".leasemill").exists()
 
 
+def test_a_call_without_with_fails_the_test_instead_of_binding_nothing(pytester: pytest.Pytester) -> None:
+    forgets = """
+        import shop
+
+        def test_mail(leasemill):
+            leasemill(shop.app)
+    """
+    pytester.makepyfile(test_shop=dedent(forgets))
+    result = run(pytester)
+    result.assert_outcomes(passed=1, errors=1)
+    result.stdout.fnmatch_lines(["*write `with leasemill(app) as jobs:`*"])
+
+
 def test_it_can_be_blocked(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_shop=dedent(USES))
     result = run(pytester, "-p", "no:leasemill")

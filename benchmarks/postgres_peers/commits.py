@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 import psycopg
 
-from benchmarks.postgres_peers.peer import say
+from benchmarks.postgres_peers.peer import reply
 from leasemill import App, Context, Worker
 
 SLOTS = 10
@@ -81,4 +81,4 @@ if __name__ == "__main__":
     part, url, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
     seconds = worker(url, count) if part == "worker" else asyncio.run(bare(url, count))
     check(url, count)
-    say(seconds=seconds)
+    reply(seconds=seconds)

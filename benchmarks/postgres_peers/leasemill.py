@@ -11,9 +11,13 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-from benchmarks.postgres_peers.peer import Send, Tally, arguments, run, say
+from benchmarks.postgres_peers.peer import Send, Tally, arguments, reply, run
 from leasemill import App, Worker
 from leasemill.api.job import JobType
+from leasemill.store.postgres.store import PostgresStore
+
+_LOADED = PostgresStore
+"""The others load their drivers before they are ready; an App loads its store when it opens it."""
 
 IN_LANE = 10
 CALLERS = 32
@@ -114,9 +118,9 @@ if __name__ == "__main__":
     }
     special = parts.get(sys.argv[1])
     if sys.argv[1] == "callers":
-        say(seconds=asyncio.run(by_callers(sys.argv[2], int(sys.argv[3]))))
+        reply(seconds=asyncio.run(by_callers(sys.argv[2], int(sys.argv[3]))))
     elif special is None:
         run(Leasemill())
     else:
         special(sys.argv[2], int(sys.argv[3]))
-        say()
+        reply()

@@ -26,7 +26,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from benchmarks.postgres_peers.commits import SLOTS, check
-from benchmarks.postgres_peers.peer import say
+from benchmarks.postgres_peers.peer import reply
 from leasemill import App, Context, Worker
 from leasemill.store.postgres.wire.url import parse_url
 
@@ -208,4 +208,4 @@ if __name__ == "__main__":
     way, part, url, count = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
     seconds = PARTS[way, part](url, count)
     check(parse_url(url)[0], count)
-    say(seconds=seconds)
+    reply(seconds=seconds)

@@ -8,7 +8,7 @@ const PAUSE_MS = [15, 35];
 
 export const now = () => Number(process.hrtime.bigint());
 export const argumentsOf = (sentNs = 0) => ({ account: "a1", cents: 500, sent_ns: sentNs });
-export const say = (answer = {}) => process.stdout.write(JSON.stringify(answer) + "\n");
+export const reply = (fields = {}) => process.stdout.write(JSON.stringify(fields) + "\n");
 
 export class Tally {
   constructor(count) {
@@ -29,7 +29,7 @@ export class Tally {
       this.samples.push([this.left, now()]);
       this.nextSample = this.left - SAMPLE;
     }
-    if (this.left === 0) say({ began_ns: this.began, samples: this.samples, waits_ms: this.waits });
+    if (this.left === 0) reply({ began_ns: this.began, samples: this.samples, waits_ms: this.waits });
   }
 }
 
@@ -56,20 +56,20 @@ export async function run(peer) {
   switch (part) {
     case "install":
       await peer.install(url);
-      say();
+      reply();
       break;
     case "bulk":
-      say({ seconds: await peer.bulk(url, count) });
+      reply({ seconds: await peer.bulk(url, count) });
       break;
     case "single":
-      say({ seconds: await singly(peer, url, count) });
+      reply({ seconds: await singly(peer, url, count) });
       break;
     case "paced":
       await paced(peer, url, count);
-      say();
+      reply();
       break;
     case "work":
-      say();
+      reply();
       createInterface({ input: process.stdin }).once("line", () => peer.work(url, new Tally(count)));
       return;
     default:

@@ -3,9 +3,9 @@
     python -m benchmarks.postgres_peers.NAME PART URL COUNT
 
 `install` makes its tables. `bulk` enqueues COUNT jobs, `single` the same one at a time, `paced` with pauses between
-them. `work` says ready, waits for a line, runs the system's own worker, and says when handlers were called COUNT
-times; it is killed when the benchmark has seen in the database that all of them are finished. Answers are lines of
-JSON. All times are of CLOCK_MONOTONIC, which every process on a machine shares. `peer.mjs` says the same for node.
+them. `work` replies when it is ready, waits for a line, runs the system's own worker, and replies when handlers were
+called COUNT times; it is killed when the benchmark has seen in the database that all of them are finished. Replies are
+lines of JSON. All times are of CLOCK_MONOTONIC, which every process on a machine shares. `peer.mjs`: the same for node.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def arguments(sent_ns: int = 0) -> dict[str, Any]:
 
 
 class Tally:
-    """Counts handler calls, and says when all were made."""
+    """Counts handler calls, and replies when all were made."""
 
     def __init__(self, count: int) -> None:
         self._left = count
@@ -56,13 +56,13 @@ class Tally:
             self._samples.append((self._left, time.monotonic_ns()))
             self._next_sample -= SAMPLE
         if self._left == 0:
-            say(began_ns=self._began_ns, samples=self._samples, waits_ms=self._waits_ms)
+            reply(began_ns=self._began_ns, samples=self._samples, waits_ms=self._waits_ms)
 
 
 class Peer(Protocol):
     async def install(self, url: str) -> None: ...
     async def bulk(self, url: str, count: int) -> float:
-        """Enqueue in the fastest way it has; answers seconds, connecting left out."""
+        """Enqueue in the fastest way it has; returns seconds, connecting left out."""
         ...
 
     def producer(self, url: str) -> AbstractAsyncContextManager[Send]:
@@ -80,16 +80,16 @@ def run(peer: Peer) -> None:
     match part:
         case "install":
             asyncio.run(peer.install(url))
-            say()
+            reply()
         case "bulk":
-            say(seconds=asyncio.run(peer.bulk(url, count)))
+            reply(seconds=asyncio.run(peer.bulk(url, count)))
         case "single":
-            say(seconds=asyncio.run(singly(peer, url, count)))
+            reply(seconds=asyncio.run(singly(peer, url, count)))
         case "paced":
             asyncio.run(paced(peer, url, count))
-            say()
+            reply()
         case "work":
-            say()
+            reply()
             sys.stdin.readline()
             asyncio.run(peer.work(url, Tally(count)))
         case _:
@@ -112,8 +112,8 @@ async def paced(peer: Peer, url: str, count: int) -> None:
             await send(arguments(time.monotonic_ns()))
 
 
-def say(**answer: object) -> None:
-    print(json.dumps(answer), flush=True)
+def reply(**fields: object) -> None:
+    print(json.dumps(fields), flush=True)
 
 
 def batches(items: list[Any], size: int) -> list[list[Any]]:

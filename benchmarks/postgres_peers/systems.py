@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, LiteralString
@@ -128,3 +129,19 @@ def install_node_peers() -> None:
         check=True,
     )
     installed.write_text(wanted)
+
+
+def available(names: Sequence[str] | None) -> list[System]:
+    """The peers of these names, or all, as far as they can run here."""
+    known = {system.name: system for system in PEERS}
+    unknown = set(names or ()) - known.keys()
+    if unknown:
+        raise SystemExit(f"{', '.join(sorted(unknown))}: no such peer; there are {', '.join(known)}")
+    chosen = [system for name, system in known.items() if names is None or name in names]
+    if any(system.is_node for system in chosen):
+        if has_node():
+            install_node_peers()
+        else:
+            print("there is no node here: graphile-worker and pg-boss are not measured")
+            chosen = [system for system in chosen if not system.is_node]
+    return chosen

@@ -37,71 +37,111 @@ const log = (message) => console.error(`${new Date().toISOString()} ${message}`)
 /** The lease is not ours any more: `reason` says why. */
 class Lost extends Error {
   constructor(reason) {
-    super(`lease lost: ${reason}`);
-    this.reason = reason;
+    super(`is another worker's now: ${reason}`);
   }
 }
 
+/** The server's answer to this call will always be the same. */
+class Refused extends Error {}
+
 /**
- * One command. A server that is away, or restarts, is waited for: every call here may be repeated, because it carries the
- * token or the request id it is about.
+ * One command. A server that is away or busy is waited for, as long as it asks for: every call here may be repeated, because
+ * it carries the token or the request id it is about. The signal ends the waiting.
  */
 async function call(verb, body, { signal } = {}) {
   const headers = { "content-type": "application/json" };
   if (process.env.LEASEMILL_TOKEN) headers.authorization = `Bearer ${process.env.LEASEMILL_TOKEN}`;
   for (let pause = 200; ; pause = Math.min(2 * pause, 2000)) {
+    let retryAfter = 0;
     try {
       const response = await fetch(`${URL_}/v1/${verb}`, { method: "POST", headers, body: JSON.stringify(body), signal });
-      const answer = await response.json();
-      if (response.ok) return answer;
-      if (answer.reason === "lost") throw new Lost(answer.answer[0].reason);
-      if (response.status < 500 && response.status !== 429) {
-        throw Object.assign(new Error(`${verb}: ${answer.detail}`), { isRefused: true });
-      }
-      log(`${verb}: ${answer.detail}`);
+      if (response.ok) return await response.json();
+      const problem = await response.json().catch(() => ({})); // a proxy may send anything
+      const message = `${verb}: ${response.status} ${problem.detail ?? ""}`;
+      if (problem.reason === "lost") throw new Lost(problem.answer[0].reason);
+      if (response.status < 500 && response.status !== 429) throw new Refused(message);
+      retryAfter = 1000 * Number(response.headers.get("retry-after")) || 0;
+      log(`${message}, trying again`);
     } catch (error) {
-      if (error instanceof Lost || error.isRefused || signal?.aborted) throw error;
+      if (error instanceof Lost || error instanceof Refused || signal?.aborted) throw error;
       log(`no answer to ${verb}, trying again: ${error.cause?.code ?? error.message}`);
     }
-    await sleep(pause * (0.5 + Math.random() / 2));
+    await sleep(Math.max(retryAfter, pause * (0.5 + Math.random() / 2)), undefined, { signal });
   }
 }
 
+/** The first result of `begin(signal)`, which is aborted when the time is over or the other signal is. */
+async function within(ms, other, begin) {
+  const limit = new AbortController();
+  const abort = () => limit.abort();
+  const timer = setTimeout(abort, Math.max(0, ms));
+  other.addEventListener("abort", abort);
+  try {
+    if (other.aborted) abort();
+    return await begin(limit.signal);
+  } finally {
+    clearTimeout(timer);
+    other.removeEventListener("abort", abort);
+  }
+}
+
+/** Extends a lease until `ended`. Aborts `losing` when it is lost, or nearly over without an answer. */
+async function heartbeat(ttl, held, losing, ended) {
+  let until = performance.now() + 0.9 * ttl;
+  while (!ended.aborted) {
+    await sleep(ttl / 3, undefined, { signal: ended }).catch(() => {});
+    const began = performance.now();
+    try {
+      await within(until - began, ended, (signal) => call("extend", { leases: [held] }, { signal }));
+      until = began + 0.9 * ttl;
+    } catch (error) {
+      if (ended.aborted) return;
+      if (error instanceof Refused && performance.now() + ttl / 3 < until) {
+        log(error.message);
+      } else {
+        const isAnswered = error instanceof Lost || error instanceof Refused;
+        losing.abort(isAnswered ? error : new Error("got no answer in time: its lease ends, another worker will run it"));
+        return;
+      }
+    }
+  }
+}
+
+/** Runs one job and reports its end; nothing is reported of one whose lease is lost. */
 async function run(lease) {
   const held = { job_id: lease.job.id, token: lease.token };
   const losing = new AbortController();
-  const heartbeat = setInterval(async () => {
-    try {
-      await call("extend", { leases: [held] });
-    } catch (error) {
-      losing.abort(error);
-    }
-  }, lease.terms.lease_ttl_us / 3000);
+  const ended = new AbortController();
+  const ttl = Math.min(lease.terms.lease_ttl_us / 1000, 3_600_000);
+  const beating = heartbeat(ttl, held, losing, ended.signal);
   try {
-    await call("start", { reports: [held] });
-    const handler = handlers[lease.job.kind];
-    if (handler === undefined) {
-      // Another worker may know this kind: give it back, and say why.
-      const report = { ...held, delay_us: 1_000_000, error: `no handler for ${lease.job.kind}` };
-      await call("release", { reports: [report] });
-      return;
-    }
-    const { attempt, fence } = lease;
-    const job = { id: lease.job.id, attempt, fence, signal: losing.signal };
-    let report;
-    try {
-      report = ["ack", { ...held, result: (await handler(lease.job.payload, job)) ?? null }];
-    } catch (error) {
-      if (losing.signal.aborted) throw losing.signal.reason;
-      report = ["nack", { ...held, error: String(error.stack ?? error) }];
-    }
-    const [outcome] = await call(report[0], { reports: [report[1]] });
+    const [verb, report] = await handled(lease, held, losing.signal);
+    losing.signal.throwIfAborted();
+    ended.abort();
+    const [outcome] = await call(verb, { reports: [report] });
     log(`job ${lease.job.id}: ${outcome.outcome}`);
   } catch (error) {
-    if (!(error instanceof Lost)) throw error;
-    log(`job ${lease.job.id} is another worker's now: ${error.reason}`);
+    log(`job ${lease.job.id} ${(losing.signal.reason ?? error).message}`); // the others go on
   } finally {
-    clearInterval(heartbeat);
+    ended.abort();
+    await beating;
+  }
+}
+
+/** How the run ends: a verb and its report. Throws if the job may not be begun. */
+async function handled(lease, held, signal) {
+  const handler = handlers[lease.job.kind];
+  if (handler === undefined) {
+    // Another worker may know this kind: give it back, and say why.
+    return ["release", { ...held, delay_us: 1_000_000, error: `no handler for ${lease.job.kind}` }];
+  }
+  await call("start", { reports: [held] }, { signal });
+  const { attempt, fence } = lease;
+  try {
+    const result = await handler(lease.job.payload, { id: lease.job.id, attempt, fence, signal });
+    return ["ack", { ...held, result: result ?? null }];
+  } catch (error) {
+    return ["nack", { ...held, error: String(error.stack ?? error) }];
   }
 }
 

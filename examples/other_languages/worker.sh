@@ -7,7 +7,7 @@
 # and what it wrote to standard error is recorded. It finds LEASEMILL_JOB_ID, LEASEMILL_ATTEMPT and LEASEMILL_FENCE in its
 # environment: pass the fence on to systems that can refuse an older one.
 #
-# Needs bash, curl (7.82 or newer) and jq. With DRAIN=1 it ends when nothing is left to do. After SIGTERM it ends when its
+# Needs bash 5, curl (7.84 or newer) and jq. With DRAIN=1 it ends when nothing is left to do. After SIGTERM it ends when its
 # job, or the claim that waits (WAIT_S, 20 seconds), is over.
 set -uo pipefail
 
@@ -24,47 +24,95 @@ trap 'rm -rf "$folder"' EXIT
 trap 'stopping=1' TERM INT
 
 log() { printf '%s %s\n' "$(date -u +%FT%TZ)" "$*" >&2; }
+now_us() { printf '%s' "${EPOCHREALTIME/[.,]/}"; }
+seconds() { printf '%d.%06d' $(($1 / 1000000)) $(($1 % 1000000)); }
 
-# call VERB JSON FILE: the answer goes to the file, the status to standard output. A server that is away is waited for:
-# every call here may be repeated, for it carries the token or the request id it is about.
+# The key comes to curl through a pipe: everybody on the machine can read the arguments of a process.
+ask() {
+    if [ -n "${LEASEMILL_TOKEN:-}" ]; then
+        curl --header @<(printf 'Authorization: Bearer %s\n' "$LEASEMILL_TOKEN") "$@"
+    else
+        curl "$@"
+    fi
+}
+
+# call VERB JSON FILE [UNTIL_US]: the answer goes to the file, the status to standard output. A server that is away or busy is
+# waited for, as long as it asks for: every call here may be repeated, for it carries the token or the request id it is
+# about. Until then at most; the status is 000 if no answer came in time.
 call() {
-    local status pause=0.2 authorization=()
-    [ -n "${LEASEMILL_TOKEN:-}" ] && authorization=(--header "Authorization: Bearer $LEASEMILL_TOKEN")
+    local status retry_s left_us pause_us=200000 limit_s=90
     while :; do
-        status=$(curl --silent --show-error --max-time 90 "${authorization[@]}" --json @- --output "$3" \
-            --write-out '%{http_code}' "$url/v1/$1" <<<"$2" 2>"$folder/curl") && [ "$status" -lt 500 ] && break
-        log "no answer to $1, trying again: $(cat "$folder/curl")"
-        sleep "$pause"
-        pause=1
+        if [ -n "${4:-}" ]; then
+            left_us=$(($4 - $(now_us)))
+            [ "$left_us" -gt 0 ] || { printf 000 && return; }
+            [ "$left_us" -lt 90000000 ] && limit_s=$(seconds "$left_us")
+        fi
+        read -r status retry_s < <(ask --silent --show-error --max-time "$limit_s" --json @- --output "$3" \
+            --write-out '%{http_code} %header{retry-after}\n' "$url/v1/$1" <<<"$2" 2>"$3.error")
+        status=${status:-000}
+        [ "$status" -ge 200 ] && [ "$status" -lt 500 ] && [ "$status" != 429 ] && break
+        log "no answer to $1, trying again: status $status $(cat "$3.error")"
+        [[ ${retry_s:-} =~ ^[0-9]{1,4}$ ]] && [ $((retry_s * 1000000)) -gt "$pause_us" ] && pause_us=$((retry_s * 1000000))
+        [ -n "${4:-}" ] && left_us=$(($4 - $(now_us))) && [ "$left_us" -gt 0 ] && [ "$left_us" -lt "$pause_us" ] && pause_us=$left_us
+        sleep "$(seconds "$pause_us")"
+        pause_us=1000000
     done
     printf '%s' "$status"
 }
 
-# Extends the lease until it is killed; ends by itself, and the handler with it, when the lease is lost.
+# Extends the lease until it is killed. Ends the handler, and then itself, when the lease is lost, or nearly over without an
+# answer: why is in the file `lost`, and nothing is reported then.
 heartbeat() {
-    local ref=$1 every=$2 running=$3 status
-    while sleep "$every"; do
-        status=$(call extend "{\"leases\":[$ref]}" "$folder/beat")
-        if [ "$status" = 409 ]; then
-            log "lease lost: $(jq -r '.answer[0].reason' "$folder/beat")"
+    local ref=$1 ttl_us=$2 until_us=$3 running=$4 began_us status
+    while sleep "$(seconds $((ttl_us / 3)))"; do
+        began_us=$(now_us)
+        status=$(call extend "{\"leases\":[$ref]}" "$folder/beat" "$until_us")
+        case $status in
+        200) until_us=$((began_us + ttl_us * 9 / 10)) ;;
+        409) jq -r '"is another worker'\''s now: " + .answer[0].reason' "$folder/beat" >"$folder/lost" ;;
+        000) echo "got no answer in time: its lease ends, another worker will run it" >"$folder/lost" ;;
+        *)
+            log "extend: status $status $(cat "$folder/beat")"
+            [ $(($(now_us) + ttl_us / 3)) -lt "$until_us" ] ||
+                echo "could not extend its lease (status $status): another worker will run it" >"$folder/lost"
+            ;;
+        esac
+        if [ -e "$folder/lost" ]; then
             kill "$running" 2>/dev/null
+            sleep "$(seconds $((ttl_us / 20)))"
+            kill -KILL "$running" 2>/dev/null
             return
         fi
     done
 }
 
+# ended JOB STATUS: what became of the last report.
+ended() {
+    case $2 in
+    200) log "job $1: $(jq -r '.[0].outcome' "$folder/answer")" ;;
+    409) log "job $1 is another worker's now: $(jq -r '.answer[0].reason' "$folder/answer")" ;;
+    *) log "job $1: status $2 $(cat "$folder/answer" 2>/dev/null)" ;; # its lease ends, and it is retried
+    esac
+}
+
 run() {
-    local lease=$1 ref every beat code status error
-    shift
+    local lease=$1 received_us=$2 ref id ttl_us until_us beat code status error
+    shift 2
     ref=$(jq -c '{job_id: .job.id, token}' <<<"$lease")
-    every=$(jq -r '.terms.lease_ttl_us / 3000000' <<<"$lease")
-    call start "{\"reports\":[$ref]}" "$folder/started" >/dev/null
+    id=$(jq -r .job.id <<<"$lease")
+    ttl_us=$(jq -r '[.terms.lease_ttl_us, 3600000000] | min' <<<"$lease")
+    until_us=$((received_us + ttl_us * 9 / 10))
+    rm -f "$folder/lost"
+    status=$(call start "{\"reports\":[$ref]}" "$folder/answer" "$until_us")
+    if [ "$status" != 200 ]; then # the handler does not run
+        ended "$id" "$status"
+        return
+    fi
     jq -c '.job.payload' <<<"$lease" >"$folder/payload"
-    LEASEMILL_JOB_ID=$(jq -r .job.id <<<"$lease") LEASEMILL_ATTEMPT=$(jq -r .attempt <<<"$lease") \
-        LEASEMILL_FENCE=$(jq -r .fence <<<"$lease") \
+    LEASEMILL_JOB_ID=$id LEASEMILL_ATTEMPT=$(jq -r .attempt <<<"$lease") LEASEMILL_FENCE=$(jq -r .fence <<<"$lease") \
         "$@" <"$folder/payload" >"$folder/result" 2>"$folder/error" &
     handler=$!
-    heartbeat "$ref" "$every" "$handler" &
+    heartbeat "$ref" "$ttl_us" "$until_us" "$handler" &
     beat=$!
     while :; do # a signal interrupts the wait, not the handler
         wait "$handler"
@@ -73,6 +121,10 @@ run() {
     done
     kill "$beat" 2>/dev/null
     wait "$beat" 2>/dev/null
+    if [ -e "$folder/lost" ]; then
+        log "job $id $(cat "$folder/lost")"
+        return
+    fi
     if [ "$code" -ne 0 ]; then
         error=$(tail -c 2000 "$folder/error" | jq -Rs --arg code "$code" '. + "exit " + $code')
         status=$(call nack "{\"reports\":[$(jq -c --argjson error "$error" '. + {error: $error}' <<<"$ref")]}" "$folder/answer")
@@ -84,11 +136,7 @@ run() {
         status=$(call ack "{\"reports\":[$(jq -c --slurpfile result "$folder/result" '. + {result: $result[0]}' <<<"$ref")]}" \
             "$folder/answer")
     fi
-    case $status in
-    200) log "job $(jq -r .job_id <<<"$ref"): $(jq -r '.[0].outcome' "$folder/answer")" ;;
-    409) log "job $(jq -r .job_id <<<"$ref") is another worker's now: $(jq -r '.answer[0].reason' "$folder/answer")" ;;
-    *) log "job $(jq -r .job_id <<<"$ref"): status $status $(cat "$folder/answer")" ;;
-    esac
+    ended "$id" "$status"
 }
 
 while [ -z "$stopping" ]; do
@@ -102,7 +150,7 @@ while [ -z "$stopping" ]; do
     fi
     lease=$(jq -c '.[0] // empty' "$folder/claimed")
     if [ -n "$lease" ]; then
-        run "$lease" "$@"
+        run "$lease" "$(now_us)" "$@"
     elif [ -n "${DRAIN:-}" ]; then
         break
     fi

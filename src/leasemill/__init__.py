@@ -28,12 +28,13 @@ from leasemill.errors import (
     WorkerStuck,
 )
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 __all__ = [
     "ONCE_TABLE_SQL",
     "PREVIOUS",
     "AcquireStatus",
+    "Action",
     "App",
     "AsyncContextJob",
     "AsyncJob",
@@ -51,26 +52,40 @@ __all__ = [
     "GroupHandle",
     "GroupProgress",
     "GroupRefused",
+    "GroupView",
     "Invalid",
+    "Job",
     "JobCancelled",
     "JobConflict",
     "JobDead",
     "JobEvent",
     "JobFailed",
+    "JobFilter",
     "JobHandle",
+    "JobPage",
     "JobProgress",
     "JobState",
     "JobType",
+    "KeyView",
+    "LanePage",
+    "LaneView",
     "LeaseLost",
     "LeaseNotFound",
+    "LeaseView",
     "LeasemillError",
     "LifespanFailed",
     "Limit",
+    "LimitTerms",
+    "LimitView",
     "NoResult",
     "NotFound",
     "Observer",
+    "Operated",
+    "Order",
     "Outgoing",
+    "Policy",
     "QueueRefused",
+    "QueueView",
     "Rate",
     "Refused",
     "Release",
@@ -78,6 +93,7 @@ __all__ = [
     "RetryAfter",
     "ScheduleInfo",
     "Settled",
+    "Store",
     "StreamCount",
     "SucceedStatus",
     "SyncContextJob",
@@ -85,6 +101,7 @@ __all__ = [
     "Throttle",
     "Throttled",
     "TokenMismatch",
+    "Totals",
     "Transaction",
     "Unavailable",
     "Unique",
@@ -123,7 +140,13 @@ if TYPE_CHECKING:
     from leasemill.api.sending import StreamCount
     from leasemill.api.unique import Debounce, Throttle, Unique
     from leasemill.api.worklease import AcquireStatus, FailStatus, SucceedStatus, WorkLease
-    from leasemill.kernel.model import JobState
+    from leasemill.kernel.filter import JobFilter, Operated
+    from leasemill.kernel.limit_views import LimitView
+    from leasemill.kernel.model import Action, Job, JobState, LimitTerms, Policy
+    from leasemill.kernel.orders import Order
+    from leasemill.kernel.read import GroupView, JobPage, KeyView, LanePage, LaneView, QueueView, Totals
+    from leasemill.kernel.read_leases import LeaseView
+    from leasemill.store.base import Store
     from leasemill.store.opening import open_store
     from leasemill.worker.worker import Worker
 else:
@@ -152,7 +175,13 @@ else:
         "leasemill.api.sending": ["StreamCount"],
         "leasemill.api.unique": ["Debounce", "Throttle", "Unique"],
         "leasemill.api.worklease": ["AcquireStatus", "FailStatus", "SucceedStatus", "WorkLease"],
-        "leasemill.kernel.model": ["JobState"],
+        "leasemill.kernel.filter": ["JobFilter", "Operated"],
+        "leasemill.kernel.limit_views": ["LimitView"],
+        "leasemill.kernel.model": ["Action", "Job", "JobState", "LimitTerms", "Policy"],
+        "leasemill.kernel.orders": ["Order"],
+        "leasemill.kernel.read": ["GroupView", "JobPage", "KeyView", "LanePage", "LaneView", "QueueView", "Totals"],
+        "leasemill.kernel.read_leases": ["LeaseView"],
+        "leasemill.store.base": ["Store"],
         "leasemill.store.opening": ["open_store"],
         "leasemill.worker.worker": ["Worker"],
     }

@@ -53,7 +53,7 @@ def test_an_explicit_url_wins_over_the_environment_and_the_environment_over_the_
 
 
 def test_an_explicit_url_that_is_empty_is_refused_instead_of_ignored() -> None:
-    with pytest.raises(Invalid, match="names no store"), App("") as app:
+    with pytest.raises(Invalid, match="is not the URL of a store"), App("") as app:
         app.handle("job").status()
 
 

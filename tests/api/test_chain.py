@@ -226,7 +226,7 @@ def test_none_is_handed_on_where_it_fits(clock: ManualClock) -> None:
         (lambda: app.enqueue_many([parse.call(PREVIOUS)]), "no job is before this one"),
         (lambda: parse.enqueue(PREVIOUS), "no job is before this one"),
         (lambda: chain(says_nothing.call(), parse.call(PREVIOUS)), "says_nothing returns nothing"),
-        (lambda: store.call(PREVIOUS, PREVIOUS), r"\(url, number\) are PREVIOUS; pass the result as one"),
+        (lambda: store.call(PREVIOUS, PREVIOUS), r"PREVIOUS is passed for \(url, number\); use it for one"),
         (lambda: store.call(7, PREVIOUS), "'url': Expected `str`, got `int`"),  # type: ignore[arg-type]
         (lambda: store.call(PREVIOUS), "missing a required argument: 'number'"),  # type: ignore[call-arg]
         (lambda: store.call("u", PREVIOUS, note=3), "'note': Expected `str`"),  # type: ignore[arg-type]

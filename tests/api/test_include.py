@@ -141,13 +141,13 @@ def test_one_name_is_not_a_list_of_letters() -> None:
 
 
 def test_a_worker_without_jobs_advises_to_include_modules(shop: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with pytest.raises(Invalid, match=r"the app has no job: declare one .*App\(include=\['shop.jobs'\]\)"):
+    with pytest.raises(Invalid, match=r"the app declares no jobs; declare one .*App\(include=\['shop.jobs'\]\)"):
         Worker(App("memory:"))
     (shop / "empty.py").write_text("")
-    with pytest.raises(Invalid, match=r"the app has no job: its modules \(shop_x.empty\) declare none"):
+    with pytest.raises(Invalid, match=r"the app declares no jobs; its modules \(shop_x.empty\) declare none"):
         Worker(App("memory:", include=["shop_x.empty"]))
     Worker(App("memory:"), ["mail"], drain=True, handle_signals=False).run_sync()
-    assert "the app has no job: declare one with @app.job." in caplog.text
+    assert "the app declares no jobs; declare one with @app.job." in caplog.text
 
 
 def test_a_module_that_fails_on_the_command_line_shows_its_own_traceback(shop: Path) -> None:

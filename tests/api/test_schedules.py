@@ -319,7 +319,7 @@ def test_what_is_not_there_is_not_found(app: App, clock: ManualClock) -> None:
 def test_a_backfill_of_what_is_to_come_or_of_too_much_is_refused(app: App, clock: ManualClock) -> None:
     declared(app)
     drain(app, clock)
-    with pytest.raises(Invalid, match="time that is over"):
+    with pytest.raises(Invalid, match="only past times"):
         app.schedules.backfill("tidy", START, START + HOUR)
     with pytest.raises(Invalid, match="shorter time"):
         app.schedules.backfill("tidy", START - timedelta(days=30), START)

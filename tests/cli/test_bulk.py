@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +76,7 @@ def test_lines_come_from_standard_input() -> None:
 def test_a_file_with_ids_can_be_sent_again() -> None:
     write({"to": "ann", "key": "a"}, {"to": "bob", "key": 7})
     assert enqueue("--id-field", "key").stdout == "2 jobs enqueued\n"
-    assert enqueue("--id-field", "key").stdout == "0 jobs enqueued, 2 duplicates made none\n"
+    assert enqueue("--id-field", "key").stdout == "0 jobs enqueued, 2 duplicates skipped\n"
     assert [job.spec.id for job in jobs()] == ["a", "7"]
 
 
@@ -89,6 +93,7 @@ def test_a_field_that_is_a_parameter_too_stays_an_argument() -> None:
         ("{", "it is not JSON"),
         ("[1]", "it must be a JSON object"),
         ({"to": "ann", "whom": "ann"}, "unexpected keyword argument 'whom'"),
+        ({"to": "x" * 1_048_576}, "payload has 1,048,585 bytes; the limit is 1,048,576"),
     ],
 )
 def test_a_wrong_line_is_named_and_those_before_it_are_enqueued(line: object, sentence: str) -> None:
@@ -159,7 +164,7 @@ def test_a_store_that_fails_in_the_middle_leaves_nothing_to_guess(monkeypatch: p
         result = enqueue("--id-field", "key")
     assert result.exit_code == 3
     assert "disk full (2 jobs enqueued, up to line 2; lines 3 to 4 may or may not be enqueued)" in result.stderr
-    assert enqueue("--id-field", "key").stdout == "3 jobs enqueued, 2 duplicates made none\n"
+    assert enqueue("--id-field", "key").stdout == "3 jobs enqueued, 2 duplicates skipped\n"
 
 
 def test_a_dry_run_reports_every_wrong_line_and_enqueues_nothing() -> None:
@@ -201,9 +206,20 @@ def test_a_wrong_call_gets_a_sentence(arguments: tuple[str, ...], sentence: str)
     assert (result.exit_code, sentence in result.output) == (2, True), result.output
 
 
+def numbered(number: int) -> dict[str, str]:
+    return {"to": str(number), "key": f"{number:06d}"}
+
+
+def write_without_end(pipe: Path) -> None:
+    with suppress(BrokenPipeError), pipe.open("w") as lines:
+        for number in count():
+            lines.write(json.dumps(numbered(number)) + "\n")
+
+
 def test_an_interruption_reports_the_last_line_that_was_sent(project: Path) -> None:
-    write(*({"to": str(number), "key": f"{number:06d}"} for number in range(100_000)))
-    arguments = ("enqueue", "bulk_tasks:app", "send", "--from", "jobs.jsonl", "--id-field", "key")
+    os.mkfifo("pipe")
+    threading.Thread(target=write_without_end, args=[project / "pipe"], daemon=True).start()
+    arguments = ("enqueue", "bulk_tasks:app", "send", "--from", "pipe", "--id-field", "key")
     with Terminal(*arguments, cwd=project) as terminal:
         wait_until(lambda: re.search(r"━.* [1-9][\d,]* jobs enqueued", terminal.read()) is not None, "a bar")
         terminal.press("\x03")
@@ -211,8 +227,10 @@ def test_an_interruption_reports_the_last_line_that_was_sent(project: Path) -> N
         found = re.search(r"interrupted: ([\d,]+) jobs enqueued, up to line ([\d,]+)\s*$", terminal.text)
         assert found, terminal.text
     with open_store("file:./.leasemill") as store:
-        assert f"{store.totals().counts[JobState.READY]:,}" == found[1] == found[2]
+        sent = store.totals().counts[JobState.READY]
+    assert f"{sent:,}" == found[1] == found[2]
+    write(*map(numbered, range(sent + 1_000)))
     result = enqueue("--id-field", "key", "--quiet")
     assert result.exit_code == 0, result.output
     with open_store("file:./.leasemill") as store:
-        assert store.totals().counts[JobState.READY] == 100_000
+        assert store.totals().counts[JobState.READY] == sent + 1_000

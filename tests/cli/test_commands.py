@@ -110,7 +110,7 @@ def test_the_same_id_and_content_again_is_a_duplicate_and_other_content_a_confli
         (("enqueue", "cli_tasks:ap", "send"), 2, "cli_tasks has no 'ap': write cli_tasks:app"),
         (("enqueue", "cli_tasks:app", "crunch", "--url", "memory:"), 1, "gone when this command ends"),
         (("jobs", "list", "--url", "memory:"), 1, "gone when this command ends"),
-        (("stats", "--url", ""), 2, "names no store"),
+        (("stats", "--url", ""), 2, "is not the URL of a store"),
         (("stats", "--url", "file://./jobs"), 2, "write file:./jobs for a path from the working directory"),
         (("db", "status"), 2, "is not a PostgreSQL store: name one with --url"),
         (
@@ -125,7 +125,13 @@ def test_the_same_id_and_content_again_is_a_duplicate_and_other_content_a_confli
         (("worker", "cli_tasks:app", "--queue", "mail=many"), 2, "the weight must be a whole number"),
         (("worker", "cli_tasks:app", "--heartbeat", "20"), 2, "heartbeat"),
         (("jobs", "list"), 1, "there are no jobs in .leasemill yet"),
-        (("stats", "--url", "ftp://example"), 2, "names no store"),
+        (("stats", "--url", "ftp://example"), 2, "is not the URL of a store"),
+        (("stats", "--url", "postgresql+psycopg://ann@host/shop"), 2, "leave out the driver, postgresql://"),
+        (("stats", "--url", "file:cli_tasks.py"), 2, "cli_tasks.py is a file, a folder is needed"),
+        (("serve", "--url", "http://127.0.0.1:7411"), 2, "is a server already"),
+        (("job", "list"), 2, "No such command 'job'; did you mean 'jobs'?"),
+        (("mill",), 2, "No such command 'mill'."),
+        (("enqueue", "cli_tasks:app", "send", "--args", '{"too": "a"}'), 2, "unexpected keyword argument 'too'"),
     ],
 )
 def test_a_wrong_call_gets_a_sentence_and_an_exit_code(
@@ -230,6 +236,18 @@ def test_a_job_is_cancelled_and_purged_and_the_acts_are_kept(project: Path) -> N
 def test_an_act_needs_a_reason() -> None:
     job_id = enqueue("send", "--args", '{"to": "ann"}')
     assert leasemill("jobs", "cancel", job_id).exit_code == 2
+
+
+def test_what_was_done_to_many_jobs_is_one_action() -> None:
+    ids = [enqueue("send", "--args", '{"to": "ann"}') for _ in range(3)]
+    for job_id in ids:
+        leasemill("jobs", "cancel", job_id, "--reason", "a mistake", "--by", "ann")
+    assert f"{ids[0]} and 2 others" in leasemill("actions").output
+    found = result_of("actions", "--target", ids[2], "--json")
+    assert isinstance(found, list)
+    (act,) = found
+    assert (act["count"], act["targets"]) == (3, ids)
+    assert act["first_at"] < act["at"]
 
 
 def test_a_paused_queue_gives_no_job_until_it_is_resumed() -> None:

@@ -72,7 +72,7 @@ def test_a_schedule_that_no_worker_declares_any_more_is_named(store: Store) -> N
     @app.job
     def clean_up() -> None: ...
 
-    said = "clean_up: declared by no worker that is up"
+    said = "clean_up: no running worker declares it"
     assert said in invoke("cron", "list").output
     assert "report: declared" not in invoke("cron", "list").output
     assert [one["is_declared"] for one in document("cron", "list")] == [False, None]
@@ -87,7 +87,7 @@ def test_a_schedule_that_no_worker_declares_any_more_is_named(store: Store) -> N
     assert said not in invoke("cron", "list").output
     assert document("cron", "show", "clean_up")["is_declared"] is True
     presence.withdraw()
-    assert "declared by no worker" in invoke("cron", "show", "clean_up").output
+    assert "no running worker declares it" in invoke("cron", "show", "clean_up").output
     assert "worker-1: declared in code" in invoke("cron", "show", "clean_up").output
 
 
@@ -121,7 +121,7 @@ def test_pause_resume_fire_and_remove_are_recorded(store: Store) -> None:
 
 def test_backfill_makes_what_is_missing(store: Store) -> None:
     made = invoke("cron", "backfill", "clean_up", "--from", "2000-01-30", "--to", "2000-02-01T12:00", *WHY).output
-    assert made == "schedule clean_up: 2 jobs made; 1 tick made none, because a job is known\n"
+    assert made == "schedule clean_up: 2 jobs made; 1 tick made none, because the job exists\n"
     assert store.job("cron/clean_up/2000-01-30T06:00:00Z") is not None
     for wrong in (("--from", "monday", "--to", "2000-02-01"), ("--from", "2000-02-02", "--to", "2000-02-01")):
         invoke("cron", "backfill", "clean_up", *wrong, *WHY, code=2)
@@ -138,7 +138,7 @@ def test_explain_says_why_a_tick_made_no_job(store: Store) -> None:
     assert "skipped because job 'cron/clean_up/2000-01-31T06:00:00Z' had not ended (overlap skip)" in skipped
     assert "cron backfill clean_up --from 2000-02-01T06:00:00Z" in skipped
     other = invoke("jobs", "explain", "cron/clean_up/2000-02-01T06:30:00Z").output
-    assert "no tick of '0 6 * * *' (UTC): the first after it is 2000-02-02 06:00:00 +0000" in other
+    assert "not a tick of '0 6 * * *' (UTC): the first after it is 2000-02-02 06:00:00 +0000" in other
     assert "no schedule 'gone'" in invoke("jobs", "explain", "cron/gone/2000-02-01T06:00:00Z").output
     assert "first set at" in invoke("jobs", "explain", "cron/clean_up/2000-01-30T06:00:00Z").output
     assert "no worker has fired it" in invoke("jobs", "explain", "cron/clean_up/2000-02-02T06:00:00Z").output
@@ -175,3 +175,13 @@ def test_a_tick_that_one_job_waiting_kept_from_making_another(store: Store) -> N
     for tick in (SIX, SIX + DAY):
         store.run(c.FireTicks([TickFire("one", 1, tick, (tick,), tick + DAY)], tick))
     assert "waited (overlap one)" in invoke("jobs", "explain", "cron/one/2000-02-01T06:00:00Z").output
+
+
+def test_stats_name_the_schedules_that_are_late_but_for_paused_ones(store: Store) -> None:
+    found = document("stats")["late_schedules"]
+    assert list(found) == ["clean_up"]
+    assert found["clean_up"]["late_us"] > 365 * DAY
+    assert "schedules that are late: clean_up (" in invoke("stats").output
+    invoke("cron", "pause", "clean_up", *WHY)
+    assert document("stats")["late_schedules"] == {}
+    assert "late" not in invoke("stats").output

@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 
 from leasemill.cli import main
 from leasemill.kernel.commands import JobFilter
+from leasemill.kernel.model import JobSpec, Rules
 from leasemill.store.opening import open_store
 
 TASKS = """
@@ -199,3 +200,14 @@ def test_a_callback_that_is_not_there_yet_is_explained() -> None:
     found = document("jobs", "explain", "import-17/end")
     assert (found["state"], found["situation"]) == (None, "not enqueued: waits for its group")
     assert "there is no job 'import-17/other'" in leasemill("jobs", "explain", "import-17/other", exit_code=1).output
+
+
+def test_stats_count_the_groups_that_are_open_and_those_that_are_not_sealed() -> None:
+    with open_store("file:.leasemill") as store:
+        for group in ("empty", "open", "sealed"):
+            store.create_group(group)
+        store.enqueue([JobSpec("row", "rows", "load", rules=Rules(group="sealed"))])
+        store.seal_group("sealed")
+        store.seal_group("empty")
+    assert document("stats")["groups"] == {"open": 2, "unsealed": 1}
+    assert "2 groups open, 1 not sealed" in leasemill("stats").output

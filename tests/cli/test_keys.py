@@ -34,7 +34,7 @@ def test_a_key_is_printed_alone_so_that_a_shell_can_keep_it(url: str) -> None:
         (key,) = store.keys.all()
     assert is_authentic(key, done.stdout.removesuffix("\n"))
     assert done.stderr == (
-        f"key {key.id} created: ci may work on mail, never expires. It is not shown again: keep it now.\n"
+        f"key {key.id} created: ci may work on mail, never expires. It is not shown again: store it now.\n"
     )
 
 

@@ -89,6 +89,8 @@ def test_a_limit_is_shown_with_its_keys(store: Store) -> None:
         (("set", "stripe", "--burst", "5", *WHY), 2, "--rate"),
         (("set", "stripe", "--rate", "fast", *WHY), 2, "is not a rate"),
         (("set", "stripe", "--rate", "0/s", *WHY), 2, "is not a rate"),
+        (("set", "stripe", "--rate", "3/00s", *WHY), 2, "is not a rate"),
+        (("set", "stripe", "--rate", "٣/s", *WHY), 2, "is not a rate"),
         (("set", "stripe", "--places", "1"), 2, "--reason"),
         (("show", "nobody"), 1, "there is no limit 'nobody'"),
         (("clear", "nobody", *WHY), 1, "there is no limit 'nobody'"),
@@ -134,7 +136,7 @@ def test_a_job_is_explained_by_the_rate_that_keeps_it(store: Store) -> None:
     store.claim("w", ["mail"], 10)
     explained = document("jobs", "explain", "b")
     assert explained["situation"] == "waits for a rate"
-    assert any("It is not due under the rate of limit 'api' (1/h) until " in line for line in explained["now"])
+    assert any("The rate of limit 'api' (1/h) allows it to start at " in line for line in explained["now"])
 
 
 def test_a_job_is_explained_by_the_pause_of_its_limit(store: Store) -> None:
@@ -143,5 +145,5 @@ def test_a_job_is_explained_by_the_pause_of_its_limit(store: Store) -> None:
     store.release([ReleaseReport("a", lease.token, None, "429", "stripe", 3_600 * SECOND)])
     explained = document("jobs", "explain", "a")
     assert explained["situation"] == "waits for a rate"
-    assert any("limit 'stripe', which a handler has paused, until" in line for line in explained["now"])
+    assert any("A handler has paused limit 'stripe' until " in line for line in explained["now"])
     assert "next" in leasemill("limits", "show", "stripe").output

@@ -226,7 +226,7 @@ def test_a_store_that_is_unavailable_is_noticed_and_read_again() -> None:
 
 def test_a_store_that_does_not_answer_is_noticed() -> None:
     assert problem(Seen(asked_at=100.0), 1.0, 100.0 + LATE_S) == ""
-    assert problem(Seen(asked_at=100.0), 1.0, 105.0) == "the store has not answered for 5.0 s"
+    assert problem(Seen(asked_at=100.0), 1.0, 105.0) == "the store has not responded for 5.0 s"
 
 
 def test_a_damaged_store_ends_the_view() -> None:

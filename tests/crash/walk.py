@@ -323,6 +323,7 @@ class Walk:
                 c.ListActions(10),
                 c.GetTotals(),
                 c.DueIn(QUEUES),
+                c.GetPolicies([*QUEUES, "nowhere"]),
                 *((c.GetKey("u"), c.GetKey("v"), c.GetKey("w")) if self._uniqueness else ()),
             )
         )

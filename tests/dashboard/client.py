@@ -23,6 +23,9 @@ class Client:
     def post(self, path: str, **options: Any) -> httpx.Response:
         return self._request("POST", path, **options)
 
+    def cookie(self, name: str) -> str:
+        return self._cookies[name]
+
     def _request(self, method: str, path: str, **options: Any) -> httpx.Response:
         return asyncio.run(self._arequest(method, path, **{"follow_redirects": self._follows, **options}))
 

@@ -14,13 +14,26 @@ from leasemill.store.opening import open_store
 from tests.dashboard.client import Client
 from tests.dashboard.filling import Filled, fill
 from tests.dashboard.markup import Markup, parsed
+from tests.lab.http_server import ServerThread
 from tests.store.postgres.conftest import admin, postgres_url, schema, server_url
 
 __all__ = ["admin", "postgres_url", "schema", "server_url"]
 
 
-@pytest.fixture(params=["memory", "file", "postgresql"])
+@pytest.fixture(scope="session")
+def http_server() -> Iterator[ServerThread]:
+    server = ServerThread()
+    yield server
+    server.close()
+
+
+@pytest.fixture(params=["memory", "file", "postgresql", "http"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    if request.param == "http":
+        server: ServerThread = request.getfixturevalue("http_server")
+        with open_store("memory:") as behind, server.serving(behind), open_store(server.url) as opened:
+            yield opened
+        return
     url = {"memory": "memory:", "file": f"file:{tmp_path / 'jobs'}"}.get(request.param)
     with open_store(url or request.getfixturevalue("postgres_url")) as opened:
         yield opened
@@ -48,8 +61,12 @@ class Desk:
 
     def act(self, path: str, status: int = 303, **fields: str) -> Markup:
         """Ask for an act, and answer its form."""
-        token = self.get(path).value("form_token")
-        form = {"form_token": token, "reason": "because", **fields}
+        return self.answer(path, self.get(path), status, **fields)
+
+    def answer(self, path: str, question: Markup, status: int = 303, **fields: str) -> Markup:
+        """Answer the form of an act, with what it holds."""
+        hidden = {one.attributes["name"]: one.attributes["value"] for one in question.find("input", type="hidden")}
+        form = {**hidden, "reason": "because", **fields}
         response = self.client.post(path, data=form, headers={"Origin": "http://testserver"}, follow_redirects=False)
         assert response.status_code == status, response.text
         return parsed(response.text)

@@ -8,6 +8,7 @@ import msgspec
 
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, JobSpec, OnFailure, Policy
+from leasemill.kernel.orders import Order, WorkerOrder
 from leasemill.store.base import Store
 from leasemill.store.records import RunningJob, WorkerRecord, encode_record
 
@@ -119,5 +120,8 @@ def _publish(store: Store, worker: str, running: RunningJob) -> None:
         False,
         [running],
         {"succeeded": 1.0, "refused": 2.0},
+        instance="instance of a worker",
+        takes_orders=True,
+        order=WorkerOrder("instance of a worker", Order.QUIET, 1, f"ann {running.note}", f"order {running.note}"),
     )
     store.presence.publish(worker, encode_record(record))

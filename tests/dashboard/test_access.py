@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import AsyncIterator, Iterator
 
+import httpx
 import pytest
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -11,6 +13,7 @@ from starlette.routing import Mount
 
 from leasemill.dashboard import Dashboard, Principal, ViewerRole, asgi
 from leasemill.dashboard.access import FAILURES_ALLOWED, FAILURES_WITHIN_S, SESSION_S, SESSIONS_KEPT, SignIn
+from leasemill.dashboard.forms import COOKIE, token_of
 from leasemill.dashboard.guard import CONTENT_SECURITY_POLICY
 from leasemill.errors import Invalid
 from leasemill.kernel.model import JobSpec
@@ -122,6 +125,38 @@ def test_the_sign_in_page_refuses_while_guesses_are_slowed_down(memory: Store) -
     dashboard.close()
 
 
+@pytest.mark.parametrize(("site", "is_secure"), [("http://testserver", False), ("https://testserver", True)])
+def test_cookies_are_for_tls_alone_where_there_is_tls(memory: Store, site: str, is_secure: bool) -> None:
+    memory.enqueue([JobSpec("one", "mail", "send")])
+    sign_in = SignIn(Principal("ann", ViewerRole.OPERATE))
+    dashboard = Dashboard(memory, sign_in=sign_in)
+    client = Client(dashboard, base_url=site, follow_redirects=False)
+    responses = [client.get(f"/sign-in?token={sign_in.new_token()}"), client.get(PAUSE)]
+    form = {"form_token": parsed(responses[-1].text).value("form_token"), "reason": "x"}
+    responses.append(client.post(PAUSE, data=form, headers={"Origin": site}))
+    cookies = [one for response in responses for one in response.headers.get_list("set-cookie")]
+    names = {one.partition("=")[0] for one in cookies}
+    assert names == {"leasemill_session", "leasemill_form", "leasemill_notice"}
+    assert all(("; Secure" in one) == is_secure for one in cookies)
+    dashboard.close()
+
+
+async def test_a_form_that_does_not_end_is_given_up(memory: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("leasemill.dashboard.forms.READ_WITHIN_S", 0.01)
+    dashboard = Dashboard(memory, sign_in=SignIn(Principal("ann")))
+
+    async def endless() -> AsyncIterator[bytes]:
+        yield b"token="
+        await asyncio.Event().wait()
+
+    transport = httpx.ASGITransport(dashboard)
+    async with asyncio.timeout(60), httpx.AsyncClient(transport=transport, base_url="http://testserver") as client:
+        response = await client.post("/sign-in", content=endless(), headers=OURS)
+    assert response.status_code == 408
+    assert "did not arrive in time" in response.text
+    await asyncio.to_thread(dashboard.close)
+
+
 # The caller's own authorisation ----------------------------------------------------------------------------------
 
 
@@ -141,14 +176,24 @@ def test_a_dashboard_needs_to_know_who_looks(memory: Store) -> None:
         Dashboard(memory)
 
 
+def test_signing_out_is_offered_where_there_are_sessions_of_ours(memory: Store, desk: Desk) -> None:
+    assert "/sign-out" not in desk.client.get("/").text
+    token = desk.get(PAUSE).value("form_token")
+    assert desk.client.post("/sign-out", data={"form_token": token}, headers=OURS).status_code == 404
+    sign_in = SignIn(Principal("ann"))
+    dashboard = Dashboard(memory, sign_in=sign_in)
+    client = Client(dashboard)
+    assert "/sign-out" in client.get(f"/sign-in?token={sign_in.new_token()}").text
+    dashboard.close()
+
+
 def test_a_reader_sees_no_act_and_cannot_act(memory: Store) -> None:
     memory.enqueue([JobSpec("one", "mail", "send")])
     desk = desk_on(memory, ViewerRole.READ)
     for path in ("/queues", "/jobs", "/job?id=one"):
         assert [one for one in desk.get(path).elements if "data-act" in one.attributes] == []
     assert "your role is read" in desk.get(PAUSE, 403).text
-    token = desk.get("/queues").value("form_token")
-    form = {"form_token": token, "reason": "because"}
+    form = {"form_token": token_of(desk.client.cookie(COOKIE)), "reason": "because"}
     assert desk.client.post(PAUSE, data=form, headers=OURS).status_code == 403
     assert not is_paused(memory)
     desk.dashboard.close()
@@ -214,7 +259,7 @@ def test_a_named_origin_is_ours(memory: Store) -> None:
 
 def test_an_act_needs_a_reason(desk: Desk, memory: Store) -> None:
     page = desk.act(PAUSE, 400, reason="  ")
-    assert "Say why" in page.text
+    assert "A reason is required" in page.text
     assert not is_paused(memory)
 
 

@@ -11,7 +11,7 @@ from leasemill.dashboard.acts.jobs import as_rate
 from leasemill.dashboard.sweeps import Selection, Sweep, Sweeps, SweepVerb, count, matching
 from leasemill.errors import Invalid, Refused
 from leasemill.kernel import commands as c
-from leasemill.kernel.model import QUEUE_LIMIT, JobSpec, JobState, OnFailure, Policy, Verb
+from leasemill.kernel.model import ACTIONS_KEPT, QUEUE_LIMIT, JobSpec, JobState, OnFailure, Policy, Verb
 from leasemill.store.base import Store
 from tests.dashboard.conftest import Desk, desk_on
 from tests.dashboard.filling import Filled
@@ -177,11 +177,30 @@ def test_a_paced_sweep_is_stopped(memory: Store) -> None:
     memory.enqueue([JobSpec(f"job-{number}", "mail", "send") for number in range(1_000)])
     desk.act("/acts/cancel-all", rate="1/min")
     sweep = the_sweep(desk)
-    desk.act(f"/acts/stop-sweep?sweep={sweep.id}")
+    path = f"/acts/stop-sweep?sweep={sweep.id}"
+    assert desk.get(path).find("input", name="reason") == [], "nothing is recorded, so nothing is asked"
+    desk.act(path, reason="")
+    assert "Stopped by ann" in desk.get(f"/sweeps/{sweep.id}").text
     desk.dashboard.close()
     assert sweep.is_over
     assert sweep.is_stopped
     assert sweep.done <= 1
+
+
+def test_a_sweep_of_more_jobs_than_actions_are_kept_is_one_action(desk: Desk, store: Store) -> None:
+    ids = [f"job-{number:04}" for number in range(ACTIONS_KEPT + 200)]
+    store.enqueue([JobSpec(job_id, "mail", "send") for job_id in ids])
+    store.pause("mail", by="bob", reason="deploying")
+    desk.act("/acts/cancel-all?queue=mail")
+    assert finished(the_sweep(desk)).done == len(ids)
+    cancelled, paused = store.actions()
+    assert (cancelled.verb, cancelled.count, cancelled.by) == (Verb.CANCEL, len(ids), "ann")
+    assert paused.verb is Verb.PAUSE
+    shown = desk.get("/audit").text
+    assert "1,200 times" in shown
+    assert "and 1,180 more, since" in shown
+    assert "job-0019" in shown
+    assert desk.get("/audit?target=job-0007").rows() != []
 
 
 def test_only_so_many_sweeps_run_at_a_time(memory: Store) -> None:
@@ -190,7 +209,7 @@ def test_only_so_many_sweeps_run_at_a_time(memory: Store) -> None:
     chosen = Selection(c.JobFilter())
     for _ in range(2):
         sweeps.start(SweepVerb.CANCEL, chosen, "ann", "because", 0.01)
-    with pytest.raises(Refused, match="under way"):
+    with pytest.raises(Refused, match="already running"):
         sweeps.start(SweepVerb.CANCEL, chosen, "ann", "because", None)
     sweeps.close()
 

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import httpx
 import pytest
+from click.testing import CliRunner
 
+from leasemill.cli import main
 from leasemill.kernel.model import JobSpec
 from leasemill.store.opening import open_store
 from leasemill.wire.routes import Role
@@ -21,7 +23,7 @@ PAUSE = "/dashboard/acts/pause-queue?queue=mail"
 def url(tmp_path_factory: pytest.TempPathFactory) -> str:
     url = f"file:{tmp_path_factory.mktemp('dashboard') / 'jobs'}"
     with open_store(url) as store:
-        store.enqueue([JobSpec("letter", "mail", "send")])
+        store.enqueue([JobSpec("letter", "mail", "send", b'{"iban": "DE02", "to": "ann"}')])
     return url
 
 
@@ -34,7 +36,7 @@ def keys(url: str) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def served(url: str, keys: dict[str, str]) -> Iterator[Served]:
     assert keys
-    with serving(url, "--require-keys", "--dashboard") as served:
+    with serving(url, "--require-keys", "--dashboard", "--redact", "iban") as served:
         yield served
         assert served.stop() == 0, served.text
 
@@ -71,6 +73,19 @@ def test_an_act_is_recorded_with_the_name_of_the_key(url: str, served: Served, k
         (action, *_) = store.actions()
         assert (action.by, action.reason) == ("operator", "a break")
         assert store.queues()[0].is_paused
+
+
+def test_fields_that_are_named_are_not_shown(served: Served, keys: dict[str, str]) -> None:
+    with client(served, keys["reader"]) as browser:
+        shown = browser.get("/dashboard/job?id=letter").text
+    assert "ann" in shown
+    assert "DE02" not in shown
+
+
+def test_fields_are_named_for_pages_alone() -> None:
+    refused = CliRunner().invoke(main, ["serve", "--redact", "iban"])
+    assert refused.exit_code != 0
+    assert "--redact is for the pages of --dashboard" in refused.output
 
 
 def test_without_the_option_there_is_no_dashboard(tmp_path: Path) -> None:

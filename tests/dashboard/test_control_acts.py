@@ -7,6 +7,7 @@ import pytest
 from leasemill.dashboard import ViewerRole
 from leasemill.dashboard.acts import ACTS
 from leasemill.dashboard.acts.limits import as_limit_rate, rate_text
+from leasemill.dashboard.forms import COOKIE, token_of
 from leasemill.errors import Invalid
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, JobState, LimitTerms, Verb
@@ -65,7 +66,7 @@ def test_a_lane_is_unblocked(
 
 
 def test_a_lane_that_is_not_blocked_is_left_alone(desk: Desk, filled: Filled, store: Store) -> None:
-    assert "is none of" in desk.act(UNBLOCK, 400, how="explode").text
+    assert "is not an action" in desk.act(UNBLOCK, 400, how="explode").text
     desk.act(UNBLOCK, how="redrive")
     assert "It is not blocked" in desk.get(UNBLOCK).text
     assert "is not blocked any more" in desk.act(UNBLOCK, 400, how="purge").text
@@ -151,7 +152,7 @@ def test_a_limit_is_set_and_cleared(desk: Desk, store: Store) -> None:
     asked = desk.get("/acts/set-limit?name=api")
     assert (asked.value("places"), asked.value("rate"), asked.value("burst")) == ("7", "3/10s", "1")
     assert latest(store) == (Verb.SET_LIMIT, "ann", "because")
-    assert "hold again: 1 place" in desk.get("/acts/clear-limit?name=api").text
+    assert "apply again: 1 place" in desk.get("/acts/clear-limit?name=api").text
     desk.act("/acts/clear-limit?name=api")
     assert limit(store, "api").terms == LimitTerms(places=1)
     assert latest(store) == (Verb.CLEAR_LIMIT, "ann", "because")
@@ -257,7 +258,8 @@ def test_nobody_acts_who_may_only_look(memory: Store) -> None:
     fill_control(memory)
     before = memory.actions()
     desk = desk_on(memory, ViewerRole.READ)
-    token = desk.get("/").value("form_token")
+    desk.get("/")
+    token = token_of(desk.client.cookie(COOKIE))
     fields = "queue=lanes&lane=lane+plain+text&name=report&id=group+plain+text"
     for name in ACTS:
         path = f"/acts/{name}?{fields}"
@@ -285,6 +287,6 @@ def test_an_act_without_a_reason_is_refused(memory: Store, path: str) -> None:
     fill_control(memory)
     before = memory.actions()
     desk = desk_on(memory)
-    assert "Say why" in desk.act(path, 400, reason=" ").text
+    assert "A reason is required" in desk.act(path, 400, reason=" ").text
     assert memory.actions() == before
     desk.dashboard.close()

@@ -54,7 +54,7 @@ def test_a_schedule_that_no_worker_declares_says_so(desk: Desk, store: Store) ->
     spec = ScheduleSpec("old", "0 3 * * *", "UTC", JobSpec("", "reports", "report"))
     scheduling.set_schedule(store, spec, by="worker", reason=DECLARED)
     assert "not declared" in row(desk.get("/schedules"), "old")
-    assert "No worker that is up declares it." in desk.get("/schedules?name=old").text
+    assert "No running worker declares it." in desk.get("/schedules?name=old").text
 
 
 @pytest.mark.parametrize("reason", list(SkipReason))
@@ -149,7 +149,7 @@ def test_many_limits_are_shown_in_pages(desk: Desk, store: Store) -> None:
 def test_the_limit_of_a_queue_leads_to_the_queue(desk: Desk, filled: Filled, store: Store) -> None:
     store.set_limit("queue:mail", LimitTerms(places=0), by="ann", reason="because")
     page = desk.get("/limits?name=queue%3Amail")
-    assert "/jobs?queue=mail" in hrefs(page)
+    assert "/queue?name=mail" in hrefs(page)
     assert "0/0" in page.text
 
 

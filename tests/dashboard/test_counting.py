@@ -10,12 +10,22 @@ import pytest
 from leasemill.dashboard.charts import HEIGHT, WIDTH, Series, chart, nice_ceiling, short_number
 from leasemill.dashboard.history import SPANS, Dot, History, TotalsAt
 from leasemill.dashboard.live import Streams
-from leasemill.dashboard.sampling import Quantiles, Sampler, quantiles, timings
+from leasemill.dashboard.sampling import (
+    COUNTED_WITHIN_S,
+    KEPT_UP_S,
+    KEPT_UP_SHARE,
+    SHARE_OF_TIME,
+    Quantiles,
+    Sampler,
+    quantiles,
+    timings,
+)
 from leasemill.errors import Unavailable
 from leasemill.kernel import commands as c
-from leasemill.kernel.model import SECOND, JobSpec
+from leasemill.kernel.model import SECOND, JobSpec, JobState
 from leasemill.store.base import Store
 from leasemill.store.memory import MemoryStore
+from leasemill.store.reading import Pulse
 from leasemill.store.records import WorkerRecord, encode_record
 from leasemill.testing.clock import ManualClock
 from tests.lab.processes import wait_until
@@ -91,6 +101,93 @@ def test_a_sample_counts_what_there_is(store: MemoryStore, clock: ManualClock) -
     assert sample.queue_rates == {"mail": 0.4}
 
 
+class Dear(MemoryStore):
+    """Counting takes a second of the time that is returned by `seconds`."""
+
+    at_s = 0.0
+
+    def totals(self) -> c.Totals:
+        self.at_s += 1.0
+        return super().totals()
+
+    def pulse(self) -> Pulse:
+        totals = super().totals()
+        return Pulse(totals.seq, totals.fence, totals.counts[JobState.LEASED])
+
+    def seconds(self) -> float:
+        return self.at_s
+
+
+def test_what_takes_long_to_count_is_counted_for_a_fiftieth_of_the_time_and_reckoned_meanwhile(
+    clock: ManualClock,
+) -> None:
+    with Dear(clock) as store:
+        sampler = Sampler(store, store.seconds)
+        store.enqueue([JobSpec(f"job-{number}", "mail", "send") for number in range(10)])
+        counted = sampler.reckon()
+        assert (counted.is_reckoned, counted.totals.counts[JobState.READY]) == (False, 10)
+        clock.advance(s=1)
+        store.enqueue([JobSpec(f"more-{number}", "mail", "send") for number in range(5)])
+        first, *_ = store.claim("worker", ["mail"], 3)
+        store.ack([c.AckReport(first.job.id, first.token)])
+        store.at_s += SHARE_OF_TIME - 1
+        reckoned = sampler.reckon()
+        assert reckoned.is_reckoned
+        assert (reckoned.number, reckoned.counted_at) == (counted.number + 1, counted.at)
+        assert reckoned.totals.counts == store.totals().counts | {JobState.SUCCEEDED: 0}
+        assert sampler.history.readings(QUARTER)[-1].left == 1
+        store.at_s += 1
+        again = sampler.reckon()
+        assert (again.is_reckoned, again.totals) == (False, MemoryStore.totals(store))
+
+
+class Behind(Dear):
+    """A copy that would have to catch up, for whatever is asked of it."""
+
+    def time(self) -> int:
+        raise AssertionError("read while it is behind")
+
+
+def test_beside_a_worker_that_is_faster_than_the_copy_all_is_reckoned_for_a_minute(clock: ManualClock) -> None:
+    with Dear(clock) as store:
+        sampler = Sampler(store, store.seconds)
+        store.enqueue([JobSpec(f"job-{number}", "mail", "send") for number in range(10)])
+        counted = sampler.sample()
+        store.__class__ = Behind
+        store.at_s += SHARE_OF_TIME + 1
+        reckoned = sampler.reckon(Pulse(14, 5, 2))
+        assert (reckoned.totals.counts[JobState.READY], reckoned.totals.counts[JobState.LEASED]) == (9, 2)
+        assert reckoned.at == counted.at + (SHARE_OF_TIME + 1) * SECOND
+        assert (reckoned.totals.seq, reckoned.totals.fence, reckoned.counted_at) == (14, 5, counted.at)
+        store.__class__ = Dear
+        store.at_s += COUNTED_WITHIN_S
+        again = sampler.reckon(Pulse(14, 5, 2))
+        assert (again.is_reckoned, again.totals.seq) == (False, 10)
+
+
+class Followed(MemoryStore):
+    """Notes for how long it was to keep up."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock)
+        self.within: list[float | None] = []
+
+    def keep_up(self, within_s: float | None = None) -> Pulse | None:
+        self.within.append(within_s)
+        return None
+
+
+def test_a_copy_keeps_up_for_a_share_of_the_time_until_a_page_is_read_from_it(clock: ManualClock) -> None:
+    with Followed(clock) as store:
+        sampler = Sampler(store)
+        sampler.watched()
+        wait_until(lambda: len(store.within) > 2, "keeping up", PATIENCE_S)
+        assert set(store.within) == {KEPT_UP_SHARE * KEPT_UP_S}
+        sampler.watched(is_read=True)
+        wait_until(lambda: store.within[-1] is None, "keeping up with all", PATIENCE_S)
+        sampler.close()
+
+
 def test_expiries_and_refusals_are_added_up_over_workers_that_come_and_go(store: MemoryStore) -> None:
     def publish(worker: str, refused: float, recovered: float) -> None:
         counters = {"refused": refused, "reaper_recovered": recovered}
@@ -141,9 +238,12 @@ def test_quantiles_are_values_that_were_there() -> None:
     assert quantiles([7]) == Quantiles(7, 7, 1)
 
 
-def test_a_store_that_is_away_ends_no_sampler(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [Unavailable("no connection"), OSError("no connection")])
+def test_a_store_that_is_away_ends_no_sampler(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
     sampler = Sampler(store)
-    monkeypatch.setattr(store, "totals", lambda: (_ for _ in ()).throw(Unavailable("no connection")))
+    monkeypatch.setattr(store, "totals", lambda: (_ for _ in ()).throw(error))
     monkeypatch.setattr("leasemill.dashboard.sampling.WATCHED_INTERVAL_S", 0.001)
     sampler.watched()
     wait_until(lambda: sampler.trouble == "no connection", "the trouble to be noticed", PATIENCE_S)
@@ -173,6 +273,22 @@ async def test_an_event_is_sent_when_the_counts_have_changed_and_the_stream_can_
         with pytest.raises(StopAsyncIteration):
             await anext(events)
     sampler.close()
+
+
+async def test_an_event_is_sent_when_the_store_stops_answering(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("leasemill.dashboard.live.LOOK_S", 0.001)
+    monkeypatch.setattr("leasemill.dashboard.live.STILL_S", 3_600.0)
+    sampler, streams = Sampler(store), Streams()
+    sampler.sample()
+    monkeypatch.setattr(sampler, "watched", lambda: None)
+    events = aiter(streams.open(sampler).body_iterator)
+    assert await anext(events) == "retry: 3000\n\n"
+    following = asyncio.ensure_future(anext(events))
+    await asyncio.sleep(0)
+    sampler.trouble = "no connection"
+    async with asyncio.timeout(60):
+        assert str(await following).startswith("event: change\n")
+    streams.end()
 
 
 # Shapes ----------------------------------------------------------------------------------------------------------

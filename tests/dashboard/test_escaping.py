@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from urllib.parse import quote, urlencode
 
 import pytest
 
 from leasemill.dashboard.pages import PAGES
-from leasemill.kernel.model import JobSpec
+from leasemill.kernel.model import JobSpec, LimitTerms
 from leasemill.store.base import Store
 from leasemill.store.memory import MemoryStore
 from leasemill.store.presence import MemoryPresence
@@ -105,14 +106,37 @@ HOSTILE = (
 )
 
 
+CORNERS = (
+    "<script>alert(1)</script>",
+    "<img src=`x`onerror=alert(1)>",
+    "--><script>alert(1)</script>",
+    '" onmouseover="alert(1)',
+    "' onmouseover='alert(1)",
+    "` onmouseover=alert(1) `",
+    '" data-act data-live id="content',
+    "</table></div></main><script>alert(1)</script>",
+    "javascript:alert(1)",
+    "//evil.example/",
+    "{{ 7 * 7 }}",
+    "&lt;script&gt;alert(1)&lt;/script&gt;",
+)
+"""One for each way out of a text: an element, a comment, an attribute in every kind of quotes or none, an address, a
+template, an entity. They are put into every page; the others into every eighth, each beginning with another, and into
+every page too by `make browser`."""
+SHARE = 1 if os.environ.get("LEASEMILL_FULL_ESCAPING") else 8
+
+
 def test_there_are_enough_of_them() -> None:
     assert len(set(HOSTILE)) >= 80
+    assert set(CORNERS) < set(HOSTILE)
 
 
 def filled_desk(store: Store, text: str) -> Desk:
     fill(store, text)
     fill_control(store, text)
     store.enqueue([JobSpec(text, "mail", "send")])
+    store.set_limit("queue:mail", LimitTerms(4), by=f"ann {text}", reason=f"reason {text}")
+    store.pause("mail", by=f"ann {text}", reason=f"reason {text}")
     desk = desk_on(store)
     desk.dashboard.open().sample()
     return desk
@@ -126,6 +150,7 @@ def addresses(text: str) -> Iterator[str]:
     yield f"/jobs?{urlencode({'queue': text, 'cursor': text, 'other': text})}"
     for job_id in ("succeeded-1", "failed-1", "leased-1", "zombie-1", "behind-1", "head-1", "cancelled-1", text):
         yield f"/job?{urlencode({'id': job_id})}"
+    yield f"/queue?{urlencode({'name': 'mail', 'other': text})}"
     yield f"/leases?{urlencode({'worker': f'worker {text}'[:100], 'queue': 'leased', 'only': text, 'from': text})}"
     yield f"/leases?{urlencode({'worker': text})}"
     yield f"/workers?{urlencode({'worker': f'worker {text}'[:100]})}"
@@ -186,7 +211,8 @@ def test_hostile_text_changes_no_element(
     memory: Store, shapes: list[list[tuple[str, tuple[str, ...]]]], text: str
 ) -> None:
     desk = filled_desk(memory, text)
-    for address, shape in zip(addresses(text), shapes, strict=True):
+    pages = slice(None) if text in CORNERS else slice(HOSTILE.index(text) % SHARE, None, SHARE)
+    for address, shape in list(zip(addresses(text), shapes, strict=True))[pages]:
         page = desk.get(address)
         assert page.shape == shape, address
         for one in page.elements:
@@ -208,7 +234,7 @@ def test_hostile_text_is_shown_as_it_is(memory: Store, text: str) -> None:
 @pytest.mark.parametrize("text", HOSTILE)
 def test_what_is_not_there_is_named_as_text(plain: Desk, text: str) -> None:
     paths = [f"/job?{urlencode({'id': 'nobody ' + text})}", f"/acts/pause-queue?{urlencode({'queue': text})}"]
-    paths += [f"/{page}?{urlencode({'name': text})}" for page in ("schedules", "limits", "acts/run-schedule")]
+    paths += [f"/{page}?{urlencode({'name': text})}" for page in ("queue", "schedules", "limits", "acts/run-schedule")]
     paths += [f"/{page}?{urlencode({'id': 'nobody ' + text})}" for page in ("groups", "acts/seal-group")]
     paths += [f"/{page}?{urlencode({'queue': 'mail', 'lane': text})}" for page in ("lanes", "acts/unblock-lane")]
     for path in paths:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
+from pathlib import Path
+
 import pytest
 
+from leasemill import dashboard
 from leasemill.dashboard import ViewerRole
 from leasemill.dashboard.pages import PAGES
 from leasemill.kernel.model import JobSpec, JobState
@@ -11,6 +15,7 @@ from leasemill.store.base import Store
 from tests.dashboard.conftest import Desk, desk_on
 from tests.dashboard.filling import Filled, fill, spec
 
+ASSETS = Path(dashboard.__file__).parent / "assets"
 LISTED = [page.path for page in PAGES if page.section is not None]
 
 
@@ -163,3 +168,9 @@ def test_an_unchanged_part_is_not_sent_again(memory: Store) -> None:
     assert again.status_code in {200, 304}  # an age may have moved on by a second
     memory.enqueue([spec("more", "mail", "x")])
     desk.dashboard.close()
+
+
+def test_what_a_browser_loads_is_small() -> None:
+    files = list(ASSETS.iterdir())
+    assert len(files) >= 8
+    assert sum(len(gzip.compress(file.read_bytes())) for file in files) <= 100_000

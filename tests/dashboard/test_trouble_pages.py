@@ -366,3 +366,15 @@ def test_a_viewer_who_may_only_look_sees_no_buttons(memory: Store) -> None:
         assert [one for one in page.elements if "data-act" in one.attributes] == [], path
         assert not [href for href in hrefs(page) if href.startswith("/acts")], path
     desk.dashboard.close()
+
+
+def test_the_longest_lane_of_a_sample_is_shown_with_the_size_of_the_sample(
+    memory: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for queue in ("one", "two"):
+        memory.enqueue([JobSpec(queue, queue, "send", lane="lane")])
+    desk = desk_on(memory)
+    assert "lanes read" not in desk.get("/lanes").text
+    monkeypatch.setattr("leasemill.dashboard.pages.lanes.MOST", 1)
+    assert "of the 1 lanes read" in desk.get("/lanes").text
+    desk.dashboard.close()

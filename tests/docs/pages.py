@@ -10,7 +10,8 @@ The language of a fenced block decides what becomes of it:
 
 Blocks of a page share a folder and a namespace, from top to bottom. In what is compared `...` stands for any text in a
 line, and a line of `...` for any lines. What differs from run to run may be shown as it looked once: ids, times,
-durations, workers' names, and how wide columns are.
+durations, workers' names, and how wide columns are. A port that a command names (`127.0.0.1:7411`) is replaced by a
+free one while it runs, so that pages, and runs of the tests, can listen at the same time.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -36,6 +37,7 @@ CHECKED: Final = frozenset({"ini", "dockerfile"})
 _FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
 _TITLE = re.compile(r'title="(?P<title>[^"]+)"')
 _INLINE = re.compile(r"`([^`\n]+)`")
+_ADDRESS = re.compile(r"\b(?:127\.0\.0\.1|0\.0\.0\.0|localhost):(?P<port>\d{4})\b")
 _PROGRAM = re.compile(r"(?:\S*/)?leasemill")
 _OPERATORS = frozenset("();<>|&")
 _VARYING = [
@@ -103,6 +105,16 @@ def matches(expected: str, printed: str) -> bool:
     for line in map(_steady, expected.splitlines()):
         pattern += r"(?:.*\n)*?" if line == "..." else re.escape(line).replace(r"\.\.\.", ".*?") + r"\n"
     return re.fullmatch(pattern, "".join(f"{_steady(line)}\n" for line in printed.splitlines())) is not None
+
+
+def ports(text: str) -> set[str]:
+    """The ports that a command listens on or connects to; 0 is free already."""
+    return {match["port"] for match in _ADDRESS.finditer(text)}
+
+
+def with_ports(text: str, replaced: Mapping[str, str]) -> str:
+    """The text with other ports in it."""
+    return re.sub(r"\b\d{4,5}\b", lambda match: replaced.get(match[0], match[0]), text)
 
 
 def _steady(line: str) -> str:

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from tests.docs.pages import RUN, Block, blocks, commands, matches
+from tests.docs.pages import RUN, Block, blocks, commands, matches, ports, with_ports
 
 COMMAND_TIMEOUT_S: Final = 60
 SESSION: Final = Path(__file__).with_name("session.py")
+
+
+def free_port() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return str(found.getsockname()[1])
 
 
 class Mismatch(AssertionError):
@@ -27,6 +33,7 @@ class PageRun:
         self.page = page
         self.ran: list[Block] = []
         self._folder = folder
+        self._ports: dict[str, str] = {}
         self._environment = {
             "PATH": f"{Path(python).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
             "HOME": str(folder),
@@ -112,8 +119,9 @@ class PageRun:
             where = f"{self.page.name}:{command.line}: {command.text}"
             if exit_code and command.text != "echo $?":
                 raise Mismatch(f"the command before {where} ended with {exit_code}, and the page does not say so")
+            self._ports |= {port: free_port() for port in ports(command.text) - self._ports.keys()}
             completed = subprocess.run(
-                ["bash", "-c", f"(exit {exit_code})\n{command.text}"],
+                ["bash", "-c", f"(exit {exit_code})\n{with_ports(command.text, self._ports)}"],
                 cwd=self._folder,
                 env=self._environment,
                 text=True,
@@ -123,8 +131,9 @@ class PageRun:
                 timeout=COMMAND_TIMEOUT_S,
                 check=False,
             )
-            if not matches(command.expected, completed.stdout):
-                raise Mismatch(f"{where}\nshows\n{command.expected}\nbut this was printed:\n{completed.stdout}")
+            printed = with_ports(completed.stdout, {free: port for port, free in self._ports.items()})
+            if not matches(command.expected, printed):
+                raise Mismatch(f"{where}\nshows\n{command.expected}\nbut this was printed:\n{printed}")
             exit_code = completed.returncode if completed.returncode >= 0 else 128 - completed.returncode
         if exit_code:
             raise Mismatch(f"{block.where}: the last command ended with {exit_code}, and the page does not say so")

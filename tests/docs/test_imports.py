@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,10 @@ from leasemill import errors
 from tests.docs.pages import PAGES, ROOT, blocks
 
 PUBLIC = ("leasemill", "leasemill.dashboard", "leasemill.testing")
+EXTRAS = {
+    *{"django", "sqlalchemy", "asyncpg", "psycopg", "psycopg2", "pydantic", "opentelemetry", "prometheus_client"},
+    *{"sentry_sdk", "starlette", "uvicorn", "httpx", "rich", "jinja2"},
+}
 EXAMPLES = sorted(ROOT.glob("examples/**/*.py"))
 
 
@@ -52,6 +57,16 @@ def test_a_name_is_imported_when_it_is_first_used() -> None:
     program = "import leasemill, sys; print(*sorted(it for it in sys.modules if it.startswith('leasemill.')))"
     completed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert completed.stdout.split() == ["leasemill.errors"]
+
+
+def test_an_app_and_its_worker_need_nothing_that_is_an_extra() -> None:
+    """Not even where it is installed, as it is here: an import costs a start its time, and a program its choice."""
+    program = "import leasemill, sys; [getattr(leasemill, it) for it in leasemill.__all__]; print(*sys.modules)"
+    completed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    loaded = {it.partition(".")[0] for it in completed.stdout.split()}
+    assert {"leasemill", "asyncio"} <= loaded, "every name was used"
+    assert loaded & EXTRAS == set()
+    assert {it for it in EXTRAS if find_spec(it) is None} == set(), "what is not installed is not tested"
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: str(path.relative_to(ROOT)))

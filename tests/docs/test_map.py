@@ -47,6 +47,15 @@ def test_every_folder_that_the_map_names_in_a_part_is_there() -> None:
     assert [(part, name) for part, name in named if not (PACKAGE / part / name).is_dir()] == []
 
 
+def test_the_index_of_the_documentation_leads_to_every_page() -> None:
+    docs = ROOT / "docs"
+    index = (docs / "README.md").read_text()
+    pages = [*docs.glob("*.md"), *docs.glob("guides/*.md"), *docs.glob("reference/*.md")]
+    assert len(pages) > 30
+    missing = [page.name for page in pages if f"({page.relative_to(docs).as_posix()})" not in index]
+    assert missing == ["README.md"]
+
+
 def test_every_decision_is_in_the_index() -> None:
     index = (DECISIONS / "0001-record-decisions.md").read_text()
     assert [page.name for page in DECISIONS.glob("*.md") if f"({page.name})" not in index] == []

@@ -33,7 +33,7 @@ Follow: TypeAlias = Callable[[Path], list[Block]]
 
 GUIDES = ROOT / "docs" / "guides"
 PAGE_TEST = "test_a_page_does_what_it_says"
-NOT_ON_THE_PAGE = {"demo": "takes most of a minute: make demo", "db": "needs a server: tests/store/postgres"}
+NOT_ON_THE_PAGE = {"demo": "takes most of a minute: make demo"}
 
 
 def name_of(page: Path) -> str:
@@ -72,6 +72,7 @@ def follow(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 @every_page
+@pytest.mark.timeout(600)  # some have seventy commands, each of which has a limit of its own
 def test_a_page_does_what_it_says(page: Path, follow: Follow) -> None:
     assert follow(page) == [block for block in blocks(page) if block.language not in CHECKED]
 
@@ -106,8 +107,9 @@ def parse(command: click.Command, name: str, arguments: list[str]) -> None:
     if not arguments or arguments == ["--help"]:
         return
     context = command.make_context(name, list(arguments))
-    if isinstance(command, click.Group):
-        found, subcommand, rest = command.resolve_command(context, [*context._protected_args, *context.args])
+    left = [*context._protected_args, *context.args]
+    if isinstance(command, click.Group) and (left or not command.invoke_without_command):
+        found, subcommand, rest = command.resolve_command(context, left)
         assert subcommand is not None
         parse(subcommand, str(found), rest)
 
@@ -132,9 +134,10 @@ def test_every_make_target_a_page_names_is_one(page: Path) -> None:
     assert named - targets == set()
 
 
-def test_the_readme_leads_to_every_guide() -> None:
+def test_the_readme_leads_to_the_index_of_all_guides_and_to_the_examples() -> None:
     readme = (ROOT / "README.md").read_text()
-    assert [page.name for page in GUIDES.glob("*.md") if f"(docs/guides/{page.name})" not in readme] == []
+    examples = [f"examples/{page.parent.name}/README.md" for page in ROOT.glob("examples/*/README.md")]
+    assert [page for page in ["docs/README.md", *examples] if f"({page})" not in readme] == []
 
 
 def test_the_first_job_is_five_lines_of_code() -> None:
@@ -153,6 +156,8 @@ def leaf_commands(group: click.Group) -> Iterator[tuple[str, ...]]:
     for name in group.list_commands(context):
         command = group.get_command(context, name)
         if isinstance(command, click.Group):
+            if command.invoke_without_command:
+                yield (name,)
             yield from ((name, *path) for path in leaf_commands(command))
         else:
             yield (name,)
@@ -202,6 +207,20 @@ def test_blocks_share_a_folder_and_a_namespace(tmp_path: Path, monkeypatch: pyte
     with written(tmp_path, text) as run:
         run.run()
     assert len(run.ran) == 7
+
+
+def test_a_port_of_a_page_is_a_free_one_while_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.docs.pages.ROOT", tmp_path)
+    text = (
+        "```console\n$ echo localhost:7411 --metrics 7411 7412 | tee used\nlocalhost:7411 --metrics 7411 7412\n"
+        "$ echo http://127.0.0.1:7411/v1 >> used; tail -1 used\nhttp://127.0.0.1:7411/v1\n```\n"
+    )
+    with written(tmp_path, text) as run:
+        run.run()
+    port = re.search(r":(\d+)/v1", (tmp_path / "used").read_text())
+    assert port is not None
+    assert port[1] != "7411"
+    assert (tmp_path / "used").read_text().splitlines()[0] == f"localhost:{port[1]} --metrics {port[1]} 7412"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 
@@ -68,9 +68,28 @@ class Running:
             self.process.kill()
 
 
-def node(folder: Path, url: str, **environment: str) -> Running:
-    program("node")
-    return Running(folder, url, "node", str(EXAMPLE / "worker.mjs"), QUEUES="work", **environment)
+def built_go(folder: Path) -> str:
+    """The program of the worker in Go."""
+    program("go")
+    target = str(folder / "worker.built")
+    subprocess.run(["go", "build", "-o", target, str(EXAMPLE / "worker.go")], check=True, timeout=3 * LIMIT_S)
+    return target
+
+
+class Start(Protocol):
+    """Starts a worker that has the handlers `greet`, `nap` and `fail`, on the queue `work`."""
+
+    def __call__(self, folder: Path, url: str, **environment: str) -> Running: ...
+
+
+@pytest.fixture(scope="module", params=["javascript", "go"])
+def start(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Start:
+    if request.param == "javascript":
+        program("node")
+        command = ["node", str(EXAMPLE / "worker.mjs")]
+    else:
+        command = [built_go(tmp_path_factory.mktemp("go"))]
+    return lambda folder, url, **environment: Running(folder, url, *command, QUEUES="work", **environment)
 
 
 def shell(folder: Path, url: str, *command: str, **environment: str) -> Running:
@@ -93,8 +112,8 @@ def spec(job_id: str, kind: str, payload: str, **policy: Any) -> JobSpec:
     return JobSpec(job_id, "work", kind, payload.encode(), policy=Policy(**policy))
 
 
-def test_javascript_runs_jobs_retries_and_keeps_a_lease(
-    server: ServerThread, store: MemoryStore, tmp_path: Path
+def test_a_worker_runs_jobs_retries_and_keeps_a_lease(
+    server: ServerThread, store: MemoryStore, tmp_path: Path, start: Start
 ) -> None:
     store.enqueue(
         [
@@ -104,7 +123,7 @@ def test_javascript_runs_jobs_retries_and_keeps_a_lease(
             spec("unknown", "no_such_kind", "{}"),
         ]
     )
-    worker = node(tmp_path, server.url, DRAIN="1", GREETINGS=str(tmp_path / "greetings"))
+    worker = start(tmp_path, server.url, DRAIN="1", GREETINGS=str(tmp_path / "greetings"))
     ended = (JobState.SUCCEEDED, JobState.FAILED)
     wait_until(lambda: all(state_of(store, one) in ended for one in ("hello", "long", "wrong")), "the jobs", LIMIT_S)
     worker.process.terminate()
@@ -123,12 +142,14 @@ def test_javascript_runs_jobs_retries_and_keeps_a_lease(
     assert (int(fence) > 0, greeting) == (True, "hello ann")
 
 
-def test_javascript_gives_way_when_its_lease_is_lost(server: ServerThread, store: MemoryStore, tmp_path: Path) -> None:
+def test_a_worker_gives_way_when_its_lease_is_lost(
+    server: ServerThread, store: MemoryStore, tmp_path: Path, start: Start
+) -> None:
     store.enqueue([spec("long", "nap", '{"ms":60000}', lease_ttl_us=2_000_000)])
-    worker = node(tmp_path, server.url)
+    worker = start(tmp_path, server.url)
     wait_until(lambda: state_of(store, "long") is JobState.LEASED, "the job to run", LIMIT_S)
     store.cancel(["long"], by="ann", reason="test")
-    wait_until(lambda: "another worker's now: cancelled" in worker.log(), "the worker to notice", LIMIT_S)
+    wait_until(lambda: "is another worker's now: cancelled" in worker.log(), "the worker to notice", LIMIT_S)
     worker.process.send_signal(signal.SIGTERM)
     assert worker.ended() == 0, worker.log()
     assert state_of(store, "long") is JobState.CANCELLED

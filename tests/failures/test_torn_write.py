@@ -55,7 +55,7 @@ def outcome(folder: Path, seed: int) -> str:
 def test_reproduce_without_the_checksum_half_a_record_is_taken_for_a_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    check = "    if _crc_more(_crc(start[: FRAME_HEADER.size]), body) != expected:\n        return Cut.DAMAGE\n"
+    check = "    if _crc_more(checksum(start[: FRAME_HEADER.size]), body) != expected:\n        return Cut.DAMAGE\n"
     replace(monkeypatch, "leasemill.store.wal.format", check, "")
     seen = Counter(outcome(tmp_path, seed) for seed in range(SEEDS))
     assert seen["half of it is taken for a job"] + seen["the folder cannot be read"] >= 5, seen

@@ -7,8 +7,9 @@ first call would have got. For each scene the cut moves from its first request t
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from itertools import count
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count, cycle
 from typing import TypeVar
 
 import psycopg
@@ -366,6 +367,16 @@ class Cutting:
                     if not self._is_cut(scene, cut, number):
                         break
 
+    def play_in_turn(self, scenes: tuple[Scene, ...], first: int) -> None:
+        """Every scene, cut at every request it has, each time in the next way: a third of them all."""
+        ways = cycle(Cut)
+        for _ in range(first % len(Cut)):
+            next(ways)
+        for scene in scenes:
+            for number in range(1, MOST_REQUESTS):
+                if not self._is_cut(scene, next(ways), number):
+                    break
+
     def _is_cut(self, scene: Scene, cut: Cut, number: int) -> bool:
         """Whether there was such a request."""
         with PostgresStore(self._url) as direct, PostgresStore(self._cut_url) as store:
@@ -383,12 +394,24 @@ class Cutting:
         return True
 
 
-def connections_cut(ground: Ground, cuts: int, scenes: tuple[Scene, ...] = SCENES) -> Verdict:
-    """Over and over until there were enough cuts."""
+@contextmanager
+def cutting_at(ground: Ground) -> Iterator[Cutting]:
     with ground.connected() as connection:
         bank.open_accounts(connection, [])
     with Proxy(ground.server.port) as proxy:
-        cutting = Cutting(ground, proxy)
+        yield Cutting(ground, proxy)
+
+
+def connections_cut(ground: Ground, cuts: int) -> Verdict:
+    """Over and over until there were enough cuts."""
+    with cutting_at(ground) as cutting:
         while cutting.verdict.runs < cuts and not cutting.verdict.wrong:
-            cutting.play(scenes)
+            cutting.play(SCENES)
+    return cutting.verdict
+
+
+def connections_cut_in_turn(ground: Ground, scenes: tuple[Scene, ...]) -> Verdict:
+    """Each request once; which of them is cut in which way follows from the seed."""
+    with cutting_at(ground) as cutting:
+        cutting.play_in_turn(scenes, ground.seed)
     return cutting.verdict

@@ -1,9 +1,9 @@
-"""`python -m tests.golden.script`: writes tests/golden/format-3, a folder as format 3 has it. Never run it to make a
+"""`python -m tests.golden.script`: writes tests/golden/format-4, a folder as format 4 has it. Never run it to make a
 test pass: files that differ mean that folders of users cannot be read any more.
 
-`format-2` is the same run without deaths, which is still written so. `format-1` and `format-1b` are folders of earlier
-versions, read and never written again: `format-1` from before LeaseReleased had its field `error` and the manifest its
-list of acquire queues, both from before headers and rules.
+`format-3` is the same run without orders to workers, `format-2` without deaths as well; both are still written so.
+`format-1` and `format-1b` are folders of earlier versions, read and never written again: `format-1` from before
+LeaseReleased had its field `error` and the manifest its list of acquire queues, both from before headers and rules.
 
 A scripted run with fixed time, ids and tokens, in which everything that can happen does, over a snapshot, a sealed
 segment and one in use.
@@ -34,6 +34,7 @@ from leasemill.kernel.model import (
     UniqueKey,
     UniqueUntil,
 )
+from leasemill.kernel.orders import Order
 from leasemill.kernel.schedule import ScheduleSpec
 from leasemill.kernel.state import State
 from leasemill.store.wal.format import SEGMENT_HEADER_BYTES, Frame, read_frame
@@ -42,7 +43,8 @@ from leasemill.testing.clock import ManualClock
 from tests.crash.lab import open_simulated, snapshot, state_of
 from tests.lab.faults import SimulatedMachine
 
-FOLDER: Final = Path(__file__).parent / "format-3"
+FOLDER: Final = Path(__file__).parent / "format-4"
+WITHOUT_ORDERS: Final = Path(__file__).parent / "format-3"
 WITHOUT_DEATHS: Final = Path(__file__).parent / "format-2"
 OLDER: Final = (Path(__file__).parent / "format-1", Path(__file__).parent / "format-1b")
 SEGMENT_BYTES: Final = 4096
@@ -82,8 +84,10 @@ class Script:
         )
         self.enqueue(*(f"more-{number}" for number in range(60)), run_at=2**52)
 
-    def behind_it(self, *, has_deaths: bool) -> None:
+    def behind_it(self, *, has_deaths: bool, has_orders: bool) -> None:
         self.everything()
+        if has_orders:
+            self.orders()
         if has_deaths:
             self.enqueue("orphan", queue="dying")
             (lease,) = self.claim(queue="dying")
@@ -91,7 +95,7 @@ class Script:
         self.enqueue(*(f"last-{number}" for number in range(50)), run_at=2**52)
 
     def everything(self) -> None:
-        """Every event there is, but for a death."""
+        """Every event there is, but for a death and an order."""
         self.rules()
         self.ask(c.SetPolicy("mail", Policy(max_retries=1, on_failure=OnFailure.BLOCK), "ada", "be strict"))
         self.ask(c.Pause("mail", "ada", "a break"))
@@ -119,6 +123,11 @@ class Script:
         first, _ = self.claim(2)
         self.ask(c.Release([c.ReleaseReport(*first, 2_000, "no handler for kind 'send'")]))
         self._clock.advance(us=3 * MILLISECOND)
+
+    def orders(self) -> None:
+        self.ask(c.OrderWorker("worker-1", "instance-1", Order.QUIET, "ada", "a leak"))
+        self.ask(c.OrderWorker("worker-2", "instance-2", Order.STOP, "ada", "moving"))
+        self.ask(c.OrderWorker("worker-1", "instance-1", Order.RESUME, "ada", "it is mended"))
 
     def rules(self) -> None:
         """Headers, unique keys, limits, groups, chains and schedules."""
@@ -182,7 +191,7 @@ def written(folder: Path) -> tuple[SimulatedMachine, State]:
         script.before_the_snapshot()
         if snapshot(machine, Path(scratch), segment_bytes=SEGMENT_BYTES) is None:
             raise AssertionError("the script is too short for a snapshot")
-        script.behind_it(has_deaths=folder == FOLDER)
+        script.behind_it(has_deaths=folder != WITHOUT_DEATHS, has_orders=folder == FOLDER)
         return machine, state_of(store)
 
 

@@ -250,7 +250,7 @@ COMMANDS: Final[dict[str, Callable[[Scene], c.Command[Any]]]] = {
 BESIDE_JOBS: Final[frozenset[type]] = frozenset(
     {
         *(c.CreateGroup, c.SealGroup, c.CancelGroup, c.SetSchedule, c.RemoveSchedule, c.PauseSchedule),
-        *(c.ResumeSchedule, c.FireTicks, c.FireNow, c.Backfill),
+        *(c.ResumeSchedule, c.FireTicks, c.FireNow, c.Backfill, c.OrderWorker),
     }
 )
 """Commands that are not about one job; the conformance suite has what they lead to."""
@@ -266,9 +266,11 @@ READINGS: Final[dict[str, Callable[[Scene], c.Command[Any]]]] = {
     "groups": lambda _: c.ListGroups(10),
     "leases": lambda _: c.ListLeases(10),
     "actions": lambda _: c.ListActions(10),
+    "order": lambda _: c.GetOrder("instance"),
     "limits": lambda _: c.ListLimits(10),
     "limit": lambda _: c.GetLimit(LIMIT),
     "due_in": lambda _: c.DueIn([QUEUE]),
+    "policies": lambda _: c.GetPolicies([QUEUE]),
     "totals": lambda _: c.GetTotals(),
     "time": lambda _: c.GetTime(),
     "schedule": lambda _: c.GetSchedule("tidy"),

@@ -13,6 +13,7 @@ from leasemill.kernel.events import AnyEvent, Event
 from leasemill.kernel.image import digest
 from leasemill.kernel.machine import apply
 from leasemill.kernel.model import SECOND, ChainedJob, JobSpec, LimitTerms, LossReason, OnFailure, Policy, Terms, Verb
+from leasemill.kernel.orders import Order
 from leasemill.kernel.schedule import Missed, Overlap, ScheduleSpec, Skip, SkipReason
 from leasemill.kernel.state import State
 from leasemill.testing.rules import rule
@@ -56,6 +57,7 @@ FULL: list[tuple[int, AnyEvent]] = [
     (23, e.ScheduleFired("tidy", 4, 6, 5, ("cron/tidy/a",), ("b",), (Skip(3, SkipReason.OVERLAP, "b"),), 3)),
     (24, e.ScheduleFiredByHand("tidy", 5, "ada", "why", "cron/tidy/a")),
     (50, e.HolderDied("job", "token", 5, True, False, "exit status 137")),
+    (51, e.WorkerOrdered("worker", "instance", Order.QUIET, 5, "ada", "why")),
     (25, e.ScheduleBackfilled("tidy", 5, "ada", "why", ("cron/tidy/a",))),
 ]
 by_name = pytest.mark.parametrize(("number", "event"), FULL, ids=lambda value: type(value).__name__)

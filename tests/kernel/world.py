@@ -326,6 +326,7 @@ class World:
             c.ListActions(5),
             c.ListLeases(self.choose.number(1, 3), self.choose.number(0, 5), self.choose.one_of((None, "w1"))),
             c.DueIn(QUEUES),
+            c.GetPolicies([*QUEUES, "nowhere"]),
             c.GetTotals(),
             c.GetTime(),
             *(c.GetKey(key) for key in ("k", "l", "t")),

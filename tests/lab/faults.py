@@ -159,8 +159,8 @@ class SimulatedMachine:
     def boot_id(self) -> str:
         return f"boot-{self._boots}"
 
-    def since_boot_us(self) -> int:
-        return self._since_boot_us
+    def since_boot_ns(self) -> int:
+        return self._since_boot_us * 1_000
 
     def wall_us(self) -> int:
         return self.wall_us_now

@@ -6,17 +6,19 @@ import asyncio
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 from leasemill.server.app import ServerApp
 from leasemill.server.gate import ServerGate
 from leasemill.server.listening import bound_socket
 from leasemill.server.pages import server_app
+from leasemill.server.protocol import Connected, guarded
 from leasemill.server.serving import StoppingServer, new_server
 from leasemill.store.base import Store
 from leasemill.wire.requests import LONGEST_WAIT_S
 
 LIMIT_S = 30.0
+GUARDED: Final = {"http": guarded(Connected())}
 
 
 class Stage:
@@ -50,6 +52,7 @@ class ServerThread:
         self._stage = Stage()
         self._socket = bound_socket("127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+        options = GUARDED if options is None else options
         self.server: StoppingServer = new_server(self._stage, stop_s=2, options=options)  # type: ignore[arg-type]
         self.loop: asyncio.AbstractEventLoop | None = None
         self._started = threading.Event()

@@ -9,10 +9,54 @@ import os
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from leasemill.kernel import commands as c
+from leasemill.kernel.model import SECOND, ChainedJob, JobSpec, LimitUse, Rules, UniqueKey
+from leasemill.kernel.schedule import ScheduleSpec, TickFire
+from leasemill.store.base import Store
+
+QUEUE: Final = "mail"
+HOUR: Final = 3_600 * SECOND
+
 WHEEL: Final = Path(__file__).parents[1] / "older" / "leasemill-0.1.0-py3-none-any.whl"
+
+
+def _enqueued(store: Store, job: JobSpec) -> str:
+    assert store.enqueue([job]) == [c.Enqueued(job.id)]
+    return job.id
+
+
+def _member(store: Store) -> str:
+    store.create_group("group")
+    return _enqueued(store, JobSpec("ruled", QUEUE, "send", rules=Rules(group="group")))
+
+
+def _ticked(store: Store) -> str:
+    tick = store.wall.now() // HOUR * HOUR
+    spec = ScheduleSpec("hourly", "@hourly", "UTC", JobSpec("", QUEUE, "send"))
+    store.run(c.SetSchedule(spec, tick, tick - 1, "ada", "a test"))
+    (fired,) = store.run(c.FireTicks([TickFire("hourly", 1, tick, (tick,), tick + HOUR)], store.wall.now()))
+    assert isinstance(fired, c.TickFired)
+    (job_id,) = fired.job_ids
+    return job_id
+
+
+RULED: Final[dict[str, Callable[[Store], str]]] = {
+    "headers": lambda store: _enqueued(store, JobSpec("ruled", QUEUE, "send", headers={"trace": "1"})),
+    "unique": lambda store: _enqueued(store, JobSpec("ruled", QUEUE, "send", rules=Rules(unique=UniqueKey("key")))),
+    "limits": lambda store: _enqueued(
+        store, JobSpec("ruled", QUEUE, "send", rules=Rules(limits=(LimitUse("stripe"),)))
+    ),
+    "groups": _member,
+    "chains": lambda store: _enqueued(
+        store, JobSpec("ruled", QUEUE, "send", rules=Rules(chain=(ChainedJob(QUEUE, "send"),)))
+    ),
+    "schedules": _ticked,
+}
+"""What the version before does not know, each used once: makes a job that can be claimed, and returns its id."""
 
 
 class OlderProcess:

@@ -27,8 +27,8 @@ CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 class Served:
     """A running server. `output` grows."""
 
-    def __init__(self, url: str, options: Sequence[str]) -> None:
-        command = [sys.executable, "-m", "leasemill", "serve", "--url", url, "--listen", "127.0.0.1:0", *options]
+    def __init__(self, url: str, options: Sequence[str], program: str = "leasemill") -> None:
+        command = [sys.executable, "-m", program, "serve", "--url", url, "--listen", "127.0.0.1:0", *options]
         environment = {name: value for name, value in os.environ.items() if name != URL_VARIABLE}
         self.process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
@@ -81,8 +81,8 @@ class Served:
 
 
 @contextmanager
-def serving(url: str, *options: str) -> Iterator[Served]:
-    served = Served(url, options)
+def serving(url: str, *options: str, program: str = "leasemill") -> Iterator[Served]:
+    served = Served(url, options, program)
     try:
         yield served
     finally:

@@ -31,7 +31,6 @@ from leasemill.testing.conformance.steps import (
     purge,
     redrive,
     released,
-    spec,
     started,
 )
 
@@ -77,9 +76,20 @@ class ExplainSuite:
         assert nobody.now[-1] == "No worker will claim it now: no running worker serves queue 'work'."
         others = explained(harness, workers=[AtWork("b", frozenset({"mail"}))])
         assert others.situation is Situation.UNSERVED
-        assert others.now[-1] == "No worker will claim it now: 1 running, and none of them serves queue 'work'."
+        assert others.now[-1] == "No worker will claim it now: 1 worker is running, but it does not serve queue 'work'."
         assert others.advice == ["leasemill worker MODULE:APP --queue work"]
         assert explained(harness, workers=None).situation is Situation.DUE
+
+    def test_a_job_whose_queue_quiet_workers_serve_says_how_they_are_resumed(self, harness: Harness) -> None:
+        enqueue_one(harness)
+        quiet = [AtWork(name, frozenset({QUEUE}), is_quiet=True) for name in ("web 1", "web 2")]
+        found = explained(harness, workers=quiet)
+        assert found.situation is Situation.UNSERVED
+        assert found.now[-1] == "No worker will claim it now: those that serve queue 'work' are quiet, web 1, web 2."
+        assert found.advice == ["leasemill workers resume 'web 1' --reason …"]
+        served = explained(harness, workers=[*quiet, *HERE])
+        assert served.situation is Situation.DUE
+        assert served.now[-1] == "Its queue is served by worker-1."
 
     def test_a_job_for_later_says_when(self, harness: Harness) -> None:
         enqueue_one(harness, delay_us=60 * SECOND)
@@ -323,7 +333,7 @@ class ExplainSuite:
         found = explained(harness)
         assert (found.state, found.situation) == (JobState.FAILED, Situation.FAILED)
         assert found.now[1:] == [
-            f"Attempt 2 by worker worker-1 failed at {at(harness)}, and it had used its 1 retry.",
+            f"Attempt 2 by worker worker-1 failed at {at(harness)}, and its 1 retry was used up.",
             "The error: ValueError: 2.",
         ]
         assert found.history[0] == "It has been claimed twice; none has taken effect."
@@ -368,9 +378,9 @@ class ExplainSuite:
     def test_an_act_that_is_not_kept_any_more_is_not_made_up(self, harness: Harness) -> None:
         failed_for_good(harness, enqueue_and_claim(harness, "redriven"))
         redrive(harness, "redriven")
-        many = [f"job-{number}" for number in range(ACTIONS_KEPT)]
-        harness.store.enqueue([spec(job_id) for job_id in many])
-        harness.store.cancel(many, by="eve", reason="tidying up")
+        for number in range(ACTIONS_KEPT // 2):
+            harness.store.pause(QUEUE, by="eve", reason=f"tidying up {number}")
+            harness.store.resume(QUEUE, by="eve", reason=f"tidied up {number}")
         assert explained(harness, "redriven").history[-1] == (
             "An operator redrove it after attempt 1; who and why are no longer recorded."
         )

@@ -112,7 +112,7 @@ def test_a_then_that_some_members_prevented_waits_for_a_redrive(clock: ManualClo
     make_group(3)
     drain(app, clock)
     found = absent("import-17/then")
-    assert found.now[1] == "It waits for 1 of 3 members to succeed, which have ended otherwise."
+    assert found.now[1] == "It waits until all members have succeeded; 1 of 3 ended without success."
     assert found.advice == ["leasemill groups redrive import-17 --reason …"]
 
 
@@ -133,7 +133,7 @@ def test_a_job_of_a_chain_names_those_around_it(clock: ManualClock) -> None:
     assert waiting.situation is Situation.WAITS_FOR_CHAIN
     assert waiting.now == [
         "Job 'first/then/then' (double, queue 'default') does not exist: it is a later job of a chain.",
-        "The chain has come to job 'first' (load), which is READY: its success enqueues the next.",
+        "The chain is at job 'first' (load), which is READY: its success enqueues the next.",
     ]
     assert explain_absent(app.store, "first/then/then/then") is None
     drain(app, clock)

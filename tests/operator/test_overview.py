@@ -9,6 +9,7 @@ import pytest
 
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, JobSpec, JobState
+from leasemill.kernel.orders import Order, WorkerOrder
 from leasemill.operator import overview as overviews
 from leasemill.operator.overview import QueueOrder, overview, read
 from leasemill.operator.rates import Rates
@@ -62,6 +63,12 @@ def test_a_queue_shows_how_long_its_first_job_has_been_due(store: MemoryStore, c
     assert [(one.queue, one.oldest_due_s) for one in shown.queues] == [("mail", 5.0), ("slow", None)]
     shown = overview(read(store), Rates(), elapsed_us=60 * SECOND)
     assert [one.oldest_due_s for one in shown.queues] == [65.0, 5.0]
+
+
+def test_a_worker_that_is_quiet_is_shown_as_such(store: MemoryStore) -> None:
+    published(store, "a", order=WorkerOrder("i", Order.QUIET, 1, "ada", "a leak"))
+    published(store, "b")
+    assert [(one.worker, one.is_quiet) for one in overview(read(store), Rates()).workers] == [("a", True), ("b", False)]
 
 
 def test_queues_are_sorted_as_asked(store: MemoryStore, clock: ManualClock) -> None:

@@ -68,6 +68,18 @@ def bystander(ctx: Context, padding: str = "") -> str:
     return effect(ctx, trail)
 
 
+_kept: list[bytes] = []
+
+
+@app.job(queue="bystanders", lease=LEASE_S)
+def leaks(ctx: Context, megabytes: int) -> str:
+    """Its process keeps so much memory, each byte of it written."""
+    trail = Trail.of_process()
+    trail.leave("began", ctx)
+    _kept.append(b"x" * (megabytes * 1_000_000))
+    return effect(ctx, trail)
+
+
 def _waits(ctx: Context, first_only: bool, name: str) -> str:
     trail = Trail.of_process()
     trail.leave("began", ctx)

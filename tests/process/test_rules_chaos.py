@@ -40,12 +40,19 @@ def test_nothing_is_lost_or_doubled_when_workers_are_killed(tmp_path: Path) -> N
 @rule("T1", "T3", "T10")
 @pytest.mark.timeout(180)
 def test_limits_hold_when_eight_workers_are_killed_and_stopped(tmp_path: Path) -> None:
-    with ExitStack() as cleaning:
-        lab = RulesLab(f"file:{tmp_path / 'jobs'}", tmp_path, SEED_WITH_A_STOP, ["backlog"], BACKLOG, cleaning)
-        outcome = lab.run()
-    assert outcome.wrong == []
-    assert outcome.stops > 0
-    assert outcome.expired_leases > 0, "no kill came while a worker worked: nothing was shown"
+    shown = 0
+    for number in range(3):  # on a quick machine all kills of a run may come between jobs
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        with ExitStack() as cleaning:
+            lab = RulesLab(f"file:{folder / 'jobs'}", folder, SEED_WITH_A_STOP, ["backlog"], BACKLOG, cleaning)
+            outcome = lab.run()
+        assert outcome.wrong == []
+        assert outcome.stops > 0
+        shown += outcome.expired_leases
+        if shown:
+            return
+    pytest.fail("no kill came while a worker worked: nothing was shown")
 
 
 # The audit ------------------------------------------------------------------------------------------------------

@@ -165,7 +165,7 @@ def test_sighup_replaces_one_process_after_the_other_unless_the_new_code_is_brok
 
     module.write_text("from tests.process.jobs import app\nthis is no Python\n")
     mill.signal(signal.SIGHUP)
-    scene.await_logged(mill, "restart abandoned: the new process of worker mill.1 did not get ready")
+    scene.await_logged(mill, "restart abandoned: the new process of worker mill.1 did not become ready")
     assert pids(mill) == after, "the old ones work on"
     assert mill.end() == 0
 
@@ -205,8 +205,25 @@ def test_a_process_is_replaced_after_its_jobs_and_all_of_them_drain(scene: Scene
     mill = scene.worker("mill", "--max-jobs", "3", "--concurrency", "1", "--drain", "--queue", "bystanders")
     assert mill.wait() == 0
     for handle in handles:
-        assert scene.check_applied_once(handle).attempt == 1
+        job = scene.check_applied_once(handle)
+        assert {it.reason for it in job.executions} <= {AbortReason.RELEASED, None}  # claimed ahead, and given back
     assert [line["worker"] for line in messages(mill, "this process is replaced: it has run 3 jobs")] == ["mill.1"] * 2
+    assert messages(mill, "ended:") == []
+
+
+def test_a_process_that_grows_beyond_its_memory_is_replaced_between_jobs(scene: Scene) -> None:
+    handles = [jobs.leaks.enqueue(300), *(jobs.bystander.enqueue() for _ in range(5))]
+    mill = scene.worker("mill", "--max-memory", "250MB", "--concurrency", "1", "--drain", "--queue", "bystanders")
+    assert mill.wait() == 0
+    for handle in handles:
+        job = scene.check_applied_once(handle)
+        assert {it.reason for it in job.executions} <= {AbortReason.RELEASED, None}  # claimed ahead, and given back
+    (line,) = messages(mill, "this process is replaced: it uses")
+    assert (line["worker"], "more than 250 MB" in line["message"]) == ("mill.1", True)
+    (leaked,) = handles[0].record().executions
+    later = [run.leased_at for handle in handles[1:] for run in handle.record().executions if run.committed_at]
+    assert leaked.finished_at is not None
+    assert all(at > leaked.finished_at for at in later), "what is left runs in the process that came after"
     assert messages(mill, "ended:") == []
 
 

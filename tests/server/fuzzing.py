@@ -1,6 +1,6 @@
 """`make fuzz-http`: Schemathesis sends requests made from the reference, right and wrong ones, and checks every answer.
 
-`python -m tests.server.fuzzing --examples 30`. All its checks are on: no server error, no status, content type, header
+`python -m tests.server.fuzzing --examples 80`. All its checks are on: no server error, no status, content type, header
 or body that the reference does not describe, nothing accepted that violates it. A request that fits the schema may be
 refused with 422, where fields exclude each other or a text is not printable: a schema cannot say that, and the
 reference documents the status.
@@ -21,8 +21,9 @@ import httpx
 from leasemill.demo.server import ServerProcess
 from tests.fire.chaos import settled_seed
 
-IMPATIENT: Final = ("--longest-wait", "0.01", "--log-level", "error")
-"""How calls wait is tested elsewhere."""
+IMPATIENT: Final = ("--longest-wait", "0.05", "--log-level", "error")
+"""A call may ask to be kept waiting for up to a minute, longer than Schemathesis waits for any answer. That such calls
+are answered in time is tested elsewhere."""
 PATIENT: Final = ("--request-timeout", "60")
 """On a busy machine."""
 CONFIG: Final = """
@@ -55,16 +56,14 @@ def sent(output: str) -> int:
 
 @click.command()
 @click.option("--store", "store_url", default=None, help="What the server serves. Default: a temporary folder.")
-@click.option("--examples", default=30, show_default=True, help="The most random requests for each command.")
+@click.option("--examples", default=80, show_default=True, help="The most random requests for each command.")
 @click.option("--least", default=10_000, show_default=True, help="Fail if fewer requests were sent.")
 @click.option("--seed", type=int, default=None)
 def main(store_url: str | None, examples: int, least: int, seed: int | None) -> None:
     seed = settled_seed(seed)
     with tempfile.TemporaryDirectory(prefix="leasemill-fuzz-") as name:
         folder = Path(name)
-        with ServerProcess(
-            store_url or f"file:{folder / 'jobs'}", folder / "server.log", "--log-level", "error"
-        ) as served:
+        with ServerProcess(store_url or f"file:{folder / 'jobs'}", folder / "server.log", *IMPATIENT) as served:
             phases = ("--phases", "coverage,fuzzing,stateful", "--max-examples", str(examples))
             code, output = fuzz(served.url, folder, *phases, "--seed", str(seed))
             errors = served.log()

@@ -139,5 +139,5 @@ def test_there_are_no_more_connections_than_descriptors(
     monkeypatch.setattr(resource, "RLIM_INFINITY", -1)
     monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
     monkeypatch.setattr(resource, "setrlimit", lambda _, limits: set_to.append(limits[0]))
-    assert module._affordable(4_000) == most
+    assert module.affordable(4_000) == most
     assert set_to == ([] if asked is None else [asked])

@@ -15,9 +15,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from leasemill.errors import Refused
+from leasemill.errors import Refused, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec, JobState
+from leasemill.store.http import asking
 from leasemill.store.http.store import HttpStore
 from leasemill.store.keys import new_key
 from leasemill.store.opening import open_store
@@ -338,6 +339,21 @@ def test_a_server_with_a_certificate_speaks_https_and_nothing_else(
         with pytest.raises((ssl.SSLError, ConnectionError)):
             exchange(served, post(TIME, key=key), old)
         assert "Traceback" not in served.text
+
+
+def test_a_store_speaks_https_with_a_server_it_can_verify_and_with_no_other(
+    url: str, key: str, certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cert, private = certificate
+    with serving(url, "--require-keys", "--cert", str(cert), "--key", str(private)) as served:
+        address = served.url.replace("http://127.0.0.1", f"https://{key}@localhost")
+        monkeypatch.setattr(asking, "PATIENCE_S", 0.0)
+        with open_store(address) as store, pytest.raises(Unavailable, match="certificate"):
+            store.time()
+        monkeypatch.setenv("SSL_CERT_FILE", str(cert))
+        with open_store(address) as store:
+            assert [store.time() > 0 for _ in range(3)] == [True] * 3
+            assert not store.watch(["mail"]).wait(0.01)
 
 
 def test_the_files_of_a_server_are_the_owner_s_alone(url: str, key: str) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from leasemill import App
 from leasemill.errors import Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import AbortReason, JobSpec, JobState
@@ -24,6 +25,7 @@ from leasemill.worker import deaths as module
 from leasemill.worker.deaths import Deaths
 from leasemill.worker.identity import Gone, descriptor_of, has_ended, own
 from leasemill.worker.metrics import Metrics
+from tests.worker.support import drained
 
 DEAD, NEXT = "deadbeef", "newborn1"
 
@@ -220,3 +222,29 @@ def test_a_claim_that_arrives_after_the_death_is_found_a_moment_later(
     deaths.ended("w", DEAD, "exit status 137, seen by its supervisor")
     deaths.round()
     assert state_of(store, "a") is JobState.READY
+
+
+@rule("L10")
+async def test_a_worker_that_drains_runs_the_jobs_of_the_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They can be claimed before its first claim, however late its thread is."""
+    run = Deaths._run
+
+    def idle(deaths: Deaths) -> None:
+        while not deaths._is_stopping:
+            deaths._wait()
+        run(deaths)
+
+    monkeypatch.setattr(Deaths, "_run", idle)
+    store = MemoryStore()
+    app = App("memory:")
+
+    @app.job(queue="q")
+    async def build() -> str:
+        return "built"
+
+    with app.bound_to(store):
+        handle = build.enqueue()
+        assert len(store.run(c.Claim("w", ["q"], 1, [f"{DEAD}-token"], "request"))) == 1
+        publish(store, DEAD, ended_process())
+        await drained(app)
+        assert handle.result(timeout=0) == "built"

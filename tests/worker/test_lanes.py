@@ -27,7 +27,7 @@ class HandingStore(FaultyStore):
     async def ack_and_claim(self, ack: c.Ack, claim: c.Claim) -> tuple[list[c.AckOutcome], list[c.Lease] | None]:
         self.together += 1
         if self.stops is not None:
-            runner = self.stops._runner
+            runner = self.stops._parts.runner
             self.stops.stop()
             await until(lambda: runner._takes_no_more, "the worker to stop")
             self.stops = None
@@ -65,6 +65,16 @@ async def test_the_jobs_of_a_lane_are_claimed_with_the_acks_of_those_before(app:
     assert store.together == 50
     assert len(store.commands(c.Ack)) == 50
     assert len(store.commands(c.Claim)) < 60  # one with each ack, and a few at the beginning and the end
+
+
+@rule("C8")
+async def test_while_there_are_other_lanes_to_claim_acks_are_sent_alone(app: App, store: HandingStore) -> None:
+    """Claims are made beside them, in batches: taken along, the two would wait for each other."""
+    declared(app)
+    step = app.jobs["step"]
+    step.enqueue_many(step.call(f"lane {number}", 0) for number in range(200))
+    await drained(app, concurrency=2, prefetch=0)
+    assert store.together <= 2  # when the last have been claimed
 
 
 @rule("C8", "N1", "N2")

@@ -105,6 +105,30 @@ async def test_a_throttled_handler_pauses_its_limit_and_uses_no_retry(
     assert calls[1][1] >= started_at + 30 * SECOND
 
 
+@rule("T13")
+async def test_two_handlers_that_are_throttled_at_once_hold_their_limit_until_the_later_time(
+    app: App, store: FaultyStore, clock: ManualClock
+) -> None:
+    calls: list[tuple[int, int]] = []
+    both = asyncio.Barrier(2)
+
+    @app.job(limit=Rate(1_000, per=1, burst=100, name="api"))
+    async def call(ctx: Context, seconds: int) -> None:
+        calls.append((seconds, clock.now()))
+        if ctx.attempt == 1:
+            async with asyncio.timeout(30):
+                await both.wait()
+            raise Throttled("api", seconds, "429")
+
+    handles = [call.enqueue(seconds) for seconds in (60, 10)]
+    begun = clock.now()
+    await adrain(app, clock)
+    assert [handle.record().state for handle in handles] == [JobState.SUCCEEDED] * 2
+    assert [handle.record().retries for handle in handles] == [0, 0]
+    assert len(calls) == 4
+    assert all(at >= begun + 60 * SECOND for _, at in calls[2:]), "the shorter pause does not cut the longer one"
+
+
 @rule("T12")
 async def test_drain_moves_the_clock_on_to_the_next_instant_of_a_rate(app: App, clock: ManualClock) -> None:
     starts: list[int] = []

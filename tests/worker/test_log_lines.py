@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import leasemill.worker
-from leasemill import App, Context
+from leasemill import App, Context, Worker
 from tests.worker.support import FaultyStore, until, working
 
 LEVELS = {"debug", "info", "warning", "error", "critical", "exception", "log"}
@@ -48,3 +48,19 @@ async def test_lines_about_an_unavailable_store_carry_the_workers_id(
     records = [record for record in caplog.records if record.name.startswith("leasemill")]
     assert len({record.msg for record in records}) > 6
     assert {getattr(record, "worker", None) for record in records} == {"mill-1"}
+
+
+async def test_a_drain_warns_of_paused_queues_that_keep_jobs(
+    app: App, store: FaultyStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    @app.job
+    def noop() -> None: ...
+
+    noop.enqueue()
+    store.pause("default", by="ann", reason="test")
+    await Worker(app, drain=True, handle_signals=False).run()
+    assert "queue default is paused, 1 job left waiting: leasemill queues resume default" in caplog.text
+    caplog.clear()
+    store.resume("default", by="ann", reason="test")
+    await Worker(app, drain=True, handle_signals=False).run()
+    assert "paused" not in caplog.text

@@ -183,7 +183,7 @@ async def test_a_store_that_fails_is_reported_with_the_command(app: App, store: 
     async def noop() -> None: ...
 
     noop.enqueue()
-    store.fail(c.ListQueues, "before")
+    store.fail(c.GetPolicies, "before")
     store.fail(c.Claim, "before")
     store.fail(c.Ack, "after")
     await drained(app)

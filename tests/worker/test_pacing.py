@@ -53,6 +53,21 @@ def test_jobs_are_held_ahead_to_cover_the_stores_answers_and_no_further(
     assert pacing.prefetch(pace, round_trip_s, most=1_000) == ahead
 
 
+def test_the_pace_is_the_average_at_the_beginning() -> None:
+    first = pacing.pace(0.0, 10, 0.005, known_s=0.0)
+    assert first == pytest.approx(2_000)
+    known_s = pacing.known_s(0.0, 10, 0.005)
+    assert pacing.pace(first, 0, 0.005, known_s) == pytest.approx(1_000)
+    assert pacing.pace(first, 0, 0.005, known_s=10) == pacing.pace(first, 0, 0.005)
+
+
+def test_a_pause_is_a_new_beginning() -> None:
+    assert pacing.known_s(3.0, 0, pacing.PACE_MEMORY_S) == 0.0
+    assert pacing.known_s(0.0, 0, 0.01) == 0.0
+    assert pacing.known_s(3.0, 1, 1.0) == 4.0
+    assert pacing.known_s(3.0, 0, 0.01) == pytest.approx(3.01)
+
+
 def test_the_pace_follows_what_is_seen_and_forgets_what_was_long_ago() -> None:
     seen = pacing.pace(0.0, 100, 0.01)
     assert 0 < seen < 10_000
@@ -135,9 +150,16 @@ def test_queues_come_first_as_often_as_their_weights_say_and_evenly() -> None:
 
 
 def test_reports_are_sent_at_once_when_idle_or_when_many_and_else_a_little_later() -> None:
-    assert pacing.flush_in_s(1, is_busy=False) == 0
-    assert pacing.flush_in_s(pacing.FLUSH_SIZE, is_busy=True) == 0
-    assert 0 < pacing.flush_in_s(1, is_busy=True) <= 0.005
+    assert pacing.flush_in_s(1, 0, is_urgent=True) == 0
+    assert pacing.flush_in_s(pacing.FLUSH_SIZE, 1, is_urgent=True) == 0
+    assert 0 < pacing.flush_in_s(1, 1, is_urgent=True) <= 0.005
+
+
+def test_ends_of_committed_jobs_wait_while_more_jobs_are_at_hand_than_reports_are_pending() -> None:
+    assert pacing.flush_in_s(1, 0, is_urgent=False) == 0
+    assert pacing.flush_in_s(1, 1, is_urgent=False) == 0
+    assert pacing.flush_in_s(1, 2, is_urgent=False) == pacing.COMMITTED_WINDOW_S
+    assert pacing.flush_in_s(pacing.FLUSH_SIZE, 1_000, is_urgent=False) == 0
 
 
 @pytest.mark.parametrize(

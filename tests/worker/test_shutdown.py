@@ -239,10 +239,10 @@ async def test_a_worker_leaves_no_thread_behind(app: App) -> None:
     def noop() -> None: ...
 
     noop.enqueue_many(noop.call() for _ in range(50))
-    before = threading.active_count()
+    before = set(threading.enumerate())
     worker = Worker(app, drain=True, handle_signals=False)
     await worker.run()
-    await until(lambda: threading.active_count() <= before, "threads to end")
+    await until(lambda: set(threading.enumerate()) <= before, "threads to end")
 
 
 PROGRAM = """

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from datetime import timedelta
+from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
 
 import pytest
 
-from leasemill import App, Context
+from leasemill import App, Context, JobState
 from leasemill.errors import Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, JobSpec
@@ -22,7 +22,7 @@ from leasemill.testing.rules import rule
 from leasemill.worker.housekeeping import Housekeeping
 from leasemill.worker.metrics import Metrics
 from leasemill.worker.ticker import LOOK_S, STAGGER_US, TickChore, Ticker
-from tests.worker.support import FaultyStore, until, working
+from tests.worker.support import FaultyStore, drained, until, working
 
 MINUTE_S = 60
 
@@ -251,3 +251,74 @@ async def test_a_worker_fires_ticks_as_time_goes_by(caplog: pytest.LogCaptureFix
         await until(lambda: len(ticks) > count + 1, "ticks after the store came back")
     assert len(ticks) == len(set(ticks))
     assert worker.metrics.ticks_fired >= len(ticks)
+
+
+class Berlin(tzinfo):
+    """A zone whose rules are those of the database that is installed now."""
+
+    hours = 1
+
+    def utcoffset(self, _at: datetime | None) -> timedelta:
+        return timedelta(hours=self.hours)
+
+    def dst(self, _at: datetime | None) -> timedelta:
+        return timedelta()
+
+    def tzname(self, _at: datetime | None) -> str:
+        return "CET"
+
+    def fromutc(self, at: datetime) -> datetime:
+        return (at + self.utcoffset(at)).replace(tzinfo=self)
+
+
+@rule("P2", "P3")
+@pytest.mark.parametrize(("hours", "following"), [(2, "2030-03-19T04:00:00Z"), (0, "2030-03-18T06:00:00Z")])
+def test_a_zone_whose_rules_change_after_a_schedule_was_set_fires_each_tick_once(
+    store: FaultyStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, hours: int, following: str
+) -> None:
+    """The tick on record is fired as it is; the one after it follows the rules of then."""
+    zone = Berlin()
+    monkeypatch.setattr("leasemill.api.cron.parse_zone", lambda _name: zone)
+    app = App("memory:", store=store)
+
+    @app.cron("0 6 * * *", tz="Europe/Berlin", overlap="allow")
+    @app.job(queue="q")
+    def tidy() -> None: ...
+
+    hand = Hand(store, clock, app)
+    hand.run()
+    zone.hours = hours
+    clock.advance(timedelta(hours=11))  # 05:00 UTC, 06:00 by the rules of yesterday
+    for _ in range(3):
+        hand.run()
+    assert made(store) == ["cron/tidy/2030-03-18T05:00:00Z"]
+    (info,) = app.schedules.list()
+    assert info.last_at is not None
+    clock.advance(info.next_at - info.last_at)
+    hand.run()
+    assert made(store) == ["cron/tidy/2030-03-18T05:00:00Z", f"cron/tidy/{following}"]
+
+
+async def test_a_tick_whose_kind_no_code_declares_is_fired_and_its_job_waits_for_a_worker_that_does(
+    store: FaultyStore, clock: ManualClock
+) -> None:
+    set_schedule(store)
+    clock.advance(s=60)
+    without, later = App(store=store), App(store=store)
+
+    @without.job(queue="q")
+    def other() -> None: ...
+
+    @later.job(name="k", queue="q")
+    def known() -> str:
+        return "ran"
+
+    Hand(store, clock, without).run()
+    (tick,) = made(store)
+    handle = other.enqueue()
+    await drained(without)
+    assert handle.status() is JobState.SUCCEEDED, "it is in nobody's way"
+    assert without.handle(tick).status() is JobState.READY
+    clock.advance(s=120)
+    await drained(later)
+    assert later.handle(tick).result(timeout=0) == "ran"

@@ -121,7 +121,7 @@ def test_the_usual_shutdown() -> None:
         ({"queues": "billing"}, r"queues is a string, 'billing'; write \['billing'\]"),
         ({"queues": {"billing": 0}}, "the weight of queue 'billing' is 0"),
         ({"queues": ["no spaces"]}, "queue 'no spaces' is not a name"),
-        ({"queues": []}, "no queue to work on: name at least one"),
+        ({"queues": []}, "no queue to serve: name at least one"),
         ({"worker_id": ""}, None),
     ],
 )

@@ -20,6 +20,8 @@ from tests.lab.processes import TookTooLong
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "partitioned_stream" / "payments.py"
 RECORDS_FOR_EACH_KILL = 60
 PACE_S = 0.002
+PACE_OF_KILLED_S = 0.05
+"""So slow that the stream outlasts a machine that stands still for seconds."""
 AT_START = 0.2
 """Share of the kills that come while the orchestrator is starting, whatever it does then; the others while it works."""
 LIFE_LIMIT_S = 100.0
@@ -59,7 +61,7 @@ class Scene:
     def _killed(self) -> bool:
         """One life and its end; whether it had begun to work."""
         before = self._tries()
-        process = self._popen("consume", "--pace", str(PACE_S))
+        process = self._popen("consume", "--pace", str(PACE_OF_KILLED_S))
         try:
             if self._draw.random() < AT_START:
                 time.sleep(self._draw.uniform(0, 0.4))

@@ -70,6 +70,8 @@ class App(AppHooks):
         lease: Duration | LeasePreset | None = None,
         timeout: Duration | None = None,
     ) -> None:
+        if url is not None and not isinstance(url, str):
+            raise Invalid(f"the URL of the store is {url!r}; write text, for example App('file:./jobs')")
         self.url = choose_url(url)
         self._store = store
         self._opening = threading.Lock()
@@ -211,16 +213,24 @@ class App(AppHooks):
     ) -> Any:
         """Declare a job: `@app.job`, or `@app.job(queue=..., retry=..., ...)`.
 
+        A handler is a function, async or not. A first parameter annotated with `Context` (or called `ctx`, without an
+        annotation) receives the context; the others are the job's arguments.
+
         `name` is the job's kind (default: the function's name). `aliases` are kinds it had before: workers run jobs of
-        those kinds too. `lane` names the parameter whose value is the lane's key; a function of parameters computes the
+        those kinds too. `queue`: where its jobs wait (default: the app's). `priority`: 0 to 9, higher runs first.
+        `lane` names the parameter whose value is the lane's key; a function of parameters computes the
         key; `FixedLane(key)` is one lane for all jobs. (In `.options(lane=...)` it is the key itself.)
         `limit`: how many may run at a time, `Limit(5)`, or start in a time, `Rate(100, per=60)`; or a list of them.
         `unique`: one job at a time for the same arguments, True or `Unique(...)`; `Debounce(...)`: run when calls have
         stopped; `Throttle(...)`: once in a time.
         `executor`: "process" runs the handler in a process of its own, which is killed when it times out or loses its
         lease; "thread" in the worker's. Default: the worker's choice.
-        A handler is a function, async or not. A first parameter annotated with `Context` (or called `ctx`, without an
-        annotation) receives the context; the others are the job's arguments.
+
+        `retry`: how many times a failed job is retried, 0 for none, "default", "patient", or `Retry(...)`. `timeout`:
+        how long a handler may run, in seconds or as a timedelta. `lease`: after how long without a heartbeat another
+        worker may claim the job: seconds, "default", "heavy" or "external". `max_expirations`: how many runs may end
+        without a report (their worker died) before the job is quarantined as DEAD. `on_failure`: what its lane does
+        when the job has failed for good: "continue", or "block" until an operator acts.
         """
         retried = retry_of(retry).over(self._retry)
         policy = run_policy(

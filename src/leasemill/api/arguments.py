@@ -42,6 +42,8 @@ PREVIOUS: Final[Any] = _Previous()
 """As an argument of a call in a chain: the result of the job before it."""
 
 NO_ARGUMENTS: Final = b"{}"
+NO_KEYWORDS: Final[dict[str, Any]] = {}
+"""Of a call by position: one for all, to be unpacked and never changed."""
 CONTEXT_NAME: Final = "ctx"
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -89,7 +91,7 @@ class Arguments:
         given = codec.bind(args, kwargs)
         names = [name for name, value in given.items() if value is PREVIOUS]
         if len(names) > 1:
-            raise Invalid(f"{self.name}: {_listed(tuple(names))} are PREVIOUS; pass the result as one of them")
+            raise Invalid(f"{self.name}: PREVIOUS is passed for {_listed(tuple(names))}; use it for one argument only")
         name = names[0]
         del given[name]
         payload = codec.encode(given, codec.decoder_without(name))
@@ -107,7 +109,7 @@ class Arguments:
         """The positional and the keyword arguments of the handler, by its annotations."""
         codec = self._codec
         if not codec.names and payload == NO_ARGUMENTS:
-            return (), {}
+            return (), NO_KEYWORDS
         try:
             model = codec.decoder.decode(payload)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -116,7 +118,7 @@ class Arguments:
         if codec.validated:
             values = codec.validate(values)
         if not codec.keyword_only:
-            return values, {}
+            return values, NO_KEYWORDS
         count = len(values) - codec.keyword_only
         return values[:count], dict(zip(codec.names[count:], values[count:], strict=True))
 
@@ -128,7 +130,8 @@ class Arguments:
         try:
             content, _ = codec.result.encode(value)
         except Unfit as error:
-            raise Invalid(f"{self.name} returned a value that does not match its annotation: {error}") from None
+            what = "JSON cannot carry" if codec.result.accepts_anything else "does not match its annotation"
+            raise Invalid(f"{self.name} returned a value that {what}: {error}") from None
         if len(content) > PAYLOAD_BYTES:
             raise Invalid(
                 f"{self.name} returned {len(content):,} bytes; the limit is {PAYLOAD_BYTES:,}: "
@@ -209,7 +212,9 @@ class _Codec:
         try:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise Invalid(f"{self.name}: {error}; it takes {_listed(self.names)}") from None
+            unknown = [name for name in kwargs if name not in self._name_set]
+            why = f"got an unexpected keyword argument {unknown[0]!r}" if unknown else error
+            raise Invalid(f"{self.name}: {why}; it takes {_listed(self.names)}") from None
         return dict(bound.arguments)
 
     def encode(self, given: dict[str, Any], decoder: msgspec.json.Decoder[Any]) -> bytes:

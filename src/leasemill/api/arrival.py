@@ -111,7 +111,7 @@ def _json_object_differs(given: Mapping[Any, Any], arrived: Any, names: tuple[st
         by_key = dict(zip(arrived.__struct_encode_fields__, names, strict=True))
         others.add(arrived.__struct_config__.tag_field)
     elif hasattr(arrived, "model_fields_set"):
-        others.update(given)  # Pydantic's models say themselves what becomes of other keys, and know aliases
+        others.update(given)  # Pydantic's models decide themselves what happens to other keys, and know aliases
     for key, value in given.items():
         if key in by_key:
             found = difference(value, getattr(arrived, by_key[key]), _inner(at, key), in_json_form=True)

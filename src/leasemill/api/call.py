@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 from msgspec.structs import replace
 
@@ -15,6 +15,7 @@ from leasemill.kernel.model import ChainedJob, JobSpec, Rules
 from leasemill.store.base import Store
 
 R_co = TypeVar("R_co", covariant=True)
+CallT = TypeVar("CallT", bound="Call[Any]")
 
 
 class HasStore(Protocol):
@@ -22,6 +23,13 @@ class HasStore(Protocol):
     def store(self) -> Store: ...
     @property
     def hooks(self) -> Hooks: ...
+
+
+def checked_call(call: CallT) -> CallT:
+    """A call, and not the job itself or its arguments."""
+    if not isinstance(call, Call):
+        raise Invalid(f"{call!r} is not a call; write job.call(...) with its arguments")
+    return call
 
 
 class Call(Generic[R_co]):
@@ -72,7 +80,7 @@ class Call(Generic[R_co]):
         if not self.has_drawn_id:
             raise Invalid(f"{spec.kind}, {role}, cannot have its own job_id: its id is derived")
         if spec.run_at is not None:
-            raise Invalid(f"{spec.kind}, {role}, cannot have run_at: use delay, which counts from its enqueue")
+            raise Invalid(f"{spec.kind}, {role}, cannot have run_at: use delay, counted from when it is enqueued")
         if rules.group is not None:
             raise Invalid(f"{spec.kind}, {role}, cannot be a member of group {rules.group!r} by itself")
         if rules.chain:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from leasemill.api.call import Call
+from leasemill.api.call import Call, checked_call
 from leasemill.api.handle import (
     BY_CODE,
     Deadline,
@@ -43,7 +43,7 @@ def chain(*calls: *tuple[*tuple[Call[Any], ...], Call[R]]) -> Chain[R]:
     only the first can have a `job_id` or `run_at`; a `delay` counts from the end of the job before. A job that fails
     for good ends the chain there, and is redriven like any other: then the chain goes on.
     """
-    steps = [step for call in calls for step in (call.steps if isinstance(call, Chain) else (call,))]
+    steps = [step for call in calls for step in (call.steps if isinstance(call, Chain) else (checked_call(call),))]
     if not steps:
         raise Invalid("a chain needs at least one call: write chain(first.call(...), second.call(...))")
     return Chain(steps)

@@ -102,18 +102,22 @@ class Context(Generic[StateT_co]):
 
     @property
     def job_id(self) -> str:
+        """The id of the job, the same in every run."""
         return self._lease.job.id
 
     @property
     def kind(self) -> str:
+        """The name that the job was declared under: its function's, unless @app.job(name=...) gave another."""
         return self._lease.job.kind
 
     @property
     def queue(self) -> str:
+        """The queue that the job was claimed from."""
         return self._lease.job.queue
 
     @property
     def lane(self) -> str | None:
+        """The key of the job's lane, whose jobs run one at a time and in order; None: it is in no lane."""
         return self._lease.job.lane
 
     @property
@@ -151,6 +155,7 @@ class Context(Generic[StateT_co]):
 
     @property
     def worker(self) -> str:
+        """The id of the worker that runs the job."""
         return self._lease.worker
 
     @property
@@ -190,6 +195,7 @@ class Context(Generic[StateT_co]):
 
     @property
     def enqueued_at(self) -> datetime:
+        """When the job was enqueued, in UTC."""
         return datetime.fromtimestamp(self._lease.created_at / 1_000_000, UTC)
 
     @property
@@ -209,6 +215,7 @@ class Context(Generic[StateT_co]):
 
     @property
     def has_committed_without_result(self) -> bool:
+        """The commit of this run has been sent, and `tx.set_result` was not called in it."""
         return self.commit_sent is not None and self.commit_sent.result is None
 
     def is_final(self, error: BaseException) -> bool:
@@ -221,6 +228,7 @@ class Context(Generic[StateT_co]):
 
     @property
     def logger(self) -> JobLogger:
+        """A logger whose lines carry the job, its kind, the attempt and the worker."""
         if self._logger is None:
             bound = job_fields(self.job_id, self.kind, self.attempt, self.worker, self._lease.job.headers)
             self._logger = JobLogger(logging.getLogger("leasemill.job"), bound)

@@ -220,7 +220,7 @@ def ticks_after(expression: str, zone: str, after: int) -> Iterator[int]:
 def next_tick_after(expression: str, zone: str, after: int) -> int:
     found = next(ticks_after(expression, zone, after), None)
     if found is None:
-        raise Invalid(f"{expression!r} is not due any more after {instant_of(after).isoformat()}")
+        raise Invalid(f"{expression!r} has no tick after {instant_of(after).isoformat()}")
     return found
 
 
@@ -244,7 +244,7 @@ def due_ticks(expression: str, zone: str, tick_at: int, wall: int, keep: int) ->
         latest.append(tick)
         count += 1
     else:
-        raise Invalid(f"{expression!r} is not due any more after {instant_of(tick_at).isoformat()}")
+        raise Invalid(f"{expression!r} has no tick after {instant_of(tick_at).isoformat()}")
     window = 3_600 * SECOND
     while not (last := _ticks_between(expression, zone, max(tick_at, wall - window), wall, keep)).ticks:
         window *= 4
@@ -257,7 +257,7 @@ def _ticks_between(expression: str, zone: str, after: int, until: int, keep: int
         if tick > until:
             return Due(tuple(latest), count - len(latest), tick)
         latest.append(tick)
-    raise Invalid(f"{expression!r} is not due any more after {instant_of(after).isoformat()}")
+    raise Invalid(f"{expression!r} has no tick after {instant_of(after).isoformat()}")
 
 
 def instant_of(us: int) -> datetime:

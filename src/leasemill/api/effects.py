@@ -150,7 +150,7 @@ class Once:
         except (self._module.OperationalError, self._module.ProgrammingError):
             if tries == 1:
                 raise
-            self._back_to_savepoint()  # the other run's table is there, and this session has not heard of it yet
+            self._back_to_savepoint()  # the other run's table is there, and this session does not see it yet
             return self._put_guard_in_new_table(tries - 1)
         return True
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from leasemill.api.call import Call, HasStore
+from leasemill.api.call import Call, HasStore, checked_call
 from leasemill.api.handle import BY_CODE, Deadline, JobHandle
 from leasemill.api.policy import Duration
 from leasemill.api.sending import StreamCount, aenqueue_all, aenqueue_stream, enqueue_all, enqueue_stream
@@ -146,16 +146,16 @@ class GroupHandle:
 
     def enqueue_many(self, calls: Iterable[Call[R]]) -> list[JobHandle[R]]:
         """Enqueue calls of any kinds as members, in as few steps as the store allows."""
-        return enqueue_all(self.create()._app, (call.in_group(self.id) for call in calls))
+        return enqueue_all(self.create()._app, (checked_call(call).in_group(self.id) for call in calls))
 
     async def aenqueue_many(self, calls: Iterable[Call[R]]) -> list[JobHandle[R]]:
         """`enqueue_many` in async code."""
         await self.acreate()
-        return await aenqueue_all(self._app, (call.in_group(self.id) for call in calls))
+        return await aenqueue_all(self._app, (checked_call(call).in_group(self.id) for call in calls))
 
     def enqueue_stream(self, calls: Iterable[Call[Any]]) -> StreamCount:
         """Enqueue any number of calls as members, as they come; returns how many, and holds none of them."""
-        return enqueue_stream(self.create()._app, (call.in_group(self.id) for call in calls))
+        return enqueue_stream(self.create()._app, (checked_call(call).in_group(self.id) for call in calls))
 
     async def aenqueue_stream(self, calls: Iterable[Call[Any]] | AsyncIterable[Call[Any]]) -> StreamCount:
         """`enqueue_stream` in async code; the calls may come from an async generator."""
@@ -262,7 +262,7 @@ class OwnGroup:
                 "a job adds members to its group with its commit: write `with ctx.commit():` (`async with` in async "
                 "handlers) and call ctx.group.enqueue(...) inside the block"
             )
-        return self._commit.enqueue_call(call.in_group(self.id))
+        return self._commit.enqueue_call(checked_call(call).in_group(self.id))
 
     def status(self) -> GroupProgress:
         """How many members there are, and how they stand; this job is one of the unfinished."""
@@ -277,9 +277,14 @@ def create_command(
     app: HasStore, group_id: str | None, then: Call[Any] | None, on_end: Call[Any] | None, parent: str | None
 ) -> c.CreateGroup:
     """What `app.group(...)` asks for."""
+    if group_id is not None and not isinstance(group_id, str):
+        raise Invalid(
+            f"the id of a group is {group_id!r}; write text, or none, and enqueue members inside the block: "
+            "with app.group() as group: group.enqueue_many(calls)"
+        )
     for call in (then, on_end):
         if call is not None:
-            call.check_alone()
+            checked_call(call).check_alone()
     return c.CreateGroup(
         app.store.entropy.new_id() if group_id is None else group_id,
         None if then is None else _callback(app, then, "the `then` of a group"),
@@ -303,7 +308,7 @@ async def aread_progress(store: Store, group_id: str) -> GroupProgress:
 
 def _known(view: c.GroupView | None, group_id: str) -> c.GroupView:
     if view is None:
-        raise NotFound(f"there is no group {group_id!r}: it was never created, or retention has forgotten it")
+        raise NotFound(f"there is no group {group_id!r}: it was never created, or retention has removed it")
     return view
 
 
@@ -325,12 +330,12 @@ def _members(
 ) -> Iterable[Call[Any]] | AsyncIterable[Call[Any]]:
     if isinstance(calls, AsyncIterable):
         return _amembers(group_id, calls)
-    return (call.in_group(group_id) for call in calls)
+    return (checked_call(call).in_group(group_id) for call in calls)
 
 
 async def _amembers(group_id: str, calls: AsyncIterable[Call[Any]]) -> AsyncIterator[Call[Any]]:
     async for call in calls:
-        yield call.in_group(group_id)
+        yield checked_call(call).in_group(group_id)
 
 
 def _is_unfinished(job: Any) -> bool:

@@ -40,7 +40,10 @@ class JobProgress(Struct, frozen=True):
 
 
 class JobHandle(Generic[R_co]):
-    """A job in the store: its state and its result."""
+    """A job in the store: its state and its result. `enqueue` and `app.handle(job_id)` return one.
+
+    The methods that begin with `a`, and `await_end`, are the same in async code.
+    """
 
     __slots__ = ("_arguments", "_store", "id", "outcome")
 

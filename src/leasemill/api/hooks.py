@@ -7,8 +7,8 @@ its jobs.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Coroutine, Iterable
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, ExitStack
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
@@ -78,30 +78,23 @@ class Hooks(RunHooks):
         return headers if self.tracing is None else self.tracing.carried(headers)
 
 
-def enter(hooks: Iterable[RunHook], stack: ExitStack, context: _Run) -> None:
-    """Enter every hook around a sync handler, in its thread."""
-    for hook in hooks:
-        manager = hook(context)
-        if not isinstance(manager, AbstractContextManager):
-            raise Invalid(
-                f"the hook {hook_name(hook)} does not return a context manager that a sync handler can enter: write it "
-                f"with @contextmanager, or make {context.kind} async"
-            )
-        stack.enter_context(manager)
+def sync_manager(hook: RunHook, context: _Run) -> AbstractContextManager[Any]:
+    """What to enter around a sync handler, in its thread."""
+    manager = hook(context)
+    if not isinstance(manager, AbstractContextManager):
+        raise Invalid(
+            f"the hook {hook_name(hook)} does not return a context manager that a sync handler can enter: write it "
+            f"with @contextmanager, or make {context.kind} async"
+        )
+    return manager
 
 
-async def aenter(hooks: Iterable[RunHook], stack: AsyncExitStack, context: _Run) -> None:
-    """Enter every hook around an async handler, on the event loop."""
-    for hook in hooks:
-        manager = hook(context)
-        if isinstance(manager, AbstractAsyncContextManager):
-            await stack.enter_async_context(manager)
-        elif isinstance(manager, AbstractContextManager):
-            stack.enter_context(manager)
-        else:
-            raise Invalid(
-                f"the hook {hook_name(hook)} does not return a context manager: write it with @contextmanager"
-            )
+def manager(hook: RunHook, context: _Run) -> AbstractContextManager[Any] | AbstractAsyncContextManager[Any]:
+    """What to enter around an async handler, on the event loop."""
+    found = hook(context)
+    if not isinstance(found, AbstractContextManager | AbstractAsyncContextManager):
+        raise Invalid(f"the hook {hook_name(hook)} does not return a context manager: write it with @contextmanager")
+    return found
 
 
 def is_async_hook(hook: EventHook) -> bool:

@@ -37,7 +37,11 @@ class OfFunction:
 
 @dataclass(eq=False, repr=False)
 class JobType(OfFunction, Generic[P, R]):
-    """A kind of job: its handler, its queue and its policy."""
+    """A kind of job: its handler, its queue and its policy. `@app.job` and `app.named(kind)` return one.
+
+    `enqueue(...)` takes the handler's arguments; `options(...)` changes settings for one job; `call(...)` makes a call
+    for chains, groups and `enqueue_many`.
+    """
 
     app: HasStore
     function: Callable[..., Any]
@@ -74,7 +78,7 @@ class JobType(OfFunction, Generic[P, R]):
         return self.hooks.around + self.own_hooks.around if self.own_hooks.around else self.hooks.around
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
-        """A call that is checked and has its id, and is not sent yet: for `enqueue_many`."""
+        """A call that is checked and has its id, and is not sent yet: for `enqueue_many`, chains and groups."""
         given = self.chosen.job_id
         return self._call(self.app.store.entropy.new_id() if given is None else given, args, kwargs)
 

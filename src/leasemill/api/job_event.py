@@ -1,4 +1,4 @@
-"""`JobEvent`: what a hook learns of a run of a job: that it starts, or what has become of it."""
+"""`JobEvent`: what a hook is given about a run of a job: that it starts, or how it ended."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from leasemill.api.policy import Duration, LeasePreset, is_whole, microseconds, 
 from leasemill.api.retry import RetryChoice, retry_of
 from leasemill.api.unique import check_own_key
 from leasemill.errors import Invalid
-from leasemill.kernel.bounds import check_headers, check_name
+from leasemill.kernel.bounds import check_headers, check_name, check_string
 from leasemill.kernel.model import Policy
 
 _EPOCH: Final = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
@@ -64,11 +64,13 @@ class Options(msgspec.Struct, frozen=True):
         if (priority := given.get("priority")) is not None:
             changes["priority"] = check_priority(priority)
         if (job_id := given.get("job_id")) is not None:
+            check_string("job_id", job_id)
             changes["job_id"] = job_id
         if (queue := given.get("queue")) is not None:
             check_name("queue", queue)
             changes["queue"] = queue
         if (lane := given.get("lane")) is not None:
+            check_string("lane", lane)
             changes["lane"] = lane
         if (headers := given.get("headers")) is not None:
             check_headers(copied := dict(headers))
@@ -105,6 +107,8 @@ def check_priority(priority: int) -> int:
 
 
 def _instant(run_at: datetime) -> int:
+    if not isinstance(run_at, datetime):
+        raise Invalid(f"run_at is {run_at!r}; write a datetime with a time zone: datetime(..., tzinfo=UTC)")
     if run_at.tzinfo is None or run_at.utcoffset() is None:
         raise Invalid(f"run_at {run_at.isoformat()} has no time zone; write datetime(..., tzinfo=UTC) or .astimezone()")
     return (run_at - _EPOCH) // timedelta(microseconds=1)

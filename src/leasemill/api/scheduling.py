@@ -96,7 +96,7 @@ def backfill(store: Store, name: str, first: int, last: int, *, by: str, reason:
         if isinstance(made, c.ScheduleMoved):
             if made.schedule is None:
                 _unknown(name)
-            raise Invalid(f"schedule {name!r} makes the ticks that are to come by itself: name a time that is over")
+            raise Invalid(f"schedule {name!r} fires future ticks itself: backfill only past times")
         outcomes += made
     return outcomes
 

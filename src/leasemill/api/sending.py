@@ -8,7 +8,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from msgspec import Struct
 
-from leasemill.api.call import Call, HasStore
+from leasemill.api.call import Call, HasStore, checked_call
 from leasemill.api.handle import JobHandle
 from leasemill.api.tracing import Tracing
 from leasemill.errors import JobConflict, Unavailable
@@ -57,7 +57,7 @@ async def aenqueue_all(app: HasStore, calls: Iterable[Call[R]]) -> list[JobHandl
 
 
 class StreamCount(Struct, frozen=True):
-    """What became of a stream of calls: how many made a job, and how many made none because their id was known or
+    """The result of a stream of calls: how many made a job, and how many made none because their id was known or
     another job holds their unique key."""
 
     jobs: int = 0
@@ -159,7 +159,7 @@ class _Batch(Generic[R]):
 
     def full_with(self, call: Call[R]) -> list[Call[R]] | None:
         """Add a call; returns those before it if it begins the next batch."""
-        size = len(call.spec.payload)
+        size = len(checked_call(call).spec.payload)
         full: list[Call[R]] | None = None
         if len(self.calls) == self._most or (self._size + size > BATCH_BYTES and self.calls):
             full, self.calls, self._size = self.calls, [], 0

@@ -1,6 +1,6 @@
 """One sequence of commands for sync and for async code.
 
-A generator yields commands and is resumed with what came of each. `@Stepwise` makes a function of it that runs them on
+A generator yields commands and is resumed with the result of each. `@Stepwise` makes a function of it that runs them on
 a store; its `on_loop` does so without blocking the event loop.
 """
 

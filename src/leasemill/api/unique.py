@@ -12,6 +12,7 @@ from hashlib import blake2b
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
 from leasemill.api.arguments import Arguments
 from leasemill.api.policy import Duration, microseconds
@@ -108,6 +109,7 @@ class KindUnique:
     def __init__(self, kind: str, rule: AnyUnique, arguments: Arguments) -> None:
         self._kind = kind
         self.rule = rule
+        self._template = rule.key("of a call")
         self._arguments = arguments
         self._names: tuple[str, ...] | None = None
         self._function: Callable[[dict[str, Any]], object] | None = None
@@ -142,7 +144,7 @@ class KindUnique:
         self._checked(names)
         return lambda values: function(**{name: values[name] for name in names})
 
-    def of(self, payload: bytes, values: dict[str, Any]) -> str | None:
+    def of(self, payload: bytes, values: dict[str, Any]) -> UniqueKey | None:
         """U7: the kind and a digest of the chosen arguments, as they are in the payload; None: not unique."""
         if self._function is not None:
             chosen = self._function(values)
@@ -157,8 +159,10 @@ class KindUnique:
             for name in names:
                 values[name]  # of a result that is not there yet no key can be computed
             sent = _arguments(payload)
-            content = _encode({name: sent[name] for name in sorted(names) if name in sent})
-        return f"{self._kind}:{blake2b(content, digest_size=16).hexdigest()}"
+            if self._names is not None:
+                sent = {name: sent[name] for name in names if name in sent}
+            content = _encode(sent)
+        return replace(self._template, key=f"{self._kind}:{blake2b(content, digest_size=16).hexdigest()}")
 
 
 def unique_rule(kind: str, rule: AnyUnique | bool | None, arguments: Arguments) -> KindUnique | None:
@@ -176,8 +180,7 @@ def unique_key(
 ) -> UniqueKey | None:
     """The key of one call: computed, or the caller's own under the same rule."""
     if own_key is None:
-        key = None if rule is None else rule.of(payload, values)
-        return None if key is None or rule is None else rule.rule.key(key)
+        return None if rule is None else rule.of(payload, values)
     return (Unique() if rule is None else rule.rule).key(own_key)
 
 
@@ -193,5 +196,5 @@ def delay_of(rule: KindUnique | None, unique: UniqueKey | None, delay_us: int, r
     if unique is None or rule is None or not isinstance(rule.rule, Debounce):
         return delay_us
     if delay_us or run_at is not None:
-        raise Invalid("a debounced job is due when its rule says: leave out delay and run_at")
+        raise Invalid("the start time of a debounced job follows from its rule: leave out delay and run_at")
     return rule.rule.wait_us

@@ -153,6 +153,29 @@ class WorkLease:
         (outcome,) = await self._store.arun(c.Ack([self._success(domain, token)]))
         return _succeed_result(outcome) or self._refuse(domain, await self._store.arun(c.GetLane(self.queue, domain)))
 
+    def succeed_then_acquire(self, domain: str, token: str, offset: int) -> AcquireResult:
+        """`succeed` and then `try_acquire`: for a caller that goes on with a known offset. PostgreSQL records both at
+        once, in half the time.
+
+        Raises as `succeed` does, then nothing is acquired; and BacklogOrder as `try_acquire` does, then the offset in
+        flight has succeeded all the same.
+        """
+        request = self._request(domain, offset)
+        _, acquired = self._store.ack_then_acquire(self._success(domain, token), request)
+        if acquired is None:
+            return self._refuse(domain, self._store.lane(self.queue, domain))
+        earlier_id = _acquired_earlier(acquired)
+        return _acquire_result(request, acquired, self._store.job(earlier_id) if earlier_id else None)
+
+    async def asucceed_then_acquire(self, domain: str, token: str, offset: int) -> AcquireResult:
+        """`succeed_then_acquire` in async code."""
+        request = self._request(domain, offset)
+        _, acquired = await self._store.aack_then_acquire(self._success(domain, token), request)
+        if acquired is None:
+            return self._refuse(domain, await self._store.arun(c.GetLane(self.queue, domain)))
+        earlier_id = _acquired_earlier(acquired)
+        return _acquire_result(request, acquired, await self._store.ajob(earlier_id) if earlier_id else None)
+
     def fail(self, domain: str, token: str, error: str = "failed") -> FailResult:
         """The offset in flight has failed. RETRY_SCHEDULED: it is still the caller's, to be retried when the
         caller decides. GIVE_UP_…: no retry was left, it has failed for good and the domain is free.

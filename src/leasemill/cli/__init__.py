@@ -29,7 +29,7 @@ COMMANDS = {
     "version": LazyCommand("leasemill.cli.version:version", "Print the version."),
     "wal": LazyCommand("leasemill.cli.wal:wal", "Inspect the log of a file: store."),
     "worker": LazyCommand("leasemill.cli.worker:worker", "Run a worker."),
-    "workers": LazyCommand("leasemill.cli.workers:workers", "List the workers that are running."),
+    "workers": LazyCommand("leasemill.cli.workers:workers", "List workers; quiet, resume and stop them."),
 }
 
 

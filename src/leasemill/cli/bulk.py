@@ -24,6 +24,7 @@ from leasemill.cli.interrupting import Interruptible
 from leasemill.cli.progress import ShownProgress
 from leasemill.errors import Invalid, JobConflict, Refused, Unavailable
 from leasemill.kernel import commands as c
+from leasemill.kernel.bounds import check_json
 from leasemill.operator.wording import counted
 
 BATCH: Final = 1_000
@@ -53,7 +54,7 @@ class Sent:
         return {"jobs": self.jobs, "duplicates": self.duplicates, "lines": self.last_line}
 
     def sentence(self) -> str:
-        known = f", {counted(self.duplicates, 'duplicate')} made none" if self.duplicates else ""
+        known = f", {counted(self.duplicates, 'duplicate')} skipped" if self.duplicates else ""
         return f"{counted(self.jobs, 'job')} enqueued{known}"
 
 
@@ -93,7 +94,9 @@ class Source:
         job = self._job
         if self._id_field is not None:
             job = job.options(job_id=self._id(found, self._id_field))
-        return job.call(**found)
+        call = job.call(**found)
+        check_json("payload", call.spec.payload)  # here, where the line is known
+        return call
 
     def _id(self, found: dict[str, Any], field: str) -> str:
         """It stays an argument if the job has a parameter of this name."""
@@ -138,7 +141,10 @@ def enqueue_lines(source: Source, group: str | None, *, is_quiet: bool) -> Sent:
         except KeyboardInterrupt:
             raise Refused(f"interrupted: {_so_far(sent)}") from None
     if wrong is not None:
-        raise Invalid(f"{wrong} ({_so_far(sent)}; correct it and send the rest, or with --id-field the whole again)")
+        raise Invalid(
+            f"{wrong} ({_so_far(sent)}; correct it and send the remaining lines, or with --id-field "
+            "the whole file again)"
+        )
     return sent
 
 
@@ -185,7 +191,7 @@ def _count(batch: list[Line], handles: list[JobHandle[Any]], sent: Sent) -> None
     sent.last_line = batch[-1].number
     if conflicts:
         first, *others = conflicts
-        more = f", and so with {counted(len(others), 'other line')}" if others else ""
+        more = f"; {counted(len(others), 'other line has', 'other lines have')} the same problem" if others else ""
         raise Refused(f"line {first.number:,}: {JobConflict(first.call.job_id)}{more} ({_so_far(sent)})")
 
 

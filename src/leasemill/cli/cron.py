@@ -23,7 +23,7 @@ from leasemill.store.records import records
 
 KNOWN_JOB_GONE = "gone"
 NOT_DECLARED = (
-    "declared by no worker that is up. Its ticks make jobs all the same; "
+    "no running worker declares it. It still enqueues jobs; "
     "if no code declares it any more, remove it with `leasemill cron remove`"
 )
 
@@ -36,7 +36,7 @@ def cron() -> None:
 @cron.command("list")
 @on_store
 def list_all(store: Store, as_json: bool) -> None:
-    """List schedules: the last tick and its job's state, the next tick in local time, and how many made no job."""
+    """List schedules. The last tick and its job's state, the next tick in local time, and how many made no job."""
     found = scheduling.list_schedules(store)
     wall, at_work = store.wall.now(), _declared_at_work(store)
     emit_table(
@@ -68,7 +68,7 @@ def list_all(store: Store, as_json: bool) -> None:
 @click.argument("name")
 @on_store
 def show(store: Store, name: str, as_json: bool) -> None:
-    """Show a schedule: its call, what becomes of its ticks, and the latest that made no job."""
+    """Show a schedule. Its call, how its ticks are handled, and the latest that made no job."""
     schedule = _found(store, name)
     if as_json:
         print_json(_document(store, schedule, _declared_at_work(store)))
@@ -126,7 +126,7 @@ def next_ticks(store: Store, name: str, count: int, as_json: bool) -> None:
 @click.argument("name")
 @acting_on_store
 def fire(store: Store, name: str, reason: str, by: str, as_json: bool) -> None:
-    """Make a job of a schedule now. Its next tick stays as it is."""
+    """Enqueue a job of a schedule now. Its next tick is unchanged."""
     _found(store, name)
     outcome = scheduling.fire_now(store, name, by=by, reason=reason)
     is_new = isinstance(outcome, c.Enqueued)
@@ -140,7 +140,7 @@ def fire(store: Store, name: str, reason: str, by: str, as_json: bool) -> None:
 @click.argument("name")
 @acting_on_store
 def pause(store: Store, name: str, reason: str, by: str, as_json: bool) -> None:
-    """Pause a schedule: ticks that go by until it is resumed make no job, then or later."""
+    """Pause a schedule. Ticks that pass while it is paused make no job, not even later."""
     _found(store, name)
     paused = scheduling.pause_schedule(store, name, by=by, reason=reason)
     emit(as_json, _document(store, paused, _declared_at_work(store)), f"schedule {name} paused")
@@ -175,9 +175,9 @@ def remove(store: Store, name: str, reason: str, by: str, as_json: bool) -> None
 @click.option("--to", "last", required=True, metavar="TIME", help="The last time, included.")
 @acting_on_store
 def backfill(store: Store, name: str, first: str, last: str, reason: str, by: str, as_json: bool) -> None:
-    """Make the jobs of ticks that are over: missed, skipped, or before the schedule was set.
+    """Enqueue the jobs of past ticks. For ticks that were missed or skipped, or lie before the schedule was set.
 
-    Times without an offset are in the schedule's zone. A tick whose job is known makes no other.
+    Times without an offset are in the schedule's zone. A tick whose job exists makes no second one.
     """
     zone = _found(store, name).spec.zone
     begin, end = _time("--from", first, zone), _time("--to", last, zone)
@@ -186,7 +186,7 @@ def backfill(store: Store, name: str, first: str, last: str, reason: str, by: st
     outcomes = scheduling.backfill(store, name, begin, end, by=by, reason=reason)
     new = [outcome.job_id for outcome in outcomes if isinstance(outcome, c.Enqueued)]
     known = len(outcomes) - len(new)
-    extra = f"; {counted(known, 'tick')} made none, because a job is known" if known else ""
+    extra = f"; {counted(known, 'tick')} made none, because the job exists" if known else ""
     document = {"schedule": name, "ticks": len(outcomes), "job_ids": new}
     emit(as_json, document, f"schedule {name}: {counted(len(new), 'job')} made{extra}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Callable
 from contextlib import suppress
@@ -9,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from leasemill.cli.opening import opened, operator_name, url_option
-from leasemill.errors import Invalid, Refused
+from leasemill.cli.opening import opened, operator_name, redact_option, url_option
+from leasemill.errors import Invalid
 from leasemill.server.listening import bound_socket, is_loopback, listen_address
 from leasemill.store.base import Store
 
@@ -19,23 +20,33 @@ if TYPE_CHECKING:  # the extra may not be installed
     from leasemill.dashboard.server import DashboardServer
 
 DEFAULT_LISTEN = "127.0.0.1:7412"
+NICENESS = 10
+MOST_CONNECTIONS = 500
+"""Of browsers, which open a few each: a page that stays open has one for its live updates."""
 
 
 @click.command()
 @url_option
 @click.option(
-    "--listen", default=DEFAULT_LISTEN, show_default=True, metavar="HOST:PORT", help="Where to serve; port 0: any."
+    "--listen",
+    default=DEFAULT_LISTEN,
+    show_default=True,
+    metavar="HOST:PORT",
+    help="Where to serve; port 0: any free port.",
 )
-@click.option("--read-only", is_flag=True, help="Look only: nobody can act.")
+@click.option("--read-only", is_flag=True, help="Show everything, allow no action.")
 @click.option(
     "--allow-host",
     "hosts",
     multiple=True,
     metavar="HOST[:PORT]",
-    help="Also answer for this Host header, through a tunnel or from a container; may be repeated.",
+    help="Also accept this Host header, for a tunnel or a container; may be repeated.",
 )
-@click.option("--by", default=operator_name, help="Who acts. Default: the name of the current user.")
-def dashboard(url: str, listen: str, read_only: bool, hosts: tuple[str, ...], by: str) -> None:
+@redact_option
+@click.option(
+    "--by", default=operator_name, help="Who acts, for the list of actions. Default: the name of the current user."
+)
+def dashboard(url: str, listen: str, read_only: bool, hosts: tuple[str, ...], redact: tuple[str, ...], by: str) -> None:
     """Serve pages that show jobs, queues and leases live, and let you act on them.
 
     It prints a link that signs you in once; after that it prints the next one. It stops with Ctrl-C.
@@ -47,13 +58,19 @@ def dashboard(url: str, listen: str, read_only: bool, hosts: tuple[str, ...], by
             "leasemill.dashboard.asgi in an application that has its own sign-in"
         )
     with opened(url) as store, bound_socket(host, port) as listener:
+        step_aside()
         address, server = served(
-            store, listener, host, by=by, on_sign_in=_signed_in, is_read_only=read_only, hosts=hosts
+            store, listener, host, by=by, on_sign_in=_signed_in, is_read_only=read_only, hosts=hosts, redact=redact
         )
         click.echo(f"dashboard of {store.name}" + (", read only" if read_only else ""))
         click.echo(f"sign in (works once): {address}")
         with suppress(KeyboardInterrupt):  # uvicorn has stopped by then, and passes it on
             server.run(sockets=[listener])
+
+
+def step_aside() -> None:
+    """Workers on this machine come first: on `file:` all that they write is read here a second time."""
+    os.nice(NICENESS)
 
 
 def _signed_in(next_link: str) -> None:
@@ -69,6 +86,7 @@ def served(
     on_sign_in: Callable[[str], object],
     is_read_only: bool = False,
     hosts: tuple[str, ...] = (),
+    redact: tuple[str, ...] = (),
 ) -> tuple[str, DashboardServer]:
     """The link that signs in, and the server that answers it. `on_sign_in` gets the next link when one was used."""
     try:
@@ -76,9 +94,12 @@ def served(
 
         from leasemill.dashboard import Dashboard, Principal, ViewerRole  # noqa: PLC0415
         from leasemill.dashboard.access import SignIn  # noqa: PLC0415
+        from leasemill.dashboard.redaction import SECRET_KEYS  # noqa: PLC0415
         from leasemill.dashboard.server import DashboardServer  # noqa: PLC0415
+        from leasemill.server.protocol import Connected, guarded  # noqa: PLC0415
+        from leasemill.server.security import affordable  # noqa: PLC0415
     except ModuleNotFoundError as error:
-        raise Refused(f"the dashboard needs {error.name}: pip install 'leasemill[server]'") from None
+        raise Invalid(f"the dashboard needs {error.name}: pip install 'leasemill[server]'") from None
     port = listener.getsockname()[1]
     base = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     names = {f"{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]")} if is_loopback(host) else set[str]()
@@ -86,8 +107,20 @@ def served(
         Principal(by, ViewerRole.READ if is_read_only else ViewerRole.OPERATE),
         on_new_link=lambda token: on_sign_in(f"{base}/sign-in?token={token}"),
     )
-    app: Dashboard = Dashboard(store, sign_in=sign_in, hosts={*names, *hosts}, cookie=f"leasemill_session_{port}")
+    app: Dashboard = Dashboard(
+        store,
+        sign_in=sign_in,
+        hosts={*names, *hosts},
+        cookie=f"leasemill_session_{port}",
+        redact=(*SECRET_KEYS, *redact),
+    )
     config = uvicorn.Config(
-        app, log_level="warning", access_log=False, timeout_graceful_shutdown=1, server_header=False, lifespan="on"
+        app,
+        http=guarded(Connected(affordable(MOST_CONNECTIONS))),
+        log_level="warning",
+        access_log=False,
+        timeout_graceful_shutdown=1,
+        server_header=False,
+        lifespan="on",
     )
     return f"{base}/sign-in?token={sign_in.new_token()}", DashboardServer(config, app)

@@ -37,12 +37,12 @@ def db() -> None:
 @json_option
 def migrate(url: str, is_quiet: bool, as_json: bool) -> None:
     """Create the tables, or bring them up to date. Safe to repeat."""
-    from leasemill.store.postgres.admin.migrate import migrate as bring_up_to_date  # noqa: PLC0415  (psycopg is an extra)
-
     with (
         _connected(url) as (connection, schema),
         ShownProgress("applied", "migration", is_quiet=is_quiet or as_json) as progress,
     ):
+        from leasemill.store.postgres.admin.migrate import migrate as bring_up_to_date  # noqa: PLC0415  (an extra)
+
         done = bring_up_to_date(connection, schema, progress.reach)
     names = [one.name for one in done]
     result = f": applied {', '.join(names)}" if names else " is up to date"
@@ -54,9 +54,9 @@ def migrate(url: str, is_quiet: bool, as_json: bool) -> None:
 @json_option
 def status(url: str, as_json: bool) -> None:
     """Show the version of the tables and missing migrations."""
-    from leasemill.store.postgres.admin.migrate import applied, migrations  # noqa: PLC0415  (psycopg is an extra)
-
     with _connected(url) as (connection, schema):
+        from leasemill.store.postgres.admin.migrate import applied, migrations  # noqa: PLC0415  (psycopg is an extra)
+
         known = applied(connection, schema)
         row = connection.execute("show server_version").fetchone()
     missing = [one.name for one in migrations() if one.version > max(known, default=0)]  # what rules need is enough
@@ -78,12 +78,12 @@ def status(url: str, as_json: bool) -> None:
 @json_option
 def check(url: str, rebuild: bool, is_quiet: bool, as_json: bool) -> None:
     """Check that derived rows agree with jobs and executions. Reads everything."""
-    from leasemill.store.postgres.admin import check as checking  # noqa: PLC0415  (psycopg is an extra)
-
     with (
         _connected(url) as (connection, schema),
         ShownProgress(f"checking schema {schema}", is_quiet=is_quiet or as_json) as progress,
     ):
+        from leasemill.store.postgres.admin import check as checking  # noqa: PLC0415  (psycopg is an extra)
+
         wrong = checking.check(connection, schema)
         if rebuild:
             progress.what = f"rebuilding schema {schema}"

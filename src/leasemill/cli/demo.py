@@ -60,12 +60,14 @@ EXAMPLES_SHOWN: Final = 5
     type=click.Choice(["file", "postgresql", "http"]),
     default="file",
     show_default=True,
-    help="The store; for postgresql a temporary server is started, for http one of Leasemill over a folder.",
+    help="The store; for postgresql a temporary server is started, for http, a Leasemill server on a temporary folder.",
 )
 @click.option("--jobs", "count", default=1_000, show_default=True, type=click.IntRange(200), help="The number of jobs.")
 @click.option("--keep", is_flag=True, help="Keep the folder, to inspect it afterwards.")
 @click.option(
-    "--dashboard", is_flag=True, help="Watch it in a browser: slower, begins when you look, stays until Ctrl-C."
+    "--dashboard",
+    is_flag=True,
+    help="Watch it in a browser: slower; starts when you open the page, stays until Ctrl-C.",
 )
 @json_option
 def demo(kind: str, count: int, keep: bool, dashboard: bool, as_json: bool) -> None:

@@ -36,10 +36,12 @@ if TYPE_CHECKING:
 @click.option("--delay", type=float, metavar="SECONDS", help="Do not run it before this many seconds have passed.")
 @time_option("--run-at", help="Do not run it before this time, for example 2030-01-31T12:00:00+01:00.")
 @click.option("--priority", type=click.IntRange(0, 9), help="From 0 to 9; higher runs first.")
-@click.option("--id", "job_id", help="The job's id; the same id with the same content again changes nothing.")
+@click.option("--id", "job_id", help="The job's id; enqueueing the same id and content again changes nothing.")
 @click.option("--lane", help="The lane it runs in.")
 @click.option("--group", help="The group it becomes a member of; it must exist and must not be sealed.")
-@click.option("--unique", metavar="KEY", help="A unique key: while a job holds it, print that job's id and make none.")
+@click.option(
+    "--unique", metavar="KEY", help="A unique key: while a job holds it, print that job's id and enqueue none."
+)
 @header_option("A header that travels with it; may be repeated.")
 @quiet_option
 @app_url_option

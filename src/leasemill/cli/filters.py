@@ -34,7 +34,7 @@ def filter_options(command: Command) -> Command:
         click.option("--lane", help="Jobs of this lane."),
         click.option("--group", help="Members of this group."),
         click.option("--unique", metavar="KEY", help="Jobs with this unique key."),
-        header_option("Jobs with this header; may be repeated: all of them must fit."),
+        header_option("Jobs with this header; may be repeated: all must match."),
         click.option(
             "--state",
             "states",

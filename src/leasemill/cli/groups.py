@@ -36,7 +36,7 @@ def groups() -> None:
 
 
 @groups.command("list")
-@click.option("--open", "open_only", is_flag=True, help="Only groups that are not over.")
+@click.option("--open", "open_only", is_flag=True, help="Only groups that have not ended.")
 @limit_option()
 @on_store
 def list_groups(store: Store, open_only: bool, limit: int, as_json: bool) -> None:
@@ -67,7 +67,7 @@ def list_groups(store: Store, open_only: bool, limit: int, as_json: bool) -> Non
 @click.argument("group_id")
 @on_store
 def show(store: Store, group_id: str, as_json: bool) -> None:
-    """Show a group, its callbacks, and the first of its members that are unfinished or have not succeeded."""
+    """Show a group. Its callbacks, and the first of its members that are unfinished or have not succeeded."""
     view = _found(store, group_id)
     members = {state: _members(store, group_id, state) for state in IN_NEED}
     callbacks = {
@@ -104,7 +104,7 @@ def show(store: Store, group_id: str, as_json: bool) -> None:
 @click.argument("group_id")
 @acting_on_store
 def seal(store: Store, group_id: str, reason: str, by: str, as_json: bool) -> None:
-    """Seal a group: it takes no more members, and ends when those it has have ended.
+    """Seal a group. It takes no more members, and ends when those it has have ended.
 
     Do it when the program that was to enqueue the rest is gone, and the rest is not needed.
     """
@@ -119,7 +119,7 @@ def seal(store: Store, group_id: str, reason: str, by: str, as_json: bool) -> No
 @quiet_option
 @acting_on_store
 def cancel(store: Store, group_id: str, is_quiet: bool, reason: str, by: str, as_json: bool) -> None:
-    """Seal a group and cancel its members that have not ended, and the groups in it.
+    """Seal a group and cancel its unfinished members. The groups in it are cancelled too.
 
     Its `then` is not enqueued, unless all members had succeeded; its `on_end` is.
     """
@@ -213,9 +213,7 @@ def _found(store: Store, group_id: str) -> GroupView:
     view = store.group(group_id)
     if view is None:
         near = did_you_mean(group_id, (one.id for one in islice(_views(store, False), PAGE)))
-        raise NotFound(
-            f"there is no group {group_id!r}{near or ': it was never created, or retention has forgotten it'}"
-        )
+        raise NotFound(f"there is no group {group_id!r}{near or ': it was never created, or retention has removed it'}")
     return view
 
 

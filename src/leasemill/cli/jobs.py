@@ -11,14 +11,13 @@ from leasemill.cli.filters import filter_options, wanted
 from leasemill.cli.opening import limit_option, on_store
 from leasemill.cli.output import emit, instant, now_us, print_fields, print_json, print_table, span
 from leasemill.cli.sweep import cancel, failures, purge, redrive
-from leasemill.cli.workers import at_work
 from leasemill.errors import NotFound
 from leasemill.kernel.filter import last_error
 from leasemill.kernel.model import NEVER, Cancellation, Execution, Job, JobState, Refusal, Rules
 from leasemill.kernel.unique import unique_of
 from leasemill.operator.absent import explain_absent
 from leasemill.operator.explain import explain
-from leasemill.operator.facts import gather
+from leasemill.operator.facts import at_work, gather
 from leasemill.operator.wording import counted
 from leasemill.store.base import Store
 

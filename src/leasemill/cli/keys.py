@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import click
 
-from leasemill.cli.opening import json_option, on_store, operator_name, refuse_memory, url_option
+from leasemill.cli.opening import by_option, json_option, on_store, refuse_memory, url_option
 from leasemill.cli.output import emit, emit_table, instant, now_us, print_json
 from leasemill.errors import NotFound, Refused
 from leasemill.kernel.model import SECOND
@@ -22,8 +22,6 @@ from leasemill.wire.routes import Role
 
 UNITS_S: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 SPAN: Final = re.compile(r"(\d{1,9})([smhdw])", re.ASCII)
-
-by_option = click.option("--by", default=operator_name, help="Who does this. Default: the name of the current user.")
 
 
 def span_us(value: str) -> int:
@@ -60,7 +58,7 @@ def keys() -> None:
     help="Queues it is for, such as mail or 'billing.*'; may be repeated. Default: all.",
 )
 @click.option(
-    "--expires", "expires_us", type=span_us, metavar="SPAN", help="After which it ends: 90d, 12h. Default: never."
+    "--expires", "expires_us", type=span_us, metavar="SPAN", help="Expire it after this time: 90d, 12h. Default: never."
 )
 @by_option
 @url_option
@@ -74,7 +72,7 @@ def create(
     url: str,
     as_json: bool,
 ) -> None:
-    """Create a key named NAME and print it: this once, for only a digest of it is stored.
+    """Create a key and print it. It is shown this once: only a digest of it is stored.
 
     The name is recorded with everything an operator does with the key.
     """
@@ -90,14 +88,14 @@ def create(
         print_json({**_as_json(key, now), "key": text})
         return
     click.echo(text)
-    click.echo(f"key {key.id} created: {_described(key)}. It is not shown again: keep it now.", err=True)
+    click.echo(f"key {key.id} created: {_described(key)}. It is not shown again: store it now.", err=True)
 
 
 @keys.command("list")
 @click.option("--all", "with_all", is_flag=True, help="Also those that were revoked or have expired.")
 @on_store
 def list_keys(store: Store, with_all: bool, as_json: bool) -> None:
-    """List keys, the oldest first: what they are for, and when they were last used (to the minute)."""
+    """List keys, oldest first. What they are for, and when they were last used (to the minute)."""
     now = now_us()
     found = [key for key in store.keys.all() if with_all or key.is_live(now)]
     emit_table(

@@ -24,7 +24,7 @@ WAITING_SHOWN = 20
 
 
 class How(StrEnum):
-    """What becomes of the job that blocks a lane."""
+    """What happens to the job that blocks a lane."""
 
     REDRIVE = "redrive"
     CANCEL = "cancel"
@@ -45,7 +45,7 @@ def lanes() -> None:
 @limit_option()
 @on_store
 def list_lanes(store: Store, queue: str | None, blocked: bool, limit: int, as_json: bool) -> None:
-    """List lanes that have work: their head, what it does, and how many jobs wait behind it."""
+    """List lanes that have work. Their head, what it does, and how many jobs wait behind it."""
     now = now_us()
     views = list(islice(_views(store, queue, blocked), limit + 1))
     found = views[:limit]
@@ -63,7 +63,7 @@ def list_lanes(store: Store, queue: str | None, blocked: bool, limit: int, as_js
 @click.argument("lane")
 @on_store
 def show(store: Store, queue: str, lane: str, as_json: bool) -> None:
-    """Show a lane: its head, what waits behind it, and which offsets have ended."""
+    """Show a lane. Its head, what waits behind it, and which offsets have ended."""
     view = _found(store, queue, lane)
     waiting = list(islice(_waiting(store, view), WAITING_SHOWN))
     if as_json:
@@ -95,14 +95,14 @@ def show(store: Store, queue: str, lane: str, as_json: bool) -> None:
 )
 @acting_on_store
 def unblock(store: Store, queue: str, lane: str, how: str, reason: str, by: str, as_json: bool) -> None:
-    """Unblock a lane whose head has failed: redrive, cancel or purge that job."""
+    """Unblock a lane whose head has failed. Redrive, cancel or purge that job."""
     view = _found(store, queue, lane)
     if not view.is_blocked or view.head is None:
         does = "" if view.head is None else f": its head {view.head.spec.id!r} {what_it_does(view.head, now_us())}"
         raise Refused(f"lane {lane!r} of queue {queue!r} is not blocked{does}")
     head = view.head.spec.id
     if not _act(store, How(how), head, by, reason):
-        raise Refused(f"{head!r} has just been changed by somebody else: check it with leasemill lanes show")
+        raise Refused(f"job {head!r} has just changed: run `leasemill lanes show` and try again")
     after = store.lane(queue, lane)
     behind = None if after is None or after.head is None else after.head.spec.id
     emit(

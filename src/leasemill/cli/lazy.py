@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from leasemill.errors import Broken, Invalid, LeasemillError, Unavailable, WorkerStuck
+from leasemill.operator.wording import did_you_mean
 
 EXIT_REFUSED = 1
 EXIT_WRONG_CALL = 2
@@ -50,6 +51,15 @@ class LazyGroup(click.Group):
         lazy_command = self.lazy_commands.get(cmd_name)
         return lazy_command.load() if lazy_command else None
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click's, whose suggestion knows only commands that are imported."""
+        name = args[0]
+        if name not in self.lazy_commands and not name.startswith("-") and not ctx.resilient_parsing:
+            ctx.fail(f"No such command {name!r}{did_you_mean(name, self.lazy_commands) or '.'}")
+        return super().resolve_command(ctx, args)
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
@@ -57,7 +67,7 @@ class LazyGroup(click.Group):
             raise
         except LeasemillError as error:
             raise self._failed(ctx, str(error), _exit_code(error)) from None
-        except Exception as error:
+        except Exception as error:  # the entry of the command line
             if isinstance(error, OSError) and error.errno == errno.EPIPE:
                 raise  # the reader of the pipe has closed it, as `head` does; click exits quietly
             raise self._failed(ctx, _unexpected(error), EXIT_UNEXPECTED) from None

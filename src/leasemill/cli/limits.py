@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any, Final
@@ -17,18 +16,18 @@ from leasemill.kernel.commands import LimitKeyView, LimitView
 from leasemill.kernel.model import QUEUE_LIMIT, SECOND, LimitTerms
 from leasemill.operator.limits import numbers
 from leasemill.operator.wording import did_you_mean, listed
+from leasemill.operator.written_rates import limit_rate
 from leasemill.store.base import Store
 
 PAGE: Final = 1_000
-UNITS_S: Final = {"s": 1, "min": 60, "h": 3_600, "d": 86_400}
 
 
 def as_limit_rate(value: str) -> tuple[int, int]:
-    """`50/s`, `100/min`, `5000/h`, `1/d`, or `3/10s`: how many, and in how many microseconds."""
-    match = re.fullmatch(r"(\d+)/(\d+)?(s|min|h|d)", value)
-    if match is None or int(match[1]) == 0 or match[2] == "0":
-        raise click.BadParameter(f"{value!r} is not a rate: write it as 50/s, 100/min, 5000/h, 1/d or 3/10s")
-    return int(match[1]), int(match[2] or 1) * UNITS_S[match[3]] * SECOND
+    """A click type: how many, and in how many microseconds."""
+    try:
+        return limit_rate(value)
+    except Invalid as error:
+        raise click.BadParameter(str(error)) from None
 
 
 @click.group()
@@ -43,7 +42,7 @@ def limits() -> None:
 @limit_option()
 @on_store
 def list_limits(store: Store, limit: int, as_json: bool) -> None:
-    """List limits with their numbers, the places that are held, and how many jobs wait."""
+    """List limits. Their numbers, the places that are held, and how many jobs wait."""
     found = list(islice(_views(store), limit + 1))
     emit_table(
         as_json,
@@ -70,7 +69,7 @@ def list_limits(store: Store, limit: int, as_json: bool) -> None:
 @limit_option("keys")
 @on_store
 def show(store: Store, name: str, key: str | None, limit: int, as_json: bool) -> None:
-    """Show limit NAME: its numbers and who set them, who holds its places, and its keys in use."""
+    """Show a limit. Its numbers and who set them, who holds its places, and its keys in use."""
     view = store.limit(name, key=key, limit=limit)
     if view is None:
         raise _unknown(store, name)
@@ -100,8 +99,10 @@ def show(store: Store, name: str, key: str | None, limit: int, as_json: bool) ->
 
 @limits.command("set")
 @click.argument("name")
-@click.option("--places", type=click.IntRange(0), help="How many jobs may be in hand at a time; 0: none.")
-@click.option("--rate", type=as_limit_rate, metavar="N/s", help="How many may start in a time: 50/s, 100/min, 1/d.")
+@click.option("--places", type=click.IntRange(0), help="How many jobs may run at a time; 0: none.")
+@click.option(
+    "--rate", type=as_limit_rate, metavar="N/s", help="How many jobs may start in a period: 50/s, 100/min, 1/d."
+)
 @click.option("--burst", type=click.IntRange(1), help="With --rate: how many may start at once. Default: 1.")
 @click.option("--create", is_flag=True, help="Allow a limit that the store does not know yet.")
 @acting_on_store
@@ -116,9 +117,9 @@ def set_limit(
     by: str,
     as_json: bool,
 ) -> None:
-    """Set the numbers of limit NAME for claims from now on; what is left out stays unchanged.
+    """Set the numbers of a limit, for claims from now on. What is left out stays unchanged.
 
-    They come before those of the code until they are cleared. A lower number takes no job from its worker.
+    They override the code's until they are cleared. A lower number does not stop jobs that run.
     """
     if places is None and rate is None:
         raise Invalid("nothing to set: use --places or --rate" + (", and --burst with --rate" if burst else ""))
@@ -142,7 +143,7 @@ def put(store: Store, name: str, terms: LimitTerms, by: str, reason: str, as_jso
 @click.argument("name")
 @acting_on_store
 def clear(store: Store, name: str, reason: str, by: str, as_json: bool) -> None:
-    """Drop what operators have set of limit NAME: what the code declares holds again."""
+    """Remove what operators have set. What the code declares for the limit applies again."""
     if store.limit(name, limit=1) is None:
         raise _unknown(store, name)
     store.clear_limit(name, by=by, reason=reason)

@@ -34,10 +34,12 @@ def load_app(target: str, url: str | None = None) -> App:
     if not isinstance(app, App):
         found = f"{module_name} has no {attribute!r}" if app is None else f"{target} is not a leasemill.App"
         apps = sorted(name for name, value in vars(module).items() if isinstance(value, App))
-        known = f"write {' or '.join(f'{module_name}:{name}' for name in apps)}" if apps else "name the App object"
+        known = (
+            f"write {' or '.join(f'{module_name}:{name}' for name in apps)}" if apps else "declare app = App() there"
+        )
         raise click.UsageError(f"{found}: {known}")
     for included in app.include:
-        _imported(included)
+        _imported(included, f"App(include=[{included!r}]) of {target}: ")
     if url is not None:
         app.close()
         app.url = url
@@ -55,13 +57,14 @@ def _check_module_name(target: str, module_name: str, attribute: str) -> None:
         raise click.UsageError(f"{module_name!r} is not a module's name: write MODULE:APP, for example tasks:app")
 
 
-def _imported(module_name: str) -> ModuleType:
+def _imported(module_name: str, named_by: str = "") -> ModuleType:
     try:
         return import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is not None and f"{module_name}.".startswith(f"{error.name}."):
             raise click.UsageError(
-                f"there is no module {error.name!r} here: run the command in the folder where it can be imported"
+                f"{named_by}there is no module {error.name!r} here: check its name, or run the command in the folder "
+                "where it can be imported"
             ) from None
         raise _failed(module_name, error) from None
     except Exception as error:  # noqa: BLE001  (the user's module: whatever it raises is shown)

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import click
 from click.core import ParameterSource
 
-from leasemill.errors import NotFound, Refused
+from leasemill.errors import Invalid, NotFound, Refused
 from leasemill.store.base import Store
 from leasemill.store.opening import open_store
 from leasemill.store.url import DEFAULT_URL, URL_VARIABLE, choose_url
@@ -105,6 +105,15 @@ def on_store(command: Command) -> Command:
     return with_options(run, url_option, json_option)
 
 
+redact_option = click.option(
+    "--redact",
+    multiple=True,
+    metavar="FIELD",
+    help="Do not show values under this key, beside those that look like secrets; a regular expression, found "
+    "anywhere in the key; may be repeated.",
+)
+
+
 def acting_on_store(command: Command) -> Command:
     """As `on_store`, for what is recorded in the list of actions."""
     return with_options(on_store(command), reason_option, by_option)
@@ -120,6 +129,8 @@ def opened(url: str) -> Iterator[Store]:
 
         folder = parse_folder_url(url)[0]
         if not holds_log(folder):
+            if folder.is_file():
+                raise Invalid(f"{folder} is a file, a folder is needed: name another store with --url")
             raise NotFound(f"there are no jobs in {folder} yet: enqueue one, or name another store with --url")
     with open_store(url) as store:
         yield store

@@ -21,6 +21,8 @@ STYLES: Final = {
     "dead": "red",
     "no heartbeat": "red",
     "paused": "yellow",
+    "quiet": "yellow",
+    "stopping": "yellow",
     "scheduled": "cyan",
     "leased": "green",
     "running": "green",

@@ -77,7 +77,7 @@ def resume(store: Store, queue: str, create: bool, reason: str, by: str, as_json
     help="How long a lease lasts without a heartbeat.",
 )
 @click.option("--timeout", type=float, metavar="SECONDS", help="How long a handler may run.")
-@click.option("--max-retries", type=click.IntRange(0, 1_000), help="How often a failed job is retried.")
+@click.option("--max-retries", type=click.IntRange(0, 1_000), help="How many times a failed job is retried.")
 @click.option(
     "--max-expirations", type=click.IntRange(1, 1_000), help="A job is quarantined after this many expirations."
 )
@@ -86,11 +86,9 @@ def resume(store: Store, queue: str, create: bool, reason: str, by: str, as_json
 @click.option(
     "--on-failure",
     type=click.Choice([choice.value for choice in OnFailure]),
-    help="What a lane does when one of its jobs has failed for good.",
+    help="Whether a lane continues or blocks after a job fails for good.",
 )
-@click.option(
-    "--limit", type=click.IntRange(0), help="How many of its jobs may be in hand at a time, over all workers."
-)
+@click.option("--limit", type=click.IntRange(0), help="How many of its jobs may run at a time, across all workers.")
 @click.option("--clear", is_flag=True, help="Remove everything that was set before, the limit too.")
 @create_option
 @acting_on_store

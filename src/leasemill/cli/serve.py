@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from leasemill.cli.opening import url_option
-from leasemill.errors import Refused
+from leasemill.cli.opening import redact_option, url_option
+from leasemill.errors import Invalid
 from leasemill.server.listening import bound_socket, listen_address
 from leasemill.store.base import Store
+from leasemill.store.url import hidden_password
 
 if TYPE_CHECKING:  # the extra may not be installed
     from leasemill.dashboard import Dashboard
@@ -35,20 +36,23 @@ FILE = click.Path(path_type=Path)
     show_default=True,
     type=click.FloatRange(1),
     metavar="SECONDS",
-    help="How long requests may take to end after a signal.",
+    help="How long requests may take to finish after a signal.",
 )
 @click.option("--cert", type=FILE, help="Serve HTTPS with this certificate chain, in PEM.")
 @click.option("--key", type=FILE, help="The private key of --cert, in PEM; default: in the same file.")
 @click.option(
     "--dashboard", "has_dashboard", is_flag=True, help="Serve the dashboard at /dashboard, for keys that may read."
 )
-@click.option("--require-keys", is_flag=True, help="Ask for a key on 127.0.0.1 too; elsewhere one is always needed.")
+@redact_option
+@click.option(
+    "--require-keys", is_flag=True, help="Require a key on 127.0.0.1 too; other addresses always require one."
+)
 @click.option(
     "--allow-host",
     "allowed_hosts",
     multiple=True,
     metavar="NAME",
-    help="Answer to this name in the Host header; may be repeated. Default: this machine's on 127.0.0.1, else any.",
+    help="Accept this name in the Host header; may be repeated. Default: this machine's on 127.0.0.1, else any.",
 )
 @click.option(
     "--rate",
@@ -56,14 +60,14 @@ FILE = click.Path(path_type=Path)
     show_default=True,
     type=click.FloatRange(1),
     metavar="REQUESTS",
-    help="How many requests a second each key may send; twice as many at once.",
+    help="Requests per second allowed for each key, in bursts of up to twice as many.",
 )
 @click.option(
     "--connections",
     default=DEFAULT_CONNECTIONS,
     show_default=True,
     type=click.IntRange(10),
-    help="How many connections may be open; each call that waits has one.",
+    help="The most open connections; each waiting call holds one.",
 )
 @click.option(
     "--longest-wait",
@@ -71,7 +75,7 @@ FILE = click.Path(path_type=Path)
     show_default=True,
     type=click.FloatRange(0, 60),
     metavar="SECONDS",
-    help="The longest a call is kept waiting: less than a proxy in between allows.",
+    help="The longest time a call waits; keep it below the timeout of a proxy in between.",
 )
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option(
@@ -84,6 +88,7 @@ def serve(
     cert: Path | None,
     key: Path | None,
     has_dashboard: bool,
+    redact: tuple[str, ...],
     require_keys: bool,
     allowed_hosts: tuple[str, ...],
     rate: float,
@@ -97,10 +102,10 @@ def serve(
     Workers, producers and the command line use it with --url http://HOST:PORT; programs in other languages send JSON to
     POST /v1/…, which /openapi.json describes.
 
-    On 127.0.0.1 it takes requests of this machine without a key. Elsewhere it does not start until there is one: create
-    it with leasemill keys create.
+    On 127.0.0.1 it accepts requests of this machine without a key. On another address it starts only if the store has
+    a key: create one with leasemill keys create.
 
-    After SIGTERM or SIGINT whoever waits is answered, and requests under way are finished. After a second signal it
+    After SIGTERM or SIGINT calls that wait return, and requests in progress are finished. After a second signal it
     ends at once.
     """
     from leasemill.api import logs  # noqa: PLC0415  (--help must answer before these are imported)
@@ -112,11 +117,19 @@ def serve(
         from leasemill.server.security import secured  # noqa: PLC0415
         from leasemill.server.serving import new_server  # noqa: PLC0415
     except ModuleNotFoundError as error:
-        if error.name not in {"starlette", "uvicorn"}:
+        if error.name not in {"httptools", "starlette", "uvicorn"}:
             raise
-        raise Refused("serving needs Starlette and uvicorn: pip install 'leasemill[server]'") from None
+        raise Invalid(
+            "leasemill serve needs Starlette, uvicorn and httptools: pip install 'leasemill[server]'"
+        ) from None
 
+    if redact and not has_dashboard:
+        raise Invalid("--redact is for the pages of --dashboard: give both")
     logs.configure_logging(log_format, log_level.upper())
+    if url.startswith(("http:", "https:")):
+        raise Invalid(
+            f"{hidden_password(url)} is a server already: serve its store, file: or postgresql://, with --url"
+        )
     host, port = listen_address(listen)
     limits = ServerLimits(requests_per_s=rate, burst=round(2 * rate))
     with ExitStack() as opened:
@@ -134,7 +147,7 @@ def serve(
         listening = opened.enter_context(bound_socket(host, port))
         security.ring.start()
         opened.callback(security.ring.close)
-        mounts, on_stop = _dashboard(store, opened) if has_dashboard else ({}, lambda: None)
+        mounts, on_stop = _dashboard(store, opened, redact) if has_dashboard else ({}, lambda: None)
         server = new_server(
             server_app(store, gate=security.gate, mounts=mounts, longest_wait_s=longest_wait, on_stop=on_stop),
             stop_s=stop_timeout,
@@ -147,12 +160,14 @@ def serve(
         log.info("stopped")
 
 
-def _dashboard(store: Store, opened: ExitStack) -> tuple[dict[str, Dashboard], Callable[[], None]]:
+def _dashboard(
+    store: Store, opened: ExitStack, redact: tuple[str, ...]
+) -> tuple[dict[str, Dashboard], Callable[[], None]]:
     """What to mount, and what to call when the server begins to stop."""
     try:
         from leasemill.dashboard.behind_keys import PATH, served_dashboard  # noqa: PLC0415  (an extra)
     except ModuleNotFoundError as error:
-        raise Refused(f"the dashboard needs {error.name}: pip install 'leasemill[server]'") from None
-    dashboard = served_dashboard(store)
+        raise Invalid(f"the dashboard needs {error.name}: pip install 'leasemill[server]'") from None
+    dashboard = served_dashboard(store, redact)
     opened.callback(dashboard.close)
     return {PATH: dashboard}, dashboard.end_streams

@@ -13,6 +13,7 @@ from leasemill.cli.output import print_json, print_table, span
 from leasemill.kernel.commands import LimitView
 from leasemill.kernel.model import QUEUE_LIMIT, JobState
 from leasemill.operator.facts import all_queues
+from leasemill.operator.lateness import late_schedules, open_groups
 from leasemill.operator.wording import counted, listed
 from leasemill.store.base import Store
 from leasemill.store.records import records
@@ -20,6 +21,7 @@ from leasemill.store.records import records
 MISMATCHED_SHOWN = 5
 LIMITS_READ = 1_000
 LIMITS_SHOWN = 5
+SCHEDULES_SHOWN = 5
 
 
 @click.command()
@@ -56,6 +58,7 @@ def gathered(store: Store) -> dict[str, Any]:
     totals = store.totals()
     now = time.time()
     workers = [record for record, age_s in records(store.presence) if not record.is_stale(age_s)]
+    groups = open_groups(store)
     mismatched: Counter[str] = Counter()
     for record in workers:
         mismatched.update(record.mismatched)
@@ -67,6 +70,8 @@ def gathered(store: Store) -> dict[str, Any]:
         "workers": len(workers),
         "stuck_slots": sum(len(worker.stuck) for worker in workers),
         "mismatched": dict(mismatched.most_common()),
+        "late_schedules": {name: {"late_us": late_us} for name, late_us in late_schedules(store).items()},
+        "groups": {"open": groups.count, "unsealed": groups.unsealed},
         "limits": {
             view.name: {
                 "places": view.terms.places,
@@ -121,6 +126,13 @@ def _print(found: dict[str, Any], before: dict[str, Any] | None) -> None:
     ]
     if full:
         click.echo(f"full limits with jobs that wait: {listed(full, LIMITS_SHOWN)} (see `leasemill limits list`)")
+    late = [f"{name} ({span(one['late_us'])})" for name, one in found["late_schedules"].items()]
+    if late:
+        click.echo(f"schedules that are late: {listed(late, SCHEDULES_SHOWN)} (see `leasemill cron list`)")
+    groups = found["groups"]
+    if groups["open"]:
+        line = f"{counted(groups['open'], 'group')} open, {groups['unsealed']:,} not sealed"
+        click.echo(f"{line} (see `leasemill groups list --open`)")
     if found["mismatched"]:
         largest = list(found["mismatched"].items())[:MISMATCHED_SHOWN]
         kinds = ", ".join(f"{kind} ({count:,} claims)" for kind, count in largest)

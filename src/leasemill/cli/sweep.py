@@ -7,7 +7,6 @@ fails again meanwhile is not redriven twice. A job that was named by its id and 
 
 from __future__ import annotations
 
-import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -30,6 +29,7 @@ from leasemill.kernel.model import ENDED_STATES, REDRIVEN_STATES, UNSUCCESSFUL_S
 from leasemill.operator.facts import find_queue
 from leasemill.operator.fingerprint import Groups, fingerprint
 from leasemill.operator.wording import counted
+from leasemill.operator.written_rates import jobs_per_second
 from leasemill.store.base import Store
 
 PAGE: Final = 1_000
@@ -43,16 +43,14 @@ NO_FILTERS: Final[dict[str, Any]] = {
 }
 UNENDED_STATES: Final = frozenset(JobState) - ENDED_STATES
 INTERRUPTED: Final = "interrupted: run the same command again to continue"
-UNITS: Final = {"s": 1.0, "min": 60.0, "h": 3600.0}
 
 
 def as_rate(value: str) -> float:
-    """`5/s`, `100/min`, `1000/h` as jobs per second; a bare number is per second."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)(?:/(s|min|h))?", value)
-    rate = float(match[1]) / UNITS[match[2] or "s"] if match else 0.0
-    if rate <= 0:
-        raise click.BadParameter(f"{value!r} is not a rate: write it as 5/s, 100/min or 1000/h")
-    return rate
+    """A click type: jobs per second."""
+    try:
+        return jobs_per_second(value)
+    except Invalid as error:
+        raise click.BadParameter(str(error)) from None
 
 
 def sweep_options(command: Command) -> Command:

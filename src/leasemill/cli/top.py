@@ -170,7 +170,7 @@ def problem(seen: Seen, interval_s: float, now: float) -> str:
     if seen.failing_since is not None:
         return f"store unavailable for {_span(now - seen.failing_since)}{age}: {seen.error}"
     if seen.asked_at and now - seen.asked_at > interval_s + LATE_S:
-        return f"the store has not answered for {_span(now - seen.asked_at)}{age}"
+        return f"the store has not responded for {_span(now - seen.asked_at)}{age}"
     return ""
 
 

@@ -233,7 +233,9 @@ def _worker_state(worker: WorkerLine) -> Cell:
         return Cell("no heartbeat", BAD)
     if worker.stuck:
         return Cell(f"{worker.stuck} stuck", BAD)
-    return Cell("stopping", WARNING) if worker.is_stopping else Cell("running", GOOD)
+    if worker.is_stopping:
+        return Cell("stopping", WARNING)
+    return Cell("quiet", WARNING) if worker.is_quiet else Cell("running", GOOD)
 
 
 def _running(shown: Overview, rows: int, width: int) -> list[Text]:

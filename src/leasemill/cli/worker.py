@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
-import logging
-import random
 import sys
-import time
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Final, Literal
 
 import click
 
@@ -16,13 +11,9 @@ from leasemill.api.policy import REAPER_INTERVALS_S
 from leasemill.cli.durations import metavar, seconds_or
 from leasemill.cli.opening import app_argument, app_url_option
 from leasemill.cli.sizes import as_size
-from leasemill.errors import LeasemillError, Unavailable
-from leasemill.operator.wording import did_you_mean
 
-if TYPE_CHECKING:
-    from leasemill.api.app import App
-
-log = logging.getLogger("leasemill.worker")
+SUPERVISED_BY: Final = ("processes", "max_jobs", "max_memory", "reload", "reload_dirs")
+"""Options that need a supervisor."""
 
 
 @click.command()
@@ -34,7 +25,9 @@ log = logging.getLogger("leasemill.worker")
     metavar="QUEUE[=WEIGHT]",
     help="Serve this queue; may be repeated. Default: all queues of the app's jobs.",
 )
-@click.option("--concurrency", default=10, show_default=True, type=click.IntRange(1), help="Jobs run at the same time.")
+@click.option(
+    "--concurrency", default=10, show_default=True, type=click.IntRange(1), help="How many jobs run at the same time."
+)
 @click.option(
     "--processes", type=click.IntRange(1), metavar="N", help="Run this many processes, each with its own slots."
 )
@@ -59,7 +52,7 @@ log = logging.getLogger("leasemill.worker")
     "--max-memory",
     type=as_size,
     metavar="SIZE",
-    help="Replace a process, between jobs, when it uses more memory: 500MB, 2GiB.",
+    help="Replace a process, between jobs, when it uses more memory than this: 500MB, 2GiB.",
 )
 @click.option("--reload", is_flag=True, help="Restart when the app's Python files change; for development.")
 @click.option(
@@ -80,7 +73,7 @@ log = logging.getLogger("leasemill.worker")
     type=click.Choice(["thread", "process"]),
     default="thread",
     show_default=True,
-    help="Where handlers run whose jobs do not choose: in this process, or in processes that can be killed.",
+    help="Where handlers run unless their job chooses: in this process, or in processes that can be killed.",
 )
 @app_url_option
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
@@ -91,27 +84,11 @@ log = logging.getLogger("leasemill.worker")
 @click.pass_context
 def worker(
     context: click.Context,
-    app: str,
-    queues: tuple[str, ...],
-    concurrency: int,
-    processes: int | None,
-    prefetch: int | None,
-    drain: bool,
-    heartbeat: float | None,
-    reaper_interval: float | None,
-    shutdown_timeout: float | None,
-    mismatch_timeout: float | None,
-    max_jobs: int | None,
-    max_memory: int | None,
-    reload: bool,
-    reload_dirs: tuple[str, ...],
-    metrics: str | None,
+    /,
     worker_id: str | None,
-    executor: Literal["thread", "process"],
-    url: str | None,
     log_format: Literal["text", "json"],
     log_level: str,
-    control: int | None,
+    **given: Any,
 ) -> None:
     """Run the handlers of MODULE:APP until a signal stops it.
 
@@ -126,92 +103,10 @@ def worker(
 
     worker_id = worker_id or new_worker_id()
     logs.configure_logging(log_format, log_level.upper(), worker_id=worker_id)
-    if control is None and (reload or reload_dirs or processes or max_jobs or max_memory):
+    if given["control"] is None and any(given[name] for name in SUPERVISED_BY):
         from leasemill.cli.supervising import supervise  # noqa: PLC0415
 
         sys.exit(supervise(context, worker_id))
+    from leasemill.cli.working import work  # noqa: PLC0415  (a supervisor does not need it)
 
-    from leasemill.cli.loading import load_app  # noqa: PLC0415  (a supervisor needs none of these)
-    from leasemill.worker.exporting.endpoint import Endpoint, parsed_address  # noqa: PLC0415
-    from leasemill.worker.exporting.measures import Measures  # noqa: PLC0415
-    from leasemill.worker.process import run_process  # noqa: PLC0415
-    from leasemill.worker.recycling import Recycling  # noqa: PLC0415
-    from leasemill.worker.supervisor.supervised import EXIT_REPLACE, Supervised  # noqa: PLC0415
-    from leasemill.worker.worker import Worker  # noqa: PLC0415
-
-    supervised = None if control is None else Supervised(control)
-    loaded = load_app(app, url)
-    if metrics is not None:
-        measures = Measures(loaded)
-        loaded.observers.append(measures)
-        if supervised is None:
-            Endpoint(parsed_address(metrics), measures.all).start()
-        else:
-            supervised.share(measures)
-    weights = dict(map(weighted, queues))
-    warn_of_unknown(weights, loaded)
-    if not drain:
-        await_store(loaded)
-    recycling = Recycling(max_jobs, max_memory)
-    if max_jobs is not None or max_memory is not None:
-        loaded.observers.append(recycling)
-    running = Worker(
-        loaded,
-        weights or None,
-        concurrency=concurrency,
-        prefetch=prefetch,
-        drain=drain,
-        heartbeat_interval=heartbeat,
-        reaper_interval=reaper_interval,
-        shutdown_timeout=shutdown_timeout,
-        mismatch_timeout=mismatch_timeout,
-        worker_id=worker_id,
-        executor=executor,
-        handle_signals=False,
-    )
-    if supervised is not None:
-        supervised.await_run(running, recycling, processes or 1)
-    try:
-        run_process(running, loaded.close, running.stop if supervised is None else supervised.stop_once)
-    except LeasemillError:
-        raise
-    except Exception:
-        log.critical("the worker ends because of an unexpected error", exc_info=True, extra={"worker": running.id})
-        raise
-    if running.is_retired:
-        sys.exit(EXIT_REPLACE)
-
-
-def await_store(app: App) -> None:
-    """A worker that starts while its store is unavailable waits for it, as a running one would."""
-    from leasemill.store.backoff import backoff_s  # noqa: PLC0415  (--help must answer before this is imported)
-
-    for failures in itertools.count(1):
-        try:
-            app.store  # noqa: B018  (opens it)
-        except Unavailable as error:
-            log.warning("the store is unavailable, will retry: %s", error)
-            time.sleep(backoff_s(failures, random.random()))
-        else:
-            return
-
-
-def warn_of_unknown(queues: Iterable[str], app: App) -> None:
-    """Jobs can be put into any queue from SQL, so a queue that no declaration names is not refused."""
-    known = sorted(app.queues)
-    for queue in queues:
-        if queue not in known:
-            log.warning(
-                "no declared job uses queue %r%s (queues of declared jobs: %s)",
-                queue,
-                did_you_mean(queue, known),
-                ", ".join(known) or "none",
-            )
-
-
-def weighted(text: str) -> tuple[str, int]:
-    """`billing=3` as a queue and its weight."""
-    name, separator, weight = text.partition("=")
-    if separator and not weight.isdecimal():
-        raise click.UsageError(f"--queue {text}: the weight must be a whole number, for example --queue {name}=3")
-    return name, int(weight) if separator else 1
+    work(given, worker_id)

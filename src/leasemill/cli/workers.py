@@ -1,25 +1,50 @@
-"""`leasemill workers`: which workers run, and what they run."""
+"""`leasemill workers`: which workers run, what they run, and orders to them."""
 
 from __future__ import annotations
 
-from typing import Any
+import sys
+import time
+from typing import Any, Final
 
 import click
 import msgspec
+from click.core import ParameterSource
 
-from leasemill.cli.opening import on_store
-from leasemill.cli.output import emit_table, span
+from leasemill.cli.lazy import EXIT_REFUSED
+from leasemill.cli.opening import Command, acting_on_store, json_option, opened, url_option, with_options
+from leasemill.cli.output import emit, emit_table, span
+from leasemill.errors import Refused
 from leasemill.kernel.model import SECOND
-from leasemill.operator.facts import AtWork
+from leasemill.kernel.orders import Order, WorkerOrder
+from leasemill.operator.wording import counted
+from leasemill.operator.workers import OrderOutcome, is_obeyed, named, order_each, state_of
 from leasemill.store.base import Store
-from leasemill.store.presence import Presence
 from leasemill.store.records import RunningJob, WorkerRecord, records
 
+LOOK_S: Final = 0.25
+DONE: Final = {
+    Order.QUIET: "is quiet and runs nothing",
+    Order.RESUME: "claims jobs",
+    Order.STOP: "has stopped",
+}
 
-@click.command()
-@on_store
-def workers(store: Store, as_json: bool) -> None:
-    """List workers, as of their latest heartbeat."""
+
+@click.group(invoke_without_command=True)
+@url_option
+@json_option
+@click.pass_context
+def workers(context: click.Context, url: str, as_json: bool) -> None:
+    """List workers, as of their latest heartbeat; quiet, resume and stop them."""
+    if context.invoked_subcommand is None:
+        with opened(url) as store:
+            _list(store, as_json)
+        return
+    for name, option in (("url", "--url"), ("as_json", "--json")):
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"write {option} behind {context.invoked_subcommand}")
+
+
+def _list(store: Store, as_json: bool) -> None:
     found = records(store.presence)
     emit_table(
         as_json,
@@ -38,7 +63,9 @@ def workers(store: Store, as_json: bool) -> None:
             for record, age_s in found
         ],
     )
-    for record, _ in [] if as_json else found:
+    for record, age_s in [] if as_json else found:
+        if record.order is not None and record.order.order is not Order.RESUME and not record.is_stale(age_s):
+            click.echo(f"  {record.worker} was asked to {_asked(record.order)}")
         for job in record.running:
             where = "" if job.pid is None else f" in process {job.pid}"
             click.echo(f"  {record.worker} has run {job.kind} {job.job} for {job.seconds:.1f} s{where}{_progress(job)}")
@@ -49,21 +76,118 @@ def workers(store: Store, as_json: bool) -> None:
             )
 
 
-def at_work(presence: Presence) -> list[AtWork]:
-    """The workers with a recent heartbeat."""
-    return [AtWork(one.worker, frozenset(one.queues)) for one, age_s in records(presence) if not one.is_stale(age_s)]
+# Orders ---------------------------------------------------------------------------------------------------------
+
+
+def ordering(command: Command) -> Command:
+    """WORKER, and the options of an order."""
+    wait_option = click.option("--wait", is_flag=True, help="Wait until the worker has obeyed.")
+    return with_options(acting_on_store(command), click.argument("worker"), wait_option)
+
+
+@workers.command()
+@ordering
+def quiet(store: Store, worker: str, wait: bool, reason: str, by: str, as_json: bool) -> None:
+    """Ask WORKER to claim no more jobs. Those that are running go on, and the process stays up.
+
+    WORKER is an id, the beginning of one, or the name of a supervisor: then it is for all its processes. It obeys with
+    its next heartbeat, within 2 seconds. With --wait the command returns when its running jobs have ended too.
+    """
+    _order(store, worker, Order.QUIET, wait, reason, by, as_json)
+
+
+@workers.command()
+@ordering
+def resume(store: Store, worker: str, wait: bool, reason: str, by: str, as_json: bool) -> None:
+    """Ask WORKER, which is quiet, to claim jobs again.
+
+    WORKER is an id, the beginning of one, or the name of a supervisor: then it is for all its processes.
+    """
+    _order(store, worker, Order.RESUME, wait, reason, by, as_json)
+
+
+@workers.command()
+@ordering
+def stop(store: Store, worker: str, wait: bool, reason: str, by: str, as_json: bool) -> None:
+    """Ask WORKER to stop, as SIGTERM does. Running jobs may finish within its shutdown timeout; others are given back.
+
+    WORKER is an id, the beginning of one, or the name of a supervisor: then it is for all its processes. A supervisor
+    does not start a process again that was stopped so, and ends when all are. A stop cannot be undone.
+    """
+    _order(store, worker, Order.STOP, wait, reason, by, as_json)
+
+
+def _order(store: Store, worker: str, order: Order, wait: bool, reason: str, by: str, as_json: bool) -> None:
+    found = records(store.presence)
+    instances = {record.worker: record.instance for record, _ in found}
+    meant = {one: instances[one] for one in named(found, worker)}
+    outcomes = order_each(store, meant, order, by=by, reason=reason)
+    if wait:
+        outcomes = [one if one.refused else _awaited(store, order, one, meant[one.worker]) for one in outcomes]
+    refused = [one.refused for one in outcomes if one.refused is not None]
+    if len(outcomes) == len(refused) == 1:
+        raise refused[0]
+    emit(
+        as_json,
+        [{"worker": one.worker, **_order_fields(one)} for one in outcomes],
+        *(f"worker {one.worker} {DONE[order] if wait else _outcome(one.holds)}" for one in outcomes if not one.refused),
+    )
+    for error in refused:
+        click.echo(f"Error: {error}", err=True)
+    if refused:
+        click.echo(f"{counted(len(refused), 'worker')} of {len(outcomes)} not ordered", err=True)
+        sys.exit(EXIT_REFUSED)
+
+
+def _awaited(store: Store, order: Order, outcome: OrderOutcome, instance: str) -> OrderOutcome:
+    try:
+        _await(store, order, outcome.worker, instance)
+    except Refused as error:
+        return outcome._replace(refused=error)
+    return outcome
+
+
+def _await(store: Store, order: Order, worker: str, instance: str) -> None:
+    shown = ""
+    while not is_obeyed(order, found := records(store.presence), worker, instance):
+        running = sum(len(record.running) for record, _ in found if record.worker == worker)
+        line = f"waiting for {worker}" + (f", which runs {counted(running, 'job')}" if running else "")
+        if line != shown:
+            click.echo(line, err=True)
+            shown = line
+        time.sleep(LOOK_S)
+
+
+def _outcome(holds: WorkerOrder | None) -> str:
+    return "is not quiet: there is nothing to resume from" if holds is None else f"was asked to {_asked(holds)}"
+
+
+def _asked(order: WorkerOrder) -> str:
+    what = "be quiet" if order.order is Order.QUIET else order.order.value
+    return f"{what} by {order.by}: {order.reason}"
+
+
+def _order_fields(outcome: OrderOutcome) -> dict[str, Any]:
+    if outcome.refused is not None:
+        return {"error": str(outcome.refused)}
+    return {"order": None} if outcome.holds is None else msgspec.structs.asdict(outcome.holds)
+
+
+# How values are written -----------------------------------------------------------------------------------------
 
 
 def _state(record: WorkerRecord, age_s: float) -> str:
-    if record.is_stale(age_s):
-        return "no heartbeat"
-    state = "stopping" if record.is_stopping else "running"
-    return f"{state}, {len(record.stuck)} stuck" if record.stuck else state
+    state = state_of(record, age_s)
+    return f"{state}, {len(record.stuck)} stuck" if record.stuck and not record.is_stale(age_s) else state
 
 
 def _as_json(record: WorkerRecord, age_s: float) -> dict[str, Any]:
     fields: dict[str, Any] = msgspec.to_builtins(record)
-    return fields | {"seen_s_ago": round(age_s, 3), "is_stale": record.is_stale(age_s)}
+    return fields | {
+        "seen_s_ago": round(age_s, 3),
+        "is_stale": record.is_stale(age_s),
+        "is_quiet": record.is_quiet,
+    }
 
 
 def _span(seconds: float) -> str:

@@ -47,7 +47,7 @@ def instrument(app: App, *, every_attempt: bool = False) -> None:
         with _scope_of(ctx.job_id, ctx.kind, ctx.queue, ctx.attempt, ctx.worker) as scope:
             try:
                 yield
-            except Exception as error:
+            except Exception as error:  # of the user's handler
                 if _is_error(ctx, error) and (every_attempt or ctx.is_committed or ctx.is_final(error)):
                     _capture(scope, error, error_fingerprint(ctx.kind, error_text(error)))
                 raise

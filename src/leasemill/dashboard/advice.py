@@ -51,6 +51,8 @@ def _acts(line: str, lane_head: Job | None) -> list[AdvisedAct]:
             return [_act(f"{verb} the lane's head", f"{verb.lower()}-jobs", job=head) for verb in verbs]
         case ["leasemill", "limits", "show", name]:
             return [_page("Open the limit", "/limits", name=name)]
+        case ["leasemill", "workers", "resume", worker, *_]:
+            return [_act("Resume the worker", "resume-worker", worker=worker)]
         case ["leasemill", "workers"]:
             return [_page("Open the workers", "/workers")]
         case ["leasemill", "cron", "resume", name, *_]:

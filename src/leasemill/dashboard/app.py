@@ -23,7 +23,7 @@ from starlette.types import Receive, Scope, Send
 
 from leasemill.api.app import App
 from leasemill.dashboard import serving
-from leasemill.dashboard.access import Authorize, Principal, SignIn
+from leasemill.dashboard.access import SESSION_S, Authorize, Principal, SignIn
 from leasemill.dashboard.acts import ACTS
 from leasemill.dashboard.forms import read_form
 from leasemill.dashboard.guard import Guard
@@ -82,7 +82,7 @@ class Dashboard:
         self._cookie = cookie
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="leasemill-dashboard")
         self._opened: tuple[Store, Sampler, Sweeps] | None = None
-        self._renderer = Renderer()
+        self._renderer = Renderer(has_sign_out=sign_in is not None)
         self._streams = Streams()
         self._app = Guard(self._routes(), hosts)
 
@@ -133,6 +133,7 @@ class Dashboard:
             HTTPException: self._failed_http,
             NotFound: self._failed_not_found,
             LeasemillError: self._failed_store,
+            OSError: self._failed_system,
         }
         return Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan)
 
@@ -145,7 +146,7 @@ class Dashboard:
         found = self._authorize(request)
         return await found if inspect.isawaitable(found) else found
 
-    async def _viewing(self, request: Request) -> Viewing:
+    async def _viewing(self, request: Request, *, is_read: bool = True) -> Viewing:
         principal = await self._principal(request)
         if principal is None:
             raise HTTPException(401 if self._sign_in is not None else 403, "You may not look at this dashboard.")
@@ -154,7 +155,7 @@ class Dashboard:
             await serving.in_thread(self._readers, self.open)
         assert self._opened is not None
         store, sampler, sweeps = self._opened
-        sampler.watched()
+        sampler.watched(is_read=is_read)
         return Viewing(store, sampler, sweeps, self._redaction, principal, request.query_params, request.path_params)
 
     async def _signing_in(self, request: Request) -> Response:
@@ -173,13 +174,14 @@ class Dashboard:
             trouble = "This link has been used, or a newer one replaced it."
             return self._renderer.render(request, "sign_in.html", title="Sign in", trouble=trouble, status=403)
         response = RedirectResponse(f"{request.scope.get('root_path', '')}/", status_code=303)
-        response.set_cookie(self._cookie, session, httponly=True, samesite="strict", path="/", max_age=12 * 3600)
+        serving.set_cookie(request, response, self._cookie, session, round(SESSION_S))
         return response
 
     async def _signing_out(self, request: Request) -> Response:
+        if self._sign_in is None:
+            raise HTTPException(404, "Sign out where this dashboard is mounted.")
         await read_form(request, self._origins)
-        if self._sign_in is not None:
-            self._sign_in.close(request.cookies.get(self._cookie))
+        self._sign_in.close(request.cookies.get(self._cookie))
         response = RedirectResponse(f"{request.scope.get('root_path', '')}/sign-in", status_code=303)
         response.delete_cookie(self._cookie, httponly=True, samesite="strict", path="/")
         return response
@@ -188,15 +190,18 @@ class Dashboard:
 
     def _showing(self, page: Page) -> Callable[[Request], Any]:
         async def show(request: Request) -> Response:
-            viewing = await self._viewing(request)
+            viewing = await self._viewing(request, is_read=not page.is_reckoned)
             if viewing.sample is None:
                 await serving.first_sample(viewing.sampler)
+            kept = self._renderer.kept_page(request, viewing, page)
+            if kept is not None:
+                return kept
             return await serving.in_thread(self._readers, self._renderer.page, request, viewing, page)
 
         return show
 
     async def _events(self, request: Request) -> Response:
-        viewing = await self._viewing(request)
+        viewing = await self._viewing(request, is_read=False)
         return self._streams.open(viewing.sampler)
 
     async def _download(self, request: Request) -> Response:
@@ -208,7 +213,7 @@ class Dashboard:
     async def _act(self, request: Request) -> Response:
         act = ACTS.get(request.path_params["name"])
         if act is None:
-            raise HTTPException(404, "There is no such act.")
+            raise HTTPException(404, "Unknown action.")
         viewing = await self._viewing(request)
         if not viewing.principal.may_act:
             raise HTTPException(403, "You may look, and not act: your role is read.")
@@ -221,8 +226,8 @@ class Dashboard:
         form = await read_form(request, self._origins)
         given = Given(viewing.principal.name, form.get("reason", "").strip(), form)
         try:
-            if not given.reason:
-                raise Invalid("Say why: the reason is recorded with the act.")
+            if act.asks_why and not given.reason:
+                raise Invalid("A reason is required; it is recorded with the action.")
             done = await serving.in_thread(self._readers, act.run, viewing, given)
             viewing.sampler.readings.forget()
             await serving.in_thread(self._readers, viewing.sampler.changed)
@@ -233,7 +238,7 @@ class Dashboard:
             return self._asking(request, viewing, act, question, given=given, trouble=str(error), status=400)
         path = done.path or serving.local_path(request.query_params.get("next"))
         response = RedirectResponse(f"{request.scope.get('root_path', '')}{path}", status_code=303)
-        serving.set_notice(response, done.sentence)
+        serving.set_notice(request, response, done.sentence)
         return response
 
     def _asking(
@@ -274,3 +279,6 @@ class Dashboard:
     async def _failed_store(self, request: Request, error: LeasemillError) -> Response:
         status = 503 if isinstance(error, Unavailable) else 400 if isinstance(error, Invalid) else 500
         return self._renderer.failed(request, status, str(error))
+
+    async def _failed_system(self, request: Request, error: OSError) -> Response:
+        return self._renderer.failed(request, 503, f"The store cannot be read: {error}")

@@ -6,12 +6,14 @@ key's.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from starlette.requests import Request
 
 from leasemill.dashboard.access import Principal, ViewerRole
 from leasemill.dashboard.app import Dashboard, asgi
+from leasemill.dashboard.redaction import SECRET_KEYS
 from leasemill.server.app import ADMISSION
 from leasemill.server.key_gate import KeyAdmission
 from leasemill.store.base import Store
@@ -21,9 +23,10 @@ PATH: Final = "/dashboard"
 WITHOUT_KEY: Final = Principal("anybody on this machine", ViewerRole.OPERATE)
 
 
-def served_dashboard(store: Store) -> Dashboard:
-    """To be mounted at `PATH` of a server over this store."""
-    return asgi(store, authorize=admitted)
+def served_dashboard(store: Store, redact: Sequence[str] = ()) -> Dashboard:
+    """To be mounted at `PATH` of a server over this store. `redact`: keys whose values are not shown, beside those that
+    look like secrets."""
+    return asgi(store, authorize=admitted, redact=(*SECRET_KEYS, *redact))
 
 
 def admitted(request: Request) -> Principal:

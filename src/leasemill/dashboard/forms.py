@@ -6,6 +6,7 @@ Origin must be ours. What must never happen here: a form that is read before all
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Collection
 from hashlib import blake2b
@@ -21,6 +22,8 @@ COOKIE: Final = "leasemill_form"
 FIELD: Final = "form_token"
 LARGEST_BYTES: Final = 256 * 1024
 MOST_FIELDS: Final = 2_000
+READ_WITHIN_S: Final = 10.0
+"""A browser sends a form at once; one that never ends would hold a connection for ever."""
 
 
 class Form(ImmutableMultiDict[str, str]):
@@ -39,11 +42,11 @@ def token_of(cookie: str) -> str:
 async def read_form(request: Request, origins: Collection[str]) -> Form:
     """The fields of a form that one of our pages has sent; anything else is refused."""
     _check_origin(request, origins)
-    body = b""
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > LARGEST_BYTES:
-            raise HTTPException(413, "The form is too large.")
+    try:
+        async with asyncio.timeout(READ_WITHIN_S):
+            body = await _body(request)
+    except TimeoutError:
+        raise HTTPException(408, "The form did not arrive in time: send it again.") from None
     try:
         fields = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=MOST_FIELDS)
     except ValueError:
@@ -53,6 +56,15 @@ async def read_form(request: Request, origins: Collection[str]) -> Form:
     if not cookie or not compare_digest(given.encode(), token_of(cookie).encode()):
         raise HTTPException(403, "This form is out of date: reload the page and try again.")
     return form
+
+
+async def _body(request: Request) -> bytes:
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > LARGEST_BYTES:
+            raise HTTPException(413, "The form is too large.")
+    return body
 
 
 def _check_origin(request: Request, origins: Collection[str]) -> None:

@@ -35,13 +35,13 @@ class Streams:
         """Ends when the client leaves, for the server cancels it then."""
         loop = asyncio.get_running_loop()
         yield "retry: 3000\n\n"
-        sent, sent_at = sampler.latest, loop.time()
+        sent, trouble, sent_at = sampler.latest, sampler.trouble, loop.time()
         while not self._are_over:
             sampler.watched()
             await asyncio.sleep(LOOK_S)
-            latest = sampler.latest
-            if _differs(sent, latest) or loop.time() - sent_at >= STILL_S:
-                sent, sent_at = latest, loop.time()
+            latest, has_changed = sampler.latest, sampler.trouble != trouble
+            if has_changed or _differs(sent, latest) or loop.time() - sent_at >= STILL_S:
+                sent, trouble, sent_at = latest, sampler.trouble, loop.time()
                 number = 0 if latest is None else latest.number
                 yield f"event: change\ndata: {number}\n\n"
 

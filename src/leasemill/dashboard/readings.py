@@ -1,4 +1,4 @@
-"""What is read at some cost, once for each sample: however many look at a page, the store is asked once a second.
+"""What is read or rendered at some cost, once for each sample: however many look at a page, the store is asked once.
 
 What must never happen here: a reading that is kept after an act has changed what it shows.
 """
@@ -38,10 +38,17 @@ class Readings:
                 self._readings.popitem(last=False)
         with reading.lock:
             if reading.number != number:
-                reading.found = read()
+                found = read()
+                reading.number, reading.found = None, found  # `kept` looks without the lock
                 reading.number = number
-            found: FoundT = reading.found
-            return found
+            known: FoundT = reading.found
+            return known
+
+    def kept(self, key: Hashable, number: int) -> Any:
+        """What was read for this number, without waiting; None: nobody has asked yet."""
+        with self._lock:
+            reading = self._readings.get(key)
+        return reading.found if reading is not None and reading.number == number else None
 
     def forget(self) -> None:
         """Something was done: what was read before does not count any more."""

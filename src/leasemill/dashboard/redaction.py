@@ -8,6 +8,8 @@ from typing import Any, Final
 
 import msgspec
 
+from leasemill.errors import Invalid
+
 SECRET_KEYS: Final = (
     "password",
     "passwd",
@@ -34,6 +36,8 @@ class Redaction:
     """The rule by which values are left out."""
 
     def __init__(self, keys: Sequence[str] = SECRET_KEYS) -> None:
+        for key in keys:
+            _check(key)
         self._pattern = re.compile("|".join(f"(?:{key})" for key in keys) or r"(?!)", re.IGNORECASE)
 
     def hides(self, key: str) -> bool:
@@ -63,3 +67,13 @@ class Redaction:
         if isinstance(value, list):
             return [self._shown(inner, depth + 1) for inner in value]
         return value
+
+
+def _check(key: str) -> None:
+    """An empty one would hide everything."""
+    try:
+        re.compile(key)
+    except re.error as error:
+        raise Invalid(f"redact {key!r} is not a regular expression: {error}") from None
+    if not key:
+        raise Invalid("redact: name a field; an empty text is found in every key")

@@ -1,7 +1,9 @@
 """Counts the store for all viewers: one thread, whoever looks and however many do.
 
-Counting costs the store something, so it is done at most for a twentieth of the time. What must never happen here: a
-reading that grows with the number of viewers, or a thread that dies because the store was away.
+Counting costs the store something, so it is done for a fiftieth of the time at most. Where each process has a copy of
+the state, that copy is kept fresh while somebody looks at a page that is read from it; otherwise it follows a busy
+worker for a twentieth of the time at most, and what waits is reckoned. What must never happen here: a reading that
+grows with the number of viewers, or a thread that dies because the store was away.
 """
 
 from __future__ import annotations
@@ -9,10 +11,11 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from leasemill.dashboard.history import History, TotalsAt
 from leasemill.dashboard.readings import Readings
@@ -20,13 +23,20 @@ from leasemill.errors import LeasemillError
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, Job, JobState
 from leasemill.store.base import Store
+from leasemill.store.reading import Pulse
 from leasemill.store.records import WorkerRecord, records
 
 WATCHED_INTERVAL_S: Final = 1.0
 IDLE_INTERVAL_S: Final = 10.0
 WATCHED_FOR_S: Final = 15.0
-SHARE_OF_TIME: Final = 20
+SHARE_OF_TIME: Final = 50
 """A sample that took so long is followed by a pause of that many times as long."""
+KEPT_UP_S: Final = 0.1
+IDLE_KEPT_UP_S: Final = 1.0
+KEPT_UP_SHARE: Final = 0.05
+"""Of the time, beside a busy worker, while no page is looked at that is read from the copy."""
+COUNTED_WITHIN_S: Final = 60.0
+"""Beside a worker that is always faster than that: then the copy catches up."""
 QUICK_S: Final = 0.1
 TIMINGS_INTERVAL_S: Final = 5.0
 TIMED_JOBS: Final = 200
@@ -34,6 +44,8 @@ TIMED_WITHIN_S: Final = 15 * 60
 QUEUES_SHOWN: Final = 500
 LIMITS_SHOWN: Final = 500
 RATE_WITHIN_S: Final = 60
+TROUBLES: Final = (LeasemillError, OSError)
+"""What reading a store may raise: on `file:` workers' records are files, and a process may run out of descriptors."""
 ENDED: Final = (JobState.SUCCEEDED, JobState.FAILED, JobState.DEAD, JobState.CANCELLED)
 
 
@@ -65,11 +77,20 @@ class Sample(Struct, frozen=True):
     queues: tuple[c.QueueView, ...] = ()
     queue_rates: dict[str, float] = {}
     """Jobs that ended per second, of queues that were counted a while ago too; retention counts against it."""
+    queue_arrivals: dict[str, float] = {}
+    """New jobs per second, likewise."""
     limits: dict[str, c.LimitView] = {}
     workers: tuple[Worked, ...] = ()
     waits: Quantiles = Quantiles()
     runs: Quantiles = Quantiles()
     took_s: float = 0.0
+    """Of counting; of a reckoned sample: of the count that it goes on from."""
+    counted_at: int = 0
+
+    @property
+    def is_reckoned(self) -> bool:
+        """Counting takes long here: since then, what waits has been reckoned from what came and was claimed."""
+        return self.counted_at != self.at
 
     @property
     def oldest_due_at(self) -> int | None:
@@ -88,28 +109,38 @@ class Sample(Struct, frozen=True):
 class Sampler:
     """Samples in the background. `latest` and `history` may be read from any thread."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._store = store
+        self._monotonic = monotonic
         self.history = History()
         self.readings = Readings()
         self.latest: Sample | None = None
+        self._counted: Sample | None = None
+        self._counted_s = 0.0
+        self._count_again_at = 0.0
+        self._reckoning_s = 0.0
         self.trouble: str | None = None
         """Why the store cannot be counted now."""
         self._counters = _Counters()
-        self._queue_counts: deque[tuple[int, dict[str, int]]] = deque(maxlen=RATE_WITHIN_S + 1)
+        self._queue_ended = _Rises()
+        self._queue_jobs = _Rises()
         self._slow: tuple[Quantiles, Quantiles, dict[str, c.LimitView]] = (Quantiles(), Quantiles(), {})
         self._slow_at = 0.0
         self._watched_at = 0.0
+        self._read_at = 0.0
         self._sampling = threading.Lock()
         self._starting = threading.Lock()
         self._wake = threading.Event()
         self._is_closed = False
         self._thread: threading.Thread | None = None
 
-    def watched(self) -> None:
-        """Somebody looks: the thread is started, and samples often for a while."""
-        is_new = time.monotonic() - self._watched_at > WATCHED_FOR_S
-        self._watched_at = time.monotonic()
+    def watched(self, *, is_read: bool = False) -> None:
+        """Somebody looks: the thread is started, and samples often for a while. `is_read`: at what is read from the
+        store, and not at samples alone."""
+        is_new = self._monotonic() - self._watched_at > WATCHED_FOR_S
+        self._watched_at = self._monotonic()
+        if is_read:
+            self._read_at = self._watched_at
         with self._starting:
             if self._thread is None and not self._is_closed:
                 self._thread = threading.Thread(target=self._run, name="leasemill-dashboard", daemon=True)
@@ -118,10 +149,15 @@ class Sampler:
             self._wake.set()
 
     def changed(self) -> None:
-        """Somebody acted: count again, at once if that is quick."""
+        """Somebody acted: count again, at once if that is quick. The act is done: a store that does not answer now is
+        shown as trouble, and nothing is raised."""
         if self.latest is None or self.latest.took_s < QUICK_S:
-            self.sample()
+            try:
+                self.sample()
+            except TROUBLES as error:
+                self.trouble = str(error)
         else:
+            self._count_again_at = -COUNTED_WITHIN_S
             self._wake.set()
 
     def close(self) -> None:
@@ -135,7 +171,7 @@ class Sampler:
     def sample(self) -> Sample:
         """Count now."""
         with self._sampling:
-            began = time.monotonic()
+            began = self._monotonic()
             if began - self._slow_at >= TIMINGS_INTERVAL_S:
                 self._slow = (*timings(self._store), {one.name: one for one in self._store.limits(limit=LIMITS_SHOWN)})
                 self._slow_at = began
@@ -144,23 +180,69 @@ class Sampler:
             now = self._store.time()
             workers = tuple(Worked(record, age_s) for record, age_s in records(self._store.presence))
             number = 1 if self.latest is None else self.latest.number + 1
-            took_s = time.monotonic() - began
-            rates = self._queue_rates(queues, now)
+            took_s = self._monotonic() - began
+            rates = self._queue_ended.rates(now, {one.name: _ended(one) for one in queues})
+            arrivals = self._queue_jobs.rates(now, {one.name: sum(one.counts.values()) for one in queues})
             self._counters.add(one.record for one in workers)
-            sample = Sample(number, now, totals, queues, rates, limits, workers, waits, runs, took_s)
-            self.history.add(self._reading(sample))
-            self.latest, self.trouble = sample, None
-            return sample
+            sample = Sample(
+                *(number, now, totals, queues, rates, arrivals, limits, workers, waits, runs, took_s), counted_at=now
+            )
+            self._counted, self._counted_s = sample, self._monotonic()
+            self._count_again_at = self._counted_s + SHARE_OF_TIME * took_s
+            return self._took(sample)
+
+    def reckon(self, pulse: Pulse | None = None) -> Sample:
+        """Count if that is due, else go on from the last count with what can be read at once: the pulse. One that is
+        given comes from a copy that is behind, and would have to catch up before it is counted. A job that is retried
+        waits again without being new, so it is missed until the next count: few, where there are enough to count for
+        long."""
+        counted, due_at = self._counted, self._count_again_at + (0.0 if pulse is None else COUNTED_WITHIN_S)
+        if counted is None or self._monotonic() >= due_at:
+            return self.sample()
+        with self._sampling:
+            began = self._monotonic()
+            if pulse is None:
+                pulse, now = self._store.pulse(), self._store.time()
+            else:  # the store's time would have to catch up
+                now = counted.at + round(SECOND * (began - self._counted_s))
+            workers = tuple(Worked(record, age_s) for record, age_s in records(self._store.presence))
+            self._counters.add(one.record for one in workers)
+            totals = counted.totals
+            came, claimed = pulse.seq - totals.seq, pulse.fence - totals.fence
+            waiting = max(0, totals.counts[JobState.READY] + came - claimed)
+            counts = totals.counts | {JobState.READY: waiting, JobState.LEASED: pulse.leased}
+            totals = replace(totals, counts=counts, fence=pulse.fence, seq=pulse.seq)
+            self._reckoning_s = self._monotonic() - began
+            number = counted.number if self.latest is None else self.latest.number
+            return self._took(replace(counted, number=number + 1, at=now, totals=totals, workers=workers))
+
+    def _took(self, sample: Sample) -> Sample:
+        self.history.add(self._reading(sample))
+        self.latest, self.trouble = sample, None
+        return sample
 
     def _run(self) -> None:
+        due_at = 0.0
         while not self._is_closed:
+            is_due, began = self._wake.is_set() or self._monotonic() >= due_at, self._monotonic()
             self._wake.clear()
+            is_watched = began - self._watched_at < WATCHED_FOR_S
+            kept_up_s = KEPT_UP_S if is_watched else IDLE_KEPT_UP_S
+            is_read = began - self._read_at < WATCHED_FOR_S
             try:
-                pause_s = SHARE_OF_TIME * self.sample().took_s
-            except LeasemillError as error:
-                self.trouble, pause_s = str(error), WATCHED_INTERVAL_S
-            is_watched = time.monotonic() - self._watched_at < WATCHED_FOR_S
-            self._wake.wait(max(pause_s, WATCHED_INTERVAL_S if is_watched else IDLE_INTERVAL_S))
+                pulse = None
+                if self.trouble is None:
+                    pulse = self._store.keep_up(None if is_read else KEPT_UP_SHARE * kept_up_s)
+                if pulse is not None:  # the least that can be read may take longer
+                    kept_up_s = max(kept_up_s, (self._monotonic() - began) / KEPT_UP_SHARE)
+                if is_due:
+                    self.reckon(pulse)
+            except TROUBLES as error:
+                self.trouble, is_due = str(error), True
+            if is_due:
+                interval_s = WATCHED_INTERVAL_S if is_watched else IDLE_INTERVAL_S
+                due_at = began + max(interval_s, SHARE_OF_TIME * self._reckoning_s)
+            self._wake.wait(max(kept_up_s / 10, min(kept_up_s, due_at - self._monotonic())))
 
     def _reading(self, sample: Sample) -> TotalsAt:
         counts = sample.totals.counts
@@ -175,16 +257,27 @@ class Sampler:
             self._counters.refused,
         )
 
-    def _queue_rates(self, queues: Sequence[c.QueueView], now: int) -> dict[str, float]:
-        ended = {one.name: sum(one.counts[state] for state in ENDED) for one in queues}
-        self._queue_counts.append((now, ended))
-        while now - self._queue_counts[0][0] > RATE_WITHIN_S * SECOND:
-            self._queue_counts.popleft()
-        at, before = self._queue_counts[0]
+
+def _ended(queue: c.QueueView) -> int:
+    return sum(queue.counts[state] for state in ENDED)
+
+
+class _Rises:
+    """How fast counts of queues rose over the last minute, by name."""
+
+    def __init__(self) -> None:
+        self._counts: deque[tuple[int, dict[str, int]]] = deque(maxlen=RATE_WITHIN_S + 1)
+
+    def rates(self, now: int, counts: dict[str, int]) -> dict[str, float]:
+        """Per second, of queues that were counted a while ago too."""
+        self._counts.append((now, counts))
+        while now - self._counts[0][0] > RATE_WITHIN_S * SECOND:
+            self._counts.popleft()
+        at, before = self._counts[0]
         if now - at < SECOND:
             return {}
         return {
-            name: max(0, count - before[name]) * SECOND / (now - at) for name, count in ended.items() if name in before
+            name: max(0, count - before[name]) * SECOND / (now - at) for name, count in counts.items() if name in before
         }
 
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
 from pathlib import PurePosixPath
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 from urllib.parse import quote, unquote
 
 from starlette.exceptions import HTTPException
@@ -18,6 +16,7 @@ from starlette.responses import HTMLResponse, Response
 
 from leasemill.dashboard import forms
 from leasemill.dashboard.navigation import SECTIONS, badges
+from leasemill.dashboard.readings import Readings
 from leasemill.dashboard.rendering import assets, context_urls, digest_of, environment
 from leasemill.dashboard.sampling import Sampler
 from leasemill.dashboard.viewing import Page, Viewing
@@ -32,7 +31,6 @@ THEME: Final = "leasemill_theme"
 THEMES: Final = ("light", "dark")
 FIRST_SAMPLE_S: Final = 2.0
 LONGEST_NOTICE: Final = 1_000
-PARTS_KEPT: Final = 32
 TYPES: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
 
@@ -61,10 +59,14 @@ def local_path(path: str | None) -> str:
     return path if path is not None and is_local and path.isprintable() else "/"
 
 
-def set_notice(response: Response, sentence: str) -> None:
-    response.set_cookie(
-        NOTICE, quote(sentence[:LONGEST_NOTICE]), httponly=True, samesite="strict", path="/", max_age=60
-    )
+def set_cookie(request: Request, response: Response, name: str, value: str, max_age_s: int | None = None) -> None:
+    """One that scripts and other sites cannot read; over TLS, one that is not sent without it either."""
+    is_secure = request.url.scheme == "https"
+    response.set_cookie(name, value, httponly=True, samesite="strict", path="/", max_age=max_age_s, secure=is_secure)
+
+
+def set_notice(request: Request, response: Response, sentence: str) -> None:
+    set_cookie(request, response, NOTICE, quote(sentence[:LONGEST_NOTICE]), 60)
 
 
 def _cookie(request: Request) -> str:
@@ -78,32 +80,22 @@ def _notice(request: Request) -> str:
     return "" if is_part(request) else unquote(request.cookies.get(NOTICE, ""))[:LONGEST_NOTICE]
 
 
-class KeptParts:
-    """The latest parts that were rendered, for others who look at the same; safe to call from any thread."""
+class RenderedPart(NamedTuple):
+    """What is inside the frame of a page, as it is sent to everybody who looks the same way."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._parts: OrderedDict[Hashable, str] = OrderedDict()
-
-    def get(self, key: Hashable) -> str | None:
-        with self._lock:
-            return self._parts.get(key)
-
-    def put(self, key: Hashable, body: str) -> None:
-        with self._lock:
-            self._parts[key] = body
-            while len(self._parts) > PARTS_KEPT:
-                self._parts.popitem(last=False)
+    body: bytes
+    tag: str
 
 
 class Renderer:
-    """Renders templates, and serves what they load."""
+    """Renders templates, and serves what they load. `has_sign_out`: there are sessions of ours that can be ended."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_sign_out: bool) -> None:
+        self._has_sign_out = has_sign_out
         self._templates = environment()
         self._assets = assets()
         self._digest = digest_of(self._assets)
-        self._kept = KeptParts()
+        self._parts = Readings()
 
     async def asset(self, request: Request) -> Response:
         name = request.path_params["name"]
@@ -113,20 +105,27 @@ class Renderer:
         headers = {"Cache-Control": "public, max-age=31536000, immutable"}
         return Response(content, media_type=TYPES[PurePosixPath(name).suffix], headers=headers)
 
+    def kept_page(self, request: Request, viewing: Viewing, page: Page) -> Response | None:
+        """The part of a page that shows the sample alone, if somebody has asked for it since the sample was taken."""
+        if not page.is_sampled or not is_part(request) or viewing.sample is None:
+            return None
+        part = self._parts.kept(_part_key(request, viewing, page), viewing.sample.number)
+        return None if part is None else self._part_response(request, part)
+
     def page(self, request: Request, viewing: Viewing, page: Page) -> Response:
         """Read and rendered in one go, in a thread; a part that shows the sample alone is kept until the next one."""
-        is_kept = page.is_sampled and is_part(request)
-        sample = viewing.sample
-        number = None if sample is None else sample.number
-        key = (page.name, request.scope.get("root_path", ""), str(request.query_params), viewing.principal, number)
-        body = self._kept.get(key) if is_kept else None
-        if body is None:
-            found = page.read(viewing)
-            fields = {"title": page.title, **found, "page": page}
-            body = self._body(request, page.template, viewing, fields)
-            if is_kept:
-                self._kept.put(key, body)
-        return self._response(request, body, 200)
+        if not is_part(request):
+            return self._response(request, self._page_body(request, viewing, page), 200)
+        if page.is_sampled and viewing.sample is not None:
+            key, number = _part_key(request, viewing, page), viewing.sample.number
+            part = self._parts.once(key, number, lambda: _rendered(self._page_body(request, viewing, page)))
+        else:
+            part = _rendered(self._page_body(request, viewing, page))
+        return self._part_response(request, part)
+
+    def _page_body(self, request: Request, viewing: Viewing, page: Page) -> str:
+        fields = {"title": page.title, **page.read(viewing), "page": page}
+        return self._body(request, page.template, viewing, fields)
 
     def failed(self, request: Request, status: int, trouble: str) -> Response:
         return self.render(request, "failed.html", status=status, title=f"Error {status}", trouble=trouble)
@@ -158,6 +157,7 @@ class Renderer:
             "sample": sample,
             "now": 0 if sample is None else sample.at,
             "store_trouble": None if viewing is None else viewing.sampler.trouble,
+            "has_sign_out": self._has_sign_out,
             "sections": SECTIONS,
             "badges": badges(sample),
         }
@@ -165,15 +165,31 @@ class Renderer:
             context["now"] = fields["now"]
         return self._templates.get_template(template).render(context)
 
+    def _part_response(self, request: Request, part: RenderedPart) -> Response:
+        is_known = request.headers.get("if-none-match") == part.tag
+        response: Response = Response(status_code=304) if is_known else HTMLResponse(part.body)
+        response.headers["ETag"] = part.tag
+        return _with_cookie(request, response)
+
     def _response(self, request: Request, body: str, status: int) -> Response:
-        response: Response = HTMLResponse(body, status_code=status)
-        if is_part(request) and status == 200:
-            tag = f'"{blake2b(body.encode(), digest_size=12).hexdigest()}"'
-            if request.headers.get("if-none-match") == tag:
-                response = Response(status_code=304)
-            response.headers["ETag"] = tag
-        if (cookie := _cookie(request)) != request.cookies.get(forms.COOKIE):
-            response.set_cookie(forms.COOKIE, cookie, httponly=True, samesite="strict", path="/")
+        response = _with_cookie(request, HTMLResponse(body, status_code=status))
         if _notice(request):
             response.delete_cookie(NOTICE, httponly=True, samesite="strict", path="/")
         return response
+
+
+def _rendered(body: str) -> RenderedPart:
+    content = body.encode()
+    return RenderedPart(content, f'"{blake2b(content, digest_size=12).hexdigest()}"')
+
+
+def _part_key(request: Request, viewing: Viewing, page: Page) -> Hashable:
+    """What the part depends on beside the sample; a store that fails leaves the sample as it was."""
+    root, query = request.scope.get("root_path", ""), str(request.query_params)
+    return page.name, root, query, viewing.principal, viewing.sampler.trouble
+
+
+def _with_cookie(request: Request, response: Response) -> Response:
+    if (cookie := _cookie(request)) != request.cookies.get(forms.COOKIE):
+        set_cookie(request, response, forms.COOKIE, cookie)
+    return response

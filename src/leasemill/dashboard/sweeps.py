@@ -18,7 +18,8 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from leasemill.errors import LeasemillError, Refused
+from leasemill.dashboard.sampling import TROUBLES
+from leasemill.errors import Refused
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import ENDED_STATES, REDRIVEN_STATES, Job, JobState
 from leasemill.operator.fingerprint import fingerprint
@@ -94,6 +95,8 @@ class Sweep:
         self.ended_at: float | None = None
         self.trouble: str | None = None
         self.is_stopped = False
+        self.stopped_by: str | None = None
+        """None: nobody, or the process ended."""
         self.expected = 0
         self.expects_more = False
 
@@ -136,7 +139,7 @@ class Sweeps:
     def _begin(self, sweep: Sweep, work: Callable[[], None]) -> Sweep:
         with self._lock:
             if sum(not one.is_over for one in self._sweeps.values()) >= AT_A_TIME:
-                raise Refused(f"{AT_A_TIME} acts on many jobs are under way: wait for one of them, or stop it")
+                raise Refused(f"{AT_A_TIME} bulk actions are already running: wait for one to finish, or stop one")
             self._sweeps[sweep.id] = sweep
             while len(self._sweeps) > SWEEPS_KEPT:
                 self._sweeps.popitem(last=False)
@@ -156,7 +159,7 @@ class Sweeps:
     def _run(self, sweep: Sweep, work: Callable[[], None]) -> None:
         try:
             work()
-        except LeasemillError as error:
+        except TROUBLES as error:
             sweep.trouble = str(error)
         finally:
             sweep.ended_at = time.time()

@@ -19,9 +19,8 @@ from leasemill.dashboard.sampling import Sample, Sampler
 from leasemill.dashboard.sweeps import Sweeps
 from leasemill.errors import NotFound
 from leasemill.kernel.commands import QueueView
-from leasemill.operator.facts import AtWork, find_queue
+from leasemill.operator.facts import AtWork, at_work, find_queue
 from leasemill.store.base import Store
-from leasemill.store.records import records
 
 FoundT = TypeVar("FoundT")
 
@@ -69,8 +68,7 @@ class Viewing:
 
     def at_work(self) -> list[AtWork]:
         """Workers with a recent heartbeat."""
-        found = records(self.store.presence)
-        return [AtWork(one.worker, frozenset(one.queues)) for one, age_s in found if not one.is_stale(age_s)]
+        return at_work(self.store.presence)
 
 
 Read: TypeAlias = Callable[[Viewing], Mapping[str, Any]]
@@ -89,11 +87,14 @@ class Page:
     is_live: bool = True
     is_sampled: bool = False
     """It shows the shared sample and nothing else: rendered once for all who look the same way."""
+    is_reckoned: bool = False
+    """It shows what is known of a sample between counts: nothing has to be read for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class InputField:
-    """What an act asks for beside the reason. `kind`: text, number, select or checkbox."""
+    """What an act asks for beside the reason. `kind`: text, number, select, checkbox, or hidden: what was
+    so when the question was asked."""
 
     name: str
     label: str
@@ -145,3 +146,5 @@ class OperatorAct:
     ask: Callable[[Viewing], Question]
     run: Callable[[Viewing, Given], Done]
     is_dangerous: bool = False
+    asks_why: bool = True
+    """A reason is recorded with what changes the store; what does not needs none."""

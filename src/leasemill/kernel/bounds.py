@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Final, Protocol
+from functools import lru_cache
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -33,6 +34,9 @@ CHAINED: Final = 100
 CHAIN_BYTES: Final = 128 * 1024
 """Of the jobs that follow one: each end in a chain writes the rest of it again."""
 
+JSON_DEPTH: Final = 500
+CONTAINERS: Final = (dict, list)
+
 _json_decode = msgspec.json.Decoder().decode
 
 
@@ -49,6 +53,14 @@ class _Report(Protocol):
 
 
 def check_name(what: str, name: str) -> None:
+    if not isinstance(name, str):
+        raise Invalid(f"{what} is {_shown(name)}; it must be text", field=what)
+    _check_name(what, name)
+
+
+@lru_cache(maxsize=1_024)
+def _check_name(what: str, name: str) -> None:
+    """Remembers names that it let pass: a program uses few, and each in every call."""
     if NAME.fullmatch(name) is None:
         raise Invalid(
             f"{what} {_shown(name)} is not a name: use 1 to 100 of A-Z a-z 0-9 _ . : - "
@@ -87,17 +99,37 @@ def check_json(what: str, content: bytes) -> None:
         raise Invalid(f"{what} is a {type(content).__name__}; it must be JSON in bytes")
     if len(content) > PAYLOAD_BYTES:
         raise Invalid(
-            f"{what} has {len(content):,} bytes, at most {PAYLOAD_BYTES:,} are taken: "
+            f"{what} has {len(content):,} bytes; the limit is {PAYLOAD_BYTES:,}: "
             "store it elsewhere and pass a reference",
             field=what,
             limit=f"{PAYLOAD_BYTES}",
         )
     try:
-        _json_decode(content)
+        value = _json_decode(content)
+        is_deep = content.count(b"[") + content.count(b"{") > JSON_DEPTH and _is_deeper(value, JSON_DEPTH)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Invalid(f"{what} is not JSON: {error}") from None
     except RecursionError:
-        raise Invalid(f"{what} is nested too deeply to be read: make it flatter") from None
+        is_deep = True
+    if is_deep:
+        raise Invalid(
+            f"{what} is nested more than {JSON_DEPTH} levels deep: make it flatter", field=what, limit=f"{JSON_DEPTH}"
+        )
+
+
+def _is_deeper(value: Any, depth: int) -> bool:
+    """Level by level: who reads it on another version of Python may have less of a stack."""
+    level = [value]
+    for _ in range(depth):
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if type(outer) is dict else outer)
+            if type(inner) in CONTAINERS
+        ]
+        if not level:
+            return False
+    return True
 
 
 def check_policy(policy: Policy | None) -> None:
@@ -180,7 +212,7 @@ def _shown(value: object) -> str:
 
 def check_batch(items: Sequence[object]) -> None:
     if len(items) > BATCH_ITEMS:
-        raise Invalid(f"{len(items):,} items in one call; at most {BATCH_ITEMS:,} are taken: send several calls")
+        raise Invalid(f"{len(items):,} items in one call; the limit is {BATCH_ITEMS:,}: send several calls")
 
 
 def check_limit(command: _Limited) -> None:

@@ -28,6 +28,7 @@ from leasemill.kernel.verbs.extend import *
 from leasemill.kernel.verbs.group import *
 from leasemill.kernel.verbs.limits import *
 from leasemill.kernel.verbs.nack import *
+from leasemill.kernel.verbs.orders import *
 from leasemill.kernel.verbs.purge import *
 from leasemill.kernel.verbs.queues import *
 from leasemill.kernel.verbs.redrive import *

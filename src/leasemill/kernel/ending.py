@@ -1,4 +1,4 @@
-"""How an execution ends, and what becomes of its job. Shared by the verbs that can end one."""
+"""How an execution ends, and what happens to its job. Shared by the verbs that can end one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def done_after_commit(execution: Execution, by: Verb, now: int, note: str | None
 
 
 def expire_one(job: Job, execution: Execution, now: int) -> tuple[AnyEvent, JobState]:
-    """What becomes of a lease that has run out, and the job's state afterwards."""
+    """What happens to a lease that has run out, and the job's state afterwards."""
     if execution.status is ExecutionStatus.COMMITTED:
         return done_after_commit(execution, Verb.EXPIRE, now, None), JobState.SUCCEEDED
     is_final, is_blocking = quarantine(job, execution)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from leasemill.kernel.model import ChainedJob, JobSpec, LimitTerms, LossReason, Policy, Terms, Verb
+from leasemill.kernel.orders import Order
 from leasemill.kernel.schedule import ScheduleSpec, Skip
 
 
@@ -345,6 +346,17 @@ class ScheduleBackfilled(Event, frozen=True, tag=25):
     job_ids: tuple[str, ...]
 
 
+class WorkerOrdered(Event, frozen=True, tag=51):
+    """An operator asked one process of a worker for something (O12)."""
+
+    worker: str
+    instance: str
+    order: Order
+    at: int
+    by: str
+    reason: str
+
+
 AnyEvent = (
     JobEnqueued
     | LeaseGranted
@@ -382,4 +394,5 @@ AnyEvent = (
     | ScheduleFiredByHand
     | ScheduleBackfilled
     | HolderDied
+    | WorkerOrdered
 )

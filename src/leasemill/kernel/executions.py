@@ -13,10 +13,10 @@ from leasemill.kernel.state import LEASED, State
 
 
 def job_of(state: State, event: Any) -> Job:
-    job = state.jobs.get(event.job_id)
-    if job is None:
+    try:
+        return state.jobs[event.job_id]
+    except KeyError:
         does_not_follow(event, "there is no such job")
-    return job
 
 
 def live(state: State, event: Any) -> tuple[Job, Execution]:

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 from heapq import heappush
+from typing import cast
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from leasemill.kernel.executions import hold
 from leasemill.kernel.lanes import enter_lane
-from leasemill.kernel.model import Action, Job, JobGroup, LimitRecord, Policy, QueueMode
+from leasemill.kernel.model import Action, Job, JobGroup, LimitRecord, Policy, QueueMode, Verb
+from leasemill.kernel.orders import WorkerOrder
 from leasemill.kernel.ranges import Ranges
 from leasemill.kernel.schedule import Schedule
 from leasemill.kernel.state import (
@@ -62,6 +64,16 @@ class RateImage(Struct, frozen=True, array_like=True):
     tat: int
 
 
+class PlainAction(Struct, frozen=True, array_like=True):
+    """What every action has: who did what to one target, when and why."""
+
+    at: int
+    verb: Verb
+    by: str
+    target: str
+    reason: str
+
+
 class Image(Struct, frozen=True, array_like=True):
     """All of a state that is not a job; with the jobs in order, all there is."""
 
@@ -78,8 +90,21 @@ class Image(Struct, frozen=True, array_like=True):
     schedules: tuple[Schedule, ...] = ()
 
 
+class ImageWithOrders(Image, frozen=True, array_like=True):
+    """Of a state in which workers were ordered to do something; one without is written as it always was."""
+
+    orders: tuple[WorkerOrder, ...] = ()
+
+
 def image(state: State) -> Image:
     """What `restore` needs beside `jobs_in_order`; the same for the same events, whatever the hash seed."""
+    plain = _plain_image(state)
+    if not state.orders:
+        return plain
+    return ImageWithOrders(**asdict(plain), orders=tuple(state.orders.values()))
+
+
+def _plain_image(state: State) -> Image:
     return Image(
         state.seq,
         state.fence,
@@ -92,7 +117,7 @@ def image(state: State) -> Image:
             for key, lane in sorted(state.lanes.items(), key=lambda item: item[0])
             if lane.finished or lane.failed
         ),
-        tuple(state.actions),
+        tuple(_written(one) for one in state.actions),
         state.format,
         tuple(replace(group) for group in sorted(state.groups.values(), key=lambda group: group.seq)),
         tuple(_kept_keys(state)),
@@ -105,6 +130,19 @@ def image(state: State) -> Image:
         ),
         tuple(schedule for _, schedule in sorted(state.schedules.items())),
     )
+
+
+def _written(action: Action) -> Action:
+    """One on a single target is written as it always was, and read with the defaults of the fields for many."""
+    if action.count > 1:
+        return action
+    return cast(Action, PlainAction(action.at, action.verb, action.by, action.target, action.reason))
+
+
+def _read(action: Action | PlainAction) -> Action:
+    if isinstance(action, Action):
+        return action
+    return Action(action.at, action.verb, action.by, action.target, action.reason)
 
 
 def _kept_keys(state: State) -> Iterator[KeyImage]:
@@ -123,7 +161,9 @@ def restore(image: Image, jobs: Iterable[Job], state: State | None = None) -> St
     """The state an image and its jobs were taken from; `state`: an empty one that becomes it."""
     state = state or State()
     state.seq, state.fence, state.format = image.seq, image.fence, image.format
-    state.actions.extend(image.actions)
+    state.actions.extend(_read(one) for one in image.actions)
+    if isinstance(image, ImageWithOrders):
+        state.orders.update((order.instance, order) for order in image.orders)
     for record in image.limits:
         restore_record(state, state.limit(record.name), record)
     for rate in image.rates:

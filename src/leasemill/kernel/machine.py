@@ -29,6 +29,7 @@ from leasemill.kernel.verbs import (
     group,
     limits,
     nack,
+    orders,
     purge,
     queues,
     redrive,
@@ -137,6 +138,7 @@ VERBS: Final[dict[type, VerbRules]] = {
     c.Pause: VerbRules(queues.check, _once(queues.decide_pause)),
     c.Resume: VerbRules(queues.check, _once(queues.decide_resume)),
     c.SetPolicy: VerbRules(queues.check, _once(queues.decide_policy)),
+    c.OrderWorker: VerbRules(orders.check, _once(orders.decide)),
     c.CreateGroup: VerbRules(group.check_create, _once(group.decide_create)),
     c.SealGroup: VerbRules(group.check_seal, _steps(group.seal_steps)),
     c.CancelGroup: VerbRules(group.check_cancel, _steps(group.cancel_steps)),
@@ -189,6 +191,7 @@ APPLIERS: Final[dict[type, Callable[[State, Any], None]]] = {
     e.ScheduleFired: ticks.apply_fired,
     e.ScheduleFiredByHand: ticks.apply_fired_by_hand,
     e.ScheduleBackfilled: ticks.apply_backfilled,
+    e.WorkerOrdered: orders.apply,
 }
 
 

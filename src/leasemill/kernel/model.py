@@ -35,6 +35,8 @@ QUEUE_LIMIT: Final = "queue:"
 
 
 class JobState(StrEnum):
+    """Where a job is: READY waits, also for a time or a retry; LEASED is held by a worker; the others have ended."""
+
     READY = "ready"
     LEASED = "leased"
     SUCCEEDED = "succeeded"
@@ -93,6 +95,9 @@ class Verb(StrEnum):
     FIRE = "fire"
     BACKFILL = "backfill"
     SEAL_GROUP = "seal_group"
+    QUIET_WORKER = "quiet_worker"
+    RESUME_WORKER = "resume_worker"
+    STOP_WORKER = "stop_worker"
 
 
 class OnFailure(StrEnum):
@@ -299,7 +304,7 @@ class Cancellation(Struct, frozen=True, array_like=True, gc=False):
 
 
 class Job(Struct, array_like=True, gc=False):
-    """A job as it stands. `state` is `derived_state` of the rest, stored so that nobody computes it."""
+    """A job as it stands: what was asked for, its attempts, and its state, `derived_state` of the rest."""
 
     spec: JobSpec
     seq: int
@@ -355,13 +360,25 @@ class JobGroup(Struct, array_like=True, gc=False):
 
 
 class Action(Struct, frozen=True, array_like=True, gc=False):
-    """One thing an operator did."""
+    """One thing an operator did, to one target, or to `count` jobs (O8): the first of them, `others` that came next, as
+    far as they are kept, and when: from `first_at` (null: at once) to `at`."""
 
     at: int
     verb: Verb
     by: str
     target: str
     reason: str
+    count: int = 1
+    first_at: int | None = None
+    others: tuple[str, ...] = ()
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        return self.target, *self.others
+
+    @property
+    def began_at(self) -> int:
+        return self.at if self.first_at is None else self.first_at
 
 
 LIVE: Final = frozenset({ExecutionStatus.LEASED, ExecutionStatus.STARTED, ExecutionStatus.COMMITTED})

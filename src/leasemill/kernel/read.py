@@ -18,6 +18,7 @@ from leasemill.kernel.command import Command
 from leasemill.kernel.filter import JOBS_LOOKED_AT, JobFilter, check_filter, fitting
 from leasemill.kernel.limit_views import GetLimit, ListLimits, get_limit, list_limits
 from leasemill.kernel.model import Action, ChainedJob, Job, JobGroup, JobState, Policy, QueueMode
+from leasemill.kernel.orders import WorkerOrder
 from leasemill.kernel.read_leases import ListLeases, list_leases
 from leasemill.kernel.read_schedules import (
     DueSchedules,
@@ -38,6 +39,8 @@ __all__ = [
     "GetJob",
     "GetKey",
     "GetLane",
+    "GetOrder",
+    "GetPolicies",
     "GetTime",
     "GetTotals",
     "GroupView",
@@ -63,6 +66,8 @@ class JobPage(Struct, frozen=True):
 
 
 class QueueView(Struct, frozen=True):
+    """A queue and its counts. `oldest_available_at`: since when its first job can be claimed, or when it can be."""
+
     name: str
     mode: QueueMode | None
     is_paused: bool
@@ -72,6 +77,8 @@ class QueueView(Struct, frozen=True):
 
 
 class LaneView(Struct, frozen=True):
+    """A lane: its head, how many jobs wait behind it, and the offsets that have finished and failed, as ranges."""
+
     queue: str
     lane: str
     head: Job | None
@@ -82,6 +89,8 @@ class LaneView(Struct, frozen=True):
 
 
 class LanePage(Struct, frozen=True):
+    """Lanes of one page; `after` continues the reading, None: there is no more."""
+
     lanes: tuple[LaneView, ...]
     after: int | None
 
@@ -166,8 +175,20 @@ class ListActions(Command[list[Action]], frozen=True):
     limit: int
 
 
+class GetOrder(Command[WorkerOrder | None], frozen=True):
+    """The latest order to one process of a worker; `instance` is in the worker's record."""
+
+    instance: str
+
+
 class DueIn(Command[int | None], frozen=True):
     """In how many microseconds the next job of these queues is due; 0: now, None: no job waits for a time."""
+
+    queues: Sequence[str]
+
+
+class GetPolicies(Command[list[Policy | None]], frozen=True):
+    """O4: of each of these queues the policy that was set for it, if any. It counts no jobs, however many wait."""
 
     queues: Sequence[str]
 
@@ -259,6 +280,10 @@ def due_in(state: State, query: DueIn, now: int) -> int | None:
     return min((max(0, at - now) for at in dues if at is not None), default=None)
 
 
+def get_policies(state: State, query: GetPolicies, _now: int) -> list[Policy | None]:
+    return [state.queues[name].policy if name in state.queues else None for name in query.queues]
+
+
 def get_lane(state: State, query: GetLane, _now: int) -> LaneView | None:
     lane = state.lanes.get((query.queue, query.lane))
     return None if lane is None else _lane_view(query.queue, query.lane, lane)
@@ -342,9 +367,11 @@ ANSWERS: Final[dict[type, Callable[[State, Any, int], Any]]] = {
     GetLane: get_lane,
     ListLanes: list_lanes,
     ListActions: list_actions,
+    GetOrder: lambda state, query, _now: state.orders.get(query.instance),
     GetGroup: get_group,
     ListGroups: list_groups,
     DueIn: due_in,
+    GetPolicies: get_policies,
     GetTotals: lambda state, _query, _now: totals(state),
     GetTime: lambda _state, _query, now: now,
     ListLimits: list_limits,

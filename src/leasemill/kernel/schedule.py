@@ -1,4 +1,4 @@
-"""Schedules as records, and what becomes of their ticks. Rules P1 to P9.
+"""Schedules as records, and what happens to their ticks. Rules P1 to P9.
 
 Pure, and without a calendar: ticks are instants that callers compute from an expression and a zone. What is decided
 here is which of the ticks that are due make a job, and why the others do not. Whether a tick is due is asked of the
@@ -35,7 +35,7 @@ UNENDED: Final = frozenset({JobState.READY, JobState.LEASED})
 
 
 class Overlap(StrEnum):
-    """What becomes of a tick while the job of an earlier one has not ended (P6)."""
+    """What happens to a tick while the job of an earlier one has not ended (P6)."""
 
     SKIP = "skip"
     ONE = "one"
@@ -44,7 +44,7 @@ class Overlap(StrEnum):
 
 
 class Missed(StrEnum):
-    """What becomes of several ticks that are due at once (P5)."""
+    """What happens to several ticks that are due at once (P5)."""
 
     LATEST = "latest"
     ALL = "all"
@@ -130,7 +130,7 @@ class TickFire(Struct, frozen=True):
 
 
 class Plan(NamedTuple):
-    """What becomes of the ticks that are due."""
+    """What happens to the ticks that are due."""
 
     ticks: list[int]
     jobs: list[JobSpec]
@@ -156,7 +156,7 @@ def is_next(schedule: Schedule, fire: TickFire, wall: int) -> bool:
 def plan(
     schedule: Schedule, fire: TickFire, wall: int, state_of: Callable[[str], JobState | None], *, is_refused: bool
 ) -> Plan:
-    """What becomes of each tick (P5, P6). `state_of`: of a job by its id; `is_refused`: its queue takes no jobs."""
+    """What happens to each tick (P5, P6). `state_of`: of a job by its id; `is_refused`: its queue takes no jobs."""
     spec = schedule.spec
     taken = _taken(spec, fire.due, wall)
     skips = [Skip(tick, SkipReason.MISSED) for tick in fire.due if tick not in taken]

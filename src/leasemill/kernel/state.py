@@ -1,13 +1,15 @@
 """What the kernel knows: jobs, queues, lanes, and the indexes that make every step short.
 
-Everything but jobs, queues, lanes' offset ranges, groups, keys that are kept, schedules and the two counters is derived
-and can be rebuilt from them (`kernel.image`). The functions here keep the indexes in step; only the applying of events
-calls them.
+Everything but jobs, queues, lanes' offset ranges, groups, keys that are kept, schedules, orders and the two counters is
+derived and can be rebuilt from them (`kernel.image`). The functions here keep the indexes in step; only the applying of
+events calls them.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from msgspec import Struct
@@ -28,6 +30,7 @@ from leasemill.kernel.model import (
     QueueMode,
 )
 from leasemill.kernel.order import SequenceOrder, TimeOrder, is_claimable
+from leasemill.kernel.orders import WorkerOrder
 from leasemill.kernel.ranges import Ranges
 from leasemill.kernel.schedule import Schedule
 
@@ -43,6 +46,7 @@ PRIORITIES: Final = 10
 PLAIN_FORMAT: Final = 1
 RULES_FORMAT: Final = 2
 DEATHS_FORMAT: Final = 3
+ORDERS_FORMAT: Final = 4
 """What a reader of the events must know: with rules or headers, more than versions before these did."""
 
 LaneKey = tuple[str, str]
@@ -113,9 +117,11 @@ class State:
         "leases",
         "limits",
         "listing",
+        "orders",
         "over",
         "queues",
         "rates",
+        "ready_order",
         "schedules",
         "seq",
         "unsuccessful",
@@ -133,10 +139,14 @@ class State:
         self.leases: TimeOrder[Execution] = TimeOrder(_is_live)
         self.claims: dict[str, dict[int, Execution]] = {}
         self.finished: TimeOrder[Job] = TimeOrder(is_finished)
+        self.ready_order: Callable[[], TimeOrder[Job]] = partial(TimeOrder, is_claimable)
+        """An order for claimable jobs of one queue and priority."""
         self.limits: dict[str, NamedLimit] = {}
         self.rates: list[tuple[int, str, bool, str]] = []
         self.actions: deque[Action] = deque(maxlen=ACTIONS_KEPT)
         self.schedules: dict[str, Schedule] = {}
+        self.orders: dict[str, WorkerOrder] = {}
+        """By the instance of a worker, the latest last."""
         self.seq = 0
         self.fence = 0
         self.format = PLAIN_FORMAT
@@ -146,13 +156,19 @@ class State:
             Job | JobGroup
         ] = []  # what the events just applied may have consequences for: consequences.follow
 
-    def ready_order(self) -> TimeOrder[Job]:
-        """An order for claimable jobs of one queue and priority."""
-        return TimeOrder(is_claimable)
-
     def look(self, job_id: str) -> Job | None:
         """A job to be read, not to be changed."""
         return self.jobs.get(job_id)
+
+    def take_out(self, job: Job) -> None:
+        """Of everything that knows it as a job, but for its lane and its group. It may be one that was looked at."""
+        seq = job.seq
+        del self.jobs[job.spec.id]
+        self.listing.discard(seq)
+        self.unsuccessful.discard(seq)
+        job.seq = 0  # dead in every order it was in
+        if job.state is SUCCEEDED and job.spec.offset is None:
+            self.finished.remove(finished_at(job), seq)
 
     def require_format(self, number: int) -> None:
         """Events from here on hold what earlier versions do not know (W16)."""
@@ -204,11 +220,7 @@ def move(state: State, job: Job, to: JobState, at: int) -> None:
 
 def forget(state: State, job: Job) -> None:
     state.queues[job.spec.queue].counts[job.state] -= 1
-    seq = job.seq
-    del state.jobs[job.spec.id]
-    state.listing.discard(seq)
-    state.unsuccessful.discard(seq)
-    job.seq = 0  # dead in every order it was in
+    state.take_out(job)
     if job.spec.rules is not None and job.spec.rules.group is not None:
         forget_member(state, job.spec.rules.group)
     if job.spec.offset is not None:
@@ -216,8 +228,6 @@ def forget(state: State, job: Job) -> None:
         lane = state.lanes.get((job.spec.queue, job.spec.lane))
         if lane is not None and lane.last_finished == job.spec.id:
             lane.last_finished = None
-    elif job.state is SUCCEEDED:
-        state.finished.remove(finished_at(job), seq)
 
 
 def forget_member(state: State, group_id: str) -> None:

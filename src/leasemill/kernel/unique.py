@@ -1,4 +1,4 @@
-"""Unique keys: who holds one and for how long, and what becomes of an enqueue that meets it. Rules U1 to U10.
+"""Unique keys: who holds one and for how long, and what happens to an enqueue with a held key. Rules U1 to U10.
 
 A key is not a lock with a life of its own. A state knows which job took it last; whether it is held follows from how
 that job stands, and from the time, whenever somebody asks. So nothing releases a key, and none can leak.
@@ -50,9 +50,11 @@ def check_unique(job: JobSpec, unique: UniqueKey) -> None:
             "a debounced job, or a throttled one with a trailing one, would hold up its lane: leave out the lane"
         )
     if is_timed(unique) and job.run_at is not None:
-        raise Invalid("a debounced or throttled job is due when its rule says: leave out run_at")
+        raise Invalid("the start time of a debounced or throttled job follows from its rule: leave out run_at")
     if unique.is_trailing and job.delay_us:
-        raise Invalid("a throttled job with a trailing one is due when its rule says: leave out the delay")
+        raise Invalid(
+            "the start time of a throttled job with a trailing one follows from its rule: leave out the delay"
+        )
 
 
 def is_timed(unique: UniqueKey) -> bool:

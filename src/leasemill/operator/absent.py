@@ -47,7 +47,7 @@ def _callback(job_id: str, name: str, group: GroupView) -> Explanation:
         advice = [f"leasemill groups show {quote(group.id)}"]
     elif name == "then" and group.succeeded < group.total:
         missing = group.total - group.succeeded
-        why = f"It waits for {missing:,} of {counted(group.total, 'member')} to succeed, which have ended otherwise."
+        why = f"It waits until all members have succeeded; {missing:,} of {group.total:,} ended without success."
         advice = [f"leasemill groups redrive {quote(group.id)} --reason …"]
     else:
         why = "It was enqueued when the group ended; retention or purge has removed it."
@@ -85,7 +85,7 @@ def _chained(job_id: str, before: Job, places: int) -> Explanation:
         if before.state in REDRIVEN_STATES:
             advice.append(f"leasemill jobs redrive --id {quote(before.spec.id)} --reason …")
     else:
-        why = f"The chain has come to {where}, which is {before.state.value.upper()}: its success enqueues the next."
+        why = f"The chain is at {where}, which is {before.state.value.upper()}: its success enqueues the next."
     return Explanation(job_id, None, Situation.WAITS_FOR_CHAIN, [headline, why], [], advice)
 
 

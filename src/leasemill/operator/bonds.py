@@ -36,7 +36,7 @@ def _key(facts: JobFacts, unique: UniqueKey) -> str:
     job, view = facts.job, facts.key
     count = f" Its arguments were replaced {times(job.replaced)}." if job.replaced else ""
     if view is None:
-        return f"It does not hold its unique key {unique.key!r}, and nor does any other job.{count}"
+        return f"No job holds its unique key {unique.key!r}.{count}"
     if view.job_id != job.spec.id:
         redrive = " It cannot be redriven while that is so." if _cannot_come_back(job, unique) else ""
         return f"It is a twin of {view.job_id!r}, which holds its unique key {unique.key!r}.{redrive}{count}"

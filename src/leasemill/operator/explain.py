@@ -213,15 +213,35 @@ def _due(facts: JobFacts) -> _Present:
         return _mismatch(job, text)
     if facts.workers is None:
         return Situation.DUE, [text], []
-    serving = [one.worker for one in facts.workers if job.spec.queue in one.queues]
+    serving = [one for one in facts.workers if job.spec.queue in one.queues]
     if not serving:
-        at_work = f"{len(facts.workers)} running, and none of them" if facts.workers else "no running worker"
         return (
             Situation.UNSERVED,
-            [text, f"No worker will claim it now: {at_work} serves queue {job.spec.queue!r}."],
+            [text, f"No worker will claim it now: {_none_serves(len(facts.workers))} queue {job.spec.queue!r}."],
             [f"leasemill worker MODULE:APP --queue {job.spec.queue}"],
         )
-    return Situation.DUE, [text, f"Its queue is served by {listed(serving)}."], []
+    awake = [one.worker for one in serving if not one.is_quiet]
+    if not awake:
+        quiet = [one.worker for one in serving]
+        return (
+            Situation.UNSERVED,
+            [
+                text,
+                f"No worker will claim it now: those that serve queue {job.spec.queue!r} are quiet, {listed(quiet)}.",
+            ],
+            [f"leasemill workers resume {quote(quiet[0])} --reason …"],
+        )
+    return Situation.DUE, [text, f"Its queue is served by {listed(awake)}."], []
+
+
+def _none_serves(running: int) -> str:
+    match running:
+        case 0:
+            return "no running worker serves"
+        case 1:
+            return "1 worker is running, but it does not serve"
+        case _:
+            return f"{running} workers are running, but none serves"
 
 
 # LEASED: who has it --------------------------------------------------------------------------------------------
@@ -295,7 +315,9 @@ def _failed(facts: JobFacts) -> _Present:
     elif (last.error or "").startswith(INVALID_RESULT):
         why = "an invalid result is final: its handler had run, so it is not run again"
     elif job.retries >= allowed:
-        why = f"it had used its {counted(allowed, 'retry', 'retries')}"
+        why = (
+            f"its {counted(allowed, 'retry was', 'retries were')} used up" if allowed else "its policy allows no retry"
+        )
     elif (last.error or "").startswith("Fail"):
         why = "its handler reported that it can never succeed"
     else:

@@ -13,15 +13,23 @@ from leasemill.kernel.model import ACTIONS_KEPT, QUEUE_LIMIT, Action, Job, JobSt
 from leasemill.kernel.unique import unique_of
 from leasemill.operator.limits import LimitFact
 from leasemill.store.base import Store
+from leasemill.store.presence import Presence
+from leasemill.store.records import records
 
 QUEUES_READ: Final = 1_000
 
 
 class AtWork(Struct, frozen=True):
-    """A worker with a recent heartbeat, and the queues it serves."""
+    """A worker with a recent heartbeat, and the queues it serves. `is_quiet`: it does not claim from them now."""
 
     worker: str
     queues: frozenset[str]
+    is_quiet: bool = False
+
+
+def at_work(presence: Presence) -> list[AtWork]:
+    found = records(presence)
+    return [AtWork(one.worker, frozenset(one.queues), one.is_quiet) for one, age_s in found if not one.is_stale(age_s)]
 
 
 class JobFacts(Struct, frozen=True):
@@ -63,7 +71,7 @@ def gather(
         now,
         (queues or {}).get(spec.queue) or find_queue(store, spec.queue),
         None if spec.lane is None else store.lane(spec.queue, spec.lane),
-        [action for action in store.actions(limit=ACTIONS_KEPT) if action.target in (spec.id, spec.queue)],
+        [one for one in store.actions(limit=ACTIONS_KEPT) if spec.queue == one.target or spec.id in one.targets],
         workers,
         None if spec.rules is None or spec.rules.group is None else store.group(spec.rules.group),
         None if stem is None else _callback_of(store, stem, spec.id),

@@ -70,9 +70,10 @@ def _end(execution: Execution, following: Execution | None) -> str:
 
 
 def _redrives(facts: JobFacts) -> Iterator[str]:
-    acts = [one for one in facts.actions if one.verb is Verb.REDRIVE and one.target == facts.job.spec.id]
+    acts = [one for one in facts.actions if one.verb is Verb.REDRIVE and facts.job.spec.id in one.targets]
     for act in reversed(acts):
-        yield f"{act.by} redrove it at {instant(act.at)}: {act.reason}."
+        many = "" if act.count == 1 else f" with {counted(act.count - 1, 'other')}"
+        yield f"{act.by} redrove it{many} at {instant(act.at)}: {act.reason}."
     if facts.job.redriven_attempt is not None and not acts:
         yield f"An operator redrove it after attempt {facts.job.redriven_attempt}; who and why are no longer recorded."
 

@@ -67,9 +67,10 @@ def _full(fact: LimitFact) -> str:
 
 
 def _not_yet(fact: LimitFact) -> str:
-    rate = rate_of(fact.view.terms)
-    what = f"the rate of {_named(fact.use)} ({rate})" if rate else f"{_named(fact.use)}, which a handler has paused,"
-    return f"It is not due under {what} until {instant(fact.opens_at)}."
+    rate, opens_at = rate_of(fact.view.terms), instant(fact.opens_at)
+    if rate:
+        return f"The rate of {_named(fact.use)} ({rate}) allows it to start at {opens_at}."
+    return f"A handler has paused {_named(fact.use)} until {opens_at}."
 
 
 def _named(use: LimitUse) -> str:

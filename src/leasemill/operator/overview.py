@@ -130,6 +130,8 @@ class WorkerLine(Struct, frozen=True):
     is_stopping: bool
     is_stale: bool
     """It has missed several heartbeats."""
+    is_quiet: bool = False
+    """It claims nothing, by order of an operator."""
 
 
 class RunningLine(Struct, frozen=True):
@@ -245,6 +247,7 @@ def _worker(record: WorkerRecord, age_s: float) -> WorkerLine:
         sorted(record.queues),
         record.is_stopping,
         record.is_stale(age_s),
+        record.is_quiet,
     )
 
 

@@ -36,7 +36,7 @@ def _why(schedule: Schedule, tick: int, wall: int) -> tuple[str, list[str]]:
         return _skipped(schedule, skips[tick])
     if (other := _other_tick(schedule, tick)) is not None:
         return (
-            f"It is no tick of {spec.expression!r} ({spec.zone}): the first after it is {local(schedule, other)}.",
+            f"It is not a tick of {spec.expression!r} ({spec.zone}): the first after it is {local(schedule, other)}.",
             [],
         )
     if tick >= schedule.next_at:

@@ -159,7 +159,7 @@ class ServerApp:
                 return await self.polls.watch_end(command, caller)
             case r.WatchCancellations():
                 return await self.polls.watch_cancellations(command, caller)
-            case r.PublishPresence() | r.RemovePresence() | r.ListPresence():
+            case r.PublishPresence() | r.RemovePresence() | r.ListPresence() | c.OrderWorker():
                 return await self._presence.run(command)
             case _:
                 return await self.store.arun(command)
@@ -167,7 +167,7 @@ class ServerApp:
 
 def _reply(route: Route, answer: Any) -> Reply:
     if answer is None and route.is_lookup:
-        raise Denied(problem(HTTPStatus.NOT_FOUND, "not_found", "there is no such thing (any more)"))
+        raise Denied(problem(HTTPStatus.NOT_FOUND, "not_found", "not found; it may have been removed"))
     body = encode_answer(route, answer)
     refused = refusal_of(answer)
     if refused is None:

@@ -17,6 +17,7 @@ from leasemill.server.listening import is_loopback
 from leasemill.wire.problems import Denied, Problem
 
 LOCAL: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+HOSTS_KNOWN: Final = 100
 OWN_SITE: Final = frozenset({"same-origin", "none"})
 """What `Sec-Fetch-Site` says of requests of our own pages, and of what a person typed."""
 
@@ -27,6 +28,8 @@ class Hosts:
     def __init__(self, *, is_local: bool, names: Iterable[str] = ()) -> None:
         given = frozenset(name.lower().rstrip(".") for name in names)
         self._names = LOCAL | given if is_local or given else None
+        self._known: set[str] = set()
+        """Headers that were found to be ours: clients send the same one with each request."""
 
     def check(self, head: RequestHead) -> None:
         host = head.headers.get("host", "")
@@ -34,7 +37,7 @@ class Hosts:
             raise _refused(
                 HTTPStatus.MISDIRECTED_REQUEST,
                 "host",
-                "this server does not answer to the name in the Host header: use localhost, or start it with "
+                "this server does not serve the name in the Host header: use localhost, or start it with "
                 "--allow-host NAME",
             )
         origin, site = head.headers.get("origin"), head.headers.get("sec-fetch-site")
@@ -43,8 +46,13 @@ class Hosts:
 
     def _is_ours(self, host: str) -> bool:
         assert self._names is not None
+        if host in self._known:
+            return True
         name = _name(host)
-        return name is not None and (name in self._names or (name not in LOCAL and is_loopback(name)))
+        is_ours = name is not None and (name in self._names or (name not in LOCAL and is_loopback(name)))
+        if is_ours and len(self._known) < HOSTS_KNOWN:
+            self._known.add(host)
+        return is_ours
 
 
 def _name(host: str) -> str | None:

@@ -116,7 +116,8 @@ class KeyGate(ServerGate):
                 return None
             if self._needs_key:
                 raise _unauthorized(
-                    "this server needs a key: send it as Authorization: Bearer lm_…", head.route is None
+                    "this server needs a key: set LEASEMILL_TOKEN, or send it as Authorization: Bearer lm_…",
+                    head.route is None,
                 )
             if FORWARDED & head.headers.keys():
                 raise _proxied()

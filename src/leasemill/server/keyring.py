@@ -64,7 +64,7 @@ class KeyRing:
     def find(self, text: str) -> AccessKey | None:
         """The live key with this text; None: unknown, revoked, expired, or no key at all."""
         if self._monotonic() - self._read_at > STALE_S:
-            raise Unavailable("keys cannot be checked, because the store does not answer: try again")
+            raise Unavailable("keys cannot be checked: the store is unavailable; try again")
         key_id, now = id_of(text), self._clock.now()
         key = None if key_id is None else self._by_id.get(key_id)
         if not is_authentic(key, text) or key is None or not key.is_live(now):

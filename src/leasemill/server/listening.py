@@ -9,6 +9,8 @@ from typing import Final
 from leasemill.errors import Invalid, Refused
 
 BACKLOG: Final = 2_048
+SEND_BYTES: Final = 256 * 1024
+"""What the system keeps of answers for a client that does not read them; it would keep megabytes."""
 
 
 def is_loopback(address: str) -> bool:
@@ -35,6 +37,7 @@ def bound_socket(host: str, port: int) -> socket.socket:
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BYTES)  # those it accepts inherit it
         listening.bind((host, port))
         listening.listen(BACKLOG)
     except OSError as error:

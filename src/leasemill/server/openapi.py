@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, Final
 
+import msgspec
 from msgspec.json import schema_components
 
 from leasemill import __version__
@@ -14,24 +15,32 @@ from leasemill.wire.routes import ROUTES, Role, Route
 
 REFERENCE: Final = "#/components/schemas/{name}"
 REQUEST_SUFFIX: Final = "Request"
-ANY_JSON: Final = "Any JSON, embedded as it is."
 
 PROBLEMS: Final = {
-    400: "The body is not JSON.",
-    401: "The request names nobody, or somebody unknown.",
-    403: "Whoever asks may not do this.",
-    404: "There is no such thing.",
+    400: "The body is not JSON, or the request is not HTTP.",
+    401: "The key is missing or unknown.",
+    403: "The key does not allow this.",
+    404: "Not found.",
     405: "Every command is a POST.",
     408: "The body took too long to arrive.",
-    409: "Refused: `reason` says why; `answer`, where it is there, says it for each item.",
+    409: "Refused: `reason` gives the cause; `answer`, if present, gives it per item.",
     413: "The body is too large: send several calls.",
     415: "The body is not announced as `application/json`.",
     421: "The name in the Host header is not one of this server.",
-    422: "A field is wrong: `field` says which, `limit` what it may be. Nothing happened.",
-    429: "Too many requests: wait as long as `Retry-After` says.",
-    503: "The store cannot be reached: repeat the same request after `Retry-After` seconds.",
+    422: "A field is wrong: `field` names it, `limit` gives the allowed range. Nothing happened.",
+    429: "Too many requests: wait for `Retry-After`.",
+    431: "The head of the request is too large.",
+    500: "The server failed, its log has the reason: unknown whether it happened.",
+    503: "The store cannot be reached: repeat the same request after `Retry-After` seconds. If `reason` is `broken`, "
+    "there is no `Retry-After`: an operator must look at the store.",
 }
 """What any command may answer instead of 200."""
+
+
+@cache
+def written() -> bytes:
+    """The whole description, as it is sent."""
+    return msgspec.json.encode(document())
 
 
 @cache

@@ -20,7 +20,8 @@ from leasemill.kernel import commands as c
 from leasemill.server.app import ServerApp
 from leasemill.server.gate import ServerGate
 from leasemill.server.metrics import PrometheusMetrics
-from leasemill.server.openapi import document
+from leasemill.server.openapi import written
+from leasemill.server.protocol import FAILED
 from leasemill.store.base import Store
 from leasemill.wire.problems import PROBLEM_TYPE, Problem, problem
 from leasemill.wire.requests import LONGEST_WAIT_S
@@ -38,6 +39,7 @@ def server_app(
 ) -> ServerApp:
     """The whole server over a store. `mounts`: ASGI applications by path, such as a dashboard; `on_stop`: called when
     the server begins to stop, to end what they have open. The store stays the caller's."""
+    written()  # made before anybody waits for it
     metrics = _metrics()
     pages = Pages(store, metrics)
     routes: list[BaseRoute] = [
@@ -49,7 +51,7 @@ def server_app(
     ]
     starlette = Starlette(
         routes=routes,
-        exception_handlers={HTTPException: _shown},
+        exception_handlers={HTTPException: _shown, Exception: _failed},
         lifespan=_lifespan(lambda: app.close()),  # noqa: PLW0108  (it is made below)
     )
     app = ServerApp(store, starlette, gate=gate, metrics=metrics, longest_wait_s=longest_wait_s, on_stop=on_stop)
@@ -92,7 +94,7 @@ class Pages:
         return Response(page, headers={"content-type": self._metrics.content_type})
 
     async def reference(self, _request: Request) -> Response:
-        return Response(msgspec.json.encode(document()), media_type="application/json")
+        return Response(written(), media_type="application/json")
 
 
 def _metrics() -> PrometheusMetrics | None:
@@ -120,6 +122,11 @@ def _problem(shown: Problem, headers: Mapping[str, str] | None = None) -> Respon
     return Response(
         msgspec.json.encode(shown), shown.status, {**(headers or {}), **retry, "content-type": PROBLEM_TYPE}
     )
+
+
+async def _failed(_request: Request, _error: Exception) -> Response:
+    """Nothing of the error is shown; it is raised on, and logged."""
+    return _problem(FAILED)
 
 
 async def _shown(_request: Request, error: Exception) -> Response:

@@ -205,7 +205,7 @@ class Polls:
         try:
             await self._store.arun(c.Release([c.ReleaseReport(lease.job.id, lease.token) for lease in leases]))
         except LeasemillError as error:
-            log.warning("could not give back %d jobs of a caller that went away: %s", len(leases), error)
+            log.warning("jobs of a caller that disconnected were not released (%d): %s", len(leases), error)
 
 
 def _made(future: asyncio.Future[QueuePolls]) -> QueuePolls | None:

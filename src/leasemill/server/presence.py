@@ -1,17 +1,24 @@
-"""The records of workers that are elsewhere, kept where the store keeps those of its own."""
+"""The records of workers that are elsewhere, kept where the store keeps those of its own.
+
+Orders to workers are here because they are checked against those records."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
 from leasemill.errors import Unavailable
+from leasemill.kernel import commands as c
 from leasemill.kernel.bounds import check_json, check_text
+from leasemill.kernel.machine import check
 from leasemill.store.base import Store
+from leasemill.store.orders import check_instance
 from leasemill.store.threads import Threads
 from leasemill.wire import requests as r
+
+PresenceCommand: TypeAlias = r.PublishPresence | r.RemovePresence | r.ListPresence | c.OrderWorker
 
 
 class ServedPresence:
@@ -21,7 +28,7 @@ class ServedPresence:
         self._store = store
         self._threads = threads
 
-    async def run(self, command: r.PublishPresence | r.RemovePresence | r.ListPresence) -> Any:
+    async def run(self, command: PresenceCommand) -> Any:
         if isinstance(command, r.PublishPresence):
             check_text("worker_id", command.worker_id)
             check_json("record", command.record)
@@ -30,14 +37,17 @@ class ServedPresence:
         except OSError as error:
             raise Unavailable(f"the records of workers cannot be reached: {error}") from error
 
-    def _run(self, command: r.PublishPresence | r.RemovePresence | r.ListPresence) -> Any:
+    def _run(self, command: PresenceCommand) -> Any:
         presence = self._store.presence
         match command:
             case r.PublishPresence():
-                presence.publish(command.worker_id, command.record)
-                return None
+                return presence.publish(command.worker_id, command.record)
             case r.RemovePresence():
                 return presence.remove(command.worker_id)
+            case c.OrderWorker():
+                check(command)
+                check_instance(presence, command.worker, command.instance)
+                return self._store.run(command)
             case r.ListPresence():
                 return [r.PresenceRecord(*one) for one in presence.records() if _is_json(one.content)]
 

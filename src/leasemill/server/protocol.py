@@ -1,23 +1,36 @@
-"""HTTP/1.1 as uvicorn speaks it, with time limits that uvicorn does not have.
+"""HTTP/1.1 as uvicorn speaks it with httptools, with limits that neither has.
 
 uvicorn closes connections that are idle between requests, and nothing else: one that sends its head a byte a minute,
 goes on sending a body after its request was refused, or never reads its answer, stays for ever. Here each of these
 has a deadline, and there are at most so many connections. When there are too many, the oldest that has not sent a whole
 head yet is closed, or else the one that has been idle longest: however many of them somebody opens, there is room for
-the next client.
+the next client. Of requests that are sent before the answer to the last was read, none is begun until it was, and those
+of all connections take turns.
+
+The parser gets one request at a time: what follows it waits outside, so an error in the next one cannot be taken for
+the answer to this one. What must never happen here: that two programs in a row could see different requests in the same
+bytes. Whatever httptools accepts and others might read differently is refused.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
+import secrets
+from collections import OrderedDict, deque
+from functools import partial
+from http import HTTPStatus
 from typing import Any, Final
 
-import h11
-from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+import httptools
+import msgspec
+from msgspec.structs import replace
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from leasemill.wire.problems import PROBLEM_TYPE, Problem, problem
 
 HEAD_BYTES: Final = 32 * 1024
-"""The most a request's line and headers may have: `h11_max_incomplete_event_size`."""
+"""The most that may come between two pieces of content: a request's line and headers, what a chunk adds, trailers."""
+HEADERS: Final = 200
 HEAD_S: Final = 10.0
 LINGER_S: Final = 2.0
 """After an early refusal what is still sent is thrown away for so long, so that the refusal can be read."""
@@ -25,7 +38,32 @@ STUCK_S: Final = 30.0
 CONNECTIONS: Final = 4_000
 SILENT: Final = 500
 """Connections without a whole head, at most."""
-FULL: Final = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+BLANK_LINE: Final = b"\r\n\r\n"
+CLOSES: Final = (b"connection", b"close")
+
+
+def _written(shown: Problem, *headers: tuple[bytes, bytes]) -> bytes:
+    """A problem as the last answer of a connection, where there is no application to send it."""
+    body = msgspec.json.encode(shown)
+    lines = [f"HTTP/1.1 {shown.status} {shown.title}".encode()]
+    length = (b"content-length", b"%d" % len(body))
+    lines += [b"%b: %b" % header for header in ((b"content-type", PROBLEM_TYPE.encode()), length, CLOSES, *headers)]
+    return b"\r\n".join(lines) + BLANK_LINE + body
+
+
+FULL: Final = _written(
+    problem(HTTPStatus.SERVICE_UNAVAILABLE, "unavailable", "the server has as many connections as it takes"),
+    (b"retry-after", b"1"),
+)
+MALFORMED: Final = problem(
+    HTTPStatus.BAD_REQUEST, "malformed", "the request is malformed, or could be read in two ways"
+)
+LARGE_HEAD: Final = problem(
+    HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
+    "large_head",
+    f"the head of the request has more than {HEAD_BYTES:,} bytes or {HEADERS} headers",
+)
+FAILED: Final = problem(HTTPStatus.INTERNAL_SERVER_ERROR, "failed", "the server failed; its log has the reason")
 
 
 class Connected:
@@ -39,6 +77,22 @@ class Connected:
         self.idle: OrderedDict[GuardedProtocol, None] = OrderedDict()
         """Those between two requests, the one first that has been so longest."""
 
+        self._line: deque[GuardedProtocol] = deque()
+        """Those that have sent their next request already."""
+
+    def line_up(self, protocol: GuardedProtocol) -> None:
+        """However many requests are sent ahead, on however many connections, one of them is begun in each turn of the
+        event loop: a client that waits for an answer before its next request does not wait for all of those."""
+        self._line.append(protocol)
+        if len(self._line) == 1:
+            protocol.loop.call_soon(self._begin_next)
+
+    def _begin_next(self) -> None:
+        first = self._line.popleft()
+        if self._line:
+            first.loop.call_soon(self._begin_next)
+        first.go_on()
+
     def make_room(self) -> bool:
         """Close a connection on which nobody waits for an answer; False: there is none."""
         for waiting in (self.silent, self.idle):
@@ -49,12 +103,20 @@ class Connected:
         return False
 
 
-def guarded(connected: Connected) -> type[H11Protocol]:
+def guarded(connected: Connected) -> type[HttpToolsProtocol]:
     """The protocol of one server, as `uvicorn.Config(http=…)` takes it."""
     return type("ServedProtocol", (GuardedProtocol,), {"connected": connected})
 
 
-class GuardedProtocol(H11Protocol):
+async def _send_failure(cycle: RequestResponseCycle) -> None:
+    """The application raised; uvicorn has logged it. Nothing of it is shown."""
+    body = msgspec.json.encode(FAILED)
+    headers = [(b"content-type", PROBLEM_TYPE.encode()), (b"content-length", b"%d" % len(body)), CLOSES]
+    await cycle.send({"type": "http.response.start", "status": FAILED.status, "headers": headers})
+    await cycle.send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+class GuardedProtocol(HttpToolsProtocol):
     """One connection."""
 
     connected = Connected()
@@ -64,12 +126,25 @@ class GuardedProtocol(H11Protocol):
         self._head_timer: asyncio.TimerHandle | None = None
         self._linger_timer: asyncio.TimerHandle | None = None
         self._stuck_timer: asyncio.TimerHandle | None = None
+        self._received = b""
+        """What the parser has not been given yet."""
+        self._tail = b""
+        """The last bytes that it was given of a head: a blank line may begin in them."""
+        self._overhead = 0
+        """Bytes that it was given since the last content."""
+        self._is_in_body = False
+        self._body_left: int | None = None
+        """None: its length is not known before its end."""
+        self._is_whole = False
+        """The request ended with what the parser was given last."""
+        self._is_held = False
+        """An answer is complete, and the next request may not begin yet."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         if len(self.connections) > self.connected.most and not self.connected.make_room():
             transport.write(FULL)
-            transport.close()
+            self._close()
             return
         self._await_head()
 
@@ -81,28 +156,166 @@ class GuardedProtocol(H11Protocol):
                 timer.cancel()
         super().connection_lost(exc)
 
+    # Reading -------------------------------------------------------------------------------------------------------
+
     def data_received(self, data: bytes) -> None:
-        if self.transport.is_closing():
-            return
-        self.connected.idle.pop(self, None)
-        if not self._is_in_request and self._head_timer is None:
-            self._await_head()
-        try:
-            super().data_received(data)
-        except h11.LocalProtocolError:
-            self.transport.abort()  # nonsense after an answer has begun: there is nothing more to say
+        self._received += data
+        self._read()
+
+    def _read(self) -> None:
+        """Up to the end of a request."""
+        data, at = self._received, 0
+        while at < len(data) and not self.transport.is_closing():
+            if self._is_held or (self._is_in_request and not self._is_in_body):
+                self.flow.pause_reading()
+                break
+            self._unset_keepalive_if_required()
+            self.connected.idle.pop(self, None)
+            end = self._piece_end(data, at)
+            self._feed(data[at:end])
+            at = end
+        self._received = data[at:]
         if self._is_in_request:
             self._has_head()
-        if self._linger_timer is not None and self.conn.their_state is not h11.SEND_BODY:
+        elif self._has_no_deadline:
+            self._await_head()
+        if self._linger_timer is not None and not self._is_in_body:
             self._linger_timer.cancel()
             self._linger_timer = None
 
+    def _piece_end(self, data: bytes, at: int) -> int:
+        """Where the parser must stop, so that it gets nothing of the next request: a head ends with a blank line, a
+        body where its length says. Chunks end where the parser finds it."""
+        if self._is_in_body:
+            if not self._body_left:
+                return len(data)
+            end = min(at + self._body_left, len(data))
+            self._body_left -= end - at
+            return end
+        before, self._tail = self._tail, b""
+        found = (before + data[at : at + 3]).find(BLANK_LINE)  # it may come in two parts
+        if found >= 0:
+            return at + found + len(BLANK_LINE) - len(before)
+        found = data.find(BLANK_LINE, at)
+        if found >= 0:
+            return found + len(BLANK_LINE)
+        self._tail = (before + data[at:])[-3:]
+        return len(data)
+
+    def _feed(self, piece: bytes) -> None:
+        self._overhead += len(piece)
+        self._is_whole = False
+        try:
+            if self._is_in_body or self._overhead <= HEAD_BYTES:
+                self.parser.feed_data(piece)
+        except httptools.HttpParserUpgrade:
+            self._ignore_upgrade()
+        except httptools.HttpParserError:
+            if self._is_whole:
+                self._read_no_more()
+            else:
+                self._refuse()
+        else:
+            if self._overhead > HEAD_BYTES:
+                self._refuse()
+
+    def _read_no_more(self) -> None:
+        """Something was sent ahead after chunks, which the parser cannot give back."""
+        if self._is_in_request:
+            self.cycle.keep_alive = False  # the answer says so
+        else:
+            self._close()
+
+    def _refuse(self) -> None:
+        if self._is_in_body and self.cycle.response_started:
+            self.transport.abort()  # there is nothing more to say
+            return
+        is_large = not self._is_in_body and (self._overhead > HEAD_BYTES or len(self.headers or ()) > HEADERS)
+        shown = replace(LARGE_HEAD if is_large else MALFORMED, request_id=secrets.token_hex(8))
+        self.logger.warning("request %s: %s %s", shown.request_id, shown.status, shown.detail)
+        self.transport.write(_written(shown, *self.server_state.default_headers))
+        self._close()
+
+    def _ignore_upgrade(self) -> None:
+        """As a server may. httptools takes what follows such a head for another protocol, not for its body."""
+        method, version = self.parser.get_method(), self.parser.get_http_version().encode()
+        lines = [b"%s %s HTTP/%s" % (method, self.url, version)]
+        lines += [b"%s: %s" % header for header in self.headers if header[0] != b"upgrade"]
+        self.parser = httptools.HttpRequestParser(self)
+        self._overhead = 0
+        self._feed(b"\r\n".join(lines) + BLANK_LINE)
+
+    # What the parser reports -----------------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        if self._is_whole:
+            raise ValueError
+        super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._is_in_body:  # a trailer is not part of the head that was admitted
+            super().on_header(name, value.rstrip(b" \t"))
+
+    def on_headers_complete(self) -> None:
+        length = self._checked_head()
+        if self.parser.should_upgrade():
+            return
+        super().on_headers_complete()
+        self.cycle.send_500_response = partial(_send_failure, self.cycle)  # type: ignore[method-assign]
+        self._overhead = 0
+        self._is_in_body = True
+        self._body_left = length
+
+    def _checked_head(self) -> int | None:
+        """How long its body is. What is raised here the parser reports as an error of the request."""
+        version, fields = self.parser.get_http_version(), dict(self.headers)
+        names = [name for name, _ in self.headers]
+        hosts = names.count(b"host")
+        if version not in {"1.0", "1.1"} or hosts > 1 or (hosts == 0 and version == "1.1"):
+            raise ValueError
+        if not self.url.startswith(b"/") or len(names) > HEADERS:
+            raise ValueError
+        encoding = fields.get(b"transfer-encoding")
+        if encoding is None:
+            return int(fields.get(b"content-length", 0))
+        if encoding.lower() != b"chunked" or names.count(b"transfer-encoding") > 1 or version == "1.0":
+            raise ValueError
+        return None
+
+    def on_body(self, body: bytes) -> None:
+        self._overhead = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        if self._is_in_body:  # else it wants an upgrade
+            self._overhead = 0
+            self._is_in_body = False
+            self._is_whole = True
+            super().on_message_complete()
+
+    # Answering -----------------------------------------------------------------------------------------------------
+
     def on_response_complete(self) -> None:
+        """An answer is on its way. The next request begins when this one was taken, and when it is its turn."""
+        if self.transport.is_closing() or not (self.flow.write_paused or self._received):
+            self.go_on()
+            return
+        self._is_held = True
+        self.flow.pause_reading()
+        if not self.flow.write_paused:
+            self.connected.line_up(self)
+
+    def go_on(self) -> None:
+        """With the next request, or with waiting for it."""
+        self._is_held = False
         super().on_response_complete()
-        if self.conn.their_state is h11.SEND_BODY and self._linger_timer is None:
+        if self.transport.is_closing():
+            self._close()
+            return
+        if self._is_in_body and self._linger_timer is None:
             self._linger_timer = self.loop.call_later(LINGER_S, self.transport.abort)
-        if not self._is_in_request and not self.transport.is_closing():
-            self.connected.idle[self] = None
+        self.connected.idle[self] = None
+        self._read()
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -113,12 +326,36 @@ class GuardedProtocol(H11Protocol):
         if self._stuck_timer is not None:
             self._stuck_timer.cancel()
             self._stuck_timer = None
+        if self.transport.is_closing():
+            self._close()
+        elif self._is_held:
+            self.connected.line_up(self)
+
+    def timeout_keep_alive_handler(self) -> None:
+        self._close()
+
+    def shutdown(self) -> None:
+        super().shutdown()
+        if self.transport.is_closing():
+            self._close()
+
+    def _close(self) -> None:
+        """When what is unsent was taken. A transport that closes waits for that, however long it takes."""
+        self.transport.close()
+        if self._stuck_timer is None:
+            self._stuck_timer = self.loop.call_later(STUCK_S, self.transport.abort)
 
     @property
     def _is_in_request(self) -> bool:
         """From the end of a head to the end of its answer."""
         cycle: RequestResponseCycle | None = self.cycle
         return cycle is not None and not cycle.response_complete
+
+    @property
+    def _has_no_deadline(self) -> bool:
+        """Between two requests, and neither idle nor waited for: the end of a refused body was the last that came."""
+        is_waiting = not (self._is_held or self._is_in_body or self.transport.is_closing())
+        return is_waiting and self.timeout_keep_alive_task is None and self._head_timer is None
 
     def _await_head(self) -> None:
         self._head_timer = self.loop.call_later(HEAD_S, self.transport.abort)

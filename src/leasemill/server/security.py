@@ -18,7 +18,7 @@ from leasemill.server.key_gate import KeyGate
 from leasemill.server.keyring import KeyRing
 from leasemill.server.limits import ServerLimits
 from leasemill.server.listening import is_loopback
-from leasemill.server.protocol import CONNECTIONS, HEAD_BYTES, Connected, guarded
+from leasemill.server.protocol import CONNECTIONS, Connected, guarded
 from leasemill.store.base import Store
 from leasemill.store.keys import id_of
 
@@ -62,20 +62,22 @@ def secured(
             + ("" if is_local else ", or listen on 127.0.0.1 alone")
         )
     if not is_local and not tls:
-        log.warning("keys and jobs travel unencrypted: give --cert and --key, or let a proxy before this server do TLS")
+        log.warning(
+            "keys and jobs travel unencrypted: give --cert and --key, "
+            "or terminate TLS in a proxy in front of this server"
+        )
     gate = KeyGate(
         ring, Hosts(is_local=is_local, names=allowed_hosts), needs_key=needs_key, limits=limits, open_paths=OPEN_PATHS
     )
     options = {
-        "http": guarded(Connected(_affordable(connections))),
-        "h11_max_incomplete_event_size": HEAD_BYTES,
+        "http": guarded(Connected(affordable(connections))),
         "proxy_headers": False,
         **tls,
     }
     return Security(gate, ring, options)
 
 
-def _affordable(connections: int) -> int:
+def affordable(connections: int) -> int:
     """As many connections as this process may have descriptors for; it asks the system for more if it has too few."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections + OTHER_DESCRIPTORS
@@ -84,7 +86,7 @@ def _affordable(connections: int) -> int:
     granted = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (granted, hard))
     if granted < wanted:
-        log.warning("the system lets this process have %d connections, not %d: see ulimit -n", granted, connections)
+        log.warning("the open-file limit allows %d connections, not %d: see ulimit -n", granted, connections)
     return max(1, granted - OTHER_DESCRIPTORS)
 
 

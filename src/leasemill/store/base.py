@@ -3,29 +3,28 @@
 Every store passes the whole conformance suite (`leasemill.testing.conformance`) or is not a store. A store derives from
 `Store` and supplies `run` and `arun`, which take any command of `kernel.commands` and return when its answer is
 durable, the three ways to wait (`watch`, `watch_end`, `watch_cancellations`), `close`, `presence` and `keys`. Every
-other method builds a command and runs it; async code writes `await store.arun(command)`.
+other method builds a command and runs it. Readings and operations (`store.reading`, `store.operating`) have twins for
+async code; for a verb it writes `await store.arun(command)`.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Protocol, Self, TypeVar
+from typing import Protocol, Self
 
 from leasemill.errors import Invalid, LeasemillError
 from leasemill.kernel import commands as c
 from leasemill.kernel.bounds import BATCH_ITEMS
-from leasemill.kernel.model import Action, ChainedJob, Job, JobSpec, LimitTerms, Policy
+from leasemill.kernel.model import ChainedJob, JobSpec, Policy
 from leasemill.store.block import Block
-from leasemill.store.cancelling import cancelled
 from leasemill.store.ends import Subscription
 from leasemill.store.expiries import Expiries
 from leasemill.store.keys import AccessKeys, NoKeys
-from leasemill.store.presence import Presence
+from leasemill.store.operating import StoreOperations
+from leasemill.store.reading import Pulse
 from leasemill.store.sources import Clock, Entropy, SystemEntropy, WallClock
-
-AnswerT = TypeVar("AnswerT")
 
 
 class Watch(Protocol):
@@ -39,9 +38,16 @@ class Watch(Protocol):
     def close(self) -> None: ...
 
 
-class Store(ABC):
-    """Sequences in, one outcome for each item out, in order. Every reading is bounded by a limit; every operation is
-    recorded with who did it and why."""
+def has_ended(outcome: c.AckOutcome) -> bool:
+    """Whether a lease ended with this ack, and not before."""
+    return isinstance(outcome, c.Acked) and not outcome.is_repeat
+
+
+class Store(StoreOperations):
+    """Where jobs are: `app.store`, or what `open_store` returns. Sequences in, one outcome for each item out, in order.
+
+    Every reading is bounded by a limit; every operation is recorded with who did it and why. Times are microseconds
+    since the epoch."""
 
     name = "store"
     """Where it is, as it may be shown: an absolute folder, or a URL without its password."""
@@ -49,9 +55,6 @@ class Store(ABC):
     own_url: str | None = None
     """By which a handler's process opens the store for itself, to write in its transactions; None: it asks the worker's
     process."""
-
-    presence: Presence
-    """Where workers publish their records."""
 
     keys: AccessKeys = NoKeys()
     """Of clients of `leasemill serve`; not to be confused with the unique keys of jobs."""
@@ -61,14 +64,6 @@ class Store(ABC):
         self.wall: Clock = wall or WallClock()
         """What ticks of schedules are asked of: the machine's clock or, in tests, the store's."""
         self.expiries = Expiries()
-
-    @abstractmethod
-    def run(self, command: c.Command[AnswerT]) -> AnswerT:
-        """Run a command; its answer is durable."""
-
-    @abstractmethod
-    async def arun(self, command: c.Command[AnswerT]) -> AnswerT:
-        """The same, without blocking the event loop."""
 
     @abstractmethod
     def watch(self, queues: Sequence[str]) -> Watch:
@@ -83,6 +78,14 @@ class Store(ABC):
     @abstractmethod
     def watch_cancellations(self, wake: Callable[[], None]) -> Subscription:
         """Call `wake`, in any thread, when a job was cancelled while a worker held it; also when one may have been."""
+
+    def keep_up(self, within_s: float | None = None) -> Pulse | None:
+        """Read what other processes wrote, where each has a copy of the state (`file:`), so that the next reading has
+        little to catch up with. Elsewhere there is nothing to do.
+
+        `within_s`: beside a busy process stop after so long. A pulse is returned if there is more to read: the latest
+        one, of which nothing had to be read."""
+        return None
 
     @abstractmethod
     def close(self) -> None:
@@ -124,6 +127,20 @@ class Store(ABC):
             return outcomes, await self.arun(claim)
         except LeasemillError:
             return outcomes, None
+
+    def ack_then_acquire(
+        self, ack: c.AckReport, acquire: c.AcquireRequest
+    ) -> tuple[c.AckOutcome, c.AcquireOutcome | None]:
+        """N13: the outcomes of both, durable together where a store can. None: the ack did not end a lease, and nothing
+        was acquired."""
+        (outcome,) = self.run(c.Ack([ack]))
+        return outcome, self.run(c.Acquire([acquire]))[0] if has_ended(outcome) else None
+
+    async def aack_then_acquire(
+        self, ack: c.AckReport, acquire: c.AcquireRequest
+    ) -> tuple[c.AckOutcome, c.AcquireOutcome | None]:
+        (outcome,) = await self.arun(c.Ack([ack]))
+        return outcome, (await self.arun(c.Acquire([acquire])))[0] if has_ended(outcome) else None
 
     def enqueue(self, jobs: Sequence[JobSpec]) -> list[c.EnqueueOutcome]:
         return self.run(c.Enqueue(jobs))
@@ -182,102 +199,3 @@ class Store(ABC):
 
     def seal_group(self, group_id: str, *, by: str = "", reason: str = "") -> c.GroupView:
         return self.run(c.SealGroup(group_id, by, reason))
-
-    # Readings
-
-    def job(self, job_id: str) -> Job | None:
-        return self.run(c.GetJob(job_id))
-
-    async def ajob(self, job_id: str) -> Job | None:
-        return await self.arun(c.GetJob(job_id))
-
-    def jobs(
-        self, where: c.JobFilter | None = None, *, limit: int = 100, after: int = 0, newest_first: bool = False
-    ) -> c.JobPage:
-        return self.run(c.ListJobs(where or c.JobFilter(), limit, after, newest_first))
-
-    def leases(self, *, worker: str | None = None, limit: int = 100, after: int = 0) -> list[c.LeaseView]:
-        return self.run(c.ListLeases(limit, after, worker))
-
-    def key(self, key: str) -> c.KeyView | None:
-        return self.run(c.GetKey(key))
-
-    def queues(self, *, limit: int = 100, after: str = "") -> list[c.QueueView]:
-        return self.run(c.ListQueues(limit, after))
-
-    def lane(self, queue: str, lane: str) -> c.LaneView | None:
-        return self.run(c.GetLane(queue, lane))
-
-    def lanes(self, queue: str, *, blocked_only: bool = False, limit: int = 100, after: int = 0) -> c.LanePage:
-        return self.run(c.ListLanes(queue, limit, blocked_only, after))
-
-    def group(self, group_id: str) -> c.GroupView | None:
-        return self.run(c.GetGroup(group_id))
-
-    def groups(
-        self, *, open_only: bool = False, limit: int = 100, after: str = "", parent: str | None = None
-    ) -> list[c.GroupView]:
-        return self.run(c.ListGroups(limit, open_only, after, parent))
-
-    def limit(self, name: str, *, key: str | None = None, limit: int = 100, after: str = "") -> c.LimitView | None:
-        return self.run(c.GetLimit(name, limit, after, key))
-
-    def limits(self, *, limit: int = 100, after: str = "") -> list[c.LimitView]:
-        return self.run(c.ListLimits(limit, after))
-
-    def actions(self, *, limit: int = 100) -> list[Action]:
-        return self.run(c.ListActions(limit))
-
-    def totals(self) -> c.Totals:
-        return self.run(c.GetTotals())
-
-    def time(self) -> int:
-        return self.run(c.GetTime())
-
-    def due_in(self, queues: Sequence[str]) -> int | None:
-        return self.run(c.DueIn(queues))
-
-    # Operations
-
-    def cancel(self, job_ids: Sequence[str], *, by: str, reason: str) -> list[c.CancelOutcome]:
-        return self.run(c.Cancel(job_ids, by, reason))
-
-    def cancel_group(self, group_id: str, *, by: str, reason: str) -> list[str]:
-        """With the groups in it; returns the ids of the jobs that were cancelled."""
-        return [job_id for operated in cancelled(self, group_id, by, reason) for job_id in operated.job_ids]
-
-    def redrive(
-        self,
-        where: c.JobFilter,
-        *,
-        by: str,
-        reason: str,
-        limit: int = 1_000,
-        after: int = 0,
-        include_cancelled: bool = False,
-    ) -> c.Operated:
-        return self.run(c.Redrive(where, by, reason, limit, after, include_cancelled))
-
-    def purge(self, where: c.JobFilter, *, by: str, reason: str, limit: int = 1_000, after: int = 0) -> c.Operated:
-        return self.run(c.Purge(where, by, reason, limit, after))
-
-    def pause(self, queue: str, *, by: str, reason: str) -> None:
-        self.run(c.Pause(queue, by, reason))
-
-    def resume(self, queue: str, *, by: str, reason: str) -> None:
-        self.run(c.Resume(queue, by, reason))
-
-    def set_policy(self, queue: str, policy: Policy, *, by: str, reason: str) -> None:
-        self.run(c.SetPolicy(queue, policy, by, reason))
-
-    def set_limit(self, name: str, terms: LimitTerms, *, by: str, reason: str) -> None:
-        self.run(c.SetLimit(name, terms, by, reason))
-
-    def clear_limit(self, name: str, *, by: str, reason: str) -> None:
-        self.run(c.ClearLimit(name, by, reason))
-
-    def declare_limits(self, limits: Mapping[str, LimitTerms], *, by: str) -> None:
-        self.run(c.DeclareLimits([c.DeclaredLimit(name, terms) for name, terms in limits.items()], by))
-
-    def prune(self, before: int, *, keep: int, limit: int = 1_000) -> int:
-        return self.run(c.Prune(before, keep, limit))

@@ -152,7 +152,7 @@ def name_is_taken(name: str) -> Refused:
 
 
 def too_many() -> Refused:
-    return Refused(f"there are {KEYS_KEPT:,} keys, more are not taken: revoke those that nobody uses")
+    return Refused(f"there are {KEYS_KEPT:,} keys, which is the limit: revoke those that nobody uses")
 
 
 def revoked(key: AccessKey, at: int, by: str) -> AccessKey:

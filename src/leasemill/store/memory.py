@@ -28,7 +28,7 @@ class MemoryStore(Store):
 
     def __init__(self, clock: Clock | None = None, entropy: Entropy | None = None) -> None:
         super().__init__(entropy, clock)
-        self.presence = MemoryPresence()
+        self.presence = MemoryPresence(order_of=self.order)
         self.keys = MemoryKeys()
         self._clock = clock or SteadyClock()
         self._state = State()

@@ -30,7 +30,9 @@ def open_store(url: str) -> Store:
         from leasemill.store.http import open_http  # noqa: PLC0415
 
         return open_http(url)
+    if scheme.startswith("postgresql+"):
+        raise Invalid(f"{hidden_password(url)!r} is a URL of SQLAlchemy: leave out the driver, postgresql://…")
     raise Invalid(
-        f"{hidden_password(url)!r} names no store: write file:PATH, memory:, postgresql://user@host/database or "
-        "http://host:port"
+        f"{hidden_password(url)!r} is not the URL of a store: write file:PATH, memory:, "
+        "postgresql://user@host/database or http://host:port"
     )

@@ -15,23 +15,22 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, Final, Generic, TypeVar
 
+from msgspec import Struct
+
 BATCH_TICKETS: Final = 1_000
 BATCH_WEIGHT: Final = 64 * 1024 * 1024
 
 
-class Ticket:
+class Ticket(Struct, eq=False):
     """A command, and then its answer or error."""
 
-    __slots__ = ("_woken", "answer", "command", "error", "future", "is_leader", "weight")
-
-    def __init__(self, command: Any, weight: int) -> None:
-        self.command = command
-        self.weight = weight
-        self.answer: Any = None
-        self.error: BaseException | None = None
-        self.is_leader = False
-        self.future: asyncio.Future[None] | None = None
-        self._woken: threading.Lock | None = None
+    command: Any
+    weight: int = 0
+    answer: Any = None
+    error: BaseException | None = None
+    is_leader: bool = False
+    future: asyncio.Future[None] | None = None
+    _woken: threading.Lock | None = None
 
     @property
     def is_async(self) -> bool:
@@ -86,15 +85,18 @@ class Pipeline(Generic[TicketT]):
     def run(self, ticket: TicketT) -> Any:
         try:
             with self._guard:
-                self._waiting.append(ticket)
-                if self._is_led:
+                is_led = self._is_led
+                if is_led:
+                    self._waiting.append(ticket)
                     ticket.for_thread()
                 else:
                     self._is_led = ticket.is_leader = True
-            if not ticket.is_leader:
+            if is_led:
                 ticket.wait()
-            if ticket.is_leader:
-                self._lead(ticket)
+                if ticket.is_leader:
+                    self._lead(ticket)
+            else:
+                self._carry_out([ticket], ticket)  # where nobody leads, nobody waits
         except BaseException:
             self._abandon(ticket)
             raise
@@ -142,11 +144,19 @@ class Pipeline(Generic[TicketT]):
         """Run what waits, `own` with it, and pass the lead."""
         with self._guard:
             batch = self._take(own)
+        self._carry_out(batch, own)
+
+    def _carry_out(self, batch: list[TicketT], own: TicketT | None) -> None:
         try:
             self._run_batch(batch)
         finally:
             try:
-                self._pass_lead(own)
+                with self._guard:
+                    is_led = self._is_led = bool(self._waiting)
+                    if own is not None:
+                        own.is_leader = is_led
+                if is_led:
+                    self._pass_lead(own)
             finally:
                 if own is None or len(batch) > 1:
                     _notify(batch, own)
@@ -173,8 +183,8 @@ class Pipeline(Generic[TicketT]):
         with self._guard:
             if own is not None:
                 own.is_leader = False
-            self._is_led = bool(self._waiting)
             if not self._waiting:
+                self._is_led = False
                 return
             following = next((ticket for ticket in self._waiting if not ticket.is_async), self._waiting[0])
             following.is_leader = True

@@ -10,8 +10,12 @@ import time
 from collections.abc import Callable
 from hashlib import blake2b
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, TypeAlias
 from urllib.parse import quote, unquote
+
+from msgspec import MsgspecError, Struct, json
+
+from leasemill.kernel.orders import WorkerOrder
 
 WORKERS: Final = "workers"
 RECORD: Final = ".worker"
@@ -35,8 +39,8 @@ class Present(NamedTuple):
 class Presence(Protocol):
     """A place for workers' records. Called from threads, never from an event loop."""
 
-    def publish(self, worker_id: str, record: bytes) -> None:
-        """Replace this worker's record."""
+    def publish(self, worker_id: str, record: bytes) -> WorkerOrder | None:
+        """Replace this worker's record; returns the latest order to the instance that the record names (O13)."""
 
     def records(self) -> list[Present]:
         """Every record, by worker id; whole ones only."""
@@ -45,17 +49,42 @@ class Presence(Protocol):
         """Forget a worker; False if it was not there (any more)."""
 
 
+class _Instance(Struct, frozen=True):
+    """Of a record, the one field that a store reads."""
+
+    instance: str = ""
+
+
+_decode_instance = json.Decoder(_Instance).decode
+OrderOf: TypeAlias = Callable[[str], WorkerOrder | None]
+"""Reads the latest order to an instance."""
+
+
+def instance_of(record: bytes) -> str:
+    """The instance that a record names; empty: it is of another version, or not a record."""
+    try:
+        return _decode_instance(record).instance
+    except (MsgspecError, UnicodeDecodeError, RecursionError):
+        return ""
+
+
+def _no_order(_instance: str) -> None:
+    return None
+
+
 class MemoryPresence:
     """Records of the workers of this process."""
 
-    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic, order_of: OrderOf = _no_order) -> None:
         self._monotonic = monotonic
+        self._order_of = order_of
         self._lock = threading.Lock()
         self._records: dict[str, tuple[bytes, float]] = {}
 
-    def publish(self, worker_id: str, record: bytes) -> None:
+    def publish(self, worker_id: str, record: bytes) -> WorkerOrder | None:
         with self._lock:
             self._records[worker_id] = record, self._monotonic()
+        return self._order_of(instance_of(record))
 
     def records(self) -> list[Present]:
         with self._lock:
@@ -74,11 +103,16 @@ class FolderPresence:
     id; where that is too long for a file name, by its digest, and the id has a line before the record.
     """
 
-    def __init__(self, path: Path, since_boot_us: Callable[[], int]) -> None:
+    def __init__(self, path: Path, since_boot_us: Callable[[], int], order_of: OrderOf = _no_order) -> None:
         self._path = path / WORKERS
         self._since_boot_us = since_boot_us
+        self._order_of = order_of
 
-    def publish(self, worker_id: str, record: bytes) -> None:
+    def publish(self, worker_id: str, record: bytes) -> WorkerOrder | None:
+        self._write(worker_id, record)
+        return self._order_of(instance_of(record))
+
+    def _write(self, worker_id: str, record: bytes) -> None:
         path = self._file(worker_id)
         beside = path.with_name(f"{path.name}-{os.getpid()}")
         if path.name.startswith(DIGEST):

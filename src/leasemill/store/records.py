@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from msgspec import MsgspecError, Struct, json
 
+from leasemill.kernel.orders import Order, WorkerOrder
 from leasemill.store.presence import Presence
 
 
@@ -64,6 +65,15 @@ class WorkerRecord(Struct, frozen=True):
     """Of Leasemill; empty: older than this field."""
     is_exporting: bool = False
     """It exports metrics, and may be the one that counts the jobs in the queues."""
+    takes_orders: bool = False
+    """False: its version does not know them."""
+    order: WorkerOrder | None = None
+    """The latest that it has read, and obeys (O13)."""
+
+    @property
+    def is_quiet(self) -> bool:
+        """It claims nothing until an operator resumes it."""
+        return self.order is not None and self.order.order is Order.QUIET
 
     @property
     def is_stuck(self) -> bool:

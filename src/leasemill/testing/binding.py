@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 
@@ -39,13 +39,24 @@ class Binder:
         self._database = database
         self._on_database = 0
         self._bound: dict[App, Jobs] = {}
+        self.not_entered = 0
+        """Calls without `with`, which bind nothing."""
 
-    @contextmanager
-    def __call__(self, app: App, *, store: StoreKind | None = None, seed: int | None = None) -> Iterator[Jobs]:
+    def __call__(
+        self, app: App, *, store: StoreKind | None = None, seed: int | None = None
+    ) -> AbstractContextManager[Jobs]:
         """Bind an app; `store`: to which kind of store, `seed`: decides ids and random waits.
 
         An app that `leasemill_apps` has bound for every test is not bound again unless `store` or `seed` is given.
         """
+        if not isinstance(app, App):
+            raise Invalid(f"{app!r} is not a leasemill.App: write `with leasemill(app) as jobs:`")
+        self.not_entered += 1
+        return self._binding(app, store, seed)
+
+    @contextmanager
+    def _binding(self, app: App, store: StoreKind | None, seed: int | None) -> Iterator[Jobs]:
+        self.not_entered -= 1
         if store is None and seed is None and app in self._bound:
             yield self._bound[app]
             return

@@ -64,7 +64,7 @@ def crash_at(
     - `before_start`: claimed, and the handler is not called.
     - `before_commit`: the block of `ctx.commit()` is through, and the commit is not sent.
     - `after_commit`: the commit is on record, and the handler does not go on.
-    - `before_ack`: the handler has returned, and nobody hears of it.
+    - `before_ack`: the handler has returned, and its end is not reported.
     - `lease_lost`: the lease expires just before the commit (before the ack of a handler that does not commit), and the
       run goes on without knowing. The store refuses what it sends.
 
@@ -159,7 +159,7 @@ class CrashingStore(Store):
     def joined_block(self, lease: c.Lease, session: object) -> Block:
         return CrashingBlock(self, lease, self._inner.joined_block(lease, session))
 
-    # What becomes of a run
+    # What happens to a run
 
     def dies_at(self, point: CrashPoint, lease: c.Lease) -> bool:
         """A run has come to a point; True: it ends there."""
@@ -226,7 +226,7 @@ class CrashingStore(Store):
         return (type(command)(alive) if alive else None), complete
 
     def _lost(self, report: Any, verb: Verb) -> c.Lost:
-        """What nobody hears is answered like this, so that the test's worker goes on; the store records nothing."""
+        """A report that is lost gets this reply, so that the test's worker goes on; the store records nothing."""
         attempt = self._leases[report.token].attempt
         return c.Lost(report.job_id, verb, LossReason.EXPIRED, attempt, attempt)
 

@@ -1,4 +1,4 @@
-"""Is a handler safe? Run its job once for every point at which a worker can die, and compare what came of it.
+"""Is a handler safe? Run its job once for every point at which a worker can die, and compare the results.
 
 The job is first run without a crash; that shows which points its runs reach, follow-up jobs included, and what the
 effect is. Then it is run again for each of these points, on an empty store, and must have the same effect.

@@ -81,7 +81,7 @@ def encode_answer(route: Route, answer: Any) -> bytes:
     return _encode(CODECS[route.name].answer_to_wire(answer))
 
 
-def decode_answer(route: Route, body: bytes) -> Any:
+def decode_answer(route: Route, body: bytes | bytearray) -> Any:
     codec = CODECS[route.name]
     return codec.answer_from_wire(codec.answer_decoder.decode(body))
 

@@ -99,7 +99,7 @@ def problem_of(error: LeasemillError) -> Denied:
 _decode: Final = msgspec.json.Decoder(Problem).decode
 
 
-def read_problem(content_type: str, body: bytes) -> Problem | None:
+def read_problem(content_type: str, body: bytes | bytearray) -> Problem | None:
     """None: it is not one of ours; a proxy may have answered."""
     if not content_type.startswith(PROBLEM_TYPE):
         return None

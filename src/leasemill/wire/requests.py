@@ -8,6 +8,7 @@ from typing import Final
 from msgspec import Struct
 
 from leasemill.kernel.command import Command
+from leasemill.kernel.orders import WorkerOrder
 
 LONGEST_WAIT_S: Final = 60.0
 """The longest a call is kept waiting: proxies close what is silent for longer."""
@@ -51,8 +52,9 @@ class WatchCancellations(Command[Watched], frozen=True):
     seen: str = ""
 
 
-class PublishPresence(Command[None], frozen=True):
-    """Replace a worker's record, any JSON; `leasemill workers` shows those that are as its own."""
+class PublishPresence(Command[WorkerOrder | None], frozen=True):
+    """Replace a worker's record, any JSON; `leasemill workers` shows those that are as its own. Returns the latest
+    order to the `instance` that the record names."""
 
     worker_id: str
     record: bytes

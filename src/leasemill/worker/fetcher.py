@@ -9,12 +9,14 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from leasemill.api.observer import Observer
 from leasemill.errors import Unavailable
 from leasemill.kernel import commands as c
-from leasemill.kernel.model import Policy
+from leasemill.kernel.model import JobState, Policy
+from leasemill.operator.wording import counted
 from leasemill.store.backoff import backoff_s
 from leasemill.store.base import Store, Watch
 from leasemill.worker import pacing
@@ -31,6 +33,7 @@ REPORTS_S: Final = 0.02
 """How long jobs under limits may take, run and reported, that the next claim waits for them alone."""
 FED_S: Final = 0.005
 """How long after a claim that went along with reports the next such is waited for, and nothing else is looked at."""
+QUEUES_READ: Final = 10_000
 POLL_S: Final = 1.0
 """How long to wait for a notification before claiming anyway."""
 
@@ -74,6 +77,8 @@ class Fetcher:
         self._along = 0
         """How many jobs are asked for by a claim that goes along with reports."""
         self._fed_at = -FED_S
+        self._has_more = False
+        """The latest claim was granted all that it asked for: there are others to claim beside reports."""
         self._are_limited = False
         """T8: the latest jobs were under limits. More than there are slots for would be looked for in vain."""
 
@@ -112,21 +117,26 @@ class Fetcher:
 
     # Claims that go along with reports -----------------------------------------------------------------------------
 
-    def claim_along(self, reported: int) -> c.Claim | None:
+    def claim_along(self, reported: int, *, are_lanes: bool) -> c.Claim | None:
         """A claim for the reporter to send with so many reports: their ends make the next jobs of their lanes
-        claimable. None: claims are made here now, or there is no room."""
+        claimable, or free places under limits. None: neither, or claims are made here now, or there is no room."""
         runner = self._runner
-        if runner is None or self._is_stopping or self._is_claiming or self._along or self._are_limited:
+        if runner is None or self._is_stopping or self._is_claiming or self._along:
+            return None
+        if not self._is_under_limits(runner) and (self._has_more or not are_lanes):
             return None
         self._along = min(runner.room(reported), reported + 1, CLAIM_MOST)  # one more: if it comes there may be others
-        if self._along == 0:
+        if self._are_limited:
+            self._along = min(self._along, runner.free_slots())
+        if self._along <= 0:
+            self._along = 0
             return None
         if self._waits_for_jobs is not None:
             self._waits_for_jobs.cancel()
         return self._new_claim(self._along, runner.free_slots())
 
     def claimed_along(self, leases: list[c.Lease] | None, sent_at: float, took_s: float) -> None:
-        """What came of it; None: nothing is known, or nothing was asked for in the end."""
+        """The result; None: nothing is known, or nothing was asked for in the end."""
         assert self._runner is not None
         size, self._along = self._along, 0
         if leases is None:
@@ -135,19 +145,24 @@ class Fetcher:
         self._fed_at = time.monotonic()
         self._note(leases, took_s)
         self._runner.accept(leases, sent_at)
-        self._are_limited = any(is_limited(lease) for lease in leases)
-        if len(leases) in {0, size}:
+        self._has_more = len(leases) == size
+        if leases:
+            self._are_limited = any(is_limited(lease) for lease in leases)
+        if not leases or self._has_more:
             self.wake()
 
     async def _fed(self) -> None:
         """Wait while claims go along with reports, one soon after the other."""
         while not self._must_not_wait():
             left_s = self._fed_at + FED_S - time.monotonic()
-            if not self._along and left_s <= 0:
+            if not self._is_fed():
                 return
             self._waits_while_fed = asyncio.get_running_loop().create_future()
             await asyncio.wait([self._waits_while_fed], timeout=REPORTS_S if self._along else left_s)
             self._waits_while_fed = None
+
+    def _is_fed(self) -> bool:
+        return self._along > 0 or time.monotonic() < self._fed_at + FED_S
 
     async def run(self, runner: Runner) -> None:
         """Until it is stopped or, when draining, nothing is left to do."""
@@ -156,6 +171,8 @@ class Fetcher:
         empty_claims = 0
         try:
             while not self._is_stopping:
+                if await self._left_to_reports(runner, watch):
+                    continue
                 size = min(runner.room() - self._along, CLAIM_MOST)
                 if self._are_limited:
                     size = min(size, runner.free_slots())
@@ -168,15 +185,19 @@ class Fetcher:
                 self._is_claiming = True
                 leases, sent_at = await self._claim(size, runner.free_slots())
                 self._is_claiming = False
+                self._has_more = len(leases) == size
                 runner.accept(leases, sent_at)
                 if leases:
                     empty_claims = 0
                     self._are_limited = any(is_limited(lease) for lease in leases)
-                    if len(leases) == size or (self._is_under_limits(runner) and await self._reports_soon()):
+                    if self._has_more:
+                        continue
+                    if self._is_under_limits(runner) and await self._reports_soon() and not self._is_fed():
                         continue
                 else:
                     empty_claims += 1
                     if self._drains and had_nothing_left and not await self._something_is_due():
+                        await self._warn_of_paused_queues()
                         return
                     await self._sleep(pacing.pause_s(empty_claims))
                 if await self._wait_for_jobs(watch):
@@ -185,7 +206,17 @@ class Fetcher:
             watch.close()
 
     def _is_under_limits(self, runner: Runner) -> bool:
-        return self._are_limited or not runner.claims_ahead
+        return self._are_limited or runner.has_limit
+
+    async def _left_to_reports(self, runner: Runner, watch: Watch) -> bool:
+        """Under limits the reports that are on their way take a claim along. False: they did not."""
+        if not runner.is_reporting or not self._is_under_limits(runner):
+            return False
+        await self._reports_soon()
+        if self._is_fed():
+            await self._wait_for_jobs(watch)
+            return True
+        return self._is_stopping
 
     async def _reports_soon(self) -> bool:
         """Whether jobs in hand, which hold places, are reported at once: then waiting for others costs more."""
@@ -200,6 +231,16 @@ class Fetcher:
             return await self._store.arun(c.DueIn(self._names)) == 0
         except Unavailable:
             return True
+
+    async def _warn_of_paused_queues(self) -> None:
+        """A drain leaves their jobs where they are."""
+        with suppress(Unavailable):
+            for queue in await self._store.arun(c.ListQueues(QUEUES_READ)):
+                waiting = queue.counts[JobState.READY]
+                if queue.is_paused and waiting and queue.name in self._queues:
+                    message = "queue %s is paused, %s left waiting: leasemill queues resume %s lets workers have them"
+                    names = queue.name, counted(waiting, "job"), queue.name
+                    log.warning(message, *names, extra={"worker": self._worker_id})
 
     async def _watch(self) -> Watch:
         failures = 0

@@ -5,23 +5,25 @@ from __future__ import annotations
 import inspect
 import logging
 import time
-from contextlib import AsyncExitStack, ExitStack
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeAlias, assert_never
 
 from msgspec.structs import replace
 
-from leasemill.api.hooks import RunHook, aenter, enter
+from leasemill.api.hooks import RunHook, manager, sync_manager
 from leasemill.api.logs import running
 from leasemill.api.outcomes import INVALID_RESULT, Fail, Outcome, Release, RetryAfter, Throttled
 from leasemill.errors import Invalid
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND
 from leasemill.worker.error_text import error_text, fitting, message
-from leasemill.worker.run import Run
+from leasemill.worker.run import Run, Stop
 
 log = logging.getLogger("leasemill.worker")
 
 Report: TypeAlias = c.AckReport | c.NackReport | c.ReleaseReport | c.DeathReport
+Ended: TypeAlias = tuple[Run, Report]
 
 
 async def call_async(run: Run, jitter: float) -> Report:
@@ -54,23 +56,30 @@ def call_sync(run: Run, jitter: float) -> Report:
     return success(run, value)
 
 
-async def _around_async(run: Run, hooks: list[RunHook], args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
+async def _around_async(
+    run: Run, hooks: list[RunHook], args: tuple[Any, ...], kwargs: dict[str, Any], entered: int = 0
+) -> object:
     """With hooks around it. One that swallows an error makes the run a success without a result."""
     assert run.context is not None
-    returned: list[object] = []
-    async with AsyncExitStack() as stack:
-        await aenter(hooks, stack, run.context)
-        returned.append(await run.handler.function(*args, **kwargs))
-    return returned[0] if returned else None
+    around, inner = manager(hooks[entered], run.context), entered + 1
+    call = run.handler.function if inner == len(hooks) else None
+    if isinstance(around, AbstractAsyncContextManager):
+        async with around:
+            return await (call(*args, **kwargs) if call else _around_async(run, hooks, args, kwargs, inner))
+    else:
+        with around:
+            return await (call(*args, **kwargs) if call else _around_async(run, hooks, args, kwargs, inner))
 
 
-def _around_sync(run: Run, hooks: list[RunHook], args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
+def _around_sync(
+    run: Run, hooks: list[RunHook], args: tuple[Any, ...], kwargs: dict[str, Any], entered: int = 0
+) -> object:
     assert run.context is not None
-    returned: list[object] = []
-    with ExitStack() as stack:
-        enter(hooks, stack, run.context)
-        returned.append(run.handler.function(*args, **kwargs))
-    return returned[0] if returned else None
+    inner = entered + 1
+    with sync_manager(hooks[entered], run.context):
+        if inner == len(hooks):
+            return run.handler.function(*args, **kwargs)
+        return _around_sync(run, hooks, args, kwargs, inner)
 
 
 def success(run: Run, value: object) -> Report:
@@ -131,7 +140,23 @@ def _is_for_the_log(error: BaseException) -> bool:
     return text.isascii() or text.encode("utf-8", "ignore").decode() == text
 
 
-def timed_out(run: Run, jitter: float) -> c.NackReport:
+def last_report(run: Run, report: Report | None, jitter: Callable[[], float]) -> Report | None:
+    """What is reported of a run that ended with this report, or without one; None: nothing, its lease is lost."""
+    match run.stop:
+        case None:
+            assert report is not None
+            return _final(report) if run.is_never_retried else report
+        case Stop.TIMEOUT:
+            return _timed_out(run, jitter())
+        case Stop.SHUTDOWN:
+            return given_back(run) if report is None or _is_cut_short(report) else report
+        case Stop.LOST:
+            return None
+        case _:
+            assert_never(run.stop)
+
+
+def _timed_out(run: Run, jitter: float) -> c.NackReport:
     lease = run.lease
     return c.NackReport(
         lease.job.id,
@@ -143,7 +168,7 @@ def timed_out(run: Run, jitter: float) -> c.NackReport:
     )
 
 
-def final(report: Report) -> Report:
+def _final(report: Report) -> Report:
     """The report of an error that is not retried."""
     return replace(report, is_permanent=True) if isinstance(report, c.NackReport) else report
 
@@ -152,6 +177,6 @@ def given_back(run: Run, delay_us: int | None = None) -> c.ReleaseReport:
     return c.ReleaseReport(run.lease.job.id, run.lease.token, delay_us)
 
 
-def is_cut_short(report: Report) -> bool:
+def _is_cut_short(report: Report) -> bool:
     """A handler that was stopped and raised: not a failure of the job, unless it was raised on purpose."""
     return isinstance(report, c.NackReport) and not report.is_permanent and report.delay_us is None

@@ -21,7 +21,7 @@ from leasemill.kernel import commands as c
 from leasemill.store.backoff import backoff_s
 from leasemill.store.base import Store
 from leasemill.store.ends import Subscription
-from leasemill.worker.handler import Report
+from leasemill.worker.handler import Ended
 from leasemill.worker.metrics import Metrics
 from leasemill.worker.observers import NOBODY, Observers
 from leasemill.worker.pacing import HURRY_EVERY_S, beat_at, retry_beat_s, worth_extending
@@ -29,8 +29,6 @@ from leasemill.worker.run import Phase, Run
 from leasemill.worker.threads import start_background
 
 log = logging.getLogger("leasemill.worker")
-
-Ended = tuple[Run, Report]
 
 
 class Heartbeat:

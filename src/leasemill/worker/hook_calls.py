@@ -1,8 +1,8 @@
 """Calls hooks beside the worker's work: async ones on its event loop, sync ones in threads.
 
-One lane calls them, and more, up to ten, when they take their time. The hooks of one event run one after the other, in
-the order of declaration, in a context of their own. What must never happen here: an error of a hook that reaches the
-worker, a sync hook on the event loop, or a hook that is waited for without end.
+One task calls them, and more when they take their time. The hooks of one event run one after the other, in the order of
+declaration, in a context of their own. What must never happen here: an error of a hook that reaches the worker, a sync
+hook on the event loop, or a hook that is waited for without end.
 """
 
 from __future__ import annotations
@@ -13,24 +13,25 @@ import inspect
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from itertools import groupby
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from leasemill.api.hooks import EventHook, hook_name, is_async_hook
 from leasemill.api.job_event import JobEvent
 from leasemill.api.logs import running
 from leasemill.operator.wording import counted
 from leasemill.store.threads import Threads
+from leasemill.worker.coroutines import go_on, in_context, new_task
 
 log = logging.getLogger("leasemill.hooks")
 
-LANES: Final = 10
+THREADS: Final = 10
 """How many threads hooks have at a time, at most."""
-TASKS: Final = 10
-"""How many events with async hooks a lane takes at a time: each has a task of its own."""
+TASKS: Final = 100
+"""How many events with async hooks are under way at a time, at most."""
 TURN_S: Final = 0.005
-"""After this time those that wait get another lane."""
+"""After this time those that wait get as many tasks or threads again."""
 LEFT_MOST: Final = 30
 """How many sync hooks that do not return can be left behind in their threads, before others have none."""
 CALLS_MOST: Final = 200
@@ -61,6 +62,62 @@ def stage_of(calls: Iterable[EventHook]) -> Stage | None:
     return Stage(hooks, not any(hook.is_async for hook in hooks)) if hooks else None
 
 
+Waiting: TypeAlias = deque[tuple[JobEvent, Stage]]
+
+
+class _Line:
+    """Events whose hooks are to be called: by one task, and by more, up to `most`, when that takes its time."""
+
+    def __init__(
+        self,
+        most: int,
+        context: contextvars.Context,
+        call_some: Callable[[Waiting], Awaitable[int]],
+        on_called: Callable[[int], None],
+    ) -> None:
+        self._most = most
+        self._context = context
+        self._call_some = call_some
+        self._on_called = on_called
+        self._loop = asyncio.get_running_loop()
+        self._waiting: Waiting = deque()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_closed = False
+
+    def add(self, event: JobEvent, stage: Stage) -> None:
+        self._waiting.append((event, stage))
+        if not self._tasks:
+            self._open(1)
+        elif self._timer is None and len(self._tasks) < self._most:
+            self._timer = self._loop.call_later(TURN_S, self._widen)
+
+    def close(self) -> None:
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+
+    def _open(self, count: int) -> None:
+        for _ in range(count):
+            task = new_task(self._call_waiting(), self._context.copy())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def _widen(self) -> None:
+        """Some have waited for a turn."""
+        self._timer = None
+        count = len(self._tasks)
+        if self._waiting and count < self._most:
+            self._open(min(max(count, 1), self._most - count, len(self._waiting)))
+            self._timer = self._loop.call_later(TURN_S, self._widen)
+
+    async def _call_waiting(self) -> None:
+        while self._waiting and not self._is_closed:
+            self._on_called(await self._call_some(self._waiting))
+
+
 class HookCalls:
     """On the event loop."""
 
@@ -68,14 +125,13 @@ class HookCalls:
         self._worker_id = worker_id
         self._on_progress = on_progress
         """Fewer calls wait than before."""
-        self._loop = asyncio.get_running_loop()
         self._context = contextvars.copy_context()
-        self._threads = Threads(LANES + LEFT_MOST, f"{worker_id}-hook")
-        self._waiting: deque[tuple[JobEvent, Stage]] = deque()
-        self._lanes: set[asyncio.Task[None]] = set()
-        self._timer: asyncio.TimerHandle | None = None
+        self._threads = Threads(THREADS + LEFT_MOST, f"{worker_id}-hook")
+        self._sync_line = _Line(THREADS, self._context, self._call_sync_ones, self._called)
+        self._async_line = _Line(TASKS, self._context, self._call_async_ones, self._called)
         self._unfinished = 0
         self._all_finished = asyncio.Event()
+        self._is_closed = False
 
     @property
     def is_idle(self) -> bool:
@@ -87,13 +143,11 @@ class HookCalls:
         return max(0, self._unfinished - WAITING_MOST)
 
     def add(self, event: JobEvent, stage: Stage) -> None:
-        """Call these hooks soon; nobody waits for them but the end of the worker."""
+        """Call these hooks soon; nobody waits for them but the end of the worker, after which none is called."""
+        if self._is_closed:
+            return
         self._unfinished += len(stage.hooks)
-        self._waiting.append((event, stage))
-        if not self._lanes:
-            self._open_lane()
-        elif self._timer is None and len(self._lanes) < LANES:
-            self._timer = self._loop.call_later(TURN_S, self._widen)
+        (self._sync_line if stage.is_sync else self._async_line).add(event, stage)
 
     async def call(self, event: JobEvent, stage: Stage) -> None:
         """Call these hooks now, and return when they have ended, or have taken too long."""
@@ -115,64 +169,55 @@ class HookCalls:
             log.warning("%s had not ended when the worker stopped", counted(left, "hook"), extra=fields)
 
     def close(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        for lane in self._lanes:
-            lane.cancel()
+        self._is_closed = True
+        self._sync_line.close()
+        self._async_line.close()
         self._threads.close()
 
-    # Lanes -------------------------------------------------------------------------------------------------------
+    def _called(self, count: int) -> None:
+        self._unfinished -= count
+        if not self._unfinished:
+            self._all_finished.set()
+        self._on_progress()
 
-    def _open_lane(self) -> None:
-        lane = self._loop.create_task(self._lane(), context=self._context.copy())
-        self._lanes.add(lane)
-        lane.add_done_callback(self._lanes.discard)
+    async def _call_sync_ones(self, waiting: Waiting) -> int:
+        calls: list[tuple[JobEvent, Hook]] = []
+        while waiting and len(calls) < CALLS_MOST:
+            event, stage = waiting.popleft()
+            calls += [(event, hook) for hook in stage.hooks]
+        left = await self._call_in_thread(calls)
+        waiting.extendleft(_by_event(left)[::-1])
+        return len(calls) - len(left)
 
-    def _widen(self) -> None:
-        """Some have waited for a turn."""
-        self._timer = None
-        if self._waiting and len(self._lanes) < LANES:
-            self._open_lane()
-            self._timer = self._loop.call_later(TURN_S, self._widen)
-
-    async def _lane(self) -> None:
-        while self._waiting:
-            event, stage = self._waiting.popleft()
-            if stage.is_sync:
-                calls = [(event, hook) for hook in stage.hooks]
-                while self._waiting and self._waiting[0][1].is_sync and len(calls) < CALLS_MOST:
-                    event, stage = self._waiting.popleft()
-                    calls += [(event, hook) for hook in stage.hooks]
-                left = await self._call_in_thread(calls)
-                self._waiting.extendleft(_by_event(left)[::-1])
-                count = len(calls) - len(left)
-            else:
-                count = len(stage.hooks)
-                tasks = [self._task(event, stage)]
-                while self._waiting and not self._waiting[0][1].is_sync and len(tasks) < TASKS:
-                    event, stage = self._waiting.popleft()
-                    tasks.append(self._task(event, stage))
-                    count += len(stage.hooks)
-                await asyncio.gather(*tasks)
-            self._unfinished -= count
-            if not self._unfinished:
-                self._all_finished.set()
-            self._on_progress()
-
-    def _task(self, event: JobEvent, stage: Stage) -> asyncio.Task[None]:
-        return self._loop.create_task(self.call(event, stage), context=self._context.copy())
+    async def _call_async_ones(self, waiting: Waiting) -> int:
+        """In one task, for hooks that never wait need none of their own; those that do have it meanwhile."""
+        count = 0
+        ends_at = time.monotonic() + TURN_S
+        while waiting and count < CALLS_MOST:
+            event, stage = waiting.popleft()
+            await in_context(self._context.copy(), self.call(event, stage))
+            count += len(stage.hooks)
+            if time.monotonic() > ends_at:
+                break
+        await asyncio.sleep(0)
+        return count
 
     async def _call_async(self, event: JobEvent, hook: Hook) -> None:
         running.set(event)
-        patience = asyncio.timeout(PATIENCE_S)
+        patience: asyncio.Timeout | None = None
         try:
-            async with patience:
-                await hook.call(event)  # type: ignore[misc]  # it is async
+            called = hook.call(event)
+            try:
+                waits_for = called.send(None)  # type: ignore[union-attr]  # it is async
+            except StopIteration:
+                return  # it never waited
+            async with (patience := asyncio.timeout(PATIENCE_S)):
+                await go_on(called, waits_for)  # type: ignore[arg-type]
         except BaseException as error:  # the user's hook: its SystemExit would end the event loop
             task = asyncio.current_task()
             if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
                 raise  # the worker stops
-            if patience.expired():
+            if patience is not None and patience.expired():
                 self._log_late(event, hook, "it was cancelled")
             else:
                 self._log_failed(event, hook, error)

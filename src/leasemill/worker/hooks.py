@@ -132,7 +132,7 @@ class WorkerHooks:
         try:
             job = await self._store.ajob(job_id)
         except Unavailable as error:
-            log.warning("job quarantined, and its hooks are not called: %s", error, extra={"job": job_id})
+            log.warning("job quarantined; on_failure hooks not called: %s", error, extra={"job": job_id})
             return
         if job is None or job.state is not JobState.DEAD or job.spec.kind not in self._by_kind:
             return  # of an app that shares the store

@@ -5,13 +5,16 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable
-from typing import Any, Concatenate, Final, ParamSpec
+from functools import partial
+from typing import Any, Concatenate, Final, ParamSpec, TypeAlias
 
 from leasemill.api.observer import Observer
 
 log = logging.getLogger("leasemill.worker")
 
 P = ParamSpec("P")
+_Wanted: TypeAlias = list[tuple[Observer, Callable[..., None]]]
+"""Those that want to know, and what to call."""
 
 
 class Observers:
@@ -23,7 +26,7 @@ class Observers:
         self.are_there = bool(self._observers)
         """Look here first: with none of them nothing is put together for them."""
         self.are_exporting = any(one.is_exporting for one in self._observers)
-        self._called: dict[str, list[tuple[Observer, Callable[..., None]]]] = {}
+        self._called: dict[str, _Wanted] = {}
         self._failed: set[tuple[int, str]] = set()
         self._lock = threading.Lock()
 
@@ -31,14 +34,22 @@ class Observers:
         """Call this method of each: `notify(Observer.claimed, leases, took_s)`."""
         name = method.__name__
         wanted = self._called.get(name)
-        for observer, call in self._callable(name, method) if wanted is None else wanted:
+        self._call(name, self._wanted(name, method) if wanted is None else wanted, *args, **kwargs)
+
+    def notifier(self, method: Callable[Concatenate[Any, P], None]) -> Callable[P, None] | None:
+        """What notifies of this, for what happens to every job; None: nobody wants to know."""
+        wanted = self._wanted(method.__name__, method)
+        return partial(self._call, method.__name__, wanted) if wanted else None
+
+    def _call(self, name: str, wanted: _Wanted, *args: Any, **kwargs: Any) -> None:
+        for observer, call in wanted:
             try:
                 call(*args, **kwargs)
             except Exception as error:  # noqa: BLE001 (the user's observer)
                 self._log(observer, name, error)
 
-    def _callable(self, name: str, method: Callable[..., None]) -> list[tuple[Observer, Callable[..., None]]]:
-        """Those that want to know; looked up once, for it is called several times for every job."""
+    def _wanted(self, name: str, method: Callable[..., None]) -> _Wanted:
+        """Looked up once."""
         found = [(one, getattr(one, name)) for one in self._observers]
         wanted = [(one, call) for one, call in found if getattr(call, "__func__", None) is not method]
         self._called[name] = wanted

@@ -25,9 +25,9 @@ def weights(app: App, queues: Mapping[str, int] | Iterable[str] | None) -> dict[
     if not weights:
         if queues is not None:
             raise Invalid(
-                "no queue to work on: name at least one, or leave `queues` out to serve those of the app's jobs"
+                "no queue to serve: name at least one, or leave `queues` out to serve those of the app's jobs"
             )
-        raise Invalid(f"no queue to work on, because the app has no job: {no_job_advice(app)}")
+        raise Invalid(f"no queue to serve: the app declares no jobs; {no_job_advice(app)}")
     for name, weight in weights.items():
         check_name("queue", name)
         at_least(f"the weight of queue {name!r}", weight, 1)
@@ -40,7 +40,7 @@ def no_job_advice(app: App) -> str:
         return f"its modules ({', '.join(app.include)}) declare none with @app.job of this app"
     return (
         "declare one with @app.job. If jobs are declared in other modules, name those where the app is made: "
-        "App(include=['shop.jobs'])"
+        "App(include=['shop.jobs']); in Django, put them into jobs.py of an app in INSTALLED_APPS"
     )
 
 
@@ -61,7 +61,7 @@ def start_facts(app: App, queues: Mapping[str, int], concurrency: int) -> StartF
 def warn_of_jobs(worker_id: str, app: App) -> None:
     """Name the handlers that cannot be called."""
     if not app.jobs:
-        log.warning("the app has no job: %s", no_job_advice(app), extra={"worker": worker_id})
+        log.warning("the app declares no jobs; %s", no_job_advice(app), extra={"worker": worker_id})
     for job in app.jobs.values():
         try:
             job.arguments.check()  # an annotation may name what is defined later; by now it must be

@@ -28,7 +28,7 @@ PREFETCH_ROUND_TRIPS: Final = 16
 
 PREFETCH_SHORTEST_S: Final = 0.005
 PREFETCH_LONGEST_S: Final = 0.1
-PREFETCH_MOST: Final = 2_000
+PREFETCH_MOST: Final = 4_000
 
 PACE_MEMORY_S: Final = 0.2
 """How long the pace at which jobs end is remembered."""
@@ -36,8 +36,13 @@ PACE_MEMORY_S: Final = 0.2
 PATIENCE_S: Final = 1.0
 """How long a job claimed ahead may wait for a slot before it is given back."""
 
+LOOK_AHEAD_S: Final = 0.1
+"""How often it is looked whether jobs that wait for a slot will have one in time."""
+
 FLUSH_SIZE: Final = 64
 FLUSH_WINDOW_S: Final = 0.002
+COMMITTED_WINDOW_S: Final = 0.02
+"""How long the end of a job that has committed, and for which no other job waits, may go unreported."""
 
 LATE_START_S: Final = 0.01
 """A run that takes longer than this has its start reported while it runs."""
@@ -109,12 +114,25 @@ def prefetch(pace: float, round_trip_s: float, most: int) -> int:
     return min(most, int(pace * window_s))
 
 
-def pace(before: float, ended: int, elapsed_s: float) -> float:
-    """Jobs that end in a second: what was thought before, corrected by what was seen in the time since."""
+def too_many_ahead(queued: int, pace: float) -> int:
+    """C9: of the jobs that wait for a slot, how many will have none within the patience if jobs end at this pace."""
+    return max(0, queued - int(pace * PATIENCE_S))
+
+
+def pace(before: float, ended: int, elapsed_s: float, known_s: float = math.inf) -> float:
+    """Jobs that end in a second: what was thought before, corrected by what was seen in the time since.
+
+    `known_s`: for how long jobs were seen before. At the beginning it is their average, so that it is right at once.
+    """
     if elapsed_s <= 0:
         return before
-    weight = 1 - math.exp(-elapsed_s / PACE_MEMORY_S)
+    weight = max(1 - math.exp(-elapsed_s / PACE_MEMORY_S), elapsed_s / (known_s + elapsed_s))
     return before + weight * (ended / elapsed_s - before)
+
+
+def known_s(before_s: float, ended: int, elapsed_s: float) -> float:
+    """For how long jobs have been seen, after a time in which so many ended: a pause is a new beginning."""
+    return 0.0 if ended == 0 and (before_s == 0 or elapsed_s >= PACE_MEMORY_S) else before_s + elapsed_s
 
 
 def round_trip_s(before_s: float, seen_s: float) -> float:
@@ -174,9 +192,17 @@ def queue_order(weights: Mapping[str, int], credit: Mapping[str, int]) -> tuple[
 # Reports ---------------------------------------------------------------------------------------------------------
 
 
-def flush_in_s(pending: int, *, is_busy: bool) -> float:
-    """How long to wait for more reports before sending: not at all, unless more will come at once and few are here."""
-    return FLUSH_WINDOW_S if is_busy and pending < FLUSH_SIZE else 0.0
+def flush_in_s(pending: int, queued: int, *, is_urgent: bool) -> float:
+    """How long to wait for more reports before sending: not at all, unless more will come at once and few are here.
+
+    Not urgent: all of them are ends of jobs that have committed. They wait while more jobs are at hand than reports are
+    pending, so that claims, which count both, do not wait for them.
+    """
+    if not queued or pending >= FLUSH_SIZE:
+        return 0.0
+    if is_urgent:
+        return FLUSH_WINDOW_S
+    return COMMITTED_WINDOW_S if pending < queued else 0.0
 
 
 def starts_durably(attempt: int, retries: int, expirations: int) -> bool:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
-from typing import Final
 
 from leasemill.api.app import App
 from leasemill.api.observer import Observer
 from leasemill.errors import Unavailable
 from leasemill.kernel import commands as c
-from leasemill.kernel.model import Policy
 from leasemill.store.backoff import backoff_s
 from leasemill.store.base import Store
 from leasemill.worker import limits
@@ -22,8 +20,6 @@ from leasemill.worker.runner import Runner
 from leasemill.worker.timing import Times
 
 log = logging.getLogger("leasemill.worker")
-
-QUEUES_READ: Final = 10_000
 
 
 class QueuePolicies:
@@ -51,6 +47,7 @@ class QueuePolicies:
         self._most_ahead = most_ahead
         self.most_ahead = most_ahead
         """How many jobs may be held ahead of their slots: none from queues that have a limit (T8)."""
+        self.has_limit = False
 
     async def settle(self) -> None:
         """Declare the limits and read the policies, however long the store is unavailable."""
@@ -59,7 +56,8 @@ class QueuePolicies:
             try:
                 if terms := self._app.limits:
                     await self._store.arun(limits.declaration(terms, self._worker_id))
-                self._times.adopt(_policies(self._queues, await self._store.arun(c.ListQueues(QUEUES_READ))))
+                policies = await self._store.arun(c.GetPolicies(self._queues))
+                self._times.adopt(dict(zip(self._queues, policies, strict=True)))
                 self._look(await self._store.arun(limits.queue_limits()))
                 return
             except Unavailable as error:
@@ -70,14 +68,16 @@ class QueuePolicies:
                 await asyncio.sleep(backoff_s(failures, self._store.entropy.jitter()))
 
     def _look(self, found: list[c.LimitView]) -> None:
-        self.most_ahead = 0 if limits.any_limited(self._queues, found) else self._most_ahead
+        self.has_limit = limits.any_limited(self._queues, found)
+        self.most_ahead = 0 if self.has_limit else self._most_ahead
 
     def read_again(self, runner: Runner, heartbeat: Heartbeat) -> None:
         """O4: a queue's policy may change at any time. What was given and does not fit it any more is replaced."""
         times, fields = self._times, {"worker": self._worker_id}
         self._look(self._store.run(limits.queue_limits()))
-        runner.claim_ahead(self.most_ahead)
-        if not times.adopt(_policies(self._queues, self._store.queues(limit=QUEUES_READ))):
+        runner.claim_ahead(self.most_ahead, has_limit=self.has_limit)
+        policies = self._store.run(c.GetPolicies(self._queues))
+        if not times.adopt(dict(zip(self._queues, policies, strict=True))):
             return
         heartbeat.set_interval(times.heartbeat_s)
         for sentence in times.broken_rules():
@@ -89,8 +89,3 @@ class QueuePolicies:
             times.shortest_lease_s,
             extra=fields,
         )
-
-
-def _policies(names: Iterable[str], views: Iterable[c.QueueView]) -> dict[str, Policy | None]:
-    known = {view.name: view.policy for view in views}
-    return {name: known.get(name) for name in names}

@@ -21,6 +21,7 @@ from msgspec import structs
 
 from leasemill import __version__
 from leasemill.errors import Refused
+from leasemill.kernel.orders import WorkerOrder
 from leasemill.store.presence import Presence
 from leasemill.store.records import RunningJob, WorkerRecord, encode_record, records
 from leasemill.worker.identity import has_ended, own
@@ -52,6 +53,9 @@ class WorkerPresence:
         self._is_exporting = is_exporting
         self.on_first: Callable[[], None] | None = None
         """Called once, when the first record is published."""
+        self.on_order: Callable[[WorkerOrder], None] = lambda _order: None
+        """Called with each order to this instance, in the thread that publishes its record (O13)."""
+        self._order: WorkerOrder | None = None
 
     def join(self, supervisor: str, processes: int) -> None:
         """This worker is one process of several that are one worker to whoever started them."""
@@ -100,11 +104,17 @@ class WorkerPresence:
             processes=self.processes,
             version=__version__,
             is_exporting=self._is_exporting,
+            takes_orders=True,
+            order=self._order,
         )
-        self._presence.publish(self._worker_id, encode_record(record))
+        order = self._presence.publish(self._worker_id, encode_record(record))
         if self.on_first is not None:
             self.on_first()
             self.on_first = None
+        if order is not None and order != self._order:
+            self._order = order
+            self.on_order(order)
+            self._presence.publish(self._worker_id, encode_record(structs.replace(record, order=order)))
 
     def withdraw(self) -> None:
         """Remove the record, if it is this instance's."""

@@ -22,14 +22,15 @@ from leasemill.operator.wording import counted
 from leasemill.store.backoff import backoff_s
 from leasemill.store.base import Store
 from leasemill.worker.claims import ClaimsAlong
-from leasemill.worker.handler import Report, final, given_back, is_cut_short, timed_out
+from leasemill.worker.coroutines import new_task
+from leasemill.worker.handler import Report, given_back, last_report
 from leasemill.worker.heartbeat import Heartbeat
 from leasemill.worker.hooks import WorkerHooks
 from leasemill.worker.joblog import JobLog
 from leasemill.worker.metrics import Metrics
 from leasemill.worker.observers import Observers
 from leasemill.worker.pacing import REPORTED_START_S, flush_in_s
-from leasemill.worker.run import Phase, Run, Stop
+from leasemill.worker.run import Phase, Run
 from leasemill.worker.slots import Slots
 
 log = logging.getLogger("leasemill.worker")
@@ -66,6 +67,7 @@ class Reporter:
         self._metrics = metrics
         self._heartbeat = heartbeat
         self._observers = observers
+        self._notify_settled = observers.notifier(Observer.settled)
         self._hooks = hooks
         self._joblog = JobLog(worker_id)
         self._context = contextvars.copy_context()
@@ -80,9 +82,11 @@ class Reporter:
         self._ends: list[tuple[Run, Report]] = []
         self._in_flight = 0
         self._timer: asyncio.Handle | None = None
-        self._is_due_now = False
-        self._has_new = False
+        self._due_at = 0.0
+        """When the timer calls, by the loop's clock."""
+        self._has_new = self._has_urgent = False
         self._sending: asyncio.Task[None] | None = None
+        self._is_closed = False
 
     @property
     def unreported(self) -> int:
@@ -94,23 +98,14 @@ class Reporter:
     def report_start(self, run: Run) -> None:
         """An observation (X3): sent while the handler runs, or with its end."""
         self._add_start(run)
-        self._schedule()
+        self._schedule(is_urgent=True)
 
     def report_end(self, run: Run, report: Report | None) -> None:
         """How a run ended; None: the worker stopped it, and does not wait or has killed its process."""
         run.phase = Phase.ENDED
-        match run.stop:
-            case None:
-                assert report is not None
-                self.send(run, final(report) if run.is_never_retried else report)
-            case Stop.TIMEOUT:
-                self.send(run, timed_out(run, self._store.entropy.jitter()))
-            case Stop.SHUTDOWN:
-                self.send(run, given_back(run) if report is None or is_cut_short(report) else report)
-            case Stop.LOST:
-                pass  # whatever the handler returned is dropped
-            case _:
-                assert_never(run.stop)
+        last = last_report(run, report, self._store.entropy.jitter)
+        if last is not None:
+            self.send(run, last)
 
     def give_back(self, run: Run, delay_us: int | None = None) -> None:
         """Without a penalty, for others to run."""
@@ -118,17 +113,16 @@ class Reporter:
 
     def send(self, run: Run, report: Report) -> None:
         run.phase = Phase.ENDED
-        run.ended_at = now = time.monotonic()
+        run.ended_at = now = run.ended_at or time.monotonic()
+        has_run_long = run.started_at > 0 and now - run.started_at >= REPORTED_START_S
         if type(report) is c.DeathReport:
             if not run.is_start_reported:
                 self._add_start(run)  # F4: deaths of runs that have started are counted
-        elif not run.is_start_reported and type(report) is not c.ReleaseReport:
+        elif has_run_long and not (run.is_start_reported or run.is_committed or type(report) is c.ReleaseReport):
             # The end implies the start (X3), and so does a commit: reported only when it was noticeably earlier.
-            is_committed = run.context is not None and run.context.is_committed
-            if not is_committed and run.started_at and now - run.started_at >= REPORTED_START_S:
-                self._add_start(run)
+            self._add_start(run)
         self._ends.append((run, report))
-        self._schedule()
+        self._schedule(is_urgent=not (type(report) is c.AckReport and run.is_committed and run.is_alone))
 
     def _add_start(self, run: Run) -> None:
         run.is_start_reported = True
@@ -136,28 +130,29 @@ class Reporter:
 
     # When it is sent ---------------------------------------------------------------------------------------------
 
-    def _schedule(self) -> None:
+    def _schedule(self, *, is_urgent: bool) -> None:
         self._has_new = True
-        if self._sending is not None or self._is_due_now:
+        self._has_urgent |= is_urgent
+        if self._sending is not None or self._is_closed:
             return
-        wait_s = flush_in_s(len(self._ends), is_busy=bool(self._slots.queued))
+        wait_s = flush_in_s(len(self._ends), len(self._slots.queued), is_urgent=self._has_urgent)
         loop = asyncio.get_running_loop()
-        if wait_s == 0:
+        due_at = loop.time() + wait_s
+        if self._timer is None or due_at < self._due_at:
             if self._timer is not None:
                 self._timer.cancel()
-            self._is_due_now = True
-            self._timer = loop.call_soon(self.flush)
-        elif self._timer is None:
-            self._timer = loop.call_later(wait_s, self.flush)
+            self._due_at = due_at
+            self._timer = loop.call_later(wait_s, self.flush) if wait_s else loop.call_soon(self.flush)
 
     def flush(self) -> None:
         """Send what is there, now."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._is_due_now = False
-        if self._sending is None and (self._ends or self._starts) and self.failure is None:
-            self._sending = asyncio.get_running_loop().create_task(self._send(), context=self._context)
+        if self._sending is not None:
+            self._has_new = self._has_urgent = True  # what an extension held back may be sent now
+        elif (self._ends or self._starts) and self.failure is None and not self._is_closed:
+            self._sending = new_task(self._send(), self._context)
             self._sending.add_done_callback(self._sent)
 
     def _sent(self, task: asyncio.Task[None]) -> None:
@@ -166,7 +161,7 @@ class Reporter:
         if not task.cancelled():
             self.failure = task.exception()
         if self._has_new:
-            self.flush()  # it came when the task had nothing left to do but to end
+            self._schedule(is_urgent=False)
         self._on_answered()
 
     async def send_last(self, until: float) -> None:
@@ -188,6 +183,7 @@ class Reporter:
                 await asyncio.sleep(0.001)  # what is left waits for an extension to be answered
 
     def close(self) -> None:
+        self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
         if self._sending is not None:
@@ -197,8 +193,9 @@ class Reporter:
     # Sending -----------------------------------------------------------------------------------------------------
 
     async def _send(self) -> None:
-        while True:
-            self._has_new = False
+        self._has_urgent = True
+        while self._has_urgent:
+            self._has_new = self._has_urgent = False
             ends, self._ends = self._heartbeat.admit(self._ends)
             starts, self._starts = self._starts, []
             if not ends and not starts:
@@ -266,18 +263,19 @@ class Reporter:
         took_s: float,
         answered: Callable[[Run, ReportT, OutcomeT], _Fate | None],
     ) -> None:
-        fates: list[tuple[Run, _Fate]] = []
+        notify, settled = self._notify_settled, list[Settled]()
         for (run, report), outcome in zip(items, outcomes, strict=True):
             fate = self._refused(run, outcome) if isinstance(outcome, c.Lost) else answered(run, report, outcome)
-            if fate is not None:
-                fates.append((run, fate))
-        if fates and self._observers.are_there:
-            self._observers.notify(Observer.settled, [Settled(run.lease, *fate) for run, fate in fates], took_s)
+            if fate is not None and notify is not None:
+                settled.append(Settled(run.lease, *fate))
+        if notify is not None and settled:
+            notify(settled, took_s)
 
     async def _deliver_with_claim(self, acks: list[tuple[Run, c.AckReport]]) -> bool:
-        """C8: with the heads of lanes that have ended goes a claim, for the next ones. False: they are to be sent
-        without."""
-        claim = self._claims.claim_along(len(acks)) if any(run.lease.job.lane is not None for run, _ in acks) else None
+        """C8: with the heads of lanes that have ended, or the ends that free places, goes a claim, for the next ones.
+        False: they are to be sent without."""
+        are_lanes = any(run.lease.job.lane is not None for run, _ in acks)
+        claim = self._claims.claim_along(len(acks), are_lanes=are_lanes)
         if claim is None:
             return False
         command, sent_at = c.Ack([report for _, report in acks]), time.monotonic()

@@ -86,6 +86,9 @@ class Run:
     """It has not returned for long since then."""
     ended_at: float = 0.0
     task: asyncio.Task[None] | None = None
+    """Where its handler runs on the event loop, or will."""
+    is_in_line: bool = False
+    """That task calls other handlers first."""
     process: OwnProcess | None = None
     """Where the handler runs, if not in this process; until it is gone."""
     kill_at: float | None = None
@@ -110,8 +113,14 @@ class Run:
         self.loss = LossSignal(held_until(self.sent_at, self.lease_s))
 
     @property
-    def is_held(self) -> bool:
-        return not self.loss.is_set()
+    def is_committed(self) -> bool:
+        """The handler's commit has been sent."""
+        return self.context is not None and self.context.is_committed
+
+    @property
+    def is_alone(self) -> bool:
+        """No other job waits for its end: for its lane, its group, its unique key or its place under a limit."""
+        return self.lease.job.lane is None and self.lease.job.rules is None
 
     @property
     def waited_s(self) -> float | None:
@@ -146,9 +155,8 @@ class Run:
             self._call = error
         return None
 
-    def begin(self, store: Store, state: Any) -> None:
+    def begin(self, store: Store, state: Any, now: float) -> None:
         """The handler is about to be called."""
-        now = time.monotonic()
         self.phase = Phase.RUNNING
         self.started_at = now
         self.timeout_at = now + self.lease.terms.timeout_us / SECOND

@@ -20,7 +20,9 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, AbortReason
 from leasemill.store.base import Store
 from leasemill.worker import pacing
-from leasemill.worker.handler import Report, call_async
+from leasemill.worker.async_calls import AsyncCalls
+from leasemill.worker.coroutines import new_task
+from leasemill.worker.handler import Ended, Report
 from leasemill.worker.heartbeat import Heartbeat
 from leasemill.worker.hook_calls import Stage
 from leasemill.worker.hooks import WorkerHooks
@@ -54,6 +56,7 @@ class Runner:
         *,
         process_kinds: Collection[str],
         most_ahead: int,
+        has_limit: bool,
         reporter: Reporter,
         heartbeat: Heartbeat,
         stalls: Stalls,
@@ -65,30 +68,31 @@ class Runner:
         on_room: Callable[[], None],
         on_failure: Callable[[BaseException], None],
     ) -> None:
-        self._loop = asyncio.get_running_loop()
         self._context = contextvars.copy_context()
         self._store = store
         self._jobs = app.handlers
         self._slots = slots
         self._metrics = metrics
         self._most_ahead = most_ahead
+        self.has_limit = has_limit
+        """One of the queues has a limit of its own."""
         self._reporter = reporter
         self._heartbeat = heartbeat
         self._stalls = stalls
         self._watchdog = watchdog
         self._unmatched = unmatched
         self._observers = observers
+        self._notify_started = observers.notifier(Observer.run_started)
+        self._notify_ended = observers.notifier(Observer.run_ended)
         self._hooks = hooks
         self._state = state
         """What the app's lifespan yielded."""
         self._on_room = on_room
         self._on_failure = on_failure
-        self._pace = 0.0
-        self._round_trip_s = 0.0
-        self._ended_count = 0
-        self._measured_at = time.monotonic()
         self._takes_no_more = False
-        self._threads = HandlerThreads(worker_id, slots.size, self.ended)
+        self._calls = AsyncCalls(self._ended_together)
+        self._is_quiet = False
+        self._threads = HandlerThreads(worker_id, slots.size, self._ended_together)
         self._processes = HandlerProcesses(
             worker_id,
             app,
@@ -119,6 +123,14 @@ class Runner:
         self._unmatched.decide_at_once()
         self._watchdog.give_back_queued()
 
+    def rest(self) -> None:
+        """O13: claim nothing, give back what has no slot, and let run what runs, until `resume`."""
+        self._is_quiet = True
+        self._watchdog.give_back_queued()
+
+    def resume(self) -> None:
+        self._is_quiet = False
+
     @property
     def has_nothing_left(self) -> bool:
         return self._unreported == 0 and self._slots.is_idle and self._hooks.is_idle
@@ -129,35 +141,31 @@ class Runner:
 
     def room(self, reported: int = 0) -> int:
         """How many more jobs to claim now; `reported`: along with so many reports."""
+        if self._is_quiet:
+            return 0
         slots = self._slots
-        ahead = pacing.prefetch(self._pace, self._round_trip_s, self._most_ahead)
+        ahead = slots.ahead.wanted(self._most_ahead)
         kept = self._unreported - reported + self._hooks.overdue
         return pacing.claim_size(slots.size, ahead, len(slots.active), len(slots.queued), kept)
 
     @property
-    def claims_ahead(self) -> bool:
-        return self._most_ahead > 0
+    def is_reporting(self) -> bool:
+        """Ends of runs are on their way to the store."""
+        return self._reporter.unreported > 0
 
     def free_slots(self) -> int:
         slots = self._slots
         return pacing.free_slots(slots.size, len(slots.active), len(slots.queued))
 
-    def claim_ahead(self, most: int) -> None:
-        """How many jobs may be held ahead of their slots, at most."""
-        self._most_ahead = most
-
-    def _measure(self, sent_at: float) -> None:
-        """How fast jobs end and how fast the store answers decide how many are held ahead."""
-        now = time.monotonic()
-        self._round_trip_s = pacing.round_trip_s(self._round_trip_s, now - sent_at)
-        self._pace = pacing.pace(self._pace, self._ended_count, now - self._measured_at)
-        self._ended_count, self._measured_at = 0, now
+    def claim_ahead(self, most: int, *, has_limit: bool) -> None:
+        """How many jobs may be held ahead of their slots, at most, and whether a limit of a queue is why."""
+        self._most_ahead, self.has_limit = most, has_limit
 
     # From the claim to the handler -------------------------------------------------------------------------------
 
     def accept(self, leases: Sequence[c.Lease], sent_at: float) -> None:
         """Take over what a claim, first sent at `sent_at`, was granted."""
-        self._measure(sent_at)
+        self._slots.ahead.answered(sent_at)
         queued = self._slots.queued
         for lease in sorted(leases, key=is_limited, reverse=True):  # T8: they were claimed for slots that are free
             run = Run(lease, self._jobs.get(lease.job.kind), sent_at)
@@ -168,12 +176,13 @@ class Runner:
             else:
                 queued.append(run)
         self._metrics.claimed += len(leases)
-        if self._takes_no_more:
+        if self._takes_no_more or self._is_quiet:
             self._watchdog.give_back_queued()
             return
         self._fill()
         if queued:
             self._watchdog.expect(sent_at + pacing.patience_s(min(it.lease_s for it in queued)))
+            self._watchdog.expect(time.monotonic() + pacing.LOOK_AHEAD_S)
 
     def _put_off(self, run: Run) -> None:
         """An earlier run of this job goes on in this worker: two at a time are one too many."""
@@ -185,10 +194,11 @@ class Runner:
         self._reporter.give_back(run, pacing.put_off_us(run.lease.attempt))
 
     def _fill(self) -> None:
-        queued, active = self._slots.queued, self._slots.active
-        while queued and len(active) < self._slots.size:
+        queued, active, size = self._slots.queued, self._slots.active, self._slots.size
+        now = time.monotonic()
+        while queued and len(active) < size:
             run = queued.popleft()
-            if not run.is_held:
+            if now >= run.loss.held_until:
                 self._lost_while_queued(run)
                 continue
             why = run.mismatch()
@@ -199,9 +209,9 @@ class Runner:
             active[lease.token] = run
             if pacing.starts_durably(lease.attempt, lease.retries, lease.expirations):
                 self._hold(run)
-                run.task = self._loop.create_task(self._start_durably(run))
+                run.task = new_task(self._start_durably(run))
             else:
-                self._begin(run)
+                self._begin(run, now)
         self._slots.changed()
 
     def _lost_while_queued(self, run: Run) -> None:
@@ -217,14 +227,14 @@ class Runner:
         self._heartbeat.expect(run)
         self._watchdog.expect(run.loss.held_until)
 
-    def _begin(self, run: Run) -> None:
+    def _begin(self, run: Run, now: float) -> None:
         run.is_begun = True
         stage = self._hooks.starting(run)
         if stage is None:
-            self._begin_handler(run)
+            self._begin_handler(run, now)
             return
         self._hold(run)
-        run.task = self._loop.create_task(self._begin_hooked(run, stage), context=self._context.copy())
+        run.task = new_task(self._begin_hooked(run, stage), self._context.copy())
 
     async def _begin_hooked(self, run: Run, stage: Stage) -> None:
         """Call its hooks first. Their time is not the handler's, and a run that is stopped meanwhile is given back."""
@@ -235,17 +245,17 @@ class Runner:
             return
         run.task = None
         if run.phase is Phase.RUNNING and run.stop is None:
-            self._begin_handler(run)
+            self._begin_handler(run, time.monotonic())
         else:
             self.ended(run, c.ReleaseReport(run.lease.job.id, run.lease.token))
 
-    def _begin_handler(self, run: Run) -> None:
-        run.begin(self._store, self._state)
+    def _begin_handler(self, run: Run, now: float) -> None:
+        run.begin(self._store, self._state, now)
         self._heartbeat.expect(run)
-        self._watchdog.expect(run.started_at + pacing.LATE_START_S)
+        self._watchdog.expect(now + pacing.LATE_START_S)
         self._metrics.started += 1
-        if self._observers.are_there:
-            self._observers.notify(Observer.run_started, run.lease, run.waited_s)
+        if self._notify_started is not None:
+            self._notify_started(run.lease, run.waited_s)
         jitter = self._store.entropy.jitter()
         if run.lease.job.kind in self._processes.kinds:
             run.task = None
@@ -253,14 +263,10 @@ class Runner:
         elif run.handler.is_async:
             self._stalls.watch()
             run.stalled_before_s = self._stalls.total_s
-            # A context of its own: what one job sets must not show in another.
-            run.task = self._loop.create_task(self._call(run, jitter), context=self._context.copy())
+            self._calls.start(run, jitter)
         else:
             run.task = None
             self._threads.start(run, jitter)
-
-    async def _call(self, run: Run, jitter: float) -> None:
-        self.ended(run, await call_async(run, jitter))
 
     # After a run that did not end by reporting -------------------------------------------------------------------
 
@@ -283,7 +289,7 @@ class Runner:
             self._watchdog.lose(run, outcome.reason)
             self._free(run)
             return
-        self._begin(run)
+        self._begin(run, time.monotonic())
         await self._note_takeover(run)
 
     async def _note_takeover(self, run: Run) -> None:
@@ -319,21 +325,37 @@ class Runner:
 
     def ended(self, run: Run, report: Report | None) -> None:
         """The handler has really ended, or (None) its process was killed; the slot is free."""
+        self._end(run, report)
+        self._refill()
+
+    def _ended_together(self, ends: Sequence[Ended]) -> None:
+        for run, report in ends:
+            self._end(run, report)
+        self._refill()
+
+    def _end(self, run: Run, report: Report | None) -> None:
+        ended_at = run.ended_at
         if run.phase is Phase.RUNNING:
             if run.stop is None and run.loss.reason is not None:
                 self._watchdog.note_loss(run, run.loss.reason)  # its own commit was refused, or the heartbeat knew
             self._reporter.report_end(run, report)
-        elif run.is_given_back_at_end:
-            self._reporter.give_back(run)
+        else:
+            ended_at = 0.0  # it was reported earlier
+            if run.is_given_back_at_end:
+                self._reporter.give_back(run)
         if run.started_at:
-            took_s = time.monotonic() - run.started_at
+            took_s = (ended_at or time.monotonic()) - run.started_at
             self._metrics.run_seconds += took_s
-            if self._observers.are_there:
-                self._observers.notify(Observer.run_ended, run.lease, took_s)
-            self._ended_count += 1
-        self._free(run)
+            if self._notify_ended is not None:
+                self._notify_ended(run.lease, took_s)
+            self._slots.ahead.ended_count += 1
+        self._leave_slot(run)
 
     def _free(self, run: Run) -> None:
+        self._leave_slot(run)
+        self._refill()
+
+    def _leave_slot(self, run: Run) -> None:
         run.phase = Phase.ENDED
         run.task = None
         del self._slots.active[run.lease.token]
@@ -341,6 +363,8 @@ class Runner:
             del self._slots.left[run.lease.job.id]
             if run.is_stuck:
                 log.warning("handler has returned: its slot is free again", extra=run.log_fields)
+
+    def _refill(self) -> None:
         if self._slots.queued:
             self._fill()
         else:

@@ -140,7 +140,7 @@ class Stalls:
         if task is None:
             return frame, None
         for run in self._running():
-            if run.task is task:
+            if run.task is task and not run.is_in_line:
                 return frame, run
         return frame, _parent_of(task)
 

@@ -7,15 +7,14 @@ import contextvars
 import os
 import sys
 import threading
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Final, ParamSpec, TypeVar
 
 from leasemill.errors import LeasemillError
 from leasemill.store.threads import Threads
-from leasemill.worker.handler import Report, call_sync
+from leasemill.worker.handler import Ended, call_sync
 from leasemill.worker.run import Run
 
 P = ParamSpec("P")
@@ -28,12 +27,12 @@ TO_THREAD_SIZE: Final = min(32, (os.cpu_count() or 1) + 4)
 class HandlerThreads:
     """Runs sync handlers and hands their reports to the event loop, several at a time when they come fast."""
 
-    def __init__(self, name: str, size: int, on_end: Callable[[Run, Report], None]) -> None:
+    def __init__(self, name: str, size: int, on_ends: Callable[[Sequence[Ended]], None]) -> None:
         self._threads = Threads(size, f"{name}-handler")
-        self._on_end = on_end
+        self._on_ends = on_ends
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
-        self._ended: deque[tuple[Run, Report]] = deque()
+        self._ended: list[Ended] = []
         self._is_collecting = False
 
     def start(self, run: Run, jitter: float) -> None:
@@ -59,9 +58,8 @@ class HandlerThreads:
     def _collect(self) -> None:
         with self._lock:
             self._is_collecting = False
-            ended, self._ended = self._ended, deque()
-        for run, report in ended:
-            self._on_end(run, report)
+            ended, self._ended = self._ended, []
+        self._on_ends(ended)
 
 
 class DaemonExecutor(ThreadPoolExecutor):

@@ -1,4 +1,4 @@
-"""What becomes of a job that this worker's code cannot run: a kind it does not declare, arguments that do not fit.
+"""What happens to a job that this worker's code cannot run: a kind it does not declare, arguments that do not fit.
 
 In a deployment two versions of the code are at work, so such a job is given back, after longer and longer waits, for
 the version that can run it (F8). It fails when no handler has begun it for the mismatch timeout, counted in the store's
@@ -22,6 +22,7 @@ from leasemill.operator.fingerprint import normalised
 from leasemill.operator.mismatch import MISMATCH, mismatches
 from leasemill.operator.times import instant, span
 from leasemill.store.base import Store
+from leasemill.worker.coroutines import new_task
 from leasemill.worker.error_text import fitting
 from leasemill.worker.metrics import Metrics
 from leasemill.worker.pacing import mismatch_delay_us
@@ -71,7 +72,7 @@ class UnmatchedJobs:
             return
         self._undecided.append((run, why))
         if self._deciding is None:
-            self._deciding = asyncio.get_running_loop().create_task(self._decide())
+            self._deciding = new_task(self._decide())
 
     def decide_at_once(self) -> None:
         """The worker stops: what was not decided is given back; another worker decides."""

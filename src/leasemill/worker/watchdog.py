@@ -94,12 +94,7 @@ class Watchdog:
                 else:
                     self._mark_stuck(run)
         if self._slots.queued:
-            first = self._slots.queued[0]
-            give_back_at = first.claimed_at + pacing.patience_s(first.lease_s)
-            if now >= give_back_at:
-                self.give_back_queued()
-            else:
-                next_at = min(next_at, give_back_at)
+            next_at = min(next_at, self._look_at_queued(now))
         return next_at
 
     def _look_at(self, run: Run, now: float) -> float:
@@ -115,7 +110,7 @@ class Watchdog:
             self._time_out(run)
             return math.inf
         next_at = min(run.timeout_at, run.loss.held_until)
-        if run.started_at and not run.is_start_reported:
+        if run.started_at and not run.is_start_reported and not run.is_in_line:
             start_at = run.started_at + pacing.LATE_START_S
             if now >= start_at:
                 self._reporter.report_start(run)
@@ -123,10 +118,22 @@ class Watchdog:
                 next_at = min(next_at, start_at)
         return next_at
 
-    def give_back_queued(self) -> None:
-        """What has no slot is returned without a penalty, for others to run."""
-        while self._slots.queued:
-            self._reporter.give_back(self._slots.queued.popleft())
+    def _look_at_queued(self, now: float) -> float:
+        """C9: what has waited long enough for a slot is given back, and what would have to wait too long."""
+        first = self._slots.queued[0]
+        give_back_at = first.claimed_at + pacing.patience_s(first.lease_s)
+        if now >= give_back_at:
+            self.give_back_queued()
+            return math.inf
+        if too_many := self._slots.ahead.too_many(len(self._slots.queued)):
+            self.give_back_queued(too_many)
+        return min(give_back_at, now + pacing.LOOK_AHEAD_S) if self._slots.queued else math.inf
+
+    def give_back_queued(self, most: int | None = None) -> None:
+        """What has no slot is returned without a penalty, for others to run: all, or the last so many."""
+        queued = self._slots.queued
+        for _ in range(len(queued) if most is None else most):
+            self._reporter.give_back(queued.pop())
         self._slots.changed()
         self._on_room()
 
@@ -231,7 +238,7 @@ class Watchdog:
     def _cancel(self, run: Run) -> None:
         """Not before its first step: a task that was never entered could not report that it ended."""
         if run.task is not None:
-            self._loop.call_soon(run.task.cancel)
+            self._loop.call_soon(_cancel_task, run, run.task)
 
     def _abandon(self, run: Run) -> None:
         """Report without waiting for the handler, which does not end; it keeps its slot."""
@@ -266,3 +273,9 @@ class Watchdog:
         self._on_room()
         if stuck == self._slots.size:
             self._on_stuck()
+
+
+def _cancel_task(run: Run, task: asyncio.Task[None]) -> None:
+    """A run that has ended has no task, and one in line is not called: the task may run others."""
+    if run.task is task and not run.is_in_line:
+        task.cancel()

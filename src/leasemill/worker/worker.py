@@ -1,4 +1,4 @@
-"""`Worker`: puts the parts together, runs them, and takes them down again in the right order.
+"""`Worker`: runs the parts that `assembly` connects, and takes them down again in the right order.
 
 A job goes fetcher -> runner -> handler -> reporter; the heartbeat extends its lease meanwhile. When the worker stops,
 claims stop first, then handlers, then reports; leases are extended until the last report is answered. What must never
@@ -20,38 +20,33 @@ from leasemill.api.app import App
 from leasemill.api.executor import Executor
 from leasemill.api.observer import Observer
 from leasemill.api.policy import Duration, ReaperPreset, reaper_s
-from leasemill.errors import Invalid, Unavailable, WorkerStuck
+from leasemill.errors import Invalid, Unavailable
 from leasemill.kernel.bounds import check_text
 from leasemill.kernel.model import Policy
 from leasemill.store.presence import new_worker_id
 from leasemill.worker import pacing, presence
+from leasemill.worker.assembly import Parts, WorkerSetup
 from leasemill.worker.background import Background
+from leasemill.worker.collecting import fewer_collections
 from leasemill.worker.deaths import Deaths
-from leasemill.worker.fetcher import Fetcher
-from leasemill.worker.heartbeat import Heartbeat
-from leasemill.worker.hooks import WorkerHooks
 from leasemill.worker.housekeeping import Chore, Housekeeping
 from leasemill.worker.lifespan import WorkerLifespan
 from leasemill.worker.metrics import Metrics
 from leasemill.worker.observers import Observers
 from leasemill.worker.options import at_least, seconds, start_facts, warn_of_jobs, weights
+from leasemill.worker.orders import Orders
 from leasemill.worker.policies import QueuePolicies
 from leasemill.worker.presence import WorkerPresence
 from leasemill.worker.processes.launch import Importing
 from leasemill.worker.processes.pool import process_kinds
 from leasemill.worker.reaper import Reaper
-from leasemill.worker.reporter import Reporter
-from leasemill.worker.run import Run
-from leasemill.worker.runner import Runner
 from leasemill.worker.shutdown import Shutdown, end_tasks, take_signals
-from leasemill.worker.slots import Slots
-from leasemill.worker.stalls import Stalls
+from leasemill.worker.slots import all_stuck
 from leasemill.worker.starting import StartFacts, log_started
 from leasemill.worker.threads import DaemonExecutor
 from leasemill.worker.ticker import TickChore, Ticker
 from leasemill.worker.timing import Times
-from leasemill.worker.unmatched import MISMATCH_TIMEOUT_S, UnmatchedJobs
-from leasemill.worker.watchdog import Watchdog
+from leasemill.worker.unmatched import MISMATCH_TIMEOUT_S
 
 log = logging.getLogger("leasemill.worker")
 
@@ -60,7 +55,8 @@ ID_CHECK_S: Final = 10.0
 
 
 class Worker:
-    """Claims jobs of an app's queues and runs them until it is stopped."""
+    """Claims jobs of an app's queues and runs them until it is stopped: `Worker(app).run_sync()`, `await worker.run()`.
+    `queues`: names, or weights by name (default: those of the app's jobs). Other options: `leasemill worker --help`."""
 
     def __init__(
         self,
@@ -124,6 +120,8 @@ class Worker:
         self._is_stuck = False
         self.is_retired = False
         self.shutdown = Shutdown(self.id, lambda: self._times.shutdown_s)
+        self.orders = Orders(self.id, self.shutdown, self.stop)
+        self.presence.on_order = partial(self._on_loop, self.orders.obey)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lifespan: WorkerLifespan | None = WorkerLifespan(app, self.id, self._fail)
         self._state: Any = None
@@ -160,10 +158,12 @@ class Worker:
             self._times.check()
             if not self.shutdown.is_requested:
                 self._assemble()
-                await self.shutdown.unless_begun(self._runner.prepare())
+                await self.shutdown.unless_begun(self._parts.runner.prepare())
                 # Before the first claim: whoever has a lease can be proved dead.
                 await self.shutdown.unless_begun(self._off_loop(self._publish))
-                await self._work()
+                await self.shutdown.unless_begun(self._off_loop(self.deaths.round))  # or a drain misses their jobs
+                with fewer_collections():
+                    await self._work()
             else:
                 self.deaths.close()
         finally:
@@ -176,10 +176,7 @@ class Worker:
         if self._failure is not None:
             raise self._failure
         if self._is_stuck:
-            raise WorkerStuck(
-                f"every slot of worker {self.id} was taken by a handler that had timed out or lost its lease and did "
-                "not return: start the worker again, and let handlers look at ctx.lost"
-            )
+            raise all_stuck(self.id)
 
     async def run_in(self, state: Any) -> None:
         """`run`, inside a lifespan that has been entered already: `async with app.entered_lifespan() as state`."""
@@ -202,8 +199,7 @@ class Worker:
     def retire(self) -> None:
         """Claim no more, and end when the running jobs have ended, however long that takes. On the event loop."""
         self.is_retired = True
-        self._runner.take_no_more()
-        self._fetcher.stop()
+        self._parts.take_no_more()
 
     @property
     def facts(self) -> StartFacts:
@@ -215,79 +211,36 @@ class Worker:
             await asyncio.get_running_loop().run_in_executor(DaemonExecutor(1), function, *args)
 
     def _assemble(self) -> None:
-        store, metrics, observers = self._store, self.metrics, self._observers
-        on_end = self._background.ended
-        self._slots = slots = Slots(self.concurrency, metrics)
-        self._fetcher = Fetcher(
-            self.id,
-            self.presence.instance,
-            store,
-            metrics,
+        setup = WorkerSetup(
+            worker_id=self.id,
+            instance=self.presence.instance,
+            app=self.app,
+            store=self._store,
+            metrics=self.metrics,
+            observers=self._observers,
             queues=self.queues,
             kinds=self._kinds,
-            drains=self._drains,
+            policies=self._policies,
             times=self._times,
-            observers=observers,
-        )
-        self._hooks = hooks = WorkerHooks(self.id, self.app, store, self._state, self._fetcher.room_changed)
-        self._heartbeat = Heartbeat(
-            self.id,
-            store,
-            metrics,
-            running=slots.running,
-            on_lost=self._lost,
-            on_answered=lambda: self._on_loop(self._reporter.flush),
-            on_end=on_end,
-            interval_s=self._times.heartbeat_s,
-            observers=observers,
-        )
-        self._stalls = Stalls(self.id, metrics, running=slots.running, on_end=on_end)
-        self._reporter = Reporter(
-            self.id,
-            store,
-            slots,
-            metrics,
-            self._heartbeat,
-            observers,
-            hooks,
-            on_answered=self._reports_answered,
-            on_claimable=self._fetcher.wake,
-            claims=self._fetcher,
-        )
-        self._watchdog = Watchdog(
-            slots,
-            metrics,
-            self._reporter,
-            self._stalls,
-            observers,
-            hooks,
-            on_room=self._fetcher.room_changed,
+            concurrency=self.concurrency,
+            drains=self._drains,
+            process_kinds=self.process_kinds,
+            mismatch_s=self._mismatch_s,
+            state=self._state,
+            on_loop=self._on_loop,
+            on_end=self._background.ended,
+            on_failure=self._fail,
             on_stuck=self._end_stuck,
         )
-        self._unmatched = UnmatchedJobs(store, metrics, self._reporter, self._mismatch_s)
-        self._runner = Runner(
-            self.id,
-            store,
-            self.app,
-            slots,
-            metrics,
-            process_kinds=self.process_kinds,
-            most_ahead=self._policies.most_ahead,
-            reporter=self._reporter,
-            heartbeat=self._heartbeat,
-            stalls=self._stalls,
-            watchdog=self._watchdog,
-            unmatched=self._unmatched,
-            observers=observers,
-            hooks=hooks,
-            state=self._state,
-            on_room=self._fetcher.room_changed,
-            on_failure=self._fail,
-        )
-        read_policies = partial(self._policies.read_again, self._runner, self._heartbeat)
-        self._reaper = Reaper(self.id, store, metrics, observers)
-        self._reaper.on_quarantined = self.deaths.on_quarantined = hooks.quarantined
-        self._housekeeping = Housekeeping(
+        self._parts = parts = Parts(setup)
+        self.orders.steer(parts.fetcher, parts.runner)
+        self._reaper = Reaper(self.id, self._store, self.metrics, self._observers)
+        self._reaper.on_quarantined = self.deaths.on_quarantined = parts.hooks.quarantined
+        self._housekeeping = self._new_housekeeping(parts)
+
+    def _new_housekeeping(self, parts: Parts) -> Housekeeping:
+        read_policies = partial(self._policies.read_again, parts.runner, parts.heartbeat)
+        return Housekeeping(
             self.id,
             [
                 Chore("presence", lambda: presence.PRESENCE_S, self._publish),
@@ -296,34 +249,34 @@ class Worker:
                 Chore("queue policies", lambda: POLICIES_S, read_policies),
                 TickChore(self._ticker),
             ],
-            metrics,
+            self.metrics,
             at_end=Chore("withdrawal of the presence", lambda: 0.0, self.presence.withdraw),
-            jitter=store.entropy.jitter,
-            on_end=on_end,
-            observers=observers,
+            jitter=self._store.entropy.jitter,
+            on_end=self._background.ended,
+            observers=self._observers,
         )
 
     async def _work(self) -> None:
-        self._background.start([self._heartbeat, self._stalls, self._housekeeping, self.deaths])
+        self._background.start([self._parts.heartbeat, self._parts.stalls, self._housekeeping, self.deaths])
         self._observers.notify(Observer.worker_began, self.id, self.concurrency, partial(asdict, self.metrics))
         self.on_start(self.id, self.facts)
         warn_of_jobs(self.id, self.app)
-        fetching = asyncio.create_task(self._fetcher.run(self._runner))
+        fetching = asyncio.create_task(self._parts.fetcher.run(self._parts.runner))
         stopping = asyncio.create_task(self.shutdown.begun())
         try:
             await asyncio.wait({fetching, stopping}, return_when=asyncio.FIRST_COMPLETED)
             if self.is_retired:
-                await self.shutdown.unless_begun(self._slots.emptied())
+                await self.shutdown.unless_begun(self._parts.slots.emptied())
             await self._shut_down(fetching)
         finally:
             stopping.cancel()
             fetching.cancel()
             self._background.stop()
             self._reaper.close()
-            self._reporter.close()
-            self._hooks.close()
-            self._runner.close()
-            await self._runner.closed(self.shutdown.plan().closing_until)
+            self._parts.reporter.close()
+            self._parts.hooks.close()
+            self._parts.runner.close()
+            await self._parts.runner.closed(self.shutdown.plan().closing_until)
             await self._background.wait(self.shutdown.plan().closing_until)
             self._observers.notify(Observer.worker_ended, self.id)
             log.info("worker stopped", extra={"worker": self.id})
@@ -332,22 +285,21 @@ class Worker:
         """Claims first, then handlers, then reports."""
         shutdown = self.shutdown
         shutdown.is_requested = True
-        self._runner.take_no_more()
-        self._fetcher.stop()
+        self._parts.take_no_more()
         await shutdown.until(shutdown.plan().handlers_until, fetching)
         if fetching.done() and not fetching.cancelled() and (error := fetching.exception()) is not None:
             self._fail(error)
         if self._failure is None:
-            await shutdown.until(shutdown.plan().handlers_until, self._slots.emptied())
-        if self._slots.active:
-            self._watchdog.stop_all(shutdown.plan().grace_until)
+            await shutdown.until(shutdown.plan().handlers_until, self._parts.slots.emptied())
+        if self._parts.slots.active:
+            self._parts.watchdog.stop_all(shutdown.plan().grace_until)
             if not shutdown.hurries:
-                await shutdown.until(shutdown.plan().grace_until, self._slots.emptied())
-            self._watchdog.abandon_all()
-            await self._slots.without_processes((time.monotonic() + shutdown.plan().reports_until) / 2)
+                await shutdown.until(shutdown.plan().grace_until, self._parts.slots.emptied())
+            self._parts.watchdog.abandon_all()
+            await self._parts.slots.without_processes((time.monotonic() + shutdown.plan().reports_until) / 2)
         if self._failure is None:
-            await self._reporter.send_last(shutdown.plan().reports_until)
-            await self._hooks.finished(shutdown.plan().reports_until)
+            await self._parts.reporter.send_last(shutdown.plan().reports_until)
+            await self._parts.hooks.finished(shutdown.plan().reports_until)
 
     # What its parts report ---------------------------------------------------------------------------------------
 
@@ -356,17 +308,6 @@ class Worker:
         assert self._loop is not None
         with suppress(RuntimeError):  # the loop is closed: the worker has ended
             self._loop.call_soon_threadsafe(function, *args)
-
-    def _reports_answered(self) -> None:
-        if self._reporter.failure is not None:
-            self._fail(self._reporter.failure)
-        self._fetcher.reported()
-
-    def _lost(self, run: Run, reason: str | None) -> None:
-        """In the heartbeat's thread."""
-        if reason is not None:
-            run.loss.set(reason)  # at once: the loop may be blocked, a handler in a thread need not wait for it
-        self._on_loop(self._watchdog.lose, run, reason)
 
     def _fail(self, error: BaseException) -> None:
         """The store cannot be trusted, or a part of the worker broke: stop, and log why."""
@@ -387,10 +328,10 @@ class Worker:
 
     def _publish(self) -> None:
         self.presence.publish(
-            self._slots,
+            self._parts.slots,
             self.metrics,
             queues=self.queues,
             schedules=self.app.schedules.declared,
-            mismatched=self._unmatched.by_kind,
+            mismatched=self._parts.unmatched.by_kind,
             is_stopping=self.shutdown.is_requested,
         )

@@ -8,6 +8,7 @@ from typing import Any
 import click
 import pytest
 from django.core.management import call_command
+from django.test import override_settings
 
 from leasemill.contrib.django.management.commands.leasemill import Command
 from leasemill.errors import NotFound
@@ -43,6 +44,13 @@ def test_exit_codes_are_those_of_the_command_line(capsys: pytest.CaptureFixture[
     assert "declares no job 'unknown'" in capsys.readouterr().err
     assert manage("jobs", "show", "nothing") == 1
     assert manage("queues", "--wrong") == 2
+
+
+def test_a_wrong_setting_is_a_wrong_call(capsys: pytest.CaptureFixture[str]) -> None:
+    with override_settings(LEASEMILL={"DATABASE": "lite"}):
+        assert manage("jobs", "list") == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith("Error: LEASEMILL[\"DATABASE\"] is 'lite', a database of sqlite")
 
 
 def test_another_store_can_be_named(capsys: pytest.CaptureFixture[str], tmp_path: Any) -> None:

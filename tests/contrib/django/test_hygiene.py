@@ -32,6 +32,7 @@ def memory() -> Iterator[None]:
         gc.collect()
 
 
+@pytest.mark.filterwarnings("ignore:.*deleted while still open:ResourceWarning")  # of threads that have ended
 def test_a_thread_keeps_its_connection_for_thousands_of_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(project.DATABASE, "CONN_MAX_AGE", None)
     app.enqueue_many(look.call() for _ in range(JOBS))
@@ -50,6 +51,7 @@ def test_without_a_maximum_age_each_job_closes_what_it_opened() -> None:
         assert cursor.fetchone() == (0,)
 
 
+@pytest.mark.filterwarnings("ignore:.*deleted while still open:ResourceWarning")  # of threads that have ended
 def test_async_handlers_share_the_connection_of_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(project.DATABASE, "CONN_MAX_AGE", None)
     app.enqueue_many(look_async.call() for _ in range(200))

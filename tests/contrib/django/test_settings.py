@@ -55,7 +55,7 @@ def test_the_store_is_opened_when_it_is_first_used_and_follows_the_settings(tmp_
         ({"DATABASE": "sales"}, "which DATABASES does not have (it has 'default', 'other', 'lite')"),
         ({"DATABASE": "lite"}, "a database of sqlite: jobs live in PostgreSQL"),
         ({"DATABSE": "default"}, "has no setting 'DATABSE'; did you mean 'DATABASE'?"),
-        ({"URL": "redis://"}, "names no store"),
+        ({"URL": "redis://"}, "is not the URL of a store"),
         ({"URL": "memory:", "DATABASE": "default"}, "leave one of them out"),
         ({"URL": "postgresql:///a", "SCHEMA": "jobs"}, "write the schema and the options into it"),
         ({"SCHEMA": "Jobs!"}, "schema 'Jobs!' is not a name"),

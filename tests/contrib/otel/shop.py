@@ -47,7 +47,7 @@ def receipt(order: str) -> None:
     """A follow-up of the charge."""
 
 
-@jobs.job(queue="orders", lease=1)
+@jobs.job(queue="orders")
 def charge(ctx: Context, order: str) -> None:
     with tracer.start_as_current_span("reserve"):
         pass

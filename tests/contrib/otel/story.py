@@ -27,13 +27,16 @@ class Collected:
     trace: str
     id: str
     parent: str | None
+    links: tuple[str, ...]
     attributes: dict[str, Any]
 
     @classmethod
     def read(cls, text: str, process: str) -> Self:
         it = msgspec.json.decode(text)
-        context = it["context"]
-        return cls(it["name"], process, context["trace_id"], context["span_id"], it["parent_id"], it["attributes"])
+        context, links = it["context"], tuple(link["context"]["span_id"] for link in it["links"])
+        return cls(
+            it["name"], process, context["trace_id"], context["span_id"], it["parent_id"], links, it["attributes"]
+        )
 
 
 async def collected(url: str, folder: Path) -> list[Collected]:
@@ -100,10 +103,16 @@ def check_one_trace(spans: list[Collected]) -> None:
     send = _one(spans, "send orders", "web")
     cut_short = _one(spans, "reserve", "killed")
     process, reserve, commit = (_one(spans, name, "second") for name in ("process orders", "reserve", "commit orders"))
-    settle, receipt = (_one(spans, name, "second") for name in ("settle orders", "process mail"))
+    receipt = _one(spans, "process mail", "second")
 
-    assert {it.trace for it in (send, cut_short, process, reserve, commit, settle, receipt)} == {request.trace}
-    assert (request.parent, send.parent, process.parent, settle.parent) == (None, request.id, send.id, send.id)
+    assert {it.trace for it in (send, cut_short, process, reserve, commit, receipt)} == {request.trace}
+    assert (request.parent, send.parent, process.parent) == (None, request.id, send.id)
+    # Reported alone it belongs to the trace; reported together with the receipt, it links to both.
+    (settle,) = [it for it in spans if it.process == "second" and it.name.startswith("settle") and send.id in it.links]
+    if settle.name == "settle orders":
+        assert (settle.trace, settle.parent) == (request.trace, send.id)
+    else:
+        assert (settle.name, settle.parent, set(settle.links)) == ("settle", None, {send.id, receipt.parent})
     assert (reserve.parent, commit.parent, receipt.parent) == (process.id, process.id, process.id)
     # The attempt that was killed never ended, so its own span is nowhere: what had ended below it is there.
     assert [it.name for it in spans if it.process == "killed"] in (["receive orders", "reserve"], ["reserve"])

@@ -131,3 +131,4 @@ async def test_what_is_counted_and_measured(
     (point,) = [it for it in recorded.points("messaging.process.duration") if "error.type" not in it.attributes]
     assert point.explicit_bounds[0] == 0.005
     assert "leasemill.job.kind" not in point.attributes
+    assert "messaging.operation.type" not in point.attributes

@@ -9,11 +9,13 @@ from urllib.parse import quote
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
 
 from leasemill.dashboard.pages import PAGES
 from leasemill.store.base import Store
 from leasemill.store.opening import open_store
+from tests.dashboard.browser.rough import fill_rough
+from tests.dashboard.browser.screenshots import rough_addresses
 from tests.dashboard.browser.serving import (
     Observed,
     ServedDashboard,
@@ -33,6 +35,7 @@ ADDRESSES: Final = (
     "/jobs?state=failed&header=tenant",
     "/jobs?queue=nobody",
     *(f"/job?id={name}-1" for name in ("ready", "leased", "succeeded", "failed", "zombie", "behind", "head")),
+    *(f"/queue?name={name}" for name in ("mail", "lanes")),
     f"/workers?worker={quote('worker ' + TEXT)}",
     f"/workers?worker={quote('stuck ' + TEXT)}",
     f"/lanes?queue=lanes&lane={quote('lane ' + TEXT)}",
@@ -64,8 +67,14 @@ def store() -> Iterator[Store]:
 
 
 @pytest.fixture(scope="module")
-def looking(store: Store) -> Iterator[tuple[Page, Observed, ServedDashboard]]:
-    with sync_playwright() as playwright, launched(playwright) as browser, serving(store) as dashboard:
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright, launched(playwright) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def looking(store: Store, browser: Browser) -> Iterator[tuple[Page, Observed, ServedDashboard]]:
+    with serving(store) as dashboard:
         page, observed = signed_in(browser, dashboard)
         yield page, observed, dashboard
 
@@ -86,6 +95,34 @@ def test_a_page_is_in_order(
     serious = [(one["id"], [node["html"] for node in one["nodes"]][:3]) for one in found if one["impact"] in SERIOUS]
     assert serious == []
     observed.check(page)
+
+
+@pytest.fixture(scope="module")
+def looking_at_rough_data(browser: Browser) -> Iterator[tuple[Page, ServedDashboard]]:
+    with open_store("memory:") as store:
+        fill_rough(store)
+        with serving(store) as dashboard:
+            page, _ = signed_in(browser, dashboard)
+            yield page, dashboard
+
+
+@pytest.mark.parametrize("width", [*WIDTHS, 600, 1024, 1280, 1366])
+def test_no_name_is_so_long_that_it_pushes_a_column_out_of_sight(
+    looking_at_rough_data: tuple[Page, ServedDashboard], width: int
+) -> None:
+    page, dashboard = looking_at_rough_data
+    page.set_viewport_size({"width": width, "height": 900})
+    hidden: dict[str, int] = {}
+    for address in (*(one.path for one in PAGES if one.section is not None), *rough_addresses().values()):
+        page.goto(dashboard.base + address)
+        page.wait_for_selector("h1")
+        beyond = page.evaluate(
+            "Math.max(0, ...[...document.querySelectorAll('.table')].map((one) => one.scrollWidth - one.clientWidth))"
+        )
+        beyond = max(beyond, page.evaluate("document.documentElement.scrollWidth") - width)
+        if beyond > 0:
+            hidden[address] = beyond
+    assert hidden == {}
 
 
 def test_the_switch_changes_between_light_and_dark(looking: tuple[Page, Observed, ServedDashboard]) -> None:

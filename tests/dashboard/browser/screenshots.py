@@ -1,4 +1,9 @@
-"""The pictures of the guide: `make screenshots` writes them. They are of a shop whose time is simulated."""
+"""The pictures of the guide: `make screenshots` writes them. They are of a shop whose time is simulated.
+
+    python -m tests.dashboard.browser.screenshots FOLDER
+
+writes every page in three widths, light and dark, with rough data in the shop, to be looked at.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,7 @@ import sys
 import threading
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 from playwright.sync_api import sync_playwright
 
@@ -13,6 +19,7 @@ from leasemill.cli.dashboard import served
 from leasemill.dashboard.pages import PAGES
 from leasemill.kernel.model import JobState
 from leasemill.server.listening import bound_socket
+from tests.dashboard.browser import rough
 from tests.dashboard.browser.serving import ServedDashboard, launched, signed_in
 from tests.dashboard.browser.shop import Shop
 
@@ -31,8 +38,30 @@ def addresses(shop: Shop) -> dict[str, str]:
         "job": f"/job?id={zombie.spec.id}",
         "job-failed": f"/job?id={failed.spec.id}",
         "jobs-failed": "/jobs?state=failed",
+        "queue": "/queue?name=reports",
+        "queue-paused": "/queue?name=thumbnails",
+        "queue-policy": "/queue?name=billing",
         "act": "/acts/redrive-all?state=failed",
         "policy": "/acts/set-queue-policy?queue=billing",
+    }
+
+
+def rough_addresses() -> dict[str, str]:
+    queue, lane = quote(rough.LONG_QUEUE), quote(rough.LONG_LANE)
+    return {
+        "job-huge": f"/job?id={rough.HUGE}",
+        "job-behind": "/job?id=behind-1",
+        "job-missing": "/job?id=nothing",
+        "jobs-long": f"/jobs?queue={queue}",
+        "jobs-none": "/jobs?queue=nobody",
+        "queue-long": f"/queue?name={queue}",
+        "lane": f"/lanes?queue={queue}&lane={lane}",
+        "group": f"/groups?id={quote('group ' + rough.TEXT)}",
+        "schedule": f"/schedules?name={rough.LONG_SCHEDULE}",
+        "limit": "/limits?name=api",
+        "worker": f"/workers?worker={quote('stuck ' + rough.TEXT)}",
+        "sweeps": "/sweeps",
+        "sign-in": "/sign-in",
     }
 
 
@@ -43,7 +72,11 @@ def main(folder: Path, widths: tuple[int, ...], *, is_guide: bool) -> None:
         links: list[str] = []
         link, server = served(shop.store, listener, "127.0.0.1", by="ann", on_sign_in=links.append)
         links.append(link)
-        shop.live(server.dashboard.open())
+        sampler = server.dashboard.open()
+        shop.live(sampler)
+        if not is_guide:
+            rough.fill_rough(shop.store)
+            sampler.sample()
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         try:
@@ -54,7 +87,7 @@ def main(folder: Path, widths: tuple[int, ...], *, is_guide: bool) -> None:
 
 
 def _take(folder: Path, widths: tuple[int, ...], dashboard: ServedDashboard, shop: Shop, *, is_guide: bool) -> None:
-    places = addresses(shop)
+    places = addresses(shop) | rough_addresses()
     wanted: list[tuple[str, Any]] = [(name, scheme) for name in places for scheme in ("light", "dark")]
     with sync_playwright() as playwright, launched(playwright) as browser:
         page, observed = signed_in(browser, dashboard)
@@ -63,14 +96,15 @@ def _take(folder: Path, widths: tuple[int, ...], dashboard: ServedDashboard, sho
                 page.set_viewport_size({"width": width, "height": 860 if width > 400 else 780})
                 page.emulate_media(color_scheme=scheme)
                 page.goto(dashboard.base + places[name])
-                page.wait_for_selector('[data-live-status][data-state="live"], .ask')
+                page.wait_for_selector('[data-live-status][data-state="live"], .ask, .card.alone')
                 suffix = "" if is_guide else f"-{width}-{scheme}"
-                page.screenshot(path=folder / f"dashboard-{name}{suffix}.png")
-        observed.check(page)
+                page.screenshot(path=folder / f"dashboard-{name}{suffix}.png", full_page=not is_guide)
+        if is_guide:  # else one page is of a job that is not there, which browsers report as an error
+            observed.check(page)
 
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
-        main(Path(sys.argv[1]), (360, 768, 1440), is_guide=False)
+        main(Path(sys.argv[1]), (360, 768, 1280, 1440), is_guide=False)
     else:
         main(IMAGES, (1280,), is_guide=True)

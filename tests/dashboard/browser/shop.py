@@ -10,10 +10,12 @@ import random
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from leasemill.dashboard.sampling import Sampler
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import QUEUE_LIMIT, SECOND, Job, JobSpec, JobState, LimitTerms, OnFailure, Policy
+from leasemill.kernel.orders import Order
 from leasemill.store.memory import MemoryStore
 from leasemill.store.presence import MemoryPresence
 from leasemill.store.records import RunningJob, WorkerRecord, encode_record
@@ -51,7 +53,7 @@ class Shop:
     def __init__(self) -> None:
         self.clock = ManualClock(1_900_000_000 * SECOND)
         self.store = MemoryStore(self.clock)
-        self.store.presence = MemoryPresence(lambda: self.clock.now() / SECOND)
+        self.store.presence = MemoryPresence(lambda: self.clock.now() / SECOND, self.store.order)
         self._random = random.Random(7)
         self._number = 0
         self._held: list[c.Lease] = []
@@ -70,6 +72,7 @@ class Shop:
             sampler.sample()
             if step < STEPS - 1:
                 self.clock.advance(s=STEP_S)
+        self.store.order_worker(WORKERS[2], Order.QUIET, by="ann", reason="its memory grows: I am looking at it")
         self.store.pause("thumbnails", by="ann", reason="the image server is being moved")
         self._meanwhile(6)
         self.store.extend([c.LeaseRef(one.job.id, one.token) for one in self._held[::2]])
@@ -144,6 +147,8 @@ class Shop:
             record = WorkerRecord(
                 worker, host, 4_000 + index, now - 5_400, now, 2.0, queues, 8, False, running, counters
             )
+            instance = f"instance-{index}"
+            record = replace(record, instance=instance, takes_orders=True, order=self.store.order(instance))
             self.store.presence.publish(worker, encode_record(record))
 
     def example(self, state: JobState, *, with_refusal: bool = False, kind: str | None = None) -> Job:

@@ -157,6 +157,7 @@ class BareFleet(Fleet):
         return [self.kill(one)._replace(is_alone=False) for one in self.alive() + self.starting()]
 
     def end(self) -> list[str]:
+        self.await_alive(len(self._workers))  # before that a SIGTERM ends an interpreter that knows no signal yet
         codes = {worker.id: worker.end() for worker in self._workers}
         return [f"{name} ended with {code}" for name, code in codes.items() if code]
 

@@ -65,12 +65,12 @@ class ShopLab:
         self._store = open_store(self._url)
         cleaning.callback(self._store.close)
 
-    def run(self, kills: int, zombies: int) -> Outcome:
+    def run(self, kills: int, zombies: int, workers_at_once: int = WORKERS) -> Outcome:
         begun = time.monotonic()
-        workers = [self._worker() for _ in range(WORKERS)]
+        workers = [self._worker() for _ in range(workers_at_once)]
         for _ in range(kills):
             self._place(ORDERS_PER_KILL)
-            place = self._draw.randrange(WORKERS)
+            place = self._draw.randrange(workers_at_once)
             self._kill(workers[place])
             workers[place] = self._worker()
         for worker in workers:
@@ -163,8 +163,10 @@ class ShopLab:
         wait_until(lambda: zombie.has_logged("lease lost", job=job_id), "the zombie to notice")
 
     def _taken_over(self) -> str | None:
-        leased = self._store.jobs(c.JobFilter(states=frozenset({JobState.LEASED})), limit=PAGE).jobs
-        ids = {job.spec.id for job in leased if job.attempt > 1 and b'"is_sleepy":true' in job.spec.payload}
+        """The next run may have ended already."""
+        states = frozenset({JobState.LEASED, JobState.SUCCEEDED})
+        latest = self._store.jobs(c.JobFilter(states=states), limit=PAGE, newest_first=True).jobs
+        ids = {job.spec.id for job in latest if job.attempt > 1 and b'"is_sleepy":true' in job.spec.payload}
         return next(iter(ids - self._zombies), None)
 
     def _is_over(self) -> bool:

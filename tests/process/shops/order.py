@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from typing import Final, TypedDict
 
 from msgspec import Struct
@@ -43,6 +44,7 @@ def drawn(name: str, number: int, *, is_sleepy: bool = False) -> Order:
 
 
 def fall_asleep(order: Order, attempt: int) -> None:
-    """In the middle of a commit, with everything written: the whole process stops until somebody resumes it."""
+    """In the middle of a commit, with everything written: the whole process stops until somebody resumes it. It is this
+    thread that gets the signal, so that it does not go on for a moment while another one handles it."""
     if order.is_sleepy and attempt == 1:
-        os.kill(os.getpid(), signal.SIGSTOP)
+        signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)

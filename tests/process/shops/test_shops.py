@@ -28,7 +28,7 @@ def server() -> Iterator[PostgresServer]:
 @pytest.mark.parametrize("shop", SHOPS)
 def test_each_order_is_charged_and_shipped_once(server: PostgresServer, tmp_path: Path, shop: str) -> None:
     with ExitStack() as cleaning:
-        outcome = ShopLab(server, shop, tmp_path, 1, cleaning).run(kills=3, zombies=1)
+        outcome = ShopLab(server, shop, tmp_path, 1, cleaning).run(kills=2, zombies=1, workers_at_once=2)
     assert outcome.wrong == []
     assert outcome.orders > 0
 

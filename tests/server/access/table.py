@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import ChainedJob, JobSpec, LimitTerms, Policy
+from leasemill.kernel.orders import Order
 from leasemill.kernel.schedule import ScheduleSpec, TickFire
 from leasemill.wire import requests as r
 from leasemill.wire.routes import Role
@@ -62,7 +63,8 @@ ROWS: Final[dict[type, Row]] = {
     c.FireTicks: Row(
         {WORK}, lambda side: c.FireTicks([TickFire(f"{side}-schedule", 1, 5 * DAY, (5 * DAY,), 6 * DAY)], 5 * DAY)
     ),
-    c.DueIn: Row({WORK}, lambda side: c.DueIn([SIDES[side]])),
+    c.DueIn: Row({READ, WORK, OPERATE}, lambda side: c.DueIn([SIDES[side]])),
+    c.GetPolicies: Row({WORK}, lambda side: c.GetPolicies([SIDES[side]])),
     r.WatchQueues: Row({WORK}, lambda side: r.WatchQueues([SIDES[side]])),
     r.WatchCancellations: Row({WORK}, lambda _: r.WatchCancellations(), is_neutral=True),
     r.PublishPresence: Row({WORK}, lambda side: r.PublishPresence("w", record_of("w", SIDES[side]))),
@@ -83,6 +85,7 @@ ROWS: Final[dict[type, Row]] = {
     c.GetSchedule: Row(ANY, lambda side: c.GetSchedule(f"{side}-schedule")),
     c.ListSchedules: Row({READ, WORK, OPERATE}, lambda _: c.ListSchedules(100), hides=True),
     c.ListActions: Row(LOOK, lambda _: c.ListActions(100), hides=True),
+    c.GetOrder: Row(LOOK, lambda side: c.GetOrder(f"{side}-instance")),
     c.GetTotals: Row(LOOK, lambda _: c.GetTotals(), is_neutral=True),
     c.GetTime: Row(ANY, lambda _: c.GetTime(), is_neutral=True),
     c.Cancel: Row({OPERATE}, lambda side: c.Cancel([f"{side}-job"], *SIGNED)),
@@ -92,6 +95,9 @@ ROWS: Final[dict[type, Row]] = {
     c.Pause: Row({OPERATE}, lambda side: c.Pause(SIDES[side], *SIGNED)),
     c.Resume: Row({OPERATE}, lambda side: c.Resume(SIDES[side], *SIGNED)),
     c.SetPolicy: Row({OPERATE}, lambda side: c.SetPolicy(SIDES[side], Policy(max_retries=2), *SIGNED)),
+    c.OrderWorker: Row(
+        {OPERATE}, lambda side: c.OrderWorker(f"{side}-worker", f"{side}-instance", Order.QUIET, *SIGNED)
+    ),
     c.SetLimit: Row({OPERATE}, lambda side: c.SetLimit(f"queue:{SIDES[side]}", LimitTerms(places=2), *SIGNED)),
     c.ClearLimit: Row({OPERATE}, lambda side: c.ClearLimit(f"queue:{SIDES[side]}", *SIGNED)),
     c.RemoveSchedule: Row({OPERATE}, lambda side: c.RemoveSchedule(f"{side}-schedule", *SIGNED)),

@@ -20,6 +20,10 @@ from leasemill.store.keys import AccessKey
 from leasemill.store.memory import MemoryStore
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.conformance import ConformanceSuite, Harness
+from leasemill.testing.conformance.acquire import Acquiring
+from leasemill.testing.conformance.claim import Claiming
+from leasemill.testing.conformance.lease import Leases
+from leasemill.testing.conformance.refusing import Refusing
 from tests.server.access.world import World, key_of
 
 AnswerT = TypeVar("AnswerT")
@@ -82,7 +86,9 @@ class KeyedHarness:
         self.store.close()
 
 
-class TestKeyForAllQueues(ConformanceSuite):
+class TestKeyForAllQueues(Claiming, Acquiring, Leases, Refusing):
+    """Nothing is filtered: of the suite only what has the names of workers, tokens and requests in it."""
+
     @pytest.fixture
     def harness(self) -> Iterator[Harness]:
         harness = KeyedHarness("*")

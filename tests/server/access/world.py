@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from leasemill.kernel import commands as c
 from leasemill.kernel.bounds import BATCH_ITEMS
 from leasemill.kernel.model import ChainedJob, JobSpec, LimitTerms, LimitUse, Policy, Rules, UniqueKey
@@ -30,8 +32,9 @@ def key_of(*roles: Role, queues: tuple[str, ...] = ("*",), name: str = "ci") -> 
     return new_key(name=name, roles=roles or Role, now=1, by="ada", queues=queues)[0]
 
 
-def record_of(worker: str, *queues: str) -> bytes:
-    return encode_record(WorkerRecord(worker, "host", 1, 0.0, 0.0, 5.0, dict.fromkeys(queues, 1), 1, False, [], {}))
+def record_of(worker: str, *queues: str, instance: str = "") -> bytes:
+    record = WorkerRecord(worker, "host", 1, 0.0, 0.0, 5.0, dict.fromkeys(queues, 1), 1, False, [], {})
+    return encode_record(replace(record, instance=instance, takes_orders=True))
 
 
 class World:
@@ -66,7 +69,8 @@ class World:
         store.set_policy(queue, Policy(max_retries=1), by=f"{side}-ada", reason="because")
         spec = ScheduleSpec(f"{side}-schedule", "@daily", "UTC", JobSpec("", queue, "k"))
         store.run(c.SetSchedule(spec, 5 * DAY, 4 * DAY, f"{side}-ada", "because"))
-        store.presence.publish(f"{side}-worker{end}", record_of(f"{side}-worker{end}", queue))
+        worker = f"{side}-worker{end}"
+        store.presence.publish(worker, record_of(worker, queue, instance=f"{side}-instance"))
 
     def run(self, command: c.Command[Any]) -> Any:
         """What a server does with a command."""

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
 
-from leasemill.errors import Invalid, QueueRefused, Refused, Unavailable
+from leasemill.errors import Broken, Invalid, QueueRefused, Refused, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec, JobState
 from leasemill.store.http.address import parse_address
+from leasemill.store.http.connection import DirectCalls
 from leasemill.store.http.store import HttpStore
 from leasemill.store.memory import MemoryStore
 from leasemill.store.opening import open_store
@@ -69,10 +73,12 @@ class Scripted:
         self._thread.join()
 
 
-def says(status: int, body: bytes, kind: str = "application/json") -> Answer:
+def says(status: int, body: bytes, kind: str = "application/json", retry_after: str | None = None) -> Answer:
     def answer(handler: BaseHTTPRequestHandler) -> None:
         handler.send_response(status)
         handler.send_header("content-type", kind)
+        if retry_after is not None:
+            handler.send_header("retry-after", retry_after)
         handler.send_header("content-length", str(len(body)))
         handler.end_headers()
         handler.wfile.write(body)
@@ -174,11 +180,49 @@ def test_too_many_requests_are_sent_again_whatever_they_are() -> None:
         assert len(scripted.asked) == 2
 
 
+AWAY = b'{"status":503,"title":"Service Unavailable","reason":"unavailable","detail":"disk full"}'
+BUSY = b'{"status":429,"title":"Too Many Requests","reason":"too_many"}'
+
+
+@pytest.mark.parametrize(("status", "body"), [(429, BUSY), (503, AWAY)])
+def test_a_server_that_asks_for_time_is_left_alone_for_so_long(status: int, body: bytes) -> None:
+    with Scripted(says(status, body, PROBLEM, "1"), TIME) as scripted, HttpStore(scripted.url) as store:
+        began = time.monotonic()
+        assert store.time() == 7
+        assert time.monotonic() - began >= 1
+        assert len(scripted.asked) == 2
+
+
+@pytest.mark.parametrize(("status", "body", "words"), [(429, BUSY, "request limit"), (503, AWAY, "disk full")])
+def test_a_server_that_asks_for_more_time_than_a_call_has_is_unavailable_at_once(
+    status: int, body: bytes, words: str
+) -> None:
+    with Scripted(says(status, body, PROBLEM, "3600")) as scripted, HttpStore(scripted.url) as store:
+        with pytest.raises(Unavailable, match=words):
+            store.time()
+        assert len(scripted.asked) == 1
+
+
+def test_what_may_not_be_repeated_is_not_sent_again_to_a_server_whose_store_is_away() -> None:
+    with Scripted(says(503, AWAY, PROBLEM, "1")) as scripted, HttpStore(scripted.url) as store:
+        with pytest.raises(Unavailable, match="disk full"):
+            store.pause("q", by="ann", reason="test")
+        assert len(scripted.asked) == 1
+
+
+def test_a_broken_store_is_not_asked_again() -> None:
+    broken = AWAY.replace(b'"unavailable"', b'"broken"')
+    with Scripted(says(503, broken, PROBLEM)) as scripted, HttpStore(scripted.url) as store:
+        with pytest.raises(Broken, match="disk full"):
+            store.time()
+        assert len(scripted.asked) == 1
+
+
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
         (says(404, b"<html>", "text/html"), "check the URL"),
-        (says(200, b'{"not": "a time"}'), "not as this version knows it"),
+        (says(200, b'{"not": "a time"}'), "which this version cannot read"),
         (says(302, b"", "text/html"), "check the URL"),
     ],
 )
@@ -214,21 +258,73 @@ def test_a_closed_store_ends_every_wait(server: ServerThread, behind: MemoryStor
         store.time()
 
 
+CHILD_S = 30
+
+
+def forked(run: Callable[[], bool]) -> bool:
+    """What this returns in a forked child; False, too, if it never returns there."""
+    child = os.fork()
+    if child == 0:
+        signal.alarm(CHILD_S)
+        os._exit(0 if run() else 1)
+    return os.waitpid(child, 0)[1] == 0
+
+
+def is_closed(store: HttpStore) -> bool:
+    store.close()
+    return store._client._closed.is_set()
+
+
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_forked_child_has_connections_of_its_own(server: ServerThread, behind: MemoryStore) -> None:
     with HttpStore(server.url) as store:
         store.enqueue([JobSpec("parent", "mail", "send")])
-        reading, writing = os.pipe()
-        child = os.fork()
-        if child == 0:
-            outcomes = store.enqueue([JobSpec("child", "mail", "send")])
-            os.write(writing, b"1" if outcomes == [c.Enqueued("child")] else b"0")
-            os._exit(0)
-        os.waitpid(child, 0)
-        assert os.read(reading, 1) == b"1"
-        os.close(reading)
-        os.close(writing)
+        calls = store._client._calls
+        assert forked(lambda: store._client._calls is not calls)  # before any of its threads asks
+        assert forked(lambda: store.enqueue([JobSpec("child", "mail", "send")]) == [c.Enqueued("child")])
         assert {job.spec.id for job in store.jobs().jobs} == {"parent", "child"}
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_child_waits_over_connections_of_its_own(server: ServerThread, behind: MemoryStore) -> None:
+    with HttpStore(server.url) as store:
+        assert not store.watch(["mail"]).wait(0.01)
+        before = store._client._waiting_calls
+        assert before is not None
+        assert forked(lambda: not store.watch(["mail"]).wait(0.01) and store._client._waiting_calls is not before)
+        assert not store.watch(["mail"]).wait(0.01)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_child_that_closes_the_store_ends_no_call_of_its_parent() -> None:
+    asked, goes_on = threading.Event(), threading.Event()
+
+    def answers_later(handler: BaseHTTPRequestHandler) -> None:
+        asked.set()
+        assert goes_on.wait(CHILD_S)
+        TIME(handler)
+
+    with Scripted(answers_later) as scripted, HttpStore(scripted.url) as store:
+        times: list[int] = []
+        waiting = threading.Thread(target=lambda: times.append(store.time()))
+        waiting.start()
+        assert asked.wait(CHILD_S)
+        assert forked(partial(is_closed, store))
+        goes_on.set()
+        waiting.join()
+        assert times == [7]
+        assert len(scripted.asked) == 1
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_child_closes_the_store_although_a_thread_of_its_parent_held_the_locks() -> None:
+    store = HttpStore("http://127.0.0.1:1")
+    calls = store._client._calls
+    assert isinstance(calls, DirectCalls)
+    with calls._lock, store._waits._lock:
+        assert forked(partial(is_closed, store))
+    store.close()
+    assert forked(partial(is_closed, store))
 
 
 def test_presence_is_the_servers(server: ServerThread, behind: MemoryStore) -> None:

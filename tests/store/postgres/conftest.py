@@ -22,6 +22,7 @@ TABLES = (
     *("limits", "limit_queues", "rates", "places", "parked", "lines", "gates"),
     *("requests", "finished", "refusals", "actions", "tallies", "workers", "waiters", "watermarks", "keys"),
     "access_keys",
+    "worker_orders",
 )
 
 

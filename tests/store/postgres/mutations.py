@@ -25,9 +25,12 @@ COMMIT_FAULTS: Final = "tests/store/postgres/test_user_commit_faults.py"
 GROUPS: Final = "tests/store/postgres/test_groups.py"
 HANDOVER: Final = "tests/store/postgres/test_handover.py"
 SHARED: Final = "tests/store/postgres/test_shared_enqueues.py"
+TERMS: Final = "tests/store/postgres/test_terms.py"
+WAYS: Final = "tests/store/postgres/test_enqueue_ways.py"
 WATERMARKS: Final = "tests/store/postgres/test_watermarks.py"
 
 TOKEN: Final = "\n        and token = ({tokens}::text[])[width_bucket(no, {nos}::int8[])]"
+GIVEN_TOKEN: Final = "\n        and ((no, token) in (select * from unnest({nos}::int8[], {tokens}::text[]))) is true"
 HELD: Final = "\n        and expires_at > {schema}.clock({now}::int8)"
 HELD_OR_COMMITTED: Final = "\n        and (committed_at is not null or expires_at > {schema}.clock({now}::int8))"
 
@@ -66,14 +69,14 @@ MUTATIONS: Final = (
         "what is not handed over lowers no watermark",
         "C8",
         "hand_over",
-        "having count(*) > 0\n), kinds",
-        "having false\n), kinds",
+        "having count(*) > 0\n), {with_kinds}",
+        "having false\n), {with_kinds}",
         WATERMARKS,
     ),
     Mutation(
-        "a repeat of what was handed over finds nothing",
-        "C8",
-        "hand_over",
+        "a repeat of what was granted finds nothing",
+        "C5 C8",
+        "statements.py",
         "having count(*) > 0 and {request_id}",
         "having false and {request_id}",
     ),
@@ -85,7 +88,7 @@ MUTATIONS: Final = (
         "order by waiting.turn desc limit 1",
     ),
     # Reports
-    Mutation("ack checks no token", "L2 I2", "ack", TOKEN, ""),
+    Mutation("ack checks no token", "L2 I2", "ack", GIVEN_TOKEN, ""),
     Mutation("ack checks no time", "L1 L3", "ack", HELD_OR_COMMITTED, ""),
     Mutation(
         "ack ends a lane's head and leaves its lane",
@@ -115,9 +118,18 @@ MUTATIONS: Final = (
     Mutation("nack checks no time", "L1 L3", "nack", HELD, ""),
     Mutation("nack takes back a commit", "X5", "nack", " and committed_at is null", ""),
     Mutation("nack counts no retry", "F2", "nack", "coalesce(retries, 0) + 1 as", "coalesce(retries, 0) as"),
-    Mutation("retries have no limit", "F2", "nack", "[1]\n        and expires", "[1] + 1000\n        and expires"),
+    Mutation("retries have no limit", "F2", "nack", "[1])\n        and expires", "[1]) + 1000\n        and expires"),
     Mutation("back-off does not double", "F1", "nack", "2::float8 ^", "1::float8 ^"),
-    Mutation("back-off has no cap", "F1", "nack", "[6]::float8", "[6]::float8 * 1000"),
+    Mutation("back-off has no cap", "F1", "nack", "[6])::float8", "[6])::float8 * 1000"),
+    Mutation("unwritten terms have another back-off", "I5", "nack", "({unwritten}::int8[])[5]", "7", TERMS),
+    Mutation(
+        "unwritten terms have another lease",
+        "I5",
+        "extend",
+        "+ coalesce(terms[2], ({unwritten}::int8[])[2])",
+        "+ 7",
+        TERMS,
+    ),
     Mutation(
         "a delay that was asked for is not kept",
         "F5",
@@ -145,7 +157,7 @@ MUTATIONS: Final = (
         "extend revives a lease",
         "L3",
         "extend",
-        "\n            and leases.expires_at > {schema}.clock({now}::int8)\n        offset 0",
+        " and leases.expires_at > {schema}.clock({now}::int8)\n        offset 0",
         "\n        offset 0",
     ),
     Mutation(
@@ -181,6 +193,11 @@ MUTATIONS: Final = (
         "else greatest(created_at, run_at) end",
         "else run_at end",
     ),
+    Mutation(
+        "one job's delay is not kept", "E3", "enqueue_one", "created_at + coalesce(delay_us, 0)", "created_at", WAYS
+    ),
+    Mutation("one job's priority is not kept", "C2", "enqueue_one", "9 - priority", "9", WAYS),
+    Mutation("one job's queue is not notified", "E1", "enqueue_one", "due_at <= created_at then", "false then", WAYS),
     Mutation("a delay is not kept", "E3", "enqueue", "created_at + coalesce(delay_us, 0)", "created_at"),
     Mutation("a lane's job is ready at once", "N3 N1", "enqueue", "from inserted where lane is null", "from inserted"),
     # Claim
@@ -207,8 +224,8 @@ MUTATIONS: Final = (
         "fences do not follow the order of jobs",
         "C2 I3",
         "claim",
-        "from picked order by number)",
-        "from picked order by number desc)",
+        "using (number) order by number\n",
+        "using (number) order by number desc\n",
     ),
     Mutation("a repeated claim gives what has expired", "C5", "claim", " and expires_at > now\n), place", "\n), place"),
     Mutation(

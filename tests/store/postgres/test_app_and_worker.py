@@ -202,7 +202,7 @@ def leasemill(*arguments: str) -> Result:
 def result_of(*arguments: str, code: int = 0) -> Any:
     result = leasemill(*arguments, "--json")
     assert result.exit_code == code, result.output
-    return json.loads(result.output)
+    return json.loads(result.stdout)
 
 
 def enqueue(arguments: str) -> str:

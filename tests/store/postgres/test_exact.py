@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import psycopg
 import pytest
+from msgspec.structs import replace
 
 from leasemill.errors import QueueRefused
 from leasemill.kernel import commands as c
 from leasemill.kernel import machine
-from leasemill.kernel.model import JobSpec, JobState
+from leasemill.kernel.model import JobSpec, JobState, LimitTerms, LimitUse, Rules
 from leasemill.store.postgres.admin.check import check
+from leasemill.store.postgres.database import Database
 from leasemill.store.postgres.exact import decide as exact
 from leasemill.store.postgres.exact.save import TABLES
 from leasemill.store.postgres.store import PostgresStore
@@ -62,6 +64,28 @@ def test_a_decision_is_two_round_trips(store: PostgresStore, monkeypatch: pytest
     store.ack([c.AckReport("held", held.token)])
     repeat = c.AckReport("held", held.token)
     assert statements(monkeypatch, lambda: store.ack([repeat])) == [3, 1], "nothing to save"
+
+
+@rule("T5")
+def test_an_enqueue_of_many_jobs_under_a_limit_is_a_bounded_number_of_statements(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.declare_limits({"stripe": LimitTerms(5)}, by="worker")
+
+    sent: list[str] = []
+    text_of = Database.sent
+
+    def noted(database: Database, name: str, given: Mapping[str, Any]) -> Any:
+        sent.append(name)
+        return text_of(database, name, given)
+
+    monkeypatch.setattr(Database, "sent", noted)
+    for name, count in (("first", 1), ("many", 10_000)):
+        sent.clear()
+        uses = [(LimitUse("stripe", f"customer-{number % 100}"),) for number in range(count)]
+        store.enqueue([JobSpec(f"{name}-{no}", "q", "k", rules=Rules(limits=one)) for no, one in enumerate(uses)])
+    assert sent == ["enqueue"], "the queue and its limits are known by now"
+    assert store.totals().counts[JobState.READY] == 10_001
 
 
 def test_the_columns_of_the_rows_are_those_of_the_tables(schema: str, store: PostgresStore, admin: Admin) -> None:
@@ -238,7 +262,8 @@ def test_the_ack_of_a_lanes_head_without_its_lane_is_left_to_the_exact_path(
 ) -> None:
     store.enqueue([JobSpec(one, "q", "k", lane="a") for one in ("head", "next")])
     (lease,) = store.claim("w", ["q"], 1)
-    store._database.leases[lease.token] = store._database.leases[lease.token]._replace(lane=None)
+    leases = store._database.leases
+    leases[lease.token] = replace(leases[lease.token], lane=None)
     assert store.ack([c.AckReport("head", lease.token)]) == [c.Acked("head", c.LaneHint("next", None))]
     assert check(admin, schema) == []
 

@@ -29,7 +29,8 @@ from tests.process.rules_audit import too_early_us
 from tests.store.postgres.listening import is_listening
 from tests.store.postgres.test_races import together
 
-BRIEF: Final = Policy(lease_ttl_us=SECOND, max_expirations=100)
+BRIEF: Final = Policy(max_retries=100, lease_ttl_us=SECOND, max_expirations=100, backoff_base_us=1, backoff_cap_us=2)
+"""However often a job fails by chance, it is tried again."""
 
 
 def under(*names: str) -> Rules:
@@ -117,14 +118,13 @@ def test_eight_claimers_never_hold_more_leases_than_places(
         set_limit(store, "queue:r", places=4)
         source = random.Random(7)
         rules = (under("a", "b"), under("b", "a"), under("a"), under("customer/ann", "a"), under("customer/bob"), None)
-        policy = Policy(max_retries=100, lease_ttl_us=SECOND, max_expirations=100, backoff_base_us=1, backoff_cap_us=2)
         jobs = [
             JobSpec(
                 f"j{number}",
                 source.choice("qr"),
                 "k",
                 priority=source.choice((0, 5)),
-                policy=policy,
+                policy=BRIEF,
                 rules=source.choice(rules),
             )
             for number in range(400)

@@ -13,7 +13,7 @@ import pytest
 
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, JobSpec, JobState, Policy
-from leasemill.store.postgres import admission, retention
+from leasemill.store.postgres import admission, forgetting
 from leasemill.store.postgres.admin.check import check
 from leasemill.store.postgres.exact.decide import Concern, decide
 from leasemill.store.postgres.store import PostgresStore
@@ -83,7 +83,7 @@ def test_a_claim_returns_what_it_was_granted_whatever_is_locked_beside_it(
     store.enqueue([JobSpec("new", "q", "k")])
     with store._pool.connect() as connection:
         enqueue.insert(store._database, connection, [JobSpec("arrived", "q", "k", lane="a")], None)
-    store._maintenance.retention._ran_at_s -= retention.EVERY_S
+    store._maintenance.forgetting._due_at_s -= forgetting.EVERY_S
     with (
         locking(*lease_of("old")),
         locking("select pg_advisory_xact_lock(%s)", store._database.retention_key),
@@ -177,7 +177,7 @@ def test_expire_returns_what_it_recorded_while_another_forgets_jobs(
     store.enqueue([JobSpec("old", "q", "k", policy=SHORT)])
     store.claim("dead", ["q"], 1)
     clock.advance(s=2)
-    store._maintenance.retention._ran_at_s -= retention.EVERY_S
+    store._maintenance.forgetting._due_at_s -= forgetting.EVERY_S
     with locking("select pg_advisory_xact_lock(%s)", store._database.retention_key):
         assert [one.job_id for one in store.expire(10)] == ["old"]
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import time
 from concurrent.futures import ThreadPoolExecutor
+from queue import Queue
 from typing import Any
 
 import psycopg
@@ -13,8 +15,10 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec, JobState, Policy
 from leasemill.store.base import Store
 from leasemill.store.memory import MemoryStore
-from leasemill.store.postgres import retention
+from leasemill.store.postgres import forgetting
 from leasemill.store.postgres.admin.check import check, rebuild
+from leasemill.store.postgres.forgetting import FEWEST_ROWS, EndRate, rest_s, rows_for
+from leasemill.store.postgres.retention import Pruned
 from leasemill.store.postgres.store import PostgresStore
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.rules import rule
@@ -33,6 +37,16 @@ def finish(store: Store, rng: random.Random, clock: ManualClock) -> None:
     while leases := store.claim("w", ["q"], rng.randint(1, 9)):
         store.ack([c.AckReport(lease.job.id, lease.token) for lease in leases])
         clock.advance(us=rng.randint(0, 1))
+
+
+def forget(store: PostgresStore) -> None:
+    """A round of retention, begun by the reaper's call, to its end."""
+    rounds = store._maintenance.forgetting
+    rounds._due_at_s -= forgetting.EVERY_S
+    store.expire()
+    assert rounds._thread is not None
+    rounds.join(time.monotonic() + 60)
+    assert not rounds._thread.is_alive()
 
 
 def left(store: Store) -> list[str]:
@@ -110,7 +124,8 @@ def test_what_retention_goes_by_is_found_wrong_and_made_anew(
 def test_whoever_expires_forgets_old_jobs_and_old_requests_now_and_then(
     postgres_url: str, schema: str, admin: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("leasemill.store.postgres.retention.BATCH", 2)
+    for module in ("retention", "forgetting"):
+        monkeypatch.setattr(f"leasemill.store.postgres.{module}.BATCH", 2)
     with PostgresStore(with_option(postgres_url, "retain_count=3")) as store:
         store.enqueue([JobSpec(f"j{n}", "q", "k") for n in range(6)])
         for _ in range(5):
@@ -119,7 +134,99 @@ def test_whoever_expires_forgets_old_jobs_and_old_requests_now_and_then(
         admin.execute(f"update {schema}.requests set forget_at = 0".encode())
         store.expire()
         assert len(left(store)) == 6
-        store._maintenance.retention._ran_at_s = -retention.EVERY_S
-        store.expire()
+        forget(store)
         assert left(store) == ["j2", "j3", "j4", "j5"]
         assert admin.execute(f"select id from {schema}.requests".encode()).fetchall() == [("held",)]
+
+
+@rule("O7")
+def test_a_round_forgets_the_oldest_however_they_are_spread_over_batches(
+    postgres_url: str, schema: str, admin: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("leasemill.store.postgres.forgetting.BATCH", 10)
+    monkeypatch.setattr("leasemill.store.postgres.forgetting.FEWEST_ROWS", 1)
+    clock = ManualClock()
+    with PostgresStore(with_option(postgres_url, "retain_count=5"), clock=clock) as store:
+        store.enqueue([JobSpec(f"j{n:03}", "q", "k") for n in range(100)])
+        for size in (30, 1, 1, 1, 25, 1, 1, 1, 1, 38):  # many in a row, then few: what the last batch saw misleads
+            leases = store.claim("w", ["q"], size)
+            store.ack([c.AckReport(lease.job.id, lease.token) for lease in leases])
+            clock.advance(s=10)
+        forget(store)
+        assert left(store) == [f"j{n:03}" for n in range(95, 100)]
+        assert store.totals().counts[JobState.SUCCEEDED] == 5
+        assert check(admin, schema) == []
+
+
+@rule("O7")
+def test_who_finds_another_at_it_leaves_the_round_to_them(
+    postgres_url: str, admin: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with PostgresStore(with_option(postgres_url, "retain_count=0")) as store:
+        store.enqueue([JobSpec("a", "q", "k")])
+        store.ack([c.AckReport(lease.job.id, lease.token) for lease in store.claim("w", ["q"], 1)])
+        with admin.transaction():
+            admin.execute("select pg_advisory_xact_lock(%s)", [store._database.retention_key])
+            forget(store)
+            assert left(store) == ["a"]
+        forget(store)
+        assert left(store) == []
+
+
+@rule("O7")
+def test_closing_a_store_waits_for_no_rest(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("leasemill.store.postgres.forgetting.BATCH", 1)
+    rests: Queue[float] = Queue()
+
+    def long(took_s: float, forgotten: int, ended_per_s: float) -> float:
+        rests.put(took_s)
+        return 3600.0
+
+    monkeypatch.setattr("leasemill.store.postgres.forgetting.rest_s", long)
+    store = PostgresStore(with_option(postgres_url, "retain_count=0"))
+    store.enqueue([JobSpec(one, "q", "k") for one in "abc"])
+    store.ack([c.AckReport(lease.job.id, lease.token) for lease in store.claim("w", ["q"], 3)])
+    rounds = store._maintenance.forgetting
+    rounds._due_at_s -= forgetting.EVERY_S
+    store.expire()
+    rests.get(timeout=60)
+    store.close()
+    assert rounds._thread is not None
+    rounds._thread.join(60)
+    assert not rounds._thread.is_alive()
+    with PostgresStore(postgres_url) as again:
+        assert left(again) == ["b", "c"]
+
+
+# How long to rest, how much to read ------------------------------------------------------------------------------
+
+
+def test_a_batch_is_followed_by_a_long_rest_while_few_jobs_end() -> None:
+    assert rest_s(0.01, 2_000, 0.0) == pytest.approx(0.09)
+    assert rest_s(0.01, 2_000, 100.0) == pytest.approx(0.09)
+
+
+def test_jobs_are_forgotten_faster_than_they_end() -> None:
+    assert rest_s(0.01, 2_000, 20_000.0) == pytest.approx(2_000 / 25_000 - 0.01)
+
+
+def test_there_is_a_rest_even_where_jobs_end_faster_than_they_can_be_forgotten() -> None:
+    assert rest_s(0.1, 2_000, 1_000_000.0) == pytest.approx(0.025)
+
+
+def test_the_rate_at_which_jobs_end_is_that_of_what_is_there_and_what_was_forgotten() -> None:
+    rate = EndRate()
+    rate.note(0.0, Pruned(100, True, 1, 1, 1_000))
+    assert rate.per_s == 0.0
+    rate.note(0.5, Pruned(100, True, 1, 1, 1_000))  # 100 have ended since
+    rate.note(2.0, Pruned(100, True, 1, 1, 1_200))
+    assert rate.per_s == pytest.approx((1_200 + 200 - 1_000) / 2)
+    rate.note(3.0, Pruned(0, True, 1, 1, 0))  # an operator purged the others
+    assert rate.per_s == 0.0
+
+
+def test_as_many_rows_are_read_as_hold_a_batch() -> None:
+    assert rows_for(2_000, None) == 2_000
+    assert rows_for(2_000, Pruned(2_000, True, 1, 8, 10_000)) == FEWEST_ROWS + 16
+    assert rows_for(2_000, Pruned(2_000, True, 1, 2_000, 10_000)) == 2_000
+    assert rows_for(2_000, Pruned(0, False, None, 0, 0)) == 2_000

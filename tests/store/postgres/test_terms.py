@@ -31,20 +31,20 @@ def later_release(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @rule("I5")
-def test_terms_that_an_earlier_version_did_not_write_are_these_numbers() -> None:
+def test_terms_that_are_not_written_are_these_numbers() -> None:
     """A change here would change leases and executions that were written before."""
     assert terms_numbers(NOT_WRITTEN) == [3, 30_000_000, 90_000_000, 5, 500_000, 30_000_000, 0]
 
 
 @rule("I5", "L9", "F1")
-def test_leases_of_an_earlier_version_are_extended_fail_and_end_by_the_terms_it_left_out(
+def test_leases_without_terms_are_extended_fail_and_end_by_the_terms_that_are_not_written(
     postgres_url: str, schema: str, admin: psycopg.Connection[Any], later_release: Any
 ) -> None:
     clock = ManualClock()
     with PostgresStore(postgres_url, clock=clock) as store:
         store.enqueue([JobSpec(one, "q", "k") for one in ("ended", "extended", "failed")])
         ended, extended, failed = store.claim("w", ["q"], 3)
-        admin.execute(f"update {schema}.leases set terms = null".encode())
+        assert admin.execute(f"select distinct terms from {schema}.leases".encode()).fetchall() == [(None,)]
         later_release()
         clock.advance(s=10)
         assert store.extend([c.LeaseRef("extended", extended.token)]) == [
@@ -60,18 +60,30 @@ def test_leases_of_an_earlier_version_are_extended_fail_and_end_by_the_terms_it_
 
 
 @rule("I5")
-def test_terms_are_written_with_every_lease_and_every_execution(
-    postgres_url: str, schema: str, admin: psycopg.Connection[Any]
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        (None, None),
+        (Policy(max_retries=3), None),
+        (Policy(max_retries=4), [4, 30_000_000, 90_000_000, 5, 500_000, 30_000_000, 0]),
+    ],
+)
+def test_terms_are_written_with_leases_and_executions_unless_they_are_the_usual_ones(
+    postgres_url: str,
+    schema: str,
+    admin: psycopg.Connection[Any],
+    policy: Policy | None,
+    expected: list[int] | None,
 ) -> None:
     with PostgresStore(postgres_url) as store:
-        store.enqueue([JobSpec(one, "q", "k") for one in ("ended", "failed", "released", "held")])
+        store.enqueue([JobSpec(one, "q", "k", policy=policy) for one in ("ended", "failed", "released", "held")])
         ended, failed, released, _ = store.claim("w", ["q"], 4)
         store.ack([c.AckReport("ended", ended.token)])
         store.nack([c.NackReport("failed", failed.token, "broke", jitter=0.5)])
         store.release([c.ReleaseReport("released", released.token)])
         for table in ("leases", "executions"):
             written = admin.execute(f"select distinct terms from {schema}.{table}".encode()).fetchall()
-            assert written == [(terms_numbers(Terms()),)]
+            assert written == [(expected,)]
 
 
 @rule("I5")

@@ -345,7 +345,7 @@ def test_rows_of_keys_that_nobody_holds_are_deleted_and_no_others(
             if lease.job.id != "live":
                 store.ack([c.AckReport(lease.job.id, lease.token)])
         store.purge(c.JobFilter(), by="ada", reason="why")
-        retention = Retention(store._pool, store._database, store.options)
+        retention = Retention(store._pool, store._database)
         assert store._pool.run(retention.forget_keys) == 3 < BATCH
         assert rows_of(admin, schema) == ["kept", "live"]
         assert store.enqueue([unique("again", "kept")]) == [c.Merged("kept")]

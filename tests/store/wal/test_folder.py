@@ -15,6 +15,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,9 @@ from leasemill.cli import main
 from leasemill.errors import Broken, Invalid, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, JobSpec, JobState, LossReason, Policy
+from leasemill.kernel.orders import Order
 from leasemill.store.opening import open_store
+from leasemill.store.wal.batch import PRUNE_BATCH, PRUNE_EVERY_S, PRUNE_LEAST
 from leasemill.store.wal.clock import RealMachine
 from leasemill.store.wal.disk import refuse_network_file_system
 from leasemill.store.wal.format import FRAME_HEADER, Kind, checksum, frame_bytes
@@ -59,13 +62,13 @@ class NextBoot(RealMachine):
     def __init__(self, boot: str, wall_step_us: int = 0) -> None:
         self._boot = boot
         self._wall_step_us = wall_step_us
-        self._booted_us = super().since_boot_us()
+        self._booted_ns = super().since_boot_ns()
 
     def boot_id(self) -> str:
         return self._boot
 
-    def since_boot_us(self) -> int:
-        return super().since_boot_us() - self._booted_us
+    def since_boot_ns(self) -> int:
+        return super().since_boot_ns() - self._booted_ns
 
     def wall_us(self) -> int:
         return super().wall_us() + self._wall_step_us
@@ -256,7 +259,7 @@ def test_another_format_of_the_manifest_is_refused_with_a_sentence(tmp_path: Pat
     machine = small_machine(tmp_path)
     listed = json.loads(machine.files()["manifest"].partition(b"\n")[2])
     machine.put("manifest", with_checksum(json.dumps(listed | {"format": 9}).encode()))
-    with pytest.raises(Broken, match="has format 9, this Leasemill reads up to 3"):
+    with pytest.raises(Broken, match="has format 9, this Leasemill reads up to 4"):
         open_simulated(machine.copy(), tmp_path)
 
 
@@ -268,7 +271,7 @@ def test_another_format_of_a_segment_is_refused_with_a_sentence(tmp_path: Path) 
     struct.pack_into("<H", content, 14, 9)
     struct.pack_into("<I", content, 24, checksum(bytes(content[:24])))
     machine.put(name, bytes(content))
-    with pytest.raises(Broken, match="has format 9, this Leasemill reads up to 3"):
+    with pytest.raises(Broken, match="has format 9, this Leasemill reads up to 4"):
         open_simulated(machine.copy(), tmp_path)
 
 
@@ -282,7 +285,7 @@ def test_another_format_of_a_frame_is_refused_with_a_sentence(tmp_path: Path) ->
     body = bytes(content[64 + 28 : 64 + 28 + length])
     struct.pack_into("<I", content, 64 + FRAME_HEADER.size, checksum(bytes(content[64:88]) + body))
     machine.put(name, bytes(content))
-    with pytest.raises(Broken, match="has format 9, this Leasemill reads up to 3"):
+    with pytest.raises(Broken, match="has format 9, this Leasemill reads up to 4"):
         open_simulated(machine.copy(), tmp_path).totals()
     assert machine.files()[name] == bytes(content)
 
@@ -330,7 +333,7 @@ def test_a_missing_snapshot_is_refused(tmp_path: Path) -> None:
 
 def test_a_path_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(Broken, match="a folder is needed"):
+    with pytest.raises(Invalid, match="a folder is needed"):
         FileStore(tmp_path / "file")
 
 
@@ -500,6 +503,25 @@ def test_a_process_that_only_enqueues_new_jobs_does_not_read_the_log(folder: Pat
         assert blind.totals().counts[JobState.READY] == 150
 
 
+def test_a_reading_beside_a_busy_process_does_not_wait_for_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It sees all that was there when it was made. What is appended while it reads is for the next one."""
+    with FileStore(folder, options=SMALL) as reader, FileStore(folder, options=SMALL) as writer:
+        writer.enqueue([job("before")])
+        reader.totals()
+        catch_up = reader._replica.catch_up
+
+        def meanwhile() -> bool:
+            found = catch_up()
+            writer.enqueue([job(f"meanwhile-{log_of(writer).position}")])
+            return found
+
+        monkeypatch.setattr(reader._replica, "catch_up", meanwhile)
+        with monkeypatch.context() as patch:
+            patch.setattr(log_of(reader), "locked", lambda **_: pytest.fail("it took the lock"))
+            assert reader.totals().counts[JobState.READY] == 1
+            assert reader.totals().counts[JobState.READY] == 2
+
+
 @rule("W9", "E5")
 def test_applying_a_known_id_changes_nothing(folder: Path) -> None:
     """Two processes may both append the same id unread, should a generator of ids repeat itself."""
@@ -534,6 +556,24 @@ def test_finished_jobs_leave_by_age_and_by_number_and_failures_stay(
         assert counts == {**dict.fromkeys(JobState, 0), JobState.FAILED: 1, JobState.CANCELLED: 1}
     with FileStore(folder, options=options, clock=clock) as store:
         assert store.totals().counts == counts
+
+
+@rule("O7", "W14")
+def test_what_is_due_is_forgotten_with_the_appends_that_follow_however_much_it_is(folder: Path) -> None:
+    clock = ManualClock()
+    with FileStore(folder, options=FileOptions(retain_for_s=60), clock=clock) as store:
+        for _ in range(0, 3 * PRUNE_BATCH, 100):
+            store.enqueue([job(store.entropy.new_id()) for _ in range(100)])
+        while leases := store.claim("worker", ["q"], 100):
+            store.ack([c.AckReport(lease.job.id, lease.token) for lease in leases])
+        clock.advance(s=61)
+        store._runner._pruned_at_s -= PRUNE_EVERY_S  # it is time to look
+        left = [3 * PRUNE_BATCH]
+        for number in range(3 * PRUNE_BATCH // PRUNE_LEAST + 20):
+            store.enqueue([job(f"later-{number}")])
+            left.append(store.totals().counts[JobState.SUCCEEDED])
+        assert left[-1] == 0
+        assert all(before - after <= PRUNE_BATCH for before, after in pairwise(left))  # nobody waits for all of it
 
 
 def test_a_url_names_folder_and_options(tmp_path: Path) -> None:
@@ -589,6 +629,22 @@ def test_the_first_death_raises_the_format_for_good(tmp_path: Path, is_committed
         found = store.job(lease.job.id)
         assert found is not None
         assert found.executions[-1].error == "exit status 137"
+
+
+@rule("W16", "O12")
+def test_the_first_order_to_a_worker_raises_the_format_for_good(tmp_path: Path) -> None:
+    machine = small_machine(tmp_path)
+    with open_simulated(machine, tmp_path) as store:
+        store.pause("elsewhere", by="ada", reason="a break")
+        assert format_of(machine.files()) == 1
+        store.run(c.OrderWorker("worker", "instance", Order.QUIET, "ada", "a leak"))
+        assert format_of(machine.files()) == 4
+        store.enqueue([replace(job("traced"), headers={"traceparent": "00"})])
+        assert format_of(machine.files()) == 4
+    with open_simulated(machine.copy(), tmp_path) as store:
+        found = store.order("instance")
+        assert found is not None
+        assert (found.order, found.by, found.reason) == (Order.QUIET, "ada", "a leak")
 
 
 def format_of(files: dict[str, bytes]) -> int:

@@ -7,16 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from leasemill.kernel.model import JobSpec, LimitUse, Rules, UniqueKey
+from leasemill.kernel import commands as c
+from leasemill.kernel.model import JobSpec
+from leasemill.kernel.orders import Order
 from leasemill.store.opening import open_store
 from leasemill.testing.rules import rule
-from tests.lab.older import OlderProcess
-
-RULED = {
-    "headers": JobSpec("ruled", "mail", "send", headers={"trace": "1"}),
-    "unique": JobSpec("ruled", "mail", "send", rules=Rules(unique=UniqueKey("key"))),
-    "limits": JobSpec("ruled", "mail", "send", rules=Rules(limits=(LimitUse("stripe"),))),
-}
+from tests.lab.older import RULED, OlderProcess
 
 
 @pytest.fixture
@@ -38,7 +34,7 @@ def test_a_folder_is_shared_until_a_rule_is_used_and_then_refused(
         store.enqueue([JobSpec("plain", "mail", "send")])
         assert older.does(f"{opening}; print(__import__('leasemill').__file__)").startswith(str(tmp_path / "older"))
         assert older.does(claiming) == "['plain']"
-        store.enqueue([RULED[ruled]])
+        job_id = RULED[ruled](store)
         refused = older.does(claiming)
         assert refused.startswith("Broken: ")
         assert "format 2, this Leasemill reads 1" in refused
@@ -46,4 +42,21 @@ def test_a_folder_is_shared_until_a_rule_is_used_and_then_refused(
         assert again.startswith("Broken: ")
         assert "format 2, this Leasemill reads 1" in again
         assert "upgrade" in again
-        assert [lease.job.id for lease in store.claim("new", ["mail"], 5)] == ["ruled"]
+        assert [lease.job.id for lease in store.claim("new", ["mail"], 5)] == [job_id]
+
+
+@rule("W16", "O12")
+def test_a_folder_is_shared_until_a_worker_is_ordered_to_do_something(tmp_path: Path, older: OlderProcess) -> None:
+    url = f"file:{tmp_path / 'jobs'}"
+    opening = f"from leasemill import open_store; store = open_store({url!r})"
+    claiming = "print([lease.job.id for lease in store.claim('old', ['mail'], 1)])"
+    with open_store(url) as store:
+        store.enqueue([JobSpec("plain", "mail", "send"), JobSpec("other", "mail", "send")])
+        assert older.does(f"{opening}; {claiming}") == "['plain']"
+        store.run(c.OrderWorker("worker", "instance", Order.QUIET, "ada", "a leak"))
+        for tried in (claiming, opening + "; store.totals()"):
+            refused = older.does(tried)
+            assert refused.startswith("Broken: ")
+            assert "format 4, this Leasemill reads 1" in refused
+            assert "upgrade" in refused
+        assert [lease.job.id for lease in store.claim("new", ["mail"], 5)] == ["other"]

@@ -66,7 +66,7 @@ def test_a_walk_over_every_verb_is_answered_as_by_the_kernel_alone(
         command = walk.next(alone.state)
         assert beside.answer(command, clock.now()) == alone.answer(command, clock.now()), f"step {step}: {command}"
         state.tidy()
-        shelved = max(shelved, len(state.index))
+        shelved = max(shelved, state.index.count)
         assert len(state.finished) == len(alone.state.finished)
         if step % 50 == 0:
             assert digest(state) == alone.digest()
@@ -74,7 +74,7 @@ def test_a_walk_over_every_verb_is_answered_as_by_the_kernel_alone(
     assert shelved > 10
     assert digest(state) == alone.digest()
     assert violations(state) == []
-    assert len(state.index) == 0  # the check has read them all
+    assert state.index.count == 0  # the check has read them all
     assert digest(state) == alone.digest()
 
 
@@ -95,6 +95,30 @@ def test_what_has_succeeded_or_waits_leaves_memory_and_is_found_and_counted(stat
     assert carry_out(state, c.Prune(0, 15, 100), 5) == 5
     assert carry_out(state, c.GetJob("j4"), 6) is None
     assert len(state.jobs) == 45
+
+
+@rule("O7")
+def test_what_is_forgotten_leaves_the_shelf_and_not_by_way_of_memory(state: ShelvedState) -> None:
+    jobs = [job(f"j-{number:03}") for number in range(100)]
+    carry_out(state, c.Enqueue(jobs), 1)
+    tokens = [f"token-{number}" for number in range(100)]
+    carry_out(state, c.Claim("worker", ("q",), 100, tokens, None, {}), 2)
+    carry_out(state, c.Ack([c.AckReport(one.id, token) for one, token in zip(jobs, tokens, strict=True)]), 3)
+    assert state.index.count == 100
+    kept = 100
+    while kept:
+        assert carry_out(state, c.Prune(0, kept - 10, 10), 4) == 10
+        kept -= 10
+        assert len(state.jobs) == len(state.finished) == kept
+        assert dict.__len__(state.jobs) == 0
+        assert [one.spec.id for one in state.listing.after(0)] == [
+            f"j-{number:03}" for number in range(100 - kept, 100)
+        ]
+    assert state.index.count == 0
+    assert carry_out(state, c.Prune(0, 0, 10), 5) == 0
+    carry_out(state, c.Enqueue(jobs[:1]), 6)  # its id is free again (E5)
+    assert len(state.jobs) == 1
+    assert "j-000" in state.jobs
 
 
 def test_jobs_are_claimed_in_their_order_wherever_they_are(

@@ -15,9 +15,10 @@ import pytest
 
 from leasemill.errors import Broken
 from leasemill.kernel import commands as c
-from leasemill.kernel.image import digest
+from leasemill.kernel.image import Image, digest, image
 from leasemill.kernel.invariants import violations
 from leasemill.kernel.model import JobSpec, JobState
+from leasemill.kernel.orders import Order
 from leasemill.kernel.state import State
 from leasemill.store.wal import batch, maintenance, replica
 from leasemill.store.wal.build import build
@@ -54,6 +55,25 @@ def test_snapshot_and_tail_give_the_state_of_all_events(tmp_path: Path, seed: in
             with open_simulated(machine, tmp_path, clock, segment_bytes=2048) as reopened:
                 assert digest_of(reopened) == digest_of(store)
                 assert violations(state_of(reopened)) == []
+
+
+@rule("W8", "O12")
+def test_a_snapshot_has_the_orders_to_workers_and_one_without_any_is_as_before(tmp_path: Path) -> None:
+    machine, clock = SimulatedMachine(), ManualClock()
+    with open_simulated(machine, tmp_path, clock, segment_bytes=2048) as store:
+        write_walk(store, clock, 80, Walk(random.Random(1)), random.Random(1))
+        assert type(image(state_of(store))) is Image
+        for instance, order in (("first", Order.QUIET), ("second", Order.QUIET), ("first", Order.STOP)):
+            store.run(c.OrderWorker("worker", instance, order, "ada", "why"))
+        write_walk(store, clock, 80, Walk(random.Random(2)), random.Random(2))
+        assert snapshot(machine, tmp_path, segment_bytes=2048) is not None
+        with open_simulated(machine, tmp_path, clock, segment_bytes=2048) as reopened:
+            assert digest_of(reopened) == digest_of(store)
+            orders = state_of(reopened).orders
+            assert [(one.instance, one.order) for one in orders.values()] == [
+                ("second", Order.QUIET),
+                ("first", Order.STOP),
+            ]
 
 
 @rule("W8")

@@ -13,12 +13,13 @@ import pytest
 
 from leasemill import App
 from leasemill.errors import Invalid
-from leasemill.kernel.commands import Expiration
+from leasemill.kernel.commands import Expiration, PauseSchedule, SetSchedule
 from leasemill.kernel.model import SECOND, JobSpec, JobState
+from leasemill.kernel.schedule import ScheduleSpec
 from leasemill.store.opening import open_store
 from leasemill.store.records import encode_record, records
 from leasemill.testing.clock import ManualClock
-from leasemill.worker.exporting.catalogue import QUEUE_OLDEST, QUEUE_PAUSED
+from leasemill.worker.exporting.catalogue import GROUPS_OPEN, QUEUE_OLDEST, QUEUE_PAUSED, SCHEDULE_LATE
 from leasemill.worker.exporting.endpoint import Address, Endpoint, parsed_address
 from leasemill.worker.exporting.measures import Measures
 from leasemill.worker.exporting.queues import QueueReader, counted, elected
@@ -156,10 +157,27 @@ def test_an_elected_worker_that_cannot_reach_the_store_exports_no_queues_before_
 
 
 def test_how_long_the_oldest_claimable_job_has_been_due(store: FaultyStore, clock: ManualClock) -> None:
-    assert counted(store).values == {}
+    assert set(counted(store).values) == {SCHEDULE_LATE.name, GROUPS_OPEN.name}
     store.enqueue([JobSpec("one", "mail", "send"), JobSpec("later", "slow", "send", delay_us=60 * SECOND)])
     clock.advance(s=42)
     store.pause("slow", by="ann", reason="a test")
     found = counted(store).values
     assert found[QUEUE_OLDEST.name] == {("mail",): 42.0, ("slow",): 0.0}
     assert found[QUEUE_PAUSED.name] == {("mail",): 0, ("slow",): 1}
+
+
+def test_how_late_the_most_overdue_schedule_is(store: FaultyStore) -> None:
+    now = store.wall.now()
+    for name, next_at in (("early", now - 60 * SECOND), ("late", now - 90 * SECOND), ("next", now + 90 * SECOND)):
+        spec = ScheduleSpec(name, "@hourly", "UTC", JobSpec("", "mail", "send"))
+        store.run(SetSchedule(spec, next_at, now - 100 * SECOND, "ann", "a test"))
+    assert counted(store).values[SCHEDULE_LATE.name][()] == pytest.approx(90, abs=5)
+    store.run(PauseSchedule("late", "ann", "a test"))
+    assert counted(store).values[SCHEDULE_LATE.name][()] == pytest.approx(60, abs=5)
+
+
+def test_groups_that_are_over_are_not_counted_as_open(store: FaultyStore) -> None:
+    for group in ("a", "b", "c"):
+        store.create_group(group)
+    store.seal_group("b")  # without members it is over
+    assert counted(store).values[GROUPS_OPEN.name] == {(): 2}

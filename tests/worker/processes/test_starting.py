@@ -70,7 +70,7 @@ async def test_an_app_without_a_name_in_a_module_is_refused_with_advice() -> Non
     @app.job(executor="process")
     def local() -> None: ...
 
-    with pytest.raises(Invalid, match=r"no module has this app under a name: .* `app = App\(\)` in tasks\.py"):
+    with pytest.raises(Invalid, match=r"the app is not a module-level variable: .* `app = App\(\)` in tasks\.py"):
         await Worker(app, handle_signals=False).run()
 
 

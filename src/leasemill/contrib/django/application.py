@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from django.core.exceptions import ImproperlyConfigured
-
 from leasemill.api.app import App
-from leasemill.contrib.django.configuration import check_database, configuration, is_same_database
+from leasemill.contrib.django.configuration import WrongSetting, check_database, configuration, is_same_database
 from leasemill.contrib.django.hygiene import connections_kept
 from leasemill.store.base import Store
 from leasemill.store.opening import open_store
@@ -51,7 +49,7 @@ class DjangoApp(App):
         if self._url is not None and not is_same_database(chosen.database, self._url):
             return open_store(self._url)
         if not self.url.startswith(("postgresql:", "postgres:")):
-            raise ImproperlyConfigured(
+            raise WrongSetting(
                 'LEASEMILL has a "DATABASE" beside a "URL" that is not PostgreSQL: leave one of them out'
             )
         from leasemill.contrib.django.store import DjangoStore  # noqa: PLC0415  (psycopg is an extra)

@@ -45,7 +45,7 @@ def _check_url(chosen: Configuration) -> None:
         parse_url(chosen.store_url)
     elif scheme not in {"file", "memory"}:
         raise ImproperlyConfigured(
-            'LEASEMILL["URL"] names no store: write postgresql://user@host/database, file:PATH or memory:'
+            'LEASEMILL["URL"] is not the URL of a store: write postgresql://user@host/database, file:PATH or memory:'
         )
     elif chosen.database is not None:
         raise ImproperlyConfigured(

@@ -23,6 +23,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 from django.utils.connection import ConnectionDoesNotExist
 
+from leasemill.errors import Invalid
 from leasemill.operator.wording import did_you_mean
 
 NAME: Final = "LEASEMILL"
@@ -51,19 +52,23 @@ class Configuration:
         return database_url(self.database, self.schema, self.options)
 
 
+class WrongSetting(Invalid, ImproperlyConfigured):
+    """A setting that cannot be: as Django raises it, and as the command line shows it."""
+
+
 def configuration() -> Configuration:
     """`LEASEMILL` as it stands; refuses what is unknown or excludes each other."""
     given = getattr(settings, NAME, {})
     if not isinstance(given, Mapping):
-        raise ImproperlyConfigured(f'{NAME} is a {type(given).__name__}: write {NAME} = {{"DATABASE": "default"}}')
+        raise WrongSetting(f'{NAME} is a {type(given).__name__}: write {NAME} = {{"DATABASE": "default"}}')
     for key in given:
         if key not in KEYS:
-            raise ImproperlyConfigured(
+            raise WrongSetting(
                 f"{NAME} has no setting {key!r}{did_you_mean(str(key), KEYS)} (there are {', '.join(KEYS)})"
             )
     url = given.get("URL")
     if url is not None and ("SCHEMA" in given or "OPTIONS" in given):
-        raise ImproperlyConfigured(
+        raise WrongSetting(
             f'{NAME}: with "URL" write the schema and the options into it, for example postgresql://…?schema=jobs'
         )
     return Configuration(
@@ -89,12 +94,12 @@ def check_database(alias: str) -> None:
         connection = connections[alias]
     except ConnectionDoesNotExist:
         known = ", ".join(map(repr, connections))
-        raise ImproperlyConfigured(
+        raise WrongSetting(
             f'{NAME}["DATABASE"] is {alias!r}, which DATABASES does not have (it has {known}): name one of them, or '
             'give a store as "URL"'
         ) from None
     if connection.vendor != "postgresql":
-        raise ImproperlyConfigured(
+        raise WrongSetting(
             f'{NAME}["DATABASE"] is {alias!r}, a database of {connection.vendor}: jobs live in PostgreSQL. Name '
             f'another alias, or a store beside the database: {NAME} = {{"URL": "file:/var/lib/shop/jobs"}}'
         )

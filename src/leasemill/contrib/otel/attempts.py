@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import time
 from contextvars import Token
-from functools import lru_cache
 from types import TracebackType
 from typing import TypeAlias
 
@@ -47,11 +46,12 @@ _SUCCEEDED: _Ended = ("succeeded", None, None)
 class Attempt:
     """One run of a handler; `app.around` enters it."""
 
-    __slots__ = ("_began", "_context", "_span", "_telemetry", "_token")
+    __slots__ = ("_began", "_context", "_of", "_span", "_telemetry", "_token")
 
     def __init__(self, telemetry: Telemetry, context: Context) -> None:
         self._telemetry = telemetry
         self._context = context
+        self._of = named("process", context.queue)
         self._span: Span | None = None
         self._token: Token[OtelContext] | None = None
         self._began = time.perf_counter()
@@ -73,7 +73,8 @@ class Attempt:
     def _begin(self) -> None:
         context = self._context
         attributes: dict[str, str | int] = {
-            **_of_kind(context.queue, context.kind),
+            **self._of.attributes,
+            KIND: context.kind,
             MESSAGE_ID: context.job_id,
             ATTEMPT: context.attempt,
             FENCE: context.fence,
@@ -84,7 +85,7 @@ class Attempt:
             attributes[EXPIRATIONS] = context.expirations
         made_by = creation(context.headers)
         self._span = self._telemetry.tracer.start_span(
-            named("process", context.queue).span,
+            self._of.span,
             self._telemetry.context_for(made_by),
             SpanKind.CONSUMER,
             attributes,
@@ -99,8 +100,8 @@ class Attempt:
         failure = None if failed is None else error_type(failed)
         if self._token is not None:
             detach(self._token)
-        self._telemetry.instruments.processed(named("process", context.queue), took_s, failure)
-        if span is None:
+        self._telemetry.instruments.processed(self._of, took_s, failure)
+        if span is None or not span.is_recording():
             return
         span.set_attribute(OUTCOME, outcome)
         if outcome == "lost":
@@ -111,11 +112,6 @@ class Attempt:
         if error is not None:
             span.record_exception(error)
         span.end()
-
-
-@lru_cache(1_024)
-def _of_kind(queue: str, kind: str) -> dict[str, str]:
-    return {**named("process", queue).attributes, KIND: kind}
 
 
 def _ended(context: Context, raised: BaseException | None) -> _Ended:

@@ -142,7 +142,7 @@ class SendSpan(CallSpan):
             return
         try:
             self._answered(outcomes)
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:  # noqa: BLE001 (span processors are the user's)
             self._telemetry.failed(self.part, error)
 
     def _answered(self, outcomes: list[c.EnqueueOutcome]) -> None:
@@ -187,7 +187,7 @@ class CommitSpan(CallSpan):
             return
         try:
             self._answered(outcome)
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:  # noqa: BLE001 (span processors are the user's)
             self._telemetry.failed(self.part, error)
 
     def _answered(self, outcome: c.CommitOutcome | None) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from opentelemetry import metrics, trace
 
 import leasemill
 from leasemill.api.app import App
-from leasemill.api.context import Context
 from leasemill.contrib.otel.attempts import Attempt
 from leasemill.contrib.otel.calls import TracedCalls
 from leasemill.contrib.otel.conventions import SCHEMA_URL
@@ -37,10 +38,6 @@ def instrument(
     tracer = trace.get_tracer(NAME, leasemill.__version__, tracer_provider, SCHEMA_URL)
     meter = metrics.get_meter(NAME, leasemill.__version__, meter_provider, SCHEMA_URL)
     telemetry = Telemetry(tracer, Instruments(meter), one_trace=one_trace)
-
-    def attempt(context: Context) -> Attempt:
-        return Attempt(telemetry, context)
-
     app.hooks.tracing = TracedCalls(telemetry)
-    app.hooks.around.insert(0, attempt)  # the other hooks run inside the attempt's span
+    app.hooks.around.insert(0, partial(Attempt, telemetry))  # the other hooks run inside the attempt's span
     app.observers.append(WorkerSpans(telemetry))

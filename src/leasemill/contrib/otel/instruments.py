@@ -41,23 +41,23 @@ class Instruments:
 
     def called(self, of: Named, took_s: float, error: str | None = None) -> None:
         """A call to the store has ended."""
-        self._operation.record(took_s, _failed(of, error))
+        self._operation.record(took_s, _failed(of.attributes, error))
 
     def processed(self, of: Named, took_s: float, error: str | None = None) -> None:
         """A handler has ended."""
-        self._process.record(took_s, _failed(of, error))
+        self._process.record(took_s, _failed(of.measured, error))
 
     def sent(self, queues: Iterable[str], error: str | None = None) -> None:
         for queue, count in _counted(queues):
-            self._sent.add(count, _failed(named("send", queue), error))
+            self._sent.add(count, _failed(named("send", queue).measured, error))
 
     def consumed(self, queues: Iterable[str]) -> None:
         for queue, count in _counted(queues):
-            self._consumed.add(count, named("receive", queue).attributes)
+            self._consumed.add(count, named("receive", queue).measured)
 
 
-def _failed(of: Named, error: str | None) -> dict[str, str]:
-    return of.attributes if error is None else {**of.attributes, ERROR_TYPE: error}
+def _failed(attributes: dict[str, str], error: str | None) -> dict[str, str]:
+    return attributes if error is None else {**attributes, ERROR_TYPE: error}
 
 
 def _counted(queues: Iterable[str]) -> Iterable[tuple[str, int]]:

@@ -12,7 +12,7 @@ def _group(viewing: Viewing) -> GroupView:
     group_id = viewing.asked("id") or ""
     view = viewing.store.group(group_id)
     if view is None:
-        raise NotFound(f"there is no group {group_id!r}: it was never created, or retention has forgotten it")
+        raise NotFound(f"there is no group {group_id!r}: it was never created, or retention has removed it")
     return view
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -14,9 +13,9 @@ from leasemill.errors import Invalid, Refused
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import ENDED_STATES, UNSUCCESSFUL_STATES, Job, JobState
 from leasemill.operator.wording import counted, listed
+from leasemill.operator.written_rates import jobs_per_second
 
 MOST_NAMED: Final = 500
-UNITS: Final = {"s": 1.0, "min": 60.0, "h": 3600.0}
 DONE: Final = {SweepVerb.CANCEL: "cancelled", SweepVerb.REDRIVE: "redriven", SweepVerb.PURGE: "purged"}
 EFFECTS: Final = {
     SweepVerb.CANCEL: "They end CANCELLED; one that is running is stopped, and its lane goes on.",
@@ -109,7 +108,7 @@ def _ask_all(verb: SweepVerb) -> Callable[[Viewing], Question]:
             f"{verb.value.capitalize()} {what}",
             sentences,
             f"{verb.value.capitalize()} all",
-            [InputField("rate", "At most", "text", "", hint="5/s, 100/min or 1000/h; empty: as fast as it goes")],
+            [InputField("rate", "At most", "text", "", hint="5/s, 100/min or 1000/h; leave empty for no limit")],
             examples=counted_jobs.examples,
             is_possible=counted_jobs.count > 0,
         )
@@ -131,14 +130,8 @@ def _run_all(verb: SweepVerb) -> Callable[[Viewing, Given], Done]:
 
 
 def as_rate(text: str) -> float | None:
-    """`5/s`, `100/min`, `1000/h` as jobs per second; None: empty, as fast as it goes."""
-    if not text:
-        return None
-    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,6})?)(?:/(s|min|h))?", text)
-    rate = float(match[1]) / UNITS[match[2] or "s"] if match else 0.0
-    if rate <= 0:
-        raise Invalid(f"{text!r} is not a rate: write it as 5/s, 100/min or 1000/h")
-    return rate
+    """Jobs per second; None: empty, as fast as it goes."""
+    return jobs_per_second(text) if text else None
 
 
 def _ask_stop(viewing: Viewing) -> Question:
@@ -151,13 +144,13 @@ def _ask_stop(viewing: Viewing) -> Question:
 def _stop(viewing: Viewing, given: Given) -> Done:
     sweep = viewing.sweeps.find(viewing.asked("sweep") or "")
     if sweep is None or sweep.is_over:
-        raise Refused("it is over already")
-    sweep.is_stopped = True
-    return Done(f"Stopping, by {given.by}: {given.reason}", f"/sweeps/{sweep.id}")
+        raise Refused("it has already finished")
+    sweep.stopped_by, sweep.is_stopped = given.by, True
+    return Done("Stopping.", f"/sweeps/{sweep.id}")
 
 
 ACTS = (
     *(OperatorAct(f"{one.verb}-jobs", one.ask, one.act, one.verb is not SweepVerb.REDRIVE) for one in NAMED),
     *(OperatorAct(f"{verb}-all", _ask_all(verb), _run_all(verb), verb is not SweepVerb.REDRIVE) for verb in SweepVerb),
-    OperatorAct("stop-sweep", _ask_stop, _stop),
+    OperatorAct("stop-sweep", _ask_stop, _stop, asks_why=False),
 )

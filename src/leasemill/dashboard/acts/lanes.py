@@ -31,10 +31,10 @@ def _ask(viewing: Viewing) -> Question:
     view = _lane(viewing)
     heading = f"Unblock lane {view.lane}"
     if not view.is_blocked or view.head is None:
-        return Question(heading, ["It is not blocked: its head is under way."], "Unblock", is_possible=False)
+        return Question(heading, ["It is not blocked: its head is in progress."], "Unblock", is_possible=False)
     behind = f"{counted(view.waiting, 'job')} {'waits' if view.waiting == 1 else 'wait'} behind it."
     how = InputField(
-        "how", "What becomes of it", "select", SweepVerb.REDRIVE, tuple((one.value, EFFECTS[one]) for one in SweepVerb)
+        "how", "Action on this job", "select", SweepVerb.REDRIVE, tuple((one.value, EFFECTS[one]) for one in SweepVerb)
     )
     sentences = [f"Job {view.head.spec.id} failed and blocks the lane. {behind}"]
     return Question(heading, sentences, "Unblock", [how])
@@ -46,11 +46,11 @@ def _unblock(viewing: Viewing, given: Given) -> Done:
         raise Refused(f"lane {view.lane!r} of queue {view.queue!r} is not blocked any more")
     chosen = given.text("how")
     if chosen not in set(SweepVerb):
-        raise Invalid(f"{chosen!r} is none of redrive, cancel and purge")
+        raise Invalid(f"{chosen!r} is not an action: use redrive, cancel or purge")
     head = view.head.spec.id
     if not _act(viewing.store, SweepVerb(chosen), head, given):
-        raise Refused(f"job {head!r} has just been changed by somebody else: look at the lane again")
-    return Done(f"{head} {DONE[SweepVerb(chosen)]}. The lane goes on.")
+        raise Refused(f"job {head!r} has just changed: reload the lane and try again")
+    return Done(f"{head} {DONE[SweepVerb(chosen)]}. The lane continues.")
 
 
 def _act(store: Store, how: SweepVerb, job_id: str, given: Given) -> bool:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from typing import Final
-
 from leasemill.dashboard.acts.queues import as_count, shown
 from leasemill.dashboard.viewing import Done, Given, InputField, OperatorAct, Question, Viewing
 from leasemill.errors import Invalid, NotFound
 from leasemill.kernel.commands import LimitView
 from leasemill.kernel.model import QUEUE_LIMIT, SECOND, LimitTerms
 from leasemill.operator.limits import UNITS, numbers
-
-UNITS_S: Final = {"s": 1, "min": 60, "h": 3_600, "d": 86_400}
+from leasemill.operator.written_rates import limit_rate
 
 
 def _limit(viewing: Viewing) -> LimitView:
@@ -34,8 +30,8 @@ def _ask_set(viewing: Viewing) -> Question:
         ]
     sentences = [
         f"Now: {numbers(view.terms)}.",
-        "What you set comes before the numbers of the code until it is cleared. An empty field changes nothing.",
-        "A lower number takes no job from its worker.",
+        "What you set overrides the numbers in the code until it is cleared. An empty field changes nothing.",
+        "Lowering it does not stop running jobs.",
     ]
     return Question(f"Set limit {view.name}", sentences, "Set", fields)
 
@@ -56,7 +52,9 @@ def _ask_clear(viewing: Viewing) -> Question:
     code = view.record.declared
     sentences = [
         f"Now: {numbers(view.terms)}.",
-        "No code declares it: it is no limit any more." if code is None else f"The code's hold again: {numbers(code)}.",
+        "No code declares it, so the limit is removed."
+        if code is None
+        else f"The numbers from the code apply again: {numbers(code)}.",
     ]
     is_set = view.record.set is not None
     return Question(f"Clear limit {view.name}", sentences, "Clear", is_possible=is_set)
@@ -65,7 +63,9 @@ def _ask_clear(viewing: Viewing) -> Question:
 def _clear(viewing: Viewing, given: Given) -> Done:
     name = _limit(viewing).name
     viewing.store.clear_limit(name, by=given.by, reason=given.reason)
-    return Done(f"Limit {name} cleared: what the code declares holds.", None if _is_known(viewing, name) else "/limits")
+    return Done(
+        f"Limit {name} cleared: the numbers from the code apply.", None if _is_known(viewing, name) else "/limits"
+    )
 
 
 def _is_known(viewing: Viewing, name: str) -> bool:
@@ -73,13 +73,8 @@ def _is_known(viewing: Viewing, name: str) -> bool:
 
 
 def as_limit_rate(text: str) -> tuple[int, int] | None:
-    """`50/s` or `3/10s`: how many, and in how many microseconds; None: empty."""
-    if not text:
-        return None
-    match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,6})?(s|min|h|d)", text)
-    if match is None or int(match[1]) == 0 or int(match[2] or 1) == 0:
-        raise Invalid(f"Rate: {text!r} is not a rate: write it as 50/s, 100/min, 5000/h, 1/d or 3/10s")
-    return int(match[1]), int(match[2] or 1) * UNITS_S[match[3]] * SECOND
+    """How many, and in how many microseconds; None: empty."""
+    return limit_rate(text) if text else None
 
 
 def rate_text(terms: LimitTerms) -> str:

@@ -16,7 +16,8 @@ function startTheme() {
         ? root.dataset.theme === "dark"
         : matchMedia("(prefers-color-scheme: dark)").matches;
       root.dataset.theme = isDark ? "light" : "dark";
-      document.cookie = `${THEME}=${root.dataset.theme}; path=/; max-age=31536000; samesite=strict`;
+      const secure = location.protocol === "https:" ? "; secure" : "";
+      document.cookie = `${THEME}=${root.dataset.theme}; path=/; max-age=31536000; samesite=strict${secure}`;
     });
   }
 }

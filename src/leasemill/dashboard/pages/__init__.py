@@ -14,6 +14,7 @@ from leasemill.dashboard.pages import (
     leases,
     limits,
     overview,
+    queue,
     queues,
     refusals,
     schedules,
@@ -36,6 +37,7 @@ PAGES: Final[tuple[Page, ...]] = (
     limits.PAGE,
     audit.PAGE,
     job.PAGE,
+    queue.PAGE,
     sweeps.PAGE,
     sweeps.ONE,
 )

@@ -17,6 +17,7 @@ JOBS: Final = frozenset({Verb.CANCEL, Verb.REDRIVE, Verb.PURGE})
 QUEUES: Final = frozenset({Verb.PAUSE, Verb.RESUME, Verb.SET_POLICY})
 LIMITS: Final = frozenset({Verb.SET_LIMIT, Verb.CLEAR_LIMIT, Verb.DECLARE_LIMIT})
 GROUPS: Final = frozenset({Verb.SEAL_GROUP})
+WORKERS: Final = frozenset({Verb.QUIET_WORKER, Verb.RESUME_WORKER, Verb.STOP_WORKER})
 DANGEROUS: Final = frozenset({Verb.CANCEL, Verb.PURGE, Verb.REMOVE_SCHEDULE})
 
 
@@ -43,7 +44,9 @@ def read(viewing: Viewing) -> Mapping[str, Any]:
     fitting = [
         one
         for one in acts
-        if by in (None, one.by) and verb in (None, one.verb) and (target is None or target in one.target)
+        if by in (None, one.by)
+        and verb in (None, one.verb)
+        and (target is None or any(target in name for name in one.targets))
     ]
     lines = lines_of(fitting)
     start = viewing.number("from")
@@ -69,10 +72,10 @@ def lines_of(acts: Iterable[Action]) -> list[ActLine]:
     for one in acts:
         line = lines[-1] if lines else None
         if line is not None and (line.last.verb, line.last.by, line.last.reason) == (one.verb, one.by, one.reason):
-            targets = [*line.targets, one.target] if len(line.targets) < TARGETS_SHOWN else line.targets
-            lines[-1] = ActLine(line.last, one.at, targets, line.count + 1)
+            targets = [*line.targets, *one.targets][:TARGETS_SHOWN]
+            lines[-1] = ActLine(line.last, one.began_at, targets, line.count + one.count)
         else:
-            lines.append(ActLine(one, one.at, [one.target], 1))
+            lines.append(ActLine(one, one.began_at, [*one.targets], one.count))
     return lines
 
 
@@ -86,6 +89,8 @@ def link_of(verb: Verb, target: str) -> tuple[str, dict[str, str]]:
         return "/limits", {"name": target}
     if verb in GROUPS:
         return "/groups", {"id": target}
+    if verb in WORKERS:
+        return "/workers", {"worker": target}
     return "/schedules", {"name": target.removeprefix(RESERVED)}
 
 

@@ -86,7 +86,7 @@ def _one(viewing: Viewing, group_id: str) -> Mapping[str, Any]:
     store = viewing.store
     view = store.group(group_id)
     if view is None:
-        raise NotFound(f"there is no group {group_id!r}: it was never created, or retention has forgotten it")
+        raise NotFound(f"there is no group {group_id!r}: it was never created, or retention has removed it")
     members, is_short = _members(store, group_id)
     callbacks = [("then", view.then, then_id(view.id)), ("on_end", view.on_end, end_id(view.id))]
     return {

@@ -10,6 +10,7 @@ from msgspec import Struct
 from starlette.responses import Response
 
 from leasemill.dashboard.advice import Advised, advised
+from leasemill.dashboard.pages.leases import extended_us
 from leasemill.dashboard.redaction import REDACTED
 from leasemill.dashboard.timeline import timeline
 from leasemill.dashboard.viewing import Page, Viewing
@@ -58,6 +59,7 @@ def read(viewing: Viewing) -> Mapping[str, Any]:
         "facts": facts,
         "relatives": _relatives(store, facts),
         "timeline": timeline(job, now),
+        "extended_us": extended_us,
         "payload": viewing.redaction.text(job.spec.payload),
         "result": None if job.result is None else viewing.redaction.text(job.result),
         "headers": _headers(viewing, job),

@@ -11,7 +11,7 @@ from msgspec import Struct
 from leasemill.dashboard.sampling import Worked
 from leasemill.dashboard.viewing import Page, Viewing
 from leasemill.kernel.commands import JobFilter, LeaseView
-from leasemill.kernel.model import SECOND, Execution, ExecutionStatus
+from leasemill.kernel.model import NEVER, SECOND, Execution, ExecutionStatus
 from leasemill.store.base import Store
 
 LEASES_READ: Final = 1_000
@@ -113,9 +113,15 @@ def terms_of(store: Store, shown: Sequence[LeaseView]) -> dict[int, LeaseTerms]:
 
 
 def _terms(execution: Execution) -> LeaseTerms:
-    ttl_us = execution.terms.lease_ttl_us
-    extended_us = execution.expires_at - execution.leased_at - ttl_us
-    return LeaseTerms(ttl_us, extended_us if extended_us >= SECOND // 10 else 0, execution.status)
+    return LeaseTerms(execution.terms.lease_ttl_us, extended_us(execution), execution.status)
+
+
+def extended_us(execution: Execution) -> int:
+    """How far extensions have carried a lease beyond its first end; 0: not at all, or it has no end."""
+    if execution.expires_at == NEVER:
+        return 0
+    found = execution.expires_at - execution.leased_at - execution.terms.lease_ttl_us
+    return found if found >= SECOND // 10 else 0
 
 
 PAGE: Final = Page("leases", "/leases", "Leases", "leases.html", read, section="Now")

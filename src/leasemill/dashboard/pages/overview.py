@@ -95,4 +95,4 @@ def _busiest(sample: Sample) -> list[QueueView]:
     return sorted(sample.queues, key=lambda queue: (-weight(queue), queue.name))[:QUEUES_LISTED]
 
 
-PAGE: Final = Page("overview", "/", "Overview", "overview.html", read, section="Now", is_sampled=True)
+PAGE: Final = Page("overview", "/", "Overview", "overview.html", read, section="Now", is_sampled=True, is_reckoned=True)

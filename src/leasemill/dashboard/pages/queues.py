@@ -53,21 +53,21 @@ def read(viewing: Viewing) -> Mapping[str, Any]:
 def rows_of(sample: Sample) -> list[QueueOnPage]:
     serving: dict[str, int] = {}
     for worker in sample.workers:
-        for queue in () if worker.is_stale else worker.record.queues:
+        for queue in () if worker.is_stale or worker.record.is_quiet else worker.record.queues:
             serving[queue] = serving.get(queue, 0) + 1
-    return [
-        QueueOnPage(
-            view,
-            sample.queue_rates.get(view.name),
-            sample.limits.get(QUEUE_LIMIT + view.name),
-            serving.get(view.name, 0),
-            policy_words(view.policy),
-            view.oldest_available_at
-            if view.oldest_available_at is not None and view.oldest_available_at <= sample.at
-            else None,
-        )
-        for view in sample.queues
-    ]
+    return [on_page(sample, view, serving.get(view.name, 0)) for view in sample.queues]
+
+
+def on_page(sample: Sample, view: QueueView, workers: int) -> QueueOnPage:
+    first_at = view.oldest_available_at
+    return QueueOnPage(
+        view,
+        sample.queue_rates.get(view.name),
+        sample.limits.get(QUEUE_LIMIT + view.name),
+        workers,
+        policy_words(view.policy),
+        first_at if first_at is not None and first_at <= sample.at else None,
+    )
 
 
 def policy_words(policy: Policy | None) -> list[tuple[str, str]]:

@@ -17,11 +17,11 @@ def read_one(viewing: Viewing) -> Mapping[str, Any]:
     sweep = viewing.sweeps.find(viewing.params["sweep_id"])
     if sweep is None:
         raise NotFound(
-            "this process knows no such act on many jobs: another one started it, or it was long ago. "
-            "What was done is in the list of actions"
+            "this process does not know that bulk action: another process started it, or it was long ago. "
+            "The audit page lists what was done"
         )
     return {"sweep": sweep, "title": f"{sweep.verb.value.capitalize()} many jobs"}
 
 
-PAGE: Final = Page("sweeps", "/sweeps", "Acts on many jobs", "sweeps.html", read)
+PAGE: Final = Page("sweeps", "/sweeps", "Bulk actions", "sweeps.html", read)
 ONE: Final = Page("sweep", "/sweeps/{sweep_id}", "Act on many jobs", "sweep.html", read_one)

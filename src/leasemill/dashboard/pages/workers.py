@@ -46,6 +46,7 @@ def read(viewing: Viewing) -> Mapping[str, Any]:
         "slots": sum(one.record.concurrency for one in live),
         "taken": sum(taken_slots(one.record) for one in live),
         "stuck": sum(len(one.record.stuck) for one in live),
+        "quiet": sum(one.record.is_quiet for one in live),
         "hosts": len({one.record.host for one in live}),
         "taken_slots": taken_slots,
     }
@@ -72,4 +73,6 @@ def _running_order(row: RunningOnPage) -> tuple[bool, float, str]:
     return not row.is_stuck, -row.seconds, row.job.job
 
 
-PAGE: Final = Page("workers", "/workers", "Workers", "workers.html", read, section="Now", is_sampled=True)
+PAGE: Final = Page(
+    "workers", "/workers", "Workers", "workers.html", read, section="Now", is_sampled=True, is_reckoned=True
+)

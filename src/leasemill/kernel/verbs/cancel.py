@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from leasemill.kernel.actions import check_operator, record
+from leasemill.kernel.actions import check_operator, record_job
 from leasemill.kernel.bounds import check_batch
 from leasemill.kernel.command import Command, Decision, Do
 from leasemill.kernel.ending import done_after_commit
@@ -79,7 +79,7 @@ def apply(state: State, event: JobCancelled) -> None:
         does_not_follow(event, "it is cancelled")
     if was is LEASED and job.executions[-1].status is ExecutionStatus.COMMITTED:
         does_not_follow(event, "its effect stands")
-    record(state, Verb.CANCEL, event.job_id, event)
+    record_job(state, Verb.CANCEL, event.job_id, event)
     if was is SUCCEEDED:
         return  # X5: it had committed; the act is recorded, the job stays as it is
     was_member = was in (READY, LEASED) or job.blocks_lane

@@ -74,16 +74,18 @@ class Enqueue(Command[list[EnqueueOutcome]], frozen=True):
 
 def check(command: Enqueue) -> None:
     check_batch(command.jobs)
-    if sum(len(job.payload) for job in command.jobs) > BATCH_BYTES:
-        raise Invalid(f"the payloads of one call have more than {BATCH_BYTES:,} bytes: send several calls")
+    payload_bytes = 0
     for job in command.jobs:
         check_job(job)
+        payload_bytes += len(job.payload)
         if job.id.startswith(RESERVED):
             raise Invalid(
                 f"job id {job.id!r} begins with {RESERVED!r}, as those of schedules' jobs do: use another"
             )  # P4
         if job.offset is not None:
             raise Invalid(f"job {job.id!r} has an offset; jobs with offsets come by acquire")
+    if payload_bytes > BATCH_BYTES:
+        raise Invalid(f"the payloads of one call have more than {BATCH_BYTES:,} bytes: send several calls")
 
 
 def check_job(job: JobSpec) -> None:
@@ -101,7 +103,8 @@ def check_job(job: JobSpec) -> None:
             raise Invalid("run_at and delay exclude each other: give one of them")
     if job.delay_us or type(job.delay_us) is not int:
         check_number("delay_us", job.delay_us, 0, LONGEST_US)
-    check_policy(job.policy)
+    if job.policy is not None:
+        check_policy(job.policy)
     if job.headers is not None:
         check_headers(job.headers)
     if job.rules is not None:
@@ -116,8 +119,9 @@ def refuse(state: State, command: Enqueue) -> None:
     for name in {job.queue for job in command.jobs}:
         check_queue(state, name)
     for job in command.jobs:
-        if job.rules is not None:
-            refuse_rules(state, job, job.rules, None)
+        rules = job.rules
+        if rules is not None and (rules.group is not None or rules.chain):
+            refuse_rules(state, job, rules, None)
 
 
 def refuse_rules(state: State, job: JobSpec, rules: Rules, member_of: str | None) -> None:
@@ -187,13 +191,14 @@ def add_job(state: State, spec: JobSpec, at: int) -> None:
     if queue.mode is None:
         queue.mode = QueueMode.CLAIM if spec.offset is None else QueueMode.ACQUIRE
     queue.counts[READY] += 1
-    if spec.rules is not None:
+    rules = spec.rules
+    if rules is not None or spec.headers is not None:
         state.require_format(RULES_FORMAT)
-        member_added(state, spec.rules)
-        if spec.rules.unique is not None:
-            take(state, job, spec.rules.unique, at)
-    elif spec.headers is not None:
-        state.require_format(RULES_FORMAT)
+    if rules is not None:
+        if rules.group is not None or rules.chain:
+            member_added(state, rules)
+        if rules.unique is not None:
+            take(state, job, rules.unique, at)
     if spec.lane is None:
         make_ready(state, job, at)
     else:

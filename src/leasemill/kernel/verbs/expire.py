@@ -1,4 +1,4 @@
-"""expire: what becomes of jobs whose lease has run out. Rules L7, F3 and F4."""
+"""expire: what happens to jobs whose lease has run out. Rules L7, F3 and F4."""
 
 from __future__ import annotations
 

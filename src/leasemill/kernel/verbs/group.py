@@ -123,7 +123,7 @@ def seal_steps(state: State, command: SealGroup, now: int, do: Do) -> GroupView:
 def _known(state: State, group_id: str) -> JobGroup:
     group = state.groups.get(group_id)
     if group is None:
-        raise NotFound(f"no group {group_id!r}: it was never created, or retention has forgotten it")
+        raise NotFound(f"no group {group_id!r}: it was never created, or retention has removed it")
     return group
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 from leasemill.errors import Broken
-from leasemill.kernel.actions import check_operator, record
+from leasemill.kernel.actions import check_operator, record_job
 from leasemill.kernel.bounds import check_limit, check_range
 from leasemill.kernel.command import Command, Decision
 from leasemill.kernel.events import AnyEvent, GroupsPruned, JobPurged, JobsPruned
@@ -54,7 +54,7 @@ def apply_purged(state: State, event: JobPurged) -> None:
     forget(state, job)
     if job.spec.rules is not None:
         leave_key(state, job, event.at)
-    record(state, Verb.PURGE, event.job_id, event)
+    record_job(state, Verb.PURGE, event.job_id, event)
 
 
 class Prune(Command[int], frozen=True):
@@ -90,7 +90,7 @@ def _oldest(order: TimeOrder[T], command: Prune) -> list[T]:
 
 
 def apply_pruned(state: State, event: JobsPruned) -> None:
-    jobs = [state.jobs.get(job_id) for job_id in event.job_ids]
+    jobs = [state.look(job_id) for job_id in event.job_ids]
     for job_id, job in zip(event.job_ids, jobs, strict=True):
         if job is None or job.state is not SUCCEEDED:
             raise Broken(f"JobsPruned for job {job_id!r} does not follow from what came before: it has not succeeded")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from leasemill.errors import Invalid
-from leasemill.kernel.actions import check_operator, record
+from leasemill.kernel.actions import check_operator, record_job
 from leasemill.kernel.bounds import check_limit
 from leasemill.kernel.command import Command, Decision
 from leasemill.kernel.events import JobRedriven
@@ -95,4 +95,4 @@ def apply(state: State, event: JobRedriven) -> None:
             make_ready(state, job, event.at)
         else:
             join_lane(state, job, event.at)
-    record(state, Verb.REDRIVE, event.job_id, event)
+    record_job(state, Verb.REDRIVE, event.job_id, event)

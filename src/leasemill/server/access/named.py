@@ -5,7 +5,7 @@ What a client wrote is all there is to see here; which queue a job is in must be
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any, NamedTuple, TypeAlias
 
 from msgspec import MsgspecError
@@ -29,7 +29,7 @@ def queues_named(command: c.Command[Any]) -> Iterator[NamedItem]:
     for template, item in templates(command):
         yield NamedItem(template.queue, item)
     match command:
-        case c.Claim() | c.DueIn() | r.WatchQueues():
+        case c.Claim() | c.DueIn() | c.GetPolicies() | r.WatchQueues():
             for queue in command.queues:
                 yield NamedItem(queue, f"queue {queue!r}")
         case c.Acquire():
@@ -41,7 +41,7 @@ def queues_named(command: c.Command[Any]) -> Iterator[NamedItem]:
             if command.filter.queue is not None:
                 yield NamedItem(command.filter.queue, f"queue {command.filter.queue!r}")
         case r.PublishPresence():
-            for queue in _queues_of_worker(command.record):
+            for queue in queues_of_worker(command.record) or ():
                 yield NamedItem(queue, f"queue {queue!r}")
         case c.SetLimit() | c.ClearLimit() | c.GetLimit():
             if command.name.startswith(QUEUE_LIMIT):
@@ -50,12 +50,12 @@ def queues_named(command: c.Command[Any]) -> Iterator[NamedItem]:
             return
 
 
-def _queues_of_worker(record: bytes) -> Iterable[str]:
-    """Those that a worker publishes it serves; of a record that cannot be read nobody learns any."""
+def queues_of_worker(record: bytes) -> Collection[str] | None:
+    """Those that a worker publishes it serves; None: the record cannot be read."""
     try:
         return decode_record(record).queues
     except MsgspecError:
-        return ()
+        return None
 
 
 def jobs_named(command: c.Command[Any]) -> list[str]:

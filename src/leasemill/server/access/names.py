@@ -17,7 +17,8 @@ from msgspec import MsgspecError
 from msgspec.structs import replace
 
 from leasemill.kernel import commands as c
-from leasemill.kernel.model import Execution, Job, Refusal
+from leasemill.kernel.model import Action, Execution, Job, Refusal
+from leasemill.kernel.verbs.orders import VERBS
 from leasemill.store.keys import AccessKey
 from leasemill.store.records import decode_record, encode_record
 from leasemill.wire import requests as r
@@ -25,6 +26,8 @@ from leasemill.wire.routes import Role
 
 BOUND: Final = re.compile(r".*@[0-9a-f]{12}", re.ASCII | re.DOTALL)
 """A name that belongs to some key."""
+ON_WORKERS: Final = frozenset(VERBS.values())
+"""Actions whose target is a worker."""
 
 SignedT = TypeVar("SignedT", bound=c.Command[Any])
 
@@ -66,20 +69,24 @@ def bound(key: AccessKey, command: c.Command[Any]) -> c.Command[Any]:
             )
         case c.ListLeases(worker=worker) if worker is not None:
             return replace(command, worker=as_meant(key, worker))
+        case c.OrderWorker():
+            return replace(signed(key, command), worker=as_meant(key, command.worker))
         case r.PublishPresence():
             return r.PublishPresence(command.worker_id + end, _renamed(command.record, command.worker_id + end))
         case r.RemovePresence():
-            is_operator = Role.OPERATOR in key.roles
-            return replace(
-                command, worker_id=as_meant(key, command.worker_id) if is_operator else command.worker_id + end
-            )
+            return r.RemovePresence(removed_worker(key, command))
         case _:
             return signed(key, command)
 
 
-def _of_the_dead(key: AccessKey, token: str) -> str:
+def removed_worker(key: AccessKey, command: r.RemovePresence) -> str:
+    """Whoever may operate removes the records of any worker."""
+    return _of_the_dead(key, command.worker_id)
+
+
+def _of_the_dead(key: AccessKey, name: str) -> str:
     """A death is reported by whoever may operate, or of the key's own workers."""
-    return as_meant(key, token) if Role.OPERATOR in key.roles else token + end_of(key)
+    return as_meant(key, name) if Role.OPERATOR in key.roles else name + end_of(key)
 
 
 def _renamed(record: bytes, worker_id: str) -> bytes:
@@ -118,6 +125,8 @@ def _unbound(end: str, answer: Any) -> Any:
             return replace(answer, lease=_unbound(end, answer.lease))
         case c.Expiration():
             return replace(answer, worker=answer.worker.removesuffix(end))
+        case Action(target=target) if answer.verb in ON_WORKERS:
+            return replace(answer, target=target.removesuffix(end))
         case r.PresenceRecord(worker_id=worker_id) if worker_id.endswith(end):
             own = worker_id.removesuffix(end)
             return replace(answer, worker_id=own, record=_renamed(answer.record, own))
@@ -138,7 +147,7 @@ def _has_names(answer: object) -> bool:
     """Whether outcomes of this kind name a worker or a token; a list may mix those of acquire."""
     return isinstance(
         answer,
-        c.Lease | c.LeaseView | c.Expiration | r.PresenceRecord | c.Acquired | c.AlreadyAcquired | c.Backlogged
+        c.Lease | c.LeaseView | c.Expiration | Action | r.PresenceRecord | c.Acquired | c.AlreadyAcquired | c.Backlogged
         | c.AlreadyFinished | c.OutOfOrder,
     )  # fmt: skip
 

@@ -24,12 +24,12 @@ SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 """Methods that change nothing."""
 
 ALSO: Final[dict[Role, frozenset[type]]] = {
-    Role.READER: frozenset(),
+    Role.READER: frozenset({c.DueIn}),
     Role.PRODUCER: WAITING | {c.GetKey, c.GetSchedule, c.SetSchedule},
     Role.WORKER: WAITING
     | {c.GetLane, c.GetSchedule, c.ListLeases, c.ListLimits, c.ListQueues, c.ListSchedules, r.ListPresence},
     Role.OPERATOR: frozenset(route.command for route in ROUTES if route.role is Role.READER)
-    | {c.Death, c.SealGroup, c.SetSchedule, r.RemovePresence},
+    | {c.Death, c.DueIn, c.SealGroup, c.SetSchedule, r.RemovePresence},
 }
 """By role, commands that it includes besides those of the routes that are for it."""
 

@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from typing import Any, Final, TypeAlias
 
+from msgspec import MsgspecError
+
 from leasemill.kernel import commands as c
 from leasemill.kernel.command import Command
 from leasemill.kernel.machine import check
@@ -22,22 +24,25 @@ from leasemill.server.access.named import (
     groups_named,
     jobs_named,
     queues_named,
+    queues_of_worker,
     schedules_named,
     template_queues,
     unique_keys_named,
 )
-from leasemill.server.access.names import bound, unbound
+from leasemill.server.access.names import bound, end_of, removed_worker, unbound
 from leasemill.server.access.roles import check_role
 from leasemill.server.access.scope import Scope, scope_of
 from leasemill.server.access.shown import JobQueues, Steps, group_queues, is_seen, shown
 from leasemill.store.keys import AccessKey
+from leasemill.store.presence import instance_of
+from leasemill.store.records import decode_record
 from leasemill.wire import requests as r
 
 REQUESTS: Final = frozenset(
     {r.WatchQueues, r.WatchEnd, r.WatchCancellations, r.PublishPresence, r.RemovePresence, r.ListPresence}
 )
 """What is not a command of the kernel, which checks those."""
-NAMING: Final = frozenset({c.Claim, c.Acquire, c.ListLeases})
+NAMING: Final = frozenset({c.Claim, c.Acquire, c.ListLeases, c.OrderWorker})
 """What names a worker or a request, which must not be empty."""
 REPORTS: Final = frozenset({c.Start, c.Extend, c.Commit, c.Ack, c.Nack, c.Release})
 """What names a lease: the token is the key's own, so an old answer about the job does no harm."""
@@ -64,6 +69,8 @@ def performed(key: AccessKey, command: Command[Any]) -> Steps:
     yield from allowed(key, command)
     sent = bound(key, command)
     answer = (yield sent) if scope.is_all else (yield from shown(key, scope, sent))
+    if isinstance(sent, r.PublishPresence) and answer is not None and not (yield from _is_of_key(key, sent.record)):
+        return None
     return unbound(key, answer)
 
 
@@ -82,6 +89,10 @@ def _in_scope(key: AccessKey, scope: Scope, command: Command[Any]) -> Checks:
         view = yield c.GetKey(unique_key)
         if view is not None and not (yield from is_seen(scope, view.job_id)):
             raise scope.outside(f"unique key {unique_key!r}")
+    if isinstance(command, c.OrderWorker | c.GetOrder):
+        yield from _check_worker(scope, command.instance)
+    if isinstance(command, r.RemovePresence):
+        yield from _check_removed(key, scope, command)
     if isinstance(command, c.DeclareLimits):
         yield from _check_declared(key, command)
     if isinstance(command, c.CancelGroup):
@@ -138,6 +149,45 @@ def _check_members(scope: Scope, group_id: str) -> Checks:
                 f"group {group_id!r}",
             )
         after = page.after
+
+
+def _check_worker(scope: Scope, instance: str) -> Checks:
+    """A worker that claims from other queues too is not the key's to order; one without a record is nobody's. A client
+    may publish what it likes, so one record of its own does not speak for the others with that instance."""
+    named = [found for found in (yield r.ListPresence()) if instance_of(found.record) == instance]
+    if not named or not all(_is_within(scope, found) for found in named):
+        raise scope.outside(f"worker instance {instance!r}")
+
+
+def _check_removed(key: AccessKey, scope: Scope, command: r.RemovePresence) -> Checks:
+    """A worker of another key that runs, and claims from other queues too, keeps its record: an order to it is checked
+    against that."""
+    worker_id = removed_worker(key, command)
+    if worker_id.endswith(end_of(key)):
+        return
+    for found in (yield r.ListPresence()):
+        if found.worker_id == worker_id and not (_is_within(scope, found) or _is_stale(found)):
+            raise scope.outside(f"worker {command.worker_id!r}")
+
+
+def _is_within(scope: Scope, found: r.PresenceRecord) -> bool:
+    """A record that cannot be read, or names no queue, is outside."""
+    queues = queues_of_worker(found.record)
+    return queues is not None and len(queues) > 0 and all(map(scope.has, queues))
+
+
+def _is_stale(found: r.PresenceRecord) -> bool:
+    try:
+        return decode_record(found.record).is_stale(found.age_s)
+    except MsgspecError:
+        return False
+
+
+def _is_of_key(key: AccessKey, record: bytes) -> Generator[Command[Any], Any, bool]:
+    """Whether a published instance is the key's: an order to one that runs under another key is not for this client."""
+    instance, end = instance_of(record), end_of(key)
+    others = [found for found in (yield r.ListPresence()) if not found.worker_id.endswith(end)]
+    return not any(instance_of(found.record) == instance and not _is_stale(found) for found in others)
 
 
 def _check_declared(key: AccessKey, command: c.DeclareLimits) -> Checks:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from leasemill.errors import Refused
+from leasemill.errors import Invalid
 
 if TYPE_CHECKING:
     from leasemill.store.http.store import HttpStore
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 def open_http(url: str) -> HttpStore:
     try:
-        from leasemill.store.http.store import HttpStore  # noqa: PLC0415  (httpx is an extra)
+        from leasemill.store.http.store import HttpStore  # noqa: PLC0415  (an extra)
     except ModuleNotFoundError as error:
-        if error.name != "httpx":
+        if error.name not in {"httptools", "httpx"}:
             raise
-        raise Refused("an http:// store needs httpx: pip install 'leasemill[http]'") from None
+        raise Invalid("http:// needs httptools and httpx: pip install 'leasemill[http]'") from None
     return HttpStore(url)

@@ -31,7 +31,7 @@ def parse_address(url: str) -> ServerAddress:
         parts = urlsplit(url)
         port = "" if parts.port is None else f":{parts.port}"
     except ValueError as error:
-        raise Invalid(f"the URL of the server is not one: {error}") from None
+        raise Invalid(f"the URL of the server is not valid: {error}") from None
     if not parts.hostname:
         raise Invalid("the URL of the server names no host: write http://HOST:PORT, for example http://127.0.0.1:7411")
     if parts.query or parts.fragment:
@@ -55,5 +55,5 @@ def read_token(path: Path) -> str:
 
 def _checked(token: str) -> str:
     if not token or not token.isascii() or not token.isprintable() or " " in token:
-        raise Invalid("the token for the server is empty, or has characters that no token has: check where it is from")
+        raise Invalid("the server token is empty or contains invalid characters: check its source")
     return token

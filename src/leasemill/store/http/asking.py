@@ -7,10 +7,10 @@ Otherwise, and when the server stays away, it is Unavailable: unknown whether it
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple
 
-import httpx
 import msgspec
 
 from leasemill.errors import Refused, Unavailable
@@ -21,8 +21,15 @@ from leasemill.wire.routes import Route
 
 PATIENCE_S: Final = 5.0
 """How long a server that is restarted is waited for."""
-NOT_SENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 AWAY: Final = {HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT}
+
+
+class CallFailed(Exception):
+    """No answer came. `was_sent`: the server may have got the request, or a part of it."""
+
+    def __init__(self, error: Exception, *, was_sent: bool) -> None:
+        super().__init__(str(error) or type(error).__name__)
+        self.was_sent = was_sent
 
 
 class Answered(NamedTuple):
@@ -30,14 +37,16 @@ class Answered(NamedTuple):
 
     status: int
     problem: Problem | None
-    body: bytes
+    body: bytes | bytearray
+    retry_after_s: float = 0.0
+    """How long the server asks to be left alone."""
 
 
-def answered_by(response: httpx.Response) -> Answered:
-    if response.status_code == HTTPStatus.OK:
-        return Answered(response.status_code, None, response.content)
-    found = read_problem(response.headers.get("content-type", ""), response.content)
-    return Answered(response.status_code, found, response.content)
+def answered_by(status: int, headers: Mapping[str, str], body: bytes | bytearray) -> Answered:
+    if status == HTTPStatus.OK:
+        return Answered(status, None, body)
+    found, retry_after = read_problem(headers.get("content-type", ""), body), headers.get("retry-after", "")
+    return Answered(status, found, body, float(retry_after) if retry_after.isdecimal() else 0.0)
 
 
 class Attempts:
@@ -50,26 +59,33 @@ class Attempts:
         self._until = time.monotonic() + PATIENCE_S
         self._failures = 0
 
-    def after_error(self, error: httpx.TransportError) -> float:
+    def after_error(self, error: CallFailed) -> float:
         """How long to wait before the next attempt."""
-        words = str(error) or type(error).__name__
-        if isinstance(error, NOT_SENT):
-            return self._pause(f"cannot be reached: {words}", is_safe=True)
-        return self._pause(f"did not answer: {words}", is_safe=self._route.is_repeatable)
+        if not error.was_sent:
+            return self._pause(f"cannot be reached: {error}; check that it runs, and the URL", is_safe=True)
+        return self._pause(f"did not answer: {error}", is_safe=self._route.is_repeatable)
 
     def after(self, answered: Answered) -> float | None:
         """None: this is the answer."""
-        if answered.problem is None and answered.status in AWAY:
-            return self._pause(f"is away (status {answered.status})", is_safe=self._route.is_repeatable)
+        wait_s, is_repeatable = answered.retry_after_s, self._route.is_repeatable
         if answered.status == HTTPStatus.TOO_MANY_REQUESTS:
-            return self._pause("takes no more requests for now", is_safe=True)
-        return None
+            return self._pause("has reached its request limit", is_safe=True, wait_s=wait_s)
+        if answered.status not in AWAY:
+            return None
+        if answered.problem is None:
+            return self._pause(f"is unavailable (status {answered.status})", is_safe=is_repeatable, wait_s=wait_s)
+        if not is_repeatable or answered.problem.reason != "unavailable" or not self._has_time(wait_s):
+            return None  # the server's own words are the error
+        return self._pause("is unavailable", is_safe=True, wait_s=wait_s)
 
-    def _pause(self, why: str, *, is_safe: bool) -> float:
+    def _pause(self, why: str, *, is_safe: bool, wait_s: float = 0.0) -> float:
         self._failures += 1
-        if not is_safe or time.monotonic() >= self._until:
+        if not is_safe or not self._has_time(wait_s):
             raise Unavailable(f"the server at {self._base} {why}")
-        return backoff_s(self._failures, self._jitter)
+        return max(wait_s, backoff_s(self._failures, self._jitter))
+
+    def _has_time(self, wait_s: float) -> bool:
+        return time.monotonic() + wait_s < self._until
 
     def read(self, answered: Answered) -> Any:
         """The command's answer, or the error that the server's store raised."""
@@ -81,12 +97,13 @@ class Attempts:
                 return decode_answer(self._route, bytes(found.answer))
         except msgspec.DecodeError as error:
             raise Refused(
-                f"the answer of {self._base} to {self._route.name} is not as this version knows it: {error}"
+                f"{self._base} returned a reply to {self._route.name} which this version cannot read: {error}; "
+                "upgrade the older of the two"
             ) from None
         if found is None:
             raise Refused(
-                f"{self._base} answered {self._route.name} with status {answered.status}, and not as a Leasemill "
-                "server does: check the URL"
+                f"{self._base} is not a Leasemill server: it returned status {answered.status} for "
+                f"{self._route.name}; check the URL"
             )
         if self._route.is_lookup and found.reason == "not_found":
             return None

@@ -7,7 +7,6 @@ every wait at once.
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
@@ -23,18 +22,16 @@ class LoopThread:
         self._name = name
         self._on_end = on_end
         self.is_closed = False
-        self._reset()
+        self.after_fork()
 
-    def _reset(self) -> None:
-        self._pid = os.getpid()
+    def after_fork(self) -> None:
+        """In the child, before anything else: the parent's thread is not here, and its lock may be held."""
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
     def submit(self, call: Coroutine[Any, Any, AnswerT]) -> Future[AnswerT]:
         """Its future is cancelled when the thread is closed."""
-        if os.getpid() != self._pid:
-            self._reset()  # the parent's thread is not here
         with self._lock:
             if self.is_closed:
                 call.close()
@@ -54,7 +51,7 @@ class LoopThread:
         with self._lock:
             was_closed, self.is_closed = self.is_closed, True
             loop, thread = self._loop, self._thread
-        if was_closed or loop is None or thread is None or os.getpid() != self._pid:
+        if was_closed or loop is None or thread is None:
             return
         loop.call_soon_threadsafe(loop.stop)
         if thread is not threading.current_thread():

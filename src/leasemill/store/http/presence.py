@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from leasemill.kernel.bounds import check_json, check_text
+from leasemill.kernel.orders import WorkerOrder
 from leasemill.store.presence import Present
 from leasemill.wire import requests as r
 
@@ -16,10 +17,11 @@ class HttpPresence:
     def __init__(self, run: Callable[[Any], Any]) -> None:
         self._run = run
 
-    def publish(self, worker_id: str, record: bytes) -> None:
+    def publish(self, worker_id: str, record: bytes) -> WorkerOrder | None:
         check_text("worker id", worker_id)
         check_json("record", record)
-        self._run(r.PublishPresence(worker_id, record))
+        order: WorkerOrder | None = self._run(r.PublishPresence(worker_id, record))
+        return order
 
     def records(self) -> list[Present]:
         return [Present(one.worker_id, one.record, one.age_s) for one in self._run(r.ListPresence())]

@@ -6,6 +6,8 @@ A call goes one way: store, client, the server's own store. What waits is in an 
 from __future__ import annotations
 
 import asyncio
+import os
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
@@ -39,6 +41,7 @@ class HttpStore(Store):
         self._waits = LoopThread(f"leasemill {address.base} waits", self._client.close_waiting)
         self._cancellations = HttpCancellations(self._client, self._waits)
         self.presence = HttpPresence(self.run)
+        _OPEN.add(self)
 
     def run(self, command: c.Command[AnswerT]) -> AnswerT:
         check(command)
@@ -68,3 +71,19 @@ class HttpStore(Store):
         self._waits.close()
         self._threads.close()
         self._client.close()
+
+    def after_fork(self) -> None:
+        """A child has its own connections and locks, whichever of its threads asks first, and if none does."""
+        self._waits.after_fork()
+        self._client.after_fork()
+
+
+_OPEN: Final[weakref.WeakSet[HttpStore]] = weakref.WeakSet()
+
+
+def _start_over_in_child() -> None:
+    for store in list(_OPEN):
+        store.after_fork()
+
+
+os.register_at_fork(after_in_child=_start_over_in_child)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import psycopg
+from msgspec import Struct
 from psycopg.rows import tuple_row
 
 from leasemill.kernel.model import JobSpec
@@ -21,9 +22,11 @@ from leasemill.store.sources import Clock
 RUN_CANCELLED: Final = "!cancelled"
 """What the channel of new jobs carries when a running job was cancelled: no queue has such a name."""
 LEASES_REMEMBERED: Final = 100_000
+SPECIAL_CLAIMS: Final = 10
+"""After a claim under limits that was not plain, so many are not tried as if they were."""
 
 
-class Held(NamedTuple):
+class Held(Struct, frozen=True, gc=False):
     """What a claim found out about a job it granted a lease on: all of it stays as it is."""
 
     job_id: str
@@ -91,6 +94,7 @@ class Database:
         self.limits_named: set[tuple[str, str]] = set()
         """Queues with the names of limits that are known to be on record for them."""
         self._limit_names: dict[tuple[str, ...], list[str]] = {}
+        self._special_claims: dict[tuple[str, ...], int] = {}
         self.has_rules = False
         """Whether it is on record that rules are in use."""
         self.has_arrived = False
@@ -144,6 +148,17 @@ class Database:
 
     def learn_limit_names(self, queues: Sequence[str], names: Iterable[str]) -> None:
         self._limit_names[tuple(queues)] = sorted(names)
+
+    def claimed_specially(self, queues: Iterable[str]) -> None:
+        """A claim of these queues was not plain: jobs wait for places, or there are rates."""
+        self._special_claims[tuple(dict.fromkeys(queues))] = SPECIAL_CLAIMS
+
+    def may_be_plain(self, queues: Iterable[str]) -> bool:
+        """Whether to try the next claim of these queues as if it were."""
+        left = self._special_claims.get(key := tuple(dict.fromkeys(queues)), 0)
+        if left:
+            self._special_claims[key] = left - 1
+        return not left
 
     def now(self) -> int | None:
         return None if self.clock is None else self.clock.now()

@@ -15,13 +15,13 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
-from leasemill.errors import Unavailable
 from leasemill.kernel import commands as c
 from leasemill.store.pipeline import Pipeline
 from leasemill.store.postgres.calls import Calls
 from leasemill.store.postgres.verbs import enqueue, shared
 from leasemill.store.postgres.verbs.shared import EnqueueTicket, Inserted, SharedBatch
 from leasemill.store.postgres.wire.looped import Answer, LoopMessages, MessageFailed
+from leasemill.store.postgres.wire.pool import store_closed
 from leasemill.store.threads import Threads
 
 BATCH_WEIGHT: Final = 4 * 1024 * 1024
@@ -147,7 +147,7 @@ class LoopLine:
 
     def _run_by_thread(self, batch: SharedBatch, *, was_run: bool) -> None:
         if not was_run:
-            batch.fail(Unavailable("this PostgreSQL store is closed; open another"))
+            batch.fail(store_closed())
         with suppress(RuntimeError):  # the loop was closed: nobody waits there
             self._loop.call_soon_threadsafe(self._finish, batch)
 

@@ -1,7 +1,7 @@
 """What a store does beside its verbs: expiry, admission, watermarks, retention.
 
-The reaper's call does all of it. A claim that was granted something does none of it before it returns; one that was
-granted nothing does what may give it a job (L7).
+The reaper's call does all of it, but for retention, which it begins. A claim that was granted something does none of it
+before it returns; one that was granted nothing does what may give it a job (L7).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from leasemill.kernel import commands as c
 from leasemill.store.postgres import admission
 from leasemill.store.postgres.database import Database
 from leasemill.store.postgres.exact.decide import decide_found
+from leasemill.store.postgres.forgetting import Forgetting
 from leasemill.store.postgres.retention import Retention
 from leasemill.store.postgres.watermarks import Watermarks
 from leasemill.store.postgres.wire.arrays import int8, int8s
@@ -30,14 +31,15 @@ class PostgresMaintenance:
         self._database = database
         self._wake = wake
         self.watermarks = Watermarks(database)
-        self.retention = Retention(connections, database, options)
+        self.retention = Retention(connections, database)
+        self.forgetting = Forgetting(connections, self.retention, options)
 
     def run(self, limit: int) -> list[c.Expiration]:
         """The reaper's call."""
         expired = self.expire(limit, self._database.expiry_position.from_at())
         self.admit()
         self._move(self.watermarks.keep)
-        self.retention.run()
+        self.forgetting.begin()
         return expired
 
     def found_more(self, expired_from: int | None, has_arrived: bool, limit: int) -> bool:
@@ -63,10 +65,17 @@ class PostgresMaintenance:
             self._wake()
         return expired
 
-    def admit(self) -> None:
-        """Arrivals are durable: an admission that fails is left to the next claim."""
+    def admit(self, count: int = 1) -> None:
+        """So many arrivals, at least, if there are. They are durable: an admission that fails, or finds another under
+        way, is left to the next claim."""
+
+        def work(connection: Connection) -> None:
+            for _ in range(0, count, admission.ADMITTED_AT_ONCE):
+                if not admission.admit_now(self._database, connection):
+                    return
+
         try:
-            self._connections.run(lambda connection: admission.admit_now(self._database, connection))
+            self._connections.run(work)
         except Unavailable as error:
             LOGGER.warning("admission to lanes postponed: %s", error)
 

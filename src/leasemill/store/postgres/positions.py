@@ -24,6 +24,9 @@ BEHIND_US: Final = 250_000
 """How far behind the clock a position stays: commits that take longer are found by the next full look."""
 EXPIRY_FULL_LOOK_S: Final = 60.0
 
+LAST: Final = (math.inf, 0)
+"""After every place."""
+
 Key: TypeAlias = tuple[str, int]
 """A queue and a rank."""
 Place: TypeAlias = tuple[str, int, int, int]
@@ -98,9 +101,13 @@ class Positions:
 
     def lower(self, places: Iterable[Place]) -> None:
         """This process put jobs at these places: its next claim looks there."""
+        first: dict[Key, tuple[int, int]] = {}
+        for queue, rank, at, seq in places:
+            key, place = (queue, rank), (at, seq)
+            if place < first.get(key, LAST):
+                first[key] = place
         with self._lock:
-            for queue, rank, at, seq in places:
-                key, place = (queue, rank), (at, seq)
+            for key, place in first.items():
                 self._put[key] = min(place, self._put.get(key, place))
                 if place < self._reached.get(key, place):
                     self._reached[key] = place

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from leasemill.kernel.model import SECOND
+from leasemill.kernel.orders import WorkerOrder
 from leasemill.store.postgres.database import Database
+from leasemill.store.postgres.orders import order_of
 from leasemill.store.postgres.wire.connections import Connections
-from leasemill.store.presence import Present
+from leasemill.store.presence import Present, instance_of
 
 
 class PostgresPresence:
@@ -15,9 +17,9 @@ class PostgresPresence:
         self._pool = pool
         self._database = database
 
-    def publish(self, worker_id: str, record: bytes) -> None:
-        given = {"id": worker_id, "record": record}
-        self._pool.run(lambda connection: self._database.do(connection, "worker_publish", given))
+    def publish(self, worker_id: str, record: bytes) -> WorkerOrder | None:
+        given = {"id": worker_id, "record": record, "instance": instance_of(record)}
+        return order_of(self._pool.run(lambda connection: self._database.all(connection, "worker_publish", given)))
 
     def records(self) -> list[Present]:
         rows = self._pool.run(lambda connection: self._database.all(connection, "worker_records", {}))

@@ -7,7 +7,7 @@ from psycopg.errors import InsufficientPrivilege
 
 from leasemill.kernel import commands as c
 from leasemill.kernel.filter import JOBS_LOOKED_AT, fits, is_further
-from leasemill.kernel.model import UNSUCCESSFUL_STATES, Action, Job, JobState, Verb
+from leasemill.kernel.model import UNSUCCESSFUL_STATES, Action, Job, JobState, Policy, Verb
 from leasemill.kernel.read import group_view
 from leasemill.kernel.unique import holds
 from leasemill.store.postgres.database import Database
@@ -18,6 +18,7 @@ from leasemill.store.postgres.exact.values import mode_of, policy_of, ranges_of
 from leasemill.store.postgres.limits.look import may_grant
 from leasemill.store.postgres.wire.arrays import int8, int8s, texts
 from leasemill.store.postgres.wire.connections import Connection, Row
+from leasemill.store.reading import Pulse
 
 LOOKED_AT_ONCE = 1_000
 """After the first look, which is at as many as are wanted: most readings find enough there."""
@@ -147,6 +148,11 @@ def _queue_view(row: Row) -> c.QueueView:
     )
 
 
+def get_policies(database: Database, connection: Connection, query: c.GetPolicies) -> list[Policy | None]:
+    rows = database.all(connection, "policies", {"queues": texts(query.queues)})
+    return [None if policy is None else policy_of(policy) for (policy,) in rows]
+
+
 def due_in(database: Database, connection: Connection, query: c.DueIn) -> int | None:
     given = {"queues": texts(query.queues)}
     due, is_to_be_seen = database.one(connection, "due_in", given)
@@ -214,12 +220,19 @@ def list_groups(database: Database, connection: Connection, query: c.ListGroups)
 
 def list_actions(database: Database, connection: Connection, query: c.ListActions) -> list[Action]:
     rows = database.all(connection, "list_actions", {"limit": int8(query.limit)})
-    return [Action(at, Verb(verb), by, target, reason) for at, verb, by, target, reason in rows]
+    return [
+        Action(at, Verb(verb), by, target, reason, count, first_at, tuple(others))
+        for at, verb, by, target, reason, count, first_at, others in rows
+    ]
 
 
 def totals(database: Database, connection: Connection) -> c.Totals:
     *counts, timed, fence, seq, next_expiry_at = database.one(connection, "totals", {})
     return c.Totals(dict(zip(STATES, counts, strict=True)), timed, fence, seq, next_expiry_at)
+
+
+def pulse(database: Database, connection: Connection) -> Pulse:
+    return Pulse(*database.one(connection, "pulse", {}))
 
 
 def time(database: Database, connection: Connection) -> int:

@@ -1,71 +1,91 @@
 """Retention (O7): jobs that succeeded long ago, or beyond a number, are forgotten; so are idle requests and rates, and
-unique keys that nobody holds."""
+unique keys that nobody holds. Each call is one short transaction; `forgetting.py` decides when it is made."""
 
 from __future__ import annotations
 
-import time
-from typing import Final
+from typing import Final, NamedTuple
 
-from leasemill.errors import Unavailable
 from leasemill.kernel import commands as c
 from leasemill.store.postgres.database import Database
 from leasemill.store.postgres.wire.arrays import int8, texts
-from leasemill.store.postgres.wire.connections import LOGGER, Connection, Connections
-from leasemill.store.postgres.wire.url import PostgresOptions
+from leasemill.store.postgres.wire.connections import Connection, Connections
 
-EVERY_S: Final = 30.0
-LONGEST_S: Final = 5.0
 BATCH: Final = 2_000
 JOINS_LEFT: Final = 100
 """How many rows of additions an open group may have for good."""
 
 
+class Pruned(NamedTuple):
+    """What a batch did, and saw."""
+
+    forgotten: int
+    has_more_rows: bool
+    """There may be more to forget: not all rows of finished were looked at."""
+    last_at: int | None
+    """When the last that were forgotten had ended."""
+    row_count: int
+    """In how many rows of finished they were."""
+    succeeded: int
+    """How many succeeded jobs there were."""
+
+
 class Retention:
     """Of one store."""
 
-    def __init__(self, connections: Connections, database: Database, options: PostgresOptions) -> None:
+    def __init__(self, connections: Connections, database: Database) -> None:
         self._connections = connections
         self._database = database
-        self._options = options
-        self._ran_at_s = time.monotonic()
         self._looked_at_key = ""
 
-    def prune(self, command: c.Prune, *, waits: bool) -> int:
-        """How many were forgotten. Without `waits` none, if another is at it."""
-        given = {"before": int8(command.before), "keep": int8(command.keep), "limit": int8(command.limit)}
+    def prune(self, command: c.Prune) -> int:
+        """How many were forgotten."""
 
         def work(connection: Connection) -> int:
             with connection.transaction():
-                if not lock_retention(self._database, connection, waits=waits):
-                    return 0
-                self._database.do(connection, "prune_groups", given)
-                (count,) = self._database.one(connection, "prune", given)
+                lock_retention(self._database, connection)
+                self._prune_groups(connection, command)
+                pruned = self._prune(connection, command, from_at=0, rows=command.limit)
             self._database.all(connection, "tally", {})
-            return int(count)
+            return pruned.forgotten
 
         return self._connections.run(work, is_repeatable=False)
 
-    def run(self) -> None:
-        """Now and then; left to the next round where another is at it."""
-        if time.monotonic() - self._ran_at_s < EVERY_S:
-            return
-        self._ran_at_s = time.monotonic()
-        try:
-            self._run_for(LONGEST_S)
-        except Unavailable as error:
-            LOGGER.warning("retention postponed: %s", error)
+    def prune_some(self, command: c.Prune, *, from_at: int, rows: int) -> Pruned | None:
+        """Jobs alone: those that ended at a time or later, of so many rows of finished. None: another is at it."""
 
-    def _run_for(self, seconds: float) -> None:
+        def work(connection: Connection) -> Pruned | None:
+            with connection.transaction():
+                if not lock_retention(self._database, connection, waits=False):
+                    return None
+                pruned = self._prune(connection, command, from_at=from_at, rows=rows)
+            self._database.all(connection, "tally", {})
+            return pruned
+
+        return self._connections.run(work, is_repeatable=False)
+
+    def prune_groups(self, command: c.Prune) -> int:
+        """How many groups were forgotten; none, if another is at it."""
+
+        def work(connection: Connection) -> int:
+            with connection.transaction():
+                if not lock_retention(self._database, connection, waits=False):
+                    return 0
+                return self._prune_groups(connection, command)
+
+        return self._connections.run(work, is_repeatable=False)
+
+    def _prune(self, connection: Connection, command: c.Prune, *, from_at: int, rows: int) -> Pruned:
+        given = {**_given(command), "from_at": int8(from_at), "rows": int8(rows)}
+        return Pruned(*self._database.one(connection, "prune", given))
+
+    def _prune_groups(self, connection: Connection, command: c.Prune) -> int:
+        (count,) = self._database.one(connection, "prune_groups", _given(command))
+        return int(count)
+
+    def now(self) -> int:
+        """The store's time."""
         (now,) = self._connections.run(lambda connection: self._database.one(connection, "clock", {}))
-        before = now - int(self._options.retain_for_s * 1_000_000)
-        prune = c.Prune(before, self._options.retain_count, BATCH)
-        until_s = time.monotonic() + seconds
-        while self.prune(prune, waits=False) == BATCH and time.monotonic() < until_s:
-            pass
-        self._connections.run(self.fold_groups)
-        for forget in (self.forget_requests, self.forget_rates, self.forget_keys):
-            while self._connections.run(forget) == BATCH and time.monotonic() < until_s:
-                pass
+        return int(now)
 
     def fold_groups(self, connection: Connection) -> None:
         """Open groups that grow by one member at a time are read as soon as others."""
@@ -101,3 +121,7 @@ def lock_retention(database: Database, connection: Connection, *, waits: bool = 
         return True
     row = connection.execute("select pg_try_advisory_xact_lock(%s)", [int8(database.retention_key)]).fetchone()
     return row is not None and bool(row[0])
+
+
+def _given(command: c.Prune) -> dict[str, object]:
+    return {"before": int8(command.before), "keep": int8(command.keep), "limit": int8(command.limit)}

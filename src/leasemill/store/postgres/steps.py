@@ -1,6 +1,6 @@
 """One sequence of steps for sync and for async code.
 
-A generator yields what is to be done, and is resumed with what came of it, or with the error: a message or one of our
+A generator yields what is to be done, and is resumed with the result, or with the error: a message or one of our
 statements on the user's connection, or a call of the store's own, which an event loop does not wait for.
 """
 

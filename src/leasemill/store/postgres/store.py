@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar, cast
 
-from leasemill.errors import Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.machine import check
 from leasemill.kernel.model import JobSpec
@@ -29,6 +28,7 @@ from leasemill.store.postgres.keys import PostgresKeys
 from leasemill.store.postgres.limits import operate as operate_limits
 from leasemill.store.postgres.limits import views
 from leasemill.store.postgres.maintenance import PostgresMaintenance
+from leasemill.store.postgres.orders import get_order
 from leasemill.store.postgres.presence import PostgresPresence
 from leasemill.store.postgres.transactions.block import PostgresBlock
 from leasemill.store.postgres.transactions.joined import JoinedBlock
@@ -47,10 +47,12 @@ from leasemill.store.postgres.verbs import (
     handover,
     nack,
     operate,
+    orders,
     release,
     schedules,
     start,
 )
+from leasemill.store.postgres.verbs.acquire import after_ack
 from leasemill.store.postgres.verbs.inserting import inserting_caused
 from leasemill.store.postgres.waking.listen import Listener
 from leasemill.store.postgres.waking.notify import Notifier
@@ -58,8 +60,10 @@ from leasemill.store.postgres.waking.watch import PostgresEndWatch, PostgresWatc
 from leasemill.store.postgres.wire.commit_connections import CommitConnections
 from leasemill.store.postgres.wire.connections import Connection, Connections, Moved
 from leasemill.store.postgres.wire.looped import LoopMessages
+from leasemill.store.postgres.wire.pool import store_closed
 from leasemill.store.postgres.wire.statements import Statements
 from leasemill.store.postgres.wire.url import PostgresOptions, parse_url
+from leasemill.store.reading import Pulse
 from leasemill.store.signal import Signal
 from leasemill.store.sources import Clock, Entropy
 from leasemill.store.threads import Threads
@@ -111,28 +115,48 @@ class PostgresStore(Store):
 
     def run(self, command: c.Command[AnswerT]) -> AnswerT:
         check(command)
-        if self._is_closed:
-            raise Unavailable("this PostgreSQL store is closed; open another")
+        self._check_open()
         if isinstance(command, c.Enqueue):
             return cast(AnswerT, self._enqueues.run(command))
         return cast(AnswerT, _VERBS[type(command)](self._calls, command))
 
     async def arun(self, command: c.Command[AnswerT]) -> AnswerT:
-        if self._is_closed:
-            raise Unavailable("this PostgreSQL store is closed; open another")
+        self._check_open()
         if isinstance(command, c.Enqueue):
             check(command)
             return cast(AnswerT, await self._enqueues.arun(command))
-        return await self.off_loop(self.run, command)
+        looped = _LOOPED_VERBS.get(type(command))
+        if looped is None:
+            return await self.off_loop(self.run, command)
+        check(command)
+        answer = await looped(self._calls, self._loop_messages, command)
+        return cast(AnswerT, await self.off_loop(answer) if callable(answer) else answer)
+
+    def pulse(self) -> Pulse:
+        self._check_open()
+        return self._calls.read(reading.pulse)
 
     async def ack_and_claim(self, ack: c.Ack, claim: c.Claim) -> tuple[list[c.AckOutcome], list[c.Lease] | None]:
         """In one transaction, if nothing is special."""
         check(ack)
         check(claim)
-        if self._is_closed:
-            raise Unavailable("this PostgreSQL store is closed; open another")
+        self._check_open()
         answer = await handover.arun(self._calls, self._loop_messages, ack, claim)
         return answer if isinstance(answer, tuple) else await self.off_loop(answer)
+
+    def ack_then_acquire(
+        self, ack: c.AckReport, acquire: c.AcquireRequest
+    ) -> tuple[c.AckOutcome, c.AcquireOutcome | None]:
+        """In one transaction."""
+        check(c.Ack([ack]))
+        check(c.Acquire([acquire]))
+        self._check_open()
+        return after_ack(self._calls, ack, acquire)
+
+    async def aack_then_acquire(
+        self, ack: c.AckReport, acquire: c.AcquireRequest
+    ) -> tuple[c.AckOutcome, c.AcquireOutcome | None]:
+        return await self.off_loop(self.ack_then_acquire, ack, acquire)
 
     def watch(self, queues: Sequence[str]) -> Watch:
         self._listener.start()
@@ -151,6 +175,7 @@ class PostgresStore(Store):
             return
         self._is_closed = True
         until_s = time.monotonic() + CLOSE_S
+        self._maintenance.forgetting.stop()
         self._notifier.stop()
         self._listener.stop()
         self._threads.close()
@@ -160,6 +185,7 @@ class PostgresStore(Store):
         self._commits.close()
         self._signal.notify()
         self._listener.ends.notify_all()
+        self._maintenance.forgetting.join(until_s)
         self._threads.join(until_s)
         self._notifier.join(until_s)
         self._listener.join(until_s)
@@ -216,7 +242,11 @@ class PostgresStore(Store):
             task = asyncio.current_task()
             if not self._is_closed or task is None or task.cancelling():
                 raise
-            raise Unavailable("this PostgreSQL store is closed; open another") from None  # it had not begun
+            raise store_closed() from None  # it had not begun
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise store_closed()
 
     def _wake(self) -> None:
         self._calls.wake()
@@ -226,6 +256,11 @@ class PostgresStore(Store):
         self._pool.run(lambda connection: connection.execute("select pg_notify(%s, '')", [channel]))
 
 
+_LOOPED_VERBS: Final[dict[type, Callable[[Calls, LoopMessages, Any], Awaitable[Any]]]] = {
+    c.Claim: claim.arun,
+    c.Ack: ack.arun,
+}
+"""What the event loop sends itself: a worker's threads would wait for the interpreter's lock, its handlers have it."""
 _VERBS: Final[dict[type, Callable[[Calls, Any], Any]]] = {
     c.Claim: claim.run,
     c.Start: start.run,
@@ -246,6 +281,7 @@ _VERBS: Final[dict[type, Callable[[Calls, Any], Any]]] = {
     c.Pause: operate.change_queue,
     c.Resume: operate.change_queue,
     c.SetPolicy: operate.change_queue,
+    c.OrderWorker: orders.order_worker,
     c.SetSchedule: schedules.change,
     c.RemoveSchedule: schedules.change,
     c.PauseSchedule: schedules.change,
@@ -257,7 +293,7 @@ _VERBS: Final[dict[type, Callable[[Calls, Any], Any]]] = {
     c.ListSchedules: lambda calls, it: calls.read(scheduled.list_schedules, it),
     c.DueSchedules: lambda calls, it: calls.read(scheduled.due_schedules, it),
     c.NextTick: lambda calls, it: calls.read(scheduled.next_tick, it),
-    c.Prune: lambda calls, it: calls.maintenance.retention.prune(it, waits=True),
+    c.Prune: lambda calls, it: calls.maintenance.retention.prune(it),
     c.GetJob: lambda calls, it: calls.read(reading.get_job, it),
     c.GetKey: lambda calls, it: calls.read(reading.get_key, it),
     c.ListJobs: lambda calls, it: calls.read(reading.list_jobs, it),
@@ -268,12 +304,14 @@ _VERBS: Final[dict[type, Callable[[Calls, Any], Any]]] = {
     c.GetGroup: lambda calls, it: calls.read(reading.get_group, it),
     c.ListGroups: lambda calls, it: calls.read(reading.list_groups, it),
     c.ListActions: lambda calls, it: calls.read(reading.list_actions, it),
+    c.GetOrder: lambda calls, it: calls.read(get_order, it),
     c.SetLimit: operate_limits.change,
     c.ClearLimit: operate_limits.change,
     c.DeclareLimits: operate_limits.change,
     c.ListLimits: lambda calls, it: calls.read(views.list_limits, it),
     c.GetLimit: lambda calls, it: calls.read(views.get_limit, it),
     c.DueIn: lambda calls, it: calls.read(reading.due_in, it),
+    c.GetPolicies: lambda calls, it: calls.read(reading.get_policies, it),
     c.GetTotals: lambda calls, _it: calls.read(reading.totals),
     c.GetTime: lambda calls, _it: calls.read(reading.time),
 }

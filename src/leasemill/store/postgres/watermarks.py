@@ -21,6 +21,8 @@ from leasemill.store.postgres.wire.connections import LOGGER, Connection
 WORN: Final = 1_000
 """So many jobs this process claims from a queue and rank before it moves their watermark."""
 MOVE_EVERY_S: Final = 1.0
+SETTLED_S: Final = 3.0
+"""So long after the last claim all that was claimed is behind where a watermark may move to: two seconds ago."""
 CHECK_EVERY_S: Final = 60.0
 LEASES_S: Final = 300.0
 """So long after its last claim a process moves the watermark of leases."""
@@ -68,7 +70,8 @@ class Watermarks:
             "worn": int8s([int(key in worn) for key in keys]),
         }
         self._published, self._writers = {}, set()
-        positions.forget_claimed(worn)
+        if time.monotonic() - positions.claimed_at_s >= SETTLED_S:
+            positions.forget_claimed(worn)
         rows = self._database.all(connection, "move_watermarks", given)
         published = {(queue, rank): next_at for queue, rank, next_at in rows if next_at is not None}
         if published:

@@ -16,11 +16,12 @@ from leasemill.errors import LeasemillError, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.events import AnyEvent, JobEnqueued
 from leasemill.kernel.machine import carry_out, run
-from leasemill.kernel.model import SECOND, QueueMode
+from leasemill.kernel.model import SECOND, JobState, QueueMode
 from leasemill.kernel.state import State
 from leasemill.kernel.verbs.cancel import cancels_a_run
 from leasemill.kernel.verbs.expire import expire_regardless
 from leasemill.store.expiries import Expiries
+from leasemill.store.reading import Pulse
 from leasemill.store.sources import Clock
 from leasemill.store.wal.clock import Machine
 from leasemill.store.wal.control import FULL, TAIL
@@ -34,8 +35,13 @@ from leasemill.store.wal.tickets import READS, LogTicket
 from leasemill.store.wal.waiters import FolderWaiters
 
 SUPERSEDED_TRIES: Final = 20
+PULSE_EVERY_S: Final = 0.25
+AT_REST_S: Final = 1.0
+"""Without an append: longer than a busy process pauses."""
 PRUNE_EVERY_S: Final = 5.0
-PRUNE_BATCH: Final = 2_000
+PRUNE_BATCH: Final = 500
+"""Some milliseconds, in which everybody waits."""
+PRUNE_LEAST: Final = 50
 EXPIRE_BATCH: Final = 1_000
 
 
@@ -61,8 +67,13 @@ class BatchRunner:
         self._expiries = expiries
         self.maintenance = FolderMaintenance(path, options)
         self._expired: list[c.Expiration] = []
+        self._pulse_at_s = 0.0
+        self._tail_seen = 0
+        self._tail_moved_at_s = 0.0
         self._pruned_at_s = time.monotonic()
         self._unpruned_events = PRUNE_BATCH
+        self._is_behind = False
+        """There was more to prune the last time."""
         self.is_closed = False
 
     def run(self, batch: list[LogTicket]) -> None:
@@ -73,7 +84,10 @@ class BatchRunner:
                 replica.close()
                 raise Unavailable(f"the store {self._path} is closed; open it again")
             log = replica.log or replica.open(may_create=False)
-            position = self._decide(log, batch)
+            try:
+                position = self._decide(log, batch)
+            except Superseded:
+                position = self._decide_again(log, batch)
             for ticket in batch:
                 if ticket.is_durable or self._expired:
                     log.sync(position)
@@ -93,7 +107,7 @@ class BatchRunner:
             if self._expired:
                 expired, self._expired = self._expired, []
                 self._expiries.notify(expired)
-            if replica.state is not None:
+            if replica.state is not None and replica.state.is_untidy:
                 replica.state.tidy()
             maintenance = self.maintenance
             if log.segment is not maintenance.segment or log.position >= maintenance.due_at:
@@ -105,44 +119,63 @@ class BatchRunner:
         for ticket in batch:
             ticket.fail(error)
 
-    def _decide(self, log: Log, batch: list[LogTicket]) -> int:
-        """Where in the log the answers were decided."""
+    def _decide_again(self, log: Log, batch: list[LogTicket]) -> int:
+        """When what was read is not the log any more."""
         for _ in range(SUPERSEDED_TRIES):
-            try:
-                return self._decide_once(log, batch)
-            except Superseded:
-                self._replica.drop_state()
-                log.forget()
+            self._replica.drop_state()
+            log.forget()
+            with suppress(Superseded):
+                return self._decide(log, batch)
         raise Unavailable(
             f"the log in {self._path} changed {SUPERSEDED_TRIES} times while it was read; repeat the call"
         )
 
-    def _decide_once(self, log: Log, batch: list[LogTicket]) -> int:
+    def _decide(self, log: Log, batch: list[LogTicket]) -> int:
+        """Returns where in the log the answers were decided."""
         replica = self._replica
         if replica.state is None:
-            if _are_new_jobs(batch) and not log.is_new_boot:
+            for ticket in batch:
+                if not ticket.are_plain:
+                    break
+            else:
                 position = self._append_unread(log, batch)
                 if position is not None:
                     return position
             replica.load()
         are_reads = True
         for ticket in batch:
-            if ticket.command is not None and not isinstance(ticket.command, READS):
+            if ticket.command is not None and type(ticket.command) not in READS:
                 are_reads = False
                 break
-        if are_reads or log.position != log.page[TAIL]:
+        tail = log.page[TAIL]
+        if len(batch) == 1 and batch[0].within_s is not None:
+            self._keep_up(log, batch[0], tail)
+            return log.position
+        if are_reads or log.position != tail:
             log.check_generation()
             replica.catch_up()
-        if are_reads and self._answer_unlocked(log, batch):
+        if are_reads and self._answer_unlocked(log, batch, tail):
             return log.position
         with log.locked(meanwhile=replica.catch_up):
             return self._decide_locked(log, batch)
 
-    def _answer_unlocked(self, log: Log, batch: list[LogTicket]) -> bool:
-        """Readings, if nothing has to be recorded before them."""
+    def _keep_up(self, log: Log, ticket: LogTicket, tail: int) -> None:
+        """While others write, for a limited time. Where nobody does, nobody is slowed by reading all."""
+        now_s = time.monotonic()
+        if tail != self._tail_seen:
+            self._tail_seen, self._tail_moved_at_s = tail, now_s
+        is_busy = now_s - self._tail_moved_at_s < AT_REST_S
+        pulse = log.control.pulse_behind(log.position) if is_busy else None
+        log.check_generation()
+        self._replica.catch_up(None if pulse is None else ticket.within_s)
+        ticket.answer = None if pulse is None or log.position >= tail else Pulse(*pulse)
+
+    def _answer_unlocked(self, log: Log, batch: list[LogTicket], tail: int) -> bool:
+        """Readings, if nothing has to be recorded before them. They see all that was appended before they were made,
+        and need no more: whoever reads beside a busy process must not stop it by taking the lock."""
         if all(ticket.command is None for ticket in batch):
             return True
-        if not log.is_caught_up or self._has_overdue(log):
+        if not log.has_read(tail) or self._has_overdue(log):
             return False
         self._run_all(log, batch)
         return True
@@ -164,11 +197,17 @@ class BatchRunner:
         if self._expiries.listeners:
             self._expired += self._expiries.found(state, events)
         self._unpruned_events += len(events)
-        if self._unpruned_events >= PRUNE_BATCH or time.monotonic() - self._pruned_at_s >= PRUNE_EVERY_S:
+        now_s = time.monotonic()
+        is_time = self._is_behind or now_s - self._pruned_at_s >= PRUNE_EVERY_S
+        if is_time or self._unpruned_events >= PRUNE_BATCH:
             events += self._prune(log, state)
         if not events:
             return log.position
         position = log.append(events, state.format)
+        if now_s - self._pulse_at_s >= PULSE_EVERY_S:
+            self._pulse_at_s = now_s
+            leased = sum(queue.counts[JobState.LEASED] for queue in state.queues.values())
+            log.control.publish_pulse(state.seq, state.fence, leased, position)
         if self._waiters.ends.waiters:
             self._waiters.ends.observe(events)
         for ticket in batch:
@@ -201,22 +240,29 @@ class BatchRunner:
     def _now(self, log: Log) -> int:
         if self._given_clock is not None:
             return self._given_clock.now()
-        return self._machine.since_boot_us() + log.manifest.clock.offset_us
+        return self._machine.since_boot_ns() // 1_000 + log.manifest.clock.offset_us
 
     def _append_unread(self, log: Log, batch: list[LogTicket]) -> int | None:
         """W9: jobs with new ids need no replica: they are appended as they are. None: one of their queues may be
-        used with acquire (I7), which takes a replica to decide."""
-        log.space.require_room_to_grow()
+        used with acquire (I7), or leases of an earlier boot are to be ended (W10), which takes a replica."""
+        if log.manifest.clock.boot_id != log.boot_id:
+            return None
+        if log.page[FULL]:
+            log.space.require_room_to_grow()
         with log.locked():
-            log.check()
-            log.skip_to_tail()
-            if log.may_be_acquired({job.queue for ticket in batch for job in ticket.command.jobs}):
-                return None
-            now = self._now(log)
+            if not log.is_up_to_date:
+                log.check()
+                log.skip_to_tail()
+            now, queues = self._now(log), set[str]()
             events: list[AnyEvent] = []
             for ticket in batch:
-                events += [JobEnqueued(job, now) for job in ticket.command.jobs]
-                ticket.answer = [c.Enqueued(job.id) for job in ticket.command.jobs]
+                ticket.answer = answers = []
+                for job in ticket.command.jobs:
+                    events.append(JobEnqueued(job, now))
+                    answers.append(c.Enqueued(job.id))
+                    queues.add(job.queue)
+            if log.may_be_acquired(queues):
+                return None
             return log.append(events) if events else log.position
 
     # What is recorded before the first answer, and now and then
@@ -258,32 +304,20 @@ class BatchRunner:
         return position
 
     def _prune(self, log: Log, state: State) -> list[AnyEvent]:
-        """W14: retention, a little with every few appends."""
+        """W14: retention, a little with every few appends; while there is more to forget, twice what was appended."""
+        limit = min(PRUNE_BATCH, max(PRUNE_LEAST, 2 * self._unpruned_events))
         self._unpruned_events = 0
         options = self._options
         surplus = len(state.finished) - options.retain_count
-        is_due = surplus >= PRUNE_BATCH or time.monotonic() - self._pruned_at_s >= PRUNE_EVERY_S
-        if not options.does_maintenance or not is_due:
+        is_time = self._is_behind or time.monotonic() - self._pruned_at_s >= PRUNE_EVERY_S
+        if not options.does_maintenance or not (is_time or surplus >= PRUNE_BATCH):
             return []
         self._pruned_at_s = time.monotonic()
-        if surplus >= 2 * PRUNE_BATCH:
-            self._unpruned_events = PRUNE_BATCH  # go on with the next append
         now = self._now(log)
         before = now - int(options.retain_for_s * SECOND)
-        events, _ = run(state, c.Prune(before, options.retain_count, PRUNE_BATCH), now)
+        events, count = run(state, c.Prune(before, options.retain_count, limit), now)
+        self._is_behind = count == limit
         return events
-
-
-def _are_new_jobs(batch: list[LogTicket]) -> bool:
-    """Without rules, which are decided on, and headers, which need a newer format."""
-    for ticket in batch:
-        command = ticket.command
-        if not isinstance(command, c.Enqueue) or not command.are_new:
-            return False
-        for job in command.jobs:
-            if job.rules is not None or job.headers is not None:
-                return False
-    return True
 
 
 def _require_room(log: Log, state: State, command: object) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -24,7 +25,7 @@ class Machine(Protocol):
     """A machine's clocks."""
 
     def boot_id(self) -> str: ...
-    def since_boot_us(self) -> int: ...
+    def since_boot_ns(self) -> int: ...
     def wall_us(self) -> int: ...
 
 
@@ -40,8 +41,7 @@ class RealMachine:
             "knows: use postgresql://"
         )
 
-    def since_boot_us(self) -> int:
-        return time.clock_gettime_ns(BOOT_CLOCK) // 1_000
+    since_boot_ns = staticmethod(partial(time.clock_gettime_ns, BOOT_CLOCK))
 
     def wall_us(self) -> int:
         return time.time_ns() // 1_000
@@ -63,4 +63,4 @@ def system_value(name: str) -> str:
 def anchored(machine: Machine, latest_at: int) -> BootClock:
     """The clock of this boot: the wall's time, but never before what was recorded already."""
     now = max(machine.wall_us(), latest_at if latest_at < NEVER else 0)
-    return BootClock(machine.boot_id(), now - machine.since_boot_us())
+    return BootClock(machine.boot_id(), now - machine.since_boot_ns() // 1_000)

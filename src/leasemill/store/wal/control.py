@@ -31,19 +31,23 @@ LAST: Final = 9
 """The `Control` that last had the lock and recorded all it wrote; 0 while the lock is held."""
 ACQUIRE_DIGEST: Final = 10
 """Of the list of acquire queues in the manifest: a process that read another list reads it again."""
+PULSE: Final = 11
+"""Three numbers, of jobs that were ever enqueued, were ever claimed and are held, and the position they hold at."""
+PULSE_AT: Final = PULSE + 3
 
 
 class Control:
     """`identity` is that of the boot and the lock file: a page of another is not current. It is current when the first
     bytes of the page (`boot`) are this identity's `digest`: then the log's tail has been looked at in this boot."""
 
-    __slots__ = ("boot", "digest", "me", "page")
+    __slots__ = ("boot", "digest", "me", "page", "process_id")
 
     def __init__(self, disk: Disk, identity: str) -> None:
         self.boot = disk.control[:BOOT_BYTES]
         self.page = disk.control.cast("Q")
         self.digest = hashlib.blake2b(identity.encode(), digest_size=BOOT_BYTES).digest()
         self.me = int.from_bytes(os.urandom(8), "little") | 1
+        self.process_id = os.getpid()
 
     def close(self) -> None:
         self.boot.release()
@@ -53,9 +57,23 @@ class Control:
     def is_current(self) -> bool:
         return self.boot == self.digest
 
+    def publish_pulse(self, seq: int, fence: int, leased: int, position: int) -> None:
+        """Whoever reads it meanwhile, without the lock, does not get a mixture."""
+        page = self.page
+        page[PULSE_AT] = 0
+        page[PULSE], page[PULSE + 1], page[PULSE + 2] = seq, fence, leased
+        page[PULSE_AT] = position
+
+    def pulse_behind(self, position: int) -> tuple[int, int, int] | None:
+        """What was published last, if that was behind this position; needs no lock."""
+        page = self.page
+        published_at = page[PULSE_AT]
+        seq, fence, leased = page[PULSE], page[PULSE + 1], page[PULSE + 2]
+        return (seq, fence, leased) if position < published_at == page[PULSE_AT] else None
+
     def begin(self, generation: int, segment: int, tail: int) -> None:
         """The page is current from now on."""
         page = self.page
         page[GENERATION], page[SEGMENT], page[TAIL] = generation, segment, tail
-        page[POISONED] = page[FOLDER_UNSYNCED] = page[FULL] = 0
+        page[POISONED] = page[FOLDER_UNSYNCED] = page[FULL] = page[PULSE_AT] = 0
         self.boot[:] = self.digest

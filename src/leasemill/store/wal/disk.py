@@ -13,13 +13,16 @@ import os
 import stat
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
-from leasemill.errors import Broken, Unavailable
+from leasemill.errors import Broken, Invalid, Unavailable
 
 LOCK_NAME: Final = "lock"
+LOCK_AT_ONCE: Final = fcntl.LOCK_EX | fcntl.LOCK_NB
 MANIFEST_NAME: Final = "manifest"
 CONTROL_BYTES: Final = 4096
 FULL_SYNC: Final[int | None] = getattr(fcntl, "F_FULLFSYNC", None)  # macOS has it, Linux does not need it
@@ -31,14 +34,17 @@ NETWORK_FILE_SYSTEMS: Final = frozenset(
 )
 
 
-def sync_descriptor(fd: int, *, data_only: bool = False) -> None:
+def sync_descriptor(fd: int) -> None:
     """Return when what was written is on the disk itself. On macOS fsync leaves it in the drive's cache."""
     if FULL_SYNC is not None:
         fcntl.fcntl(fd, FULL_SYNC)
-    elif data_only:
-        os.fdatasync(fd)
     else:
         os.fsync(fd)
+
+
+def _data_sync(fd: int) -> Callable[[], None]:
+    """The same, of what was written into a file whose size stays."""
+    return partial(os.fdatasync, fd) if FULL_SYNC is None else partial(sync_descriptor, fd)
 
 
 class File(Protocol):
@@ -87,10 +93,13 @@ class Disk(Protocol):
 
 
 class RealFile:
-    __slots__ = ("_fd",)
+    """`sync` is the system's own call: each enqueue waits for one."""
+
+    __slots__ = ("_fd", "sync")
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
+        self.sync: Callable[[], None] = _data_sync(fd)
 
     def read(self, offset: int, length: int) -> bytes:
         return os.pread(self._fd, length, offset)
@@ -103,15 +112,12 @@ class RealFile:
                 raise OSError(errno.EIO, "a write wrote nothing")
             written += more
 
-    def sync(self) -> None:
-        sync_descriptor(self._fd, data_only=True)
-
     def size(self) -> int:
         return os.fstat(self._fd).st_size
 
     def close(self) -> None:
         if self._fd >= 0:
-            fd, self._fd = self._fd, -1
+            fd, self._fd, self.sync = self._fd, -1, _data_sync(-1)
             os.close(fd)
 
 
@@ -133,6 +139,7 @@ class RealDisk:
             self._map = mmap.mmap(self._lock_fd, CONTROL_BYTES)
             self._control = memoryview(self._map)
             opened.pop_all()
+        self.unlock: Callable[[], None] = partial(fcntl.flock, self._lock_fd, fcntl.LOCK_UN)
 
     @property
     def where(self) -> str:
@@ -158,7 +165,7 @@ class RealDisk:
         pause_s, waited_until = FIRST_PAUSE_S, None
         while True:
             try:
-                fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(self._lock_fd, LOCK_AT_ONCE)
             except BlockingIOError:
                 now = time.monotonic()
                 waited_until = waited_until or now + timeout_s
@@ -171,9 +178,6 @@ class RealDisk:
         if os.fstat(self._lock_fd).st_nlink == 0:
             self.unlock()
             raise Unavailable(f"the folder {self._path} was removed while it was in use; put it back")
-
-    def unlock(self) -> None:
-        fcntl.flock(self._lock_fd, fcntl.LOCK_UN)
 
     def open(self, name: str) -> File:
         return RealFile(os.open(self._path / name, os.O_RDWR | os.O_CLOEXEC))
@@ -219,6 +223,11 @@ class RealDisk:
         os.close(self._folder_fd)
         os.close(self._lock_fd)
         self._lock_fd = -1
+        self.unlock = _is_unlocked
+
+
+def _is_unlocked() -> None:
+    """Closing the lock file has freed it."""
 
 
 def holds_log(path: Path) -> bool:
@@ -264,7 +273,7 @@ def _make_folder(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
     except FileExistsError:
-        raise Broken(f"{path} is a file, a folder is needed: name another path") from None
+        raise Invalid(f"{path} is a file, a folder is needed: name another path") from None
     for one in made:
         _sync_folder(one.parent)
 

@@ -16,9 +16,9 @@ import msgspec
 
 from leasemill.errors import Broken
 from leasemill.kernel.events import AnyEvent
-from leasemill.kernel.state import DEATHS_FORMAT, PLAIN_FORMAT, RULES_FORMAT
+from leasemill.kernel.state import DEATHS_FORMAT, ORDERS_FORMAT, PLAIN_FORMAT, RULES_FORMAT
 
-FORMATS: Final = (PLAIN_FORMAT, RULES_FORMAT, DEATHS_FORMAT)
+FORMATS: Final = (PLAIN_FORMAT, RULES_FORMAT, DEATHS_FORMAT, ORDERS_FORMAT)
 SEGMENT_MAGIC: Final = b"LEASEMILL LOG\0"
 SEGMENT_HEADER: Final = struct.Struct("<14sHQI")
 SEGMENT_HEADER_BYTES: Final = 64
@@ -29,14 +29,14 @@ FRAME_MAGIC: Final = b"LM"
 NOTHING: Final = bytes(FRAME_HEADER_BYTES)
 LARGEST_BODY: Final = 256 * 1024 * 1024
 
-_crc = cast(Callable[[bytes], int], google_crc32c.value)
+checksum: Final = cast(Callable[[bytes | msgspec.Raw], int], google_crc32c.value)
 _crc_more = cast(Callable[[int, bytes], int], google_crc32c.extend)
 
 encode_events: Final = msgspec.msgpack.Encoder().encode
 decode_events: Final = msgspec.msgpack.Decoder(list[AnyEvent]).decode
 
 
-class Kind(Enum):
+class Kind(bytes, Enum):
     EVENTS = b"E"
     SEAL = b"S"
 
@@ -60,13 +60,9 @@ class Frame(NamedTuple):
             ) from error
 
 
-def checksum(content: bytes) -> int:
-    return _crc(content)
-
-
 def frame_bytes(kind: Kind, position: int, synced_to: int, body: bytes, version: int = PLAIN_FORMAT) -> bytes:
-    header = FRAME_HEADER.pack(FRAME_MAGIC, version, kind.value, len(body), position, synced_to)
-    return b"".join((header, CHECKSUM.pack(_crc_more(_crc(header), body)), body))
+    header = FRAME_HEADER.pack(FRAME_MAGIC, version, kind, len(body), position, synced_to)
+    return b"".join((header, CHECKSUM.pack(_crc_more(checksum(header), body)), body))
 
 
 SEAL_BYTES: Final = FRAME_HEADER_BYTES
@@ -98,7 +94,7 @@ def read_frame(content: bytes, offset: int, position: int) -> Frame | Cut:
     if len(body) < length:
         return Cut.SHORT
     (expected,) = CHECKSUM.unpack_from(start, FRAME_HEADER.size)
-    if _crc_more(_crc(start[: FRAME_HEADER.size]), body) != expected:
+    if _crc_more(checksum(start[: FRAME_HEADER.size]), body) != expected:
         return Cut.DAMAGE
     if version not in FORMATS:
         raise Broken(
@@ -126,7 +122,7 @@ def whole_frames_behind(content: bytes, offset: int, first_position: int) -> Ite
 
 def segment_header(first_position: int) -> bytes:
     fields = SEGMENT_HEADER.pack(SEGMENT_MAGIC, PLAIN_FORMAT, first_position, 0)[: -CHECKSUM.size]
-    return (fields + CHECKSUM.pack(_crc(fields))).ljust(SEGMENT_HEADER_BYTES, b"\0")
+    return (fields + CHECKSUM.pack(checksum(fields))).ljust(SEGMENT_HEADER_BYTES, b"\0")
 
 
 def check_segment_header(name: str, content: bytes, first_position: int) -> None:
@@ -143,5 +139,5 @@ def check_segment_header(name: str, content: bytes, first_position: int) -> None
             f"{name} has format {version}, this Leasemill reads up to {FORMATS[-1]}: upgrade, or open it with the other"
             " version"
         )
-    if _crc(content[: SEGMENT_HEADER.size - CHECKSUM.size]) != expected or first != first_position:
+    if checksum(content[: SEGMENT_HEADER.size - CHECKSUM.size]) != expected or first != first_position:
         raise Broken(f"the header of {name} is damaged; restore the folder from a backup")

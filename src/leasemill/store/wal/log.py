@@ -6,10 +6,9 @@ lock, which `locked` takes. What must never happen here: a position counted as s
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Final
 
 from msgspec.structs import replace
@@ -53,6 +52,51 @@ class LockTimeout(Unavailable):
     """Another process held the lock: nothing was decided, and what was read is as good as before."""
 
 
+class LogLock:
+    """Entered, the folder's lock is held. A class and not a generator, one for each log: every call enters it."""
+
+    __slots__ = ("_log", "meanwhile")
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self.meanwhile: Callable[[], bool] | None = None
+
+    def __enter__(self) -> None:
+        log = self._log
+        try:
+            try:
+                log.disk.lock(log.first_wait_s)
+            except TimeoutError:
+                log.wait_for_lock(self.meanwhile)
+            page, control = log.page, log.control
+            log.was_last = page[LAST] == control.me
+            page[LAST] = 0
+            page[HOLDER] = control.process_id
+            log.is_locked = True
+            log.is_up_to_date = (
+                log.was_last
+                and log.file is not None
+                and log.position == page[TAIL]
+                and log.segment.end is None
+                and control.boot == control.digest
+                and page[GENERATION] == log.manifest.generation
+                and not (page[POISONED] or page[FOLDER_UNSYNCED])
+            )
+        except BaseException as error:  # also of a wait that was interrupted just when it got the lock
+            self.__exit__(type(error))
+            raise
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        """Without an error all that was written is recorded: the next one to lock need not look for more."""
+        log = self._log
+        try:
+            if error is None:
+                log.page[LAST] = log.control.me
+        finally:
+            log.is_locked = log.is_up_to_date = False
+            log.disk.unlock()
+
+
 class Log(Writer):
     """Closes the disk with itself, and when it cannot be opened."""
 
@@ -62,8 +106,10 @@ class Log(Writer):
         super().__init__(disk, machine, segment_bytes)
         self.is_locked = False
         self.is_up_to_date = False
+        self._lock = LogLock(self)
         self._lock_timeout_s = lock_timeout_s
-        self._was_last = False
+        self.first_wait_s = min(LOCK_WAIT_S, lock_timeout_s)
+        self.was_last = False
         try:
             with self.locked():
                 look_first(self, may_create=may_create)
@@ -78,48 +124,28 @@ class Log(Writer):
         """W10: no process has ended this boot's inherited leases yet."""
         return self.manifest.clock.boot_id != self.boot_id
 
-    @property
-    def is_caught_up(self) -> bool:
-        """All that others appended was read and nothing failed: readings can be answered without the lock."""
-        return not self.is_new_boot and not self.page[POISONED] and self.position >= self.page[TAIL]
+    def has_read(self, tail: int) -> bool:
+        """All before the tail, as it was, was read and nothing failed: readings can be answered without the lock."""
+        return not self.is_new_boot and not self.page[POISONED] and self.position >= tail
 
     # The lock
 
-    @contextmanager
-    def locked(self, meanwhile: Callable[[], bool] = lambda: False) -> Iterator[None]:
+    def locked(self, meanwhile: Callable[[], bool] | None = None) -> LogLock:
         """Hold the folder's lock. While others do, `meanwhile` may do something useful, and returns whether it did.
         `is_up_to_date` then: nobody else has had the lock since this process appended, and nothing failed.
         W11: a process that is stopped in here stops the folder."""
-        until = time.monotonic() + self._lock_timeout_s
-        try:
-            while True:
-                try:
-                    self.disk.lock(min(LOCK_WAIT_S, self._lock_timeout_s))
-                    break
-                except TimeoutError:
-                    if time.monotonic() >= until:
-                        raise self._lock_timeout() from None
-                while meanwhile():
-                    pass
-            page, control = self.page, self.control
-            self._was_last = page[LAST] == control.me
-            page[LAST] = 0
-            page[HOLDER] = os.getpid()
-            self.is_locked = True
-            self.is_up_to_date = (
-                self._was_last
-                and self.position == page[TAIL]
-                and self.segment.end is None
-                and control.boot == control.digest
-                and page[GENERATION] == self.manifest.generation
-                and not (page[POISONED] or page[FOLDER_UNSYNCED])
-            )
-            yield
-            page[LAST] = control.me
-        finally:  # also of a wait that was interrupted just when it got the lock
-            self.is_locked = self.is_up_to_date = False
-            with suppress(ValueError):  # closed meanwhile
-                self.disk.unlock()
+        self._lock.meanwhile = meanwhile
+        return self._lock
+
+    def wait_for_lock(self, meanwhile: Callable[[], bool] | None) -> None:
+        until = time.monotonic() + self._lock_timeout_s - self.first_wait_s
+        while time.monotonic() < until:
+            while meanwhile is not None and meanwhile():
+                pass
+            with suppress(TimeoutError):
+                self.disk.lock(self.first_wait_s)
+                return
+        raise self._lock_timeout() from None
 
     def _lock_timeout(self) -> LockTimeout:
         return LockTimeout(
@@ -162,7 +188,7 @@ class Log(Writer):
         Under the lock nothing follows when nobody else has had it since this process recorded how far it wrote.
         Without the lock the page is not enough: a frame is written before the page is, and whoever was woken by the
         writing would not look again."""
-        is_tail = self.is_locked and self._was_last and self.position == self.page[TAIL]
+        is_tail = self.is_locked and self.was_last and self.position == self.page[TAIL]
         if is_tail and self.segment.end is None and self.control.is_current:
             return iter(())
         return super().read_new()
@@ -218,6 +244,18 @@ class Log(Writer):
         self.page[TAIL] = self.position
         return self.position
 
+    def sync(self, position: int) -> None:
+        """W1: return when everything before `position` is on disk, and no sync has failed anywhere."""
+        if self.synced_to < position:
+            assert self.file is not None
+            try:
+                self.file.sync()
+            except OSError as error:
+                raise self.poison(error) from error
+        if self.page[POISONED] or self.page[GENERATION] != self.manifest.generation:
+            raise Unavailable(f"a sync of {self.disk.where} failed in another process; repeat the call")
+        self.synced_to = max(self.synced_to, position)
+
     # Segments
 
     def seal(self) -> None:
@@ -244,11 +282,11 @@ class Log(Writer):
         is read again. When a process dies while it replaces the list, the digest is already that of the new one:
         then the list is read again once too often."""
         assert self.is_locked
-        if self.page[ACQUIRE_DIGEST] != self.manifest.acquire_digest:
+        if not self.is_up_to_date and self.page[ACQUIRE_DIGEST] != self.manifest.acquire_digest:
             self.refresh()
             self.page[ACQUIRE_DIGEST] = self.manifest.acquire_digest
         listed = self.manifest.acquire_queues
-        return listed is None or not set(listed).isdisjoint(queues)
+        return listed is None or (bool(listed) and not set(listed).isdisjoint(queues))
 
     def list_acquired(self, queues: Collection[str]) -> None:
         """W9: under the lock, before an acquire in one of these queues is appended: their names are in the manifest,

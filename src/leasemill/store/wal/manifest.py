@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from hashlib import blake2b
 
 import msgspec
@@ -55,8 +56,12 @@ class Manifest(Struct, frozen=True):
     @property
     def acquire_digest(self) -> int:
         """Differs when the list of acquire queues does."""
-        listed = msgspec.json.encode(self.acquire_queues)
-        return int.from_bytes(blake2b(listed, digest_size=8).digest(), "little")
+        return _digest(self.acquire_queues)
+
+
+@lru_cache(maxsize=16)
+def _digest(names: tuple[str, ...] | None) -> int:
+    return int.from_bytes(blake2b(msgspec.json.encode(names), digest_size=8).digest(), "little")
 
 
 def segment_name(first: int, generation: int) -> str:

@@ -6,6 +6,7 @@ A replica that may be ahead of the log is thrown away (`forget`). Decides nothin
 from __future__ import annotations
 
 import gc
+import time
 from pathlib import Path
 
 from leasemill.errors import Broken
@@ -100,18 +101,20 @@ class Replica:
                 raise Superseded from None  # W8: a newer one has taken its place
             raise Broken(f"{snapshot.name} is missing from {self._path}; restore the folder from a backup") from None
 
-    def catch_up(self) -> bool:
-        """Apply what others appended; returns whether there was anything."""
+    def catch_up(self, within_s: float | None = None) -> bool:
+        """Apply what others appended, or as much of it as can be in that time; returns whether there was anything."""
         log, state = self.log, self.state
         assert log is not None
         assert state is not None
-        before = log.position
+        before, began = log.position, time.monotonic()
         for frame in log.read_new():
             events = frame.events()
             apply_all(state, events)
             self._ends.observe(events)
-            if not log.is_locked:
+            if state.is_untidy and not log.is_locked:
                 state.tidy()
             if events:
                 self.latest_at = events[-1].at
+            if within_s is not None and time.monotonic() - began >= within_s:
+                break
         return log.position > before

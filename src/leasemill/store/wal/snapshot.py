@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from leasemill.errors import Broken
-from leasemill.kernel.image import Image, KeyImage, image, jobs_in_order, restore
+from leasemill.kernel.image import ImageWithOrders, KeyImage, image, jobs_in_order, restore
 from leasemill.kernel.machine import apply
 from leasemill.kernel.model import Job
 from leasemill.kernel.state import State
@@ -36,7 +36,6 @@ READ_BYTES: Final = 4 * 1024 * 1024
 PROGRESS_BYTES: Final = 1024 * 1024
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode_jobs = msgspec.msgpack.Decoder(list[Job]).decode
 _decode_records = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 _decode_keys = msgspec.msgpack.Decoder(list[KeyImage]).decode
 
@@ -44,7 +43,7 @@ _decode_keys = msgspec.msgpack.Decoder(list[KeyImage]).decode
 class Head(Struct, frozen=True, array_like=True):
     """The first frame. Then frames of unique keys, left out of the image because there may be millions, and of jobs."""
 
-    image: Image
+    image: ImageWithOrders
     jobs: int
     latest_at: int
     key_frames: int = 0
@@ -78,7 +77,7 @@ def write_snapshot(disk: Disk, state: State, latest_at: int, position: int) -> S
 def _bodies(state: State, latest_at: int) -> Iterator[bytes]:
     whole = image(state)
     keys = [whole.keys[first : first + KEYS_IN_A_FRAME] for first in range(0, len(whole.keys), KEYS_IN_A_FRAME)]
-    yield _encode(Head(replace(whole, keys=()), len(state.jobs), latest_at, len(keys)))
+    yield _encode(Head(cast(ImageWithOrders, replace(whole, keys=())), len(state.jobs), latest_at, len(keys)))
     for some in keys:
         yield _encode(some)
     chunk: list[Job] = []
@@ -113,8 +112,7 @@ def read_snapshot(disk: Disk, snapshot: Snapshot) -> tuple[ShelvedState, int]:
 def _jobs_in_memory(state: ShelvedState, origin: int, frames: Iterator[Frame]) -> Iterator[Job]:
     """The jobs that are not left in the file, which begins at the location `origin`."""
     for frame in frames:
-        records = _decode_records(frame.body)
-        yield from state.load(_decode_jobs(frame.body), records, origin + frame.end - sum(map(len, records)))
+        yield from state.load(_decode_records(frame.body), origin + frame.end)
 
 
 def _frames(file: File, what: str) -> Iterator[Frame]:
@@ -170,7 +168,8 @@ def take_snapshot(
                 for event in frame.events():
                     apply(state, event)
                     latest_at = event.at
-                state.tidy()
+                if state.is_untidy:
+                    state.tidy()
             if log.position < target:
                 raise Broken(
                     f"the log in {disk.where} is damaged at position {log.position}; see: leasemill wal verify"

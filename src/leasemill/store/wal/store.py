@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, TypeVar, cast
+from typing import Final, TypeVar
 
 from leasemill.errors import LeasemillError, Unavailable
 from leasemill.kernel import commands as c
@@ -19,6 +19,7 @@ from leasemill.store.base import Store, Watch
 from leasemill.store.ends import Subscription
 from leasemill.store.pipeline import Pipeline
 from leasemill.store.presence import FolderPresence
+from leasemill.store.reading import Pulse
 from leasemill.store.sources import Clock, Entropy
 from leasemill.store.wal.batch import BatchRunner
 from leasemill.store.wal.clock import Machine, RealMachine
@@ -50,7 +51,7 @@ class FileStore(Store):
         self._path = Path(path)
         self.name = f"file:{self._path.absolute()}"
         options, machine = options or FileOptions(), machine or RealMachine()
-        self.presence = FolderPresence(self._path, machine.since_boot_us)
+        self.presence = FolderPresence(self._path, lambda: machine.since_boot_ns() // 1_000, self.order)
         self.keys = FolderKeys(self._path)
         self._waiters = FolderWaiters(self._path, self._catch_up)
         self._replica = Replica(self._path, options, machine, disk, self._waiters.ends)
@@ -64,11 +65,13 @@ class FileStore(Store):
 
     def run(self, command: c.Command[AnswerT]) -> AnswerT:
         check(command)
-        return cast(AnswerT, self._pipeline.run(LogTicket(command)))
+        answer: AnswerT = self._pipeline.run(LogTicket(command))
+        return answer
 
     async def arun(self, command: c.Command[AnswerT]) -> AnswerT:
         check(command)
-        return cast(AnswerT, await self._pipeline.arun(LogTicket(command)))
+        answer: AnswerT = await self._pipeline.arun(LogTicket(command))
+        return answer
 
     async def ack_and_claim(self, ack: c.Ack, claim: c.Claim) -> tuple[list[c.AckOutcome], list[c.Lease] | None]:
         """In one append."""
@@ -97,10 +100,14 @@ class FileStore(Store):
         self._pipeline.close()
         _OPEN.discard(self)
 
+    def keep_up(self, within_s: float | None = None) -> Pulse | None:
+        pulse: Pulse | None = self._pipeline.run(LogTicket(None, is_durable=False, within_s=within_s))
+        return pulse
+
     def _catch_up(self) -> None:
         """Catch up, and no more: whoever waits for an end that is found is woken."""
         try:
-            self._pipeline.run(LogTicket(None, is_durable=False))
+            self.keep_up()
         except LeasemillError:
             self._waiters.ends.notify_all()  # they will learn why from their own call
 

@@ -14,6 +14,7 @@ from msgspec.structs import astuple
 
 from leasemill.errors import Invalid
 from leasemill.kernel import commands as c
+from leasemill.kernel.read import ANSWERS
 from leasemill.kernel.verbs.schedules import CALL_BYTES
 from leasemill.store import pipeline
 from leasemill.store.wal.format import LARGEST_BODY
@@ -22,46 +23,36 @@ HEAVIEST_CALL: Final = LARGEST_BODY - 16 * 1024 * 1024  # the rest is left for w
 ITEM_BYTES: Final = 2_000  # an event's ids, names, policy and numbers: all that has a small limit of its own
 CHARACTER_BYTES: Final = 4
 TEXTS: Final = (str, bytes)
-READS: Final = (
-    c.GetJob,
-    c.GetKey,
-    c.ListJobs,
-    c.ListQueues,
-    c.GetLane,
-    c.ListLanes,
-    c.ListActions,
-    c.ListLimits,
-    c.GetLimit,
-    c.GetGroup,
-    c.ListGroups,
-    c.GetTotals,
-    c.GetTime,
-    c.DueIn,
-    c.GetSchedule,
-    c.ListSchedules,
-    c.DueSchedules,
-    c.NextTick,
-)
+READS: Final = frozenset(ANSWERS)
 
 _encode = msgspec.msgpack.Encoder(enc_hook=list).encode  # any sequence is as good as a list
 
 
-class LogTicket(pipeline.Ticket):
-    """No command: only catch up with what others wrote."""
+class LogTicket(pipeline.Ticket, eq=False):
+    """No command: only catch up with what others wrote, for `within_s`, if others have published where they are; then
+    the answer is that. `are_plain`: new jobs without rules, which are decided on, and headers, which need a newer
+    format."""
 
-    __slots__ = ("is_durable",)
+    is_durable: bool = True
+    within_s: float | None = None
+    are_plain: bool = False
 
-    def __init__(self, command: Any, *, is_durable: bool = True) -> None:
-        super().__init__(command, weigh(command))
-        if self.weight > HEAVIEST_CALL:
-            raise Invalid(f"{self.weight:,} bytes in one call; at most {HEAVIEST_CALL:,}: send smaller batches")
-        self.is_durable = is_durable
+    def __post_init__(self) -> None:
+        command = self.command
+        weight = _weigh_plain(command) if type(command) is c.Enqueue else None
+        if weight is None:
+            weight = weigh(command)
+        else:
+            self.are_plain = command.are_new
+        if weight > HEAVIEST_CALL:
+            raise Invalid(f"{weight:,} bytes in one call; at most {HEAVIEST_CALL:,}: send smaller batches")
+        self.weight = weight
 
 
 def weigh(command: Any) -> int:
     """Readings and what is not a command weigh nothing. Of any other command each text may be in two events (a refused
     report and the expiry it records), a reason in the event of each item, and an item may lead to three events."""
-    if command is None or isinstance(command, READS):
+    if command is None or type(command) in READS:
         return 0
     items = getattr(command, "limit", 1)
     for value in astuple(command):
@@ -70,3 +61,13 @@ def weigh(command: Any) -> int:
     scheduled_bytes = getattr(command, "most_jobs", 0) * (CALL_BYTES + 3 * ITEM_BYTES)  # their calls are in the record
     reason_bytes = CHARACTER_BYTES * len(getattr(command, "reason", ""))
     return 2 * len(_encode(command)) + items * (3 * ITEM_BYTES + reason_bytes) + scheduled_bytes
+
+
+def _weigh_plain(command: c.Enqueue) -> int | None:
+    """Of jobs without rules and headers the payload alone has no small limit: nothing is encoded to weigh them."""
+    weight = 0
+    for job in command.jobs:
+        if job.rules is not None or job.headers is not None:
+            return None
+        weight += 2 * len(job.payload) + 3 * ITEM_BYTES
+    return weight

@@ -1,6 +1,6 @@
 """Changing the files of a log: syncs, the manifest, new segments. Needs the folder's lock.
 
-Rules W1, W5, W6 and W7. What must never happen here: a file that counts before it is on disk.
+Rules W5, W6 and W7. What must never happen here: a file that counts before it is on disk.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from leasemill.store.wal.control import (
     ACQUIRE_DIGEST,
     FOLDER_UNSYNCED,
     FULL,
-    GENERATION,
     POISONED,
     SEGMENT,
     TAIL,
@@ -44,24 +43,19 @@ class Writer(Reader):
         self.name_segment(manifest)
         return manifest
 
-    def sync(self, position: int) -> None:
-        """W1: return when everything before `position` is on disk, and no sync has failed anywhere."""
-        if self.synced_to < position:
-            self.sync_file()
-        if self.page[POISONED] or self.page[GENERATION] != self.manifest.generation:
-            raise Unavailable(f"a sync of {self.disk.where} failed in another process; repeat the call")
-        self.synced_to = max(self.synced_to, position)
-
     def sync_file(self) -> None:
         assert self.file is not None
         try:
             self.file.sync()
         except OSError as error:
-            self.page[POISONED] = 1  # W5: for every process, not only this one
-            raise Unavailable(
-                f"the disk under {self.disk.where} failed to sync ({error.strerror}); nothing since the last "
-                "sync is acknowledged; check the disk, then repeat the call"
-            ) from error
+            raise self.poison(error) from error
+
+    def poison(self, error: OSError) -> Unavailable:
+        self.page[POISONED] = 1  # W5: for every process, not only this one
+        return Unavailable(
+            f"the disk under {self.disk.where} failed to sync ({error.strerror}); nothing since the last "
+            "sync is acknowledged; check the disk, then repeat the call"
+        )
 
     # The manifest
 

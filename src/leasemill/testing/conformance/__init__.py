@@ -24,6 +24,7 @@ import pytest
 pytest.register_assert_rewrite(*(f"{__name__}.{path.stem}" for path in Path(__file__).parent.glob("[a-z]*.py")))
 
 from leasemill.testing.conformance.acquire import Acquiring  # noqa: E402  (asserts are rewritten at import)
+from leasemill.testing.conformance.auditing import Auditing  # noqa: E402
 from leasemill.testing.conformance.awaiting import Awaiting  # noqa: E402
 from leasemill.testing.conformance.chaining import Chaining  # noqa: E402
 from leasemill.testing.conformance.claim import Claiming  # noqa: E402
@@ -49,6 +50,7 @@ from leasemill.testing.conformance.limit_numbers import LimitNumbers  # noqa: E4
 from leasemill.testing.conformance.limiting import Limiting  # noqa: E402
 from leasemill.testing.conformance.merging import Merging  # noqa: E402
 from leasemill.testing.conformance.operate import Operating  # noqa: E402
+from leasemill.testing.conformance.ordering import Ordering  # noqa: E402
 from leasemill.testing.conformance.rating import Rating  # noqa: E402
 from leasemill.testing.conformance.reading import Reading  # noqa: E402
 from leasemill.testing.conformance.refusing import Refusing  # noqa: E402
@@ -88,6 +90,8 @@ class ConformanceSuite(
     Regrouping,
     Chaining,
     Operating,
+    Auditing,
+    Ordering,
     HeaderFilters,
     Scheduling,
     Ticking,

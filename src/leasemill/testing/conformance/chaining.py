@@ -22,6 +22,7 @@ from leasemill.testing.conformance.steps import (
     claim_nothing,
     claim_one,
     committed,
+    died,
     enqueue,
     enqueue_one,
     every_job,
@@ -73,7 +74,7 @@ class Chaining:
         assert ids(harness) == ["job", "job/then"]
 
     @rule("B6", "X5")
-    @pytest.mark.parametrize("by", ["ack", "expire", "nack", "release", "cancel", "a refused report"])
+    @pytest.mark.parametrize("by", ["ack", "expire", "death", "nack", "release", "cancel", "a refused report"])
     def test_a_committed_job_goes_on_however_it_ends(self, harness: Harness, by: str) -> None:
         enqueue_one(harness, rules=CHAIN)
         lease = claim_one(harness)
@@ -84,6 +85,8 @@ class Chaining:
                 acked(harness, lease)
             case "expire":
                 expired(harness, lease)
+            case "death":
+                died(harness, lease)
             case "nack":
                 nacked(harness, lease)
             case "release":
@@ -97,7 +100,7 @@ class Chaining:
         assert state_of(harness) is JobState.SUCCEEDED
 
     @rule("B6")
-    @pytest.mark.parametrize("end", ["failed", "dead", "cancelled"])
+    @pytest.mark.parametrize("end", ["failed", "dead", "died", "cancelled"])
     def test_a_failure_ends_the_chain_and_a_redrive_goes_on(self, harness: Harness, end: str) -> None:
         enqueue_one(harness, rules=CHAIN, policy=Policy(max_expirations=1))
         lease = claim_one(harness)
@@ -107,6 +110,8 @@ class Chaining:
                 failed_for_good(harness, lease)
             case "dead":
                 expired(harness, lease)
+            case "died":
+                died(harness, lease)
             case _:
                 cancelled(harness, "job")
         assert ids(harness) == ["job"]

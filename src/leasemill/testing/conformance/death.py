@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from leasemill.errors import Invalid
-from leasemill.kernel.commands import DeathOutcome, DeathReport, Died, Lease
+from leasemill.kernel.commands import DeathReport, Died
 from leasemill.kernel.model import SECOND, AbortReason, ExecutionStatus, JobState, LossReason, OnFailure, Policy, Verb
 from leasemill.testing.conformance.harness import Harness
 from leasemill.testing.conformance.steps import (
+    CAUSE,
     LANE,
     REPORTS,
     WORKER,
@@ -16,9 +17,10 @@ from leasemill.testing.conformance.steps import (
     claim_ids,
     claim_one,
     committed,
+    death,
+    died,
     enqueue_and_claim,
     enqueue_many,
-    expect,
     expired,
     extended,
     job_of,
@@ -30,16 +32,6 @@ from leasemill.testing.conformance.steps import (
     state_of,
 )
 from leasemill.testing.rules import rule
-
-CAUSE = "worker worker-1 ended: exit status 137, seen by its supervisor"
-
-
-def death(harness: Harness, lease: Lease, cause: str = CAUSE) -> DeathOutcome:
-    return only(harness.store.death([DeathReport(lease.job.id, lease.token, cause)]))
-
-
-def died(harness: Harness, lease: Lease) -> Died:
-    return expect(Died, death(harness, lease))
 
 
 class Dying:

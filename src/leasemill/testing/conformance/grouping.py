@@ -38,6 +38,7 @@ from leasemill.testing.conformance.steps import (
     claim_nothing,
     claim_one,
     committed,
+    died,
     enqueue,
     enqueue_many,
     enqueue_one,
@@ -143,7 +144,9 @@ class Grouping:
         assert counts(harness) == (7, 7, 0, 0, 0, 0)
 
     @rule("B2", "X7")
-    @pytest.mark.parametrize("how", ["commit and ack", "commit and expire", "commit and nack", "commit and release"])
+    @pytest.mark.parametrize(
+        "how", ["commit and ack", "commit and expire", "commit and death", "commit and nack", "commit and release"]
+    )
     def test_a_committed_member_succeeds_however_it_ends(self, harness: Harness, how: str) -> None:
         with_members(harness, "a")
         lease = claim_one(harness)
@@ -154,6 +157,8 @@ class Grouping:
                 acked(harness, lease)
             case "commit and expire":
                 expired(harness, lease)
+            case "commit and death":
+                died(harness, lease)
             case "commit and nack":
                 nacked(harness, lease)
             case _:
@@ -172,7 +177,7 @@ class Grouping:
         assert callbacks(harness) == END
 
     @rule("B2")
-    @pytest.mark.parametrize("end", ["failed", "dead", "cancelled"])
+    @pytest.mark.parametrize("end", ["failed", "dead", "died", "cancelled"])
     def test_without_success_of_all_only_the_end_is_called(self, harness: Harness, end: str) -> None:
         with_members(harness, "a", "b", policy=Policy(max_expirations=1))
         first, second = claim(harness, 2)
@@ -183,10 +188,13 @@ class Grouping:
                 failed_for_good(harness, first)
             case "dead":
                 expired(harness, first)
+            case "died":
+                died(harness, first)
             case _:
                 cancelled(harness, "a")
-        expected = {"failed": (2, 1, 1, 0, 0, 0), "dead": (2, 1, 0, 1, 0, 0), "cancelled": (2, 1, 0, 0, 1, 0)}[end]
-        assert counts(harness) == expected
+        dead = (2, 1, 0, 1, 0, 0)
+        expected = {"failed": (2, 1, 1, 0, 0, 0), "dead": dead, "died": dead, "cancelled": (2, 1, 0, 0, 1, 0)}
+        assert counts(harness) == expected[end]
         assert callbacks(harness) == END
         assert group_of(harness).succeeded_at is None
 
@@ -198,6 +206,7 @@ class Grouping:
         released(harness, claim_one(harness))
         lease = claim_one(harness)
         expired(harness, lease)
+        died(harness, claim_one(harness))
         assert (counts(harness), callbacks(harness)) == ((1, 0, 0, 0, 0, 1), NONE)
 
     @rule("B3")

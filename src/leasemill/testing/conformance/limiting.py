@@ -24,6 +24,7 @@ from leasemill.testing.conformance.steps import (
     claim_nothing,
     claim_one,
     committed,
+    died,
     enqueue_many,
     enqueue_one,
     expire,
@@ -87,8 +88,10 @@ ENDS: dict[str, Callable[[Harness, Lease], object]] = {
     "release with a delay": lambda harness, lease: released(harness, lease, SECOND),
     "cancel": lambda harness, lease: cancelled(harness, lease.job.id),
     "expiry": expired,
+    "death": died,
     "commit and ack": lambda harness, lease: (committed(harness, lease), acked(harness, lease)),
     "commit and expiry": lambda harness, lease: (committed(harness, lease), expired(harness, lease)),
+    "commit and death": lambda harness, lease: (committed(harness, lease), died(harness, lease)),
 }
 
 
@@ -141,7 +144,9 @@ class Limiting:
         assert counts(harness)[0] == 1
 
     @rule("T3", "L3")
-    def test_a_dead_holder_costs_one_lease_and_its_late_report_gives_back_nothing(self, harness: Harness) -> None:
+    def test_a_holder_that_nobody_proved_dead_costs_one_lease_and_its_late_report_gives_back_nothing(
+        self, harness: Harness
+    ) -> None:
         set_limit(harness, places=2)
         enqueue_many(harness, "a", "b", "c", rules=under(STRIPE))
         first, second = claim(harness, 2)
@@ -209,6 +214,25 @@ class Limiting:
         nacked(harness, lease, delay_us=60 * SECOND)
         harness.clock.advance(s=1)
         assert claim_ids(harness) == ["later"]
+
+    @rule("T4", "F1")
+    def test_a_storm_of_retries_of_one_key_starves_no_other(self, harness: Harness) -> None:
+        """Jobs of a key that fail at once and are due again at once take that key's places alone."""
+        set_limit(harness, places=2)
+        policy = Policy(max_retries=1_000)
+        enqueue_many(harness, *(f"storm-{number}" for number in range(30)), rules=under(f"{STRIPE}/x"), policy=policy)
+        enqueue_many(harness, *(f"calm-{number}" for number in range(6)), rules=under(f"{STRIPE}/y"))
+        calm: list[str] = []
+        for _ in range(3):
+            leases = claim(harness, 10)
+            assert len(leases) == 4
+            for lease in leases:
+                if lease.job.id.startswith("storm"):
+                    nacked(harness, lease, delay_us=0)
+                else:
+                    calm.append(lease.job.id)
+                    acked(harness, lease)
+        assert calm == [f"calm-{number}" for number in range(6)]
 
     @rule("T5")
     def test_many_that_wait_for_a_key_are_passed(self, harness: Harness) -> None:

@@ -8,11 +8,12 @@ from leasemill.errors import Invalid
 from leasemill.kernel.commands import (
     AlreadySucceeded,
     Cancelled,
+    GetPolicies,
     JobFilter,
     Missing,
     Operated,
 )
-from leasemill.kernel.model import ACTIONS_KEPT, SECOND, Cancellation, JobState, LossReason, Policy, Verb
+from leasemill.kernel.model import SECOND, Cancellation, JobState, LossReason, Policy, Verb
 from leasemill.testing.conformance.harness import Harness
 from leasemill.testing.conformance.states import job_in
 from leasemill.testing.conformance.steps import (
@@ -45,7 +46,6 @@ from leasemill.testing.conformance.steps import (
     refused,
     resume,
     set_policy,
-    spec,
     started,
     state_of,
 )
@@ -235,6 +235,14 @@ class Operating:
         assert (lease.terms.lease_ttl_us, lease.terms.max_retries) == (LEASE_US, 1)
         assert [view.policy for view in harness.store.queues()] == [Policy(max_retries=1)]
 
+    @rule("O4")
+    def test_policies_are_read_by_queue(self, harness: Harness) -> None:
+        set_policy(harness, Policy(max_retries=1))
+        enqueue_many(harness, "a", queue="other")
+        question = GetPolicies(["nowhere", QUEUE, "other", QUEUE])
+        assert harness.store.run(question) == [None, Policy(max_retries=1), None, Policy(max_retries=1)]
+        assert harness.store.run(GetPolicies([])) == []
+
     @rule("O5")
     @pytest.mark.parametrize("state", ["succeeded", "failed", "cancelled", "cancelled in flight", "quarantined"])
     def test_a_purged_job_is_forgotten(self, harness: Harness, state: str) -> None:
@@ -318,44 +326,3 @@ class Operating:
         harness.clock.advance(s=1)
         assert harness.store.prune(harness.clock.now() + SECOND, keep=0) == 0
         assert everything(harness) == before
-
-    @rule("O8")
-    def test_every_act_is_kept_with_who_when_what_and_why(self, harness: Harness) -> None:
-        failed_for_good(harness, enqueue_and_claim(harness))
-        store = harness.store
-        store.pause(QUEUE, by="ann", reason="deploying")
-        harness.clock.advance(s=1)
-        store.resume(QUEUE, by="bob", reason="deployed")
-        store.set_policy(QUEUE, Policy(max_retries=1), by="cyd", reason="too many")
-        store.redrive(JobFilter(job_ids=("job",)), by="dee", reason="fixed")
-        store.cancel(["job"], by="eve", reason="not wanted")
-        store.purge(JobFilter(job_ids=("job",)), by="fay", reason="clean up")
-        now = harness.clock.now()
-        kept = [(one.at, one.verb, one.by, one.target, one.reason) for one in harness.store.actions()]
-        assert kept == [
-            (now, Verb.PURGE, "fay", "job", "clean up"),
-            (now, Verb.CANCEL, "eve", "job", "not wanted"),
-            (now, Verb.REDRIVE, "dee", "job", "fixed"),
-            (now, Verb.SET_POLICY, "cyd", QUEUE, "too many"),
-            (now, Verb.RESUME, "bob", QUEUE, "deployed"),
-            (now - SECOND, Verb.PAUSE, "ann", QUEUE, "deploying"),
-        ]
-        assert [one.by for one in harness.store.actions(limit=2)] == ["fay", "eve"]
-
-    @rule("O8")
-    def test_an_act_that_changes_nothing_is_not_kept(self, harness: Harness) -> None:
-        acked(harness, enqueue_and_claim(harness))
-        resume(harness)
-        cancel(harness)
-        cancel(harness, "nowhere")
-        redrive(harness, "job")
-        assert harness.store.actions() == []
-
-    @rule("O8")
-    def test_the_latest_acts_are_kept(self, harness: Harness) -> None:
-        count = ACTIONS_KEPT + 10
-        ids = [f"job-{number}" for number in range(count)]
-        harness.store.enqueue([spec(job_id) for job_id in ids])
-        harness.store.cancel(ids, by=OPERATOR, reason=WHY)
-        kept = [one.target for one in harness.store.actions(limit=2 * ACTIONS_KEPT)]
-        assert kept == ids[: -ACTIONS_KEPT - 1 : -1]

@@ -22,7 +22,9 @@ from leasemill.testing.conformance.steps import (
     let_expire,
     nacked,
     only,
+    pause,
     released,
+    resume,
     spec,
     state_of,
 )
@@ -227,6 +229,36 @@ class Rating:
         assert harness.store.due_in([QUEUE]) == SECOND
         harness.clock.advance(s=1)
         assert claim_ids(harness) == ["l2"]
+
+    @rule("T9", "T12", "O3")
+    def test_a_pause_keeps_lane_rate_and_place_as_they_are(self, harness: Harness) -> None:
+        """What a paused queue does not grant is not charged, and its lane is in order afterwards."""
+        set_limit(harness, places=1, rate=1, per_us=10 * SECOND)
+        enqueue_many(harness, "l1", "l2", "l3", lane=LANE, rules=under(STRIPE))
+        lease = claim_one(harness)
+        pause(harness)
+        acked(harness, lease)
+        harness.clock.advance(s=60)
+        claim_nothing(harness)
+        assert counts(harness) == (0, 1)
+        resume(harness)
+        assert claim_ids(harness) == ["l2"]
+        claim_nothing(harness)
+
+    @rule("T10", "L8")
+    def test_a_clock_that_jumps_forward_gives_a_burst_and_no_more(self, harness: Harness) -> None:
+        """Of the hour that never was nothing is made up for; when the clock is set right, grants wait for it (T15)."""
+        set_limit(harness, rate=1, per_us=10 * SECOND, burst=2)
+        enqueue_many(harness, *"abcdefgh", rules=under(STRIPE))
+        assert claim_ids(harness) == ["a", "b"]
+        harness.clock.advance(s=3_600)
+        taken = set(claim_ids(harness))
+        assert len(taken) == 2
+        claim_nothing(harness)
+        harness.clock.advance(s=10)
+        assert len(claim_ids(harness)) == 1
+        harness.clock.advance(s=-3_600)
+        claim_nothing(harness)
 
     @rule("T15", "L8")
     def test_a_clock_that_goes_back_gives_no_grants(self, harness: Harness) -> None:

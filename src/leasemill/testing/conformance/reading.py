@@ -195,6 +195,7 @@ class Reading:
         assert (totals.counts[JobState.READY], totals.counts[JobState.LEASED]) == (1, 3)
         assert (totals.timed_leases, totals.next_expiry_at) == (2, lease.expires_at)
         assert totals.fence >= lease.fence
+        assert harness.store.pulse() == (totals.seq, totals.fence, 3)
 
     @rule("N6", "N1")
     def test_lanes_with_work_are_read_in_the_order_of_their_heads(self, harness: Harness) -> None:

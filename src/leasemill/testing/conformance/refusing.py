@@ -60,6 +60,7 @@ from leasemill.testing.rules import rule
 
 BAD_POLICY: Final = Policy(max_retries=-1)
 DEEP: Final = b"[" * 100_000 + b"]" * 100_000
+DEEPEST: Final = b'{"a":' * 499 + b"[]" + b"}" * 499
 LONGEST_US: Final = 3_660 * 24 * 3_600 * SECOND
 
 
@@ -109,6 +110,7 @@ ON_THEIR_OWN: Final[dict[str, Command[Any]]] = {
     "payload not UTF-8": enqueue(payload=b'"\xff"'),
     "payload too large": enqueue(payload=b'"' + b"x" * (1024 * 1024 - 1) + b'"'),
     "payload too deep": enqueue(payload=DEEP),
+    "payload one level too deep": enqueue(payload=b"[1,%s]" % DEEPEST),
     "priority below": enqueue(priority=-1),
     "priority above": enqueue(priority=10),
     "run_at below": enqueue(run_at=-1),
@@ -224,6 +226,12 @@ class Refusing:
             harness.store.run(OF_A_HOLDER[name](first, second))
         assert everything(harness) == before
         assert harness.store.extend([LeaseRef(*first), LeaseRef(*second)])
+
+    @rule("I4")
+    def test_the_deepest_payload_is_carried(self, harness: Harness) -> None:
+        harness.store.enqueue([spec("deep", payload=DEEPEST)])
+        (lease,) = harness.store.claim("worker", [QUEUE], 1)
+        assert lease.job.payload == DEEPEST
 
     @rule("I4")
     def test_a_claim_for_far_too_many_is_refused(self, harness: Harness) -> None:

@@ -20,6 +20,9 @@ from leasemill.kernel.commands import (
     CancelOutcome,
     CommitOutcome,
     Committed,
+    DeathOutcome,
+    DeathReport,
+    Died,
     Enqueued,
     EnqueueOutcome,
     Expiration,
@@ -57,6 +60,7 @@ from leasemill.kernel.model import (
 )
 from leasemill.testing.conformance.harness import Harness
 
+CAUSE: Final = "worker worker-1 ended: exit status 137, seen by its supervisor"
 QUEUE: Final = "work"
 OFFSETS: Final = "offsets"
 LANE: Final = "A"
@@ -189,6 +193,10 @@ def expire(harness: Harness, limit: int = 100) -> list[Expiration]:
     return harness.store.expire(limit)
 
 
+def death(harness: Harness, lease: Lease, cause: str = CAUSE) -> DeathOutcome:
+    return only(harness.store.death([DeathReport(lease.job.id, lease.token, cause)]))
+
+
 def started(harness: Harness, lease: Lease) -> None:
     expect(Started, start(harness, lease))
 
@@ -229,6 +237,11 @@ def expired(harness: Harness, lease: Lease) -> Expiration:
     """Time takes the lease, and expire records it."""
     let_expire(harness, lease)
     return only([one for one in expire(harness) if one.job_id == lease.job.id])
+
+
+def died(harness: Harness, lease: Lease) -> Died:
+    """The holder is proved to have ended."""
+    return expect(Died, death(harness, lease))
 
 
 REPORTS: Final[dict[Verb, Callable[[Harness, Lease], object]]] = {

@@ -15,6 +15,7 @@ from leasemill.kernel.model import SECOND, JobState
 from leasemill.testing.conformance.harness import Harness
 from leasemill.testing.conformance.steps import (
     acked,
+    cancelled,
     claim_ids,
     claim_one,
     enqueue,
@@ -153,6 +154,23 @@ class Uniques:
         assert merged_with(harness, unique("second")) == "first"
         harness.clock.advance(us=1)
         enqueued(harness, unique("third"))
+
+    @rule("U3", "L8")
+    def test_a_kept_key_is_held_by_the_clock_of_the_store_also_when_it_is_stepped(self, harness: Harness) -> None:
+        """A step back holds it longer by the step, a step forward frees it early; neither holds it for ever."""
+        enqueued(harness, unique("first", keep_us=KEEP_US))
+        succeeded(harness)
+        harness.clock.advance(us=-KEEP_US)
+        assert merged_with(harness, unique("second")) == "first"
+        harness.clock.advance(us=2 * KEEP_US - 1)
+        assert merged_with(harness, unique("second")) == "first"
+        harness.clock.advance(us=1)
+        enqueued(harness, unique("second", keep_us=KEEP_US))
+        cancelled(harness, "second")
+        harness.clock.advance(us=10 * KEEP_US)
+        enqueued(harness, unique("third", keep_us=KEEP_US))
+        harness.clock.advance(us=-10 * KEEP_US)
+        assert merged_with(harness, unique("fourth")) == "third"
 
     @rule("U3")
     def test_a_kept_key_is_held_longer_by_a_job_that_has_not_ended(self, harness: Harness) -> None:

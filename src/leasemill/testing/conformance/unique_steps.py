@@ -17,6 +17,7 @@ from leasemill.testing.conformance.steps import (
     cancelled,
     claim_one,
     committed,
+    died,
     enqueue,
     expired,
     failed_for_good,
@@ -77,6 +78,10 @@ def lease_expired(harness: Harness) -> None:
     expired(harness, claim_one(harness))
 
 
+def holder_died(harness: Harness) -> None:
+    died(harness, claim_one(harness))
+
+
 def was_released(harness: Harness) -> None:
     released(harness, claim_one(harness), 60 * SECOND)
 
@@ -93,6 +98,13 @@ def quarantined(harness: Harness) -> None:
     lease = claim_one(harness)
     started(harness, lease)
     expired(harness, lease)
+    assert state_of(harness, "first") is JobState.DEAD
+
+
+def quarantined_by_deaths(harness: Harness) -> None:
+    lease = claim_one(harness)
+    started(harness, lease)
+    died(harness, lease)
     assert state_of(harness, "first") is JobState.DEAD
 
 
@@ -122,12 +134,14 @@ UNFINISHED: dict[str, Callable[[Harness], None]] = {
     "committed": was_committed,
     "waits for a retry": fails_and_waits,
     "lease expired": lease_expired,
+    "holder died": holder_died,
     "released": was_released,
 }
 ENDED: dict[str, Callable[[Harness], None]] = {
     "succeeded": succeeded,
     "failed": failed,
     "quarantined": quarantined,
+    "quarantined by deaths": quarantined_by_deaths,
     "cancelled": was_cancelled,
     "cancelled while it ran": was_cancelled_while_it_ran,
     "purged": was_purged,

@@ -1,4 +1,5 @@
-"""N12: what ends a lease of `WorkLease`, how often it retries, what it refuses; async code; a start after a crash."""
+"""N12, N13: what ends a lease of `WorkLease`, how often it retries, what it refuses; async code; the next offset as the
+one before succeeds; a start after a crash."""
 
 from __future__ import annotations
 
@@ -15,8 +16,9 @@ from leasemill.api.worklease import (
     FailStatus,
     WorkLease,
 )
-from leasemill.errors import BacklogOrder, Invalid, LeaseNotFound, QueueRefused, TokenMismatch
+from leasemill.errors import BacklogOrder, Invalid, JobConflict, LeaseNotFound, QueueRefused, TokenMismatch
 from leasemill.kernel.model import OnFailure, Policy
+from leasemill.kernel.verbs.acquire import offset_id
 from leasemill.testing.conformance.harness import Harness
 from leasemill.testing.conformance.steps import (
     OFFSETS,
@@ -32,7 +34,9 @@ from leasemill.testing.conformance.worklease_steps import (
     NO_BACKLOG,
     A,
     B,
+    Domain,
     acquired,
+    domain_of,
     gave_up,
     held,
     held_again,
@@ -179,3 +183,64 @@ class WorkLeaseTerms:
         harness.reopen()
         assert work(harness).try_acquire(A, 1) == ALREADY_PROCESSED
         acquired(harness, 2)
+
+    # The next offset, as the one before succeeds -----------------------------------------------------------------
+
+    @rule("N13", "N8")
+    def test_work_lease_the_next_offset_is_acquired_as_the_one_before_succeeds(self, harness: Harness) -> None:
+        first = acquired(harness, 1)
+        second = held(work(harness).succeed_then_acquire(A, first.token, 2))
+        assert domain_of(harness) == Domain([2], [], {1}, set())
+        assert (second.offset, second.acquired_at, second.retry_count) == (2, now(harness), 0)
+        assert second.fence > first.fence
+        assert held_again(harness, 2).token == second.token
+        assert work(harness).succeed(A, second.token) == NO_BACKLOG
+
+    @rule("N13", "N7")
+    def test_work_lease_the_next_offset_may_have_waited(self, harness: Harness) -> None:
+        first = acquired(harness, 1)
+        for offset in (2, 3):
+            assert work(harness).try_acquire(A, offset) == ENQUEUED
+        second = held(work(harness).succeed_then_acquire(A, first.token, 2))
+        assert domain_of(harness) == Domain([2], [3], {1}, set())
+        assert work(harness).succeed_then_acquire(A, second.token, 1) == ALREADY_PROCESSED
+        assert domain_of(harness) == Domain([], [3], {1, 2}, set())
+
+    @rule("N13", "N8")
+    def test_work_lease_a_success_stands_if_another_offset_is_next(self, harness: Harness) -> None:
+        first = acquired(harness, 1)
+        work(harness).try_acquire(A, 2)
+        with pytest.raises(BacklogOrder, match="offset 3 of domain 'A' is not next: acquire 2 first"):
+            work(harness).succeed_then_acquire(A, first.token, 3)
+        assert domain_of(harness) == Domain([], [2], {1}, set())
+
+    @rule("N13", "N12")
+    def test_work_lease_after_a_success_that_is_refused_nothing_is_acquired(self, harness: Harness) -> None:
+        first = acquired(harness, 1)
+        with pytest.raises(TokenMismatch):
+            work(harness).succeed_then_acquire(A, "1-another", 2)
+        assert domain_of(harness) == Domain([1], [], set(), set())
+        work(harness).succeed(A, first.token)
+        for token in (first.token, "no token"):
+            with pytest.raises(LeaseNotFound):
+                work(harness).succeed_then_acquire(A, token, 2)
+        assert domain_of(harness) == Domain([], [], {1}, set())
+
+    @rule("N13", "I6")
+    def test_work_lease_a_success_stands_if_the_next_offset_is_refused(self, harness: Harness) -> None:
+        first = acquired(harness, 1)
+        enqueue_one(harness, job_id=offset_id(OFFSETS, A, 2))
+        with pytest.raises(JobConflict):
+            work(harness).succeed_then_acquire(A, first.token, 2)
+        assert domain_of(harness) == Domain([], [], {1}, set())
+
+    @rule("N13")
+    def test_work_lease_the_next_offset_in_async_code(self, harness: Harness) -> None:
+        async def all_of_it() -> None:
+            token = held(await work(harness).atry_acquire(A, 1)).token
+            second = held(await work(harness).asucceed_then_acquire(A, token, 2))
+            with pytest.raises(TokenMismatch):
+                await work(harness).asucceed_then_acquire(A, token, 3)
+            assert await work(harness).asucceed(A, second.token) == NO_BACKLOG
+
+        asyncio.run(all_of_it())

@@ -90,6 +90,18 @@ QUEUE_OLDEST: Final = Metric(
 QUEUE_PAUSED: Final = Metric(
     "leasemill_queue_paused", "gauge", "1: the queue is paused. By one elected worker.", ("queue",), is_summed=False
 )
+SCHEDULE_LATE: Final = Metric(
+    "leasemill_schedule_late_seconds",
+    "gauge",
+    "How long the most overdue schedule has been due, by one elected worker.",
+    is_summed=False,
+)
+GROUPS_OPEN: Final = Metric(
+    "leasemill_groups_open",
+    "gauge",
+    "Groups that are not over, at most 10,000, by one elected worker.",
+    is_summed=False,
+)
 QUEUES_ELECTED: Final = Metric(
     "leasemill_queues_elected", "gauge", "1: this worker is the one that exports the queues, else 0."
 )
@@ -146,6 +158,7 @@ METRICS: Final = {
     for metric in (
         *(INFO, JOBS, WAIT, RUN, CLAIMS, LEASES_HELD, LEASES_EXPIRED, REAPER_STALE, TICKS, SLOTS),
         *(STORE_CALL, STORE_FAILURES, QUEUE_JOBS, QUEUE_OLDEST, QUEUE_PAUSED, QUEUES_ELECTED),
+        *(SCHEDULE_LATE, GROUPS_OPEN),
         *COUNTED.values(),
         *(PROCESSES, PROCESS_DEATHS),
     )

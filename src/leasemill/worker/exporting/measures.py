@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final, get_args
@@ -53,8 +53,8 @@ class Measures(Observer):
         self._lock = threading.Lock()
         self._counted = Samples()
         self._workers: dict[str, _AtWork] = {}
-        self._waited: deque[tuple[Labels, float]] = deque()
-        self._ran: deque[tuple[Labels, float]] = deque()
+        self._waited: deque[tuple[str, str, float]] = deque()
+        self._ran: deque[tuple[str, str, float]] = deque()
         self.on_end: Callable[[], None] = lambda: None
         """Called when a worker has ended, and nothing is counted any more."""
         app.hooks.on_commit.append(lambda took_s: self.store_called("commit", took_s))
@@ -126,11 +126,11 @@ class Measures(Observer):
     def run_started(self, lease: Lease, waited_s: float | None) -> None:
         if waited_s is not None:
             job = lease.job
-            self._waited.append(((job.kind, job.queue), waited_s))
+            self._waited.append((job.kind, job.queue, waited_s))
 
     def run_ended(self, lease: Lease, took_s: float) -> None:
         job = lease.job
-        self._ran.append(((job.kind, job.queue), took_s))
+        self._ran.append((job.kind, job.queue, took_s))
         if len(self._ran) >= FOLD:
             with self._lock:
                 self._fold()
@@ -150,7 +150,12 @@ class Measures(Observer):
     def _fold(self) -> None:
         """Count what was only kept. Appending and popping need no lock, so runs do not wait for a scrape."""
         for metric, kept in ((WAIT, self._waited), (RUN, self._ran)):
-            self._counted.observe_all(metric, [kept.popleft() for _ in range(len(kept))])
+            by_labels: defaultdict[Labels, list[float]] = defaultdict(list)
+            for _ in range(len(kept)):
+                kind, queue, seconds = kept.popleft()
+                by_labels[kind, queue].append(seconds)
+            for labels, values in by_labels.items():
+                self._counted.observe_all(metric, labels, values)
 
     def store_called(self, verb: str, took_s: float) -> None:
         with self._lock:

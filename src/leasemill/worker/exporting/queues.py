@@ -1,4 +1,6 @@
-"""Reads how many jobs the queues have, in one worker of all: numbers about the store must not be summed N-fold.
+"""Reads how many jobs the queues have, how late schedules are and how many groups wait, in one worker of all.
+
+Numbers about the store must not be summed N-fold.
 
 Elected is the worker that started first, of those that export metrics, are not stopping and have a recent heartbeat.
 Each of them decides that for itself from the same records (`store.presence`), so there is nothing to lock and nobody to
@@ -12,14 +14,24 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
-from leasemill.errors import Unavailable
+from leasemill.errors import Refused, Unavailable
+from leasemill.kernel.commands import NextTick
 from leasemill.kernel.model import SECOND
 from leasemill.operator.facts import all_queues
+from leasemill.operator.lateness import open_groups
 from leasemill.store.base import Store
 from leasemill.store.records import WorkerRecord, records
-from leasemill.worker.exporting.catalogue import QUEUE_JOBS, QUEUE_OLDEST, QUEUE_PAUSED, QUEUES_ELECTED
+from leasemill.worker.exporting.catalogue import (
+    GROUPS_OPEN,
+    QUEUE_JOBS,
+    QUEUE_OLDEST,
+    QUEUE_PAUSED,
+    QUEUES_ELECTED,
+    SCHEDULE_LATE,
+)
 from leasemill.worker.exporting.samples import Samples
 from leasemill.worker.threads import start_background
 
@@ -125,4 +137,8 @@ def counted(store: Store) -> Samples:
         due_at = now if queue.oldest_available_at is None else queue.oldest_available_at
         found.add(QUEUE_OLDEST, (queue.name,), max(0, now - due_at) / SECOND)
         found.add(QUEUE_PAUSED, (queue.name,), int(queue.is_paused))
+    wall, tick_at = store.wall.now(), store.run(NextTick())
+    found.add(SCHEDULE_LATE, by=0 if tick_at is None else max(0, wall - tick_at) / SECOND)
+    with suppress(Refused):  # behind a server, to a key that may work and not read
+        found.add(GROUPS_OPEN, by=open_groups(store).count)
     return found

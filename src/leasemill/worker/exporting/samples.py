@@ -6,8 +6,8 @@ label is counted as `other`.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
@@ -42,13 +42,16 @@ class Samples:
         row[bisect_left(metric.buckets, value)] += 1
         row[-1] += value
 
-    def observe_all(self, metric: Metric, observed: Iterable[tuple[Labels, float]]) -> None:
-        """The same for many, in a third of the time."""
-        buckets, known = metric.buckets, self.histograms.setdefault(metric.name, {})
-        for labels, value in observed:
-            row = known.get(labels) or self._row(metric, labels)
-            row[bisect_left(buckets, value)] += 1
-            row[-1] += value
+    def observe_all(self, metric: Metric, labels: Labels, values: list[float]) -> None:
+        """The same for many, which are sorted: one search for each bound counts them."""
+        values.sort()
+        row, below = self._row(metric, labels), 0
+        for index, bound in enumerate(metric.buckets):
+            up_to = bisect_right(values, bound, below)
+            row[index] += up_to - below
+            below = up_to
+        row[-2] += len(values) - below
+        row[-1] += sum(values)
 
     def merge(self, others: Samples) -> None:
         """Add all of theirs to these."""

@@ -13,6 +13,7 @@ from leasemill import errors
 from leasemill.errors import LeasemillError
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import Action, Job
+from leasemill.kernel.orders import WorkerOrder
 from leasemill.kernel.schedule import Schedule
 from leasemill.worker.processes.messages import Packed, StoreAnswered
 
@@ -20,7 +21,7 @@ PLAIN: Final = ""
 """In place of a class: None, a number or a text."""
 STRUCTS: Final[dict[str, type[Struct]]] = {
     one.__name__: one
-    for one in (*vars(c).values(), Action, Job, Schedule)
+    for one in (*vars(c).values(), Action, Job, Schedule, WorkerOrder)
     if isinstance(one, type) and issubclass(one, Struct)
 }
 ERRORS: Final[dict[str, type[LeasemillError]]] = {

@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar, cast
 from leasemill.errors import Invalid, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.machine import check
+from leasemill.kernel.orders import WorkerOrder
 from leasemill.store.base import Store, Watch
 from leasemill.store.block import Block
 from leasemill.store.ends import Subscription
@@ -114,8 +115,9 @@ class _ForwardedPresence:
     def __init__(self, requests: Requests) -> None:
         self._requests = requests
 
-    def publish(self, worker_id: str, record: bytes) -> None:
-        self._requests.ask(lambda number: AskPresence(number, "publish", worker_id, record))
+    def publish(self, worker_id: str, record: bytes) -> WorkerOrder | None:
+        order: WorkerOrder | None = self._requests.ask(lambda number: AskPresence(number, "publish", worker_id, record))
+        return order
 
     def records(self) -> list[Present]:
         found = self._requests.ask(lambda number: AskPresence(number, "records"))

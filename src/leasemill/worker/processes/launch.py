@@ -62,7 +62,7 @@ def target_of(app: App) -> AppTarget:
         if value is app and (module_name == MAIN or module.__spec__ is not None)
     ]
     if not found:
-        raise Invalid(f"no module has this app under a name: {ADVICE}")
+        raise Invalid(f"the app is not a module-level variable: {ADVICE}")
     *_, module_name, name = max(found)
     return AppTarget(module_name, name, _main() if module_name == MAIN else None)
 

@@ -27,7 +27,7 @@ PROGRESS_S: Final = 0.2
 
 
 class Receives(Protocol):
-    """What hears of the run that goes on."""
+    """What is notified about the current run."""
 
     def taken(self, run: Run) -> None: ...
     def ended(self) -> None: ...
@@ -93,7 +93,7 @@ class Running:
         if why is not None:
             text = f"Invalid: {why}; the code that its process imported is not the code of the worker: start it again"
             return c.NackReport(run.lease.job.id, run.lease.token, fitting(text), jitter)
-        run.begin(self._store, self._state)
+        run.begin(self._store, self._state, time.monotonic())
         if run.context is not None:
             self._progress.follow(run)
         self._interruption.begin()

@@ -18,7 +18,7 @@ def answered(store: Store, question: AskStore | AskPresence) -> tuple[StoreAnswe
     try:
         answer = _asked(store, question)
         return codec.answered(question.request, answer), answer
-    except Exception as error:
+    except Exception as error:  # passed on to the handler's process, whatever it is
         if not isinstance(error, LeasemillError):
             log.exception("a command of a handler's process failed")
         return StoreRaised(question.request, codec.pack_error(error)), None
@@ -34,8 +34,7 @@ def _asked(store: Store, question: AskStore | AskPresence) -> object:
 def _asked_presence(store: Store, question: AskPresence) -> object:
     match question.method:
         case "publish":
-            store.presence.publish(question.worker_id, question.record)
-            return None
+            return store.presence.publish(question.worker_id, question.record)
         case "remove":
             return store.presence.remove(question.worker_id)
         case _:

@@ -254,7 +254,7 @@ class ProcessSlot:
         return True
 
     def _give_up(self, spawned: Spawned) -> None:
-        """It does not start, does not end, or can be heard no more."""
+        """It does not start, does not end, or can no longer be reached."""
         self._give_up_at = None
         if self._is_cut_off:
             self._cut_off_cause = CUT_OFF

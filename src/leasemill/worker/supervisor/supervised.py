@@ -61,6 +61,7 @@ class Supervised:
         recycling.on_enough = enough
         worker.presence.join(worker.id.rpartition(".")[0], processes)
         worker.presence.on_first = lambda: self.send({"is": "up", "facts": asdict(worker.facts)})
+        worker.orders.stop = lambda: self.send({"is": "dismissed"})  # so that no other takes its place
         worker.on_start = lambda *_: None  # the supervisor logs one line for all
         self.on["death"] = partial(self._death, worker)
         self._worker = worker
@@ -111,7 +112,7 @@ class Supervised:
         if what in self.on:
             self.on[what](message)
         else:
-            log.error("the supervisor asks for what this process does not know: %r", what)
+            log.error("unknown request from the supervisor: %r", what)
 
     def _stop_asked(self, message: Message) -> None:
         self._stops += 1

@@ -61,7 +61,8 @@ class Place:
     """Its successor: imports the app while the current one still works, and runs when that has ended."""
     start_at: float | None = None
     has_been_up: bool = False
-    is_drained: bool = False
+    is_closed: bool = False
+    """No process is started for it again: nothing was left to do, or an operator stopped it."""
 
     @property
     def children(self) -> list[Child]:
@@ -78,6 +79,7 @@ class Supervisor:
             "hello": self._hello,
             "up": self._up,
             "retiring": self._retiring,
+            "dismissed": self._dismissed,
             "recorded": self._recorded,
             "samples": self._collect_samples,
         }
@@ -148,7 +150,7 @@ class Supervisor:
     def _is_over(self) -> bool:
         if any(place.children for place in self.places):
             return False
-        return bool(self._stops) or all(place.is_drained for place in self.places)
+        return bool(self._stops) or all(place.is_closed for place in self.places)
 
     def _wait_s(self) -> float:
         due = [time.monotonic() + LOOK_S, self._unrecorded.due_at()]
@@ -217,8 +219,16 @@ class Supervisor:
 
     def _retiring(self, child: Child, message: Message) -> None:
         place = self._place_of(child)
-        if place.standby is None and not self._stops:
+        if place.standby is None and not place.is_closed and not self._stops:
             place.standby = self._started(place)
+
+    def _dismissed(self, child: Child, message: Message) -> None:
+        """An operator ordered it to stop (O13): nothing takes its place."""
+        place = self._place_of(child)
+        place.is_closed = True
+        for one in place.children:
+            if not one.stops:
+                self._stop(one)
 
     def _recorded(self, child: Child, message: Message) -> None:
         self._unrecorded.recorded(message["instance"])
@@ -246,9 +256,10 @@ class Supervisor:
         place.current, place.standby = place.standby, None
         if self._stops:
             self._exit_code = self._exit_code or (exit_status(return_code) if return_code != EXIT_REPLACE else 0)
-        elif self._processes.drains and return_code == 0:
-            place.is_drained = True
-            if place.current is not None:
+        elif place.is_closed or (self._processes.drains and return_code == 0):
+            place.is_closed = True
+            self._exit_code = self._exit_code or (exit_status(return_code) if return_code != EXIT_REPLACE else 0)
+            if place.current is not None and not place.current.stops:
                 self._stop(place.current)
         elif place.current is not None:
             if place.current.is_ready:
@@ -262,7 +273,7 @@ class Supervisor:
         """The current process works on. One that is replaced for --max-jobs ends anyway, and is then started again."""
         if self._is_rolling and not self._stops:
             self._is_rolling = False
-            log.error("restart abandoned: the new process of worker %s did not get ready", place.worker_id)
+            log.error("restart abandoned: the new process of worker %s did not become ready", place.worker_id)
 
     def _died(self, place: Place, child: Child, return_code: int) -> None:
         if return_code in FATAL or (return_code > 0 and not self._has_been_up):
@@ -281,7 +292,7 @@ class Supervisor:
         return all(
             place.restarts.are_given_up(None if place.current is None else place.current.up_s(now))
             for place in places
-            if not place.is_drained
+            if not place.is_closed
         )
 
     def _give_up(self, exit_code: int, why: str) -> None:
@@ -320,7 +331,7 @@ class Supervisor:
             return
         for place in self.places:
             current, standby = place.current, place.standby
-            if place.is_drained or (
+            if place.is_closed or (
                 current is not None and current.generation == self._generation and current.up_at is not None
             ):
                 continue

@@ -89,9 +89,12 @@ def require(connection: psycopg.Connection[Any], schema: str, *, auto_migrate: b
     if auto_migrate and wanted not in known:
         migrate(connection, schema)
     elif not known:
-        raise Refused(f"the schema {schema!r} has no Leasemill tables: run leasemill db migrate, then try again")
+        raise Refused(
+            f"the schema {schema!r} has no Leasemill tables: "
+            "run leasemill db migrate, with the same URL, or in Django manage.py migrate"
+        )
     elif wanted not in known:
         raise Refused(
             f"the schema {schema!r} is at version {known[-1]}, this Leasemill needs {wanted}: "
-            "run leasemill db migrate, then try again"
+            "run leasemill db migrate, with the same URL, or in Django manage.py migrate"
         )

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from leasemill.kernel.model import Execution, Job, JobState, Refusal
+from leasemill.kernel.model import Execution, ExecutionStatus, Job, JobState, Refusal
 from leasemill.kernel.state import LaneKey, State
 from leasemill.store.postgres.exact.groups import group_row
 from leasemill.store.postgres.exact.rows import (
@@ -20,11 +20,9 @@ from leasemill.store.postgres.exact.rows import (
     mark_row,
     ready_row,
     refusal_row,
-    slot_of,
     waiting_row,
 )
 from leasemill.store.postgres.exact.tables import (
-    ActionRow,
     CancellationRow,
     GroupRow,
     KeptRow,
@@ -38,6 +36,7 @@ from leasemill.store.postgres.exact.tables import (
     Row,
     TallyRow,
     WaitingRow,
+    action_row,
 )
 from leasemill.store.postgres.exact.values import policy_numbers, ranges_text
 from leasemill.store.postgres.wire.connections import Moved
@@ -142,13 +141,20 @@ def _add_job(made: TableRows, state: State, job: Job, no: int, turn: int | None)
             made.kept[no] = kept_row(job, no)
     for execution in job.executions:
         if execution.finished_at is not None:
-            made.executions[no, slot_of(job, execution)] = job, execution
+            made.executions[no, _slot_of(job, execution)] = job, execution
     if job.redriven_attempt is not None:
         made.marks[no] = mark_row(job, no)
     if (cancelled := job.cancellation) is not None:
         made.cancellations[no] = CancellationRow(no, cancelled.at, cancelled.by, cancelled.reason)
     for refusal in job.refusals:
         made.refusals[no, refusal.token, refusal.verb] = refusal
+
+
+def _slot_of(job: Job, execution: Execution) -> int:
+    """X4: the execution that committed has the same slot whatever its attempt, so there is one."""
+    if execution.status is not ExecutionStatus.DONE:
+        return execution.attempt
+    return 0 if job.spec.offset is None else -1
 
 
 class Change(NamedTuple):
@@ -189,7 +195,7 @@ def difference(before: TableRows, after: TableRows, state: State) -> Change:
         "marks": _changed(before.marks, after.marks),
         "cancellations": _changed(before.cancellations, after.cancellations),
         "executions": [
-            execution_row(*ended, key[0]) for key, ended in after.executions.items() if key not in before.executions
+            execution_row(*ended, *key) for key, ended in after.executions.items() if key not in before.executions
         ],
         "refusals": [
             refusal_row(refusal, key[0]) for key, refusal in after.refusals.items() if key not in before.refusals
@@ -197,7 +203,7 @@ def difference(before: TableRows, after: TableRows, state: State) -> Change:
         "lanes": _changed(before.lanes, after.lanes),
         "groups": _changed(before.groups, after.groups),
         "tallies": [TallyRow(queue, count) for queue, count in counted.items() if count],
-        "actions": [ActionRow(one.at, one.verb, one.by, one.target, one.reason) for one in state.actions],
+        "actions": [action_row(one) for one in state.actions],
     }
     return Change(_filled(gone), _filled(come), sorted(forgotten), _belongings(before, forgotten))
 
@@ -206,12 +212,12 @@ def check_locked(change: Change, before: TableRows, locked: Locked) -> None:
     """Rows that came to be after the locks were taken may be read; changed they must not be."""
     nos, lanes = set(locked.nos or ()), set(locked.lanes or ())
     if not lanes.issuperset((row.queue, row.lane) for row in change.written("lanes")):
-        raise Moved("a lane came to be after the lanes were locked")
+        raise Moved("a concurrent call created a lane")
     if not set(locked.groups).issuperset(row.id for row in change.written("groups")):
-        raise Moved("a job joined a group after the groups were locked")
+        raise Moved("a concurrent call changed a group")
     for table, known in (("leases", before.leases), ("kept", before.kept)):
         if any(row.no in known and row.no not in nos for row in change.written(table)):
-            raise Moved("a job changed hands after the jobs were locked")
+            raise Moved("a concurrent call changed a lease")
 
 
 def _belongings(before: TableRows, forgotten: Set[int]) -> list[str]:

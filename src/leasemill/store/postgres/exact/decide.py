@@ -8,8 +8,8 @@ here: a decision of its own, or a write to a row that was not locked or checked 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -45,11 +45,21 @@ from leasemill.store.postgres.wire.arrays import int8, texts
 from leasemill.store.postgres.wire.connections import Connection, Moved
 
 AnswerT = TypeVar("AnswerT")
+OutcomeT = TypeVar("OutcomeT")
 BASE: Final = 2**62
 ADMISSION_TRIES: Final = 20
 LONGEST_WAIT_MS: Final = 900
 """For transactions that add members to a group that is sealed: less than a deadlock takes to be noticed."""
 JOINS_LEFT: Final = 100
+
+
+class Decide(Protocol):
+    """Decides a command on the state that is loaded."""
+
+    def __call__(self, command: c.Command[OutcomeT], /) -> OutcomeT: ...
+
+
+Steps: TypeAlias = Callable[[Decide], AnswerT]
 
 
 class Concern(NamedTuple):
@@ -121,12 +131,17 @@ class Known(Moved):
 
 
 def decide(database: Database, connection: Connection, command: c.Command[AnswerT], concern: Concern) -> AnswerT:
+    return decide_steps(database, connection, lambda run: run(command), concern)
+
+
+def decide_steps(database: Database, connection: Connection, steps: Steps[AnswerT], concern: Concern) -> AnswerT:
+    """Several commands as one fact, each on the state that the one before it left."""
     try:
         with batch.transaction(connection):
             locked, loaded, keys = _lock_and_load(database, connection, concern)
-            return _decide(database, connection, command, locked, loaded, keys)
+            return _decide(database, connection, steps, locked, loaded, keys)
     except Known as known:
-        return decide(database, connection, command, concern.knowing(known))
+        return decide_steps(database, connection, steps, concern.knowing(known))
 
 
 def decide_group(database: Database, connection: Connection, command: c.Command[AnswerT], concern: Concern) -> AnswerT:
@@ -143,7 +158,7 @@ def decide_group(database: Database, connection: Connection, command: c.Command[
             ]
             *_, groups, _, _, ((document,),) = batch.run(connection, *keys.begin, *statements)
             locked = Locked([], [], 0, [one for (one,) in groups])
-            return _decide(database, connection, command, locked, _loaded(document), keys)
+            return _decide(database, connection, lambda run: run(command), locked, _loaded(document), keys)
     except Known as known:
         return decide_group(database, connection, command, concern.knowing(known))
 
@@ -178,7 +193,7 @@ def _decide_found(
         (found,) = batch.run(connection, database.sent("lock_groups", named))
         locked.groups = [one for (one,) in found]
     (((document,),),) = batch.run(connection, database.sent("load", concern.parameters(keys.holders)))
-    return _decide(database, connection, command, locked, _loaded(document), keys)
+    return _decide(database, connection, lambda run: run(command), locked, _loaded(document), keys)
 
 
 def _lock_and_load(database: Database, connection: Connection, concern: Concern) -> tuple[Locked, Loaded, Keys]:
@@ -200,14 +215,21 @@ def _lock_and_load(database: Database, connection: Connection, concern: Concern)
 
 
 def _decide(
-    database: Database, connection: Connection, command: c.Command[AnswerT], locked: Locked, loaded: Loaded, keys: Keys
+    database: Database, connection: Connection, steps: Steps[AnswerT], locked: Locked, loaded: Loaded, keys: Keys
 ) -> AnswerT:
     part = _part(loaded)
     part.state.keys.update(keys.taken)
     parked = {row.no: row for row in loaded.parked or ()}
     before = as_stored(table_rows(*part, parked), loaded.lanes, loaded.queues)
     queues = set(part.state.queues)
-    events, answer = run(part.state, command, loaded.now)
+    events: list[AnyEvent] = []
+
+    def decided(command: c.Command[OutcomeT], /) -> OutcomeT:
+        made, outcome = run(part.state, command, loaded.now)
+        events.extend(made)
+        return outcome
+
+    answer = steps(decided)
     kinds = {type(event) for event in events}
     if ExecutionCommitted in kinds:
         raise Moved("the lease is held after all: commit on the fast path")

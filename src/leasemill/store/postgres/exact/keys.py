@@ -79,7 +79,7 @@ def take_caused(database: Database, connection: Connection, jobs: Sequence[JobSp
     """Jobs that an end has caused, and that are inserted, have their keys."""
     taken = {unique.key: job for job in jobs if (unique := unique_of(job)) is not None}
     if taken and database.one(connection, "take_keys", taken_parameters(taken))[0] != len(taken):
-        raise Moved("a unique key was forgotten as it was taken")
+        raise Moved("a concurrent call removed the unique key")
 
 
 def taken_parameters(taken: Mapping[str, JobSpec]) -> dict[str, Any]:

@@ -36,8 +36,8 @@ from leasemill.store.postgres.exact.values import (
     policy_of,
     rules_of,
     rules_text,
-    terms_numbers,
     terms_of,
+    written_terms,
 )
 
 # Rows as jobs ------------------------------------------------------------------------------------------------------
@@ -261,7 +261,7 @@ def lease_row(job: Job, no: int) -> LeaseRow:
         retries=job.retries or None,
         expirations=job.expirations or None,
         updated_at=None if job.updated_at == execution.leased_at else job.updated_at,
-        terms=terms_numbers(execution.terms),
+        terms=written_terms(execution.terms),
         started_at=execution.started_at,
         committed_at=execution.committed_at,
         result=None if job.result is None else job.result.decode(),
@@ -271,14 +271,7 @@ def lease_row(job: Job, no: int) -> LeaseRow:
     )
 
 
-def slot_of(job: Job, execution: Execution) -> int:
-    """X4: the execution that committed has the same slot whatever its attempt, so there is one."""
-    if execution.status is not ExecutionStatus.DONE:
-        return execution.attempt
-    return 0 if job.spec.offset is None else -1
-
-
-def execution_row(job: Job, execution: Execution, no: int) -> ExecutionRow:
+def execution_row(job: Job, execution: Execution, no: int, slot: int) -> ExecutionRow:
     assert execution.finished_at is not None and execution.ended_by is not None
     is_done = execution.status is ExecutionStatus.DONE
     kept = execution.kept_failure
@@ -289,7 +282,7 @@ def execution_row(job: Job, execution: Execution, no: int) -> ExecutionRow:
         leased_at=execution.leased_at,
         expires_at=execution.expires_at,
         finished_at=execution.finished_at,
-        slot=slot_of(job, execution),
+        slot=slot,
         attempt=execution.attempt,
         token=execution.token,
         worker=execution.worker,
@@ -303,7 +296,7 @@ def execution_row(job: Job, execution: Execution, no: int) -> ExecutionRow:
         expirations=job.expirations or None,
         retry_at=execution.retry_at,
         reason=execution.reason,
-        terms=terms_numbers(execution.terms),
+        terms=written_terms(execution.terms),
         result=job.result.decode() if is_done and job.result is not None else None,
         error=execution.error,
         kept_report_id=None if kept is None else kept.report_id,

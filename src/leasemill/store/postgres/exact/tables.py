@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from leasemill.kernel.model import AbortReason, JobState, LossReason, Verb
+from leasemill.kernel.model import AbortReason, Action, JobState, LossReason, Verb
 
 
 class QueueUse(StrEnum):
@@ -241,6 +241,13 @@ class ActionRow(Row, frozen=True):
     by_whom: str
     target: str
     reason: str
+    count: int
+    first_at: int | None
+    others: tuple[str, ...]
+
+
+def action_row(one: Action) -> ActionRow:
+    return ActionRow(one.at, one.verb, one.by, one.target, one.reason, one.count, one.first_at, one.others)
 
 
 class Read(Struct, gc=False):

@@ -129,7 +129,7 @@ class GateLeft(NamedTuple):
 
 
 class Chosen(NamedTuple):
-    """What becomes of what was loaded."""
+    """What happens to what was loaded."""
 
     picks: list[Pick]
     parked: list[Parked]
@@ -340,7 +340,7 @@ class LimitWalk:
         else:
             self._moved[line] = full
 
-    # What became of lines and gates
+    # What happened to lines and gates
 
     def _chosen(self, has_more: bool, is_stopped: bool) -> Chosen:
         lines_gone: list[OpenLine] = []

@@ -30,10 +30,7 @@ with time as materialized (
     delete from {schema}.ready where ctid = any (array(select at_ctid from standing))
 ), taken_parked as (
     delete from {schema}.parked where ctid = any (array(select at_ctid from parked))
-), kinds as materialized (
-    select kind, policy::int8[] as policy
-    from unnest({kinds}::text[], {policies}::text[]) as kinds (kind, policy)
-), settled as materialized (
+), {with_kinds}, settled as materialized (
     select j.*, p.number, p.rank, p.seq, p.available_at, coalesce(p.attempt, 0) + 1 as attempt, p.retries, p.expirations,
         nextval('{schema}.fence') as fence, p.token, p.now, p.now + lease_us as expires_at,
         {settled_terms}
@@ -46,23 +43,12 @@ with time as materialized (
     cross join lateral (select * from {schema}.jobs where no = p.no offset 0) as j
     left join lateral (select policy from kinds where kind = j.kind offset 0) as k on true
     {settled_lease}
-), granted as (
-    insert into {schema}.leases (no, queue, lane, rank, seq, available_at, attempt, retries, expirations, fence, token,
-        worker, request_id, leased_at, expires_at, terms)
-    select no, queue, lane, rank, nullif(seq, no), available_at, attempt, retries, expirations, fence, token,
-        {worker}::text, {request_id}::text, now, expires_at, terms
-    from settled
-), held as (
+), {grant}, held as (
     insert into {schema}.places (name, key, no, fence)
     select place.name, place.key, settled.no, settled.fence
     from unnest({place_numbers}::int8[], {place_names}::text[], {place_keys}::text[]) as place (number, name, key)
     join settled on settled.number = place.number
     on conflict (name, key, no) do update set fence = excluded.fence
-), asked as (
-    insert into {schema}.requests as r (id, forget_at, nos)
-    select {request_id}::text, min(now) + 60000000, array_agg(no) from settled
-    having count(*) > 0 and {request_id}::text is not null
-    on conflict (id) do update set forget_at = excluded.forget_at, nos = (excluded.nos || r.nos)[:20000]
 )
 select id, queue, kind, payload, lane, priority, run_at, delay_us, policy, headers, rules, token, attempt, fence,
     {worker}::text, now, expires_at, terms, retries, expirations, created_at, available_at, seq, no,

@@ -20,7 +20,8 @@ _encode = msgspec.json.Encoder().encode
 
 def lock(database: Database, connection: Connection, reports: Sequence[c.ReleaseReport]) -> None:
     """The limits that these hold up, in the transaction that is open: before anything else is locked."""
-    database.all(connection, "lock_names", {"names": texts(sorted({one.limit for one in reports if one.limit}))})
+    names = texts(sorted({one.limit for one in reports if one.limit}))
+    database.all(connection, "lock_names", {"names": names, "waits": True})
 
 
 def hold(database: Database, connection: Connection, reports: Sequence[c.ReleaseReport]) -> None:

@@ -5,7 +5,10 @@ with live as materialized (
     where exists (select from {schema}.leases where leases.no = places.no and leases.fence = places.fence offset 0)
 ), claimable as materialized (
     select (job.rules::json -> 1)::text as limits, count(*) as count
-    from (select distinct queue from {schema}.limit_queues) as limited
+    from (
+        select distinct queue from {schema}.limit_queues
+        where name > {after}::text and ({name}::text is null or name = {name}::text) and name not like 'queue:%'
+    ) as limited
     cross join lateral (
         select coalesce(ready.no, ready.seq) as no from {schema}.ready where ready.queue = limited.queue offset 0
     ) as first

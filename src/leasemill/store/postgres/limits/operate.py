@@ -17,7 +17,7 @@ from leasemill.store.postgres.calls import Calls
 from leasemill.store.postgres.database import Database
 from leasemill.store.postgres.exact.change import Change
 from leasemill.store.postgres.exact.save import saving
-from leasemill.store.postgres.exact.tables import ActionRow, QueueUse
+from leasemill.store.postgres.exact.tables import QueueUse, action_row
 from leasemill.store.postgres.exact.values import mode_of
 from leasemill.store.postgres.limits.choose import terms_of_row
 from leasemill.store.postgres.wire import batch
@@ -62,7 +62,7 @@ def change(calls: Calls, command: c.SetLimit | c.ClearLimit | c.DeclareLimits) -
 
 
 def _change(database: Database, connection: Connection, command: c.Command[None], names: Sequence[str]) -> None:
-    given = {"names": texts(names)}
+    given = {"names": texts(names), "waits": True}
     database.all(connection, "lock_names", given)
     now, records, modes, limited = database.one(connection, "load_records", given)
     state, before = State(), dict[str, LimitTerms]()
@@ -82,7 +82,7 @@ def _change(database: Database, connection: Connection, command: c.Command[None]
             _limit_queue(database, connection, name.removeprefix(QUEUE_LIMIT), is_new=not limited)
     rows = [_row(state, name, before.get(name, NO_TERMS), now) for name in names]
     database.do(connection, "keep_limits", {"records": _encode(rows).decode()})
-    actions = [ActionRow(one.at, one.verb, one.by, one.target, one.reason) for one in state.actions]
+    actions = [action_row(one) for one in state.actions]
     made = saving(database.statements.schema, Change({}, {"actions": list(actions)}, [], []), [], None)
     assert made is not None
     batch.run(connection, made)

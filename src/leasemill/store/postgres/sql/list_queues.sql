@@ -11,6 +11,12 @@ with passed as materialized (
         select leases.queue from {schema}.leases where leases.expires_at = 9223372036854775807
     ) as held
     group by held.queue
+), ended as materialized (  -- in one pass, each job by its number, however many queues there are
+    select named.queue, count(*) filter (where kept.state = 'failed') as failed,
+        count(*) filter (where kept.state = 'dead') as dead, count(*) filter (where kept.state = 'cancelled') as cancelled
+    from {schema}.kept
+    cross join lateral (select jobs.queue from {schema}.jobs where jobs.no = kept.no offset 0) as named
+    group by named.queue
 )
 select queues.name, queues.mode, queues.is_paused, queues.policy,
     claimable.count
@@ -19,18 +25,7 @@ select queues.name, queues.mode, queues.is_paused, queues.policy,
         + (select count(*) from {schema}.arrivals where arrivals.queue = queues.name) as ready,
     coalesce((select held.count from held where held.queue = queues.name), 0) as leased,
     (select coalesce(sum(tallies.succeeded), 0)::int8 from {schema}.tallies where tallies.queue = queues.name) as succeeded,
-    (
-        select count(*) from {schema}.kept where kept.state = 'failed' and exists (
-            select from {schema}.jobs where jobs.no = kept.no and jobs.queue = queues.name offset 0)
-    ) as failed,
-    (
-        select count(*) from {schema}.kept where kept.state = 'dead' and exists (
-            select from {schema}.jobs where jobs.no = kept.no and jobs.queue = queues.name offset 0)
-    ) as dead,
-    (
-        select count(*) from {schema}.kept where kept.state = 'cancelled' and exists (
-            select from {schema}.jobs where jobs.no = kept.no and jobs.queue = queues.name offset 0)
-    ) as cancelled,
+    coalesce(ended.failed, 0) as failed, coalesce(ended.dead, 0) as dead, coalesce(ended.cancelled, 0) as cancelled,
     case when queues.mode <> 'acquire' then least(claimable.oldest_at, (
         select min(case when gates.is_open then gates.available_at else gates.opens_at end)
         from {schema}.gates where gates.queue = queues.name
@@ -46,6 +41,7 @@ cross join lateral (
             and ready.available_at >= coalesce(passed.low_at, 0)
     ) as counted
 ) as claimable
+left join ended on ended.queue = queues.name
 where queues.name > {after}::text
     and not (queues.is_limited and queues.mode is null and not queues.is_paused and queues.policy is null)  -- never used
 order by queues.name

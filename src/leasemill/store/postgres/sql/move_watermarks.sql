@@ -29,7 +29,8 @@ with gate as materialized (
     select queue, rank, was_low_at, was_next_at, low_at, case when next_at > low_at then next_at end as next_at from moving
 ), made as (
     insert into {schema}.watermarks (queue, rank, low_at, next_at)
-    select queue, rank, 0, next_at from moved where next_at is not null and (queue, rank) not in (select queue, rank from held)
+    select queue, rank, 0, next_at from moved
+    where next_at is not null and (queue, rank) not in (select queue, rank from {schema}.watermarks)  -- also of one that is locked
     on conflict (queue, rank) do nothing
     returning queue, rank, next_at
 ), changed as (

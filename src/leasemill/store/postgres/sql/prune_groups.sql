@@ -1,5 +1,5 @@
 -- prune, of groups: those that are over, of which no member and no group in them is kept, by age and by number, as successes
--- are (B4, O7). The caller holds the retention lock. Passes over rows that somebody has locked.
+-- are (B4, O7). Returns how many. The caller holds the retention lock. Passes over rows that somebody has locked.
 with over as materialized (
     select groups.id, groups.ended_at, groups.number as place from {schema}.groups
     where groups.is_over
@@ -20,5 +20,7 @@ with over as materialized (
         ) as locked
     ))
     returning id
+), joins_gone as (
+    delete from {schema}.group_joins where group_id in (select id from gone)
 )
-delete from {schema}.group_joins where group_id in (select id from gone)
+select count(*) from gone

@@ -2,7 +2,7 @@
 
 The guard is the last statement before COMMIT: until then nothing of ours is locked, however slow the block. A refusal
 is written on a connection of the store's own, so it outlives the rollback. If the connection is lost around COMMIT, the
-store is asked what became of it. What must never happen here: a marker without the user's writes, or a guess.
+store is asked how it ended. What must never happen here: a marker without the user's writes, or a guess.
 """
 
 from __future__ import annotations

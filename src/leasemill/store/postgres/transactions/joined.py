@@ -129,7 +129,7 @@ class JoinedBlock(Block):
                 self._own.wake()
         except Moved as error:
             raise Unavailable(f"{error}; repeat the call") from error
-        except Exception as error:
+        except Exception as error:  # of the driver or the framework: classified, or passed on
             if sqlstate(error) == ENDED_INSIDE:
                 raise ended_inside() from error
             if not (may_be_of_the_lease(error) or (is_sent and may_have_happened(error))):

@@ -48,16 +48,20 @@ class Messages:
         this is not the transaction that was begun."""
         result = None if command.result is None else command.result.decode()
         values = _quoted(connection, command.job_id, command.token, result)
-        same = b"select case when current_setting('leasemill.block',true)=%s then 0 else %s.fail('%s','') end;"
-        check = same % (values[1], self._schema, ENDED_INSIDE.encode())
-        return check + self._call("commit_lease", *values, self._now(), b"true") + b";commit" + self._reset
+        marked = self._function("commit_lease", *values, self._now(), b"true") + b"::int4"
+        other = self._function("fail", b"'%s'" % ENDED_INSIDE.encode(), b"''")
+        guard = b"select case when current_setting('leasemill.block',true)=%s then %s else %s end"
+        return guard % (values[1], marked, other) + b";commit" + self._reset
 
     def roll_back(self) -> bytes:
         """Gives whether the session must not be used again."""
         return b"rollback" + self._reset
 
     def _call(self, function: str, *values: bytes) -> bytes:
-        return b"select %s.%s(%s)" % (self._schema, function.encode(), b",".join(values))
+        return b"select " + self._function(function, *values)
+
+    def _function(self, name: str, *values: bytes) -> bytes:
+        return b"%s.%s(%s)" % (self._schema, name.encode(), b",".join(values))
 
     def _now(self) -> bytes:
         now = self._database.now()

@@ -99,7 +99,7 @@ class BoundStore(Store):
             return (yield from inserting(command.jobs, self._channel()))
         except Moved as error:
             raise Unavailable(f"{error}; roll back, and repeat the transaction") from error
-        except Exception as error:
+        except Exception as error:  # of the caller's driver: classified, or passed on
             meant = self._meaning(error)
             if meant is None:
                 raise

@@ -3,18 +3,29 @@ jobs of their lanes become heads."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 import psycopg
+from msgspec.structs import replace
 
 from leasemill.kernel import commands as c
 from leasemill.store.postgres.calls import Calls
 from leasemill.store.postgres.database import Database, Held
-from leasemill.store.postgres.verbs.reports import answered, known, limits_of, references, report
+from leasemill.store.postgres.verbs.reports import (
+    REPORTS_AT_ONCE,
+    answered,
+    known,
+    limits_of,
+    references,
+    report,
+)
 from leasemill.store.postgres.wire import batch
 from leasemill.store.postgres.wire.arrays import encoded, texts
-from leasemill.store.postgres.wire.connections import Connection
+from leasemill.store.postgres.wire.batch import Sent
+from leasemill.store.postgres.wire.connections import Connection, Row
+from leasemill.store.postgres.wire.looped import LoopMessages, MessageFailed
 
 MAY_BE_OVER: Final = "LM002"
 """The SQLSTATE of `ack_members` where a group may be over."""
@@ -22,10 +33,43 @@ NOT_HELD: Final = "LM004"
 """The SQLSTATE of `ack_all` where a lease is not held."""
 
 
-def run(calls: Calls, command: c.Ack) -> list[c.AckOutcome]:
+async def arun(
+    calls: Calls, messages: LoopMessages, command: c.Ack
+) -> list[c.AckOutcome] | Callable[[], list[c.AckOutcome]]:
+    """Sent by the event loop itself, if nothing is special. What it returns otherwise is to be called in a thread."""
+    database, reports = calls.database, command.reports
+    found = known(database, reports)
+    held = {report.job_id: database.leases[report.token] for report in found.values()}
+    if not 0 < len(found) == len(reports) <= REPORTS_AT_ONCE or any(
+        one.causes or one.group is not None or one.limits for one in held.values()
+    ):
+        return partial(run, calls, command)
+    lanes = [(one.queue, one.lane) for one in held.values() if one.lane is not None]
+    ends = database.sent("ack_all", parameters(found, lanes))
+    match await messages.ask(_with_heads(database, ends, lanes) if lanes else [ends]):
+        case None:
+            return partial(run, calls, command)
+        case MessageFailed() as failed:
+            return partial(run, calls, command, was_lost=failed.is_lost)
+        case answers:
+            heads = _new_heads(database, answers[2]) if lanes else {}
+    for one in reports:
+        database.leases.pop(one.token, None)
+    calls.signal.notify()
+    if not heads:
+        return [c.Acked(report.job_id) for report in reports]
+    ended = [held[report.job_id] for report in reports]
+    return [c.Acked(one.job_id, heads.get((one.queue, one.lane))) for one in ended]
+
+
+def run(calls: Calls, command: c.Ack, *, was_lost: bool = False) -> list[c.AckOutcome]:
+    """`was_lost`: it was sent before, so what looks like a repeat may be our own."""
     limits = limits_of(calls.database, command.reports)
     outcomes = report(calls, command.reports, ack, c.Ack)
-    calls.signal.notify()
+    if was_lost:
+        outcomes = [one if isinstance(one, c.Lost) else replace(one, is_repeat=False) for one in outcomes]
+    if any(isinstance(one, c.Acked) for one in outcomes):
+        calls.signal.notify()
     if limits:
         calls.free_places(limits)
     return outcomes
@@ -81,27 +125,31 @@ def _plain_ends(database: Database, found: dict[int, c.AckReport], count: int) -
 def _ack_heads(
     database: Database, connection: Connection, found: dict[int, c.AckReport], held: dict[int, Held]
 ) -> dict[str, c.AckOutcome]:
-    """N4. The line is read by a statement of its own, after the one that waited for the lanes' locks."""
     lanes = [(held[no].queue, held[no].lane or "") for no in found]
-    statements = [
-        batch.BEGIN,
-        database.sent("ack_all", parameters(found, lanes)),
-        database.sent("advance", given_lanes(lanes)),
-        batch.COMMIT,
-    ]
+    ends = database.sent("ack_all", parameters(found, lanes))
     try:
         with batch.transaction(connection):
-            _, _, rows, _ = batch.run(connection, *statements)
+            _, _, rows, _ = batch.run(connection, *_with_heads(database, ends, lanes))
     except psycopg.Error as error:
         if error.sqlstate != NOT_HELD:
             raise
         return {}  # E6: a repeat among them shows who was next before the others ended
-    database.positions.lower((queue, rank, at, seq) for queue, _, _, rank, at, seq in rows)
-    heads = {(queue, lane): c.LaneHint(job_id, None) for queue, lane, job_id, *_ in rows}
+    heads = _new_heads(database, rows)
     return {
         report.job_id: c.Acked(report.job_id, heads.get(lane))
         for report, lane in zip(found.values(), lanes, strict=True)
     }
+
+
+def _with_heads(database: Database, ends: Sent, lanes: list[tuple[str, str]]) -> list[Sent]:
+    """N4. The line is read by a statement of its own, after the one that waited for the lanes' locks."""
+    return [batch.BEGIN, ends, database.sent("advance", given_lanes(lanes)), batch.COMMIT]
+
+
+def _new_heads(database: Database, rows: Sequence[Row]) -> dict[tuple[str, str | None], c.LaneHint]:
+    """By queue and lane. It is committed."""
+    database.positions.lower((queue, rank, at, seq) for queue, _, _, rank, at, seq in rows)
+    return {(queue, lane): c.LaneHint(job_id, None) for queue, lane, job_id, *_ in rows}
 
 
 def parameters(found: dict[int, c.AckReport], lanes: list[tuple[str, str]]) -> dict[str, object]:

@@ -17,7 +17,7 @@ with locked as materialized (
 ), ended as (
     delete from {schema}.leases
     where no = any ({nos}::int8[])
-        and token = ({tokens}::text[])[width_bucket(no, {nos}::int8[])]
+        and ((no, token) in (select * from unnest({nos}::int8[], {tokens}::text[]))) is true
         and (lane is null or (queue, lane) in (select locked.queue, locked.lane from locked)) and lane_offset is null
         and (committed_at is not null or expires_at > {schema}.clock({now}::int8))
     returning leases.*, (select {schema}.clock({now}::int8)) as now,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from leasemill.errors import QueueRefused
@@ -12,46 +13,82 @@ from leasemill.kernel.retry import DEFAULTS, NO_POLICY
 from leasemill.store.postgres.calls import Calls
 from leasemill.store.postgres.database import Database, Held, advisory_key
 from leasemill.store.postgres.exact.tables import QueueUse
-from leasemill.store.postgres.exact.values import headers_of, policy_of, policy_text, rules_of, terms_numbers, terms_of
+from leasemill.store.postgres.exact.values import (
+    NOT_WRITTEN,
+    headers_of,
+    policy_of,
+    policy_text,
+    rules_of,
+    terms_numbers,
+    terms_of,
+)
 from leasemill.store.postgres.limits.claim import Limited
+from leasemill.store.postgres.limits.plain import PlainClaimed, plain_claim
 from leasemill.store.postgres.positions import Look
 from leasemill.store.postgres.verbs.enqueue import modes
+from leasemill.store.postgres.wire import batch
 from leasemill.store.postgres.wire.arrays import int8, int8s, texts
 from leasemill.store.postgres.wire.connections import Connection, Row
+from leasemill.store.postgres.wire.looped import LoopMessages, MessageFailed
 
 DEFAULT_TERMS: Final = int8s(terms_numbers(DEFAULTS))
 """I5: for what nobody asked for."""
+UNWRITTEN_TERMS: Final = int8s(terms_numbers(NOT_WRITTEN))
 
 
-def run(calls: Calls, command: c.Claim) -> list[c.Lease]:
-    """What is granted is returned at once; only a claim that is granted nothing looks for more to give (L7)."""
+async def arun(calls: Calls, messages: LoopMessages, command: c.Claim) -> list[c.Lease] | Callable[[], list[c.Lease]]:
+    """Sent by the event loop itself, if it is plain. What it returns otherwise is to be called in a thread."""
+    database, queues = calls.database, command.queues
+    is_plain = database.claim_queues.issuperset(queues) and database.limited_queues.isdisjoint(queues)
+    if not is_plain or database.has_arrived or command.request_id is None:
+        return partial(run, calls, command)
+    plain = LookedClaim(database, command, database.positions.look(queues), database.expiry_position.from_at())
+    match await messages.ask([database.sent("claim", plain.parameters(parameters(command)))]):
+        case None:
+            return partial(run, calls, command)
+        case MessageFailed() as failed:
+            return partial(run, calls, command, is_repeat=failed.is_lost)
+        case (rows,):
+            claimed = plain.claimed(rows)
+        case answers:
+            raise AssertionError(f"{len(answers)} answers to one statement")
+    leases = claimed.leases
+    if not leases:
+        return partial(run, calls, command)
+    database.has_arrived = claimed.has_arrived
+    return partial(trimmed, calls, leases) if must_trim(leases) else leases
+
+
+def run(calls: Calls, command: c.Claim, *, is_repeat: bool = False) -> list[c.Lease]:
+    """What is granted is returned at once; only a claim that is granted nothing looks for more to give (L7).
+    `is_repeat`: it was sent before, and may be at work."""
     database, maintenance = calls.database, calls.maintenance
     if not database.claim_queues.issuperset(command.queues):
         calls.read(check_claim_queues, command.queues)
     if database.has_arrived:  # the claim before this one saw them
         maintenance.admit()
-    claimed = _run(calls, command)
+    claimed = _run(calls, command, is_repeat=is_repeat)
     while claimed.is_unfinished and not claimed.leases:
         claimed = _run(calls, command)
     if not claimed.leases and maintenance.found_more(claimed.expired_from, claimed.has_arrived, command.limit):
         claimed = _run(calls, command)
     database.has_arrived = claimed.has_arrived
-    trim(calls, claimed.leases)
-    return claimed.leases
+    return trimmed(calls, claimed.leases)
 
 
-def trim(calls: Calls, leases: Sequence[c.Lease]) -> None:
+def trimmed(calls: Calls, leases: list[c.Lease]) -> list[c.Lease]:
     """I8: of jobs that were claimed very often."""
     if must_trim(leases):
         calls.maintenance.trim([lease for lease in leases if lease.attempt > EXECUTIONS_KEPT])
+    return leases
 
 
 def must_trim(leases: Sequence[c.Lease]) -> bool:
     return any(lease.attempt > EXECUTIONS_KEPT for lease in leases)
 
 
-def _run(calls: Calls, command: c.Claim) -> Claimed:
-    tries = 0
+def _run(calls: Calls, command: c.Claim, *, is_repeat: bool = False) -> Claimed:
+    tries = int(is_repeat)
 
     def work(connection: Connection) -> Claimed:
         nonlocal tries
@@ -107,6 +144,8 @@ def parameters(command: c.Claim) -> dict[str, Any]:
         "worker": command.worker,
         "limit": int8(command.limit),
         "defaults": DEFAULT_TERMS,
+        "written_defaults": None if DEFAULT_TERMS == UNWRITTEN_TERMS else DEFAULT_TERMS,
+        "unwritten": UNWRITTEN_TERMS,
         "timeout_leases": int8(TIMEOUT_LEASES),
         "tokens": texts(command.tokens),
         "kinds": texts(list(kinds)),
@@ -125,22 +164,39 @@ def _claimed(database: Database, connection: Connection, command: c.Claim, given
 def _claimed_from(
     look: Look, database: Database, connection: Connection, command: c.Claim, given: dict[str, Any]
 ) -> Claimed:
-    expired_from = database.expiry_position.from_at()
-    rows = database.all(connection, "claim", {**given, **look.parameters(), "expired_from": int8(expired_from)})
-    granted = [row for row in rows if row[0] is not None]
-    database.remember((row[11], held_of(row)) for row in granted)
-    leases = [lease_of(row) for row in granted]
-    last = rows[-1]
-    if last[27]:
-        database.limited_queues.update(last[27])
-    if granted and last[0] is None:  # a repeat: it did not look for jobs
-        return Claimed(leases)
-    now, (has_arrived, has_expired, served, _) = last[15], last[24:]
-    places = [(row[1], 9 - row[5], row[21], row[22]) for row in granted]
-    database.positions.advance(look.served(served), places, now, is_exhausted=len(granted) < command.limit)
-    if not granted and not has_expired:
-        database.expiry_position.found_none(expired_from, now)
-    return Claimed(leases, has_arrived, expired_from if has_expired else None)
+    plain = LookedClaim(database, command, look, database.expiry_position.from_at())
+    return plain.claimed(database.all(connection, "claim", plain.parameters(given)))
+
+
+class LookedClaim(NamedTuple):
+    """One claim without limits, from where it looks: its parameters, and its result."""
+
+    database: Database
+    command: c.Claim
+    look: Look
+    expired_from: int
+
+    def parameters(self, given: dict[str, Any]) -> dict[str, Any]:
+        return {**given, **self.look.parameters(), "expired_from": int8(self.expired_from)}
+
+    def claimed(self, rows: list[Row]) -> Claimed:
+        """By the rows of claim.sql. It is committed."""
+        database = self.database
+        granted = [row for row in rows if row[0] is not None]
+        database.remember((row[11], held_of(row)) for row in granted)
+        leases = [lease_of(row) for row in granted]
+        last = rows[-1]
+        if last[27]:
+            database.limited_queues.update(last[27])
+        if granted and last[0] is None:  # a repeat: it did not look for jobs
+            return Claimed(leases)
+        now, (has_arrived, has_expired, served, _) = last[15], last[24:]
+        places = [(row[1], 9 - row[5], row[21], row[22]) for row in granted]
+        is_exhausted = len(granted) < self.command.limit
+        database.positions.advance(self.look.served(served), places, now, is_exhausted=is_exhausted)
+        if not granted and not has_expired:
+            database.expiry_position.found_none(self.expired_from, now)
+        return Claimed(leases, has_arrived, self.expired_from if has_expired else None)
 
 
 def held_of(row: Row, limits: tuple[str, ...] = ()) -> Held:
@@ -159,17 +215,21 @@ def held_of(row: Row, limits: tuple[str, ...] = ()) -> Held:
 def _claimed_under_limits(
     database: Database, connection: Connection, command: c.Claim, given: dict[str, Any]
 ) -> Claimed:
+    plain = None if given["waits"] else plain_claim(database, command, given)
+    if plain is not None:
+        with batch.transaction(connection):
+            statements = plain.statements(waits=True)
+            _, locked, rows, _ = batch.run(connection, batch.BEGIN, *statements, batch.COMMIT)
+        found = plain.claimed(locked, rows)
+        if found.is_plain:
+            return claimed_plainly(database, found, plain.expired_from)
     expired_from = database.expiry_position.from_at()
     looked = Limited(database, connection, command, given, expired_from).run()
     if looked.is_repeated:
         nowhere = Look([], [])
         rows = database.all(connection, "claim", {**given, **nowhere.parameters(), "expired_from": int8(expired_from)})
         looked = looked._replace(rows=[row for row in rows if row[0] is not None])
-    leases = [lease_of(row) for row in looked.rows]
-    database.remember(
-        (lease.token, held_of(row, limits_held(database, lease.job)))
-        for row, lease in zip(looked.rows, leases, strict=True)
-    )
+    leases = leases_under_limits(database, looked.rows)
     if looked.is_repeated:
         return Claimed(leases)
     database.positions.advance((), looked.taken, looked.now, is_exhausted=False)
@@ -178,6 +238,22 @@ def _claimed_under_limits(
     return Claimed(
         leases, looked.has_arrived, expired_from if looked.has_expired else None, is_unfinished=looked.is_unfinished
     )
+
+
+def claimed_plainly(database: Database, found: PlainClaimed, expired_from: int) -> Claimed:
+    database.positions.advance((), found.taken, found.now, is_exhausted=False)
+    if not found.rows and not found.has_expired:
+        database.expiry_position.found_none(expired_from, found.now)
+    leases = leases_under_limits(database, found.rows)
+    return Claimed(leases, found.has_arrived, expired_from if found.has_expired else None)
+
+
+def leases_under_limits(database: Database, rows: Sequence[Row]) -> list[c.Lease]:
+    leases = [lease_of(row) for row in rows]
+    database.remember(
+        (lease.token, held_of(row, limits_held(database, lease.job))) for row, lease in zip(rows, leases, strict=True)
+    )
+    return leases
 
 
 def limits_held(database: Database, job: JobSpec) -> tuple[str, ...]:

@@ -51,29 +51,18 @@ with gate as materialized (
     select * from numbered where number < coalesce((select number from stop), number + 1)
 ), taken as (
     delete from {schema}.ready where ctid = any (array(select at_ctid from picked))
-), kinds as materialized (
-    select kind, policy::int8[] as policy
-    from unnest({kinds}::text[], {policies}::text[]) as kinds (kind, policy)
-), settled as materialized (
+), {with_kinds}, settled as materialized (
     select j.*, rank, seq, available_at, coalesce(attempt, 0) + 1 as attempt, retries, expirations,
-        nextval('{schema}.fence') as fence, ({tokens}::text[])[number] as token, now, now + lease_us as expires_at,
+        nextval('{schema}.fence') as fence, token, now, now + lease_us as expires_at,
         {settled_terms}
-    from (select *, {defaults}::int8[] as d from picked order by number) as p
+    from (
+        select *, {defaults}::int8[] as d
+        from picked join unnest({tokens}::text[]) with ordinality as given (token, number) using (number) order by number
+    ) as p
     cross join lateral (select * from {schema}.jobs where no = p.no offset 0) as j
     left join lateral (select policy from kinds where kind = j.kind offset 0) as k on true
     {settled_lease}
-), granted as (
-    insert into {schema}.leases (no, queue, lane, rank, seq, available_at, attempt, retries, expirations, fence, token,
-        worker, request_id, leased_at, expires_at, terms)
-    select no, queue, lane, rank, nullif(seq, no), available_at, attempt, retries, expirations, fence, token,
-        {worker}::text, {request_id}::text, now, expires_at, terms
-    from settled
-), asked as (
-    insert into {schema}.requests as r (id, forget_at, nos)
-    select {request_id}::text, min(now) + 60000000, array_agg(no) from settled
-    having count(*) > 0 and {request_id}::text is not null
-    on conflict (id) do update set forget_at = excluded.forget_at, nos = (excluded.nos || r.nos)[:20000]
-), come as materialized (
+), {grant}, come as materialized (
     select now, exists (select from {schema}.arrivals) as has_arrived,
         not exists (select from settled) and exists (
             select from {schema}.leases

@@ -51,7 +51,7 @@ def commit(
 
 
 def concern_of(command: c.Commit) -> Concern:
-    """L6: a commit that is repeated answers with the holders of its follow-ups' keys."""
+    """L6: a commit that is repeated returns the holders of its follow-ups' keys."""
     unique = [spec for spec in followup_specs(command) if unique_of(spec) is not None]
     keys = [key.key for spec in unique if (key := unique_of(spec)) is not None]
     return Concern([command.job_id, *(spec.id for spec in unique)], keys=keys)

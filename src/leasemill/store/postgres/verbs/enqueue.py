@@ -9,12 +9,13 @@ from psycopg.errors import UniqueViolation
 from leasemill.errors import QueueRefused
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec
-from leasemill.store.postgres.admission import admit
+from leasemill.store.postgres.admission import ADMITTED_AT_ONCE, admit
 from leasemill.store.postgres.calls import Calls
 from leasemill.store.postgres.database import Database, limits_named, ruled, used
 from leasemill.store.postgres.exact.tables import QueueUse
 from leasemill.store.postgres.steps import Steps, follow
 from leasemill.store.postgres.verbs.inserting import inserting_plain
+from leasemill.store.postgres.verbs.many import can_copy, insert_many
 from leasemill.store.postgres.verbs.unique import deciding_rest, has_keys, inserting_unique, trying
 from leasemill.store.postgres.wire.arrays import texts
 from leasemill.store.postgres.wire.connections import LOGGER, Connection
@@ -31,6 +32,8 @@ def run(calls: Calls, command: c.Enqueue) -> list[c.EnqueueOutcome]:
         return enqueue(calls.database, connection, command, made, channel=channel, is_repeat=tries > 1)
 
     outcomes = calls.connections.run(work)
+    if len(command.jobs) > ADMITTED_AT_ONCE and any(job.lane is not None for job in command.jobs):
+        calls.maintenance.admit(len(command.jobs) - ADMITTED_AT_ONCE)
     calls.signal.notify()
     if made:  # by a try that did not come to its end: what looks like a duplicate is our own
         return [c.Enqueued(one.job_id) if one.job_id in made else one for one in outcomes]
@@ -46,8 +49,8 @@ def enqueue(
     channel: str | None,
     is_repeat: bool,
 ) -> list[c.EnqueueOutcome]:
-    """On a connection of the store's own: durable, and admitted to their lanes, when it returns. `made`: the jobs that
-    are durable already if it fails."""
+    """On a connection of the store's own: durable when it returns, and (the first of them) admitted to their lanes.
+    `made`: the jobs that are durable already if it fails."""
     if not command.jobs:
         return []
     if command.are_new and not is_repeat:
@@ -73,6 +76,9 @@ def _enqueue(
     if not has_lanes and (are_new or not are_unique) and database.knows_uses(command.jobs):
         if are_unique:
             return _enqueue_unique(database, connection, command.jobs, made, channel)
+        if are_new and can_copy(command.jobs):
+            with connection.transaction():
+                return insert(database, connection, command.jobs, channel, are_new=True)
         # one statement, so also for members of groups
         return insert(database, connection, command.jobs, channel, are_new=are_new)
     with connection.transaction():
@@ -108,12 +114,16 @@ def enqueue_within(
 
 
 def check_enqueue_queues(database: Database, connection: Connection, jobs: Sequence[JobSpec]) -> set[str]:
-    """I7: refuses jobs for a queue that is used with acquire; answers with the queues not known to be used so."""
+    """I7: refuses jobs for a queue that is used with acquire; returns the queues not known to be used so."""
     names = (used(jobs) - database.claim_queues) | (ruled(jobs) - database.ruled_queues)
     for name, mode in modes(database, connection, names).items():
-        if mode == QueueUse.ACQUIRE:
-            raise QueueRefused(f"queue {name!r} is used with acquire; enqueue into another queue")
+        _check_mode(name, mode)
     return names
+
+
+def _check_mode(name: str, mode: str | None) -> None:
+    if mode == QueueUse.ACQUIRE:
+        raise QueueRefused(f"queue {name!r} is used with acquire; enqueue into another queue")
 
 
 def modes(database: Database, connection: Connection, names: set[str]) -> dict[str, str | None]:
@@ -141,8 +151,7 @@ def fix_uses(database: Database, connection: Connection, names: set[str], jobs: 
     for some, mode in ((plain, QueueUse.CLAIM), (with_rules, QueueUse.RULED)):
         given = {"names": texts(sorted(some)), "mode": mode.value}
         for name, found in database.all(connection, "queues_use", given) if some else ():
-            if found == QueueUse.ACQUIRE:
-                raise QueueRefused(f"queue {name!r} is used with acquire; enqueue into another queue")
+            _check_mode(name, found)
     named = sorted(limits_named(jobs) - database.limits_named)
     if named:
         given = {"queues": texts([queue for queue, _ in named]), "names": texts([name for _, name in named])}
@@ -158,7 +167,10 @@ def insert(
     are_new: bool = False,
     by: str | None = None,
 ) -> list[c.EnqueueOutcome]:
-    """The insert alone, on a connection of the store's own and in whatever transaction it is in."""
+    """The insert alone, on a connection of the store's own and in whatever transaction it is in; of many in one."""
+    if are_new and can_copy(jobs):
+        insert_many(database, connection, jobs, channel)
+        return [c.Enqueued(job.id) for job in jobs]
     return follow(database, connection, inserting(jobs, channel, are_new=are_new, by=by))
 
 

@@ -6,8 +6,7 @@ with held as materialized (
     from unnest({nos}::int8[], {tokens}::text[]) as given (no, token)
     cross join lateral (
         select leases.no, leases.expires_at from {schema}.leases
-        where leases.no = given.no and leases.token = given.token and leases.terms is not null
-            and leases.expires_at > {schema}.clock({now}::int8)
+        where leases.no = given.no and leases.token = given.token and leases.expires_at > {schema}.clock({now}::int8)
         offset 0
     ) as lease
     order by lease.no
@@ -16,13 +15,13 @@ with held as materialized (
     from held cross join lateral (
         select leases.no from {schema}.leases
         where leases.no = held.no and leases.expires_at > {schema}.clock({now}::int8)
-            and leases.terms[2] < 9223372036854775807
-            and leases.expires_at - {schema}.clock({now}::int8) < leases.terms[2]
+            and coalesce(leases.terms[2], ({unwritten}::int8[])[2]) < 9223372036854775807
+            and leases.expires_at - {schema}.clock({now}::int8) < coalesce(leases.terms[2], ({unwritten}::int8[])[2])
         for update skip locked
     ) as lease
 ), extended as (
     update {schema}.leases
-    set expires_at = greatest(expires_at, {schema}.clock({now}::int8) + terms[2]),
+    set expires_at = greatest(expires_at, {schema}.clock({now}::int8) + coalesce(terms[2], ({unwritten}::int8[])[2])),
         updated_at = {schema}.clock({now}::int8)
     where no = any (array(select no from locked))
     returning no, expires_at

@@ -71,10 +71,7 @@ with gate as materialized (
 ), lowered as materialized (
     select {schema}.lower_watermarks(array_agg(queue), array_agg(rank::int8), array_agg(available_at))
     from left_over having count(*) > 0
-), kinds as materialized (
-    select kind, policy::int8[] as policy
-    from unnest({kinds}::text[], {policies}::text[]) as kinds (kind, policy)
-), settled as materialized (
+), {with_kinds}, settled as materialized (
     select j.*, p.rank, p.seq, p.available_at, coalesce(p.attempt, 0) + 1 as attempt, p.retries, p.expirations,
         nextval('{schema}.fence') as fence, ({tokens}::text[])[number] as token, now, now + lease_us as expires_at,
         {settled_terms}
@@ -82,18 +79,7 @@ with gate as materialized (
     cross join lateral (select * from {schema}.jobs where no = p.no offset 0) as j
     left join lateral (select policy from kinds where kind = j.kind offset 0) as k on true
     {settled_lease}
-), granted as (
-    insert into {schema}.leases (no, queue, lane, rank, seq, available_at, attempt, retries, expirations, fence, token,
-        worker, request_id, leased_at, expires_at, terms)
-    select no, queue, lane, rank, nullif(seq, no), available_at, attempt, nullif(retries, 0), nullif(expirations, 0), fence,
-        token, {worker}::text, {request_id}::text, now, expires_at, terms
-    from settled
-), asked as (
-    insert into {schema}.requests as r (id, forget_at, nos)
-    select {request_id}::text, min(now) + 60000000, array_agg(no) from settled
-    having count(*) > 0 and {request_id}::text is not null
-    on conflict (id) do update set forget_at = excluded.forget_at, nos = (excluded.nos || r.nos)[:20000]
-)
+), {grant}
 select s.id, s.queue, kind, payload, s.lane, priority, run_at, delay_us, s.policy, headers, rules, token, s.attempt, fence,
     {worker}::text, now, expires_at, terms, s.retries, s.expirations, created_at, s.available_at, s.seq, s.no,
     exists (select from {schema}.arrivals) as has_arrived, next.queue, next.lane, next.rank, next.available_at, next.seq,

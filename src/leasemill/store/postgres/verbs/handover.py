@@ -1,19 +1,20 @@
-"""An ack with a claim (C8): what ends, the heads that follow in their lanes and what is granted, in one message and one
-commit. Whatever is not plain is an ack, and then a claim."""
+"""An ack with a claim (C8): what ends, the heads that follow in their lanes, the places that are free then and what is
+granted, in one message and one commit. Whatever is not plain is an ack, and then a claim."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Collection
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 import psycopg
-from msgspec.structs import replace
 
 from leasemill.errors import LeasemillError
 from leasemill.kernel import commands as c
 from leasemill.store.postgres.calls import Calls
-from leasemill.store.postgres.database import Database
+from leasemill.store.postgres.database import Database, Held
+from leasemill.store.postgres.limits.plain import PlainClaim, plain_claim
 from leasemill.store.postgres.verbs import ack, claim
 from leasemill.store.postgres.verbs.reports import REPORTS_AT_ONCE, known
 from leasemill.store.postgres.wire import batch
@@ -31,6 +32,24 @@ class HandedOver(NamedTuple):
     left_over: int
     """How many new heads of lanes were not granted."""
     has_arrived: bool
+    places: Collection[str] = ()
+    """The limits of which more places were freed than taken."""
+    is_all: bool = False
+    """Nothing else is to be looked for, if nothing was granted."""
+
+
+class MessagePlan(Protocol):
+    """One message, and its result when it is committed."""
+
+    @property
+    def acks(self) -> c.Ack: ...
+
+    @property
+    def claims(self) -> c.Claim: ...
+
+    def statements(self) -> list[Sent]: ...
+
+    def handed(self, answers: list[list[Row]]) -> HandedOver: ...
 
 
 async def arun(calls: Calls, messages: LoopMessages, acks: c.Ack, claims: c.Claim) -> Answer | Callable[[], Answer]:
@@ -45,12 +64,12 @@ async def arun(calls: Calls, messages: LoopMessages, acks: c.Ack, claims: c.Clai
             return partial(run_apart, calls, acks, claims, was_lost=failed.is_lost)
         case rows:
             handed = plan.handed(rows)
-            if not handed.leases or claim.must_trim(handed.leases):
+            if not (handed.leases or handed.is_all) or handed.places or claim.must_trim(handed.leases):
                 return partial(_finished, calls, claims, handed)
             return _finished(calls, claims, handed)
 
 
-def run_plan(calls: Calls, plan: HandoverPlan) -> Answer:
+def run_plan(calls: Calls, plan: MessagePlan) -> Answer:
     is_lost = False
 
     def work(connection: Connection) -> HandedOver | None:
@@ -75,20 +94,21 @@ def run_plan(calls: Calls, plan: HandoverPlan) -> Answer:
 
 def run_apart(calls: Calls, acks: c.Ack, claims: c.Claim, *, was_lost: bool = False) -> Answer:
     """An ack, and then a claim. `was_lost`: what looks like a repeat may be our own."""
-    outcomes = ack.run(calls, acks)
-    if was_lost:
-        outcomes = [one if isinstance(one, c.Lost) else replace(one, is_repeat=False) for one in outcomes]
-    return outcomes, _claimed(calls, claims)
+    return ack.run(calls, acks, was_lost=was_lost), _claimed(calls, claims)
 
 
 def _finished(calls: Calls, claims: c.Claim, handed: HandedOver) -> Answer:
-    if not handed.leases:
-        return handed.outcomes, _claimed(calls, claims)
-    calls.database.has_arrived = handed.has_arrived
-    claim.trim(calls, handed.leases)
-    if handed.left_over:
+    leases: list[c.Lease] | None = handed.leases
+    if leases or handed.is_all:
+        calls.database.has_arrived = handed.has_arrived
+        claim.trimmed(calls, handed.leases)
+    else:
+        leases = _claimed(calls, claims)
+    if handed.left_over or handed.places:
         calls.signal.notify()
-    return handed.outcomes, handed.leases
+    if handed.places:
+        calls.free_places(handed.places)
+    return handed.outcomes, leases
 
 
 def _claimed(calls: Calls, claims: c.Claim) -> list[c.Lease] | None:
@@ -99,7 +119,7 @@ def _claimed(calls: Calls, claims: c.Claim) -> list[c.Lease] | None:
 
 
 class HandoverPlan(NamedTuple):
-    """Of what is plain: its one message, and what comes of it."""
+    """Of what is plain: its one message, and its result."""
 
     database: Database
     acks: c.Ack
@@ -139,18 +159,72 @@ class HandoverPlan(NamedTuple):
         return HandedOver(outcomes, leases, len(rows) - len(granted), has_arrived=any(row[24] for row in rows))
 
 
-def plan_of(database: Database, acks: c.Ack, claims: c.Claim) -> HandoverPlan | None:
+class PlacesPlan(NamedTuple):
+    """Under limits: the places of the leases that end can be taken by what is granted."""
+
+    acks: c.Ack
+    claims: c.Claim
+    found: dict[int, c.AckReport]
+    held: list[Held]
+    """As `found`."""
+    plain: PlainClaim
+
+    def _lanes(self) -> list[tuple[str, str]]:
+        return [(one.queue, one.lane) for one in self.held if one.lane is not None]
+
+    def statements(self) -> list[Sent]:
+        """The limits are locked last, and only if they are free: an ack does not wait for them."""
+        database, lanes = self.plain.database, self._lanes()
+        advance = [database.sent("advance", ack.given_lanes(lanes))] if lanes else []
+        ends = [database.sent("ack_all", ack.parameters(self.found, lanes)), *advance]
+        return [batch.BEGIN, *ends, *self.plain.statements(waits=False), batch.COMMIT]
+
+    def handed(self, answers: list[list[Row]]) -> HandedOver:
+        _, _, *heads, locked, rows, _ = answers
+        database = self.plain.database
+        database.positions.lower((queue, rank, at, seq) for some in heads for queue, _, _, rank, at, seq in some)
+        hints = {(queue, lane): c.LaneHint(job_id, None) for some in heads for queue, lane, job_id, *_ in some}
+        lanes = {one.job_id: (one.queue, one.lane) for one in self.held}
+        outcomes: list[c.AckOutcome] = [
+            c.Acked(report.job_id, hints.get(lanes[report.job_id])) for report in self.acks.reports
+        ]
+        found = self.plain.claimed(locked, rows)
+        freed = Counter(name for one in self.held for name in one.limits)
+        if not found.is_plain:
+            return HandedOver(outcomes, [], len(hints), has_arrived=False, places=freed.keys())
+        claimed = claim.claimed_plainly(database, found, self.plain.expired_from)
+        taken = Counter(name for lease in claimed.leases for name in claim.limits_held(database, lease.job))
+        return HandedOver(
+            outcomes,
+            claimed.leases,
+            len(hints),
+            found.has_arrived,
+            (freed - taken).keys(),
+            is_all=not found.has_arrived and not found.has_expired,
+        )
+
+
+def plan_of(database: Database, acks: c.Ack, claims: c.Claim) -> MessagePlan | None:
     """None: it is left to the two. The reports are known no more: what a plan leaves over is the exact path's."""
     if database.has_arrived or not database.claim_queues.issuperset(claims.queues):
-        return None
-    if not database.limited_queues.isdisjoint(claims.queues):
         return None
     found = known(database, acks.reports)
     if not 0 < len(found) == len(acks.reports) <= REPORTS_AT_ONCE:
         return None
     held = [database.leases[report.token] for report in found.values()]
-    if any(one.causes or one.group is not None or one.limits for one in held):
+    if any(one.causes or one.group is not None for one in held):
         return None
+    plan: MessagePlan
+    if not database.limited_queues.isdisjoint(claims.queues):
+        plain = plain_claim(database, claims, claim.parameters(claims))
+        if plain is None:
+            return None
+        plan = PlacesPlan(acks, claims, found, held, plain)
+    elif any(one.limits for one in held):
+        return None
+    else:
+        lanes = {one.job_id: (one.queue, one.lane) for one in held if one.lane}
+        plan = HandoverPlan(database, acks, claims, found, lanes)
     for report in acks.reports:
         database.leases.pop(report.token, None)
-    return HandoverPlan(database, acks, claims, found, {one.job_id: (one.queue, one.lane) for one in held if one.lane})
+    return plan

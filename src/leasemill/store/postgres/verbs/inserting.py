@@ -16,7 +16,7 @@ from leasemill.store.postgres.exact.rows import spec_of
 from leasemill.store.postgres.exact.tables import JobRow
 from leasemill.store.postgres.exact.values import headers_text, policy_text, rules_text
 from leasemill.store.postgres.steps import Steps
-from leasemill.store.postgres.wire.arrays import encoded, int8s, texts
+from leasemill.store.postgres.wire.arrays import encoded, int8, int8s, texts
 from leasemill.store.postgres.wire.connections import Moved
 
 ValueT = TypeVar("ValueT")
@@ -110,6 +110,26 @@ def columns(jobs: list[JobSpec], channel: str | None) -> dict[str, Any]:
         "policies": _if_any([job.policy for job in jobs], lambda some: texts(map(policy_text, some))),
         "headers": _if_any([job.headers for job in jobs], lambda some: texts(map(headers_text, some))),
         "rules": _if_any([job.rules for job in jobs], lambda some: texts(map(rules_text, some))),
+        "channel": channel,
+    }
+
+
+def is_plain(job: JobSpec) -> bool:
+    """In no lane, and with nothing that most jobs do not have but headers."""
+    return job.lane is None and job.policy is None and job.rules is None and job.offset is None
+
+
+def columns_of_one(job: JobSpec, channel: str | None) -> dict[str, Any]:
+    """Of a plain job."""
+    return {
+        "id": job.id,
+        "queue": job.queue,
+        "kind": job.kind,
+        "payload": job.payload,
+        "priority": int8(job.priority),
+        "run_at": int8(job.run_at),
+        "delay_us": int8(job.delay_us or None),
+        "headers": headers_text(job.headers),
         "channel": channel,
     }
 

@@ -9,6 +9,7 @@ from leasemill.kernel.model import JobState
 from leasemill.kernel.retry import LONGEST_EXPONENT
 from leasemill.store.postgres.calls import Calls
 from leasemill.store.postgres.database import Database
+from leasemill.store.postgres.verbs.claim import UNWRITTEN_TERMS
 from leasemill.store.postgres.verbs.reports import known, references, report
 from leasemill.store.postgres.wire.arrays import int8, int8s, texts
 from leasemill.store.postgres.wire.connections import Connection
@@ -33,6 +34,7 @@ def nack(database: Database, connection: Connection, reports: Sequence[c.NackRep
         "jitters": texts([repr(report.jitter) for report in found.values()]),
         "delays": int8s([report.delay_us for report in found.values()]),
         "longest_exponent": int8(LONGEST_EXPONENT),
+        "unwritten": UNWRITTEN_TERMS,
     }
     rows = database.all(connection, "nack", given)
     database.positions.lower((queue, rank, at, seq) for _, _, at, queue, rank, seq in rows)

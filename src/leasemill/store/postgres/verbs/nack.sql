@@ -5,13 +5,13 @@ with held as (
     delete from {schema}.leases
     where no = any ({nos}::int8[])
         and token = ({tokens}::text[])[width_bucket(no, {nos}::int8[])]
-        and lane_offset is null and committed_at is null and coalesce(retries, 0) < terms[1]
+        and lane_offset is null and committed_at is null and coalesce(retries, 0) < coalesce(terms[1], ({unwritten}::int8[])[1])
         and expires_at > {schema}.clock({now}::int8)
     returning leases.*, coalesce(seq, no) as place, coalesce(retries, 0) + 1 as failures, (select {schema}.clock({now}::int8)) as now, width_bucket(no, {nos}::int8[]) as number
 ), failed as (
     select *, now + coalesce(({delays}::int8[])[number], trunc(({jitters}::text[])[number]::float8 * least(
-        terms[5]::float8 * 2::float8 ^ least(failures - 1, {longest_exponent}::int8),
-        terms[6]::float8
+        coalesce(terms[5], ({unwritten}::int8[])[5])::float8 * 2::float8 ^ least(failures - 1, {longest_exponent}::int8),
+        coalesce(terms[6], ({unwritten}::int8[])[6])::float8
     ))::int8) as due_at
     from held
 ), kept as (

@@ -17,7 +17,7 @@ from leasemill.store.postgres.wire.connections import Connection, Row
 ReportT = TypeVar("ReportT", c.StartReport, c.LeaseRef, c.AckReport, c.NackReport, c.ReleaseReport, c.DeathReport)
 FastPath = Callable[[Database, Connection, Sequence[Any]], Mapping[str, Any]]
 """The outcomes of the reports it could answer, by their jobs."""
-REPORTS_AT_ONCE: Final = 1_000
+REPORTS_AT_ONCE: Final = 2_000
 
 
 def report(

@@ -22,7 +22,7 @@ from leasemill.store.postgres.calls import Calls
 from leasemill.store.postgres.database import Database, advisory_key
 from leasemill.store.postgres.exact.change import Change
 from leasemill.store.postgres.exact.save import saving
-from leasemill.store.postgres.exact.tables import ActionRow, QueueUse
+from leasemill.store.postgres.exact.tables import QueueUse, action_row
 from leasemill.store.postgres.exact.values import mode_of
 from leasemill.store.postgres.schedules import schedule_of, schedule_text
 from leasemill.store.postgres.verbs.enqueue import enqueue_within, modes
@@ -74,7 +74,7 @@ class _Row:
                 "record": schedule_text(schedule).decode(),
             }
             database.do(self._connection, "schedule_save", given)
-        actions = [ActionRow(one.at, one.verb, one.by, one.target, one.reason) for one in self.state.actions]
+        actions = [action_row(one) for one in self.state.actions]
         if actions and (
             made := saving(database.statements.schema, Change({}, {"actions": [*actions]}, [], []), [], None)
         ):

@@ -21,7 +21,7 @@ from leasemill.store.postgres.admission import ADMITTED_AT_ONCE
 from leasemill.store.postgres.calls import Calls
 from leasemill.store.postgres.database import Database
 from leasemill.store.postgres.steps import follow
-from leasemill.store.postgres.verbs.inserting import columns, outcomes_of
+from leasemill.store.postgres.verbs.inserting import columns, columns_of_one, is_plain, outcomes_of
 from leasemill.store.postgres.wire import batch
 from leasemill.store.postgres.wire.arrays import int8
 from leasemill.store.postgres.wire.batch import Sent
@@ -36,19 +36,15 @@ BRIEF: Final[Sent] = b"select set_config('lock_timeout', '100', true)", ()
 """How long, in milliseconds, a batch waits for somebody who has one of its ids in an open transaction."""
 
 
-class EnqueueTicket(pipeline.Ticket):
+class EnqueueTicket(pipeline.Ticket, eq=False):
     """A call. `is_alone`: its caller sends it in a transaction of its own."""
 
-    __slots__ = ("is_alone",)
     command: c.Enqueue
-
-    def __init__(self, command: c.Enqueue, weight: int) -> None:
-        super().__init__(command, weight)
-        self.is_alone = False
+    is_alone: bool = False
 
 
 class Inserted(NamedTuple):
-    """What became of the statement of a batch: how many were new and, if not all, which."""
+    """The result of the statement of a batch: how many were new and, if not all, which."""
 
     number: int
     ids: Sequence[str] | None
@@ -84,6 +80,8 @@ class SharedBatch:
     def statements(self, database: Database, channel: str | None, *, is_repeat: bool) -> list[Sent]:
         """One message. `is_repeat`: it was sent before, and may have been carried out."""
         are_new = self._are_new and not is_repeat
+        if are_new and len(self.jobs) == 1 and is_plain(self.jobs[0]):
+            return [database.sent("enqueue_one", columns_of_one(self.jobs[0], channel))]
         insert = database.sent("enqueue_new" if are_new else "enqueue", columns(list(self._first.values()), channel))
         if are_new and not self._have_lanes:
             return [insert]

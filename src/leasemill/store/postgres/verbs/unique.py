@@ -75,7 +75,7 @@ def trying(jobs: Sequence[JobSpec], channel: str | None, *, are_new: bool = Fals
 def deciding_rest(
     jobs: Sequence[JobSpec], made: set[int], channel: str | None, by: str | None = None
 ) -> Steps[list[c.EnqueueOutcome]]:
-    """What became of each of the jobs, of which some are made; in a transaction, if not all are."""
+    """The outcome of each of the jobs, of which some are made; in a transaction, if not all are."""
     rest = [job for index, job in enumerate(jobs) if index not in made]
     decided: list[c.EnqueueOutcome] = (yield from _deciding(rest, channel, by)) if rest else []
     following = iter(decided)
@@ -92,14 +92,14 @@ def _deciding(jobs: Sequence[JobSpec], channel: str | None, by: str | None) -> S
     if decision.made:
         inserted = yield from inserting_plain(decision.made, channel, by=by)
         if not all(isinstance(outcome, c.Enqueued) for outcome in inserted):
-            raise Moved("an id came to be known while its unique key was looked at")
+            raise Moved("a concurrent call enqueued the same id")
         ((count,),) = yield "take_keys", taken_parameters(decision.taken)
         if count != len(decision.taken):
-            raise Moved("a unique key was forgotten as it was taken")
+            raise Moved("a concurrent call removed the unique key")
     if decision.replaced:
         ((count,),) = yield "replace", decision.replaced_parameters()
         if count != len(decision.replaced):
-            raise Moved("a job was claimed as it was replaced")
+            raise Moved("a concurrent call claimed the job")
     if decision.has_held_up and channel is not None:
         yield "notify", {"channel": channel}
     return outcomes

@@ -124,7 +124,7 @@ class Listener:
                     self._listen(connection, woken)
                 pause_s = FIRST_PAUSE_S
             except psycopg.Error as error:
-                LOGGER.info("not listening for new jobs, only looking: %s", str(error).strip())
+                LOGGER.info("not listening for new jobs, polling instead: %s", str(error).strip())
             self.is_listening.clear()
             self._wake_all()
             self._pause(woken, until_s=time.monotonic() + random.uniform(0.5, 1.0) * pause_s)

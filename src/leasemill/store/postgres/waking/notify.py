@@ -1,4 +1,8 @@
-"""NOTIFY when jobs come: in the statement that inserts them, or, when there are many, for all of them together."""
+"""NOTIFY when jobs come: in the statement that inserts them, or, when there are many, for all of them together.
+
+Transactions that notify commit one at a time, each with its sync to disk: many of them would slow down every producer.
+A transaction that only notifies writes nothing and has no sync.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +15,16 @@ from typing import Final
 
 from leasemill.errors import LeasemillError
 
-QUIET_S: Final = 0.02
+REFILL_S: Final = 0.02
 BURST: Final = 5
+SOON_S: Final = 0.002
+"""How long the thread waits for more jobs to come, before it notifies of all of them."""
+MANY_PER_S: Final = 1_000
+"""Where so many come, workers find them without being woken for each: the thread waits as long as a refill takes."""
 
 
 class Notifier:
-    """A few in a row notify at once; after that, one notification every QUIET_S, from a thread."""
+    """A few in a row, and one every REFILL_S, notify in their own statements; the others by a thread, soon after."""
 
     def __init__(self, channel: str, send: Callable[[], None]) -> None:
         self._channel = channel
@@ -31,6 +39,7 @@ class Notifier:
         self._left = float(BURST)
         self._counted_at_s = time.monotonic()
         self._is_pending = False
+        self._held_back = 0
         self._thread: threading.Thread | None = None
 
     def channel(self) -> str | None:
@@ -39,11 +48,14 @@ class Notifier:
             self._start_over()
         with self._changed:
             now_s = time.monotonic()
-            self._left = min(BURST, self._left + (now_s - self._counted_at_s) / QUIET_S)
+            self._left = min(BURST, self._left + (now_s - self._counted_at_s) / REFILL_S)
             self._counted_at_s = now_s
             if self._left >= 1 and not self._is_pending:
                 self._left -= 1
                 return self._channel
+            self._held_back += 1
+            if self._is_pending:
+                return None  # its thread waits for the time to come: waking it would cost a change of threads
             self._is_pending = True
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._run, name="leasemill notify", daemon=True)
@@ -69,14 +81,22 @@ class Notifier:
             self._thread.join(max(0.0, until_s - time.monotonic()))
 
     def _run(self) -> None:
+        """After the last of those it notifies of, it does so once more: that one may have committed only then."""
+        wait_s, is_last_due = SOON_S, False
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._is_pending or self._is_closed)
+                has_come = self._changed.wait_for(
+                    lambda: self._is_pending or self._is_closed, REFILL_S if is_last_due else None
+                )
                 if self._is_closed:
                     return
-                self._changed.wait_for(lambda: self._is_closed, QUIET_S)
-                self._is_pending = False
-                self._left = 0.0
-                self._counted_at_s = time.monotonic()
+                if has_come:
+                    self._changed.wait_for(lambda: self._is_closed, wait_s)
+                    self._is_pending = False
+                    wait_s = SOON_S if self._held_back < MANY_PER_S * wait_s else REFILL_S
+                    self._held_back = 0
+                    self._left = 0.0
+                    self._counted_at_s = time.monotonic()
+            is_last_due = has_come
             with suppress(LeasemillError):
                 self._send()

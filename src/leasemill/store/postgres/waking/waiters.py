@@ -81,7 +81,7 @@ class Waiters:
         try:
             self._database.all(connection, "ends_under_way", {"nos": int8s(sorted(no for no, _ in rows))})
         except errors.LockNotAvailable:
-            return  # somebody stands still with the row locked; the next look sees what came of it
+            return  # somebody stands still with the row locked; the next look sees the result
         except errors.InsufficientPrivilege:
             self._may_lock = False  # the next look finds an end that is under way now
 
@@ -97,7 +97,7 @@ class Waiters:
         try:
             return self._database.all(connection, name, given)
         except errors.InsufficientPrivilege as error:
-            LOGGER.info("this role may not write to waiters, so ends are looked for once a second: %s", error)
+            LOGGER.info("this role may not write to waiters, so ends are polled once a second: %s", error)
             self._may_write = False
             return []
 

@@ -51,9 +51,12 @@ def run(connection: Connection, *statements: Sent) -> list[list[Row]]:
     try:
         return _run(connection, names, statements)
     except InvalidSqlStatementName:
+        # psycopg has every statement deallocated after a ROLLBACK. Nothing was carried out yet.
         if connection.info.transaction_status is not TransactionStatus.IDLE:
-            raise
-        names.clear()  # psycopg has every statement deallocated after a ROLLBACK; BEGIN is the first to be missed
+            if statements[0] is not BEGIN:
+                raise
+            connection.rollback()
+        names.clear()
         return _run(connection, names, statements)
 
 
@@ -87,7 +90,11 @@ class Message:
     def rows(self, results: list[PGresult]) -> list[list[Row]]:
         """Of each statement. Raises the error of the first that failed."""
         self.connection.pgconn.exit_pipeline_mode()
-        return _answered(self.connection, self._names, self._commands, results)
+        try:
+            return _answered(self.connection, self._names, self._commands, results)
+        except InvalidSqlStatementName:
+            self._names.clear()  # as in `run`: the next message prepares them again
+            raise
 
 
 def _post(connection: Connection, names: dict[bytes, bytes], statements: Sequence[Sent]) -> list[bytes | None]:

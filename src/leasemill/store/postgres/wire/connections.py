@@ -77,7 +77,7 @@ class StoreConnection(psycopg.Connection[tuple[Any, ...]]):
                 ready = yield state
                 if not ready and (self.must_end() or time.monotonic() > given_up_at_s):
                     self.pgconn.finish()
-                    raise psycopg.OperationalError("the server did not answer, the connection was closed")
+                    raise psycopg.OperationalError("the server did not respond, the connection was closed")
                 state = steps.send(ready)
         except StopIteration as end:
             answer: ResultT = end.value
@@ -174,7 +174,7 @@ class Connections:
         self._pool.give_back(connection)
 
     def do_not_prepare(self) -> None:
-        LOGGER.info("prepared statements do not last here (a pooler?): going on without")
+        LOGGER.info("prepared statements do not last here (a pooler?): continuing without them")
         self.prepares = False
 
     def close(self, timeout_s: float) -> None:
@@ -189,7 +189,7 @@ class Connections:
         except psycopg.OperationalError as error:
             if not self.has_settings or "startup parameter" not in str(error):
                 raise
-            LOGGER.info("the server takes no startup options (a pooler?): going on without timeouts of our own")
+            LOGGER.info("the server accepts no startup options (a pooler?): continuing without our own timeouts")
             self.has_settings = False
             return self._connected(False)
 
@@ -204,7 +204,7 @@ class Connections:
             connection.silent_for_s = self._options.statement_timeout_s + SILENCE_S
         self._has_connected = True
         if self.prepares and _is_pooled(connection):
-            LOGGER.info("a pooler stands before the server: going on without prepared statements")
+            LOGGER.info("a pooler is in front of the server: continuing without prepared statements")
             self.prepares = False
         if self.prepares:
             connection.prepare_threshold = 0

@@ -32,7 +32,7 @@ NO_ENTRY: Final = (
     (re.compile(r'role ".*" does not exist'), "create the role, or name another user in the URL"),
     (re.compile(r'database ".*" does not exist'), "create the database, or name another in the URL"),
     (re.compile(r"permission denied for database"), "grant connect on the database to this role"),
-    (re.compile(r"no pg_hba.conf entry|pg_hba.conf rejects"), "let this user and host in, in the server's pg_hba.conf"),
+    (re.compile(r"no pg_hba.conf entry|pg_hba.conf rejects"), "allow this user and host in the server's pg_hba.conf"),
 )
 FULL: Final = re.compile(r"too many clients|too many connections|connection slots are reserved")
 
@@ -45,16 +45,17 @@ def meaning(error: psycopg.Error, schema: str) -> LeasemillError:
             return no_rights(line, schema)
         case _ if isinstance(error, UNREADY):
             return Refused(
-                f"the schema {schema!r} has no Leasemill tables, or older ones ({line}): run leasemill db migrate"
+                f"the schema {schema!r} has no Leasemill tables, or older ones ({line}): run leasemill db migrate, "
+                "with the same URL"
             )
         case errors.ReadOnlySqlTransaction():
-            return Unavailable(f"this server only reads ({line}): name the primary in the URL, or repeat the call")
+            return Unavailable(f"this server is read-only ({line}): name the primary in the URL, or repeat the call")
         case errors.QueryCanceled() | errors.InsufficientResources() | errors.OperatorIntervention():
-            return Unavailable(f"PostgreSQL could not: {line}; repeat the call")
+            return Unavailable(f"PostgreSQL did not complete the call: {line}; repeat the call")
         case errors.LockNotAvailable() | errors.DeadlockDetected() | errors.SerializationFailure():
-            return Unavailable(f"PostgreSQL refused for the sake of others: {line}; repeat the call")
+            return Unavailable(f"another transaction was in the way: {line}; repeat the call")
         case _:
-            return Broken(f"PostgreSQL refused what should not be refused: {line}")
+            return Broken(f"unexpected error of PostgreSQL: {line}")
 
 
 def no_rights(line: str, schema: str) -> Refused:
@@ -65,7 +66,7 @@ def no_rights(line: str, schema: str) -> Refused:
 
 
 def is_lost(error: psycopg.Error, connection: psycopg.BaseConnection[Any]) -> bool:
-    """Whether nothing more will be heard on it; what was sent last may have happened.
+    """Whether no further reply will arrive on it; what was sent last may have happened.
 
     A session that ends under a pipeline leaves it open: its connection is not known to be closed yet.
     """
@@ -80,14 +81,17 @@ def not_reached(error: psycopg.Error) -> Unavailable:
             f"PostgreSQL has no connection left ({first_line(error)}): raise max_connections, lower pool_size and "
             "commit_pool_size in the URL, or repeat the call"
         )
-    return Unavailable(f"PostgreSQL cannot be reached: {first_line(error)}; repeat the call")
+    return Unavailable(
+        f"PostgreSQL cannot be reached: {first_line(error)}; check that it runs, and the host and port in the URL, "
+        "then repeat the call"
+    )
 
 
 def not_let_in(error: psycopg.Error) -> Refused | None:
     """The server answered, and waiting will not change what it said: what to do. None: it may be different later."""
     for text, remedy in NO_ENTRY:
         if text.search(str(error)) is not None:
-            return Refused(f"PostgreSQL does not let us in ({first_line(error)}): {remedy}")
+            return Refused(f"PostgreSQL refused the connection ({first_line(error)}): {remedy}")
     return None
 
 

@@ -1,7 +1,7 @@
 """Messages whose answers an event loop waits for, with callbacks of its own: no thread, and no task to be cancelled.
 
 All that concerns a message happens on its loop's thread, but for what is given up with a loop that was closed. A
-message takes a connection that is idle, and gives it back before its answer is heard of.
+message takes a connection that is idle, and gives it back before its answer is reported.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+import select
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TypeAlias
@@ -49,7 +50,7 @@ class LoopMessages:
     def send(self, statements: Sequence[Sent], done: Callable[[Answer], None]) -> bool:
         """On the running loop; `done` is called there, once. False: no connection is idle."""
         self._check_process()
-        for left in [one for one in self._under_way if one.loop.is_closed()]:
+        for left in [one for one in tuple(self._under_way) if one.loop.is_closed()]:  # others add theirs meanwhile
             left.give_up()
         connection = self._connections.take_idle()
         if connection is None:
@@ -78,7 +79,8 @@ class LoopMessages:
 
         def done(answer: Answer) -> None:
             if not answered.done():
-                answered.set_result(answer)
+                with suppress(RuntimeError):  # its loop was closed: nobody waits there
+                    answered.set_result(answer)
 
         return await answered if self.send(statements, done) else None
 
@@ -104,7 +106,7 @@ class LoopMessages:
 
 
 class _Sending:
-    """One message. `end` is called once, with what came of it."""
+    """One message. `end` is called once, with the result."""
 
     def __init__(
         self,
@@ -132,6 +134,8 @@ class _Sending:
         steps = self._message.answers
         try:
             wanted = next(steps) if ready is None else steps.send(ready)
+            while ready is not None and wanted == Wait.R and self._has_more():
+                wanted = steps.send(Ready.R)
         except StopIteration as end:
             self._end(end.value)
         except psycopg.Error as error:
@@ -144,10 +148,16 @@ class _Sending:
                 else:
                     self.loop.remove_writer(self._descriptor)
 
+    def _has_more(self) -> bool:
+        """A large answer comes in many parts; handlers may run for milliseconds between two turns of the loop."""
+        arrived = select.poll()
+        arrived.register(self._descriptor, select.POLLIN)
+        return bool(arrived.poll(0))
+
     def give_up(self) -> None:
         """The server did not answer in time, or nobody waits for it any more."""
         if not self._is_over:
-            self._fail(psycopg.OperationalError("the server did not answer, the connection was closed"))
+            self._fail(psycopg.OperationalError("the server did not respond, the connection was closed"))
 
     def finish(self, timeout_s: float) -> None:
         self._connection.silent_for_s = timeout_s

@@ -91,7 +91,7 @@ class Pool(Generic[ConnectionT]):
             while self._waiting:
                 turn = self._waiting.popleft()
                 if turn.set_running_or_notify_cancel():
-                    turn.set_exception(_closed())
+                    turn.set_exception(store_closed())
             self._changed.wait_for(lambda: self._in_use == 0, timeout_s)
 
     def _enter(self) -> Future[None] | None:
@@ -99,7 +99,7 @@ class Pool(Generic[ConnectionT]):
         self._check_process()
         with self._changed:
             if self._is_closed:
-                raise _closed()
+                raise store_closed()
             if self._in_use < self._size:
                 self._in_use += 1
                 return None
@@ -143,5 +143,5 @@ class Pool(Generic[ConnectionT]):
             self._start_over()
 
 
-def _closed() -> Unavailable:
+def store_closed() -> Unavailable:
     return Unavailable("this PostgreSQL store is closed; open another")

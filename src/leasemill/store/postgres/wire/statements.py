@@ -62,8 +62,13 @@ MEMBERS: Final = """, sums as materialized (
         when sealed_at is null or total > succeeded + failed + dead + cancelled then 0
         else {schema}.fail('LM002', 'group ' || id || ' may be over') end as checked
 )"""
-SETTLED: Final = {
-    "settled_terms": """case when coalesce(j.policy, p.policy, k.policy) is null then d else array[
+GRANT: Final = {
+    "with_kinds": """kinds as materialized (
+    select kind, policy::int8[] as policy
+    from unnest({kinds}::text[], {policies}::text[]) as kinds (kind, policy)
+)""",
+    "settled_terms": """case when coalesce(j.policy, p.policy, k.policy) is null then {written_defaults}::int8[]
+        else nullif(array[
             coalesce(j.policy[1], p.policy[1], k.policy[1], d[1]),
             lease_us,
             coalesce(j.policy[3], p.policy[3], k.policy[3], {timeout_leases}::int8 * lease_us),
@@ -71,16 +76,31 @@ SETTLED: Final = {
             coalesce(j.policy[5], p.policy[5], k.policy[5], d[5]),
             coalesce(j.policy[6], p.policy[6], k.policy[6], d[6]),
             coalesce(j.policy[7], p.policy[7], k.policy[7], d[7])
-        ] end as terms""",
+        ], {unwritten}::int8[]) end as terms""",
     "settled_lease": """cross join lateral (
         select coalesce(j.policy[2], p.policy[2], k.policy[2], d[2]) as lease_us
     ) as term""",
+    "grant": """granted as (
+    insert into {schema}.leases (no, queue, lane, rank, seq, available_at, attempt, retries, expirations, fence, token,
+        worker, request_id, leased_at, expires_at, terms)
+    select no, queue, lane, rank, nullif(seq, no), available_at, attempt, nullif(retries, 0), nullif(expirations, 0),
+        fence, token, {worker}::text, {request_id}::text, now, expires_at, terms
+    from settled
+), asked as (
+    insert into {schema}.requests as r (id, forget_at, nos)
+    select {request_id}::text, min(now) + 60000000, array_agg(no) from settled
+    having count(*) > 0 and {request_id}::text is not null
+    on conflict (id) do update set forget_at = excluded.forget_at, nos = (excluded.nos || r.nos)[:20000]
+)""",
 }
-"""I5: the terms of a grant, from the policies of the job (j), its queue (p) and its kind (k), and the defaults (d)."""
+"""What every statement that grants leases does with the jobs it picked. I5: the terms are settled, from the policies of
+the job (j), its queue (p) and its kind (k), and the defaults (d); NULL for those that are not written. The leases of
+`settled` are written, and for C5 the request that asked for them."""
 CLAUSES: Final = {
-    "claim": ("claim", SETTLED),
-    "grant_chosen": ("grant_chosen", SETTLED),
-    "hand_over": ("hand_over", SETTLED),
+    "claim": ("claim", GRANT),
+    "claim_limited": ("claim_limited", GRANT),
+    "grant_chosen": ("grant_chosen", GRANT),
+    "hand_over": ("hand_over", GRANT),
     "ack": ("ack", OF_NO_MEMBERS),
     "ack_all": (
         "ack",

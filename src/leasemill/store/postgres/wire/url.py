@@ -83,7 +83,9 @@ def parse_url(url: str) -> tuple[str, PostgresOptions]:
     except ValueError:
         raise _unreadable() from None
     if parts.scheme not in {"postgresql", "postgres"}:
-        raise Invalid(f"{hidden_password(url)!r} names no PostgreSQL: write postgresql://user@host/database")
+        raise Invalid(
+            f"{hidden_password(url)!r} is not the URL of a PostgreSQL store: write postgresql://user@host/database"
+        )
     if parts.netloc.count("@") > 1 or "@" in parts.path or parts.fragment:
         raise _unreadable()
     pieces = [piece for piece in parts.query.split("&") if piece]

@@ -9,29 +9,32 @@ from __future__ import annotations
 import errno
 from array import array
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, TypeAlias
-from zlib import crc32
 
 import msgspec
 from msgspec import Raw
 
 from leasemill.kernel.model import Job
 from leasemill.kernel.order import CHUNK_BITS
+from leasemill.store.wal.format import checksum
 from leasemill.store.wal.shelf.volumes import Volumes
 
-BUCKET_BITS: Final = 12
+BUCKET_BITS: Final = 10
 BUCKET_MASK: Final = (1 << BUCKET_BITS) - 1
 NUMBER_BITS: Final = 28
 NUMBERS: Final = (1 << NUMBER_BITS) - 1
-HASH_MASK: Final = (1 << (BUCKET_BITS + 64 - NUMBER_BITS)) - 1
+HASH_MASK: Final = (1 << 64) - 1 - NUMBERS
+"""Of a hash the lowest bits choose the bucket, and these are kept there."""
+NEXT_ENTRY: Final = (1 << NUMBER_BITS) + 1
+"""From a sequence number and a record's number to those of the next job."""
 CHUNK_MASK: Final = (1 << CHUNK_BITS) - 1
 
-NewEntry: TypeAlias = tuple[str, int, int, int, bytes | Raw]
+NewEntry: TypeAlias = tuple[str, int, int, int, bytes]
 """A job's id, its sequence number, its place in its order, and its record: where it is, and itself."""
 
 encode_job: Final = msgspec.msgpack.Encoder().encode
-_decode_job = msgspec.msgpack.Decoder(Job).decode
+decode_job: Final = msgspec.msgpack.Decoder(Job).decode
 
 
 class ShelfIndex:
@@ -48,10 +51,9 @@ class ShelfIndex:
         self._is_unsorted = bytearray(1 << BUCKET_BITS)
         self._by_seq: dict[int, array[int]] = {}
         self.chunk_numbers: list[int] = []
-        self._count = 0
-
-    def __len__(self) -> int:
-        return self._count
+        self.count = 0
+        self.copies: dict[str, Job] = {}
+        """Shelved jobs as an order has just read them, for who takes them out next: each is handed out once."""
 
     # Putting in and taking out
 
@@ -60,40 +62,61 @@ class ShelfIndex:
         buckets, is_unsorted = self._by_id, self._is_unsorted
         for job_id, seq, order_key, location, record in entries:
             number = self._number(order_key, location, record)
-            hashed = hash(job_id) & HASH_MASK
+            hashed = hash(job_id)
             bucket = self._bucket(hashed) if is_unsorted[hashed & BUCKET_MASK] else buckets[hashed & BUCKET_MASK]
-            insort(bucket, hashed >> BUCKET_BITS << NUMBER_BITS | number)
+            insort(bucket, hashed & HASH_MASK | number)
             chunk, entry = self._chunk(seq), (seq & CHUNK_MASK) << NUMBER_BITS | number
             if chunk and entry < chunk[-1]:
                 insort(chunk, entry)
             else:
                 chunk.append(entry)
-        self._count += len(entries)
+        self.count += len(entries)
 
-    def load(self, entries: Sequence[NewEntry]) -> None:
+    def load(
+        self,
+        ids: Sequence[str],
+        seqs: Sequence[int],
+        order_keys: Sequence[int],
+        locations: Iterable[int],
+        records: Sequence[Raw],
+    ) -> None:
         """The same, for an index that nothing has left yet; `end_loading` when all are there."""
-        number, buckets = len(self._locations), self._by_id
-        for job_id, seq, _, _, _ in entries:
-            hashed = hash(job_id) & HASH_MASK
-            buckets[hashed & BUCKET_MASK].append(hashed >> BUCKET_BITS << NUMBER_BITS | number)
-            self._chunk(seq).append((seq & CHUNK_MASK) << NUMBER_BITS | number)
-            number += 1
-        self._order_keys.extend([entry[2] for entry in entries])
-        self._locations.extend([entry[3] for entry in entries])
-        self._lengths.extend([len(entry[4]) for entry in entries])
-        self._checksums.extend([crc32(entry[4]) for entry in entries])
-        self._count += len(entries)
+        first, buckets = len(self._locations), self._by_id
+        for number, hashed in enumerate(map(hash, ids), first):
+            buckets[hashed & BUCKET_MASK].append(hashed & HASH_MASK | number)
+        self._load_seqs(seqs, first)
+        self._order_keys.extend(order_keys)
+        self._locations.extend(locations)
+        self._lengths.extend(map(len, records))
+        self._checksums.extend(map(checksum, records))
+        self.count += len(ids)
 
-    def _number(self, order_key: int, location: int, record: bytes | Raw) -> int:
+    def _load_seqs(self, seqs: Sequence[int], number: int) -> None:
+        """Chunk by chunk; nearly always no sequence number is missing."""
+        begin = 0
+        while begin < len(seqs):
+            seq = seqs[begin]
+            end = bisect_left(seqs, (seq | CHUNK_MASK) + 1, begin)
+            count, entry = end - begin, (seq & CHUNK_MASK) << NUMBER_BITS | number + begin
+            if seqs[end - 1] - seq == count - 1:
+                self._chunk(seq).extend(range(entry, entry + count * NEXT_ENTRY, NEXT_ENTRY))
+            else:
+                self._chunk(seq).extend(
+                    (one & CHUNK_MASK) << NUMBER_BITS | number + index
+                    for index, one in enumerate(seqs[begin:end], begin)
+                )
+            begin = end
+
+    def _number(self, order_key: int, location: int, record: bytes) -> int:
         """A number for a record, which then has it."""
         if self._unused:
             number = self._unused.pop()
             self._locations[number], self._lengths[number] = location, len(record)
-            self._checksums[number], self._order_keys[number] = crc32(record), order_key
+            self._checksums[number], self._order_keys[number] = checksum(record), order_key
             return number
         self._locations.append(location)
         self._lengths.append(len(record))
-        self._checksums.append(crc32(record))
+        self._checksums.append(checksum(record))
         self._order_keys.append(order_key)
         return len(self._locations) - 1
 
@@ -122,9 +145,9 @@ class ShelfIndex:
         seq = job.seq
         number = self._number_of(seq)
         assert number is not None
-        hashed = hash(job.spec.id) & HASH_MASK
+        hashed = hash(job.spec.id)
         bucket = self._bucket(hashed)
-        entry = hashed >> BUCKET_BITS << NUMBER_BITS | number
+        entry = hashed & HASH_MASK | number
         at = bisect_left(bucket, entry)
         assert bucket[at] == entry
         del bucket[at]
@@ -133,18 +156,24 @@ class ShelfIndex:
         if not chunk:
             del self._by_seq[seq >> CHUNK_BITS]
             del self.chunk_numbers[bisect_left(self.chunk_numbers, seq >> CHUNK_BITS)]
+        self.copies.pop(job.spec.id, None)
         self.volumes.free(self._locations[number])
         self._unused.append(number)
-        self._count -= 1
+        self.count -= 1
 
     # Finding
 
     def find(self, job_id: str) -> Job | None:
-        hashed = hash(job_id) & HASH_MASK
+        if not self.count:
+            return None
+        copy = self.copies.pop(job_id, None)
+        if copy is not None:
+            return copy
+        hashed = hash(job_id)
         bucket = self._bucket(hashed)
-        part = hashed >> BUCKET_BITS
-        at = bisect_left(bucket, part << NUMBER_BITS)
-        while at < len(bucket) and bucket[at] >> NUMBER_BITS == part:
+        part = hashed & HASH_MASK
+        at = bisect_left(bucket, part)
+        while at < len(bucket) and bucket[at] & HASH_MASK == part:
             job = self._load(bucket[at] & NUMBERS)
             if job.spec.id == job_id:
                 return job
@@ -176,11 +205,11 @@ class ShelfIndex:
         return chunk[at] & NUMBERS
 
     def _load(self, number: int) -> Job:
-        return _decode_job(self._read(number))
+        return decode_job(self._read(number))
 
     def _read(self, number: int) -> bytes:
         record = self.volumes.read(self._locations[number], self._lengths[number])
-        if crc32(record) != self._checksums[number]:
+        if checksum(record) != self._checksums[number]:
             raise OSError(errno.EIO, "a job that was put aside on disk cannot be read back")
         return record
 

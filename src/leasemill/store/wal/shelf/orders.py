@@ -45,7 +45,9 @@ class SortedRun:
         return len(self.ats) - self.head
 
     def entries(self) -> Iterator[tuple[int, int]]:
-        return zip(islice(self.ats, self.head, None), islice(self.seqs, self.head, None), strict=True)
+        """From the head on, without a look at what is before it."""
+        rest = range(self.head, len(self.ats))
+        return zip(map(self.ats.__getitem__, rest), map(self.seqs.__getitem__, rest), strict=True)
 
     def drop_head(self) -> None:
         self.head += 1
@@ -146,6 +148,10 @@ class ShelvedOrder(TimeOrder[Job]):
             self._drop_dead()
         self.push(at, job.seq, job, in_order=False)
 
+    def leave_shelf(self) -> None:
+        """A job that the index does not have any more has left the shelf, and goes nowhere: its entry is dead."""
+        self._shelved -= 1
+
     def _drop_dead(self) -> None:
         super()._drop_dead()
         self._left.clear()
@@ -172,7 +178,10 @@ class ShelvedOrder(TimeOrder[Job]):
         in_memory = [(self._place(job), job.seq, job) for job in found]
         shelved = [(at, seq, None) for at, seq in islice(self._due(until), limit)]
         both = sorted([*in_memory, *shelved], key=lambda entry: (entry[0], entry[1]))
-        return [job or self._load(seq) for _, seq, job in both[:limit]]
+        chosen = both[:limit]
+        loaded = {seq: self._load(seq) for _, seq, job in chosen if job is None}
+        self._index.copies = {job.spec.id: job for job in loaded.values()}
+        return [job or loaded[seq] for _, seq, job in chosen]
 
     def _due(self, until: int) -> Iterator[tuple[int, int]]:
         for at, seq in self._merged(self._runs):

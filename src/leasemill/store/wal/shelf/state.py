@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import logging
 from array import array
-from collections.abc import Callable, ItemsView, Iterable, ValuesView
+from collections.abc import Callable, ItemsView, Iterable, Sequence, ValuesView
+from functools import partial
+from itertools import accumulate, compress
 from typing import Any, Final, TypeAlias
 
 from msgspec import Raw
@@ -18,17 +20,19 @@ from leasemill.kernel.model import Job, JobState
 from leasemill.kernel.order import TimeOrder, is_claimable
 from leasemill.kernel.state import READY, SUCCEEDED, State, finished_at, is_finished
 from leasemill.store.wal.disk import File
-from leasemill.store.wal.shelf.index import NewEntry, ShelfIndex, encode_job
+from leasemill.store.wal.shelf.index import NewEntry, ShelfIndex, decode_job, encode_job
 from leasemill.store.wal.shelf.orders import FINISHED, WAITING, ShelvedListing, ShelvedOrder
 from leasemill.store.wal.shelf.volumes import Volumes
 
 LOGGER: Final = logging.getLogger("leasemill.wal")
-KEPT_IN_MEMORY: Final = 4_000
-"""The latest jobs that were enqueued, and the latest that succeeded: most are looked at again soon."""
+KEPT_IN_MEMORY: Final = 8_000
+"""The jobs of the latest enqueues and successes: most are looked at again soon."""
 TIDIED_AT_ONCE: Final = 1_000
 """It takes some milliseconds, in which the process does nothing else."""
 
 EVERY_FINISHED: Final = ("", SUCCEEDED, 0)  # of all queues and priorities
+OrderName: TypeAlias = tuple[str, JobState, int]
+"""Queue, state and priority of its jobs."""
 LoadedPlaces: TypeAlias = tuple["array[int]", "array[int]"]
 
 
@@ -42,8 +46,8 @@ class ShelvedJobs(dict[str, Job]):
         self._state = state
 
     def get(self, job_id: str, default: Any = None) -> Any:
-        job = super().get(job_id)
-        if job is None:
+        job = dict.get(self, job_id)
+        if job is None and self._state.index.count:
             job = self._state.unshelve(job_id)
         return default if job is None else job
 
@@ -54,14 +58,15 @@ class ShelvedJobs(dict[str, Job]):
         return job
 
     def __contains__(self, job_id: object) -> bool:
-        return super().__contains__(job_id) or self._state.index.find(str(job_id)) is not None
+        index = self._state.index
+        return dict.__contains__(self, job_id) or (index.count > 0 and index.find(str(job_id)) is not None)
 
     def __len__(self) -> int:
-        return super().__len__() + len(self._state.index)
+        return super().__len__() + self._state.index.count
 
     def __setitem__(self, job_id: str, job: Job) -> None:
-        super().__setitem__(job_id, job)
-        self._state.enqueued.append(job)
+        dict.__setitem__(self, job_id, job)
+        self._state.note(job)
 
     def values(self) -> ValuesView[Job]:  # type: ignore[override]
         """All of them, in memory from then on: for checks."""
@@ -74,40 +79,39 @@ class ShelvedJobs(dict[str, Job]):
 
 
 class FinishedOrder(ShelvedOrder):
-    """Succeeded jobs by the time they ended, for retention; those that were added last are noted for the shelf."""
+    """Succeeded jobs by the time they ended, for retention; each is noted for the shelf."""
 
-    __slots__ = ("latest",)
+    __slots__ = ("_note",)
 
-    def __init__(self, index: ShelfIndex) -> None:
+    def __init__(self, index: ShelfIndex, note: Callable[[Job], None]) -> None:
         super().__init__(is_finished, index, FINISHED, finished_at)
-        self.latest: list[Job] = []
+        self._note = note
 
     def push(self, at: int, key: int, item: Job, in_order: bool = True) -> None:
         super().push(at, key, item, in_order)
-        self.latest.append(item)
+        self._note(item)
 
 
 class ShelvedState(State):
-    """Close it when it is not used any more: it has files open."""
+    """Close it when it is not used any more: it has files open. `is_untidy`: there is enough to shelve."""
 
-    __slots__ = ("_is_without_room", "_loaded", "_volumes", "enqueued", "index")
+    __slots__ = ("_is_without_room", "_loaded", "_noted", "_volumes", "index", "is_untidy")
 
     def __init__(self, make_scratch: Callable[[], File]) -> None:
         super().__init__()
         self._volumes = Volumes(make_scratch)
         self._is_without_room = False
-        self._loaded: dict[tuple[str, JobState, int], LoadedPlaces] = {}
+        self._loaded: dict[OrderName, LoadedPlaces] = {}
         self.index = ShelfIndex(self._volumes)
-        self.enqueued: list[Job] = []
+        self.is_untidy = False
+        self._noted: list[Job] = []
         self.jobs: dict[str, Job] = ShelvedJobs(self)
         self.listing = ShelvedListing(self.index)
-        self.finished: TimeOrder[Job] = FinishedOrder(self.index)
+        self.finished: TimeOrder[Job] = FinishedOrder(self.index, self.note)
+        self.ready_order = partial(ShelvedOrder, is_claimable, self.index, WAITING, _available_at)
 
     def close(self) -> None:
         self._volumes.close()
-
-    def ready_order(self) -> TimeOrder[Job]:
-        return ShelvedOrder(is_claimable, self.index, WAITING, _available_at)
 
     def look(self, job_id: str) -> Job | None:
         """A job to be read: from the shelf, a copy."""
@@ -141,17 +145,30 @@ class ShelvedState(State):
                 assert job is not None
                 self.unshelve(job.spec.id)
 
+    def take_out(self, job: Job) -> None:
+        """One that is forgotten leaves the shelf and goes nowhere."""
+        if dict.__contains__(self.jobs, job.spec.id):
+            super().take_out(job)
+            return
+        self.index.remove(job)
+        self._order(job.spec.queue, job.state, job.spec.priority).leave_shelf()
+        job.seq = 0
+
     # Onto the shelf
 
+    def note(self, job: Job) -> None:
+        """It may be shelved some time."""
+        self._noted.append(job)
+        if len(self._noted) >= KEPT_IN_MEMORY + TIDIED_AT_ONCE:
+            self.is_untidy = True
+
     def tidy(self) -> None:
-        """Between commands: shelve what came or ended longest ago, a good number at a time."""
-        most = KEPT_IN_MEMORY + TIDIED_AT_ONCE
-        if len(self.enqueued) >= most:
-            self._shelve(job for job in _oldest(self.enqueued) if job.state is READY)
-        finished = self.finished
-        assert isinstance(finished, FinishedOrder)
-        if len(finished.latest) >= most:
-            self._shelve(job for job in _oldest(finished.latest) if job.state is SUCCEEDED)
+        """Between commands: shelve what came or ended longest ago."""
+        self.is_untidy = False
+        count = max(0, len(self._noted) - KEPT_IN_MEMORY)
+        oldest = self._noted[:count]
+        del self._noted[:count]
+        self._shelve(oldest)
 
     def _shelve(self, candidates: Iterable[Job]) -> None:
         in_memory = self.jobs
@@ -192,34 +209,49 @@ class ShelvedState(State):
         """Records of loaded jobs are read from this file; returns the location of its first byte."""
         return self._volumes.take(file)
 
-    def load(self, jobs: Iterable[Job], records: Iterable[Raw], location: int) -> list[Job]:
-        """Shelve jobs of a snapshot, whose records lie there one behind the other; those that belong into memory are
-        returned."""
-        first, entries, others, loaded = location, list[NewEntry](), list[Job](), self._loaded
-        for job, record in zip(jobs, records, strict=True):
-            if may_be_shelved(job):
-                spec, state, seq = job.spec, job.state, job.seq
-                ats, seqs = loaded.get((spec.queue, state, spec.priority)) or self._load_into(job)
-                at = job.available_at if state is READY else finished_at(job)
-                ats.append(at)
-                seqs.append(seq)
-                entries.append(
-                    (spec.id, seq, at << 1 | (FINISHED if state is SUCCEEDED else WAITING), location, record)
+    def load(self, records: Sequence[Raw], end: int) -> list[Job]:
+        """Shelve jobs of a snapshot, whose records lie one behind the other up to the location `end`; those that belong
+        into memory are returned. One is decoded at a time: its memory is used again for the next."""
+        others, are_shelved = list[Job](), list[bool]()
+        ids, seqs, order_keys, orders = list[str](), list[int](), list[int](), list[OrderName]()
+        for job in map(decode_job, records):
+            is_shelved = may_be_shelved(job)
+            are_shelved.append(is_shelved)
+            if is_shelved:
+                spec, state = job.spec, job.state
+                ids.append(spec.id)
+                seqs.append(job.seq)
+                order_keys.append(
+                    job.available_at << 1 | WAITING if state is READY else finished_at(job) << 1 | FINISHED
                 )
+                orders.append((spec.queue, state, spec.priority))
             else:
                 others.append(job)
-            location += len(record)
-        self.index.load(entries)
-        self._volumes.keep(first, len(entries))
+        lengths = list(map(len, records))
+        locations: Iterable[int] = accumulate(lengths[:-1], initial=end - sum(lengths))
+        if others:
+            records, locations = list(compress(records, are_shelved)), compress(locations, are_shelved)
+        places = [order_key >> 1 for order_key in order_keys]
+        if len(set(orders)) == 1:
+            self._load_into(orders[0], places, seqs)
+        else:
+            for order, at, seq in zip(orders, places, seqs, strict=True):
+                self._load_into(order, (at,), (seq,))
+        self.index.load(ids, seqs, order_keys, locations, records)
+        self._volumes.keep(end, len(ids))
         return others
 
-    def _load_into(self, job: Job) -> LoadedPlaces:
-        """Where the places of jobs like this one are collected. All orders that they need are there then."""
-        spec, queue = job.spec, self.queue(job.spec.queue)
-        if job.state is READY and queue.ready[spec.priority] is None:
-            queue.ready[spec.priority] = self.ready_order()
-        places = self._loaded[spec.queue, job.state, spec.priority] = array("Q"), array("Q")
-        return places
+    def _load_into(self, order: OrderName, ats: Iterable[int], seqs: Iterable[int]) -> None:
+        """Collect places of jobs in one order, which is there then."""
+        loaded = self._loaded.get(order)
+        if loaded is None:
+            name, state, priority = order
+            queue = self.queue(name)
+            if state is READY and queue.ready[priority] is None:
+                queue.ready[priority] = self.ready_order()
+            loaded = self._loaded[order] = array("Q"), array("Q")
+        loaded[0].extend(ats)
+        loaded[1].extend(seqs)
 
     def end_loading(self) -> None:
         """All jobs of the snapshot are loaded."""
@@ -229,14 +261,6 @@ class ShelvedState(State):
         self._loaded.clear()
         self.index.end_loading()
         self._volumes.close_unwanted()
-
-
-def _oldest(jobs: list[Job]) -> list[Job]:
-    """Taken out of the list: all but the latest."""
-    count = len(jobs) - KEPT_IN_MEMORY
-    oldest = jobs[:count]
-    del jobs[:count]
-    return oldest
 
 
 def may_be_shelved(job: Job) -> bool:

@@ -45,7 +45,9 @@ def carrier_of(connection: object) -> AnyCarrier:
             carrier: AnyCarrier = getattr(import_module(f"{_HERE}.{module}"), carrier_name)(connection)
             return carrier
         if name in _OPENED_BY:
-            raise Invalid(f"a {type(connection).__name__} has no transaction: write `{_OPENED_BY[name]}`, and use that")
+            raise Invalid(
+                f"this {type(connection).__name__} has no transaction: write `{_OPENED_BY[name]}`, and use that"
+            )
     raise Invalid(
         "using() and ctx.commit() take a connection of psycopg, psycopg2, asyncpg, SQLAlchemy or Django, or a session "
         f"of SQLAlchemy, not a {type(connection).__name__}: hand over what your own statements are sent with"

@@ -36,8 +36,8 @@ class AsyncpgCarrier(AsyncCarrier):
     async def rows(self, statement: Statement, given: Mapping[str, Any]) -> list[Row]:
         if not (self._connection.is_in_transaction() or self._connection.is_closed()):
             raise Invalid(
-                "this asyncpg connection is in no transaction, so the job would be there whatever becomes of your own "
-                "statements: write `async with connection.transaction()` around both, or enqueue without using()"
+                "this asyncpg connection is not in a transaction, so the job would be enqueued even if yours "
+                "were rolled back: write `async with connection.transaction()` around both, or enqueue without using()"
             )
         return [
             tuple(row) for row in await self._connection.fetch(statement.dollar(), *statement.plain(given).values())

@@ -19,7 +19,7 @@ NOT_HELD: Final = "LM001"
 NOT_SERIALIZABLE: Final = "40001"
 """Where a transaction's isolation is stricter than ours: the lease has changed since its snapshot."""
 LOST: Final = ("08", "57P")
-"""How the SQLSTATE of an error begins after which nothing more will be heard; what was sent last may have happened."""
+"""How the SQLSTATE of an error begins after which no further reply arrives; what was sent last may have happened."""
 
 
 class Carrier(ABC):

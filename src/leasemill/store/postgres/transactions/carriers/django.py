@@ -88,7 +88,7 @@ class DjangoCarrier(Carrier):
         atomic, self._atomic = self._atomic, None
         try:
             atomic.__exit__(None, None, None)
-        except Exception as error:
+        except Exception as error:  # of the driver: passed on; or of the user's on_commit functions
             if not self._has_committed:
                 raise
             # A function of transaction.on_commit failed: what has committed stays so.

@@ -1,0 +1,121 @@
+"""`leasemill worker` without a supervisor, or started by one: the process that runs the handlers.
+
+Imported only when a worker runs: `--help` and a supervisor need none of this.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import random
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import click
+
+from leasemill.api.app import App
+from leasemill.cli.loading import load_app
+from leasemill.errors import LeasemillError, Unavailable
+from leasemill.operator.wording import did_you_mean
+from leasemill.store.backoff import backoff_s
+from leasemill.worker.exporting.endpoint import Endpoint, parsed_address
+from leasemill.worker.exporting.measures import Measures
+from leasemill.worker.process import run_process
+from leasemill.worker.recycling import Recycling
+from leasemill.worker.supervisor.supervised import EXIT_REPLACE, Supervised
+from leasemill.worker.worker import Worker
+
+log = logging.getLogger("leasemill.worker")
+
+
+def work(given: Mapping[str, Any], worker_id: str) -> None:
+    """Run a worker with the options of the command until it is stopped. Exits if it is to be replaced."""
+    supervised = None if given["control"] is None else Supervised(given["control"])
+    app = load_app(given["app"], given["url"])
+    if given["metrics"] is not None:
+        export(app, given["metrics"], supervised)
+    queues = dict(map(weighted, given["queues"]))
+    warn_of_unknown(queues, app)
+    if not given["drain"]:
+        await_store(app)
+    recycling = Recycling(given["max_jobs"], given["max_memory"])
+    if given["max_jobs"] is not None or given["max_memory"] is not None:
+        app.observers.append(recycling)
+    worker = new_worker(app, queues, given, worker_id)
+    if supervised is not None:
+        supervised.await_run(worker, recycling, given["processes"] or 1)
+    run(worker, supervised)
+    if worker.is_retired:
+        sys.exit(EXIT_REPLACE)
+
+
+def export(app: App, address: str, supervised: Supervised | None) -> None:
+    """Serve metrics; of a supervised process, its supervisor does."""
+    measures = Measures(app)
+    app.observers.append(measures)
+    if supervised is None:
+        Endpoint(parsed_address(address), measures.all).start()
+    else:
+        supervised.share(measures)
+
+
+def new_worker(app: App, queues: Mapping[str, int], given: Mapping[str, Any], worker_id: str) -> Worker:
+    return Worker(
+        app,
+        queues or None,
+        concurrency=given["concurrency"],
+        prefetch=given["prefetch"],
+        drain=given["drain"],
+        heartbeat_interval=given["heartbeat"],
+        reaper_interval=given["reaper_interval"],
+        shutdown_timeout=given["shutdown_timeout"],
+        mismatch_timeout=given["mismatch_timeout"],
+        worker_id=worker_id,
+        executor=given["executor"],
+        handle_signals=False,
+    )
+
+
+def run(worker: Worker, supervised: Supervised | None) -> None:
+    try:
+        run_process(worker, worker.app.close, worker.stop if supervised is None else supervised.stop_once)
+    except LeasemillError:
+        raise
+    except Exception:  # the entry of the command line: logged with the worker's id, and passed on
+        log.critical("worker stops: unexpected error", exc_info=True, extra={"worker": worker.id})
+        raise
+
+
+def await_store(app: App) -> None:
+    """A worker that starts while its store is unavailable waits for it, as a running one would."""
+    for failures in itertools.count(1):
+        try:
+            app.store  # noqa: B018  (opens it)
+        except Unavailable as error:
+            log.warning("the store is unavailable, will retry: %s", error)
+            time.sleep(backoff_s(failures, random.random()))
+        else:
+            return
+
+
+def warn_of_unknown(queues: Iterable[str], app: App) -> None:
+    """Jobs can be put into any queue from SQL, so a queue that no declaration names is not refused."""
+    known = sorted(app.queues)
+    for queue in queues:
+        if queue not in known:
+            log.warning(
+                "no declared job uses queue %r%s (queues of declared jobs: %s)",
+                queue,
+                did_you_mean(queue, known),
+                ", ".join(known) or "none",
+            )
+
+
+def weighted(text: str) -> tuple[str, int]:
+    """`billing=3` as a queue and its weight."""
+    name, separator, weight = text.partition("=")
+    if separator and not weight.isdecimal():
+        raise click.UsageError(f"--queue {text}: the weight must be a whole number, for example --queue {name}=3")
+    return name, int(weight) if separator else 1

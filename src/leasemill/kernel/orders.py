@@ -1,0 +1,29 @@
+"""What an operator can ask of a worker, and what was asked last of each of its processes (O12). Pure data."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+from msgspec import Struct
+
+ORDERS_KEPT: Final = 1_000
+"""Instances of workers whose latest order is kept."""
+
+
+class Order(StrEnum):
+    """To claim nothing, to claim again, to shut down."""
+
+    QUIET = "quiet"
+    RESUME = "resume"
+    STOP = "stop"
+
+
+class WorkerOrder(Struct, frozen=True, gc=False):
+    """What was last asked of one process of a worker."""
+
+    instance: str
+    order: Order
+    at: int
+    by: str
+    reason: str

@@ -1,0 +1,156 @@
+"""When retention is at work: in rounds, in a thread beside the reaper's, a batch at a time with rests in between.
+
+A round ends when nothing is left to forget, or when another process is found at it. Rests are long compared with the
+batches before them, but never so long that jobs end faster than they are forgotten. What must never happen here: a call
+of the reaper, or the end of a store, that waits for a rest.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+from leasemill.errors import LeasemillError, Unavailable
+from leasemill.kernel import commands as c
+from leasemill.kernel.model import SECOND
+from leasemill.store.postgres.retention import BATCH, Pruned, Retention
+from leasemill.store.postgres.wire.connections import LOGGER, Connections
+from leasemill.store.postgres.wire.url import PostgresOptions
+
+EVERY_S: Final = 30.0
+"""Between the beginnings of rounds; also how long jobs alone are forgotten before the other things have their turn."""
+FIRST_S: Final = 1.0
+"""From the opening of the store to its first round: who opens it for a call or two forgets nothing."""
+SHARE: Final = 0.1
+"""Of the time: how long retention works, as long as that is fast enough."""
+KEEPS_UP: Final = 1.25
+"""Times the rate at which jobs end: how fast they are forgotten at least, while there are too many."""
+LEAST_REST: Final = 0.25
+"""Of a batch's time: the rest after it, whatever is left to do."""
+MEASURED_S: Final = 1.0
+"""Over how long the rate at which jobs end is taken."""
+SETTLED_US: Final = 60 * SECOND
+"""After this long every job that ended at a time is visible: no transaction that ends jobs takes so long."""
+FEWEST_ROWS: Final = 8
+
+
+def rest_s(took_s: float, forgotten: int, ended_per_s: float) -> float:
+    """How long to rest after a batch that took so long, while jobs end at this rate."""
+    lazily_s = took_s * (1 / SHARE - 1)
+    if forgotten == 0 or ended_per_s <= 0:
+        return lazily_s
+    keeping_up_s = forgotten / (KEEPS_UP * ended_per_s) - took_s
+    return max(took_s * LEAST_REST, min(lazily_s, keeping_up_s))
+
+
+def rows_for(limit: int, pruned: Pruned | None) -> int:
+    """In how many rows of finished as many jobs are likely to be, going by the batch before; at most one in each."""
+    if pruned is None or pruned.forgotten == 0:
+        return limit
+    return min(limit, FEWEST_ROWS + 2 * limit * pruned.row_count // pruned.forgotten)
+
+
+class EndRate:
+    """How many jobs succeed in a second, from how many there are and how many were forgotten meanwhile."""
+
+    def __init__(self) -> None:
+        self.per_s = 0.0
+        self._since: tuple[float, int] | None = None
+        self._forgotten = 0
+
+    def note(self, now_s: float, pruned: Pruned) -> None:
+        ended = pruned.succeeded + self._forgotten
+        self._forgotten += pruned.forgotten
+        if self._since is None:
+            self._since = now_s, ended
+            return
+        since_s, before = self._since
+        if now_s - since_s >= MEASURED_S:
+            self.per_s = max(0.0, (ended - before) / (now_s - since_s))
+            self._since = now_s, ended
+
+
+class Forgetting:
+    """The rounds of one store."""
+
+    def __init__(self, connections: Connections, retention: Retention, options: PostgresOptions) -> None:
+        self._connections = connections
+        self._retention = retention
+        self._options = options
+        self._due_at_s = time.monotonic() + FIRST_S
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def begin(self) -> None:
+        """Begin a round if it is time and none is under way. Returns at once."""
+        is_at_it = self._thread is not None and self._thread.is_alive()
+        if is_at_it or self._stopped.is_set() or time.monotonic() < self._due_at_s:
+            return
+        self._due_at_s = time.monotonic() + EVERY_S
+        self._thread = threading.Thread(target=self._run, name="leasemill-retention", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """A round under way ends after its batch."""
+        self._stopped.set()
+
+    def join(self, until_s: float) -> None:
+        """Wait for its end, until then on the monotonic clock."""
+        if self._thread is not None:
+            self._thread.join(max(0.0, until_s - time.monotonic()))
+
+    def _run(self) -> None:
+        try:
+            while self._round():
+                pass
+        except Unavailable as error:
+            if not self._stopped.is_set():
+                LOGGER.warning("retention postponed: %s", error)
+        except LeasemillError as error:
+            LOGGER.error("retention failed, and is tried again in %.0f s: %s", EVERY_S, error)
+
+    def _round(self) -> bool:
+        """Whether to go on at once: jobs are left to be forgotten."""
+        now = self._retention.now()
+        prune = c.Prune(now - int(self._options.retain_for_s * SECOND), self._options.retain_count, BATCH)
+        retention, run = self._retention, self._connections.run
+        run(retention.fold_groups)
+        self._repeat(lambda: run(retention.forget_requests))
+        self._repeat(lambda: run(retention.forget_rates))
+        self._repeat(lambda: run(retention.forget_keys))
+        is_unfinished = self._prune(prune, now - SETTLED_US, time.monotonic() + EVERY_S)
+        self._repeat(lambda: retention.prune_groups(prune))
+        return is_unfinished and not self._stopped.is_set()
+
+    def _repeat(self, forget: Callable[[], int]) -> None:
+        """As long as there may be more."""
+        is_full = True
+        while is_full and not self._stopped.is_set():
+            began_s = time.monotonic()
+            is_full = forget() == BATCH
+            if is_full:
+                self._stopped.wait(rest_s(time.monotonic() - began_s, 0, 0.0))
+
+    def _prune(self, prune: c.Prune, settled_at: int, until_s: float) -> bool:
+        """Forget jobs until then. Whether there are more, and nobody else is at it.
+
+        From where the last batch ended on: rows that are gone are not looked at again, even if a snapshot keeps them.
+        """
+        rate = EndRate()
+        pruned: Pruned | None = None
+        from_at = 0
+        while not self._stopped.is_set():
+            began_s = time.monotonic()
+            pruned = self._retention.prune_some(prune, from_at=from_at, rows=rows_for(prune.limit, pruned))
+            ended_s = time.monotonic()
+            if pruned is None or not (pruned.forgotten == prune.limit or (pruned.forgotten and pruned.has_more_rows)):
+                return False
+            if ended_s >= until_s:
+                return True
+            assert pruned.last_at is not None
+            from_at = max(from_at, min(pruned.last_at, settled_at))
+            rate.note(ended_s, pruned)
+            self._stopped.wait(rest_s(ended_s - began_s, pruned.forgotten, rate.per_s))
+        return False

@@ -1,0 +1,196 @@
+"""Workers that are not Python, and a server that refuses, is busy or does not answer."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import psutil
+import pytest
+
+from tests.examples.test_other_languages import EXAMPLE, LIMIT_S, Running, built_go, program
+from tests.lab.processes import wait_until
+
+Reply: TypeAlias = tuple[int, dict[str, str], Any]
+KEY = "lm_s3cret"
+LOST: Reply = (409, {}, {"reason": "lost", "answer": [{"outcome": "lost", "reason": "superseded"}]})
+OUTCOME: Reply = (200, {}, [{"outcome": "acked"}])
+
+
+class Troubled:
+    """Grants these jobs, one after the other; what it replies to a report is `replies[verb]`, called with how many
+    there were before; None: nothing, until the test is over. `asked`: verb, body and time of each request."""
+
+    def __init__(self, *jobs: dict[str, Any]) -> None:
+        self._jobs = iter(jobs)
+        self.replies: dict[str, Callable[[int], Reply | None]] = {}
+        self.asked: list[tuple[str, Any, float]] = []
+        self.seen: set[str] = set()
+        """Command lines of processes while they asked."""
+        self._is_over = threading.Event()
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(handler) -> None:  # noqa: N805
+                body = json.loads(handler.rfile.read(int(handler.headers["content-length"])))
+                found = self.reply(handler.path.removeprefix("/v1/"), body)
+                if found is None:
+                    self._is_over.wait(2 * LIMIT_S)
+                    handler.close_connection = True
+                    return
+                status, headers, content = found
+                handler.send_response(status)
+                for name, value in {**headers, "content-type": "application/json"}.items():
+                    handler.send_header(name, value)
+                encoded = json.dumps(content).encode()
+                handler.send_header("content-length", str(len(encoded)))
+                handler.end_headers()
+                handler.wfile.write(encoded)
+
+            def log_message(handler, *_: Any) -> None:  # noqa: N805
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        self._thread.start()
+
+    def reply(self, verb: str, body: Any) -> Reply | None:
+        before = len(self.of(verb))
+        self.asked.append((verb, body, time.monotonic()))
+        self.seen.update(_command_lines())
+        if verb == "claim":
+            job = next(self._jobs, None)
+            return 200, {}, [] if job is None else [job]
+        reply = self.replies.get(verb)
+        return OUTCOME if reply is None else reply(before)
+
+    def of(self, verb: str) -> list[tuple[str, Any, float]]:
+        return [one for one in self.asked if one[0] == verb]
+
+    def jobs_of(self, verb: str) -> list[str]:
+        return [body["reports"][0]["job_id"] for _, body, _ in self.of(verb)]
+
+    def close(self) -> None:
+        self._is_over.set()
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+def _command_lines() -> list[str]:
+    return [" ".join(one.info["cmdline"] or ()) for one in psutil.process_iter(["cmdline"])]
+
+
+def job(job_id: str, kind: str, payload: Any, ttl_s: float = 60) -> dict[str, Any]:
+    terms = {"lease_ttl_us": int(ttl_s * 1_000_000)}
+    described = {"id": job_id, "kind": kind, "payload": payload}
+    return {"token": f"token of {job_id}", "attempt": 1, "fence": 1, "job": described, "terms": terms}
+
+
+GREET = ("greet", {"name": "ann"})
+NAP = ("nap", {"ms": 60_000})
+HANDLER = """#!/usr/bin/env bash
+payload=$(cat)
+ms=$(jq -r '.ms // empty' <<<"$payload")
+[ -n "$ms" ] && exec sleep "$((ms / 1000))"
+jq -r .name <<<"$payload" >>"$GREETINGS"
+echo null
+"""
+
+
+@pytest.fixture(scope="module")
+def go_worker(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return built_go(tmp_path_factory.mktemp("go"))
+
+
+@pytest.fixture(params=["shell", "javascript", "go"])
+def start(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[Troubled], Running]]:
+    """Starts a worker with one slot that writes down whom it greets."""
+    servers: list[Troubled] = []
+
+    def started(server: Troubled) -> Running:
+        servers.append(server)
+        environment = {"DRAIN": "1", "SLOTS": "1", "LEASEMILL_TOKEN": KEY, "GREETINGS": str(tmp_path / "greetings")}
+        if request.param == "javascript":
+            program("node")
+            return Running(tmp_path, server.url, "node", str(EXAMPLE / "worker.mjs"), **environment)
+        if request.param == "go":
+            command: str = request.getfixturevalue("go_worker")
+            return Running(tmp_path, server.url, command, **environment)
+        program("bash", "curl", "jq")
+        handler = tmp_path / "handler.sh"
+        handler.write_text(HANDLER)
+        handler.chmod(0o755)
+        return Running(tmp_path, server.url, str(EXAMPLE / "worker.sh"), "default", str(handler), **environment)
+
+    yield started
+    for server in servers:
+        server.close()
+
+
+Start: TypeAlias = Callable[[Troubled], Running]
+
+
+def test_a_job_whose_start_is_refused_is_not_run(start: Start, tmp_path: Path) -> None:
+    server = Troubled(job("a", *GREET), job("b", *GREET))
+    server.replies["start"] = lambda before: OUTCOME if before else LOST
+    worker = start(server)
+    assert worker.ended() == 0, worker.log()
+    assert "job a is another worker's now: superseded" in worker.log()
+    assert (server.jobs_of("ack"), server.jobs_of("nack")) == (["b"], [])
+    assert len((tmp_path / "greetings").read_text().splitlines()) == 1
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_busy_server_is_asked_again_when_it_says(start: Start, status: int) -> None:
+    server = Troubled(job("a", *GREET))
+    server.replies["ack"] = lambda before: OUTCOME if before else (status, {"retry-after": "2"}, {"detail": "busy"})
+    worker = start(server)
+    assert worker.ended() == 0, worker.log()
+    first, second = (at for _, _, at in server.of("ack"))
+    assert second - first >= 1.9
+
+
+def test_a_report_that_is_refused_ends_neither_the_worker_nor_the_next_job(start: Start) -> None:
+    server = Troubled(job("a", *GREET), job("b", *GREET))
+    server.replies["ack"] = lambda before: OUTCOME if before else (422, {}, {"detail": "too large"})
+    worker = start(server)
+    assert worker.ended() == 0, worker.log()
+    assert "too large" in worker.log()
+    assert server.jobs_of("ack") == ["a", "b"]
+
+
+def test_a_heartbeat_without_an_answer_stops_the_handler_and_nothing_is_reported(start: Start) -> None:
+    server = Troubled(job("a", *NAP, ttl_s=3), job("b", *GREET))
+    server.replies["extend"] = lambda _: None
+    worker = start(server)
+    wait_until(lambda: len(server.of("claim")) == 2, "the next claim", LIMIT_S)
+    granted, next_claim = (at for _, _, at in server.of("claim")[:2])
+    assert worker.ended() == 0, worker.log()
+    assert "job a got no answer in time" in worker.log()
+    assert (server.jobs_of("ack"), server.jobs_of("nack")) == (["b"], [])
+    assert next_claim - granted < LIMIT_S / 2  # not when the handler would have ended
+
+
+def test_a_heartbeat_that_is_refused_for_another_reason_stops_the_handler_in_time(start: Start) -> None:
+    server = Troubled(job("a", *NAP, ttl_s=3), job("b", *GREET))
+    server.replies["extend"] = lambda _: (401, {}, {"detail": "the key was revoked"})
+    worker = start(server)
+    assert worker.ended() == 0, worker.log()
+    assert (server.jobs_of("ack"), server.jobs_of("nack")) == (["b"], [])
+
+
+def test_the_key_is_in_no_command_line(start: Start) -> None:
+    server = Troubled(job("a", *GREET))
+    worker = start(server)
+    assert worker.ended() == 0, worker.log()
+    assert server.jobs_of("ack") == ["a"]
+    assert any("worker." in line for line in server.seen)
+    assert not [line for line in server.seen if KEY in line]

@@ -1,0 +1,201 @@
+"""Claims and acks sent by the event loop itself on PostgreSQL: no thread where all is plain, the same outcomes."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import psycopg
+import pytest
+
+from leasemill.kernel import commands as c
+from leasemill.kernel.model import JobSpec, JobState
+from leasemill.store.postgres.admin.check import check as check_tables
+from leasemill.store.postgres.store import PostgresStore
+from leasemill.testing.rules import rule
+
+ResultT = TypeVar("ResultT")
+LONG_S = 30.0
+
+
+@pytest.fixture
+def store(postgres_url: str) -> Iterator[PostgresStore]:
+    with PostgresStore(postgres_url) as store:
+        yield store
+
+
+def enqueue(store: PostgresStore, *job_ids: str, lane: str | None = None) -> None:
+    store.enqueue([JobSpec(job_id, "q", "k", lane=lane) for job_id in job_ids])
+
+
+def claim(store: PostgresStore, limit: int) -> c.Claim:
+    *tokens, request = store.entropy.tokens(limit + 1)
+    return c.Claim("w", ["q"], limit, tokens, request)
+
+
+def ack(*leases: c.Lease) -> c.Ack:
+    return c.Ack([c.AckReport(lease.job.id, lease.token) for lease in leases])
+
+
+@rule("C2", "L6", "N4")
+def test_they_take_no_thread(store: PostgresStore) -> None:
+    enqueue(store, *(f"j{number}" for number in range(10)))
+    enqueue(store, "a1", "a2", lane="a")
+
+    async def both() -> tuple[list[c.Lease], list[c.AckOutcome]]:
+        leases = await store.arun(claim(store, 20))
+        return leases, await store.arun(ack(*leases))
+
+    store.claim("w", ["q"], 1)  # how the queue is used is known from now on
+    threads = set(threading.enumerate())  # stores of other tests may have some
+    leases, outcomes = asyncio.run(both())
+    assert [lease.job.id for lease in leases] == [*(f"j{number}" for number in range(1, 10)), "a1"]
+    assert [lease.fence for lease in leases] == sorted(lease.fence for lease in leases)
+    assert outcomes[:-1] == [c.Acked(f"j{number}") for number in range(1, 10)]
+    assert outcomes[-1] == c.Acked("a1", c.LaneHint("a2", None))
+    assert not [one.name for one in set(threading.enumerate()) - threads if one.name.startswith("leasemill-postgres")]
+
+
+@rule("C2")
+def test_an_answer_of_many_parts_arrives_whole(store: PostgresStore) -> None:
+    payload = b'"%s"' % (b"x" * 1_000)
+    store.enqueue([JobSpec(f"j{number:04}", "q", "k", payload) for number in range(2_000)])
+    store.claim("w", ["q"], 1)
+    leases = asyncio.run(_run(store, claim(store, 1_999)))
+    assert [lease.job.id for lease in leases] == [f"j{number:04}" for number in range(1, 2_000)]
+    assert {lease.job.payload for lease in leases} == {payload}
+
+
+def test_they_go_on_without_threads_after_a_rollback(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """psycopg has all statements of a connection deallocated after a ROLLBACK."""
+    in_threads = 0
+    with PostgresStore(f"{postgres_url}&pool_size=1") as store:
+        enqueue(store, *(f"j{number}" for number in range(10)))
+        store.claim("w", ["q"], 1)
+        assert len(asyncio.run(_run(store, claim(store, 1)))) == 1
+        submit = store._threads.submit
+
+        def roll_back(connection: psycopg.Connection[Any]) -> None:
+            connection.execute("begin")
+            connection.rollback()
+
+        def counted(*call: Any) -> Any:
+            nonlocal in_threads
+            in_threads += 1
+            return submit(*call)
+
+        store._pool.run(roll_back)
+        monkeypatch.setattr(store._threads, "submit", counted)
+        for _ in range(3):
+            assert len(asyncio.run(_run(store, claim(store, 1)))) == 1
+    assert in_threads <= 1
+
+
+def test_heads_of_lanes_are_acked_with_prepared_statements_after_a_rollback(postgres_url: str) -> None:
+    """An ack of the loop has no BEGIN: after a ROLLBACK not BEGIN is missed, but the ack in a transaction."""
+    with PostgresStore(postgres_url) as producer:
+        enqueue(producer, "j1", "j2")
+        enqueue(producer, "a1", "a2", lane="a")
+    with PostgresStore(f"{postgres_url}&pool_size=1") as store:
+        store.claim("w", ["q"], 1)
+        asyncio.run(_run(store, ack(*asyncio.run(_run(store, claim(store, 1))))))
+
+        def roll_back(connection: psycopg.Connection[Any]) -> None:
+            connection.execute("begin")
+            connection.rollback()
+
+        store._pool.run(roll_back)
+        (head,) = store.claim("w", ["q"], 1)
+        assert store.ack([c.AckReport(head.job.id, head.token)]) == [c.Acked("a1", c.LaneHint("a2", None))]
+        assert store._pool.prepares
+
+
+def test_a_loop_that_was_closed_under_a_claim_disturbs_no_other(
+    store: PostgresStore, admin: psycopg.Connection[Any], schema: str
+) -> None:
+    enqueue(store, "j1", "j2")
+    store.claim("w", ["q"], 1)
+    closed = asyncio.new_event_loop()
+    closed.set_exception_handler(lambda *_: None)  # for the task that it leaves
+    with psycopg.connect(admin.info.dsn, password=admin.info.password or None) as other:
+        other.execute(f"lock table {schema}.requests in exclusive mode".encode())
+        left = closed.create_task(_run(store, claim(store, 1)))
+        closed.run_until_complete(asyncio.sleep(0))
+        closed.close()
+    assert asyncio.run(_run(store, c.Enqueue([JobSpec("j3", "q", "k")]))) == [c.Enqueued("j3")]
+    del left
+
+
+@rule("L2", "L6")
+def test_a_lease_that_is_not_held_keeps_no_other_from_its_end(store: PostgresStore) -> None:
+    enqueue(store, "j1", "j2", "j3")
+    leases = store.claim("w", ["q"], 3)
+    store.cancel(["j2"], by="ada", reason="because")
+    first, second, third = asyncio.run(_run(store, ack(*leases)))
+    assert (first, third) == (c.Acked("j1"), c.Acked("j3"))
+    assert isinstance(second, c.Lost)
+    again = asyncio.run(_run(store, ack(leases[0])))
+    assert again == [c.Acked("j1", is_repeat=True)]
+
+
+@rule("L6", "X7")
+def test_a_session_that_is_ended_under_an_ack_ends_the_job_once(
+    store: PostgresStore, admin: psycopg.Connection[Any], schema: str
+) -> None:
+    enqueue(store, "j1")
+    (lease,) = store.claim("w", ["q"], 1)
+    outcomes = ended_under_it(store, admin, ack(lease), f"select from {schema}.leases for update")
+    assert outcomes == [c.Acked("j1")]
+    job = store.job("j1")
+    assert job is not None
+    assert (job.state, len(job.executions)) == (JobState.SUCCEEDED, 1)
+    assert check_tables(admin, schema) == []
+
+
+@rule("C5")
+def test_a_session_that_is_ended_under_a_claim_orphans_nothing(
+    store: PostgresStore, admin: psycopg.Connection[Any], schema: str
+) -> None:
+    enqueue(store, "j1", "j2")
+    store.claim("w", ["q"], 1)
+    leases = ended_under_it(store, admin, claim(store, 5), f"lock table {schema}.requests in exclusive mode")
+    assert [(lease.job.id, lease.attempt) for lease in leases] == [("j2", 1)]
+    assert store.totals().counts[JobState.LEASED] == 2
+    assert check_tables(admin, schema) == []
+
+
+def ended_under_it(
+    store: PostgresStore, admin: psycopg.Connection[Any], command: c.Command[ResultT], lock: str
+) -> ResultT:
+    """What a command returns whose session is ended while it waits for this lock."""
+    with psycopg.connect(admin.info.dsn, password=admin.info.password or None) as other, ThreadPoolExecutor(1) as pool:
+        other.execute(lock.encode())
+        under_way = pool.submit(asyncio.run, _run(store, command))
+        wait_until(lambda: waits(admin))
+        admin.execute(
+            "select pg_terminate_backend(pid) from pg_stat_activity "
+            "where application_name = 'leasemill' and wait_event_type = 'Lock'"
+        )
+        wait_until(lambda: waits(admin))
+        other.rollback()
+        return under_way.result(LONG_S)
+
+
+def _run(store: PostgresStore, command: c.Command[ResultT]) -> Coroutine[Any, Any, ResultT]:
+    return store.arun(command)
+
+
+def waits(admin: psycopg.Connection[Any]) -> bool:
+    query = "select from pg_stat_activity where application_name = 'leasemill' and wait_event_type = 'Lock'"
+    return admin.execute(query).fetchone() is not None
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + LONG_S
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
