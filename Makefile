@@ -66,6 +66,10 @@ chromium:
 	@test -x $(CHROMIUM) || { [ "$$(id -u)" = 0 ] && apt-get update && apt-get install --yes --no-install-recommends chromium; } || { \
 	  echo "the browser tests need $(CHROMIUM): install Debian's package chromium, or name another with LEASEMILL_TEST_CHROMIUM" >&2; exit 1; }
 
+.PHONY: django-tests
+django-tests: $(DEV) ## Run Django's own tests of task backends on ours (Python 3.12 or newer; pip downloads them)
+	$(BIN)/python -m tests.contrib.django.upstream
+
 .PHONY: browser
 browser: $(DEV) chromium ## Look at every page of the dashboard in a browser, in three widths, light and dark, and put every hostile text into it (5 minutes)
 	LEASEMILL_FULL_ESCAPING=1 $(BIN)/python -m pytest $(PYTEST_ARGS) \
