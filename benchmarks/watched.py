@@ -120,7 +120,7 @@ def otel(sampler: Sampler) -> Callable[[App], None]:
 
 
 def sdk_alone(app: App) -> None:
-    """What the SDK itself takes for the span and the measurement of a job: as many attributes, a link, nothing of ours."""
+    """What the SDK itself takes for the span and the measurement of a job, with as many attributes and a link."""
     tracers = TracerProvider(ALWAYS_ON)
     tracers.add_span_processor(BatchSpanProcessor(Nowhere()))
     tracer = tracers.get_tracer("sdk")
