@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from leasemill.cli.durations import Seconds
 from leasemill.cli.filters import header_option, time_option
 from leasemill.cli.lazy import EXIT_WRONG_CALL
 from leasemill.cli.opening import app_argument, app_url_option, json_option, refuse_memory
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 )
 @click.option("--id-field", metavar="NAME", help="With --from: the field of each line that is the job's id.")
 @click.option("--dry-run", is_flag=True, help="With --from: check every line, and enqueue nothing.")
-@click.option("--delay", type=float, metavar="SECONDS", help="Do not run it before this many seconds have passed.")
+@click.option("--delay", type=Seconds(), metavar="SECONDS", help="Do not run it before this many seconds have passed.")
 @time_option("--run-at", help="Do not run it before this time, for example 2030-01-31T12:00:00+01:00.")
 @click.option("--priority", type=click.IntRange(0, 9), help="From 0 to 9; higher runs first.")
 @click.option("--id", "job_id", help="The job's id; enqueueing the same id and content again changes nothing.")
