@@ -232,7 +232,7 @@ def test_a_job_is_cancelled_and_purged_and_the_acts_are_kept(project: Path) -> N
     done = leasemill("jobs", "cancel", job_id, "--reason", "a mistake", "--by", "ann")
     assert (done.exit_code, done.stdout, done.stderr) == (0, f"{job_id}\n", "1 job cancelled\n")
     again = leasemill("jobs", "cancel", job_id, "--reason", "a mistake")
-    left = f"{job_id} was left alone: it is CANCELLED\n0 jobs cancelled\n"
+    left = f"{job_id} was skipped: it is CANCELLED\n0 jobs cancelled\n"
     assert (again.exit_code, again.stdout, again.stderr) == (0, "", left), "a repeat is no failure"
     assert leasemill("jobs", "cancel", "nothing", "--reason", "a mistake").exit_code == 1
     assert result_of("jobs", "purge", "--id", job_id, "--reason", "tidy", "--json") == {
