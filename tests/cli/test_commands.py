@@ -101,7 +101,7 @@ def test_the_same_id_and_content_again_is_a_duplicate_and_other_content_a_confli
     ("arguments", "exit_code", "sentence"),
     [
         (("enqueue", "cli_tasks:app", "send", "--args", '{"to": 7}'), 2, "argument 'to'"),
-        (("enqueue", "cli_tasks:app", "send", "--args", "[1]"), 2, "must be a JSON object"),
+        (("enqueue", "cli_tasks:app", "send", "--args", "[1]"), 2, "is not a JSON object; write for example --args"),
         (("enqueue", "cli_tasks:app", "send", "--args", "{"), 2, "is not JSON"),
         (("enqueue", "cli_tasks:app", "sned"), 1, "did you mean 'send'? (declared: crunch, send)"),
         (("enqueue", "cli_tasks:app", "send", "--args", '{"to":"a"}', "--run-at", "soon"), 2, "is not a time"),

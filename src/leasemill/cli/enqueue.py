@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -20,6 +20,8 @@ from leasemill.operator.wording import counted, did_you_mean
 
 if TYPE_CHECKING:
     from leasemill.api.job import JobType
+
+ARGS_EXAMPLE: Final = """write for example --args '{"account": "a1"}'"""
 
 
 @click.command()
@@ -135,7 +137,7 @@ def _object(text: str) -> dict[str, Any]:
     try:
         found = json.loads(text)
     except json.JSONDecodeError as error:
-        raise click.UsageError(f"--args is not JSON: {error}") from None
+        raise click.UsageError(f"--args is not JSON: {error}; {ARGS_EXAMPLE}") from None
     if not isinstance(found, dict):
-        raise click.UsageError('--args must be a JSON object, for example --args \'{"account": "a1"}\'')
+        raise click.UsageError(f"--args is not a JSON object; {ARGS_EXAMPLE}")
     return found
