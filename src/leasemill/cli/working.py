@@ -42,9 +42,9 @@ def work(given: Mapping[str, Any], worker_id: str) -> None:
     if supervised is None:  # a supervisor refuses it
         warn_of_memory(app)
     if given["drain"]:
-        reach_store(app)
+        reach_store(app, queues)
     else:
-        await_store(app)
+        await_store(app, queues)
     recycling = Recycling(given["max_jobs"], given["max_memory"])
     if given["max_jobs"] is not None or given["max_memory"] is not None:
         app.observers.append(recycling)
@@ -93,16 +93,16 @@ def run(worker: Worker, supervised: Supervised | None) -> None:
         raise
 
 
-def reach_store(app: App) -> None:
-    """Open it and read something: opening alone does not reach a server."""
-    app.store.run(c.GetPolicies(tuple(app.queues)))
+def reach_store(app: App, queues: Iterable[str]) -> None:
+    """Open it and read something: opening alone does not reach a server. Of other queues a key may not read."""
+    app.store.run(c.GetPolicies(tuple(queues or app.queues)))
 
 
-def await_store(app: App) -> None:
+def await_store(app: App, queues: Iterable[str]) -> None:
     """A worker that starts while its store is unavailable waits for it, as a running one would."""
     for failures in itertools.count(1):
         try:
-            reach_store(app)
+            reach_store(app, queues)
         except Unavailable as error:
             log.warning("the store is unavailable, will retry: %s", error)
             time.sleep(backoff_s(failures, random.random()))
