@@ -674,7 +674,7 @@ print(sorted({"pydantic", "attrs", "attr"} & sys.modules.keys()))
     completed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     refused, imported = completed.stdout.splitlines()
     assert imported == "[]"
-    assert "write a union whose members can be told apart in JSON: classes that are each a msgspec.Struct" in refused
+    assert "write a union whose members can be distinguished in JSON: classes that are each a msgspec.Struct" in refused
 
 
 def test_an_older_pydantic_is_refused_with_the_version_that_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,7 +101,7 @@ def test_the_same_id_and_content_again_is_a_duplicate_and_other_content_a_confli
     ("arguments", "exit_code", "sentence"),
     [
         (("enqueue", "cli_tasks:app", "send", "--args", '{"to": 7}'), 2, "argument 'to'"),
-        (("enqueue", "cli_tasks:app", "send", "--args", "[1]"), 2, "must be a JSON object"),
+        (("enqueue", "cli_tasks:app", "send", "--args", "[1]"), 2, "is not a JSON object; write for example --args"),
         (("enqueue", "cli_tasks:app", "send", "--args", "{"), 2, "is not JSON"),
         (("enqueue", "cli_tasks:app", "sned"), 1, "did you mean 'send'? (declared: crunch, send)"),
         (("enqueue", "cli_tasks:app", "send", "--args", '{"to":"a"}', "--run-at", "soon"), 2, "is not a time"),
@@ -124,6 +124,8 @@ def test_the_same_id_and_content_again_is_a_duplicate_and_other_content_a_confli
         (("worker", "no_such_module:app"), 2, "there is no module"),
         (("worker", "cli_tasks:app", "--queue", "mail=many"), 2, "the weight must be a whole number"),
         (("worker", "cli_tasks:app", "--heartbeat", "20"), 2, "heartbeat"),
+        (("worker", "cli_tasks:app", "--heartbeat", "5m"), 2, "is not a number of seconds"),
+        (("enqueue", "cli_tasks:app", "send", "--delay", "5m"), 2, "is not a number of seconds"),
         (("jobs", "list"), 1, "there are no jobs in .leasemill yet"),
         (("stats", "--url", "ftp://example"), 2, "is not the URL of a store"),
         (("stats", "--url", "postgresql+psycopg://ann@host/shop"), 2, "leave out the driver, postgresql://"),
@@ -140,6 +142,19 @@ def test_a_wrong_call_gets_a_sentence_and_an_exit_code(
     result = leasemill(*arguments)
     assert (result.exit_code, sentence in result.output) == (exit_code, True), result.output
     assert "Traceback" not in result.output
+
+
+def test_a_worker_that_drains_ends_when_no_server_can_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("leasemill.store.http.asking.PATIENCE_S", 0.05)
+    result = leasemill("worker", "cli_tasks:app", "--drain", "--url", "http://127.0.0.1:1")
+    assert result.exit_code == 3, result.output
+    assert "cannot be reached" in result.output
+
+
+def test_a_worker_on_memory_warns_that_no_other_process_can_enqueue_for_it() -> None:
+    result = leasemill("worker", "cli_tasks:app", "--drain", "--url", "memory:")
+    assert result.exit_code == 0, result.output
+    assert "this worker runs only jobs that its own code enqueues" in result.output
 
 
 def test_looking_makes_no_store(project: Path) -> None:
@@ -217,7 +232,7 @@ def test_a_job_is_cancelled_and_purged_and_the_acts_are_kept(project: Path) -> N
     done = leasemill("jobs", "cancel", job_id, "--reason", "a mistake", "--by", "ann")
     assert (done.exit_code, done.stdout, done.stderr) == (0, f"{job_id}\n", "1 job cancelled\n")
     again = leasemill("jobs", "cancel", job_id, "--reason", "a mistake")
-    left = f"{job_id} was left alone: it is CANCELLED\n0 jobs cancelled\n"
+    left = f"{job_id} was skipped: it is CANCELLED\n0 jobs cancelled\n"
     assert (again.exit_code, again.stdout, again.stderr) == (0, "", left), "a repeat is no failure"
     assert leasemill("jobs", "cancel", "nothing", "--reason", "a mistake").exit_code == 1
     assert result_of("jobs", "purge", "--id", job_id, "--reason", "tidy", "--json") == {

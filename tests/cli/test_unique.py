@@ -68,10 +68,10 @@ def test_keys_are_given_listed_explained_and_hold_back_a_redrive() -> None:
     assert f"It is a twin of '{second}', which holds its unique key" in leasemill("jobs", "explain", first).stdout
     refused = leasemill("jobs", "redrive", "--id", first, "--reason", "again")
     assert refused.exit_code == 1
-    assert f"{first} was left alone: job {second} holds its unique key" in refused.stderr
+    assert f"{first} was skipped: job {second} holds its unique key" in refused.stderr
     swept = leasemill("jobs", "redrive", "--all", "--reason", "again")
     assert swept.exit_code == 0
-    assert f"{first} was left alone: job {second} holds its unique key" in swept.stderr
+    assert f"{first} was skipped: job {second} holds its unique key" in swept.stderr
 
 
 @rule("U3", "U9")

@@ -45,6 +45,16 @@ def flip(path: Path, byte: int) -> None:
     path.write_bytes(content)
 
 
+def test_without_a_folder_it_is_the_default_store(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEASEMILL_URL", f"file:{folder}")
+    assert wal("verify").output.startswith(f"{folder}: ")
+    monkeypatch.delenv("LEASEMILL_URL")
+    monkeypatch.chdir(folder.parent)
+    assert ".leasemill holds no Leasemill log" in wal("verify").output
+    folder.rename(folder.parent / ".leasemill")
+    assert wal("verify").exit_code == 0
+
+
 def test_verify_says_sound(folder: Path) -> None:
     result = wal("verify", folder)
     assert result.exit_code == 0

@@ -112,7 +112,7 @@ class OperateSuite:
         assert desk.lines("jobs", "redrive", "--queue", "mail", "--reason", "their host is back") == ["a2"]
         result = desk.run("jobs", "redrive", "--id", "a1", "--reason", "their host is back")
         assert result.stdout == ""
-        assert "a1 was left alone: it is CANCELLED: --include-cancelled redrives it" in result.stderr
+        assert "a1 was skipped: it is CANCELLED: --include-cancelled redrives it" in result.stderr
         for chosen in (["--queue", "mail", "--include-cancelled"], ["--state", "cancelled"]):
             code, output = desk.refused("jobs", "redrive", *chosen, "--reason", "x")
             assert (code, "by id only: --id ID --include-cancelled" in output) == (2, True)
@@ -217,12 +217,12 @@ class OperateSuite:
     @pytest.mark.parametrize(
         ("verb", "lines"),
         [
-            ("cancel", ["done was left alone: it is SUCCEEDED", "2 jobs cancelled"]),
+            ("cancel", ["done was skipped: it is SUCCEEDED", "2 jobs cancelled"]),
             (
                 "redrive",
-                ["done was left alone: it is SUCCEEDED", "waits was left alone: it is READY", "1 job redriven"],
+                ["done was skipped: it is SUCCEEDED", "waits was skipped: it is READY", "1 job redriven"],
             ),
-            ("purge", ["waits was left alone: it is READY: cancel it first", "2 jobs purged"]),
+            ("purge", ["waits was skipped: it is READY: cancel it first", "2 jobs purged"]),
         ],
     )
     def test_a_job_that_was_named_and_left_alone_is_reported(self, desk: Desk, verb: str, lines: list[str]) -> None:
@@ -232,7 +232,7 @@ class OperateSuite:
         desk.enqueue("waits")
         result = desk.run("jobs", verb, "done", "waits", "failed", "--id", "nothing", "--reason", "x")
         assert result.exit_code == 1
-        assert sorted(result.stderr.splitlines()) == sorted(["nothing was left alone: there is no such job", *lines])
+        assert sorted(result.stderr.splitlines()) == sorted(["nothing was skipped: there is no such job", *lines])
 
     # Lanes
 

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from leasemill import App, Context, JobState, Limit, Worker
 from leasemill.cli.stats import gathered
+from leasemill.cli.working import reach_store
 from leasemill.errors import NotFound, Refused
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec, Verb
@@ -237,3 +238,15 @@ def test_stats_need_no_more_than_a_key_that_may_read(keyed: Keyed, name: str) ->
     keyed.behind.enqueue([JobSpec("one", "mail", "send")])
     with HttpStore(keyed.urls[name]) as store:
         assert gathered(store)["queues"]["mail"]["due_in_us"] == 0
+
+
+def test_a_worker_that_starts_reads_only_the_queues_it_serves(keyed: Keyed) -> None:
+    with App(keyed.urls["worker"]) as app:
+        app.job(queue="mail", name="send")(print_nothing)
+        app.job(queue="other", name="count")(print_nothing)
+        reach_store(app, ["mail"])
+        with pytest.raises(Refused, match="queue 'other' is outside of key 'worker'"):
+            reach_store(app, [])
+
+
+def print_nothing() -> None: ...

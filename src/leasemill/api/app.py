@@ -83,7 +83,7 @@ class App(AppHooks):
         self._queue, self._lease, self._timeout = queue, lease, timeout
         super().__init__()
         self.observers: list[Observer] = []
-        """Whom workers report to while they work: metrics, tracing. A worker takes them over when it is made."""
+        """Observers that workers notify: metrics, tracing. A worker takes them over when it is created."""
         self.schedules = Schedules(self, self._kinds.load)
         """Schedules at run time: `app.schedules.set(...)`, and what `app.cron` declared."""
 
@@ -285,13 +285,14 @@ class App(AppHooks):
     def cron(
         self, when: str | timedelta, job: JobType[..., Any] | None = None, /, **options: Unpack[CronOptions]
     ) -> Any:
-        """Run a job at times: `@app.cron("0 3 * * *", tz="Europe/Berlin")` above `@app.job`, or `app.cron(when, job)`.
+        """Run a job on a schedule: `@app.cron("0 3 * * *", tz="UTC")` above `@app.job`, or `app.cron(when, job)`.
 
-        `when`: a cron expression, or an interval, which is aligned to the epoch. `name`: the schedule's (default: the
-        job's kind). `args`: the job's arguments. `overlap`, while a job of it has not ended: make none ("skip", the
-        default), let one wait ("one"), let all wait ("queue"), or do not look ("allow"). `missed`, when several ticks
-        are due: the "latest", "all" (those of the last day, or of `catch_up`), or none that is older than a minute
-        ("skip"). `jitter`: delay each job by up to this. Workers set what is declared when they start, and fire it.
+        `when`: a cron expression, or an interval, which is aligned to the epoch. `name`: the schedule's name (default:
+        the job's kind). `args`: the job's arguments. `overlap`: what a tick does while an earlier job of the schedule
+        has not ended: enqueue nothing ("skip", the default), let one job wait ("one"), let all wait ("queue"), or
+        enqueue without looking ("allow"). `missed`: which ticks run when several are due: the "latest", "all" (of the
+        last day, or of `catch_up`), or none that is older than a minute ("skip"). `jitter`: delay each job by up to
+        this. Workers set declared schedules when they start, and fire them.
         """
 
         def declare(job: JobType[..., Any]) -> JobType[..., Any]:
@@ -336,7 +337,7 @@ class App(AppHooks):
         return await aenqueue_all(self, calls)
 
     def enqueue_stream(self, calls: Iterable[Call[Any]]) -> StreamCount:
-        """Enqueue any number of calls, of any kinds, as they come; returns how many, and holds none of them."""
+        """Enqueue any number of calls, of any kinds, as they come; returns the counts, keeps no call in memory."""
         return enqueue_stream(self, calls)
 
     async def aenqueue_stream(self, calls: Iterable[Call[Any]] | AsyncIterable[Call[Any]]) -> StreamCount:
@@ -351,11 +352,11 @@ class App(AppHooks):
         on_end: Call[Any] | None = None,
         parent: str | GroupHandle | None = None,
     ) -> GroupHandle:
-        """Jobs that end together: `with app.group("import-17", then=report.call("17")) as group`.
+        """A group of jobs with a callback: `with app.group("import-17", then=report.call("17")) as group`.
 
-        The group is sealed when the block ends without an error: it takes no more members, but those that its own add
-        with their commits. When all members have succeeded, `then` is enqueued; when all have ended, however, `on_end`
-        is. `parent`: a group of which this one is a member.
+        The group is sealed when the block ends without an error: it takes no more members, except those that its
+        members add in their commits. When all members have succeeded, `then` is enqueued. When all have ended, in
+        whatever state, `on_end` is. `parent`: a group of which this one is a member.
         """
         within = parent.id if isinstance(parent, GroupHandle) else parent
         return GroupHandle(self, create_command(self, group_id, then, on_end, within), is_created=False)

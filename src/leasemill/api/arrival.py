@@ -22,7 +22,7 @@ _SETS: Final = (set, frozenset)
 _ABSENT: Final = object()
 _SECRET: Final = (
     "a secret is stored masked, not as it is; pass a reference to it, or write a field_serializer that reveals it: "
-    "whoever reads the store reads payloads"
+    "everyone who can read the store can read payloads"
 )
 _EXCLUDED: Final = "the field is excluded from the JSON; leave it at its default, or do not exclude it"
 

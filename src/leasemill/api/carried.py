@@ -109,8 +109,8 @@ def _instead(error: Exception) -> str:
     if "union" not in str(error).lower():
         return "write it with types that JSON has"
     return (
-        "write a union whose members can be told apart in JSON: classes that are each a msgspec.Struct with tag=True, "
-        "or Pydantic models with a discriminator; or take one dataclass whose fields may be None"
+        "write a union whose members can be distinguished in JSON: classes that are each a msgspec.Struct with "
+        "tag=True, or Pydantic models with a discriminator; or take one dataclass whose fields may be None"
     )
 
 

@@ -50,7 +50,7 @@ def chain(*calls: *tuple[*tuple[Call[Any], ...], Call[R]]) -> Chain[R]:
 
 
 class Chain(Call[R_co]):
-    """Calls in a row. It can be enqueued wherever a call can: alone, among others, in a group, in a commit."""
+    """Calls that run one after the other. It can be enqueued wherever a call can: alone, in a group, in a commit."""
 
     __slots__ = ("steps",)
 

@@ -122,7 +122,7 @@ class Context(Generic[StateT_co]):
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """What travels with the job beside its arguments."""
+        """The headers that travel with the job, in addition to its arguments."""
         return MappingProxyType(self._lease.job.headers or {})
 
     @property

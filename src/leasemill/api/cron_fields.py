@@ -42,7 +42,7 @@ class Field:
             if not numbers:
                 names = f" or {self.shown}" if self.shown else ""
                 raise Invalid(
-                    f"{item!r} is not a {self.name} in {expression!r}: use {self.low} to {self.high}{names}, "
+                    f"{item!r} is not a valid {self.name} in {expression!r}: use {self.low} to {self.high}{names}, "
                     "*, ranges (1-5), lists (1,3) and steps (*/15)"
                 )
             found.update(numbers)

@@ -39,7 +39,7 @@ LONGEST_PAUSE_S: Final = 5.0
 
 
 class GroupProgress(Struct, frozen=True):
-    """How many members a group has, and how they stand. `is_over`: it is sealed, and none is unfinished."""
+    """How many members a group has, and in which states. `is_over`: it is sealed, and none is unfinished."""
 
     total: int
     succeeded: int
@@ -154,7 +154,7 @@ class GroupHandle:
         return await aenqueue_all(self._app, (checked_call(call).in_group(self.id) for call in calls))
 
     def enqueue_stream(self, calls: Iterable[Call[Any]]) -> StreamCount:
-        """Enqueue any number of calls as members, as they come; returns how many, and holds none of them."""
+        """Enqueue any number of calls as members, as they come; returns the counts, keeps no call in memory."""
         return enqueue_stream(self.create()._app, (checked_call(call).in_group(self.id) for call in calls))
 
     async def aenqueue_stream(self, calls: Iterable[Call[Any]] | AsyncIterable[Call[Any]]) -> StreamCount:
@@ -165,7 +165,7 @@ class GroupHandle:
     # Looking at it, and ending it
 
     def status(self) -> GroupProgress:
-        """How many members there are, and how they stand."""
+        """How many members there are, and in which states."""
         return read_progress(self._store, self.id)
 
     async def astatus(self) -> GroupProgress:
@@ -173,7 +173,7 @@ class GroupHandle:
         return await aread_progress(self._store, self.id)
 
     def wait(self, timeout: Duration | None = None) -> GroupProgress:
-        """Wait until the group is sealed and all members have ended, however; TimeoutError if that takes too long."""
+        """Wait until the group is sealed and all members have ended; TimeoutError after `timeout`."""
         waiting = _Waiting(self.id, timeout)
         while not (progress := self.status()).is_over:
             left_s = waiting.left_s(progress)

@@ -96,7 +96,7 @@ class JobHandle(Generic[R_co]):
         return self.result_of(await self.aended_by(Deadline(f"job {self.id!r}", timeout)))
 
     def wait(self, timeout: Duration | None = None) -> JobState:
-        """Wait until the job has ended, however, and return its state; TimeoutError if that takes too long."""
+        """Wait until the job has ended, and return its state, whichever it is; TimeoutError after `timeout`."""
         return self.ended_by(Deadline(f"job {self.id!r}", timeout)).state
 
     async def await_end(self, timeout: Duration | None = None) -> JobState:  # noqa: ASYNC109 (as `wait`)

@@ -78,7 +78,7 @@ class JobType(OfFunction, Generic[P, R]):
         return self.hooks.around + self.own_hooks.around if self.own_hooks.around else self.hooks.around
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
-        """A call that is checked and has its id, and is not sent yet: for `enqueue_many`, chains and groups."""
+        """A checked call with an id, not enqueued yet: for `enqueue_many`, chains and groups."""
         given = self.chosen.job_id
         return self._call(self.app.store.entropy.new_id() if given is None else given, args, kwargs)
 
@@ -145,7 +145,7 @@ class JobType(OfFunction, Generic[P, R]):
         return await aenqueue_all(self.app, calls)
 
     def enqueue_stream(self, calls: Iterable[Call[Any]]) -> StreamCount:
-        """Enqueue any number of calls as they come; returns how many, and holds none of them."""
+        """Enqueue any number of calls as they come; returns the counts, keeps no call in memory."""
         return enqueue_stream(self.app, calls)
 
     async def aenqueue_stream(self, calls: Iterable[Call[Any]] | AsyncIterable[Call[Any]]) -> StreamCount:

@@ -22,7 +22,7 @@ class JobEvent(Struct, frozen=True, eq=False, omit_defaults=True, repr_omit_defa
     """How many times the job has been claimed, including this time."""
     worker: str
     headers: Mapping[str, str]
-    """What travels with the job beside its arguments."""
+    """The headers that travel with the job, in addition to its arguments."""
     state: Any = None
     """What the app's lifespan yielded in the worker."""
     seconds: float | None = None

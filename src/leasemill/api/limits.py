@@ -28,7 +28,7 @@ EXAMPLE: Final = "write limit=Limit(5), limit=Rate(100, per=60), or a list of th
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """At most so many jobs at a time, over all workers.
+    """At most `places` jobs at a time, across all workers.
 
     `by`: for each value of this parameter. `name`: jobs of other kinds that name it share its places; by default it is
     the kind's own.
@@ -50,7 +50,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """At most so many jobs in a time, over all workers: `Rate(100, per=60)` is one every 0.6 s.
+    """At most `rate` starts in `per` seconds, across all workers: `Rate(100, per=60)` is one every 0.6 s.
 
     `burst`: so many may start at once after a quiet time; in any `per` seconds there are at most `rate + burst - 1`.
     `by` and `name`: as for `Limit`.

@@ -29,7 +29,7 @@ class Settled(Struct, frozen=True):
 
 
 class Observer:
-    """Override what you want to know: none of these does anything."""
+    """The base class of observers: override the methods you need. By default they do nothing."""
 
     is_exporting: ClassVar[bool] = False
     """It exports metrics: its workers publish that, and elect one of them to count the jobs in the queues."""

@@ -49,7 +49,7 @@ class Release(Outcome):
 
 
 class Throttled(Outcome):
-    """Whoever a limit protects asked for a pause (such as a 429): nothing is granted under it for this long (T13).
+    """The service that a limit protects asked for a pause, such as a 429: no job under it starts for this long (T13).
 
     The job is given back without using a retry, and is the first when the pause is over. With a limit that counts for
     each key, the pause is for this job's key alone.

@@ -23,7 +23,7 @@ def _check_types(what: str, types: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """How often a failed job is tried again, and the bounds of the random wait before (F1, F2).
+    """How many times a failed job is retried, and the bounds of the random wait before each retry (F1, F2).
 
     The wait before retry n (from 0) is random(0, min(base · 2^n, cap)). What is left out is taken from the app, the
     queue or the defaults: 3 retries, base 0.5 s, cap 30 s. `on`: only these errors are retried. `never_on`: these are

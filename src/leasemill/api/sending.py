@@ -107,7 +107,7 @@ class _Counting:
 
     @contextmanager
     def noting(self, batch: list[Call[Any]]) -> Iterator[None]:
-        """What a stream that breaks off has done: its calls are gone, so whoever repeats it needs ids of his own."""
+        """What a stream that breaks off has done: its calls are gone, so a repeat needs ids of the caller's."""
         try:
             yield
         except Unavailable as error:

@@ -33,8 +33,8 @@ _arguments = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 class Unique:
     """While one job with the same arguments is unfinished, further calls make none and return its handle.
 
-    `by`: which arguments (default: all). `until`: "ended", or "started": one may wait while another runs. `keep`: and
-    for at least this time after it was enqueued, whatever becomes of it.
+    `by`: which arguments (default: all). `until`: "ended", or "started": one may wait while another runs. `keep`:
+    hold the key for at least this long after the enqueue, even if the job has ended.
     """
 
     by: UniqueBy | None = None

@@ -209,7 +209,7 @@ class _Demo:
         worker.stop(lambda: self._is_hit(worker), self._left_s())
         runs = self._trail.unfinished(worker.id)
         stopped_at = time.monotonic()
-        self._screen.write(f"{worker.id} stopped: it stands still in the middle of {counted(len(runs), 'job')}")
+        self._screen.write(f"{worker.id} paused with SIGSTOP, in the middle of {counted(len(runs), 'job')}")
         self._await("its jobs to be done without it", lambda: all(self._has_succeeded(mark.job) for mark in runs))
         worker.resume()
         stopped_s = time.monotonic() - stopped_at

@@ -3,9 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import click
+
+
+class Seconds(click.ParamType[float]):
+    """A number of seconds. click's own type would say that `5m` is not a float."""
+
+    name = "seconds"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            return float(value)
+        except ValueError:
+            self.fail(f"{value!r} is not a number of seconds: write for example 90 or 0.5", param, ctx)
+
 
 PresetT = TypeVar("PresetT", bound=str)
 

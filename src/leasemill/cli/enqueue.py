@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import sys
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from leasemill.cli.durations import Seconds
 from leasemill.cli.filters import header_option, time_option
 from leasemill.cli.lazy import EXIT_WRONG_CALL
 from leasemill.cli.opening import app_argument, app_url_option, json_option, refuse_memory
@@ -19,6 +20,8 @@ from leasemill.operator.wording import counted, did_you_mean
 
 if TYPE_CHECKING:
     from leasemill.api.job import JobType
+
+ARGS_EXAMPLE: Final = """write for example --args '{"account": "a1"}'"""
 
 
 @click.command()
@@ -33,7 +36,7 @@ if TYPE_CHECKING:
 )
 @click.option("--id-field", metavar="NAME", help="With --from: the field of each line that is the job's id.")
 @click.option("--dry-run", is_flag=True, help="With --from: check every line, and enqueue nothing.")
-@click.option("--delay", type=float, metavar="SECONDS", help="Do not run it before this many seconds have passed.")
+@click.option("--delay", type=Seconds(), metavar="SECONDS", help="Do not run it before this many seconds have passed.")
 @time_option("--run-at", help="Do not run it before this time, for example 2030-01-31T12:00:00+01:00.")
 @click.option("--priority", type=click.IntRange(0, 9), help="From 0 to 9; higher runs first.")
 @click.option("--id", "job_id", help="The job's id; enqueueing the same id and content again changes nothing.")
@@ -134,7 +137,7 @@ def _object(text: str) -> dict[str, Any]:
     try:
         found = json.loads(text)
     except json.JSONDecodeError as error:
-        raise click.UsageError(f"--args is not JSON: {error}") from None
+        raise click.UsageError(f"--args is not JSON: {error}; {ARGS_EXAMPLE}") from None
     if not isinstance(found, dict):
-        raise click.UsageError('--args must be a JSON object, for example --args \'{"account": "a1"}\'')
+        raise click.UsageError(f"--args is not a JSON object; {ARGS_EXAMPLE}")
     return found

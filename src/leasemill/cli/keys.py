@@ -153,7 +153,11 @@ def _roles(key: AccessKey) -> list[str]:
 
 def _described(key: AccessKey) -> str:
     until = "never expires" if key.expires_at is None else f"expires {instant(key.expires_at)}"
-    return f"{key.name} may {', '.join(_roles(key))} on {', '.join(key.queues)}, {until}"
+    return f"{key.name} may {', '.join(_roles(key))} on {_queues(key)}, {until}"
+
+
+def _queues(key: AccessKey) -> str:
+    return "all queues" if "*" in key.queues else ", ".join(key.queues)
 
 
 def _state(key: AccessKey, now: int) -> str:

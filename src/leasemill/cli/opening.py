@@ -109,7 +109,7 @@ redact_option = click.option(
     "--redact",
     multiple=True,
     metavar="FIELD",
-    help="Do not show values under this key, beside those that look like secrets; a regular expression, found "
+    help="Hide values under this key, in addition to those that look like secrets; a regular expression, matched "
     "anywhere in the key; may be repeated.",
 )
 
@@ -131,7 +131,7 @@ def opened(url: str) -> Iterator[Store]:
         if not holds_log(folder):
             if folder.is_file():
                 raise Invalid(f"{folder} is a file, a folder is needed: name another store with --url")
-            raise NotFound(f"there are no jobs in {folder} yet: enqueue one, or name another store with --url")
+            raise NotFound(f"there are no jobs in {folder} yet: enqueue one, or name the store of your app with --url")
     with open_store(url) as store:
         yield store
 

@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from leasemill.api.policy import LEASES_S, SHORTEST_LEASE_US, check_backoff, microseconds
-from leasemill.cli.durations import metavar, seconds_or
+from leasemill.cli.durations import Seconds, metavar, seconds_or
 from leasemill.cli.opening import acting_on_store, on_store
 from leasemill.cli.output import emit, emit_table
 from leasemill.errors import Invalid, NotFound
@@ -76,13 +76,13 @@ def resume(store: Store, queue: str, create: bool, reason: str, by: str, as_json
     metavar=metavar(LEASES_S),
     help="How long a lease lasts without a heartbeat.",
 )
-@click.option("--timeout", type=float, metavar="SECONDS", help="How long a handler may run.")
+@click.option("--timeout", type=Seconds(), metavar="SECONDS", help="How long a handler may run.")
 @click.option("--max-retries", type=click.IntRange(0, 1_000), help="How many times a failed job is retried.")
 @click.option(
     "--max-expirations", type=click.IntRange(1, 1_000), help="A job is quarantined after this many expirations."
 )
-@click.option("--backoff-base", type=float, metavar="SECONDS", help="The longest wait before the first retry.")
-@click.option("--backoff-cap", type=float, metavar="SECONDS", help="The longest wait before any retry.")
+@click.option("--backoff-base", type=Seconds(), metavar="SECONDS", help="The longest wait before the first retry.")
+@click.option("--backoff-cap", type=Seconds(), metavar="SECONDS", help="The longest wait before any retry.")
 @click.option(
     "--on-failure",
     type=click.Choice([choice.value for choice in OnFailure]),

@@ -326,5 +326,5 @@ class Report:
             click.echo(f"], {rest.removeprefix('{')}")
             return
         for one in self._left:
-            click.echo(f"{one['id']} was left alone: {one['why']}", err=True)
+            click.echo(f"{one['id']} was skipped: {one['why']}", err=True)
         click.echo(f"{counted(self.count, 'job')} {self._done}", err=True)

@@ -15,7 +15,7 @@ from leasemill.cli.output import emit, instant, print_fields, print_json
 from leasemill.cli.progress import MEGABYTES, ShownProgress, quiet_option
 from leasemill.kernel.model import NEVER
 from leasemill.operator.wording import counted
-from leasemill.store.url import hidden_password
+from leasemill.store.url import choose_url, hidden_password
 from leasemill.store.wal.disk import holds_log
 from leasemill.store.wal.options import parse_folder_url
 
@@ -38,15 +38,15 @@ def as_folder(value: str) -> Path:
     return path
 
 
-folder_argument = click.argument("folder", type=as_folder)
+folder_argument = click.argument("folder", type=as_folder, default=lambda: choose_url(None))
 
 
 @click.group()
 def wal() -> None:
     """Inspect the log of a file: store.
 
-    FOLDER is its folder, or its URL. Only `snapshot` changes anything; all of them can be used while workers run.
-    Exit codes: 0 sound, 1 damaged, 2 wrong call.
+    FOLDER is its folder, or its URL. Default: LEASEMILL_URL, then file:./.leasemill. Only `snapshot` changes anything;
+    all of them can be used while workers run. Exit codes: 0 sound, 1 damaged, 2 wrong call.
     """
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 import click
 
 from leasemill.api.policy import REAPER_INTERVALS_S
-from leasemill.cli.durations import metavar, seconds_or
+from leasemill.cli.durations import Seconds, metavar, seconds_or
 from leasemill.cli.opening import app_argument, app_url_option
 from leasemill.cli.sizes import as_size
 
@@ -33,17 +33,24 @@ SUPERVISED_BY: Final = ("processes", "max_jobs", "max_memory", "reload", "reload
 )
 @click.option("--prefetch", type=click.IntRange(0), help="The most jobs to claim ahead of a free slot.")
 @click.option("--drain", is_flag=True, help="Stop when nothing is left to do.")
-@click.option("--heartbeat", type=float, metavar="SECONDS", help="Time between heartbeats. Default: 0.3 of the lease.")
+@click.option(
+    "--heartbeat", type=Seconds(), metavar="SECONDS", help="Time between heartbeats. Default: 0.3 of the lease."
+)
 @click.option(
     "--reaper-interval",
     type=seconds_or(REAPER_INTERVALS_S),
     metavar=metavar(REAPER_INTERVALS_S),
     help="Time between searches for expired leases. Default: 10, or half the shortest lease.",
 )
-@click.option("--shutdown-timeout", type=float, metavar="SECONDS", help="How long the process may take to stop.")
+@click.option(
+    "--shutdown-timeout",
+    type=Seconds(),
+    metavar="SECONDS",
+    help="How long the process may take to stop. Default: 20, or the shortest lease.",
+)
 @click.option(
     "--mismatch-timeout",
-    type=float,
+    type=Seconds(),
     metavar="SECONDS",
     help="How long a job that does not match the code waits for a worker whose code does. Default: 3600.",
 )

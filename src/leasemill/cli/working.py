@@ -18,6 +18,7 @@ import click
 from leasemill.api.app import App
 from leasemill.cli.loading import load_app
 from leasemill.errors import LeasemillError, Unavailable
+from leasemill.kernel import commands as c
 from leasemill.operator.wording import did_you_mean
 from leasemill.store.backoff import backoff_s
 from leasemill.worker.exporting.endpoint import Endpoint, parsed_address
@@ -38,8 +39,12 @@ def work(given: Mapping[str, Any], worker_id: str) -> None:
         export(app, given["metrics"], supervised)
     queues = dict(map(weighted, given["queues"]))
     warn_of_unknown(queues, app)
-    if not given["drain"]:
-        await_store(app)
+    if supervised is None:  # a supervisor refuses it
+        warn_of_memory(app)
+    if given["drain"]:
+        reach_store(app, queues)
+    else:
+        await_store(app, queues)
     recycling = Recycling(given["max_jobs"], given["max_memory"])
     if given["max_jobs"] is not None or given["max_memory"] is not None:
         app.observers.append(recycling)
@@ -88,11 +93,16 @@ def run(worker: Worker, supervised: Supervised | None) -> None:
         raise
 
 
-def await_store(app: App) -> None:
+def reach_store(app: App, queues: Iterable[str]) -> None:
+    """Open it and read something: opening alone does not reach a server. Of other queues a key may not read."""
+    app.store.run(c.GetPolicies(tuple(queues or app.queues)))
+
+
+def await_store(app: App, queues: Iterable[str]) -> None:
     """A worker that starts while its store is unavailable waits for it, as a running one would."""
     for failures in itertools.count(1):
         try:
-            app.store  # noqa: B018  (opens it)
+            reach_store(app, queues)
         except Unavailable as error:
             log.warning("the store is unavailable, will retry: %s", error)
             time.sleep(backoff_s(failures, random.random()))
@@ -111,6 +121,15 @@ def warn_of_unknown(queues: Iterable[str], app: App) -> None:
                 did_you_mean(queue, known),
                 ", ".join(known) or "none",
             )
+
+
+def warn_of_memory(app: App) -> None:
+    """It may be meant: schedules and handlers enqueue in this process too."""
+    if app.url.startswith("memory:") and not app.is_open:
+        log.warning(
+            "a memory: store lives inside one process: this worker runs only jobs that its own code enqueues, "
+            "and they are gone when it stops; name another store to share jobs, for example file:./.leasemill"
+        )
 
 
 def weighted(text: str) -> tuple[str, int]:

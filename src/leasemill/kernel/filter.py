@@ -22,7 +22,7 @@ JOBS_LOOKED_AT: Final = 10_000
 
 
 class JobFilter(Struct, frozen=True):
-    """Which jobs; every field that is set must fit."""
+    """Selects jobs; every field that is set must match."""
 
     job_ids: tuple[str, ...] | None = None
     queue: str | None = None

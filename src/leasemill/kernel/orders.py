@@ -12,7 +12,7 @@ ORDERS_KEPT: Final = 1_000
 
 
 class Order(StrEnum):
-    """To claim nothing, to claim again, to shut down."""
+    """What a worker can be asked to do: claim no more jobs, claim again, or stop."""
 
     QUIET = "quiet"
     RESUME = "resume"

@@ -14,7 +14,7 @@ __all__ = ["LeaseView", "ListLeases"]
 
 
 class LeaseView(Struct, frozen=True):
-    """A lease that nobody has ended yet; time may have, since. `started_at`: as far as it was reported."""
+    """A lease that no report has ended yet; it may have expired. `started_at`: as far as it was reported."""
 
     job_id: str
     queue: str

@@ -57,7 +57,7 @@ def secured(
     if needs_key and ring.is_empty:
         reached = "" if is_local else f"other machines can reach {host}, and "
         raise Refused(
-            f"{reached}the store has no key that anybody could use: create one with "
+            f"{reached}the store has no usable key: create one with "
             f"leasemill keys create NAME --role work --url {store.name}"
             + ("" if is_local else ", or listen on 127.0.0.1 alone")
         )

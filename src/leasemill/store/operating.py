@@ -100,7 +100,7 @@ class StoreOperations(StoreReadings):
         await self.arun(c.SetPolicy(queue, policy, by, reason))
 
     def set_limit(self, name: str, terms: LimitTerms, *, by: str, reason: str) -> None:
-        """Set a limit's numbers, over those that code declares, until they are cleared (T6)."""
+        """Set a limit's numbers; they override those the code declares until they are cleared (T6)."""
         self.run(c.SetLimit(name, terms, by, reason))
 
     async def aset_limit(self, name: str, terms: LimitTerms, *, by: str, reason: str) -> None:
@@ -108,7 +108,7 @@ class StoreOperations(StoreReadings):
         await self.arun(c.SetLimit(name, terms, by, reason))
 
     def clear_limit(self, name: str, *, by: str, reason: str) -> None:
-        """Take back what `set_limit` set: the numbers that code declares hold again."""
+        """Remove what `set_limit` set: the numbers that the code declares apply again."""
         self.run(c.ClearLimit(name, by, reason))
 
     async def aclear_limit(self, name: str, *, by: str, reason: str) -> None:

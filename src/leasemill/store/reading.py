@@ -158,7 +158,7 @@ class StoreReadings(ABC):
         return await self.arun(c.GetTotals())
 
     def time(self) -> int:
-        """The store's time, which all its other times are by."""
+        """The time by the store's clock, which all its times are recorded with."""
         return self.run(c.GetTime())
 
     async def atime(self) -> int:

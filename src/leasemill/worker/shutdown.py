@@ -44,7 +44,10 @@ class Shutdown:
             log.warning("stopping now: running jobs are given back", extra={"worker": self._worker_id})
             self._hurried.set()
         elif self.is_requested and not self._begun.is_set():
-            log.info("stopping: waiting for running jobs", extra={"worker": self._worker_id})
+            log.info(
+                "stopping: waiting for running jobs; a second signal gives them back at once",
+                extra={"worker": self._worker_id},
+            )
         self._begun.set()
 
     def plan(self) -> ShutdownPlan:

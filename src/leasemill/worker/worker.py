@@ -129,7 +129,7 @@ class Worker:
     # Its life ----------------------------------------------------------------------------------------------------
 
     def run_sync(self) -> None:
-        """`run`, in an event loop of its own, left behind with whatever handler does not end."""
+        """`run`, in a new event loop, which is abandoned together with any handler that does not end."""
         loop = asyncio.new_event_loop()
         loop.set_default_executor(DaemonExecutor())
         try:

@@ -89,6 +89,8 @@ def test_what_is_wrong_with_a_url_is_said() -> None:
         parse_url("postgresql://host/db?schema=Robert');drop")
     with pytest.raises(Invalid, match="pool_size"):
         parse_url("postgresql://host/db?pool_size=many")
+    with pytest.raises(Invalid, match=r"unknown option 'schem': use .*schema"):
+        parse_url("postgresql://host/db?schem=jobs")
     conninfo, options = parse_url("postgresql://u@h:1/db?sslmode=verify-full&schema=jobs&pool_size=3&connect_timeout=2")
     assert conninfo == "postgresql://u@h:1/db?sslmode=verify-full&connect_timeout=2"
     assert (options.schema, options.pool_size) == ("jobs", 3)

@@ -30,6 +30,7 @@ UNREADABLE = [
     f"postgresql://u:%zz{SECRET}@h/db",
     f"postgresql://u:{SECRET}/h/db",
     f"postgresql://u@h/db?password={SECRET}&no_such_option=1",
+    f"postgresql://u@h/db?{SECRET}=x@y",
     f"postgresq://u:{SECRET}@h/db",
     f"postgresq://h/db?password={SECRET}",
     f"postgresql:u:{SECRET}@h/db",

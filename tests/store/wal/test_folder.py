@@ -355,6 +355,16 @@ def as_nobody() -> Iterator[None]:
         os.seteuid(user)
 
 
+def test_a_folder_that_this_user_may_not_create_is_refused_with_its_parent() -> None:
+    with tempfile.TemporaryDirectory() as parent:
+        Path(parent).chmod(0o755)
+        with (
+            as_nobody(),
+            pytest.raises(Unavailable, match=f"permission denied; allow this user to create it in {parent}"),
+        ):
+            FileStore(Path(parent) / "jobs")
+
+
 @pytest.mark.parametrize("mode", [0o000, 0o500, 0o700])
 def test_a_folder_of_another_user_is_refused_with_a_sentence(mode: int) -> None:
     with tempfile.TemporaryDirectory() as parent:

@@ -243,10 +243,20 @@ def holds_log(path: Path) -> bool:
 def unavailable(path: Path, error: OSError) -> Unavailable:
     """What the system refused, as the caller is to read it."""
     if isinstance(error, PermissionError):
-        return Unavailable(
-            f"{path}: permission denied{_owner(path)}; run this as the owner of the folder, or name another folder"
-        )
+        return Unavailable(f"{path}: permission denied{_owner(path)}; {_remedy(path)}, or name another folder")
     return Unavailable(f"{path}: {error.strerror or error}; check the disk and the folder, then repeat the call")
+
+
+def _remedy(path: Path) -> str:
+    try:
+        is_missing = not path.exists()
+    except OSError:
+        is_missing = False
+    return (
+        f"allow this user to create it in {path.absolute().parent}"
+        if is_missing
+        else "run this as the owner of the folder"
+    )
 
 
 def _owner(path: Path) -> str:

@@ -20,7 +20,7 @@ VIRTUALENV: Final = "pyvenv.cfg"
 
 def check_installed() -> None:
     if find_spec("watchfiles") is None:
-        raise Invalid("--reload needs the package watchfiles: install it with `pip install 'leasemill[reload]'`")
+        raise Invalid("--reload needs watchfiles: pip install 'leasemill[reload]'")
 
 
 def folders_of(module: str) -> list[Path]:

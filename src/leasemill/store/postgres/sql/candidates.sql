@@ -1,4 +1,4 @@
--- Jobs in the order of their sequence numbers after a position, and whether they fit as far as jobs alone can tell.
+-- Jobs in the order of their sequence numbers after a position, and whether they fit as far as the jobs table shows.
 with moved as materialized (
     (select marks.no, marks.seq from {schema}.marks where marks.seq > {after}::int8 order by marks.seq limit {limit}::int8)
 ), unmoved as materialized (

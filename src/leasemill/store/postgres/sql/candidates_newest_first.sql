@@ -1,4 +1,4 @@
--- Jobs newest first, from below a position, and whether they fit, as far as that can be told without reading them. A job has one
+-- Jobs newest first, from below a position, and whether they fit, as far as that is known without reading them. A job has one
 -- commit (slot 0 or below) when it has succeeded.
 with moved as materialized (
     (select marks.no, marks.seq from {schema}.marks where marks.seq < {after}::int8 order by marks.seq desc limit {limit}::int8)

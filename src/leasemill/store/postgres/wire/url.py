@@ -7,6 +7,7 @@ own values win.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit
@@ -40,6 +41,8 @@ class PostgresOptions(Struct, frozen=True):
 
 
 OWN: Final = frozenset(PostgresOptions.__struct_fields__)
+UNKNOWN_OPTION: Final = re.compile(r'^invalid URI query parameter: "([a-z0-9_]+)"')
+"""How libpq refuses one. Its other messages quote parts that may be secret."""
 
 
 NETWORK: Final = {
@@ -106,10 +109,16 @@ def parse_url(url: str) -> tuple[str, PostgresOptions]:
 
 
 def _check_readable(conninfo: str) -> None:
-    """libpq quotes what it cannot read, so it reads it here first, and its message is not shown."""
+    """libpq quotes what it cannot read, so it reads it here first, and only the name of an option is shown."""
     try:
         ports = str(conninfo_to_dict(conninfo).get("port") or "")
-    except psycopg.Error:
+    except psycopg.Error as error:
+        unknown = UNKNOWN_OPTION.search(str(error))
+        if unknown is not None and "@" not in conninfo.partition("?")[2]:  # else it may be part of a password
+            raise Invalid(
+                f"the store's URL has an unknown option {unknown[1]!r}: use {', '.join(sorted(OWN))}, "
+                "or an option of libpq such as sslmode"
+            ) from None
         raise _unreadable() from None
     if not all(port.isdecimal() for port in ports.split(",") if port):
         raise _unreadable()
