@@ -16,6 +16,7 @@ from tests.lab.mutations import SOURCE, Mutation, Table, main
 POSTGRES: Final = SOURCE / "leasemill/store/postgres"
 LOCKED: Final = "tests/store/postgres/test_locked_rows.py"
 BLOCKS: Final = "tests/store/postgres/test_guards.py"
+FAULTS: Final = "tests/store/postgres/test_faults.py"
 EXACT: Final = "tests/store/postgres/test_exact.py"
 ISOLATION: Final = "tests/store/postgres/test_isolation.py"
 WORK_LEASE: Final = "tests/store/postgres/test_work_lease.py"
@@ -230,6 +231,22 @@ MUTATIONS: Final = (
     Mutation("a repeated claim gives what has expired", "C5", "claim", " and expires_at > now\n), place", "\n), place"),
     Mutation(
         "a repeated claim gives others too", "C5", "claim", "where not exists (select from repeated)", "where true"
+    ),
+    Mutation(
+        "a claim that is repeated while it is under way gives others",
+        "C5",
+        "statements.py",
+        "case when not pg_try_advisory_xact_lock({request_key}::int8)",
+        "case when false",
+        FAULTS,
+    ),
+    Mutation(
+        "a claim that is repeated as it ends gives others",
+        "C5",
+        "statements.py",
+        "when exists (select from {schema}.requests as seen where seen.id = excluded.id)",
+        "when true",
+        FAULTS,
     ),
     Mutation(
         "a job gets a token it has had",

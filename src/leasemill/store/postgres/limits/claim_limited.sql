@@ -5,7 +5,7 @@
 -- Runs after `lock_names` of the same transaction, by a snapshot that is newer than the locks.
 -- Returns the leases with their jobs, by fence; with each, or in a row without a lease, what `claim` returns and whether it was plain.
 with gate as materialized (
-    select pg_try_advisory_xact_lock_shared({request_key}::int8), {schema}.clock({now}::int8) as now,
+    select {alone}, {schema}.clock({now}::int8) as now,
         current_setting('leasemill.limits_locked', true) = 'true'
         and (select count(distinct name) from {schema}.limit_queues where queue = any ({claimed}::text[])) = cardinality({names}::text[])
         and not exists (select from {schema}.gates where gates.name = any ({names}::text[]))

@@ -7,7 +7,7 @@
 -- which queues were looked through (NULL: all; none, where it stopped), and which have limits: those it leaves alone.
 -- Locks the ready rows it takes; skips those others hold.
 with gate as materialized (
-    select pg_try_advisory_xact_lock_shared({request_key}::int8), {schema}.clock({now}::int8) as now
+    select {alone}, {schema}.clock({now}::int8) as now
 ), repeated as materialized (
     select l.* from gate cross join {schema}.requests as r cross join lateral (
         select * from {schema}.leases where no = any (r.nos) and request_id = r.id offset 0

@@ -5,7 +5,7 @@
 -- none is given, from the watermark. I5: the terms are settled here. C5: a row in requests, as for any claim.
 -- Returns the new heads with their leases, if granted, by fence; and whether there are arrivals to admit.
 with gate as materialized (
-    select pg_try_advisory_xact_lock_shared({request_key}::int8), {schema}.clock({now}::int8) as now
+    select {alone}, {schema}.clock({now}::int8) as now
 ), given as materialized (
     select lane.at_ctid as lane_ctid, first.*
     from unnest({lane_queues}::text[], {lanes}::text[]) as given (queue, lane)

@@ -63,6 +63,8 @@ MEMBERS: Final = """, sums as materialized (
         else {schema}.fail('LM002', 'group ' || id || ' may be over') end as checked
 )"""
 GRANT: Final = {
+    "alone": """case when not pg_try_advisory_xact_lock({request_key}::int8)
+        then {schema}.fail('40001', 'the same claim is under way') end as alone""",
     "with_kinds": """kinds as materialized (
     select kind, policy::int8[] as policy
     from unnest({kinds}::text[], {policies}::text[]) as kinds (kind, policy)
@@ -90,12 +92,17 @@ GRANT: Final = {
     insert into {schema}.requests as r (id, forget_at, nos)
     select {request_id}::text, min(now) + 60000000, array_agg(no) from settled
     having count(*) > 0 and {request_id}::text is not null
-    on conflict (id) do update set forget_at = excluded.forget_at, nos = (excluded.nos || r.nos)[:20000]
+    on conflict (id) do update set forget_at = excluded.forget_at, nos = case
+        when exists (select from {schema}.requests as seen where seen.id = excluded.id)
+        then (excluded.nos || r.nos)[:20000]
+        else array[{schema}.fail('40001', 'the same claim was granted leases at the same time')::int8] end
 )""",
 }
 """What every statement that grants leases does with the jobs it picked. I5: the terms are settled, from the policies of
 the job (j), its queue (p) and its kind (k), and the defaults (d); NULL for those that are not written. The leases of
-`settled` are written, and for C5 the request that asked for them."""
+`settled` are written, and for C5 the request that asked for them. Where the same request is under way (`alone`), or has
+committed since the snapshot of the statement was taken (`asked`), it fails: tried again, it waits for that one, and
+returns its leases."""
 CLAUSES: Final = {
     "claim": ("claim", GRANT),
     "claim_limited": ("claim_limited", GRANT),
