@@ -166,7 +166,21 @@ HEADS: Final = {
 """N4, N6: the next job of each lane becomes its head, and a lane without one is forgotten. A statement of the same
 transaction has locked the lanes before, so that whoever lined up is seen. The heads that are `unplaced` take their
 places in the ready table."""
+FILTER: Final = {
+    "fits": """({queue}::text is null or job.queue = {queue}::text)
+    and ({kind}::text is null or job.kind = {kind}::text)
+    and ({lane}::text is null or job.lane = {lane}::text)
+    and ({group_id}::text is null or job.group_id = {group_id}::text)
+    and ({unique_key}::text is null or job.rules::json #>> '{{0,0}}' = {unique_key}::text)
+    and ({headers}::text is null or job.headers::jsonb @> {headers}::jsonb)""",
+}
+"""Whether a job is one that a filter takes, as far as its own row tells."""
 CLAUSES: Final = {
+    "candidates": ("candidates", FILTER),
+    "candidates_kept": ("candidates_kept", FILTER),
+    "candidates_kept_newest_first": ("candidates_kept_newest_first", FILTER),
+    "candidates_newest_first": ("candidates_newest_first", FILTER),
+    "candidates_of_group": ("candidates_of_group", FILTER),
     "claim": ("claim", {**GRANT, "granted_at": "come.now"}),
     "claim_limited": ("claim_limited", {**GRANT, "granted_at": "come.now"}),
     "grant_chosen": ("grant_chosen", {**GRANT, "granted_at": "s.now"}),
