@@ -8,7 +8,8 @@ is in all of them. When none is left, something acknowledged was lost, or someth
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,22 @@ from tests.crash.walk_limits import LimitWalk
 from tests.lab.faults import SimulatedCrash, SimulatedDisk, SimulatedMachine
 
 MOST_TRUTHS = 64
-for _name in ("KEPT_IN_MEMORY", "TIDIED_AT_ONCE"):
-    setattr(shelf, _name, 1)  # scenes are short: else nothing would leave memory
+
+
+@contextmanager
+def little_in_memory() -> Iterator[None]:
+    """Scenes are short: else nothing would leave memory for the shelf."""
+    kept, tidied = shelf.KEPT_IN_MEMORY, shelf.TIDIED_AT_ONCE
+    try:
+        set_in_memory(1, 1)
+        yield
+    finally:
+        set_in_memory(kept, tidied)
+
+
+def set_in_memory(kept: int, tidied: int) -> None:
+    for name, number in (("KEPT_IN_MEMORY", kept), ("TIDIED_AT_ONCE", tidied)):
+        setattr(shelf, name, number)  # they are Final to type checkers
 
 
 class Lost(AssertionError):

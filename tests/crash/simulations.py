@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from leasemill.errors import Unavailable
-from tests.crash.scene import MOST_TRUTHS, Lost, Scene
+from tests.crash.scene import MOST_TRUTHS, Lost, Scene, little_in_memory
 from tests.lab.faults import Sync
 
 STEPS = 160
 SEGMENT_BYTES = 1536
 
 
+@little_in_memory()
 def operations_of_a_script(seed: int, folder: Path) -> int:
     """How many operations of the disk the scripted run has: as many places to crash at."""
     scene = _scripted(seed, folder)
@@ -32,6 +33,7 @@ def _scripted(seed: int, folder: Path, crash_at: int | None = None, *, steps_aft
     return scene
 
 
+@little_in_memory()
 def crash_at(seed: int, folder: Path, count: int, *, steps_after: int = STEPS) -> None:
     """One process dies at an operation, the other goes on, then the power goes."""
     scene = _scripted(seed, folder, count, steps_after=steps_after)
@@ -44,6 +46,7 @@ def crash_at(seed: int, folder: Path, count: int, *, steps_after: int = STEPS) -
     scene.look(1)
 
 
+@little_in_memory()
 def lose_power_at(seed: int, folder: Path, count: int, luck: int) -> None:
     """The power goes at an operation."""
     scene = _scripted(seed, folder, count, steps_after=0)
@@ -54,6 +57,7 @@ def lose_power_at(seed: int, folder: Path, count: int, luck: int) -> None:
     scene.lose_power()
 
 
+@little_in_memory()
 def lose_unsynced(seed: int, folder: Path) -> None:
     """Two processes in turn; now and then one dies, now and then the power goes."""
     scene = Scene(seed, folder, segment_bytes=SEGMENT_BYTES)
@@ -68,6 +72,7 @@ def lose_unsynced(seed: int, folder: Path) -> None:
     scene.look(1)
 
 
+@little_in_memory()
 def fail_sync_at(seed: int, folder: Path, count: int, leaves: Sync) -> None:
     """A sync of one process fails; both go on; the power goes. Once at the failure, once later."""
     for steps_after in (0, 3, 20):
@@ -90,6 +95,7 @@ def fail_sync_at(seed: int, folder: Path, count: int, leaves: Sync) -> None:
         scene.look(0)
 
 
+@little_in_memory()
 def fill_at(seed: int, folder: Path, count: int) -> bool:
     """From some step on there is no space; later there is again. Answers whether anything was refused. Without limits:
     each call that is refused doubles what may be true, and with them there are too many calls that change something."""

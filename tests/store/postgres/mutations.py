@@ -16,6 +16,7 @@ from tests.lab.mutations import SOURCE, Mutation, Table, main
 POSTGRES: Final = SOURCE / "leasemill/store/postgres"
 LOCKED: Final = "tests/store/postgres/test_locked_rows.py"
 BLOCKS: Final = "tests/store/postgres/test_guards.py"
+FAULTS: Final = "tests/store/postgres/test_faults.py"
 EXACT: Final = "tests/store/postgres/test_exact.py"
 ISOLATION: Final = "tests/store/postgres/test_isolation.py"
 WORK_LEASE: Final = "tests/store/postgres/test_work_lease.py"
@@ -61,17 +62,9 @@ MUTATIONS: Final = (
     Mutation(
         "what is handed over is claimable too",
         "C8",
-        "hand_over",
-        "    from left_over\n), lowered",
-        "    from next\n), lowered",
-    ),
-    Mutation(
-        "what is not handed over lowers no watermark",
-        "C8",
-        "hand_over",
-        "having count(*) > 0\n), {with_kinds}",
-        "having false\n), {with_kinds}",
-        WATERMARKS,
+        "statements.py",
+        '"unplaced": "left_over"',
+        '"unplaced": "next"',
     ),
     Mutation(
         "a repeat of what was granted finds nothing",
@@ -79,13 +72,6 @@ MUTATIONS: Final = (
         "statements.py",
         "having count(*) > 0 and {request_id}",
         "having false and {request_id}",
-    ),
-    Mutation(
-        "the last of a line is handed over",
-        "C8",
-        "hand_over",
-        "order by waiting.turn limit 1",
-        "order by waiting.turn desc limit 1",
     ),
     # Reports
     Mutation("ack checks no token", "L2 I2", "ack", GIVEN_TOKEN, ""),
@@ -199,7 +185,7 @@ MUTATIONS: Final = (
     Mutation("one job's priority is not kept", "C2", "enqueue_one", "9 - priority", "9", WAYS),
     Mutation("one job's queue is not notified", "E1", "enqueue_one", "due_at <= created_at then", "false then", WAYS),
     Mutation("a delay is not kept", "E3", "enqueue", "created_at + coalesce(delay_us, 0)", "created_at"),
-    Mutation("a lane's job is ready at once", "N3 N1", "enqueue", "from inserted where lane is null", "from inserted"),
+    Mutation("a lane's job is ready at once", "N3 N1", "statements.py", "inserted where lane is null", "inserted"),
     # Claim
     Mutation("a paused queue gives jobs", "O3 C6", "claim", " and not is_paused", ""),
     Mutation("jobs are claimed before they are due", "C1 E3", "claim", " and available_at <= now", ""),
@@ -230,6 +216,22 @@ MUTATIONS: Final = (
     Mutation("a repeated claim gives what has expired", "C5", "claim", " and expires_at > now\n), place", "\n), place"),
     Mutation(
         "a repeated claim gives others too", "C5", "claim", "where not exists (select from repeated)", "where true"
+    ),
+    Mutation(
+        "a claim that is repeated while it is under way gives others",
+        "C5",
+        "statements.py",
+        "case when not pg_try_advisory_xact_lock({request_key}::int8)",
+        "case when false",
+        FAULTS,
+    ),
+    Mutation(
+        "a claim that is repeated as it ends gives others",
+        "C5",
+        "statements.py",
+        "when exists (select from {schema}.requests as seen where seen.id = excluded.id)",
+        "when true",
+        FAULTS,
     ),
     Mutation(
         "a job gets a token it has had",
@@ -290,10 +292,10 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "a lane's next head lowers no watermark",
-        "N4",
-        "advance",
-        "array_agg(available_at)) from next",
-        "array_agg(available_at)) from next where false",
+        "N4 C8",
+        "statements.py",
+        "from {unplaced} having count(*) > 0",
+        "from {unplaced} having false",
         WATERMARKS,
     ),
     Mutation(
@@ -352,7 +354,7 @@ MUTATIONS: Final = (
     Mutation(
         "the last of a line becomes head",
         "N2",
-        "advance",
+        "statements.py",
         "order by waiting.turn limit 1",
         "order by waiting.turn desc limit 1",
     ),

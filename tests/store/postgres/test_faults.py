@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -111,22 +112,55 @@ def test_another_process_is_woken_by_a_notification(postgres_url: str) -> None:
 
 
 @rule("C5")
-def test_a_claim_repeated_while_the_first_is_at_work_waits_for_it(postgres_url: str) -> None:
-    """The first reply was lost, and its transaction is still open."""
+@pytest.mark.parametrize("job_count", [2, 4])
+@pytest.mark.parametrize("is_repeat", [False, True], ids=["by its caller", "by the store"])
+def test_a_claim_repeated_while_the_first_is_at_work_waits_for_it(
+    postgres_url: str, job_count: int, *, is_repeat: bool
+) -> None:
+    """The first reply was lost, and its transaction is still open. With two jobs there is nothing left for another."""
     with PostgresStore(postgres_url) as store, ThreadPoolExecutor(1) as executor:
-        store.enqueue([JobSpec(f"j{number}", "q", "k") for number in range(4)])
+        store.enqueue([JobSpec(f"j{number}", "q", "k") for number in range(job_count)])
         command = c.Claim("w", ["q"], 2, ["t1", "t2"], "request")
 
         def repeat() -> list[c.Lease]:
+            if not is_repeat:
+                return store.run(command)
             return store._pool.run(lambda own: claim.claim(store._database, own, command, is_repeat=True).leases)
 
         with store._pool.connect() as first, first.transaction():
             leases = claim.claim(store._database, first, command, is_repeat=False).leases
             repeated = executor.submit(repeat)
-            with pytest.raises(TimeoutError):
-                repeated.result(0.2)
+            wait_until_blocked(postgres_url)
+            assert not repeated.done()
         assert len(leases) == 2
-        assert repeated.result(5) == leases
+        assert repeated.result(30) == leases
+
+
+@rule("C5")
+def test_a_claim_that_began_before_the_first_had_committed_gives_no_others(postgres_url: str, schema: str) -> None:
+    """The first ends after the repeat has taken its snapshot, and before the repeat has looked whether it is alone."""
+    with PostgresStore(postgres_url) as store, ThreadPoolExecutor(1) as executor:
+        store.enqueue([JobSpec(f"j{number}", "q", "k") for number in range(4)])
+        command = c.Claim("w", ["q"], 2, ["t1", "t2"], "request")
+        database = store._database
+        look = claim.LookedClaim(database, command, database.positions.look(["q"], is_full=True), 0)
+        unnoticed = {**claim.parameters(command), "request_key": None}
+        with store._pool.connect() as first:
+            with first.transaction():
+                leases = look.claimed(database.all(first, "claim", look.parameters(unnoticed))).leases
+                repeated = executor.submit(store.run, command)
+                wait_until_blocked(postgres_url)
+            assert repeated.result(30) == leases
+            assert len(first.execute(f"select from {schema}.leases".encode()).fetchall()) == len(leases) == 2
+
+
+def wait_until_blocked(url: str) -> None:
+    query = "select from pg_stat_activity where application_name = 'leasemill' and wait_event_type = 'Lock'"
+    with psycopg.connect(parse_url(url)[0], autocommit=True) as connection:
+        until_s = time.monotonic() + 30
+        while connection.execute(query).fetchone() is None:
+            assert time.monotonic() < until_s
+            time.sleep(0.01)
 
 
 @rule("E2", "E4", "E5")

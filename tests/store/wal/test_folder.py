@@ -501,6 +501,40 @@ def test_a_control_page_that_was_wiped_is_made_again(folder: Path) -> None:
         assert other.enqueue([job("first")]) == [c.Duplicate("first")]
 
 
+DYING = """
+import os, signal, sys
+from leasemill.kernel.model import JobSpec
+from leasemill.store.wal.disk import RealFile
+from leasemill.store.wal.store import FileStore
+
+store, write = FileStore(sys.argv[1]), RealFile.write
+store.enqueue([JobSpec("first", "q", "k")])
+
+def write_and_die(file, offset, content):
+    write(file, offset, content)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+RealFile.write = write_and_die
+store.enqueue([JobSpec("last", "q", "k", b'{"text": "longer than what comes next"}')])
+"""
+
+
+@rule("W2", "W9")
+@pytest.mark.parametrize("are_new", [True, False], ids=["unread", "read"])
+def test_a_frame_whose_writer_died_before_it_recorded_it_is_not_overwritten(folder: Path, *, are_new: bool) -> None:
+    """Others may have read it, and would go on behind it."""
+    with FileStore(folder) as reader:
+        died = subprocess.run([sys.executable, "-c", DYING, str(folder)], check=False).returncode
+        assert died == -signal.SIGKILL
+        assert reader.job("last") is not None
+        with FileStore(folder) as new:
+            assert new.run(c.Enqueue([job("new")], are_new=are_new)) == [c.Enqueued("new")]
+        reader.enqueue([job("newest")])
+        with FileStore(folder) as fresh:
+            for store in (reader, fresh):
+                assert [one.spec.id for one in store.jobs().jobs] == ["first", "last", "new", "newest"]
+
+
 @rule("W9")
 def test_a_process_that_only_enqueues_new_jobs_does_not_read_the_log(folder: Path) -> None:
     with FileStore(folder, options=SMALL) as store:

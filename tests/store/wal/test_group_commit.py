@@ -16,11 +16,13 @@ from types import FrameType
 
 import pytest
 
-from leasemill.errors import Invalid, LeasemillError, QueueRefused, Unavailable
+from leasemill.errors import Broken, Invalid, LeasemillError, QueueRefused, Unavailable
 from leasemill.kernel import commands as c
-from leasemill.kernel.machine import run
+from leasemill.kernel.events import JobEnqueued
+from leasemill.kernel.machine import APPLIERS, run
 from leasemill.kernel.model import JobSpec, JobState, Policy
 from leasemill.kernel.state import State
+from leasemill.kernel.verbs import enqueue
 from leasemill.store.wal.format import encode_events
 from leasemill.store.wal.options import FileOptions
 from leasemill.store.wal.store import FileStore
@@ -397,3 +399,26 @@ def test_a_refusal_decided_before_a_failed_sync_is_not_given(tmp_path: Path) -> 
     assert [type(ticket.error) for ticket in tickets] == [Unavailable, Unavailable]
     with pytest.raises(QueueRefused):
         store.enqueue([job("refused", "offsets")])
+
+
+@rule("E1")
+def test_what_a_broken_decision_had_applied_is_not_taken_for_a_fact(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is in the memory of this process alone: nothing may be decided on it."""
+    jobs = [JobSpec(name, "q", "k") for name in ("whole", "half", "rest")]
+
+    def apply(state: State, event: JobEnqueued) -> None:
+        if event.job.id == "rest":
+            raise Broken("an event that does not follow")
+        enqueue.apply(state, event)
+
+    with FileStore(tmp_path) as store:
+        store.enqueue(jobs[:1])
+        with monkeypatch.context() as patched:
+            patched.setitem(APPLIERS, JobEnqueued, apply)
+            with pytest.raises(Broken):
+                store.enqueue(jobs[1:])
+        assert store.job("whole") is not None
+        assert store.job("half") is None
+        assert store.enqueue(jobs[1:]) == [c.Enqueued("half"), c.Enqueued("rest")]

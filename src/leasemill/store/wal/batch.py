@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from leasemill.errors import LeasemillError, Unavailable
+from leasemill.errors import Broken, LeasemillError, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.events import AnyEvent, JobEnqueued
 from leasemill.kernel.machine import carry_out, run
@@ -231,6 +231,8 @@ class BatchRunner:
                 if isinstance(command, c.Acquire):
                     log.list_acquired(_acquire_queues(state, command))
                 made, ticket.answer = run(state, command, now)
+            except Broken:
+                raise  # something may have been applied: none of it is appended
             except LeasemillError as error:
                 ticket.error = error  # refused before anything was applied
             else:

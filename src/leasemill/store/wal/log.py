@@ -87,10 +87,11 @@ class LogLock:
             raise
 
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
-        """Without an error all that was written is recorded: the next one to lock need not look for more."""
+        """Without an error all that was written is recorded: the next one to lock need not look for more. Who has no
+        file open has not looked either: behind the tail may be the frame of a process that died."""
         log = self._log
         try:
-            if error is None:
+            if error is None and log.file is not None:
                 log.page[LAST] = log.control.me
         finally:
             log.is_locked = log.is_up_to_date = False

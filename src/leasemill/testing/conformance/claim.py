@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 
 import pytest
@@ -203,6 +204,24 @@ class Claiming:
         assert all(again.token != lease.token for again in harness.store.run(command))
         harness.clock.advance(us=LEASE_US)
         assert claim_one(harness, worker=OTHER).token != lease.token
+
+    @rule("C5")
+    def test_a_claim_repeated_while_the_first_is_under_way_gives_the_same_leases(self, harness: Harness) -> None:
+        """A caller that waited too long for its answer does not wait until the first call has ended."""
+        opened = StayingOpen(harness)
+
+        async def at_once(command: Claim) -> list[list[Lease]]:
+            claims = await asyncio.gather(*(opened.store.arun(command) for _ in range(3)))
+            return [sorted(leases, key=by_id) for leases in claims]
+
+        async def rounds() -> None:
+            for number in range(40):
+                enqueue_many(opened, *(f"job-{number}-{one}" for one in ("abcdef" if number % 2 else "ab")))
+                first, *others = await at_once(request(2, f"request-{number}"))
+                assert len(first) == 2
+                assert others == [first, first]
+
+        asyncio.run(rounds())
 
     @rule("C5")
     def test_different_requests_get_different_jobs(self, harness: Harness) -> None:

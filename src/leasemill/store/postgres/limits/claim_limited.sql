@@ -5,7 +5,7 @@
 -- Runs after `lock_names` of the same transaction, by a snapshot that is newer than the locks.
 -- Returns the leases with their jobs, by fence; with each, or in a row without a lease, what `claim` returns and whether it was plain.
 with gate as materialized (
-    select pg_try_advisory_xact_lock_shared({request_key}::int8), {schema}.clock({now}::int8) as now,
+    select {alone}, {schema}.clock({now}::int8) as now,
         current_setting('leasemill.limits_locked', true) = 'true'
         and (select count(distinct name) from {schema}.limit_queues where queue = any ({claimed}::text[])) = cardinality({names}::text[])
         and not exists (select from {schema}.gates where gates.name = any ({names}::text[]))
@@ -116,15 +116,9 @@ with gate as materialized (
     ))
 ), come as materialized (
     select gate.now, plain.is_plain, exists (select from {schema}.arrivals) as has_arrived,
-        not exists (select from settled) and exists (
-            select from {schema}.leases
-            where leases.expires_at >= least({expired_from}::int8, now) - 5000000 and leases.expires_at <= now
-                and leases.expires_at < 9223372036854775807
-        ) as has_expired
+        {has_expired} as has_expired
     from gate cross join plain
 )
-select id, queue, kind, payload, lane, priority, run_at, delay_us, policy, headers, rules, token, attempt, fence,
-    {worker}::text, come.now, expires_at, terms, retries, expirations, created_at, available_at, seq, no,
-    has_arrived, has_expired, is_plain
-from come left join settled on true
-order by fence
+select {lease_row}, has_arrived, has_expired, is_plain
+from come left join settled as s on true
+order by s.fence

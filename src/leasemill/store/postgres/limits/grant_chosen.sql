@@ -50,11 +50,10 @@ with time as materialized (
     join settled on settled.number = place.number
     on conflict (name, key, no) do update set fence = excluded.fence
 )
-select id, queue, kind, payload, lane, priority, run_at, delay_us, policy, headers, rules, token, attempt, fence,
-    {worker}::text, now, expires_at, terms, retries, expirations, created_at, available_at, seq, no,
+select {lease_row},
     case when (select count(*) from settled) < cardinality({seqs}::int8[]) or (
             select count(distinct name) from {schema}.limit_queues where queue = any ({claimed}::text[])
         ) <> cardinality({names}::text[])
         then {schema}.fail('40001', 'a job had changed before it was locked') end as failed
-from settled
-order by fence
+from settled as s
+order by s.fence

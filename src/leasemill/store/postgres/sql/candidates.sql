@@ -9,11 +9,6 @@ with moved as materialized (
     select no, seq from (select no, seq from moved union all select no, seq from unmoved) as both_kinds
     order by seq limit {limit}::int8
 )
-select first.no, first.seq,
-    ({queue}::text is null or job.queue = {queue}::text) and ({kind}::text is null or job.kind = {kind}::text)
-        and ({lane}::text is null or job.lane = {lane}::text)
-        and ({group_id}::text is null or job.group_id = {group_id}::text)
-        and ({unique_key}::text is null or job.rules::json #>> '{{0,0}}' = {unique_key}::text)
-        and ({headers}::text is null or job.headers::jsonb @> {headers}::jsonb) as may_fit
+select first.no, first.seq, {fits} as may_fit
 from first cross join lateral (select * from {schema}.jobs where jobs.no = first.no offset 0) as job
 order by first.seq

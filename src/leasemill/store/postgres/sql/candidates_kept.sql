@@ -1,10 +1,5 @@
 -- FAILED, DEAD and CANCELLED jobs in the order of their sequence numbers after a position, as in candidates.sql.
-select first.no, first.seq,
-    ({queue}::text is null or job.queue = {queue}::text) and ({kind}::text is null or job.kind = {kind}::text)
-        and ({lane}::text is null or job.lane = {lane}::text)
-        and ({group_id}::text is null or job.group_id = {group_id}::text)
-        and ({unique_key}::text is null or job.rules::json #>> '{{0,0}}' = {unique_key}::text)
-        and ({headers}::text is null or job.headers::jsonb @> {headers}::jsonb) as may_fit
+select first.no, first.seq, {fits} as may_fit
 from (
     select kept.no, kept.seq from {schema}.kept where kept.seq > {after}::int8 order by kept.seq limit {limit}::int8
 ) as first

@@ -1,10 +1,5 @@
 -- FAILED and DEAD jobs newest first, from below a position, as in candidates_newest_first.sql.
-select first.no, first.seq,
-    ({queue}::text is null or job.queue = {queue}::text) and ({kind}::text is null or job.kind = {kind}::text)
-        and ({lane}::text is null or job.lane = {lane}::text)
-        and ({group_id}::text is null or job.group_id = {group_id}::text)
-        and ({unique_key}::text is null or job.rules::json #>> '{{0,0}}' = {unique_key}::text)
-        and ({headers}::text is null or job.headers::jsonb @> {headers}::jsonb)
+select first.no, first.seq, {fits}
         and ({states}::text[] is null or first.state = any ({states}::text[]))
         and ({error}::text is null or exists (
             select from {schema}.executions where executions.no = first.no and strpos(executions.error, {error}::text) > 0 offset 0

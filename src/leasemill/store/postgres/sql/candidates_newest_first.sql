@@ -10,12 +10,7 @@ with moved as materialized (
     select no, seq from (select no, seq from moved union all select no, seq from unmoved) as both_kinds
     order by seq desc limit {limit}::int8
 )
-select first.no, first.seq,
-    ({queue}::text is null or job.queue = {queue}::text) and ({kind}::text is null or job.kind = {kind}::text)
-        and ({lane}::text is null or job.lane = {lane}::text)
-        and ({group_id}::text is null or job.group_id = {group_id}::text)
-        and ({unique_key}::text is null or job.rules::json #>> '{{0,0}}' = {unique_key}::text)
-        and ({headers}::text is null or job.headers::jsonb @> {headers}::jsonb)
+select first.no, first.seq, {fits}
         and ({states}::text[] is null or case
             when exists (select from {schema}.leases where leases.no = first.no offset 0) then 'leased'
             when exists (select from {schema}.executions where executions.no = first.no and executions.slot <= 0 offset 0) then 'succeeded'

@@ -162,4 +162,4 @@ def parameters(found: dict[int, c.AckReport], lanes: list[tuple[str, str]]) -> d
 
 
 def given_lanes(lanes: list[tuple[str, str]]) -> dict[str, object]:
-    return {"queues": texts([queue for queue, _ in lanes]), "lanes": texts([lane for _, lane in lanes])}
+    return {"lane_queues": texts([queue for queue, _ in lanes]), "lanes": texts([lane for _, lane in lanes])}

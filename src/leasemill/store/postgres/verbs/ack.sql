@@ -8,7 +8,7 @@
 with locked as materialized (
     select lane.queue, lane.lane
     from (
-        select queue, lane from unnest({queues}::text[], {lanes}::text[]) as given (queue, lane) order by queue, lane
+        select queue, lane from unnest({lane_queues}::text[], {lanes}::text[]) as given (queue, lane) order by queue, lane
     ) as given
     cross join lateral (
         select lanes.queue, lanes.lane from {schema}.lanes

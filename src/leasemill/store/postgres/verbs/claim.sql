@@ -7,7 +7,7 @@
 -- which queues were looked through (NULL: all; none, where it stopped), and which have limits: those it leaves alone.
 -- Locks the ready rows it takes; skips those others hold.
 with gate as materialized (
-    select pg_try_advisory_xact_lock_shared({request_key}::int8), {schema}.clock({now}::int8) as now
+    select {alone}, {schema}.clock({now}::int8) as now
 ), repeated as materialized (
     select l.* from gate cross join {schema}.requests as r cross join lateral (
         select * from {schema}.leases where no = any (r.nos) and request_id = r.id offset 0
@@ -64,11 +64,7 @@ with gate as materialized (
     {settled_lease}
 ), {grant}, come as materialized (
     select now, exists (select from {schema}.arrivals) as has_arrived,
-        not exists (select from settled) and exists (
-            select from {schema}.leases
-            where leases.expires_at >= least({expired_from}::int8, now) - 5000000 and leases.expires_at <= now
-                and leases.expires_at < 9223372036854775807
-        ) as has_expired,
+        {has_expired} as has_expired,
         case when (select number from stop) is not null then '{{}}'
             when (select count(*) from place) < cardinality({queues}::text[]) then array(select distinct queue from place)
             end as served,
@@ -76,10 +72,9 @@ with gate as materialized (
             then array(select name from {schema}.queues where name = any ({queues}::text[]) and is_limited) end as limited
     from gate
 )
-select id, queue, kind, payload, lane, priority, run_at, delay_us, policy, headers, rules, token, attempt, fence,
-    {worker}::text, come.now, expires_at, terms, retries, expirations, created_at, available_at, seq, no,
+select {lease_row},
     has_arrived, has_expired, served, limited
-from come left join settled on true
+from come left join settled as s on true
 union all
 select id, j.queue, kind, payload, j.lane, priority, run_at, delay_us, policy, headers, rules, token, attempt, fence,
     worker, leased_at, expires_at, terms, retries, expirations, created_at, available_at, seq, j.no, null, null, null, null

@@ -22,19 +22,7 @@ with given as (
     {if_known}
     returning no, id, queue, lane, priority, created_at{group_id},
         case when run_at is null then created_at + coalesce(delay_us, 0) else greatest(created_at, run_at) end as due_at
-), made_ready as (
-    insert into {schema}.ready (queue, rank, available_at, seq)
-    select queue, 9 - priority, due_at, no from inserted where lane is null
-), arrived as (
-    insert into {schema}.arrivals (no, queue, lane)
-    select no, queue, lane from inserted where lane is not null
-){joined}, notified as (
-    select count(pg_notify({channel}::text, due_queue)) as count
-    from (
-        select distinct case when due_at <= created_at then queue else '' end as due_queue
-        from inserted where {channel}::text is not null
-    ) as changed
-)
+), {placed}{joined}, {notified}
 select count(*) as count,
     case when count(*) < cardinality({ids}::text[]) then array_agg(id) end as ids,
     (select count from notified) as notified{refused_groups}

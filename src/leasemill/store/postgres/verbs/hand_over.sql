@@ -5,23 +5,8 @@
 -- none is given, from the watermark. I5: the terms are settled here. C5: a row in requests, as for any claim.
 -- Returns the new heads with their leases, if granted, by fence; and whether there are arrivals to admit.
 with gate as materialized (
-    select pg_try_advisory_xact_lock_shared({request_key}::int8), {schema}.clock({now}::int8) as now
-), given as materialized (
-    select lane.at_ctid as lane_ctid, first.*
-    from unnest({lane_queues}::text[], {lanes}::text[]) as given (queue, lane)
-    cross join lateral (
-        select lanes.ctid as at_ctid from {schema}.lanes
-        where lanes.queue = given.queue and lanes.lane = given.lane
-        offset 0
-    ) as lane
-    left join lateral (
-        select waiting.ctid as at_ctid, waiting.* from {schema}.waiting
-        where waiting.queue = given.queue and waiting.lane = given.lane
-        order by waiting.turn limit 1
-    ) as first on true
-), next as materialized (
-    select * from given where no is not null
-), served as materialized (
+    select {alone}, {schema}.clock({now}::int8) as now
+), {next_in_lanes}, served as materialized (
     select name, turn, q.policy
     from unnest({served}::text[]) with ordinality as served (name, turn)
     cross join lateral (
@@ -55,23 +40,9 @@ with gate as materialized (
             select from {schema}.executions as e where e.no = n.no and e.token = ({tokens}::text[])[n.number]
         )
     )
-), gone as (
-    delete from {schema}.waiting where ctid = any (array(select at_ctid from next))
-), headed as (
-    update {schema}.lanes set head = next.no, head_seq = next.seq, is_blocked = false
-    from next where lanes.ctid = next.lane_ctid
-), idle as (
-    delete from {schema}.lanes where ctid = any (array(select lane_ctid from given where no is null))
-), left_over as materialized (
+), {heads_replaced}, left_over as materialized (
     select * from next where no not in (select picked.no from picked)
-), made_ready as (
-    insert into {schema}.ready (queue, rank, available_at, seq, no, attempt, retries, expirations)
-    select queue, rank, available_at, seq, nullif(no, seq), nullif(attempt, 0), nullif(retries, 0), nullif(expirations, 0)
-    from left_over
-), lowered as materialized (
-    select {schema}.lower_watermarks(array_agg(queue), array_agg(rank::int8), array_agg(available_at))
-    from left_over having count(*) > 0
-), {with_kinds}, settled as materialized (
+), {heads_ready}, {with_kinds}, settled as materialized (
     select j.*, p.rank, p.seq, p.available_at, coalesce(p.attempt, 0) + 1 as attempt, p.retries, p.expirations,
         nextval('{schema}.fence') as fence, ({tokens}::text[])[number] as token, now, now + lease_us as expires_at,
         {settled_terms}
@@ -80,9 +51,8 @@ with gate as materialized (
     left join lateral (select policy from kinds where kind = j.kind offset 0) as k on true
     {settled_lease}
 ), {grant}
-select s.id, s.queue, kind, payload, s.lane, priority, run_at, delay_us, s.policy, headers, rules, token, s.attempt, fence,
-    {worker}::text, now, expires_at, terms, s.retries, s.expirations, created_at, s.available_at, s.seq, s.no,
-    exists (select from {schema}.arrivals) as has_arrived, next.queue, next.lane, next.rank, next.available_at, next.seq,
+select {lease_row}, exists (select from {schema}.arrivals) as has_arrived,
+    next.queue, next.lane, next.rank, next.available_at, next.seq,
     coalesce(s.id, (select jobs.id from {schema}.jobs where jobs.no = next.no))
 from next left join settled as s on s.no = next.no left join lowered on true
-order by fence
+order by s.fence

@@ -134,8 +134,7 @@ class HandoverPlan(NamedTuple):
             **claim.parameters(self.claims),
             **database.positions.look(self.claims.queues).parameters(),
             "served": texts(dict.fromkeys(self.claims.queues)),
-            "lane_queues": texts([queue for queue, _ in lanes]),
-            "lanes": texts([lane for _, lane in lanes]),
+            **ack.given_lanes(lanes),
         }
         return [
             batch.BEGIN,

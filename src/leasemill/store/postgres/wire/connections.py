@@ -194,7 +194,7 @@ class Connections:
             return self._connected(False)
 
     def _connected(self, has_settings: bool) -> StoreConnection:
-        given = {"fallback_application_name": "leasemill", **self._network}
+        given = {"fallback_application_name": "leasemill", "client_encoding": "utf8", **self._network}
         if has_settings:
             given["options"] = f"{session_options(self._conninfo, _settings(self._options))} {ISOLATION}"
         connection = StoreConnection.connect(self._conninfo, autocommit=True, prepare_threshold=None, **given)

@@ -22,7 +22,24 @@ FOLDER: Final = Path(__file__).parents[1]
 FILES: Final = {file.stem: file for file in FOLDER.rglob("*.sql")}
 IF_KNOWN: Final = "on conflict on constraint job_id do nothing"
 IF_UNKNOWN: Final = "not exists (select from {schema}.jobs where jobs.id = given.id offset 0) and "
-OF_NO_GROUP: Final = dict.fromkeys(
+INSERTED: Final = {
+    "placed": """made_ready as (
+    insert into {schema}.ready (queue, rank, available_at, seq)
+    select queue, 9 - priority, due_at, no from inserted where lane is null
+), arrived as (
+    insert into {schema}.arrivals (no, queue, lane)
+    select no, queue, lane from inserted where lane is not null
+)""",
+    "notified": """notified as (
+    select count(pg_notify({channel}::text, due_queue)) as count
+    from (
+        select distinct case when due_at <= created_at then queue else '' end as due_queue
+        from inserted where {channel}::text is not null
+    ) as changed
+)""",
+}
+"""New jobs take their places, or arrive at their lanes; who waits for them is notified."""
+OF_NO_GROUP: Final = INSERTED | dict.fromkeys(
     ("group_id", "group_ids", "refused", "if_not_refused", "joined", "refused_groups"), ""
 )
 OF_NO_MEMBERS: Final = dict.fromkeys(("members", "members_counted", "all_or_none"), "")
@@ -63,6 +80,8 @@ MEMBERS: Final = """, sums as materialized (
         else {schema}.fail('LM002', 'group ' || id || ' may be over') end as checked
 )"""
 GRANT: Final = {
+    "alone": """case when not pg_try_advisory_xact_lock({request_key}::int8)
+        then {schema}.fail('40001', 'the same claim is under way') end as alone""",
     "with_kinds": """kinds as materialized (
     select kind, policy::int8[] as policy
     from unnest({kinds}::text[], {policies}::text[]) as kinds (kind, policy)
@@ -90,17 +109,83 @@ GRANT: Final = {
     insert into {schema}.requests as r (id, forget_at, nos)
     select {request_id}::text, min(now) + 60000000, array_agg(no) from settled
     having count(*) > 0 and {request_id}::text is not null
-    on conflict (id) do update set forget_at = excluded.forget_at, nos = (excluded.nos || r.nos)[:20000]
+    on conflict (id) do update set forget_at = excluded.forget_at, nos = case
+        when exists (select from {schema}.requests as seen where seen.id = excluded.id)
+        then (excluded.nos || r.nos)[:20000]
+        else array[{schema}.fail('40001', 'the same claim was granted leases at the same time')::int8] end
 )""",
+    "has_expired": """not exists (select from settled) and exists (
+            select from {schema}.leases
+            where leases.expires_at >= least({expired_from}::int8, now) - 5000000 and leases.expires_at <= now
+                and leases.expires_at < 9223372036854775807
+        )""",
+    "lease_row": """s.id, s.queue, s.kind, s.payload, s.lane, s.priority, s.run_at, s.delay_us, s.policy, s.headers,
+    s.rules, s.token, s.attempt, s.fence, {worker}::text, {granted_at}, s.expires_at, s.terms, s.retries, s.expirations,
+    s.created_at, s.available_at, s.seq, s.no""",
 }
 """What every statement that grants leases does with the jobs it picked. I5: the terms are settled, from the policies of
 the job (j), its queue (p) and its kind (k), and the defaults (d); NULL for those that are not written. The leases of
-`settled` are written, and for C5 the request that asked for them."""
+`settled` are written, and for C5 the request that asked for them. Where the same request is under way (`alone`), or has
+committed since the snapshot of the statement was taken (`asked`), it fails: tried again, it waits for that one, and
+returns its leases. `lease_row`: what is returned of each, in the order in which `verbs.claim.lease_of` reads it."""
+HEADS: Final = {
+    "next_in_lanes": """given as materialized (
+    select lane.at_ctid as lane_ctid, first.*
+    from unnest({lane_queues}::text[], {lanes}::text[]) as given (queue, lane)
+    cross join lateral (
+        select lanes.ctid as at_ctid from {schema}.lanes
+        where lanes.queue = given.queue and lanes.lane = given.lane
+        offset 0
+    ) as lane
+    left join lateral (
+        select waiting.ctid as at_ctid, waiting.* from {schema}.waiting
+        where waiting.queue = given.queue and waiting.lane = given.lane
+        order by waiting.turn limit 1
+    ) as first on true
+), next as materialized (
+    select * from given where no is not null
+)""",
+    "heads_replaced": """gone as (
+    delete from {schema}.waiting where ctid = any (array(select at_ctid from next))
+), headed as (
+    update {schema}.lanes set head = next.no, head_seq = next.seq, is_blocked = false
+    from next where lanes.ctid = next.lane_ctid
+), idle as (
+    delete from {schema}.lanes where ctid = any (array(select lane_ctid from given where no is null))
+)""",
+    "heads_ready": """made_ready as (
+    insert into {schema}.ready (queue, rank, available_at, seq, no, attempt, retries, expirations)
+    select queue, rank, available_at, seq, nullif(no, seq), nullif(attempt, 0), nullif(retries, 0),
+        nullif(expirations, 0)
+    from {unplaced}
+), lowered as materialized (
+    select {schema}.lower_watermarks(array_agg(queue), array_agg(rank::int8), array_agg(available_at))
+    from {unplaced} having count(*) > 0
+)""",
+}
+"""N4, N6: the next job of each lane becomes its head, and a lane without one is forgotten. A statement of the same
+transaction has locked the lanes before, so that whoever lined up is seen. The heads that are `unplaced` take their
+places in the ready table."""
+FILTER: Final = {
+    "fits": """({queue}::text is null or job.queue = {queue}::text)
+    and ({kind}::text is null or job.kind = {kind}::text)
+    and ({lane}::text is null or job.lane = {lane}::text)
+    and ({group_id}::text is null or job.group_id = {group_id}::text)
+    and ({unique_key}::text is null or job.rules::json #>> '{{0,0}}' = {unique_key}::text)
+    and ({headers}::text is null or job.headers::jsonb @> {headers}::jsonb)""",
+}
+"""Whether a job is one that a filter takes, as far as its own row tells."""
 CLAUSES: Final = {
-    "claim": ("claim", GRANT),
-    "claim_limited": ("claim_limited", GRANT),
-    "grant_chosen": ("grant_chosen", GRANT),
-    "hand_over": ("hand_over", GRANT),
+    "candidates": ("candidates", FILTER),
+    "candidates_kept": ("candidates_kept", FILTER),
+    "candidates_kept_newest_first": ("candidates_kept_newest_first", FILTER),
+    "candidates_newest_first": ("candidates_newest_first", FILTER),
+    "candidates_of_group": ("candidates_of_group", FILTER),
+    "claim": ("claim", {**GRANT, "granted_at": "come.now"}),
+    "claim_limited": ("claim_limited", {**GRANT, "granted_at": "come.now"}),
+    "grant_chosen": ("grant_chosen", {**GRANT, "granted_at": "s.now"}),
+    "hand_over": ("hand_over", {**GRANT, **HEADS, "granted_at": "s.now", "unplaced": "left_over"}),
+    "advance": ("advance", {**HEADS, "unplaced": "next"}),
     "ack": ("ack", OF_NO_MEMBERS),
     "ack_all": (
         "ack",
@@ -122,9 +207,9 @@ CLAUSES: Final = {
     "enqueue_new": ("enqueue", {**OF_NO_GROUP, "if_known": ""}),
     "enqueue_unique": (
         "enqueue_unique",
-        {"if_known": IF_KNOWN, "if_taken": "on conflict (key) do nothing", "if_unknown": IF_UNKNOWN},
+        {**INSERTED, "if_known": IF_KNOWN, "if_taken": "on conflict (key) do nothing", "if_unknown": IF_UNKNOWN},
     ),
-    "enqueue_unique_new": ("enqueue_unique", {"if_known": "", "if_taken": "", "if_unknown": ""}),
+    "enqueue_unique_new": ("enqueue_unique", {**INSERTED, "if_known": "", "if_taken": "", "if_unknown": ""}),
     "enqueue_caused": ("enqueue", {**OF_GROUPS, "if_known": IF_KNOWN}),
     "enqueue_members": (
         "enqueue",
