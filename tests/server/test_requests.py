@@ -235,6 +235,8 @@ def test_the_figures_count_requests_and_jobs(http: httpx.Client) -> None:
     text = http.get("/metrics").text
     assert 'leasemill_server_requests_total{status="200",verb="enqueue"} 1.0' in text
     assert 'leasemill_server_requests_total{status="422",verb="claim"} 1.0' in text
+    assert 'leasemill_server_request_seconds_bucket{le="+Inf",verb="enqueue"} 1.0' in text
+    assert 'leasemill_server_request_seconds_count{verb="enqueue"} 1.0' in text
     assert 'leasemill_server_jobs{queue="mail",state="ready"} 1.0' in text
 
 
