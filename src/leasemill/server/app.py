@@ -8,6 +8,7 @@ contract is here.
 from __future__ import annotations
 
 import logging
+import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -47,6 +48,7 @@ REQUEST_ID: Final = "x-request-id"
 ADMISSION: Final = "leasemill.admission"
 """Under this name pages find the request's admission in the scope."""
 THREADS: Final = 8
+FIELD: Final = re.compile(r"^Object (?:contains unknown|missing required) field `(.+)`$")
 JSON: Final = (b"content-type", b"application/json")
 NOT_STORED: Final = (b"cache-control", b"no-store")
 
@@ -185,15 +187,11 @@ def _unreadable(error: Exception) -> Denied:
         detail = "the body is nested too deeply" if isinstance(error, RecursionError) else str(error)
         return Denied(problem(HTTPStatus.BAD_REQUEST, "not_json", f"the body is not JSON: {detail}"))
     what, _, where = str(error).partition(" - at `")
-    return Denied(
-        problem(
-            HTTPStatus.UNPROCESSABLE_ENTITY,
-            "invalid",
-            str(error),
-            field=where.rstrip("`").removeprefix("$.") or None,
-            limit=what,
-        )
-    )
+    path = where.rstrip("`").removeprefix("$").removeprefix(".")
+    named = FIELD.search(what)  # the object has one too many or too few
+    if named is not None:
+        path = f"{path}.{named[1]}" if path else named[1]
+    return Denied(problem(HTTPStatus.UNPROCESSABLE_ENTITY, "invalid", str(error), field=path or None, limit=what))
 
 
 def _denied(denied: Denied, headers: Mapping[str, str]) -> Reply:

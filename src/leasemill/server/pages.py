@@ -20,6 +20,7 @@ from leasemill.kernel import commands as c
 from leasemill.server.app import ServerApp
 from leasemill.server.exchange import FAILED
 from leasemill.server.gate import ServerGate
+from leasemill.server.key_gate import REFERENCE
 from leasemill.server.metrics import PrometheusMetrics
 from leasemill.server.openapi import written
 from leasemill.store.base import Store
@@ -46,7 +47,7 @@ def server_app(
         Route("/healthz", pages.health),
         Route("/readyz", pages.readiness),
         Route("/metrics", pages.metrics),
-        Route("/openapi.json", pages.reference),
+        Route(REFERENCE, pages.reference),
         *(Mount(path, mounted) for path, mounted in (mounts or {}).items()),
     ]
     starlette = Starlette(
