@@ -113,6 +113,10 @@ chaos: $(DEV) ## Break a store in every way, at full length (STORE=file or postg
 chaos-workers: $(DEV) ## Kill and stop worker processes at full length: zombies, the default lease, the demo (3 minutes)
 	$(BIN)/python -m pytest tests/process/chaos.py
 
+.PHONY: zombies
+zombies: $(DEV) ## Stop workers past their leases, continue them, and see that every effect is there once (URL=http://… or another store)
+	$(BIN)/python -m tests.process.zombies $(if $(URL),--url $(URL))
+
 .PHONY: chaos-shops
 chaos-shops: $(DEV) ## Kill workers of one shop built four ways (psycopg, SQLAlchemy, asyncpg, Django) and count the money (15 minutes)
 	$(BIN)/python -m tests.process.shops.chaos $(if $(SEED),--seed $(SEED))
@@ -135,7 +139,7 @@ attack-http: $(DEV) ## Attack a server with malformed, slow, huge and deep reque
 	$(BIN)/python -m tests.server.attack $(if $(SEED),--seed $(SEED))
 
 .PHONY: chaos-http
-chaos-http: $(DEV) ## Kill the server with -9 a hundred times under four workers, and audit the folder (5 minutes)
+chaos-http: $(DEV) ## Kill the server with -9 a hundred times under four workers, restart it twenty times, and audit the folder (6 minutes)
 	$(BIN)/python -m tests.process.http_chaos $(if $(SEED),--seed $(SEED))
 
 .PHONY: fuzz-http

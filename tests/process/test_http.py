@@ -16,11 +16,12 @@ from click.testing import CliRunner
 
 from leasemill.cli import main
 from leasemill.demo.server import ServerProcess
-from leasemill.kernel.model import JobSpec
+from leasemill.kernel.commands import JobFilter
+from leasemill.kernel.model import JobSpec, JobState
 from leasemill.store.opening import open_store
 from tests.lab.processes import wait_until
 from tests.lab.zombie import Variant, play_all, staged
-from tests.process.http_lab import HttpLab
+from tests.process.http_lab import HttpLab, RestartLab
 from tests.process.test_demo import run_demo
 
 CLAIM = {"worker": "w", "queues": ["mail"], "limit": 1, "wait_s": 60}
@@ -50,6 +51,30 @@ def test_the_demo_holds_behind_a_server() -> None:
     assert (result["effects_once"], result["effects_doubled"], result["effects_missing"]) == (200, 0, 0)
 
 
+def test_the_demo_runs_on_a_server_that_is_there_and_refuses_to_mix_its_jobs_with_others(served: ServerProcess) -> None:
+    with open_store(served.url) as store:
+        store.enqueue([JobSpec("mine", "mail", "send")])
+    code, output, errors = run_demo("--url", served.url, "--jobs", "200", "--json")
+    assert code == 0, output + errors
+    result: dict[str, Any] = json.loads(output)
+    assert result["holds"]
+    assert (result["jobs"], result["effects_once"]) == (200, 200)
+    code, _, errors = run_demo("--url", served.url)
+    assert code == 1
+    assert f"{served.url} has 200 jobs in its queue deposits" in errors
+    assert "leasemill jobs purge --queue deposits" in errors
+    with open_store(served.url) as store:
+        (mine,) = store.jobs(JobFilter(queue="mail")).jobs
+    assert mine.state is JobState.READY
+
+
+def test_the_demo_takes_one_store() -> None:
+    code, _, errors = run_demo("--url", "http://127.0.0.1:9", "--store", "file")
+    assert (code, "give one of them" in errors) == (2, True)
+    code, _, errors = run_demo("--url", "memory:")
+    assert (code, "lives inside one process" in errors) == (1, True)
+
+
 def test_a_stopped_worker_behind_a_server_changes_nothing_any_more(served: ServerProcess) -> None:
     with staged(served.url) as stage:
         runs = play_all(stage, [Variant.FINISHED, Variant.FAILURE], runs=1, parallel=2)
@@ -58,7 +83,13 @@ def test_a_stopped_worker_behind_a_server_changes_nothing_any_more(served: Serve
 
 
 def test_nothing_is_lost_or_doubled_when_the_server_is_killed(tmp_path: Path) -> None:
-    outcome = HttpLab(tmp_path, kills=3, workers=2, seed=7).run()
+    outcome = HttpLab(tmp_path, times=3, workers=2, seed=7).run()
+    assert outcome.wrong == ()
+    assert outcome.jobs > 0
+
+
+def test_a_restart_of_the_server_loses_nothing_and_runs_nothing_twice(tmp_path: Path) -> None:
+    outcome = RestartLab(tmp_path, times=2, workers=3, seed=7).run()
     assert outcome.wrong == ()
     assert outcome.jobs > 0
 

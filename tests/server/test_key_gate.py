@@ -141,3 +141,18 @@ def test_there_are_no_more_connections_than_descriptors(
     monkeypatch.setattr(resource, "setrlimit", lambda _, limits: set_to.append(limits[0]))
     assert module.affordable(4_000) == most
     assert set_to == ([] if asked is None else [asked])
+
+
+@pytest.mark.parametrize(
+    ("path", "is_admitted"),
+    [("/openapi.json", True), ("/v1/nothing", True), ("/healthz", True), ("/metrics", False), ("/dashboard", False)],
+)
+async def test_a_key_for_some_queues_sees_what_shows_nothing_of_the_store(path: str, is_admitted: bool) -> None:
+    gated = Gated("mail")
+    head = RequestHead("GET", path, {"host": "localhost", "authorization": f"Bearer {gated.text}"}, "127.0.0.1", None)
+    if is_admitted:
+        gated.gate.left(await gated.gate.admit(head))
+        return
+    with pytest.raises(Denied) as denied:
+        await gated.gate.admit(head)
+    assert denied.value.problem.status == 403

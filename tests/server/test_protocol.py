@@ -17,7 +17,8 @@ from starlette.responses import Response
 from leasemill.server import protocol, serving
 from leasemill.server.openapi import written
 from leasemill.server.pages import Pages
-from leasemill.server.protocol import HEAD_BYTES, HEADERS, Connected, guarded
+from leasemill.server.protocol import Connected, guarded
+from leasemill.server.refusals import HEAD_BYTES, HEADERS
 from leasemill.store.memory import MemoryStore
 from leasemill.wire.problems import Problem
 from tests.lab.http_server import ServerThread

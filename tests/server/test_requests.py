@@ -156,8 +156,8 @@ def test_what_is_not_there_is_not_found(http: httpx.Client) -> None:
         ({"worker": "w", "queues": ["mail"], "limit": 1, "wait_s": 61}, "wait_s", "<= 60"),
         ({"worker": "w", "queues": ["no name"], "limit": 1}, "queue", "[A-Za-z0-9_]"),
         ({"worker": "w", "queues": ["mail"], "limit": "1"}, "limit", "int"),
-        ({"worker": "w", "queues": ["mail"]}, None, "limit"),
-        ({"worker": "w", "queues": ["mail"], "limit": 1, "other": 1}, None, "other"),
+        ({"worker": "w", "queues": ["mail"]}, "limit", "limit"),
+        ({"worker": "w", "queues": ["mail"], "limit": 1, "other": 1}, "other", "other"),
     ],
 )
 def test_a_wrong_field_is_named_with_what_it_may_be(
@@ -235,6 +235,8 @@ def test_the_figures_count_requests_and_jobs(http: httpx.Client) -> None:
     text = http.get("/metrics").text
     assert 'leasemill_server_requests_total{status="200",verb="enqueue"} 1.0' in text
     assert 'leasemill_server_requests_total{status="422",verb="claim"} 1.0' in text
+    assert 'leasemill_server_request_seconds_bucket{le="+Inf",verb="enqueue"} 1.0' in text
+    assert 'leasemill_server_request_seconds_count{verb="enqueue"} 1.0' in text
     assert 'leasemill_server_jobs{queue="mail",state="ready"} 1.0' in text
 
 

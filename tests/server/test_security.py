@@ -206,15 +206,16 @@ def test_pages_take_the_key_as_a_password_and_need_one_that_reads_everything(key
     _, narrow = add_key(url, Role.READER, name="narrow", queues=["mail"])
     _, worker = add_key(url, Role.WORKER, name="worker")
 
-    def get(text: str) -> int:
+    def get(text: str, path: str = "/metrics") -> int:
         basic = b64encode(f"me:{text}".encode()).decode()
-        raw = f"GET /openapi.json HTTP/1.1\r\nhost: localhost\r\nauthorization: Basic {basic}\r\n\r\n"
+        raw = f"GET {path} HTTP/1.1\r\nhost: localhost\r\nauthorization: Basic {basic}\r\n\r\n"
         return status_of(exchange(keyed, raw.encode()))
 
     assert get(key) == 200
     wait_until(lambda: get(worker) == 403, "the worker's key", 30)
     assert get(narrow) == 403
     assert get(key[:-1]) == 401
+    assert [get(one, "/openapi.json") for one in (key, narrow, worker, key[:-1])] == [200, 200, 200, 401]
 
 
 def test_no_key_is_in_anything_that_the_server_shows(url: str) -> None:

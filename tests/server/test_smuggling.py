@@ -17,7 +17,8 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from leasemill.server.protocol import HEAD_BYTES, HEADERS, Connected, guarded
+from leasemill.server.protocol import Connected, guarded
+from leasemill.server.refusals import HEAD_BYTES, HEADERS
 from tests.lab.served import post
 from tests.server.attack import nonsense
 

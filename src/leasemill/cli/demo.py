@@ -1,13 +1,14 @@
 """`leasemill demo`: three workers, a thousand jobs, one worker killed and one stopped; then the audit.
 
-Everything happens in a temporary folder, or on a PostgreSQL server made for it, and in processes that are gone when
-the command ends. The command fails unless the audit holds, and the audit is made from the store's records and from what
-handlers left outside of it.
+Unless a store is named, everything happens in a temporary folder or on a server made for it; its processes are gone
+when the command ends. The command fails unless the audit holds, and the audit is made from the store's records and from
+what handlers left outside of it.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import shutil
 import signal
 import sys
@@ -25,17 +26,19 @@ import click
 
 from leasemill.cli.demo_dashboard import WatchedDemo
 from leasemill.cli.lazy import EXIT_REFUSED
-from leasemill.cli.opening import json_option
+from leasemill.cli.opening import json_option, refuse_memory
 from leasemill.cli.output import print_json
 from leasemill.demo import ledger
 from leasemill.demo.audit import Audit, Disturbance, audit
 from leasemill.demo.trail import TRAIL_VARIABLE, Trail
 from leasemill.demo.workers import TookTooLong, WorkerProcess, wait_until
-from leasemill.errors import Refused, Unavailable
+from leasemill.errors import Invalid, Refused, Unavailable
 from leasemill.kernel.model import ENDED_STATES, JobState
 from leasemill.operator.wording import counted
+from leasemill.store.http.address import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
 from leasemill.store.opening import open_store
 from leasemill.store.url import hidden_password
+from leasemill.store.wal.options import parse_folder_url
 
 WORKERS: Final = 3
 LANES: Final = 20
@@ -58,9 +61,12 @@ EXAMPLES_SHOWN: Final = 5
     "--store",
     "kind",
     type=click.Choice(["file", "postgresql", "http"]),
-    default="file",
-    show_default=True,
-    help="The store; for postgresql a temporary server is started, for http, a Leasemill server on a temporary folder.",
+    help="A temporary store of this kind: a folder, a PostgreSQL server, or a Leasemill server on a folder. "
+    "Default: file.",
+)
+@click.option(
+    "--url",
+    help="Run on this store instead, for example http://127.0.0.1:7411; needs its queues deposits and ledger empty.",
 )
 @click.option("--jobs", "count", default=1_000, show_default=True, type=click.IntRange(200), help="The number of jobs.")
 @click.option("--keep", is_flag=True, help="Keep the folder, to inspect it afterwards.")
@@ -70,7 +76,7 @@ EXAMPLES_SHOWN: Final = 5
     help="Watch it in a browser: slower; starts when you open the page, stays until Ctrl-C.",
 )
 @json_option
-def demo(kind: str, count: int, keep: bool, dashboard: bool, as_json: bool) -> None:
+def demo(kind: str | None, url: str | None, count: int, keep: bool, dashboard: bool, as_json: bool) -> None:
     """Run 1,000 jobs, kill one worker and stop another in the middle, and audit the result.
 
     It takes less than a minute, and exits with 0 only if every effect was applied exactly once and in order.
@@ -81,19 +87,22 @@ def demo(kind: str, count: int, keep: bool, dashboard: bool, as_json: bool) -> N
     if not keep:
         cleaning.callback(shutil.rmtree, folder, ignore_errors=True)
     with cleaning:
-        url = cleaning.enter_context(_store_url(kind, folder))
-        watched = cleaning.enter_context(_watched(url)) if dashboard else None
+        where = cleaning.enter_context(_store_url(kind or "file", folder) if url is None else _given(url, kind))
+        watched = cleaning.enter_context(_watched(where)) if dashboard else None
         began = time.monotonic()
         with _screen(count, is_silent=as_json) as screen:
-            result = _Demo(url, folder, count, screen, BUSY_S if watched is None else WATCHED_S).run()
+            result = _Demo(where, folder, count, screen, BUSY_S if watched is None else WATCHED_S).run()
         took_s = time.monotonic() - began
         if as_json:
             place = str(folder) if keep else None
             print_json({**asdict(result), "holds": result.holds, "seconds": took_s, "folder": place})
         else:
             _print(result, took_s)
-            if keep:
-                click.echo(f"kept: leasemill jobs list --url {url}" if kind == "file" else f"kept: {folder}")
+            has_store = url is not None or (keep and kind in {None, "file"})
+            if has_store:
+                click.echo(f"kept: leasemill jobs list --url {hidden_password(where)}")
+            if keep and not where.startswith(f"file:{quote(str(folder))}"):
+                click.echo(f"kept: {folder}")
         if watched is not None:
             watched.stay()
     if not result.holds:
@@ -112,6 +121,33 @@ def _exit(number: int, frame: FrameType | None) -> None:
 
 
 @contextmanager
+def _given(url: str, kind: str | None) -> Iterator[str]:
+    """A store that somebody uses: nothing of theirs may be mixed up with the demo's jobs."""
+    if kind is not None:
+        raise Invalid("--store makes a temporary store and --url names one: give one of them")
+    refuse_memory(url)
+    shown = hidden_password(url)
+    with open_store(url) as store:
+        taken = {queue: sum(ledger.counts(store, queue).values()) for queue in (ledger.DEPOSITS, ledger.LEDGER)}
+    for queue, jobs in taken.items():
+        if jobs:
+            raise Refused(
+                f"{shown} has {counted(jobs, 'job')} in its queue {queue}, which the demo needs empty: name another "
+                f"store, or delete what an earlier demo left: leasemill jobs purge --queue {queue} --reason demo "
+                f"--url {shown}"
+            )
+    yield _from_anywhere(url)
+
+
+def _from_anywhere(url: str) -> str:
+    """The workers run in the demo's own folder."""
+    if not url.startswith("file:"):
+        return url
+    _, separator, options = url.partition("?")
+    return f"file:{quote(str(parse_folder_url(url)[0].absolute()))}{separator}{options}"
+
+
+@contextmanager
 def _store_url(kind: str, folder: Path) -> Iterator[str]:
     """Where the jobs of the demo live, with whatever has to run for that."""
     if kind == "file":
@@ -120,6 +156,8 @@ def _store_url(kind: str, folder: Path) -> Iterator[str]:
     if kind == "http":
         from leasemill.demo.server import ServerProcess  # noqa: PLC0415  (only for http)
 
+        for variable in (TOKEN_VARIABLE, TOKEN_FILE_VARIABLE):
+            os.environ.pop(variable, None)  # a key of another server: this one would refuse it
         with ServerProcess(f"file:{quote(str(folder / 'jobs'))}", folder / "server.log") as served:
             yield served.url
         return
@@ -260,7 +298,7 @@ class _Demo:
 
     def _ended(self, queue: str) -> int:
         try:
-            counts = next((view.counts for view in self._store.queues() if view.name == queue), {})
+            counts = ledger.counts(self._store, queue)
         except Unavailable:
             return 0
         return sum(counts.get(state, 0) for state in ENDED_STATES)

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from leasemill.demo.ledger import LEASE_S, LEDGER, Entry
+from leasemill.demo.ledger import DEPOSITS, LEASE_S, LEDGER, Entry
 from leasemill.demo.trail import Mark, Trail
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import AbortReason, Execution, Job, JobState, Verb
@@ -75,11 +75,13 @@ def audit(store: Store, entries: Mapping[str, Entry], trail: Trail, disturbance:
 
 
 def _all_jobs(store: Store) -> Iterator[Job]:
-    after: int | None = 0
-    while after is not None:
-        page = store.jobs(c.JobFilter(), limit=PAGE, after=after)
-        yield from page.jobs
-        after = page.after
+    """Of the demo: the store may have others."""
+    for queue in (DEPOSITS, LEDGER):
+        after: int | None = 0
+        while after is not None:
+            page = store.jobs(c.JobFilter(queue=queue), limit=PAGE, after=after)
+            yield from page.jobs
+            after = page.after
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,9 @@ from leasemill.api.call import Call
 from leasemill.api.context import Context
 from leasemill.demo.trail import Trail, What
 from leasemill.errors import LeaseLost
+from leasemill.kernel.bounds import BATCH_ITEMS
+from leasemill.kernel.model import JobState
+from leasemill.store.base import Store
 
 WORK_VARIABLE: Final = "LEASEMILL_DEMO_WORK_S"
 LEASE_S: Final = 2.0
@@ -69,3 +72,9 @@ def deposits(jobs: int, lanes: int) -> dict[str, Entry]:
 def calls(entries: Mapping[str, Entry]) -> Iterator[Call[Entry]]:
     for job_id, entry in entries.items():
         yield deposit.options(job_id=job_id).call(entry.account, entry.number, entry.cents)
+
+
+def counts(store: Store, queue: str) -> dict[JobState, int]:
+    """The jobs of one queue, by state; the store may have many other queues."""
+    views = store.queues(limit=BATCH_ITEMS, after=queue[:-1])
+    return next((view.counts for view in views if view.name == queue), {})

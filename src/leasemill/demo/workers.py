@@ -64,7 +64,7 @@ class WorkerProcess:
         self.id = worker_id or log.stem
         self._log = log
         self._locks = locks_of(url, self.id)
-        arguments = [target, "--url", url, "--worker-id", self.id, "--log-format", "json", *options]
+        arguments = [target, "--worker-id", self.id, "--log-format", "json", *options]
         with log.open("ab") as output:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", PROGRAM, "worker", *arguments],

@@ -8,6 +8,7 @@ contract is here.
 from __future__ import annotations
 
 import logging
+import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -23,6 +24,7 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.command import Command
 from leasemill.server.caller import Caller, CallerGone, Message, Receive
 from leasemill.server.drawing import KEY_HEADER, drawn
+from leasemill.server.exchange import Exchange, exchange_of
 from leasemill.server.expired import ExpiredLeases
 from leasemill.server.gate import Admission, RequestHead, ServerGate
 from leasemill.server.metrics import NoMetrics, ServerMetrics
@@ -46,7 +48,9 @@ REQUEST_ID: Final = "x-request-id"
 ADMISSION: Final = "leasemill.admission"
 """Under this name pages find the request's admission in the scope."""
 THREADS: Final = 8
+FIELD: Final = re.compile(r"^Object (?:contains unknown|missing required) field `(.+)`$")
 JSON: Final = (b"content-type", b"application/json")
+NOT_STORED: Final = (b"cache-control", b"no-store")
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -95,7 +99,8 @@ class ServerApp:
             return
         route = BY_PATH.get(scope["path"])
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        began, caller, status = time.monotonic(), Caller(receive), 0
+        exchange = exchange_of(scope)
+        began, caller, status = time.monotonic(), Caller(receive, exchange), 0
         try:
             head = RequestHead(scope["method"], scope["path"], headers, (scope.get("client") or ("",))[0], route)
             admission = await self._gate.admit(head)
@@ -106,12 +111,12 @@ class ServerApp:
                     return
                 reply = await self._answered(route, head, admission, caller)
                 status = reply.status
-                await _send(send, reply, self._added_headers(headers))
+                await _send(send, exchange, reply, self._added_headers(headers))
             finally:
                 self._gate.left(admission)
         except Denied as denied:
             status = denied.problem.status
-            await _send(send, _denied(denied, headers), self._added_headers(headers))
+            await _send(send, exchange, _denied(denied, headers), self._added_headers(headers))
         except CallerGone:
             status = 499  # as proxies log it; nobody reads it
         finally:
@@ -182,15 +187,11 @@ def _unreadable(error: Exception) -> Denied:
         detail = "the body is nested too deeply" if isinstance(error, RecursionError) else str(error)
         return Denied(problem(HTTPStatus.BAD_REQUEST, "not_json", f"the body is not JSON: {detail}"))
     what, _, where = str(error).partition(" - at `")
-    return Denied(
-        problem(
-            HTTPStatus.UNPROCESSABLE_ENTITY,
-            "invalid",
-            str(error),
-            field=where.rstrip("`").removeprefix("$.") or None,
-            limit=what,
-        )
-    )
+    path = where.rstrip("`").removeprefix("$").removeprefix(".")
+    named = FIELD.search(what)  # the object has one too many or too few
+    if named is not None:
+        path = f"{path}.{named[1]}" if path else named[1]
+    return Denied(problem(HTTPStatus.UNPROCESSABLE_ENTITY, "invalid", str(error), field=path or None, limit=what))
 
 
 def _denied(denied: Denied, headers: Mapping[str, str]) -> Reply:
@@ -202,8 +203,11 @@ def _denied(denied: Denied, headers: Mapping[str, str]) -> Reply:
     return Reply(shown.status, msgspec.json.encode(shown), ((b"content-type", PROBLEM_TYPE.encode()), *added))
 
 
-async def _send(send: Send, reply: Reply, added: list[tuple[bytes, bytes]]) -> None:
-    length = (b"content-length", b"%d" % len(reply.body))
-    headers = [*reply.headers, length, (b"cache-control", b"no-store"), *added]
+async def _send(send: Send, exchange: Exchange | None, reply: Reply, added: list[tuple[bytes, bytes]]) -> None:
+    headers = [*reply.headers, NOT_STORED, *added]
+    if exchange is not None:
+        exchange.reply(reply.status, headers, reply.body)
+        return
+    headers.append((b"content-length", b"%d" % len(reply.body)))
     await send({"type": "http.response.start", "status": reply.status, "headers": headers})
     await send({"type": "http.response.body", "body": reply.body})

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from http import HTTPStatus
 from typing import Any, Final, TypeAlias
 
+from leasemill.server.exchange import Exchange
 from leasemill.wire.problems import Denied, problem
 
 Message: TypeAlias = MutableMapping[str, Any]
@@ -24,14 +25,23 @@ class CallerGone(Exception):
 class Caller:
     """One request's other end. After its body, the only thing it can say is that it went away."""
 
-    def __init__(self, receive: Receive) -> None:
+    def __init__(self, receive: Receive, exchange: Exchange | None = None) -> None:
         self._receive = receive
+        self._exchange = exchange
         self._leaving: asyncio.Task[None] | None = None
 
     async def body(self, most_bytes: int, announced: str | None, within_s: float) -> bytes:
         """The whole body; refused as soon as it is too large, or too slow."""
         if announced is not None and announced.isdigit() and int(announced) > most_bytes:
             raise _too_large(most_bytes)
+        whole = None if self._exchange is None else self._exchange.take_body()
+        if whole is None:
+            return await self._received(most_bytes, within_s)
+        if len(whole) > most_bytes:
+            raise _too_large(most_bytes)
+        return whole
+
+    async def _received(self, most_bytes: int, within_s: float) -> bytes:
         chunks: list[bytes] = []
         size = 0
         try:

@@ -28,10 +28,11 @@ from leasemill.server.limits import Meter, ServerLimits
 from leasemill.store.keys import AccessKey
 from leasemill.wire import requests as r
 from leasemill.wire.problems import Denied, Problem, problem_of
-from leasemill.wire.routes import Route
+from leasemill.wire.routes import PREFIX, Route
 
 WAITS: Final = frozenset({c.Claim, r.WatchQueues, r.WatchEnd, r.WatchCancellations})
 """Commands that may be answered long after they were sent."""
+REFERENCE: Final = "/openapi.json"
 QUEUES_KNOWN: Final = 100_000
 AT_ONCE: Final = 500
 FORWARDED: Final = frozenset({"forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip"})
@@ -73,7 +74,7 @@ class KeyGate(ServerGate):
     async def admit(self, head: RequestHead) -> KeyAdmission:
         self._hosts.check(head)
         key = self._authenticated(head)
-        if key is not None and head.route is None and head.path not in self._open_paths:
+        if key is not None and head.route is None and not self._shows_nothing(head.path):
             check_page(key, head.method)
         who = None if key is None else f"key {key.name} ({key.id})"
         is_poll = head.route is not None and head.route.command in WAITS
@@ -106,6 +107,10 @@ class KeyGate(ServerGate):
             except StopIteration as done:
                 return done.value
             answer = await self._answer(key, step, run)
+
+    def _shows_nothing(self, path: str) -> bool:
+        """Of the store: health, the reference, which is the same everywhere, and a command that there is not."""
+        return path in self._open_paths or path == REFERENCE or path.startswith(PREFIX)
 
     # Keys ------------------------------------------------------------------------------------------------------------
 

@@ -18,10 +18,11 @@ from starlette.routing import BaseRoute, Mount, Route
 from leasemill.errors import LeasemillError
 from leasemill.kernel import commands as c
 from leasemill.server.app import ServerApp
+from leasemill.server.exchange import FAILED
 from leasemill.server.gate import ServerGate
+from leasemill.server.key_gate import REFERENCE
 from leasemill.server.metrics import PrometheusMetrics
 from leasemill.server.openapi import written
-from leasemill.server.protocol import FAILED
 from leasemill.store.base import Store
 from leasemill.wire.problems import PROBLEM_TYPE, Problem, problem
 from leasemill.wire.requests import LONGEST_WAIT_S
@@ -46,7 +47,7 @@ def server_app(
         Route("/healthz", pages.health),
         Route("/readyz", pages.readiness),
         Route("/metrics", pages.metrics),
-        Route("/openapi.json", pages.reference),
+        Route(REFERENCE, pages.reference),
         *(Mount(path, mounted) for path, mounted in (mounts or {}).items()),
     ]
     starlette = Starlette(

@@ -17,20 +17,16 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import OrderedDict, deque
-from functools import partial
-from http import HTTPStatus
 from typing import Any, Final
+from urllib.parse import unquote
 
 import httptools
-import msgspec
 from msgspec.structs import replace
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from leasemill.wire.problems import PROBLEM_TYPE, Problem, problem
+from leasemill.server.exchange import EXTENSION, Exchange
+from leasemill.server.refusals import FULL, HEAD_BYTES, HEADERS, LARGE_HEAD, MALFORMED, written
 
-HEAD_BYTES: Final = 32 * 1024
-"""The most that may come between two pieces of content: a request's line and headers, what a chunk adds, trailers."""
-HEADERS: Final = 200
 HEAD_S: Final = 10.0
 LINGER_S: Final = 2.0
 """After an early refusal what is still sent is thrown away for so long, so that the refusal can be read."""
@@ -39,31 +35,6 @@ CONNECTIONS: Final = 4_000
 SILENT: Final = 500
 """Connections without a whole head, at most."""
 BLANK_LINE: Final = b"\r\n\r\n"
-CLOSES: Final = (b"connection", b"close")
-
-
-def _written(shown: Problem, *headers: tuple[bytes, bytes]) -> bytes:
-    """A problem as the last answer of a connection, where there is no application to send it."""
-    body = msgspec.json.encode(shown)
-    lines = [f"HTTP/1.1 {shown.status} {shown.title}".encode()]
-    length = (b"content-length", b"%d" % len(body))
-    lines += [b"%b: %b" % header for header in ((b"content-type", PROBLEM_TYPE.encode()), length, CLOSES, *headers)]
-    return b"\r\n".join(lines) + BLANK_LINE + body
-
-
-FULL: Final = _written(
-    problem(HTTPStatus.SERVICE_UNAVAILABLE, "unavailable", "the server has as many connections as it takes"),
-    (b"retry-after", b"1"),
-)
-MALFORMED: Final = problem(
-    HTTPStatus.BAD_REQUEST, "malformed", "the request is malformed, or could be read in two ways"
-)
-LARGE_HEAD: Final = problem(
-    HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
-    "large_head",
-    f"the head of the request has more than {HEAD_BYTES:,} bytes or {HEADERS} headers",
-)
-FAILED: Final = problem(HTTPStatus.INTERNAL_SERVER_ERROR, "failed", "the server failed; its log has the reason")
 
 
 class Connected:
@@ -74,9 +45,9 @@ class Connected:
         self.most_silent = most_silent
         self.silent: OrderedDict[GuardedProtocol, None] = OrderedDict()
         """Those that have not sent a whole head, the oldest first."""
-        self.idle: OrderedDict[GuardedProtocol, None] = OrderedDict()
-        """Those between two requests, the one first that has been so longest."""
-
+        self.idle: OrderedDict[GuardedProtocol, float] = OrderedDict()
+        """Those between two requests, and since when; the one first that has been so longest."""
+        self._idle_timer: asyncio.TimerHandle | None = None
         self._line: deque[GuardedProtocol] = deque()
         """Those that have sent their next request already."""
 
@@ -93,6 +64,24 @@ class Connected:
             first.loop.call_soon(self._begin_next)
         first.go_on()
 
+    def rest(self, protocol: GuardedProtocol) -> None:
+        """Nothing is left to do until the next request. One timer serves all: to set and cancel one for each request
+        would take longer than much of what is done for it."""
+        self.idle[protocol] = protocol.loop.time()
+        if self._idle_timer is None:
+            self._idle_timer = protocol.loop.call_later(protocol.timeout_keep_alive, self._close_idle)
+
+    def _close_idle(self) -> None:
+        self._idle_timer = None
+        while self.idle:
+            oldest, since = next(iter(self.idle.items()))
+            left_s = since + oldest.timeout_keep_alive - oldest.loop.time()
+            if left_s > 0:
+                self._idle_timer = oldest.loop.call_later(left_s, self._close_idle)
+                return
+            del self.idle[oldest]
+            oldest.close()
+
     def make_room(self) -> bool:
         """Close a connection on which nobody waits for an answer; False: there is none."""
         for waiting in (self.silent, self.idle):
@@ -106,14 +95,6 @@ class Connected:
 def guarded(connected: Connected) -> type[HttpToolsProtocol]:
     """The protocol of one server, as `uvicorn.Config(http=…)` takes it."""
     return type("ServedProtocol", (GuardedProtocol,), {"connected": connected})
-
-
-async def _send_failure(cycle: RequestResponseCycle) -> None:
-    """The application raised; uvicorn has logged it. Nothing of it is shown."""
-    body = msgspec.json.encode(FAILED)
-    headers = [(b"content-type", PROBLEM_TYPE.encode()), (b"content-length", b"%d" % len(body)), CLOSES]
-    await cycle.send({"type": "http.response.start", "status": FAILED.status, "headers": headers})
-    await cycle.send({"type": "http.response.body", "body": body, "more_body": False})
 
 
 class GuardedProtocol(HttpToolsProtocol):
@@ -144,7 +125,7 @@ class GuardedProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         if len(self.connections) > self.connected.most and not self.connected.make_room():
             transport.write(FULL)
-            self._close()
+            self.close()
             return
         self._await_head()
 
@@ -169,7 +150,6 @@ class GuardedProtocol(HttpToolsProtocol):
             if self._is_held or (self._is_in_request and not self._is_in_body):
                 self.flow.pause_reading()
                 break
-            self._unset_keepalive_if_required()
             self.connected.idle.pop(self, None)
             end = self._piece_end(data, at)
             self._feed(data[at:end])
@@ -224,7 +204,7 @@ class GuardedProtocol(HttpToolsProtocol):
         if self._is_in_request:
             self.cycle.keep_alive = False  # the answer says so
         else:
-            self._close()
+            self.close()
 
     def _refuse(self) -> None:
         if self._is_in_body and self.cycle.response_started:
@@ -233,8 +213,8 @@ class GuardedProtocol(HttpToolsProtocol):
         is_large = not self._is_in_body and (self._overhead > HEAD_BYTES or len(self.headers or ()) > HEADERS)
         shown = replace(LARGE_HEAD if is_large else MALFORMED, request_id=secrets.token_hex(8))
         self.logger.warning("request %s: %s %s", shown.request_id, shown.status, shown.detail)
-        self.transport.write(_written(shown, *self.server_state.default_headers))
-        self._close()
+        self.transport.write(written(shown, *self.server_state.default_headers))
+        self.close()
 
     def _ignore_upgrade(self) -> None:
         """As a server may. httptools takes what follows such a head for another protocol, not for its body."""
@@ -253,18 +233,46 @@ class GuardedProtocol(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if not self._is_in_body:  # a trailer is not part of the head that was admitted
-            super().on_header(name, value.rstrip(b" \t"))
+        if self._is_in_body:
+            return  # a trailer is not part of the head that was admitted
+        name, value = name.lower(), value.rstrip(b" \t")
+        if name == b"expect" and value.lower() == b"100-continue":
+            self.expect_100_continue = True
+        self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         length = self._checked_head()
         if self.parser.should_upgrade():
             return
-        super().on_headers_complete()
-        self.cycle.send_500_response = partial(_send_failure, self.cycle)  # type: ignore[method-assign]
+        self._begin()
         self._overhead = 0
         self._is_in_body = True
         self._body_left = length
+
+    def _begin(self) -> None:
+        """The application gets the request; a connection has one at a time."""
+        version, url, scope = self.parser.get_http_version(), httptools.parse_url(self.url), self.scope
+        path = url.path.decode("ascii")
+        self.cycle = exchange = Exchange(
+            scope,
+            self.transport,
+            self.flow,
+            self.logger,
+            self.access_logger,
+            self.access_log,
+            self.server_state.default_headers,
+            asyncio.Event(),
+            self.expect_100_continue,
+            version != "1.0" and self.parser.should_keep_alive(),
+            self.on_response_complete,
+        )
+        scope["method"] = self.parser.get_method().decode("ascii")
+        scope["http_version"] = version
+        scope["path"] = unquote(path) if "%" in path else path
+        scope["raw_path"] = url.path
+        scope["query_string"] = url.query or b""
+        scope["extensions"] = {EXTENSION: exchange}  # type: ignore[dict-item]
+        self._start_asgi_task(exchange, self.app)
 
     def _checked_head(self) -> int | None:
         """How long its body is. What is raised here the parser reports as an error of the request."""
@@ -308,13 +316,14 @@ class GuardedProtocol(HttpToolsProtocol):
     def go_on(self) -> None:
         """With the next request, or with waiting for it."""
         self._is_held = False
-        super().on_response_complete()
+        self.server_state.total_requests += 1
         if self.transport.is_closing():
-            self._close()
+            self.close()
             return
+        self.flow.resume_reading()
         if self._is_in_body and self._linger_timer is None:
             self._linger_timer = self.loop.call_later(LINGER_S, self.transport.abort)
-        self.connected.idle[self] = None
+        self.connected.rest(self)
         self._read()
 
     def pause_writing(self) -> None:
@@ -327,19 +336,16 @@ class GuardedProtocol(HttpToolsProtocol):
             self._stuck_timer.cancel()
             self._stuck_timer = None
         if self.transport.is_closing():
-            self._close()
+            self.close()
         elif self._is_held:
             self.connected.line_up(self)
-
-    def timeout_keep_alive_handler(self) -> None:
-        self._close()
 
     def shutdown(self) -> None:
         super().shutdown()
         if self.transport.is_closing():
-            self._close()
+            self.close()
 
-    def _close(self) -> None:
+    def close(self) -> None:
         """When what is unsent was taken. A transport that closes waits for that, however long it takes."""
         self.transport.close()
         if self._stuck_timer is None:
@@ -348,14 +354,14 @@ class GuardedProtocol(HttpToolsProtocol):
     @property
     def _is_in_request(self) -> bool:
         """From the end of a head to the end of its answer."""
-        cycle: RequestResponseCycle | None = self.cycle
+        cycle: Exchange | None = self.cycle  # type: ignore[assignment]
         return cycle is not None and not cycle.response_complete
 
     @property
     def _has_no_deadline(self) -> bool:
         """Between two requests, and neither idle nor waited for: the end of a refused body was the last that came."""
         is_waiting = not (self._is_held or self._is_in_body or self.transport.is_closing())
-        return is_waiting and self.timeout_keep_alive_task is None and self._head_timer is None
+        return is_waiting and self not in self.connected.idle and self._head_timer is None
 
     def _await_head(self) -> None:
         self._head_timer = self.loop.call_later(HEAD_S, self.transport.abort)

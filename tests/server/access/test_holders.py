@@ -191,7 +191,7 @@ def test_a_batch_with_one_forbidden_item_is_refused_whole_and_the_item_named(wor
     before = world.image()
     with pytest.raises(Denied) as denied:
         world.perform(world.worker_key, c.Enqueue(jobs))
-    assert denied.value.problem.field == "job 'bad'"
+    assert denied.value.problem.field == "queue 'zzz.b' of job 'bad'"
     with pytest.raises(Denied) as denied:
         world.perform(world.worker_key, c.Cancel(["own-job", "nobody", "zzz-job"], "x", "y"))
     assert denied.value.problem.field == "job 'zzz-job'"

@@ -12,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import httpx
 import pytest
 
 from leasemill.errors import Broken, Invalid, QueueRefused, Refused, Unavailable
@@ -344,3 +345,14 @@ def test_white_space_around_a_payload_is_not_content(server: ServerThread, behin
     job = behind.job("a")
     assert job is not None
     assert (job.state, job.spec.payload) == (JobState.READY, b'{"b": [1, 2]}')
+
+
+def test_polls_are_not_logged_and_requests_of_the_program_are(
+    server: ServerThread, behind: MemoryStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="httpx")
+    with open_store(server.url) as store:
+        assert store.watch(["mail"]).wait(0.01) is False
+        httpx.get(f"{server.url}/healthz")
+    (message,) = [record.getMessage() for record in caplog.records if record.name == "httpx"]
+    assert "/healthz" in message

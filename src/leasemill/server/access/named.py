@@ -27,7 +27,7 @@ class NamedItem(NamedTuple):
 
 def queues_named(command: c.Command[Any]) -> Iterator[NamedItem]:
     for template, item in templates(command):
-        yield NamedItem(template.queue, item)
+        yield NamedItem(template.queue, f"queue {template.queue!r} of {item}")
     match command:
         case c.Claim() | c.DueIn() | c.GetPolicies() | r.WatchQueues():
             for queue in command.queues:

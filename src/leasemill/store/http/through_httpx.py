@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import ssl
 from collections.abc import Mapping
 from typing import Any, Final
@@ -12,8 +13,26 @@ import httpx
 
 from leasemill.store.http.asking import CallFailed
 from leasemill.store.http.connection import CONNECT_S, IDLE_CONNECTIONS, IDLE_S, Response
+from leasemill.wire.routes import PREFIX
 
 NOT_SENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+
+
+class OthersRequests(logging.Filter):
+    """httpx logs every request, and a worker that waits for jobs sends one a second: these are not logged, those of
+    the program itself are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.servers: set[str] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        url = record.args[1] if isinstance(record.args, tuple) and len(record.args) > 1 else ""
+        return not any(str(url).startswith(base) for base in self.servers)
+
+
+_OTHERS: Final = OthersRequests()
+logging.getLogger("httpx").addFilter(_OTHERS)
 
 
 def has_proxy(base: str) -> bool:
@@ -73,6 +92,7 @@ def failure_of(error: Exception) -> CallFailed:
 
 
 def _options(base: str) -> dict[str, Any]:
+    _OTHERS.servers.add(base + PREFIX)
     is_encrypted = base.startswith("https:")  # where it is not, certificates are read in vain
     return {
         "limits": httpx.Limits(
