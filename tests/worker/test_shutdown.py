@@ -234,6 +234,33 @@ async def test_a_worker_stopped_before_it_runs_claims_nothing(
     assert store.commands(c.Claim) == []
 
 
+async def test_a_signal_stops_all_workers_of_a_loop_and_then_means_what_it_did_before(app: App) -> None:
+    def by_the_program(number: int, frame: object) -> None: ...
+
+    @app.job
+    async def noop() -> None: ...
+
+    before = signal.signal(signal.SIGTERM, by_the_program)
+    try:
+        workers = [Worker(app, ["default"]), Worker(App(store=FaultyStore()), ["default"])]
+        tasks = [asyncio.create_task(worker.run()) for worker in workers]
+        await until(lambda: all(worker.metrics.claims for worker in workers))
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.wait_for(asyncio.gather(*tasks), 30)
+        assert signal.getsignal(signal.SIGTERM) is by_the_program
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+async def test_a_worker_that_ends_leaves_the_signals_to_others_of_its_loop(app: App, noop: JobType[[], None]) -> None:
+    worker, other = Worker(app), Worker(App(store=FaultyStore()), ["default"], drain=True)
+    task = asyncio.create_task(worker.run())
+    await until(lambda: worker.metrics.claims)
+    await other.run()
+    os.kill(os.getpid(), signal.SIGTERM)
+    await asyncio.wait_for(task, 30)
+
+
 async def test_a_worker_leaves_no_thread_behind(app: App) -> None:
     @app.job
     def noop() -> None: ...

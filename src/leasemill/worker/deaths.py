@@ -140,9 +140,10 @@ class Deaths:
             self.close()
 
     def close(self) -> None:
-        """Where it was never started; else its thread does it."""
-        while self._watched:
-            os.close(self._watched.popitem()[1][0])
+        """Where it was never started; while its thread runs, that does it."""
+        if self._wake_read < 0:
+            while self._watched:
+                os.close(self._watched.popitem()[1][0])
 
     def round(self) -> None:
         """Look if it is time to, and end what is proved. A store that is unavailable is asked again."""
