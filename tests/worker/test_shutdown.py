@@ -16,6 +16,7 @@ import pytest
 from leasemill import App, Context, Fail, JobState, JobType, Worker
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import AbortReason
+from leasemill.kernel.orders import WorkerOrder
 from tests.worker.support import FaultyStore, until
 
 
@@ -232,6 +233,32 @@ async def test_a_worker_stopped_before_it_runs_claims_nothing(
     worker.stop()
     await worker.run()
     assert store.commands(c.Claim) == []
+
+
+async def test_a_worker_stopped_before_it_runs_does_not_wait_for_a_store_that_is_away(
+    app: App, store: FaultyStore, noop: JobType[[], None]
+) -> None:
+    store.is_away = True
+    worker = Worker(app, handle_signals=False)
+    worker.stop()
+    await asyncio.wait_for(worker.run(), 15)
+
+
+async def test_a_worker_stopped_when_its_parts_are_there_claims_nothing(
+    app: App, store: FaultyStore, noop: JobType[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noop.enqueue()
+    worker = Worker(app, handle_signals=False)
+    publish = store.presence.publish
+
+    def stopped_meanwhile(worker_id: str, record: bytes) -> WorkerOrder | None:
+        worker.stop()
+        return publish(worker_id, record)
+
+    monkeypatch.setattr(store.presence, "publish", stopped_meanwhile)
+    await asyncio.wait_for(worker.run(), 30)
+    assert store.commands(c.Claim) == []
+    assert store.presence.records() == []
 
 
 async def test_a_signal_stops_all_workers_of_a_loop_and_then_means_what_it_did_before(app: App) -> None:

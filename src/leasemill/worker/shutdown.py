@@ -63,6 +63,11 @@ class Shutdown:
             self.on_planned(plan.gone_by)
         return plan
 
+    @property
+    def has_begun(self) -> bool:
+        """Also without a request: a part of the worker failed."""
+        return self._begun.is_set()
+
     async def begun(self) -> None:
         await self._begun.wait()
 

@@ -144,11 +144,13 @@ class Worker:
             raise Invalid("this worker has run already: make another")
         Importing.check()
         self._loop = asyncio.get_running_loop()
+        if self.shutdown.is_requested:  # there was no loop to begin it on
+            self.shutdown.begin()
         with signals_taken(self._loop, self.stop) if self._handles_signals else nullcontext():
             try:
                 self.presence.begin()
                 await self._settle()
-                if not self.shutdown.is_requested:
+                if not self.shutdown.has_begun:
                     await self._run_parts()
             finally:
                 self.deaths.close()
@@ -282,6 +284,8 @@ class Worker:
             log.info("worker stopped", extra={"worker": self.id})
 
     async def _work_until_stopped(self) -> None:
+        if self.shutdown.has_begun:
+            self._parts.take_no_more()
         fetching = asyncio.create_task(self._parts.fetcher.run(self._parts.runner))
         stopping = asyncio.create_task(self.shutdown.begun())
         try:
