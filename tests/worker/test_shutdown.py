@@ -261,6 +261,33 @@ async def test_a_worker_stopped_when_its_parts_are_there_claims_nothing(
     assert store.presence.records() == []
 
 
+async def test_a_worker_whose_task_is_cancelled_stops_its_handlers_and_gives_their_jobs_back(app: App) -> None:
+    saw: list[str] = []
+
+    @app.job
+    async def waits() -> None:
+        try:
+            await asyncio.sleep(600)
+        except asyncio.CancelledError:
+            saw.append("cancelled")
+            raise
+
+    @app.job
+    def listens(ctx: Context) -> None:
+        if ctx.lost.wait(600):
+            saw.append("lost")
+            raise RuntimeError
+
+    handles = [waits.enqueue(), listens.enqueue()]
+    worker, task = await started(app)
+    await until(lambda: worker.metrics.running == 2)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(task, 30)
+    assert sorted(saw) == ["cancelled", "lost"]
+    assert [(handle.status(), handle.record().retries) for handle in handles] == [(JobState.READY, 0)] * 2
+
+
 async def test_a_signal_stops_all_workers_of_a_loop_and_then_means_what_it_did_before(app: App) -> None:
     def by_the_program(number: int, frame: object) -> None: ...
 

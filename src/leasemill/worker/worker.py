@@ -293,6 +293,11 @@ class Worker:
             if self.is_retired:
                 await self.shutdown.unless_begun(self._parts.slots.emptied())
             await self._shut_down(fetching)
+        except asyncio.CancelledError:
+            if not fetching.cancelling():  # else everything on this loop was cancelled: nothing can be sent any more
+                self.stop(now=True)
+                await self._shut_down(fetching)
+            raise
         finally:
             stopping.cancel()
             fetching.cancel()
