@@ -20,7 +20,7 @@ from leasemill.api.app import App
 from leasemill.api.executor import Executor
 from leasemill.api.observer import Observer
 from leasemill.api.policy import Duration, ReaperPreset, reaper_s
-from leasemill.errors import Invalid, Unavailable
+from leasemill.errors import Broken, Invalid, Unavailable
 from leasemill.kernel.bounds import check_text
 from leasemill.kernel.model import Policy
 from leasemill.store.presence import new_worker_id
@@ -327,7 +327,7 @@ class Worker:
                 await shutdown.until(shutdown.plan().grace_until, self._parts.slots.emptied())
             self._parts.watchdog.abandon_all()
             await self._parts.slots.without_processes((time.monotonic() + shutdown.plan().reports_until) / 2)
-        if self._failure is None:
+        if not isinstance(self._failure, Broken):  # the store takes reports, whatever else went wrong
             await self._parts.reporter.send_last(shutdown.plan().reports_until)
             await self._parts.hooks.finished(shutdown.plan().reports_until)
 
