@@ -78,6 +78,17 @@ while os.path.getsize(log.name) <= 6:
     assert (tmp_path / "deaths").stat().st_size == 7
 
 
+def test_a_report_of_a_later_version_is_logged_and_ends_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    part = """
+hello()
+send(**{"is": "newer"})
+"""
+    assert run(part, tmp_path, count=1, drains=True) == 0
+    assert "unknown report of worker mill.1: 'newer'" in caplog.text
+
+
 def test_a_death_is_passed_to_a_sibling_until_it_is_confirmed(tmp_path: Path) -> None:
     part = """
 hello()

@@ -192,8 +192,11 @@ class Supervisor:
 
     def _received(self, child: Child, message: Message) -> None:
         """Of a process that has ended, what still counts is that it was up, and what it recorded and counted."""
-        if child.return_code is None or message["is"] in ("up", "recorded", "samples"):
-            self.on[message["is"]](child, message)
+        what = message["is"]
+        if what not in self.on:  # a process that was restarted may be of a later version than its supervisor
+            log.error("unknown report of worker %s: %r", child.worker_id, what)
+        elif child.return_code is None or what in ("up", "recorded", "samples"):
+            self.on[what](child, message)
 
     def _hello(self, child: Child, message: Message) -> None:
         child.instance = message["instance"]
