@@ -163,6 +163,19 @@ def test_a_chore_that_fails_is_done_again_next_time(error: Exception, caplog: py
     assert "reaper postponed" in caplog.text
 
 
+def test_a_chore_that_fails_again_and_again_is_logged_once_until_it_was_done(caplog: pytest.LogCaptureFixture) -> None:
+    now, is_away = [0.0], [True]
+
+    def run() -> None:
+        if is_away[0]:
+            raise Unavailable("away")
+
+    housekeeping = chores_of(now, Chore("reaper", lambda: 1.0, run))
+    for is_away[0] in [True, True, True, False, True, True]:
+        now[0] += housekeeping.round()
+    assert caplog.messages == ["reaper postponed, will retry: the store is unavailable: away"] * 2
+
+
 def test_a_broken_store_ends_housekeeping_and_is_reported() -> None:
     ended: list[BaseException | None] = []
 

@@ -94,9 +94,12 @@ def await_store(app: App) -> None:
         try:
             app.store  # noqa: B018  (opens it)
         except Unavailable as error:
-            log.warning("the store is unavailable, will retry: %s", error)
+            if failures == 1:
+                log.warning("the store is unavailable, will retry: %s", error)
             time.sleep(backoff_s(failures, random.random()))
         else:
+            if failures > 1:
+                log.info("the store is available again")
             return
 
 
