@@ -99,6 +99,17 @@ def test_leases_are_extended_together_before_a_third_of_them_has_passed(bench: B
     assert bench.metrics.extended == 5
 
 
+@pytest.mark.parametrize("interval_s", [0.5, 1, 4])
+def test_a_short_interval_is_kept_and_nothing_is_looked_at_in_between(bench: Bench, interval_s: float) -> None:
+    bench.heartbeat.set_interval(interval_s)
+    bench.run("a")
+    next_at = bench.beat_at(0)
+    for beats in range(1, 6):
+        assert next_at == pytest.approx(beats * interval_s)
+        next_at = bench.beat_at(next_at)
+        assert bench.extends() == [["a"]] * beats
+
+
 def test_nothing_is_asked_when_nothing_runs(bench: Bench) -> None:
     assert bench.beat_at(100) == math.inf
     bench.run("queued", Phase.QUEUED)
