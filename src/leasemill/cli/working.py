@@ -20,11 +20,12 @@ from leasemill.cli.loading import load_app
 from leasemill.errors import LeasemillError, Unavailable
 from leasemill.operator.wording import did_you_mean
 from leasemill.store.backoff import backoff_s
+from leasemill.worker.exits import EXIT_REPLACE
 from leasemill.worker.exporting.endpoint import Endpoint, parsed_address
 from leasemill.worker.exporting.measures import Measures
 from leasemill.worker.process import run_process
 from leasemill.worker.recycling import Recycling
-from leasemill.worker.supervisor.supervised import EXIT_REPLACE, Supervised
+from leasemill.worker.supervisor.supervised import Supervised
 from leasemill.worker.worker import Worker
 
 log = logging.getLogger("leasemill.worker")

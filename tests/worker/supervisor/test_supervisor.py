@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from leasemill.worker.exits import EXIT_CRASH_LOOP
 from leasemill.worker.supervisor.restarts import RestartPace
-from leasemill.worker.supervisor.supervisor import EXIT_CRASH_LOOP, Processes, Supervisor
+from leasemill.worker.supervisor.supervisor import Processes, Supervisor
 
 CHILD = """
 import json, os, socket, sys

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from leasemill.worker.exits import EXIT_CRASH_LOOP, EXIT_OVERRUN, EXIT_REPLACE
 from leasemill.worker.starting import StartFacts, log_started
 from leasemill.worker.supervisor.channel import Message
 from leasemill.worker.supervisor.child import Child
@@ -25,9 +26,6 @@ from leasemill.worker.supervisor.unrecorded import ChildDeath, UnrecordedDeaths
 
 log = logging.getLogger("leasemill.supervisor")
 
-EXIT_OVERRUN: Final = 6
-EXIT_CRASH_LOOP: Final = 7
-EXIT_REPLACE: Final = 75
 FATAL: Final = frozenset({2, 4})
 """A wrong setting, a damaged store: starting again does not help."""
 KILL_AFTER_S: Final = 2.0
