@@ -79,6 +79,26 @@ while os.path.getsize(log.name) <= 6:
     assert (tmp_path / "deaths").stat().st_size == 7
 
 
+def test_a_death_that_nobody_can_record_yet_is_waited_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    part = """
+path = os.environ["FOLDER"] + "/died"
+first = not os.path.exists(path)
+open(path, "w").close()
+hello()
+sys.exit(70 if first else 0)
+"""
+    waits: list[float] = []
+    wait_s = Supervisor._wait_s
+
+    def noted(self: Supervisor) -> float:
+        waits.append(wait_s(self))
+        return waits[-1]
+
+    monkeypatch.setattr(Supervisor, "_wait_s", noted)
+    assert run(part, tmp_path, count=1, drains=True) == 0
+    assert waits.count(0.0) <= 2, "when the next process is to be started; otherwise there is nothing to do"
+
+
 def test_a_report_of_a_later_version_is_logged_and_ends_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -151,7 +151,7 @@ class Supervisor:
         return bool(self._stops) or all(place.is_closed for place in self.places)
 
     def _wait_s(self) -> float:
-        due = [time.monotonic() + LOOK_S, self._unrecorded.due_at()]
+        due = [time.monotonic() + LOOK_S, self._unrecorded.due_at() if self._at_work() else None]
         for place in self.places:
             due += [place.start_at, *(child.kill_at for child in place.children)]
         return max(0.0, min(at for at in due if at is not None) - time.monotonic())
@@ -360,10 +360,13 @@ class Supervisor:
 
     def _pass_deaths(self) -> None:
         """To one process at a time, to another if that one does not confirm it."""
-        at_work = [child for place in self.places for child in place.children if child.is_at_work]
+        at_work = self._at_work()
         if at_work:
             for death in self._unrecorded.due(time.monotonic()):
                 self._pass_death(death, at_work[(death.tries - 1) % len(at_work)])
+
+    def _at_work(self) -> list[Child]:
+        return [child for place in self.places for child in place.children if child.is_at_work]
 
     def _pass_death(self, death: ChildDeath, child: Child) -> None:
         child.send({"do": "death", "worker": death.worker, "instance": death.instance, "cause": death.cause})
