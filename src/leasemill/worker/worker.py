@@ -139,7 +139,10 @@ class Worker:
             loop.close()
 
     async def run(self) -> None:
-        """Work until stopped (`stop`, SIGTERM, SIGINT) or, with `drain`, until nothing is left to do."""
+        """Work until stopped (`stop`, SIGTERM, SIGINT) or, with `drain`, until nothing is left to do.
+
+        If its task is cancelled, running jobs are given back first: that takes up to 2 s.
+        """
         if self._loop is not None:
             raise Invalid("this worker has run already: make another")
         Importing.check()
