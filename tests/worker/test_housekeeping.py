@@ -241,16 +241,16 @@ async def test_a_queue_policy_that_stops_fitting_is_logged_and_leases_are_still_
     monkeypatch.setattr("leasemill.worker.worker.POLICIES_S", 0.01)
     may_end = threading.Event()
 
-    @app.job(timeout=10)
+    @app.job(timeout=60)
     def waits() -> None:
         may_end.wait(60)
 
     async with working(app, reaper_interval=5) as worker:
         await until(lambda: worker.metrics.reaper_runs)
-        store.set_policy("default", Policy(lease_ttl_us=SECOND // 5), by="me", reason="test")
+        store.set_policy("default", Policy(lease_ttl_us=4 * SECOND), by="me", reason="test")
         await until(lambda: "does not fit this worker" in caplog.text)
         handle = waits.enqueue()
-        await until(lambda: worker.metrics.extended >= 4)
+        await until(lambda: worker.metrics.extended >= 2)
         may_end.set()
         await handle.aresult(30)
     assert handle.record().attempt == 1

@@ -209,7 +209,7 @@ async def test_jobs_are_given_back_when_it_ends_by_itself(app: App) -> None:
         may_end.wait(600)
 
     handle = deaf.enqueue()
-    worker = Worker(app, handle_signals=False, shutdown_timeout=1)
+    worker = Worker(app, handle_signals=False, shutdown_timeout=3)
     running = asyncio.create_task(worker.run())
     await until(lambda: worker.metrics.running)
     assert task[0] is not None

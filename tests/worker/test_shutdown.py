@@ -184,7 +184,7 @@ def test_a_call_in_a_thread_of_the_loop_does_not_keep_run_sync() -> None:
         await asyncio.to_thread(hangs)
 
     handle = calls_a_thread.enqueue()
-    worker = Worker(app, handle_signals=False, shutdown_timeout=0.5)
+    worker = Worker(app, handle_signals=False, shutdown_timeout=2)
     running = threading.Thread(target=worker.run_sync, daemon=True)
     running.start()
     assert called.wait(30)
