@@ -9,7 +9,7 @@ import pytest
 
 from leasemill import JobState, JobType
 from leasemill.kernel.model import AbortReason
-from leasemill.worker.process import EXIT_OVERRUN
+from leasemill.worker.exits import EXIT_OVERRUN
 from tests.process import jobs
 from tests.process.support import Scene
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -129,6 +130,41 @@ async def test_a_second_commit_opened_before_the_first_was_sent_is_refused_too(a
     (error,) = await run_and_catch(app, nested)
     assert isinstance(error, Invalid)
     assert "has committed in this run already" in str(error)
+
+
+async def test_a_commit_that_was_interrupted_may_have_happened_so_the_run_has_no_other(
+    app: App, store: FaultyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receipt, arun, is_on_record = app.jobs["receipt"], store.arun, asyncio.Event()
+
+    async def slow_reply(command: c.Command[Any]) -> Any:
+        answer = await arun(command)
+        if isinstance(command, c.Commit):
+            is_on_record.set()
+            await asyncio.get_running_loop().create_future()
+        return answer
+
+    monkeypatch.setattr(store, "arun", slow_reply)
+
+    async def again_after_a_timeout(ctx: Context) -> None:
+        limit = asyncio.timeout(None)
+        interrupting = asyncio.create_task(interrupt(limit))
+        with suppress(TimeoutError):
+            async with limit, ctx.commit() as tx:
+                tx.enqueue(receipt, account="first")
+        await interrupting
+        assert ctx.is_committed
+        async with ctx.commit() as tx:
+            tx.enqueue(receipt, account="second")
+
+    async def interrupt(limit: asyncio.Timeout) -> None:
+        await is_on_record.wait()
+        limit.reschedule(0)
+
+    (error,) = await run_and_catch(app, again_after_a_timeout)
+    assert isinstance(error, Invalid)
+    assert "has committed in this run already" in str(error)
+    assert [job.spec.lane for job in store.jobs(c.JobFilter(queue="mail")).jobs] == ["first"]
 
 
 async def test_a_commit_is_used_inside_its_block_and_on_the_loop_with_async_with(app: App) -> None:

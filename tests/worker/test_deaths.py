@@ -6,9 +6,12 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -157,6 +160,33 @@ def state_of(store: MemoryStore, job_id: str) -> JobState:
     job = store.job(job_id)
     assert job is not None
     return job.state
+
+
+def test_a_round_that_a_stopping_worker_did_not_wait_for_ends_before_the_next_begins(
+    store: FlakyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim(store, DEAD, "a")
+    publish(store, DEAD, ended_process())
+    asked, second, may_answer = threading.Event(), threading.Event(), threading.Event()
+    leases = store.leases
+
+    def slow(**options: Any) -> list[c.LeaseView]:
+        (second if asked.is_set() else asked).set()
+        assert may_answer.wait(30)
+        return leases(**options)
+
+    monkeypatch.setattr(store, "leases", slow)
+    metrics = Metrics()
+    deaths = Deaths("me", "my-own-1", store, metrics, lambda error: None)
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(deaths.round)
+        assert asked.wait(30)
+        next_one = threads.submit(deaths.round)
+        assert not second.wait(0.2)
+        may_answer.set()
+        first.result(30)
+        next_one.result(30)
+    assert (metrics.deaths, metrics.dead_workers) == (1, 1)
 
 
 @rule("L10")

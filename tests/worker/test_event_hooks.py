@@ -448,6 +448,27 @@ async def test_a_hook_that_does_not_end_keeps_neither_jobs_nor_other_hooks(
     assert len([one for one in caplog.records if "has not ended after 0.05 s" in one.getMessage()]) == 24
 
 
+async def test_a_hook_that_cancels_its_own_task_keeps_neither_other_hooks_nor_the_worker(
+    app: App, caplog: pytest.LogCaptureFixture
+) -> None:
+    @app.job
+    async def numbered(number: int) -> None: ...
+
+    @app.on_success
+    async def cancels_itself(event: JobEvent) -> None:
+        called.append(event.job_id)
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(0)
+
+    called: list[str] = []
+    handles = [numbered.enqueue(number) for number in range(3)]
+    await drained(app)
+    assert sorted(called) == sorted(handle.id for handle in handles)
+    assert caplog.text.count("a hook has cancelled the task it ran in") == 3
+
+
 async def test_sync_hooks_run_off_the_event_loop_and_async_ones_on_it(app: App) -> None:
     where: dict[str, str] = {}
     app.on_success(lambda event: where.update(sync=threading.current_thread().name))

@@ -76,14 +76,17 @@ async def noop_quietly() -> None: ...
 
 
 async def test_a_worker_waits_for_a_store_that_is_away_at_start_up(
-    app: App, store: FaultyStore, noop: JobType[[], None]
+    app: App, store: FaultyStore, noop: JobType[[], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     handle = noop.enqueue()
     store.is_away = True
-    async with working(app) as worker:
-        await until(lambda: worker.metrics.unavailable)
-        store.is_away = False
-        await handle.aresult(30)
+    with caplog.at_level("INFO"):
+        async with working(app) as worker:
+            await until(lambda: worker.metrics.unavailable >= 3)
+            store.is_away = False
+            await handle.aresult(30)
+    assert caplog.messages.count("the store is unavailable, will retry: the store is away") == 1
+    assert caplog.messages.count("the store is available again") == 1
 
 
 async def test_a_worker_that_cannot_reach_the_store_can_still_be_stopped(

@@ -163,6 +163,19 @@ def test_a_chore_that_fails_is_done_again_next_time(error: Exception, caplog: py
     assert "reaper postponed" in caplog.text
 
 
+def test_a_chore_that_fails_again_and_again_is_logged_once_until_it_was_done(caplog: pytest.LogCaptureFixture) -> None:
+    now, is_away = [0.0], [True]
+
+    def run() -> None:
+        if is_away[0]:
+            raise Unavailable("away")
+
+    housekeeping = chores_of(now, Chore("reaper", lambda: 1.0, run))
+    for is_away[0] in [True, True, True, False, True, True]:
+        now[0] += housekeeping.round()
+    assert caplog.messages == ["reaper postponed, will retry: the store is unavailable: away"] * 2
+
+
 def test_a_broken_store_ends_housekeeping_and_is_reported() -> None:
     ended: list[BaseException | None] = []
 
@@ -228,16 +241,16 @@ async def test_a_queue_policy_that_stops_fitting_is_logged_and_leases_are_still_
     monkeypatch.setattr("leasemill.worker.worker.POLICIES_S", 0.01)
     may_end = threading.Event()
 
-    @app.job(timeout=10)
+    @app.job(timeout=60)
     def waits() -> None:
         may_end.wait(60)
 
     async with working(app, reaper_interval=5) as worker:
         await until(lambda: worker.metrics.reaper_runs)
-        store.set_policy("default", Policy(lease_ttl_us=SECOND // 5), by="me", reason="test")
+        store.set_policy("default", Policy(lease_ttl_us=4 * SECOND), by="me", reason="test")
         await until(lambda: "does not fit this worker" in caplog.text)
         handle = waits.enqueue()
-        await until(lambda: worker.metrics.extended >= 4)
+        await until(lambda: worker.metrics.extended >= 2)
         may_end.set()
         await handle.aresult(30)
     assert handle.record().attempt == 1

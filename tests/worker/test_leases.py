@@ -99,6 +99,17 @@ def test_leases_are_extended_together_before_a_third_of_them_has_passed(bench: B
     assert bench.metrics.extended == 5
 
 
+@pytest.mark.parametrize("interval_s", [0.5, 1, 4])
+def test_a_short_interval_is_kept_and_nothing_is_looked_at_in_between(bench: Bench, interval_s: float) -> None:
+    bench.heartbeat.set_interval(interval_s)
+    bench.run("a")
+    next_at = bench.beat_at(0)
+    for beats in range(1, 6):
+        assert next_at == pytest.approx(beats * interval_s)
+        next_at = bench.beat_at(next_at)
+        assert bench.extends() == [["a"]] * beats
+
+
 def test_nothing_is_asked_when_nothing_runs(bench: Bench) -> None:
     assert bench.beat_at(100) == math.inf
     bench.run("queued", Phase.QUEUED)
@@ -235,27 +246,40 @@ def test_a_report_waits_for_the_extension_of_its_lease(bench: Bench, monkeypatch
 # In a worker ----------------------------------------------------------------------------------------------------
 
 
-async def test_a_job_that_runs_longer_than_its_lease_keeps_it(app: App) -> None:
-    @app.job(lease=1.5, timeout=60)
+LEASE_S = 10
+"""Of the store's clock, which tests move; a worker stands still for nearly as long before it gives a lease up."""
+
+
+async def test_a_job_that_runs_longer_than_its_lease_keeps_it(app: App, clock: ManualClock) -> None:
+    @app.job(lease=LEASE_S, timeout=600)
     async def long() -> None:
-        await asyncio.sleep(2)
+        for _ in range(5):
+            extended = worker.metrics.extended  # rises only after the clock has moved
+            clock.advance(s=LEASE_S / 2)
+            await until(lambda extended=extended: worker.metrics.extended > extended)  # type: ignore[misc]
 
     handle = long.enqueue()
-    async with working(app) as worker:
-        await handle.aresult(30)
-    assert handle.record().attempt == 1
-    assert worker.metrics.beats >= 3
+    async with working(app, heartbeat_interval=0.2) as worker:
+        await handle.aresult(60)
+    assert (handle.record().attempt, worker.metrics.lost) == (1, 0)
     assert handle.record().refusals == ()
 
 
-async def test_a_handler_that_blocks_the_event_loop_for_longer_than_its_lease_keeps_its_job(app: App) -> None:
-    @app.job(lease=1.5, timeout=60)
+async def test_a_handler_that_blocks_the_event_loop_for_longer_than_its_lease_keeps_its_job(
+    app: App, clock: ManualClock
+) -> None:
+    @app.job(lease=LEASE_S, timeout=600)
     async def blocking() -> None:
-        time.sleep(2)  # noqa: ASYNC251 (what must not hurt)
+        deadline = time.monotonic() + 30
+        for _ in range(5):
+            extended = worker.metrics.extended
+            clock.advance(s=LEASE_S / 2)
+            while worker.metrics.extended == extended and time.monotonic() < deadline:
+                time.sleep(0.001)  # noqa: ASYNC251 (what must not hurt)
 
     handle = blocking.enqueue()
-    async with working(app) as worker:
-        await handle.aresult(30)
+    async with working(app, heartbeat_interval=0.2) as worker:
+        await handle.aresult(60)
     assert (handle.record().attempt, worker.metrics.lost) == (1, 0)
 
 

@@ -194,6 +194,32 @@ async def test_one_that_ends_by_itself_stops_the_worker(app: App, seen: list[str
         await asyncio.wait_for(running, 30)
 
 
+async def test_jobs_are_given_back_when_it_ends_by_itself(app: App) -> None:
+    task: list[asyncio.Task[Any] | None] = []
+    may_end = threading.Event()
+
+    @app.lifespan
+    @asynccontextmanager
+    async def group() -> AsyncIterator[None]:
+        task.append(asyncio.current_task())
+        yield
+
+    @app.job
+    def deaf() -> None:
+        may_end.wait(600)
+
+    handle = deaf.enqueue()
+    worker = Worker(app, handle_signals=False, shutdown_timeout=3)
+    running = asyncio.create_task(worker.run())
+    await until(lambda: worker.metrics.running)
+    assert task[0] is not None
+    task[0].cancel()
+    with pytest.raises(LifespanFailed):
+        await asyncio.wait_for(running, 30)
+    assert handle.status() is JobState.READY
+    may_end.set()
+
+
 async def test_a_worker_that_is_stopped_while_it_starts_is_gone(app: App, store: FaultyStore, seen: list[str]) -> None:
     begun = asyncio.Event()
 

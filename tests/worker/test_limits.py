@@ -232,10 +232,12 @@ def test_eight_workers_never_exceed_a_limit(kind: str, places: int, tmp_path: Pa
 
 
 @rule("T3")
-async def test_a_worker_that_dies_with_all_places_costs_one_lease(app: App, store: FaultyStore) -> None:
+async def test_a_worker_that_dies_with_all_places_costs_one_lease(
+    app: App, store: FaultyStore, clock: ManualClock
+) -> None:
     ran: list[int] = []
 
-    @app.job(limit=Limit(2), lease=1)
+    @app.job(limit=Limit(2), lease=60)
     async def call(number: int) -> None:
         ran.append(number)
 
@@ -243,7 +245,10 @@ async def test_a_worker_that_dies_with_all_places_costs_one_lease(app: App, stor
     for number in range(4):
         call.enqueue(number)
     assert len(store.claim("dead", ["default"], 10, kinds={"call": call.policy})) == 2
-    async with working(app, reaper_interval=0.2):
+    async with working(app, reaper_interval=0.2) as worker:
+        await until(lambda: worker.metrics.claims_empty and worker.metrics.reaper_runs)
+        assert ran == []
+        clock.advance(s=60)
         await until(lambda: len(ran) == 4, "the jobs of the dead worker and those that waited behind them")
     assert sorted(ran) == [0, 1, 2, 3]
 

@@ -30,8 +30,13 @@ def test_a_lease_is_relied_on_for_less_than_it_lasts() -> None:
 
 
 def test_leases_are_extended_together_unless_they_are_new() -> None:
-    assert not pacing.worth_extending(104, 100, 30)
-    assert pacing.worth_extending(105, 100, 30)
+    assert not pacing.worth_extending(104, 100, 30, None)
+    assert pacing.worth_extending(105, 100, 30, None)
+
+
+@pytest.mark.parametrize("longest_s", [None, 0.1, 1, 1_000])
+def test_a_lease_that_is_due_is_worth_extending(longest_s: float | None) -> None:
+    assert pacing.worth_extending(pacing.beat_at(100, 30, longest_s), 100, 30, longest_s)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ import pytest
 from leasemill import App, Context, Fail, JobState, JobType, Worker
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import AbortReason
+from leasemill.kernel.orders import WorkerOrder
 from tests.worker.support import FaultyStore, until
 
 
@@ -183,7 +184,7 @@ def test_a_call_in_a_thread_of_the_loop_does_not_keep_run_sync() -> None:
         await asyncio.to_thread(hangs)
 
     handle = calls_a_thread.enqueue()
-    worker = Worker(app, handle_signals=False, shutdown_timeout=0.5)
+    worker = Worker(app, handle_signals=False, shutdown_timeout=2)
     running = threading.Thread(target=worker.run_sync, daemon=True)
     running.start()
     assert called.wait(30)
@@ -232,6 +233,86 @@ async def test_a_worker_stopped_before_it_runs_claims_nothing(
     worker.stop()
     await worker.run()
     assert store.commands(c.Claim) == []
+
+
+async def test_a_worker_stopped_before_it_runs_does_not_wait_for_a_store_that_is_away(
+    app: App, store: FaultyStore, noop: JobType[[], None]
+) -> None:
+    store.is_away = True
+    worker = Worker(app, handle_signals=False)
+    worker.stop()
+    await asyncio.wait_for(worker.run(), 15)
+
+
+async def test_a_worker_stopped_when_its_parts_are_there_claims_nothing(
+    app: App, store: FaultyStore, noop: JobType[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noop.enqueue()
+    worker = Worker(app, handle_signals=False)
+    publish = store.presence.publish
+
+    def stopped_meanwhile(worker_id: str, record: bytes) -> WorkerOrder | None:
+        worker.stop()
+        return publish(worker_id, record)
+
+    monkeypatch.setattr(store.presence, "publish", stopped_meanwhile)
+    await asyncio.wait_for(worker.run(), 30)
+    assert store.commands(c.Claim) == []
+    assert store.presence.records() == []
+
+
+async def test_a_worker_whose_task_is_cancelled_stops_its_handlers_and_gives_their_jobs_back(app: App) -> None:
+    saw: list[str] = []
+
+    @app.job
+    async def waits() -> None:
+        try:
+            await asyncio.sleep(600)
+        except asyncio.CancelledError:
+            saw.append("cancelled")
+            raise
+
+    @app.job
+    def listens(ctx: Context) -> None:
+        if ctx.lost.wait(600):
+            saw.append("lost")
+            raise RuntimeError
+
+    handles = [waits.enqueue(), listens.enqueue()]
+    worker, task = await started(app)
+    await until(lambda: worker.metrics.running == 2)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(task, 30)
+    assert sorted(saw) == ["cancelled", "lost"]
+    assert [(handle.status(), handle.record().retries) for handle in handles] == [(JobState.READY, 0)] * 2
+
+
+async def test_a_signal_stops_all_workers_of_a_loop_and_then_means_what_it_did_before(app: App) -> None:
+    def by_the_program(number: int, frame: object) -> None: ...
+
+    @app.job
+    async def noop() -> None: ...
+
+    before = signal.signal(signal.SIGTERM, by_the_program)
+    try:
+        workers = [Worker(app, ["default"]), Worker(App(store=FaultyStore()), ["default"])]
+        tasks = [asyncio.create_task(worker.run()) for worker in workers]
+        await until(lambda: all(worker.metrics.claims for worker in workers))
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.wait_for(asyncio.gather(*tasks), 30)
+        assert signal.getsignal(signal.SIGTERM) is by_the_program
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+async def test_a_worker_that_ends_leaves_the_signals_to_others_of_its_loop(app: App, noop: JobType[[], None]) -> None:
+    worker, other = Worker(app), Worker(App(store=FaultyStore()), ["default"], drain=True)
+    task = asyncio.create_task(worker.run())
+    await until(lambda: worker.metrics.claims)
+    await other.run()
+    os.kill(os.getpid(), signal.SIGTERM)
+    await asyncio.wait_for(task, 30)
 
 
 async def test_a_worker_leaves_no_thread_behind(app: App) -> None:

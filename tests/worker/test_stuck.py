@@ -41,7 +41,7 @@ async def test_a_retry_waits_in_the_same_worker_until_the_run_before_it_has_retu
 ) -> None:
     runs: list[str] = []
 
-    @app.job(timeout=0.05, retry=SOON)
+    @app.job(timeout=0.3, retry=SOON)
     def slow(ctx: Context) -> None:
         runs.append(f"begin {ctx.attempt}")
         if ctx.attempt == 1:
@@ -53,13 +53,14 @@ async def test_a_retry_waits_in_the_same_worker_until_the_run_before_it_has_retu
         await until(lambda: "its attempt 1 is still running in this worker" in caplog.text, limit_s=30)
         assert runs == ["begin 1"]
         assert worker.metrics.stuck == 1
+        await until(lambda: worker.metrics.released)
+        job = handle.record()
+        assert [it.reason for it in job.executions][:2] == [AbortReason.FAILED, AbortReason.RELEASED]
+        assert job.retries == 1, "it cost no retry"
         may_end.set()
         await until(lambda: handle.status() is JobState.SUCCEEDED, limit_s=60)
         assert worker.metrics.stuck == 0
     assert runs[:2] == ["begin 1", "end 1"]
-    job = handle.record()
-    assert [it.reason for it in job.executions][:2] == [AbortReason.FAILED, AbortReason.RELEASED]
-    assert job.retries == 1, "it cost no retry"
 
 
 @pytest.mark.usefixtures("impatient")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import threading
 from datetime import datetime, timedelta, tzinfo
@@ -13,12 +14,13 @@ from leasemill import App, Context, JobState
 from leasemill.errors import Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, JobSpec
-from leasemill.kernel.schedule import Overlap, ScheduleSpec
+from leasemill.kernel.schedule import Overlap, Schedule, ScheduleSpec, TickFire
 from leasemill.store.base import Store
 from leasemill.store.memory import MemoryStore
 from leasemill.store.wal.store import FileStore
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.rules import rule
+from leasemill.worker import ticker
 from leasemill.worker.housekeeping import Housekeeping
 from leasemill.worker.metrics import Metrics
 from leasemill.worker.ticker import LOOK_S, STAGGER_US, TickChore, Ticker
@@ -145,6 +147,25 @@ def test_a_store_that_is_away_loses_no_tick_and_makes_none_twice(
     store.is_away = False
     hand.run()
     assert made(store) == ["cron/tidy/2030-03-17T18:01:00Z"]
+
+
+def test_it_waits_after_an_error_of_the_system_as_after_one_of_the_store(
+    store: FaultyStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_descriptor(schedule: Schedule, wall: int) -> TickFire:
+        raise OSError(errno.EMFILE, "Too many open files")  # of the time zone's file
+
+    set_schedule(store)
+    hand = Hand(store, clock)
+    hand.run()
+    clock.advance(s=MINUTE_S + 1)
+    monkeypatch.setattr(ticker, "fire_of", no_descriptor)
+    with pytest.raises(OSError, match="Too many open files"):
+        hand.run()
+    assert 0 < hand.waits_s <= LOOK_S
+    monkeypatch.undo()
+    hand.run()
+    assert len(made(store)) == 1
 
 
 def test_a_schedule_that_cannot_be_computed_here_holds_up_no_other(

@@ -113,7 +113,7 @@ async def test_no_more_is_held_than_slots_when_handlers_are_slow(app: App, store
 async def test_jobs_held_ahead_are_given_back_when_handlers_become_slow(app: App, store: FaultyStore) -> None:
     gate = asyncio.Event()
 
-    @app.job(lease=1)
+    @app.job
     async def quick_then_slow(number: int) -> None:
         if number >= 200:
             await gate.wait()

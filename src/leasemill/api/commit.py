@@ -191,8 +191,8 @@ class Boundary(Generic[SyncT, AsyncT]):
         try:
             command = self._sent()
             self._settle(self._commit(command))
-        except BaseException:
-            self._forget_unless_lost()
+        except BaseException as raised:
+            self._forget_if_refused(raised)
             self._block.roll_back()
             raise
 
@@ -246,8 +246,8 @@ class Boundary(Generic[SyncT, AsyncT]):
         try:
             command = self._sent()
             self._settle(await self._acommit(command))
-        except BaseException:
-            self._forget_unless_lost()
+        except BaseException as raised:
+            self._forget_if_refused(raised)
             await self._block.aroll_back()
             raise
 
@@ -324,9 +324,11 @@ class Boundary(Generic[SyncT, AsyncT]):
             case _:
                 assert_never(outcome)
 
-    def _forget_unless_lost(self) -> None:
-        """X6: a refused commit did not happen, and the lease is unchanged: the handler may commit again."""
-        if not self._run.lost.is_set() and self._run.commit_sent is self._command:
+    def _forget_if_refused(self, error: BaseException) -> None:
+        """X6: a refused commit did not happen, and the lease is unchanged: the handler may commit again. One that was
+        interrupted (a timeout, a stop) may have happened, so another one could be taken for its repetition."""
+        is_interrupted = not isinstance(error, Exception)
+        if not is_interrupted and not self._run.lost.is_set() and self._run.commit_sent is self._command:
             self._run.commit_sent = None
 
     def _given_up(self) -> LeaseLost:

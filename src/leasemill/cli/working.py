@@ -21,11 +21,12 @@ from leasemill.errors import LeasemillError, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.operator.wording import did_you_mean
 from leasemill.store.backoff import backoff_s
+from leasemill.worker.exits import EXIT_REPLACE
 from leasemill.worker.exporting.endpoint import Endpoint, parsed_address
 from leasemill.worker.exporting.measures import Measures
 from leasemill.worker.process import run_process
 from leasemill.worker.recycling import Recycling
-from leasemill.worker.supervisor.supervised import EXIT_REPLACE, Supervised
+from leasemill.worker.supervisor.supervised import Supervised
 from leasemill.worker.worker import Worker
 
 log = logging.getLogger("leasemill.worker")
@@ -104,9 +105,12 @@ def await_store(app: App, queues: Iterable[str]) -> None:
         try:
             reach_store(app, queues)
         except Unavailable as error:
-            log.warning("the store is unavailable, will retry: %s", error)
+            if failures == 1:
+                log.warning("the store is unavailable, will retry: %s", error)
             time.sleep(backoff_s(failures, random.random()))
         else:
+            if failures > 1:
+                log.info("the store is available again")
             return
 
 

@@ -30,9 +30,9 @@ class Background:
     def start(self, parts: Sequence[BackgroundPart]) -> None:
         self._loop = asyncio.get_running_loop()
         self._parts = parts
-        self._left = len(parts)
         for part in parts:
             part.start()
+            self._left += 1
 
     def stop(self) -> None:
         for part in self._parts:
@@ -40,8 +40,9 @@ class Background:
 
     async def wait(self, until: float) -> None:
         """Until all have ended, or until this monotonic time."""
-        waiting = asyncio.ensure_future(self._all_ended.wait())
-        await asyncio.wait([waiting], timeout=max(0.0, until - time.monotonic()))
+        if self._left:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._all_ended.wait(), max(0.0, until - time.monotonic()))
 
     def ended(self, error: BaseException | None) -> None:
         """In the thread that ends."""

@@ -77,6 +77,8 @@ class Deaths:
         self._not_before = 0.0
         self._failures = 0
         self._lock = threading.Lock()
+        self._rounding = threading.Lock()
+        """A worker that is stopped while it starts lets go of its first round, which goes on beside the thread."""
         self._is_stopping = False
         self._wake_read, self._wake_write = -1, -1
 
@@ -140,14 +142,18 @@ class Deaths:
             self.close()
 
     def close(self) -> None:
-        """Where it was never started; else its thread does it."""
-        while self._watched:
-            os.close(self._watched.popitem()[1][0])
+        """Where it was never started; while its thread runs, that does it."""
+        if self._wake_read < 0:
+            while self._watched:
+                os.close(self._watched.popitem()[1][0])
 
     def round(self) -> None:
         """Look if it is time to, and end what is proved. A store that is unavailable is asked again."""
-        if time.monotonic() < self._not_before:
-            return
+        with self._rounding:
+            if time.monotonic() >= self._not_before:
+                self._round()
+
+    def _round(self) -> None:
         try:
             if time.monotonic() >= self._look_at:
                 self.look()

@@ -139,7 +139,7 @@ class Heartbeat:
             if is_hurried:
                 due = running
             elif any(self._due_at(it) <= now for it in running):
-                due = [it for it in running if worth_extending(now, it.sent_at, it.lease_s)]
+                due = [it for it in running if worth_extending(now, it.sent_at, it.lease_s, self._interval_s)]
             else:
                 return []
             self._extending = frozenset(it.lease.token for it in due)

@@ -195,12 +195,24 @@ class HookCalls:
         ends_at = time.monotonic() + TURN_S
         while waiting and count < CALLS_MOST:
             event, stage = waiting.popleft()
-            await in_context(self._context.copy(), self.call(event, stage))
+            try:
+                await in_context(self._context.copy(), self.call(event, stage))
+            except asyncio.CancelledError:
+                if self._is_closed:
+                    raise
+                self._log_cancelled(event)
             count += len(stage.hooks)
             if time.monotonic() > ends_at:
                 break
         await asyncio.sleep(0)
         return count
+
+    def _log_cancelled(self, event: JobEvent) -> None:
+        """A hook has cancelled its own task, which calls the hooks of others too."""
+        task = asyncio.current_task()
+        while task is not None and task.cancelling():
+            task.uncancel()
+        log.error("a hook has cancelled the task it ran in, which changes nothing for the job", extra=event.log_fields)
 
     async def _call_async(self, event: JobEvent, hook: Hook) -> None:
         running.set(event)

@@ -31,6 +31,8 @@ class Chore:
     done_at: float | None = None
     spread: float = 1.0
     """Of the interval: what is waited for this time."""
+    is_postponed: bool = False
+    """It could not be done the last time, which has been logged."""
 
     @property
     def due_at(self) -> float:
@@ -80,15 +82,22 @@ class Housekeeping:
         return max(0.0, min(chore.due_at for chore in self._chores) - self._monotonic())
 
     def _do(self, chore: Chore) -> None:
-        fields = {"worker": self._worker_id}
         try:
             chore.run()
         except Unavailable as error:
             self._metrics.unavailable += 1
             self._observers.notify(Observer.store_failed, chore.name)
-            log.warning("%s postponed, the store is unavailable: %s", chore.name, error, extra=fields)
+            self._postpone(chore, f"the store is unavailable: {error}")
         except OSError as error:
-            log.warning("%s postponed: %s", chore.name, error, extra=fields)
+            self._postpone(chore, str(error))
+        else:
+            chore.is_postponed = False
+
+    def _postpone(self, chore: Chore, why: str) -> None:
+        """Logged once, however long the store is away: it is tried again several times in a minute."""
+        if not chore.is_postponed:
+            chore.is_postponed = True
+            log.warning("%s postponed, will retry: %s", chore.name, why, extra={"worker": self._worker_id})
 
     def _run(self) -> None:
         wait_s = self.round()

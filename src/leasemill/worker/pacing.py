@@ -14,8 +14,8 @@ from leasemill.kernel.model import LossReason
 BEAT_FRACTION: Final = 0.3
 """Of a lease: how long after its grant it is extended."""
 
-BEAT_TOGETHER_FRACTION: Final = 0.15
-"""Of a lease: from when on it is extended along with others that are due."""
+BEAT_TOGETHER_FRACTION: Final = 0.5
+"""Of the time until a lease is to be extended: from when on it is extended along with others that are due."""
 
 HURRY_EVERY_S: Final = 0.25
 """How often leases are extended ahead of time, at most, because running jobs were cancelled."""
@@ -86,9 +86,9 @@ def retry_beat_s(lease_s: float) -> float:
     return lease_s / 10
 
 
-def worth_extending(now: float, sent_at: float, lease_s: float) -> bool:
-    """Old enough to be extended together with another lease that is due."""
-    return now - sent_at >= lease_s * BEAT_TOGETHER_FRACTION
+def worth_extending(now: float, sent_at: float, lease_s: float, longest_s: float | None) -> bool:
+    """Old enough to be extended together with another lease that is due; one that is due itself is."""
+    return now - sent_at >= (beat_at(sent_at, lease_s, longest_s) - sent_at) * BEAT_TOGETHER_FRACTION
 
 
 def kill_at(reason: str | None, now: float, ends_at: float) -> float:

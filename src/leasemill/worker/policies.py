@@ -51,7 +51,7 @@ class QueuePolicies:
 
     async def settle(self) -> None:
         """Declare the limits and read the policies, however long the store is unavailable."""
-        failures = 0
+        failures, fields = 0, {"worker": self._worker_id}
         while True:
             try:
                 if terms := self._app.limits:
@@ -59,13 +59,16 @@ class QueuePolicies:
                 policies = await self._store.arun(c.GetPolicies(self._queues))
                 self._times.adopt(dict(zip(self._queues, policies, strict=True)))
                 self._look(await self._store.arun(limits.queue_limits()))
-                return
+                break
             except Unavailable as error:
                 failures += 1
                 self._metrics.unavailable += 1
                 self._observers.notify(Observer.store_failed, "queue policies")
-                log.warning("the store is unavailable, will retry: %s", error, extra={"worker": self._worker_id})
+                if failures == 1:
+                    log.warning("the store is unavailable, will retry: %s", error, extra=fields)
                 await asyncio.sleep(backoff_s(failures, self._store.entropy.jitter()))
+        if failures:
+            log.info("the store is available again", extra=fields)
 
     def _look(self, found: list[c.LimitView]) -> None:
         self.has_limit = limits.any_limited(self._queues, found)

@@ -19,12 +19,10 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Final
 
+from leasemill.worker.exits import EXIT_OVERRUN
 from leasemill.worker.worker import Worker
 
 log = logging.getLogger("leasemill.worker")
-
-EXIT_OVERRUN: Final = 6
-"""The exit code of a worker that did not stop within its shutdown timeout (its event loop or its store hung)."""
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 LAST_WORDS_S: Final = 0.2

@@ -79,7 +79,7 @@ class Ticker:
                 self._register()
                 self._is_registered = True
                 next_at = self._fire_due()
-        except Unavailable:
+        except (Unavailable, OSError):
             self._failures += 1
             self._retry_at = self._monotonic() + backoff_s(self._failures, self._store.entropy.jitter())
             raise

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import asdict
 from functools import partial
 from typing import Any, Final
@@ -20,7 +20,7 @@ from leasemill.api.app import App
 from leasemill.api.executor import Executor
 from leasemill.api.observer import Observer
 from leasemill.api.policy import Duration, ReaperPreset, reaper_s
-from leasemill.errors import Invalid, Unavailable
+from leasemill.errors import Broken, Invalid, Unavailable
 from leasemill.kernel.bounds import check_text
 from leasemill.kernel.model import Policy
 from leasemill.store.presence import new_worker_id
@@ -40,7 +40,7 @@ from leasemill.worker.presence import WorkerPresence
 from leasemill.worker.processes.launch import Importing
 from leasemill.worker.processes.pool import process_kinds
 from leasemill.worker.reaper import Reaper
-from leasemill.worker.shutdown import Shutdown, end_tasks, take_signals
+from leasemill.worker.shutdown import Shutdown, end_tasks, signals_taken
 from leasemill.worker.slots import all_stuck
 from leasemill.worker.starting import StartFacts, log_started
 from leasemill.worker.threads import DaemonExecutor
@@ -139,44 +139,62 @@ class Worker:
             loop.close()
 
     async def run(self) -> None:
-        """Work until stopped (`stop`, SIGTERM, SIGINT) or, with `drain`, until nothing is left to do."""
+        """Work until stopped (`stop`, SIGTERM, SIGINT) or, with `drain`, until nothing is left to do.
+
+        If its task is cancelled, running jobs are given back first: that takes up to 2 s.
+        """
         if self._loop is not None:
             raise Invalid("this worker has run already: make another")
         Importing.check()
         self._loop = asyncio.get_running_loop()
-        signals = take_signals(self._loop, self.stop) if self._handles_signals else []
-        try:
-            self.presence.begin()
-            if self._has_given_id:  # a second worker of one id is refused before it claims anything
-                wait = partial(self.presence.await_free, lambda: self.shutdown.is_requested)
-                await self.shutdown.unless_begun(self._off_loop(wait))
-            # Before this worker's record replaces that of a predecessor of the same id, which may be dead.
-            await self.shutdown.unless_begun(self._off_loop(self.deaths.look))
-            await self.shutdown.unless_begun(self._policies.settle())
-            await self.shutdown.unless_begun(self._enter_lifespan())
-            await self.shutdown.unless_begun(self._ticker.fire_first(self._observers))
-            self._times.check()
-            if not self.shutdown.is_requested:
-                self._assemble()
-                await self.shutdown.unless_begun(self._parts.runner.prepare())
-                # Before the first claim: whoever has a lease can be proved dead.
-                await self.shutdown.unless_begun(self._off_loop(self._publish))
-                await self.shutdown.unless_begun(self._off_loop(self.deaths.round))  # or a drain misses their jobs
-                with fewer_collections():
-                    await self._work()
-            else:
+        if self.shutdown.is_requested:  # there was no loop to begin it on
+            self.shutdown.begin()
+        with signals_taken(self._loop, self.stop) if self._handles_signals else nullcontext():
+            try:
+                self.presence.begin()
+                await self._settle()
+                if not self.shutdown.has_begun:
+                    await self._run_parts()
+            finally:
                 self.deaths.close()
-        finally:
-            if self._lifespan is not None:
-                failed = await self._lifespan.leave(self.shutdown)
-                self._failure = self._failure or failed
-            self.presence.end()
-            for number in signals:
-                self._loop.remove_signal_handler(number)
+                await self._leave()
         if self._failure is not None:
             raise self._failure
         if self._is_stuck:
             raise all_stuck(self.id)
+
+    async def _settle(self) -> None:
+        """What comes before its parts are there."""
+        if self._has_given_id:  # a second worker of one id is refused before it claims anything
+            wait = partial(self.presence.await_free, lambda: self.shutdown.is_requested)
+            await self.shutdown.unless_begun(self._off_loop(wait))
+        # Before this worker's record replaces that of a predecessor of the same id, which may be dead.
+        await self.shutdown.unless_begun(self._off_loop(self.deaths.look))
+        await self.shutdown.unless_begun(self._policies.settle())
+        await self.shutdown.unless_begun(self._enter_lifespan())
+        await self.shutdown.unless_begun(self._ticker.fire_first(self._observers))
+        self._times.check()
+
+    async def _run_parts(self) -> None:
+        self._assemble()
+        try:
+            await self.shutdown.unless_begun(self._parts.runner.prepare())
+            # Before the first claim: whoever has a lease can be proved dead.
+            await self.shutdown.unless_begun(self._off_loop(self._publish))
+            await self.shutdown.unless_begun(self._off_loop(self.deaths.round))  # or a drain misses their jobs
+        except BaseException:
+            await self._close_parts()
+            raise
+        with fewer_collections():
+            await self._work()
+
+    async def _leave(self) -> None:
+        try:
+            if self._lifespan is not None:
+                failed = await self._lifespan.leave(self.shutdown)
+                self._failure = self._failure or failed
+        finally:
+            self.presence.end()
 
     async def run_in(self, state: Any) -> None:
         """`run`, inside a lifespan that has been entered already: `async with app.entered_lifespan() as state`."""
@@ -257,10 +275,20 @@ class Worker:
         )
 
     async def _work(self) -> None:
-        self._background.start([self._parts.heartbeat, self._parts.stalls, self._housekeeping, self.deaths])
-        self._observers.notify(Observer.worker_began, self.id, self.concurrency, partial(asdict, self.metrics))
-        self.on_start(self.id, self.facts)
-        warn_of_jobs(self.id, self.app)
+        try:
+            self._background.start([self._parts.heartbeat, self._parts.stalls, self._housekeeping, self.deaths])
+            self._observers.notify(Observer.worker_began, self.id, self.concurrency, partial(asdict, self.metrics))
+            self.on_start(self.id, self.facts)
+            warn_of_jobs(self.id, self.app)
+            await self._work_until_stopped()
+        finally:
+            await self._close_parts()
+            self._observers.notify(Observer.worker_ended, self.id)
+            log.info("worker stopped", extra={"worker": self.id})
+
+    async def _work_until_stopped(self) -> None:
+        if self.shutdown.has_begun:
+            self._parts.take_no_more()
         fetching = asyncio.create_task(self._parts.fetcher.run(self._parts.runner))
         stopping = asyncio.create_task(self.shutdown.begun())
         try:
@@ -268,18 +296,23 @@ class Worker:
             if self.is_retired:
                 await self.shutdown.unless_begun(self._parts.slots.emptied())
             await self._shut_down(fetching)
+        except asyncio.CancelledError:
+            if not fetching.cancelling():  # else everything on this loop was cancelled: nothing can be sent any more
+                self.stop(now=True)
+                await self._shut_down(fetching)
+            raise
         finally:
             stopping.cancel()
             fetching.cancel()
-            self._background.stop()
-            self._reaper.close()
-            self._parts.reporter.close()
-            self._parts.hooks.close()
-            self._parts.runner.close()
-            await self._parts.runner.closed(self.shutdown.plan().closing_until)
-            await self._background.wait(self.shutdown.plan().closing_until)
-            self._observers.notify(Observer.worker_ended, self.id)
-            log.info("worker stopped", extra={"worker": self.id})
+
+    async def _close_parts(self) -> None:
+        self._background.stop()
+        self._reaper.close()
+        self._parts.reporter.close()
+        self._parts.hooks.close()
+        self._parts.runner.close()
+        await self._parts.runner.closed(self.shutdown.plan().closing_until)
+        await self._background.wait(self.shutdown.plan().closing_until)
 
     async def _shut_down(self, fetching: asyncio.Task[None]) -> None:
         """Claims first, then handlers, then reports."""
@@ -297,7 +330,7 @@ class Worker:
                 await shutdown.until(shutdown.plan().grace_until, self._parts.slots.emptied())
             self._parts.watchdog.abandon_all()
             await self._parts.slots.without_processes((time.monotonic() + shutdown.plan().reports_until) / 2)
-        if self._failure is None:
+        if not isinstance(self._failure, Broken):  # the store takes reports, whatever else went wrong
             await self._parts.reporter.send_last(shutdown.plan().reports_until)
             await self._parts.hooks.finished(shutdown.plan().reports_until)
 

@@ -57,6 +57,7 @@ def test_the_store_is_opened_when_it_is_first_used_and_follows_the_settings(tmp_
         ({"DATABSE": "default"}, "has no setting 'DATABSE'; did you mean 'DATABASE'?"),
         ({"URL": "redis://"}, "is not the URL of a store"),
         ({"URL": "memory:", "DATABASE": "default"}, "leave one of them out"),
+        ({"URL": "http://127.0.0.1:7766", "DATABASE": "default"}, "leave one of them out"),
         ({"URL": "postgresql:///a", "SCHEMA": "jobs"}, "write the schema and the options into it"),
         ({"SCHEMA": "Jobs!"}, "schema 'Jobs!' is not a name"),
         ({"OPTIONS": {"pool_size": "many"}}, "an option of the store's URL is wrong"),
@@ -70,6 +71,8 @@ def test_a_wrong_setting_is_an_error_that_names_the_remedy(settings: dict[str, A
 
 def test_a_store_elsewhere_is_a_warning_because_it_joins_no_transaction(tmp_path: Path) -> None:
     (message,) = found(URL=f"file:{tmp_path}")
+    assert message.startswith("leasemill.W001: ")
+    (message,) = found(URL="http://127.0.0.1:7766")
     assert message.startswith("leasemill.W001: ")
     assert found(URL="memory:") == []
 

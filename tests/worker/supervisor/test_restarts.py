@@ -18,6 +18,11 @@ def test_after_quick_deaths_the_delay_doubles_up_to_its_longest() -> None:
     assert restarts.delay_s(None) == 1
 
 
+def test_a_process_that_dies_for_days_beside_healthy_ones_is_started_again_and_again() -> None:
+    restarts = Restarts(RestartPace())
+    assert [restarts.delay_s(None) for _ in range(10_000)][-1] == 30
+
+
 def test_a_place_is_given_up_after_quick_deaths_in_a_row_unless_its_process_has_recovered() -> None:
     restarts = Restarts(RestartPace(most_deaths=3))
     for _ in range(2):

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from leasemill.worker.exits import EXIT_CRASH_LOOP
 from leasemill.worker.supervisor.restarts import RestartPace
-from leasemill.worker.supervisor.supervisor import EXIT_CRASH_LOOP, Processes, Supervisor
+from leasemill.worker.supervisor.supervisor import Processes, Supervisor
 
 CHILD = """
 import json, os, socket, sys
@@ -76,6 +77,37 @@ while os.path.getsize(log.name) <= 6:
 """
     assert run(part, tmp_path, drains=True) == 0, "it went on until both had drained"
     assert (tmp_path / "deaths").stat().st_size == 7
+
+
+def test_a_death_that_nobody_can_record_yet_is_waited_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    part = """
+path = os.environ["FOLDER"] + "/died"
+first = not os.path.exists(path)
+open(path, "w").close()
+hello()
+sys.exit(70 if first else 0)
+"""
+    waits: list[float] = []
+    wait_s = Supervisor._wait_s
+
+    def noted(self: Supervisor) -> float:
+        waits.append(wait_s(self))
+        return waits[-1]
+
+    monkeypatch.setattr(Supervisor, "_wait_s", noted)
+    assert run(part, tmp_path, count=1, drains=True) == 0
+    assert waits.count(0.0) <= 2, "when the next process is to be started; otherwise there is nothing to do"
+
+
+def test_a_report_of_a_later_version_is_logged_and_ends_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    part = """
+hello()
+send(**{"is": "newer"})
+"""
+    assert run(part, tmp_path, count=1, drains=True) == 0
+    assert "unknown report of worker mill.1: 'newer'" in caplog.text
 
 
 def test_a_death_is_passed_to_a_sibling_until_it_is_confirmed(tmp_path: Path) -> None:

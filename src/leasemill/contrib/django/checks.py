@@ -43,9 +43,10 @@ def _check_url(chosen: Configuration) -> None:
         from leasemill.store.postgres.wire.url import parse_url  # noqa: PLC0415  (psycopg is an extra)
 
         parse_url(chosen.store_url)
-    elif scheme not in {"file", "memory"}:
+    elif scheme not in {"file", "memory", "http", "https"}:
         raise ImproperlyConfigured(
-            'LEASEMILL["URL"] is not the URL of a store: write postgresql://user@host/database, file:PATH or memory:'
+            'LEASEMILL["URL"] is not the URL of a store: write postgresql://user@host/database, file:PATH, '
+            "http://host:port or memory:"
         )
     elif chosen.database is not None:
         raise ImproperlyConfigured(

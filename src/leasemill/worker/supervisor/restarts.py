@@ -30,7 +30,7 @@ class Restarts:
             self.quick_deaths = 0
             return 0.0
         self.quick_deaths += 1
-        return min(self.pace.longest_s, self.pace.first_s * 2.0 ** (self.quick_deaths - 1))
+        return min(self.pace.longest_s, self.pace.first_s * (1 << min(self.quick_deaths - 1, 20)))
 
     def is_healthy(self, up_s: float | None) -> bool:
         return up_s is not None and up_s >= self.pace.healthy_s

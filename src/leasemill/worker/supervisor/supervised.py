@@ -15,7 +15,6 @@ import threading
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
-from typing import Final
 
 from leasemill.errors import Invalid
 from leasemill.worker.exporting.measures import Measures
@@ -25,9 +24,6 @@ from leasemill.worker.supervisor.channel import Channel, Message
 from leasemill.worker.worker import Worker
 
 log = logging.getLogger("leasemill.worker")
-
-EXIT_REPLACE: Final = 75  # EX_TEMPFAIL of sysexits.h
-"""The exit code of a process that has done as much as it may (--max-jobs, --max-memory): start another."""
 
 
 class Supervised:

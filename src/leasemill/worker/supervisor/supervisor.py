@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from leasemill.worker.exits import EXIT_CRASH_LOOP, EXIT_OVERRUN, EXIT_REPLACE
 from leasemill.worker.starting import StartFacts, log_started
 from leasemill.worker.supervisor.channel import Message
 from leasemill.worker.supervisor.child import Child
@@ -25,9 +26,6 @@ from leasemill.worker.supervisor.unrecorded import ChildDeath, UnrecordedDeaths
 
 log = logging.getLogger("leasemill.supervisor")
 
-EXIT_OVERRUN: Final = 6
-EXIT_CRASH_LOOP: Final = 7
-EXIT_REPLACE: Final = 75
 FATAL: Final = frozenset({2, 4})
 """A wrong setting, a damaged store: starting again does not help."""
 KILL_AFTER_S: Final = 2.0
@@ -153,7 +151,7 @@ class Supervisor:
         return bool(self._stops) or all(place.is_closed for place in self.places)
 
     def _wait_s(self) -> float:
-        due = [time.monotonic() + LOOK_S, self._unrecorded.due_at()]
+        due = [time.monotonic() + LOOK_S, self._unrecorded.due_at() if self._at_work() else None]
         for place in self.places:
             due += [place.start_at, *(child.kill_at for child in place.children)]
         return max(0.0, min(at for at in due if at is not None) - time.monotonic())
@@ -192,8 +190,11 @@ class Supervisor:
 
     def _received(self, child: Child, message: Message) -> None:
         """Of a process that has ended, what still counts is that it was up, and what it recorded and counted."""
-        if child.return_code is None or message["is"] in ("up", "recorded", "samples"):
-            self.on[message["is"]](child, message)
+        what = message["is"]
+        if what not in self.on:  # a process that was restarted may be of a later version than its supervisor
+            log.error("unknown report of worker %s: %r", child.worker_id, what)
+        elif child.return_code is None or what in ("up", "recorded", "samples"):
+            self.on[what](child, message)
 
     def _hello(self, child: Child, message: Message) -> None:
         child.instance = message["instance"]
@@ -359,10 +360,13 @@ class Supervisor:
 
     def _pass_deaths(self) -> None:
         """To one process at a time, to another if that one does not confirm it."""
-        at_work = [child for place in self.places for child in place.children if child.is_at_work]
+        at_work = self._at_work()
         if at_work:
             for death in self._unrecorded.due(time.monotonic()):
                 self._pass_death(death, at_work[(death.tries - 1) % len(at_work)])
+
+    def _at_work(self) -> list[Child]:
+        return [child for place in self.places for child in place.children if child.is_at_work]
 
     def _pass_death(self, death: ChildDeath, child: Child) -> None:
         child.send({"do": "death", "worker": death.worker, "instance": death.instance, "cause": death.cause})
