@@ -101,8 +101,10 @@ def _ask_all(verb: SweepVerb) -> Callable[[Viewing], Question]:
         counted_jobs = count(viewing.store, verb, selection_of(viewing.query))
         at_least = "" if counted_jobs.is_all else "more than "
         what = f"{at_least}{counted(counted_jobs.count, 'job')}"
-        among = " or ".join(sorted(state.value.upper() for state in AMONG[verb]))
-        sentences = [f"A dry run found {what}: {among}, and a match.", EFFECTS[verb]]
+        among = ("is " if counted_jobs.count == 1 else "are ") + " or ".join(
+            sorted(one.value.upper() for one in AMONG[verb])
+        )
+        sentences = [f"Dry run: {what} {'matches' if counted_jobs.count == 1 else 'match'} and {among}.", EFFECTS[verb]]
         sentences += [f"Filter: {', '.join(_filter_words(viewing)) or 'none: all jobs'}."]
         return Question(
             f"{verb.value.capitalize()} {what}",
@@ -124,7 +126,7 @@ def _run_all(verb: SweepVerb) -> Callable[[Viewing, Given], Done]:
     def run(viewing: Viewing, given: Given) -> Done:
         rate = as_rate(given.text("rate"))
         sweep = viewing.sweeps.start(verb, selection_of(viewing.query), given.by, given.reason, rate)
-        return Done("Under way.", f"/sweeps/{sweep.id}")
+        return Done("Started.", f"/sweeps/{sweep.id}")
 
     return run
 

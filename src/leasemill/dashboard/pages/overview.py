@@ -9,12 +9,15 @@ from msgspec import Struct
 
 from leasemill.dashboard.charts import Chart, Series, chart
 from leasemill.dashboard.history import SPANS, Dot, History, Span
+from leasemill.dashboard.pages.queues import QueueOnPage, rows_of
 from leasemill.dashboard.sampling import Sample
 from leasemill.dashboard.viewing import Page, Viewing
 from leasemill.kernel.commands import QueueView
-from leasemill.kernel.model import JobState
+from leasemill.kernel.model import JobState, QueueMode
+from leasemill.operator.wording import counted
 
 QUEUES_LISTED: Final = 8
+CONCERNS_SHOWN: Final = 4
 MINUTE_S: Final = 60
 
 
@@ -27,6 +30,15 @@ class FlowNow(Struct, frozen=True):
     refused_a_minute: float | None
 
 
+class Concern(Struct, frozen=True):
+    """Something that an operator should look at now, and the page that shows it."""
+
+    tone: str
+    sentence: str
+    path: str
+    fields: dict[str, str] = {}
+
+
 def read(viewing: Viewing) -> Mapping[str, Any]:
     history = viewing.sampler.history
     span = next((one for one in SPANS if one.name == viewing.asked("span")), SPANS[0])
@@ -36,6 +48,8 @@ def read(viewing: Viewing) -> Mapping[str, Any]:
         "span": span,
         "flow": _flow(history),
         "charts": [] if sample is None else _charts(history, span, sample.at),
+        "concerns": [] if sample is None else concerns(sample),
+        "shown_concerns": CONCERNS_SHOWN,
         "busiest": [] if sample is None else _busiest(sample),
     }
 
@@ -86,6 +100,30 @@ def _charts(history: History, span: Span, now: int) -> list[Chart]:
 
 def _minutes(dots: list[Dot]) -> list[Dot]:
     return [Dot(dot.at, _a_minute(dot.value)) for dot in dots]
+
+
+def concerns(sample: Sample) -> list[Concern]:
+    """What is wrong now, as far as the sample shows it; the worst first."""
+    silent = sum(one.is_stale for one in sample.workers)
+    stuck = sum(len(one.record.stuck) for one in sample.workers)
+    found = []
+    if silent:
+        has = "has" if silent == 1 else "have"
+        found.append(Concern("failed", f"{counted(silent, 'worker')} {has} no heartbeat", "/workers"))
+    if stuck:
+        found.append(Concern("failed", f"{counted(stuck, 'slot')} stuck: handlers do not return", "/workers"))
+    rows = sorted(rows_of(sample), key=lambda row: (-row.waiting, row.view.name))
+    unserved = [
+        row for row in rows if row.due_at is not None and not row.workers and row.view.mode is not QueueMode.ACQUIRE
+    ]
+    found += [_of_queue("failed", row, "has no worker") for row in unserved if not row.view.is_paused]
+    found += [_of_queue("warned", row, "is paused") for row in rows if row.view.is_paused]
+    return found
+
+
+def _of_queue(tone: str, row: QueueOnPage, what: str) -> Concern:
+    waiting = f"{counted(row.waiting, 'job')} waiting"
+    return Concern(tone, f"Queue {row.view.name} {what}: {waiting}", "/queue", {"name": row.view.name})
 
 
 def _busiest(sample: Sample) -> list[QueueView]:
