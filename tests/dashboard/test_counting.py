@@ -261,6 +261,7 @@ async def test_an_event_is_sent_when_the_counts_have_changed_and_the_stream_can_
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("leasemill.dashboard.live.LOOK_S", 0.001)
+    monkeypatch.setattr("leasemill.dashboard.live.OPEN_S", 3_600.0)
     sampler, streams = Sampler(store), Streams()
     sampler.sample()
     response = streams.open(sampler)
@@ -279,6 +280,7 @@ async def test_an_event_is_sent_when_the_counts_have_changed_and_the_stream_can_
 
 async def test_an_event_is_sent_when_the_store_stops_answering(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("leasemill.dashboard.live.LOOK_S", 0.001)
+    monkeypatch.setattr("leasemill.dashboard.live.OPEN_S", 3_600.0)
     monkeypatch.setattr("leasemill.dashboard.live.STILL_S", 3_600.0)
     sampler, streams = Sampler(store), Streams()
     sampler.sample()
@@ -291,6 +293,17 @@ async def test_an_event_is_sent_when_the_store_stops_answering(store: Store, mon
     async with asyncio.timeout(60):
         assert str(await following).startswith("event: change\n")
     streams.end()
+
+
+async def test_a_stream_ends_by_itself_and_says_that_the_page_shall_open_another(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that we are mounted in waits for open responses when it stops, and does not tell us."""
+    monkeypatch.setattr("leasemill.dashboard.live.OPEN_S", 0.0)
+    sampler = Sampler(store)
+    events = [one async for one in Streams().open(sampler).body_iterator]
+    assert events == ["retry: 3000\n\n", "event: again\ndata: \n\n"]
+    sampler.close()
 
 
 # Shapes ----------------------------------------------------------------------------------------------------------

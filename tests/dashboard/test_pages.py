@@ -53,13 +53,13 @@ def test_the_overview_begins_with_what_needs_attention(memory: Store) -> None:
     memory.enqueue([JobSpec("one", "mail", "send"), JobSpec("two", "paused", "send")])
     memory.pause("paused", by="ann", reason="the gateway is down")
     assert attention(desk) == {
-        "Queue mail has no worker: 1 job waiting": "/queue?name=mail",
-        "Queue paused is paused: 1 job waiting": "/queue?name=paused",
+        "No worker: mail (1 job waiting)": "/queue?name=mail",
+        "Paused: paused (1 job waiting)": "/queue?name=paused",
     }
     serve(memory, "up", interval_s=3_600.0)
-    assert [*attention(desk)] == ["Queue paused is paused: 1 job waiting"]
+    assert [*attention(desk)] == ["Paused: paused (1 job waiting)"]
     serve(memory, "down", interval_s=-1.0)
-    assert [*attention(desk)] == ["1 worker has no heartbeat", "Queue paused is paused: 1 job waiting"]
+    assert [*attention(desk)] == ["1 worker has no heartbeat", "Paused: paused (1 job waiting)"]
     desk.dashboard.close()
 
 

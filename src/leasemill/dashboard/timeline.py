@@ -105,13 +105,13 @@ def _row(job: Job, one: Execution, scale: Scale, now: int) -> AttemptRow:
         bars.append(_bar(scale, tone_of(one), one.started_at, end, f"{ran} for {span(max(0, end - one.started_at))}"))
     else:
         bars.append(_bar(scale, tone_of(one, "taken"), one.leased_at, end, "claimed, not started"))
-    signs = [Sign("tick", "plain", scale.place(one.leased_at), f"leased {instant(one.leased_at)}")]
+    signs = [Sign("tick", "mark", scale.place(one.leased_at), f"leased {instant(one.leased_at)}")]
     if one.started_at is not None:
-        signs.append(Sign("tick", "plain", scale.place(one.started_at), f"started {instant(one.started_at)}"))
+        signs.append(Sign("tick", "mark", scale.place(one.started_at), f"started {instant(one.started_at)}"))
     extended_at = last_extended_at(one)
     if extended_at is not None:
         title = f"last extended {instant(extended_at)}, until {instant(one.expires_at)}"
-        signs.append(Sign("chevron", "plain", scale.place(extended_at), title))
+        signs.append(Sign("chevron", "mark", scale.place(extended_at), title))
     if one.committed_at is not None:
         signs.append(
             Sign("diamond", "succeeded", scale.place(one.committed_at), f"committed {instant(one.committed_at)}")

@@ -22,6 +22,11 @@ EFFECTS: Final = {
     SweepVerb.REDRIVE: "They are READY again and due now, with all their retries. Attempts and history stay.",
     SweepVerb.PURGE: "They are deleted with their history. This cannot be undone.",
 }
+EFFECTS_ON_ONE: Final = {
+    SweepVerb.CANCEL: "It ends CANCELLED. If it is running, it is stopped; if it is in a lane, the lane goes on.",
+    SweepVerb.REDRIVE: "It is READY again and due now, with all its retries. Attempts and history stay.",
+    SweepVerb.PURGE: "It is deleted with its history. This cannot be undone.",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +42,16 @@ class NamedJobs:
         found = viewing.store.jobs(c.JobFilter(job_ids=ids), limit=len(ids)).jobs
         fit = [job for job in found if job.state in self.among]
         others = len(ids) - len(fit)
-        sentences = [EFFECTS[self.verb]]
+        sentences = [(EFFECTS_ON_ONE if len(fit) == 1 else EFFECTS)[self.verb]]
         if others:
             why = _why_not(self.verb, found, self.among)
             sentences.append(f"{counted(others, 'job')} of {len(ids):,} would be left alone{why}.")
         verb = self.verb.value.capitalize()
         what = fit[0].spec.id if len(fit) == 1 else counted(len(fit), "job")
-        return Question(f"{verb} {what}", sentences, verb, examples=[job.spec.id for job in fit], is_possible=bool(fit))
+        button = f"{verb} {'job' if len(fit) == 1 else 'jobs'}"
+        return Question(
+            f"{verb} {what}", sentences, button, examples=[job.spec.id for job in fit], is_possible=bool(fit)
+        )
 
     def act(self, viewing: Viewing, given: Given) -> Done:
         ids = _ids(viewing)

@@ -66,6 +66,12 @@ function open(address) {
   source = new EventSource(address);
   source.addEventListener("open", () => show("live", "live"));
   source.addEventListener("change", schedule);
+  source.addEventListener("again", () => {
+    source.close();
+    source = null;
+    open(address);
+    schedule(); // what changed between the two
+  });
   source.addEventListener("error", () => show("away", "no answer"));
 }
 

@@ -14,10 +14,11 @@ from leasemill.dashboard.sampling import Sample
 from leasemill.dashboard.viewing import Page, Viewing
 from leasemill.kernel.commands import QueueView
 from leasemill.kernel.model import JobState, QueueMode
-from leasemill.operator.wording import counted
+from leasemill.operator.wording import counted, listed
 
 QUEUES_LISTED: Final = 8
-CONCERNS_SHOWN: Final = 4
+QUEUES_NAMED: Final = 3
+"""In a sentence about several."""
 MINUTE_S: Final = 60
 
 
@@ -49,7 +50,6 @@ def read(viewing: Viewing) -> Mapping[str, Any]:
         "flow": _flow(history),
         "charts": [] if sample is None else _charts(history, span, sample.at),
         "concerns": [] if sample is None else concerns(sample),
-        "shown_concerns": CONCERNS_SHOWN,
         "busiest": [] if sample is None else _busiest(sample),
     }
 
@@ -113,17 +113,21 @@ def concerns(sample: Sample) -> list[Concern]:
     if stuck:
         found.append(Concern("failed", f"{counted(stuck, 'slot')} stuck: handlers do not return", "/workers"))
     rows = sorted(rows_of(sample), key=lambda row: (-row.waiting, row.view.name))
-    unserved = [
-        row for row in rows if row.due_at is not None and not row.workers and row.view.mode is not QueueMode.ACQUIRE
-    ]
-    found += [_of_queue("failed", row, "has no worker") for row in unserved if not row.view.is_paused]
-    found += [_of_queue("warned", row, "is paused") for row in rows if row.view.is_paused]
-    return found
+    due = [row for row in rows if row.due_at is not None and row.view.mode is not QueueMode.ACQUIRE]
+    found += _of_queues("failed", "No worker", [row for row in due if not row.workers and not row.view.is_paused])
+    return found + _of_queues("warned", "Paused", [row for row in rows if row.view.is_paused])
 
 
-def _of_queue(tone: str, row: QueueOnPage, what: str) -> Concern:
-    waiting = f"{counted(row.waiting, 'job')} waiting"
-    return Concern(tone, f"Queue {row.view.name} {what}: {waiting}", "/queue", {"name": row.view.name})
+def _of_queues(tone: str, what: str, rows: list[QueueOnPage]) -> list[Concern]:
+    """One line, of however many queues."""
+    if not rows:
+        return []
+    waiting = counted(sum(row.waiting for row in rows), "job")
+    names = [row.view.name for row in rows]
+    sentence = f"{what}: {listed(names, QUEUES_NAMED)} ({waiting} waiting)"
+    if len(rows) == 1:
+        return [Concern(tone, sentence, "/queue", {"name": names[0]})]
+    return [Concern(tone, sentence, "/queues", {"order": "waiting"})]
 
 
 def _busiest(sample: Sample) -> list[QueueView]:
