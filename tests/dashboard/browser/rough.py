@@ -41,6 +41,7 @@ def _many_queues(store: Store) -> None:
     for index, name in enumerate(names):
         store.enqueue([JobSpec(f"{name}-{number}", name, "sync", b"{}") for number in range(1 + index % 5)])
     store.set_policy(names[0], Policy(max_retries=0, on_failure=OnFailure.BLOCK), by="ann", reason="in order")
+    store.pause(names[-1], by="ann", reason=f"the importer of {UNBROKEN} is being moved")
 
 
 def _huge(store: Store) -> None:
