@@ -62,6 +62,7 @@ def _long_names(store: Store) -> None:
     store.enqueue([JobSpec(f"member-of-{UNBROKEN}", LONG_QUEUE, UNBROKEN, b"{}", rules=Rules(group=group))])
     (lease,) = store.claim(f"{UNBROKEN}.worker.example.internal-48213-9f8e7d6c", [LONG_QUEUE], 1)
     store.start([c.StartReport(lease.job.id, lease.token)])
+    store.extend([c.LeaseRef(lease.job.id, lease.token)])
     call = JobSpec("", LONG_QUEUE, UNBROKEN, b"{}")
     spec_of = ScheduleSpec(LONG_SCHEDULE, "*/15 2-5 * * mon-fri", "America/Argentina/Buenos_Aires", call)
     scheduling.set_schedule(store, spec_of, by="ann", reason=f"moved from cron: {TEXT} {UNBROKEN}")

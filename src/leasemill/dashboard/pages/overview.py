@@ -31,7 +31,7 @@ class FlowNow(Struct, frozen=True):
     refused_a_minute: float | None
 
 
-class Concern(Struct, frozen=True):
+class ConcernOnPage(Struct, frozen=True):
     """Something that an operator should look at now, and the page that shows it."""
 
     tone: str
@@ -102,23 +102,23 @@ def _minutes(dots: list[Dot]) -> list[Dot]:
     return [Dot(dot.at, _a_minute(dot.value)) for dot in dots]
 
 
-def concerns(sample: Sample) -> list[Concern]:
+def concerns(sample: Sample) -> list[ConcernOnPage]:
     """What is wrong now, as far as the sample shows it; the worst first."""
     silent = sum(one.is_stale for one in sample.workers)
     stuck = sum(len(one.record.stuck) for one in sample.workers)
     found = []
     if silent:
         has = "has" if silent == 1 else "have"
-        found.append(Concern("failed", f"{counted(silent, 'worker')} {has} no heartbeat", "/workers"))
+        found.append(ConcernOnPage("failed", f"{counted(silent, 'worker')} {has} no heartbeat", "/workers"))
     if stuck:
-        found.append(Concern("failed", f"{counted(stuck, 'slot')} stuck: handlers do not return", "/workers"))
+        found.append(ConcernOnPage("failed", f"{counted(stuck, 'slot')} stuck: handlers do not return", "/workers"))
     rows = sorted(rows_of(sample), key=lambda row: (-row.waiting, row.view.name))
     due = [row for row in rows if row.due_at is not None and row.view.mode is not QueueMode.ACQUIRE]
     found += _of_queues("failed", "No worker", [row for row in due if not row.workers and not row.view.is_paused])
     return found + _of_queues("warned", "Paused", [row for row in rows if row.view.is_paused])
 
 
-def _of_queues(tone: str, what: str, rows: list[QueueOnPage]) -> list[Concern]:
+def _of_queues(tone: str, what: str, rows: list[QueueOnPage]) -> list[ConcernOnPage]:
     """One line, of however many queues."""
     if not rows:
         return []
@@ -126,8 +126,8 @@ def _of_queues(tone: str, what: str, rows: list[QueueOnPage]) -> list[Concern]:
     names = [row.view.name for row in rows]
     sentence = f"{what}: {listed(names, QUEUES_NAMED)} ({waiting} waiting)"
     if len(rows) == 1:
-        return [Concern(tone, sentence, "/queue", {"name": names[0]})]
-    return [Concern(tone, sentence, "/queues", {"order": "waiting"})]
+        return [ConcernOnPage(tone, sentence, "/queue", {"name": names[0]})]
+    return [ConcernOnPage(tone, sentence, "/queues", {"order": "waiting"})]
 
 
 def _busiest(sample: Sample) -> list[QueueView]:
