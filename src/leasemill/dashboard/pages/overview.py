@@ -86,7 +86,7 @@ def _charts(history: History, span: Span, now: int) -> list[Chart]:
             "Running", "jobs", span, now, [Series("running", "leased", history.levels(span, lambda one: one.running))]
         ),
         chart(
-            "Expired leases and refused reports",
+            "Expired and refused",
             "per minute",
             span,
             now,
@@ -122,9 +122,9 @@ def _of_queues(tone: str, what: str, rows: list[QueueOnPage]) -> list[ConcernOnP
     """One line, of however many queues."""
     if not rows:
         return []
-    waiting = counted(sum(row.waiting for row in rows), "job")
+    waiting = sum(row.waiting for row in rows)
     names = [row.view.name for row in rows]
-    sentence = f"{what}: {listed(names, QUEUES_NAMED)} ({waiting} waiting)"
+    sentence = f"{what}: {listed(names, QUEUES_NAMED)}" + (f" ({counted(waiting, 'job')} waiting)" if waiting else "")
     if len(rows) == 1:
         return [ConcernOnPage(tone, sentence, "/queue", {"name": names[0]})]
     return [ConcernOnPage(tone, sentence, "/queues", {"order": "waiting"})]
