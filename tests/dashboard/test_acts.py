@@ -142,7 +142,7 @@ def test_an_empty_selection_is_refused(desk: Desk) -> None:
 
 def test_everything_that_matches_is_counted_first_and_then_redriven(desk: Desk, filled: Filled, store: Store) -> None:
     path = "/acts/redrive-all?queue=mail"
-    assert "A dry run found 1 job: DEAD or FAILED, and a match." in desk.get(path).text
+    assert "Dry run: 1 job matches and is DEAD or FAILED." in desk.get(path).text
     assert state(store, filled.failed) is JobState.FAILED
     desk.act(path)
     sweep = finished(the_sweep(desk))

@@ -49,6 +49,35 @@ def test_a_page_follows_the_store(browser: Browser, store: Store) -> None:
         observed.check(page)
 
 
+def test_a_page_stays_live_when_its_stream_ends(
+    browser: Browser, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("leasemill.dashboard.live.OPEN_S", 0.2)
+    with serving(store) as dashboard:
+        page, observed = signed_in(browser, dashboard)
+        page.goto(f"{dashboard.base}/jobs?queue=mail")
+        for number in range(3):
+            with page.expect_request("**/events"):
+                store.enqueue([JobSpec(f"arrived-{number}", "mail", "send")])
+            expect(page.locator("tbody tr").first).to_have_attribute("data-key", f"arrived-{number}")
+        expect(page.locator("[data-live-status]")).to_have_text("live")
+        observed.check(page)
+
+
+def test_a_page_of_a_store_that_does_not_answer_does_not_claim_to_be_live(browser: Browser, store: Store) -> None:
+    with serving(store) as dashboard:
+        page, _ = signed_in(browser, dashboard)
+        page.goto(f"{dashboard.base}/jobs?queue=mail")
+        expect(page.locator("[data-live-status]")).to_have_text("live")
+        page.route("**/jobs?queue=mail", lambda route: route.fulfill(status=503, body="away"))
+        store.enqueue([JobSpec("arrived-later", "mail", "send")])
+        expect(page.locator("[data-live-status]")).to_have_text("no answer")
+        page.unroute("**/jobs?queue=mail")
+        store.enqueue([JobSpec("arrived-last", "mail", "send")])
+        expect(page.locator("tbody tr").first).to_have_attribute("data-key", "arrived-last")
+        expect(page.locator("[data-live-status]")).to_have_text("live")
+
+
 def test_an_act_is_asked_about_on_the_page_and_done(browser: Browser, store: Store) -> None:
     with serving(store) as dashboard:
         page, observed = signed_in(browser, dashboard)

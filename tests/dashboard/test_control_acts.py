@@ -220,7 +220,7 @@ def test_a_cause_is_redriven_at_a_rate_and_another_is_left_alone(desk: Desk, sto
     page = desk.get("/failures")
     links = [one.attributes["href"] for one in page.find("a", class_="button ") if one.text == "Redrive"]
     assert len(links) == 2
-    assert "A dry run found 5 jobs" in desk.get(links[0]).text
+    assert "Dry run: 5 jobs match" in desk.get(links[0]).text
     desk.act(links[0], rate="1000/s")
     assert finished(desk.dashboard.sweeps.all()[0]).done == 5
     assert {state(store, job_id) for job_id in timeouts} == {JobState.READY}
@@ -234,7 +234,7 @@ def test_a_cause_is_purged_and_jobs_that_succeeded_later_are_left_alone(desk: De
     (lease,) = store.claim("worker", ["mail"], 1)
     store.ack([c.AckReport(first, lease.token)])
     page = desk.get("/failures")
-    (link,) = [one.attributes["href"] for one in page.find("a", class_="button ") if one.text == "Purge"]
+    (link,) = [one.attributes["href"] for one in page.find("a", class_="button harm") if one.text == "Purge"]
     desk.act(link)
     assert finished(desk.dashboard.sweeps.all()[0]).done == 1
     assert (state(store, first), state(store, second)) == (JobState.SUCCEEDED, None)
@@ -246,7 +246,7 @@ def test_a_sweep_that_is_under_way_is_shown_with_the_failures(memory: Store) -> 
     fail(memory, 50, "Timeout: after {} s")
     desk.act("/acts/redrive-all", rate="1/h")
     page = desk.get("/failures")
-    assert "Redrive under way" in page.text
+    assert "Redrive in progress" in page.text
     desk.dashboard.close()
 
 

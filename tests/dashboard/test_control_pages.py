@@ -87,7 +87,7 @@ def test_a_group_has_a_page_of_its_own(desk: Desk, store: Store) -> None:
     page = desk.get("/groups?id=group+plain+text")
     assert page.rows() == ["member-1", "member-2", "member-3", "inner plain text"]
     assert "2 of 5 members ended" in page.text
-    assert "not enqueued, or forgotten" in page.text
+    assert "not enqueued, or removed since" in page.text
     assert "/groups?id=group+plain+text" in hrefs(desk.get("/groups?id=inner+plain+text"))
     assert "there is no group 'nobody'" in desk.get("/groups?id=nobody", 404).text
 
@@ -165,7 +165,7 @@ def test_every_act_is_shown_with_who_and_why(desk: Desk, filled: Filled, store: 
     assert len(desk.get("/audit?by=bert").rows()) == 1
     assert len(desk.get("/audit?verb=cancel").rows()) == 2
     assert len(desk.get("/audit?target=zombie").rows()) == 2
-    assert "No act matches." in desk.get("/audit?by=nobody").text
+    assert "No action matches." in desk.get("/audit?by=nobody").text
 
 
 def test_acts_on_many_jobs_are_one_line(desk: Desk, store: Store) -> None:

@@ -202,8 +202,10 @@ def test_expiries_and_refusals_are_added_up_over_workers_that_come_and_go(store:
     sampler.sample()
     store.presence.remove("one")
     sampler.sample()
+    publish("one", 104, 50)  # the same process: nobody heard of it for a while
+    sampler.sample()
     latest = sampler.history.readings(QUARTER)[-1]
-    assert (latest.refused, latest.expired) == (5, 7)
+    assert (latest.refused, latest.expired) == (6, 7)
 
 
 def test_waits_and_runs_are_of_jobs_that_ended_lately(store: MemoryStore, clock: ManualClock) -> None:
@@ -259,6 +261,7 @@ async def test_an_event_is_sent_when_the_counts_have_changed_and_the_stream_can_
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("leasemill.dashboard.live.LOOK_S", 0.001)
+    monkeypatch.setattr("leasemill.dashboard.live.OPEN_S", 3_600.0)
     sampler, streams = Sampler(store), Streams()
     sampler.sample()
     response = streams.open(sampler)
@@ -277,6 +280,7 @@ async def test_an_event_is_sent_when_the_counts_have_changed_and_the_stream_can_
 
 async def test_an_event_is_sent_when_the_store_stops_answering(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("leasemill.dashboard.live.LOOK_S", 0.001)
+    monkeypatch.setattr("leasemill.dashboard.live.OPEN_S", 3_600.0)
     monkeypatch.setattr("leasemill.dashboard.live.STILL_S", 3_600.0)
     sampler, streams = Sampler(store), Streams()
     sampler.sample()
@@ -289,6 +293,17 @@ async def test_an_event_is_sent_when_the_store_stops_answering(store: Store, mon
     async with asyncio.timeout(60):
         assert str(await following).startswith("event: change\n")
     streams.end()
+
+
+async def test_a_stream_ends_by_itself_and_says_that_the_page_shall_open_another(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that we are mounted in waits for open responses when it stops, and does not tell us."""
+    monkeypatch.setattr("leasemill.dashboard.live.OPEN_S", 0.0)
+    sampler = Sampler(store)
+    events = [one async for one in Streams().open(sampler).body_iterator]
+    assert events == ["retry: 3000\n\n", "event: again\ndata: \n\n"]
+    sampler.close()
 
 
 # Shapes ----------------------------------------------------------------------------------------------------------
@@ -322,7 +337,7 @@ def test_a_chart_without_readings_is_empty() -> None:
     assert drawn.most == 1.0
 
 
-@pytest.mark.parametrize(("value", "ceiling"), [(0, 1), (0.3, 0.5), (1, 1), (1.1, 2), (24, 25), (30, 50), (99, 100)])
+@pytest.mark.parametrize(("value", "ceiling"), [(0, 1), (0.3, 0.4), (1, 1), (1.1, 2), (24, 40), (55, 60), (99, 100)])
 def test_an_axis_ends_at_a_round_number(value: float, ceiling: float) -> None:
     assert nice_ceiling(value) == pytest.approx(ceiling)
 

@@ -12,6 +12,7 @@ from leasemill.dashboard import ViewerRole
 from leasemill.dashboard.pages import PAGES
 from leasemill.kernel.model import JobSpec, JobState
 from leasemill.store.base import Store
+from leasemill.store.records import WorkerRecord, encode_record
 from tests.dashboard.conftest import Desk, desk_on
 from tests.dashboard.filling import Filled, fill, spec
 
@@ -45,6 +46,31 @@ def test_the_overview_shows_what_was_counted(desk: Desk, filled: Filled, store: 
     assert tiles["Waiting"] == str(counts[JobState.READY])
     assert tiles["Running"] == str(counts[JobState.LEASED]) == "1"
     assert tiles["Failed"] == str(counts[JobState.FAILED] + counts[JobState.DEAD]) == "2"
+
+
+def test_the_overview_begins_with_what_needs_attention(memory: Store) -> None:
+    desk = desk_on(memory)
+    memory.enqueue([JobSpec("one", "mail", "send"), JobSpec("two", "paused", "send")])
+    memory.pause("paused", by="ann", reason="the gateway is down")
+    assert attention(desk) == {
+        "No worker: mail (1 job waiting)": "/queue?name=mail",
+        "Paused: paused (1 job waiting)": "/queue?name=paused",
+    }
+    serve(memory, "up", interval_s=3_600.0)
+    assert [*attention(desk)] == ["Paused: paused (1 job waiting)"]
+    serve(memory, "down", interval_s=-1.0)
+    assert [*attention(desk)] == ["1 worker has no heartbeat", "Paused: paused (1 job waiting)"]
+    desk.dashboard.close()
+
+
+def attention(desk: Desk) -> dict[str, str]:
+    page = desk.get("/")
+    return {one.text: one.attributes["href"] for one in page.find("a") if "concern" in one.attributes.get("class", "")}
+
+
+def serve(store: Store, worker: str, interval_s: float) -> None:
+    record = WorkerRecord(worker, "host", 1, 0.0, 0.0, interval_s, {"mail": 1}, 4, False, [], {})
+    store.presence.publish(worker, encode_record(record))
 
 
 def test_queues_are_listed_with_their_jobs(desk: Desk, filled: Filled) -> None:
@@ -145,6 +171,22 @@ def test_secrets_are_not_shown_and_not_downloaded(desk: Desk, filled: Filled) ->
 
 def test_a_job_that_does_not_exist_is_not_found(desk: Desk) -> None:
     assert "there is no job 'nobody'" in desk.get("/job?id=nobody", 404).text
+
+
+def test_what_is_not_found_is_shown_within_the_frame(memory: Store) -> None:
+    desk = desk_on(memory)
+    page = desk.get("/job?id=nobody", 404)
+    assert page.find("h1")[0].text == "Not found"
+    assert "/queues" in [one.attributes["href"] for one in page.find("a")]
+    desk.dashboard.close()
+
+
+def test_what_cannot_be_undone_looks_like_it(desk: Desk, filled: Filled) -> None:
+    page = desk.get(f"/job?id={filled.failed}")
+    tones = {one.text: one.attributes["class"].split() for one in page.find("a") if "data-act" in one.attributes}
+    assert "harm" in tones["Purge"]
+    assert "harm" in tones["Cancel"]
+    assert "harm" not in tones["Redrive"]
 
 
 def test_ids_with_any_printable_characters_lead_to_their_job(desk: Desk, store: Store) -> None:

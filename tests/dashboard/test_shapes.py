@@ -9,8 +9,8 @@ import pytest
 
 from leasemill.dashboard.advice import advised
 from leasemill.dashboard.redaction import REDACTED, SHOWN_CHARACTERS, Redaction
-from leasemill.dashboard.rendering import address, ago, coarse, last_digits, rate
-from leasemill.dashboard.timeline import SHOWN, Timeline, timeline
+from leasemill.dashboard.rendering import address, ago, coarse, last_digits, rate, readable
+from leasemill.dashboard.timeline import SHOWN, Timeline, extended_us, last_extended_at, timeline
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, JobSpec, Policy
 from leasemill.store.memory import MemoryStore
@@ -72,6 +72,34 @@ def test_attempts_are_drawn_to_scale(store: MemoryStore, clock: ManualClock) -> 
     assert [(bar.left, bar.width) for bar in found.waits] == [(0.0, 20.0)]
     assert found.ticks[0] == (0.0, "0")
     assert found.ticks[1] == (20.0, "+10 s")
+
+
+def test_the_last_extension_of_a_lease_is_drawn_where_it_was(store: MemoryStore, clock: ManualClock) -> None:
+    """Extensions are not recorded one by one: no more than the last is drawn."""
+    store.enqueue([JobSpec("one", "mail", "send", policy=Policy(lease_ttl_us=20 * SECOND))])
+    (lease,) = store.claim("worker", ["mail"], 1)
+    store.start([c.StartReport("one", lease.token)])
+    assert not drawn(store, clock).has_extension
+    for _ in range(3):
+        clock.advance(s=10)
+        store.extend([c.LeaseRef("one", lease.token)])
+    found = drawn(store, clock)  # 50 s: from the enqueue to the end of the lease
+    (row,) = found.rows
+    assert found.has_extension
+    assert [sign.left for sign in row.signs if sign.shape == "chevron"] == [60.0]
+    assert (extended_us(row.execution), last_extended_at(row.execution)) == (30 * SECOND, clock.now())
+    clock.advance(s=5)
+    store.ack([c.AckReport("one", lease.token)])
+    (ended,) = drawn(store, clock).rows
+    assert [sign.shape for sign in ended.signs] == ["tick", "tick", "chevron", "diamond", "dot"]
+
+
+def test_a_lease_without_an_end_is_never_extended(store: MemoryStore, clock: ManualClock) -> None:
+    store.acquire([c.AcquireRequest("shards", "a", 0, "worker", "token-1")])
+    (job,) = store.jobs().jobs
+    clock.advance(s=60)
+    (row,) = timeline(job, clock.now()).rows
+    assert last_extended_at(row.execution) is None
 
 
 def test_a_job_that_runs_is_drawn_until_its_lease_ends(store: MemoryStore, clock: ManualClock) -> None:
@@ -197,3 +225,8 @@ def test_an_address_leaves_out_what_is_empty() -> None:
 
 def test_a_token_is_shown_by_its_last_digits() -> None:
     assert last_digits("abcdefghijklmnop") == "…klmnop"
+
+
+def test_an_explanation_is_read_to_the_second() -> None:
+    assert readable("leased at 2030-03-17T18:01:16.050000Z by web-1") == "leased at 2030-03-17 18:01:16 by web-1"
+    assert readable("tick 2030-03-17T18:01:16Z") == "tick 2030-03-17T18:01:16Z"

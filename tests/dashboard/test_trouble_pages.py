@@ -8,7 +8,7 @@ from leasemill.dashboard import ViewerRole
 from leasemill.dashboard.pages.failures import find_failures
 from leasemill.dashboard.pages.lanes import find_lanes, ranges, status_of
 from leasemill.dashboard.pages.leases import PAGE_SIZE, Risk, judged
-from leasemill.dashboard.pages.refusals import ATTEMPTED, WHY, find_refusals, would_have
+from leasemill.dashboard.pages.refusals import ATTEMPTED, NEWEST, WHY, find_refusals, would_have
 from leasemill.dashboard.readings import KEPT, Readings
 from leasemill.dashboard.sampling import Worked
 from leasemill.kernel import commands as c
@@ -233,13 +233,26 @@ def test_refusals_are_found_among_held_failed_and_new_jobs_within_bounds() -> No
         store.claim("next", ["a"], 1)
         store.ack([c.AckReport("held", late.token)])
         store.enqueue([JobSpec(f"new-{number:04}", "b", "send") for number in range(1_500)])
+        store.enqueue([JobSpec(f"newer-{number:04}", "b", "send") for number in range(NEWEST)])
         found = find_refusals(store, for_s=60.0)
         (one,) = found.rows
         assert (one.job.spec.id, one.refusal.worker, one.holder) == ("held", "late", "next")
         assert one.why == "a later attempt had the job"
-        assert found.jobs < 1_000
+        assert found.jobs == NEWEST + 1
         assert not found.is_short
         assert find_refusals(store, for_s=0.0).is_short
+
+
+def test_a_refusal_is_found_when_its_job_and_many_later_ones_are_over() -> None:
+    with MemoryStore(ManualClock()) as store:
+        store.enqueue([JobSpec(f"job-{number:04}", "a", "send") for number in range(2_000)])
+        (first,) = store.claim("late", ["a"], 1)
+        store.cancel([first.job.id], by="ann", reason="test")
+        store.ack([c.AckReport(first.job.id, first.token)])
+        while leases := store.claim("worker", ["a"], 500):
+            store.ack([c.AckReport(one.job.id, one.token) for one in leases])
+        (row,) = find_refusals(store, for_s=60.0).rows
+        assert row.job.spec.id == first.job.id
 
 
 def refused(verb: Verb, reason: LossReason = LossReason.SUPERSEDED) -> str:

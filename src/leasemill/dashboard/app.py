@@ -150,13 +150,14 @@ class Dashboard:
         principal = await self._principal(request)
         if principal is None:
             raise HTTPException(401 if self._sign_in is not None else 403, "You may not look at this dashboard.")
-        request.state.principal = principal
         if self._opened is None:
             await serving.in_thread(self._readers, self.open)
         assert self._opened is not None
         store, sampler, sweeps = self._opened
         sampler.watched(is_read=is_read)
-        return Viewing(store, sampler, sweeps, self._redaction, principal, request.query_params, request.path_params)
+        query, params = request.query_params, request.path_params
+        viewing = request.state.viewing = Viewing(store, sampler, sweeps, self._redaction, principal, query, params)
+        return viewing
 
     async def _signing_in(self, request: Request) -> Response:
         if self._sign_in is None:

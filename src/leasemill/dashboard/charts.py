@@ -97,11 +97,11 @@ def _path(points: Sequence[tuple[float, float]]) -> str:
 
 
 def nice_ceiling(value: float) -> float:
-    """The next of 1, 2, 5, 10, 20, … that is not below the value."""
+    """The next of 1, 2, 4, 6, 8, 10, 20, … that is not below the value: its half is marked, too."""
     if value <= 0:
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))
-    return next((step * power for step in (1.0, 2.0, 2.5, 5.0) if step * power >= value), 10.0 * power)
+    return next((step * power for step in (1.0, 2.0, 4.0, 6.0, 8.0) if step * power >= value), 10.0 * power)
 
 
 def across(first_at: int, last_at: int, count: int = 4) -> list[AxisMark]:

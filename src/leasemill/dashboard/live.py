@@ -11,6 +11,9 @@ from starlette.responses import StreamingResponse
 from leasemill.dashboard.sampling import Sample, Sampler
 
 LOOK_S: Final = 0.5
+OPEN_S: Final = 10.0
+"""A server that stops waits for open responses, and one that we are mounted in does not say that it stops. So a stream
+ends by itself, and the page opens the next one."""
 STILL_S: Final = 5.0
 """Without a change in the counts a page is fetched again after this long: what it shows may have aged."""
 
@@ -36,7 +39,11 @@ class Streams:
         loop = asyncio.get_running_loop()
         yield "retry: 3000\n\n"
         sent, trouble, sent_at = sampler.latest, sampler.trouble, loop.time()
+        until = loop.time() + OPEN_S
         while not self._are_over:
+            if loop.time() >= until:
+                yield "event: again\ndata: \n\n"
+                return
             sampler.watched()
             await asyncio.sleep(LOOK_S)
             latest, has_changed = sampler.latest, sampler.trouble != trouble

@@ -6,6 +6,7 @@ data.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import cache
@@ -23,7 +24,8 @@ from leasemill.operator.times import HOUR_S, MINUTE_S, instant, span
 from leasemill.operator.wording import counted
 
 SHOWN_TOKEN: Final = 6
-DAY_US: Final = 24 * 3600 * SECOND
+INSTANT: Final = re.compile(r"\b(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)\.\d{6}Z")
+"""As explanations write it."""
 
 
 def assets() -> dict[str, bytes]:
@@ -63,6 +65,7 @@ def environment() -> Environment:
         last_error=last_error,
         number=number,
         rate=rate,
+        readable=readable,
         short_number=short_number,
     )
     made.globals.update(NEVER=NEVER, SECOND=SECOND, shown_state=shown_state)
@@ -121,6 +124,11 @@ def clock(at: int | None) -> str:
     if at is None or at == NEVER:
         return instant(at)
     return datetime.fromtimestamp(at / SECOND, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def readable(sentence: str) -> str:
+    """A sentence of an explanation, with its instants to the second; the timeline has them in full."""
+    return INSTANT.sub(r"\1 \2", sentence)
 
 
 def iso(at: int | None) -> str:

@@ -44,6 +44,7 @@ TIMED_WITHIN_S: Final = 15 * 60
 QUEUES_SHOWN: Final = 500
 LIMITS_SHOWN: Final = 500
 RATE_WITHIN_S: Final = 60
+GONE_WORKERS_KNOWN: Final = 10_000
 TROUBLES: Final = (LeasemillError, OSError)
 """What reading a store may raise: on `file:` workers' records are files, and a process may run out of descriptors."""
 ENDED: Final = (JobState.SUCCEEDED, JobState.FAILED, JobState.DEAD, JobState.CANCELLED)
@@ -282,7 +283,8 @@ class _Rises:
 
 
 class _Counters:
-    """What workers count about expiries and refusals, added up over workers that come and go."""
+    """What workers count about expiries and refusals, added up over workers that come and go. One that was not heard of
+    for a while is known when it is back: what it had counted before is not added again."""
 
     def __init__(self) -> None:
         self.expired = 0
@@ -296,7 +298,8 @@ class _Counters:
                 expired_before, refused_before = self._known.get(name, (0, 0))
                 self.expired += max(0, expired - expired_before)
                 self.refused += max(0, refused - refused_before)
-        self._known = latest
+        gone = [(name, one) for name, one in (self._known or {}).items() if name not in latest]
+        self._known = dict(gone[-GONE_WORKERS_KNOWN:]) | latest
 
 
 def _expired_and_refused(record: WorkerRecord) -> tuple[int, int]:

@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from leasemill.dashboard import forms
+from leasemill.dashboard.acts import ACTS
 from leasemill.dashboard.navigation import SECTIONS, badges
 from leasemill.dashboard.readings import Readings
 from leasemill.dashboard.rendering import assets, context_urls, digest_of, environment
@@ -31,6 +32,8 @@ THEME: Final = "leasemill_theme"
 THEMES: Final = ("light", "dark")
 FIRST_SAMPLE_S: Final = 2.0
 LONGEST_NOTICE: Final = 1_000
+FAILED: Final = {400: "Not possible", 403: "Not allowed", 404: "Not found", 503: "The store does not answer"}
+"""How pages for what went wrong are headed, by status."""
 TYPES: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
 
@@ -128,7 +131,10 @@ class Renderer:
         return self._body(request, page.template, viewing, fields)
 
     def failed(self, request: Request, status: int, trouble: str) -> Response:
-        return self.render(request, "failed.html", status=status, title=f"Error {status}", trouble=trouble)
+        """Within the frame, for somebody who may look."""
+        viewing = getattr(request.state, "viewing", None)
+        title = FAILED.get(status, f"Error {status}")
+        return self.render(request, "failed.html", viewing=viewing, status=status, title=title, trouble=trouble)
 
     def render(
         self, request: Request, template: str, *, viewing: Viewing | None = None, status: int = 200, **fields: Any
@@ -159,6 +165,7 @@ class Renderer:
             "store_trouble": None if viewing is None else viewing.sampler.trouble,
             "has_sign_out": self._has_sign_out,
             "sections": SECTIONS,
+            "acts": ACTS,
             "badges": badges(sample),
         }
         if "now" in fields:

@@ -1,7 +1,8 @@
 """A job's life drawn to scale: each attempt a row, from its claim to its end, with what happened in it. Pure.
 
-Places are percentages of the picture's width. Extensions are not recorded one by one; how far they carried the lease
-is: the line behind an attempt ends where its lease did.
+Places are percentages of the picture's width. A store keeps the end of a lease and no list of its extensions. An
+extension grants a full lease from its own time (L9), so when the latest one was follows from the end: it is drawn.
+Earlier ones are not known, and nothing is drawn for them.
 """
 
 from __future__ import annotations
@@ -58,6 +59,10 @@ class Timeline(Struct, frozen=True):
     began_at: int
     ended_at: int
 
+    @property
+    def has_extension(self) -> bool:
+        return any(extended_us(row.execution) for row in self.rows)
+
 
 class Scale(Struct, frozen=True):
     began_at: int
@@ -100,9 +105,13 @@ def _row(job: Job, one: Execution, scale: Scale, now: int) -> AttemptRow:
         bars.append(_bar(scale, tone_of(one), one.started_at, end, f"{ran} for {span(max(0, end - one.started_at))}"))
     else:
         bars.append(_bar(scale, tone_of(one, "taken"), one.leased_at, end, "claimed, not started"))
-    signs = [Sign("tick", "plain", scale.place(one.leased_at), f"leased {instant(one.leased_at)}")]
+    signs = [Sign("tick", "mark", scale.place(one.leased_at), f"leased {instant(one.leased_at)}")]
     if one.started_at is not None:
-        signs.append(Sign("tick", "plain", scale.place(one.started_at), f"started {instant(one.started_at)}"))
+        signs.append(Sign("tick", "mark", scale.place(one.started_at), f"started {instant(one.started_at)}"))
+    extended_at = last_extended_at(one)
+    if extended_at is not None:
+        title = f"last extended {instant(extended_at)}, until {instant(one.expires_at)}"
+        signs.append(Sign("chevron", "mark", scale.place(extended_at), title))
     if one.committed_at is not None:
         signs.append(
             Sign("diamond", "succeeded", scale.place(one.committed_at), f"committed {instant(one.committed_at)}")
@@ -150,6 +159,18 @@ def _after(seconds: float) -> str:
         return "0"
     us = round(seconds * SECOND)
     return f"+{span(us).replace('.0 ', ' ')}"
+
+
+def extended_us(one: Execution) -> int:
+    """How far extensions have carried a lease beyond its first end; 0: not at all, or it has no end."""
+    if one.expires_at == NEVER:
+        return 0
+    return max(0, one.expires_at - one.leased_at - one.terms.lease_ttl_us)
+
+
+def last_extended_at(one: Execution) -> int | None:
+    """When its lease was extended last; None: never."""
+    return one.expires_at - one.terms.lease_ttl_us if extended_us(one) else None
 
 
 def tone_of(one: Execution, unended: str = "leased") -> str:

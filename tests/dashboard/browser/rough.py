@@ -41,6 +41,7 @@ def _many_queues(store: Store) -> None:
     for index, name in enumerate(names):
         store.enqueue([JobSpec(f"{name}-{number}", name, "sync", b"{}") for number in range(1 + index % 5)])
     store.set_policy(names[0], Policy(max_retries=0, on_failure=OnFailure.BLOCK), by="ann", reason="in order")
+    store.pause(names[-1], by="ann", reason=f"the importer of {UNBROKEN} is being moved")
 
 
 def _huge(store: Store) -> None:
@@ -61,6 +62,10 @@ def _long_names(store: Store) -> None:
     store.enqueue([JobSpec(f"member-of-{UNBROKEN}", LONG_QUEUE, UNBROKEN, b"{}", rules=Rules(group=group))])
     (lease,) = store.claim(f"{UNBROKEN}.worker.example.internal-48213-9f8e7d6c", [LONG_QUEUE], 1)
     store.start([c.StartReport(lease.job.id, lease.token)])
+    store.extend([c.LeaseRef(lease.job.id, lease.token)])
+    at_once = JobSpec(f"expired-{UNBROKEN}", LONG_QUEUE, UNBROKEN, b"{}", policy=Policy(lease_ttl_us=1_000))
+    store.enqueue([at_once])
+    store.claim(f"{UNBROKEN}-gone", [LONG_QUEUE], 10)
     call = JobSpec("", LONG_QUEUE, UNBROKEN, b"{}")
     spec_of = ScheduleSpec(LONG_SCHEDULE, "*/15 2-5 * * mon-fri", "America/Argentina/Buenos_Aires", call)
     scheduling.set_schedule(store, spec_of, by="ann", reason=f"moved from cron: {TEXT} {UNBROKEN}")

@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import expect, sync_playwright
 
 from leasemill.cli.dashboard import served
 from leasemill.dashboard.pages import PAGES
 from leasemill.kernel.model import JobState
 from leasemill.server.listening import bound_socket
 from tests.dashboard.browser import rough
-from tests.dashboard.browser.serving import ServedDashboard, launched, signed_in
+from tests.dashboard.browser.serving import PATIENCE_MS, ServedDashboard, launched, signed_in
 from tests.dashboard.browser.shop import Shop
 
 IMAGES: Final = Path(__file__).resolve().parents[3] / "docs" / "images"
@@ -97,6 +97,8 @@ def _take(folder: Path, widths: tuple[int, ...], dashboard: ServedDashboard, sho
                 page.emulate_media(color_scheme=scheme)
                 page.goto(dashboard.base + places[name])
                 page.wait_for_selector('[data-live-status][data-state="live"], .ask, .card.alone')
+                if name == "overview":  # durations are measured every few seconds, of a clock that is not simulated
+                    expect(page.locator(".tiles")).not_to_contain_text("p95 –", timeout=PATIENCE_MS)
                 suffix = "" if is_guide else f"-{width}-{scheme}"
                 page.screenshot(path=folder / f"dashboard-{name}{suffix}.png", full_page=not is_guide)
         if is_guide:  # else one page is of a job that is not there, which browsers report as an error

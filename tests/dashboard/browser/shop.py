@@ -98,12 +98,21 @@ class Shop:
         lane = f"customer-{order % 97}" if queue == "billing" else None
         headers = {"tenant": "north" if order % 3 else "south"}
         kind, content = KINDS[queue], msgspec.json.encode(payload)
-        return JobSpec(f"{kind.replace('_', '-')}-{order}", queue, kind, content, lane, headers=headers)
+        return JobSpec(self._id(kind, order), queue, kind, content, lane, headers=headers)
+
+    def _id(self, kind: str, order: int) -> str:
+        """Images get ids as an app makes them, UUIDs of version 7: those of one moment begin alike."""
+        if kind != "resize_image":
+            return f"{kind.replace('_', '-')}-{order}"
+        drawn = f"7{self._random.getrandbits(12):03x}8{self._random.getrandbits(60):015x}"
+        digits = f"{self.clock.now() // 1_000:012x}{drawn}"
+        return "-".join(digits[start:end] for start, end in ((0, 8), (8, 12), (12, 16), (16, 20), (20, 32)))
 
     def _work(self, step: int) -> None:
         self._expired += len(self.store.expire())
         if step in STANDS_STILL:  # its leases run out, others take its jobs
             self._zombies, self._held = self._held[:6], self._held[6:]
+            self.store.extend([c.LeaseRef(one.job.id, one.token) for one in self._zombies])
         if step in GOES_ON:
             for lease in self._zombies:
                 self.store.commit(lease.job.id, lease.token, result=b"{}")

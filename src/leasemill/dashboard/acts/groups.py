@@ -32,7 +32,7 @@ def _cancel(viewing: Viewing, given: Given) -> Done:
     if view.is_over:
         raise Refused(f"group {view.id!r} is over: all its members have ended")
     sweep = viewing.sweeps.cancel_group(view, given.by, given.reason)
-    return Done("Under way.", f"/sweeps/{sweep.id}")
+    return Done("Started.", f"/sweeps/{sweep.id}")
 
 
 def _ask_seal(viewing: Viewing) -> Question:

@@ -22,6 +22,11 @@ EFFECTS: Final = {
     SweepVerb.REDRIVE: "They are READY again and due now, with all their retries. Attempts and history stay.",
     SweepVerb.PURGE: "They are deleted with their history. This cannot be undone.",
 }
+EFFECTS_ON_ONE: Final = {
+    SweepVerb.CANCEL: "It ends CANCELLED. If it is running, it is stopped; if it is in a lane, the lane goes on.",
+    SweepVerb.REDRIVE: "It is READY again and due now, with all its retries. Attempts and history stay.",
+    SweepVerb.PURGE: "It is deleted with its history. This cannot be undone.",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +42,16 @@ class NamedJobs:
         found = viewing.store.jobs(c.JobFilter(job_ids=ids), limit=len(ids)).jobs
         fit = [job for job in found if job.state in self.among]
         others = len(ids) - len(fit)
-        sentences = [EFFECTS[self.verb]]
+        sentences = [(EFFECTS_ON_ONE if len(fit) == 1 else EFFECTS)[self.verb]]
         if others:
             why = _why_not(self.verb, found, self.among)
             sentences.append(f"{counted(others, 'job')} of {len(ids):,} would be left alone{why}.")
         verb = self.verb.value.capitalize()
         what = fit[0].spec.id if len(fit) == 1 else counted(len(fit), "job")
-        return Question(f"{verb} {what}", sentences, verb, examples=[job.spec.id for job in fit], is_possible=bool(fit))
+        button = f"{verb} {'job' if len(fit) == 1 else 'jobs'}"
+        return Question(
+            f"{verb} {what}", sentences, button, examples=[job.spec.id for job in fit], is_possible=bool(fit)
+        )
 
     def act(self, viewing: Viewing, given: Given) -> Done:
         ids = _ids(viewing)
@@ -101,8 +109,10 @@ def _ask_all(verb: SweepVerb) -> Callable[[Viewing], Question]:
         counted_jobs = count(viewing.store, verb, selection_of(viewing.query))
         at_least = "" if counted_jobs.is_all else "more than "
         what = f"{at_least}{counted(counted_jobs.count, 'job')}"
-        among = " or ".join(sorted(state.value.upper() for state in AMONG[verb]))
-        sentences = [f"A dry run found {what}: {among}, and a match.", EFFECTS[verb]]
+        among = ("is " if counted_jobs.count == 1 else "are ") + " or ".join(
+            sorted(one.value.upper() for one in AMONG[verb])
+        )
+        sentences = [f"Dry run: {what} {'matches' if counted_jobs.count == 1 else 'match'} and {among}.", EFFECTS[verb]]
         sentences += [f"Filter: {', '.join(_filter_words(viewing)) or 'none: all jobs'}."]
         return Question(
             f"{verb.value.capitalize()} {what}",
@@ -124,7 +134,7 @@ def _run_all(verb: SweepVerb) -> Callable[[Viewing, Given], Done]:
     def run(viewing: Viewing, given: Given) -> Done:
         rate = as_rate(given.text("rate"))
         sweep = viewing.sweeps.start(verb, selection_of(viewing.query), given.by, given.reason, rate)
-        return Done("Under way.", f"/sweeps/{sweep.id}")
+        return Done("Started.", f"/sweeps/{sweep.id}")
 
     return run
 

@@ -32,11 +32,12 @@ export async function refresh() {
       location.reload();
       return;
     }
-    if (response.status === 200) {
+    if (response.status === 200 || response.status === 404) {
       tag = response.headers.get("ETag");
       put(await response.text());
     }
-    show("live", "live");
+    if (response.ok || response.status === 304 || response.status === 404) show("live", "live");
+    else show("away", "no answer");
   } catch {
     show("away", "no answer");
   } finally {
@@ -65,6 +66,12 @@ function open(address) {
   source = new EventSource(address);
   source.addEventListener("open", () => show("live", "live"));
   source.addEventListener("change", schedule);
+  source.addEventListener("again", () => {
+    source.close();
+    source = null;
+    open(address);
+    schedule(); // what changed between the two
+  });
   source.addEventListener("error", () => show("away", "no answer"));
 }
 

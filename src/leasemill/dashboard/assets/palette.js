@@ -1,4 +1,4 @@
-// Ctrl-K: find a page, a job or an act, and go there without the mouse.
+// Ctrl-K: find a page, a job or an action, and go there without the mouse.
 import { actAddress, ask } from "./acts.js";
 
 const MOST = 12;
@@ -16,7 +16,7 @@ function collected() {
     const row = element.closest("tr")?.dataset.key;
     items.push({
       label: [element.textContent.trim(), row].filter(Boolean).join(" "),
-      group: "Act",
+      group: "Action",
       go: () => ask(actAddress(element)),
     });
   }
@@ -30,9 +30,9 @@ function search(text) {
   const typed = text.trim();
   if (typed) {
     const to = (path, fields) => () => (location.href = `${root}${path}?${new URLSearchParams(fields)}`);
-    hits.push({ label: `Jobs whose id begins with ${typed}`, group: "Find", go: to("/jobs", { id: typed }) });
-    hits.push({ label: `Jobs whose error contains ${typed}`, group: "Find", go: to("/jobs", { error: typed }) });
-    hits.push({ label: `Jobs of kind ${typed}`, group: "Find", go: to("/jobs", { kind: typed }) });
+    hits.push({ label: `Jobs whose id begins with ${typed}`, group: "Search", go: to("/jobs", { id: typed }) });
+    hits.push({ label: `Jobs whose error contains ${typed}`, group: "Search", go: to("/jobs", { error: typed }) });
+    hits.push({ label: `Jobs of kind ${typed}`, group: "Search", go: to("/jobs", { kind: typed }) });
   }
   return hits;
 }

@@ -55,7 +55,7 @@ def read(viewing: Viewing) -> Mapping[str, Any]:
         "count": len(lines),
         "start": start,
         "page_size": PAGE_SIZE,
-        "acts": len(acts),
+        "recorded": len(acts),
         "most": ACTIONS_KEPT,
         "people": sorted({one.by for one in acts}),
         "verbs": sorted({one.verb.value for one in acts}),

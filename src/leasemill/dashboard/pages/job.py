@@ -10,9 +10,8 @@ from msgspec import Struct
 from starlette.responses import Response
 
 from leasemill.dashboard.advice import Advised, advised
-from leasemill.dashboard.pages.leases import extended_us
 from leasemill.dashboard.redaction import REDACTED
-from leasemill.dashboard.timeline import timeline
+from leasemill.dashboard.timeline import extended_us, last_extended_at, timeline
 from leasemill.dashboard.viewing import Page, Viewing
 from leasemill.errors import NotFound
 from leasemill.kernel.chained import end_id, then_id
@@ -60,6 +59,7 @@ def read(viewing: Viewing) -> Mapping[str, Any]:
         "relatives": _relatives(store, facts),
         "timeline": timeline(job, now),
         "extended_us": extended_us,
+        "last_extended_at": last_extended_at,
         "payload": viewing.redaction.text(job.spec.payload),
         "result": None if job.result is None else viewing.redaction.text(job.result),
         "headers": _headers(viewing, job),

@@ -9,9 +9,10 @@ from typing import Any, Final
 from msgspec import Struct
 
 from leasemill.dashboard.sampling import Worked
+from leasemill.dashboard.timeline import extended_us, last_extended_at
 from leasemill.dashboard.viewing import Page, Viewing
 from leasemill.kernel.commands import JobFilter, LeaseView
-from leasemill.kernel.model import NEVER, SECOND, Execution, ExecutionStatus
+from leasemill.kernel.model import Execution, ExecutionStatus
 from leasemill.store.base import Store
 
 LEASES_READ: Final = 1_000
@@ -41,10 +42,12 @@ class LeaseOnPage(Struct, frozen=True):
 
 
 class LeaseTerms(Struct, frozen=True):
-    """What its job's record adds. `extended_us`: how far extensions have carried it beyond its first end."""
+    """What its job's record adds. `extended_us`: how far extensions have carried it beyond its first end;
+    `extended_at`: when the latest of them was, None: it was not extended."""
 
     ttl_us: int
     extended_us: int
+    extended_at: int | None
     status: ExecutionStatus
 
 
@@ -113,15 +116,9 @@ def terms_of(store: Store, shown: Sequence[LeaseView]) -> dict[int, LeaseTerms]:
 
 
 def _terms(execution: Execution) -> LeaseTerms:
-    return LeaseTerms(execution.terms.lease_ttl_us, extended_us(execution), execution.status)
-
-
-def extended_us(execution: Execution) -> int:
-    """How far extensions have carried a lease beyond its first end; 0: not at all, or it has no end."""
-    if execution.expires_at == NEVER:
-        return 0
-    found = execution.expires_at - execution.leased_at - execution.terms.lease_ttl_us
-    return found if found >= SECOND // 10 else 0
+    return LeaseTerms(
+        execution.terms.lease_ttl_us, extended_us(execution), last_extended_at(execution), execution.status
+    )
 
 
 PAGE: Final = Page("leases", "/leases", "Leases", "leases.html", read, section="Now")

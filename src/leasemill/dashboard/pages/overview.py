@@ -9,12 +9,16 @@ from msgspec import Struct
 
 from leasemill.dashboard.charts import Chart, Series, chart
 from leasemill.dashboard.history import SPANS, Dot, History, Span
+from leasemill.dashboard.pages.queues import QueueOnPage, rows_of
 from leasemill.dashboard.sampling import Sample
 from leasemill.dashboard.viewing import Page, Viewing
 from leasemill.kernel.commands import QueueView
-from leasemill.kernel.model import JobState
+from leasemill.kernel.model import JobState, QueueMode
+from leasemill.operator.wording import counted, listed
 
 QUEUES_LISTED: Final = 8
+QUEUES_NAMED: Final = 3
+"""In a sentence about several."""
 MINUTE_S: Final = 60
 
 
@@ -27,6 +31,15 @@ class FlowNow(Struct, frozen=True):
     refused_a_minute: float | None
 
 
+class ConcernOnPage(Struct, frozen=True):
+    """Something that an operator should look at now, and the page that shows it."""
+
+    tone: str
+    sentence: str
+    path: str
+    fields: dict[str, str] = {}
+
+
 def read(viewing: Viewing) -> Mapping[str, Any]:
     history = viewing.sampler.history
     span = next((one for one in SPANS if one.name == viewing.asked("span")), SPANS[0])
@@ -36,6 +49,7 @@ def read(viewing: Viewing) -> Mapping[str, Any]:
         "span": span,
         "flow": _flow(history),
         "charts": [] if sample is None else _charts(history, span, sample.at),
+        "concerns": [] if sample is None else concerns(sample),
         "busiest": [] if sample is None else _busiest(sample),
     }
 
@@ -72,7 +86,7 @@ def _charts(history: History, span: Span, now: int) -> list[Chart]:
             "Running", "jobs", span, now, [Series("running", "leased", history.levels(span, lambda one: one.running))]
         ),
         chart(
-            "Expired leases and refused reports",
+            "Expired and refused",
             "per minute",
             span,
             now,
@@ -86,6 +100,34 @@ def _charts(history: History, span: Span, now: int) -> list[Chart]:
 
 def _minutes(dots: list[Dot]) -> list[Dot]:
     return [Dot(dot.at, _a_minute(dot.value)) for dot in dots]
+
+
+def concerns(sample: Sample) -> list[ConcernOnPage]:
+    """What is wrong now, as far as the sample shows it; the worst first."""
+    silent = sum(one.is_stale for one in sample.workers)
+    stuck = sum(len(one.record.stuck) for one in sample.workers)
+    found = []
+    if silent:
+        has = "has" if silent == 1 else "have"
+        found.append(ConcernOnPage("failed", f"{counted(silent, 'worker')} {has} no heartbeat", "/workers"))
+    if stuck:
+        found.append(ConcernOnPage("failed", f"{counted(stuck, 'slot')} stuck: handlers do not return", "/workers"))
+    rows = sorted(rows_of(sample), key=lambda row: (-row.waiting, row.view.name))
+    due = [row for row in rows if row.due_at is not None and row.view.mode is not QueueMode.ACQUIRE]
+    found += _of_queues("failed", "No worker", [row for row in due if not row.workers and not row.view.is_paused])
+    return found + _of_queues("warned", "Paused", [row for row in rows if row.view.is_paused])
+
+
+def _of_queues(tone: str, what: str, rows: list[QueueOnPage]) -> list[ConcernOnPage]:
+    """One line, of however many queues."""
+    if not rows:
+        return []
+    waiting = sum(row.waiting for row in rows)
+    names = [row.view.name for row in rows]
+    sentence = f"{what}: {listed(names, QUEUES_NAMED)}" + (f" ({counted(waiting, 'job')} waiting)" if waiting else "")
+    if len(rows) == 1:
+        return [ConcernOnPage(tone, sentence, "/queue", {"name": names[0]})]
+    return [ConcernOnPage(tone, sentence, "/queues", {"order": "waiting"})]
 
 
 def _busiest(sample: Sample) -> list[QueueView]:

@@ -1,8 +1,8 @@
 """Refusals: reports that came too late, of workers that had lost their lease, and what they would have done.
 
 Refusals are recorded on their jobs, and no store has an index of them. So a bounded sample of jobs is read, those where
-refusals are likely: jobs that are held, the newest, those enqueued before the oldest held one, and the newest that
-failed. The page says how many that were.
+refusals are likely: jobs that are held, the newest that failed, those enqueued before the oldest held one, and then as
+many of the newest as a bounded time allows. The page says how many that were.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from leasemill.store.base import Store
 STEP: Final = 250
 EACH: Final = 500
 """Jobs read of each kind."""
-READ_FOR_S: Final = 0.2
+NEWEST: Final = 5_000
+READ_FOR_S: Final = 0.1
 SHOWN: Final = 100
 NOBODY: Final = "nobody"
 
@@ -119,16 +120,16 @@ def _sampled(store: Store) -> Iterator[tuple[Job, ...]]:
     ids = [one.job_id for one in held]
     for start in range(0, len(ids), STEP):
         yield store.jobs(JobFilter(job_ids=tuple(ids[start : start + STEP])), limit=STEP).jobs
-    yield from _newest(store, JobFilter(), 0)
-    yield from _newest(store, JobFilter(states=UNSUCCESSFUL_STATES), 0)
+    yield from _newest(store, JobFilter(states=UNSUCCESSFUL_STATES), 0, EACH)
     oldest = store.job(ids[0]) if ids else None
     if oldest is not None:
-        yield from _newest(store, JobFilter(), oldest.seq)
+        yield from _newest(store, JobFilter(), oldest.seq, EACH)
+    yield from _newest(store, JobFilter(), 0, NEWEST)
 
 
-def _newest(store: Store, where: JobFilter, before: int) -> Iterator[tuple[Job, ...]]:
+def _newest(store: Store, where: JobFilter, before: int, most: int) -> Iterator[tuple[Job, ...]]:
     after: int | None = before
-    for _ in range(EACH // STEP):
+    for _ in range(most // STEP):
         if after is None:
             return
         page = store.jobs(where, limit=STEP, after=after, newest_first=True)
