@@ -58,8 +58,9 @@ class Threads:
             work.unfinished += 1
             if work.unfinished > len(threads):
                 name = f"{self._name}-{len(threads)}"
-                threads.append(threading.Thread(target=work.carry_out, name=name, daemon=True))
-                threads[-1].start()
+                thread = threading.Thread(target=work.carry_out, name=name, daemon=True)
+                thread.start()
+                threads.append(thread)  # now it can be joined
                 work.is_full = len(threads) == self._size
         return True
 

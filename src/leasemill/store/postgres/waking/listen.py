@@ -87,13 +87,15 @@ class Listener:
                 self._sockets = socket.socketpair()
                 for one in self._sockets:
                     one.setblocking(False)
-                self._thread = threading.Thread(
+                thread = threading.Thread(
                     target=self._run, args=(self._sockets[0],), name="leasemill listen", daemon=True
                 )
-                self._thread.start()
+                thread.start()
+                self._thread = thread
 
     def stop(self) -> None:
-        self._is_closed = True
+        with self._lock:  # a thread that is being started has been started after this, and none starts any more
+            self._is_closed = True
         self._wake()
 
     def join(self, until_s: float) -> None:

@@ -47,6 +47,8 @@ class Notifier:
         if os.getpid() != self._pid:
             self._start_over()
         with self._changed:
+            if self._is_closed:
+                return self._channel  # no thread starts any more
             now_s = time.monotonic()
             self._left = min(BURST, self._left + (now_s - self._counted_at_s) / REFILL_S)
             self._counted_at_s = now_s
@@ -58,8 +60,9 @@ class Notifier:
                 return None  # its thread waits for the time to come: waking it would cost a change of threads
             self._is_pending = True
             if self._thread is None or not self._thread.is_alive():
-                self._thread = threading.Thread(target=self._run, name="leasemill notify", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="leasemill notify", daemon=True)
+                thread.start()
+                self._thread = thread
             self._changed.notify()
             return None
 
