@@ -80,9 +80,18 @@ class Forgetting:
         self._retention = retention
         self._options = options
         self._due_at_s = time.monotonic() + FIRST_S
+        self._start_over()
+
+    def _start_over(self) -> None:
         self._stopped = threading.Event()
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
+
+    def after_fork(self) -> None:
+        was_stopped = self._stopped.is_set()
+        self._start_over()
+        if was_stopped:
+            self._stopped.set()
 
     def begin(self) -> None:
         """Begin a round if it is time and none is under way. Returns at once."""
