@@ -211,6 +211,30 @@ def held(evidence: Evidence) -> list[Held]:
     return found
 
 
+def slowest(evidence: Evidence, found: Sequence[Held], count: int = 10) -> list[str]:
+    """What happened to the leases of killed workers whose next runs started last, in seconds from the kill on."""
+    late = sorted(found, key=lambda one: one.started_s or 0.0, reverse=True)[:count]
+    return [_course(evidence, one) for one in late if one.started_s is not None]
+
+
+def _course(evidence: Evidence, one: Held) -> str:
+    def at(time_us: int | None) -> str:
+        return "never" if time_us is None else f"{(time_us - one.kill.wall) / SECOND:+.2f}"
+
+    execution = one.execution
+    following = [it for it in evidence.jobs[execution.job_id].executions if it.attempt == execution.attempt + 1]
+    stops = [
+        f"{stop.worker} {stop.at - one.kill.at:+.2f} to {stop.until - one.kill.at:+.2f}"
+        for stop in evidence.stops
+        if stop.at <= one.kill.at + (one.started_s or 0.0) and stop.until >= one.kill.at
+    ]
+    claimed = "".join(f", leased to {it.worker} {at(it.leased_at)}, started {at(it.started_at)}" for it in following)
+    return (
+        f"{execution.job_id} of {execution.worker}: leased {at(execution.leased_at)}, "
+        f"ended as {execution.reason} {at(execution.finished_at)}{claimed}; stood still: {', '.join(stops) or 'nobody'}"
+    )
+
+
 class Spread(NamedTuple):
     number: int
     p50: float

@@ -72,6 +72,8 @@ def report(name: str, outcome: Outcome) -> list[str]:
     if not started.number:
         missed.append(f"{name}: no kill came while a worker worked, nothing was shown")
     elif started.p99 > BAR_S:
+        for sentence in outcome.slowest:
+            click.echo(f"  slow: {sentence}")
         missed.append(
             f"{name}: the next run started {started.p99:.1f} s after the kill (p99), and {BAR_S:g} s are allowed"
         )

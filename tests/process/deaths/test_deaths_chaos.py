@@ -157,3 +157,14 @@ def test_the_time_to_the_next_run_is_counted_from_the_kill(evidence: Evidence) -
     assert spread([]).number == 0
     assert spread([4.0])[1:] == (4.0, 4.0, 4.0)
     assert spread([float(number) for number in range(101)])[1:] == (50.0, 99.0, 100.0)
+
+
+def test_what_happened_to_the_slowest_is_told_from_the_kill_on(evidence: Evidence) -> None:
+    kill = kill_in(evidence)
+    (one,) = evidence.jobs["async"].executions
+    died = with_a_first_run(evidence, reason=AbortReason.DIED, finished_at=kill.wall + 2 * SECOND)
+    stops = [Stop("other", 1, kill.at - 1.0, kill.at + 1.0), Stop("earlier", 2, kill.at - 2.0, kill.at - 1.0)]
+    whole = dataclasses.replace(evidence, **died, kills=[kill], stops=stops)  # type: ignore[arg-type]
+    (told,) = audit.slowest(whole, audit.held(whole))
+    assert told.startswith(f"async of {one.worker}: leased +0.00, ended as died +2.00, leased to {one.worker} ")
+    assert told.endswith("; stood still: other -1.00 to +1.00")
