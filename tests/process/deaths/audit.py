@@ -221,10 +221,15 @@ def held(evidence: Evidence) -> list[Held]:
     return found
 
 
-def slowest(evidence: Evidence, found: Sequence[Held], count: int = 10) -> list[str]:
-    """What happened to the leases of killed workers whose next runs started last, in seconds from the kill on."""
-    late = sorted(found, key=lambda one: one.started_s or 0.0, reverse=True)[:count]
-    return [_course(evidence, one) for one in late if one.started_s is not None]
+def slowest(evidence: Evidence, found: Sequence[Held], over_s: float, count: int = 20) -> list[str]:
+    """What happened to the leases of killed workers that took longer than this, in seconds from the kill on."""
+    late = sorted((one for one in found if one.kill.is_alone), key=_took_s, reverse=True)
+    return [_course(evidence, one) for one in late[:count] if _took_s(one) > over_s]
+
+
+def _took_s(one: Held) -> float:
+    """Until its next run started; where there was none, until its end was on record."""
+    return one.recorded_s if one.started_s is None else one.started_s
 
 
 def _course(evidence: Evidence, one: Held) -> str:
@@ -236,7 +241,7 @@ def _course(evidence: Evidence, one: Held) -> str:
     stops = [
         f"{stop.worker} {stop.at - one.kill.at:+.2f} to {stop.until - one.kill.at:+.2f}"
         for stop in evidence.stops
-        if stop.at <= one.kill.at + (one.started_s or 0.0) and stop.until >= one.kill.at
+        if stop.at <= one.kill.at + _took_s(one) and stop.until >= one.kill.at
     ]
     claimed = "".join(f", leased to {it.worker} {at(it.leased_at)}, started {at(it.started_at)}" for it in following)
     return (

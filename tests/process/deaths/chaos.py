@@ -65,6 +65,8 @@ def report(name: str, outcome: Outcome) -> list[str]:
     click.echo(f"{name}: {outcome.jobs:,} jobs, {outcome.took_s:.0f} s")
     for sentence in outcome.summary():
         click.echo(f"  {sentence}")
+    for sentence in outcome.slowest:
+        click.echo(f"  slow: {sentence}")
     for sentence in outcome.wrong[:20]:
         click.echo(f"  WRONG: {sentence}")
     missed = [f"{name}: {len(outcome.wrong)} faults, the first: {outcome.wrong[0]}"] if outcome.wrong else []
@@ -72,8 +74,6 @@ def report(name: str, outcome: Outcome) -> list[str]:
     if not started.number:
         missed.append(f"{name}: no kill came while a worker worked, nothing was shown")
     elif started.p99 > BAR_S:
-        for sentence in outcome.slowest:
-            click.echo(f"  slow: {sentence}")
         missed.append(
             f"{name}: the next run started {started.p99:.1f} s after the kill (p99), and {BAR_S:g} s are allowed"
         )

@@ -157,7 +157,7 @@ class DeathsLab:
         expired = sum(one.reason is AbortReason.EXPIRED for job in evidence.jobs.values() for one in job.executions)
         wrong = [*self._wrong, *audit.wrong(evidence)]
         held = audit.held(evidence)
-        slowest = audit.slowest(evidence, held)
+        slowest = audit.slowest(evidence, held, BAR_S)
         return Outcome(self._form, size, len(evidence.jobs), held, expired, took_s, self._answers_s, slowest, wrong)
 
     # Work -------------------------------------------------------------------------------------------------------
@@ -201,7 +201,8 @@ class DeathsLab:
         while (left := kills - len(self._kills)) > 0:
             self._feed_for(self._draw.uniform(*APART_S))
             alive = [one for one in self._fleet.alive() if one.pid not in self._standing]
-            starting, count = self._fleet.starting(), min(left, 2 if self._draw.random() < TOGETHER else 1)
+            starting = [one for one in self._fleet.starting() if one.pid not in self._standing]
+            count = min(left, 2 if self._draw.random() < TOGETHER else 1)
             if starting and len(alive) >= 2 and self._draw.random() < AT_START:
                 self._kills.append(self._fleet.kill(self._draw.choice(starting)))
             elif len(victims := self._grown(alive, grown_s)) >= count and len(alive) >= count + 2:

@@ -167,7 +167,8 @@ def test_what_happened_to_the_slowest_is_told_from_the_kill_on(evidence: Evidenc
     died = with_a_first_run(evidence, reason=AbortReason.DIED, finished_at=kill.wall + 2 * SECOND)
     stops = [Stop("other", 1, kill.at - 1.0, kill.at + 1.0), Stop("earlier", 2, kill.at - 2.0, kill.at - 1.0)]
     whole = dataclasses.replace(evidence, **died, kills=[kill], stops=stops)  # type: ignore[arg-type]
-    (told,) = audit.slowest(whole, audit.held(whole))
+    (told,) = audit.slowest(whole, audit.held(whole), over_s=0.5)
+    assert audit.slowest(whole, audit.held(whole), over_s=1.0) == []
     assert told.startswith(f"async of {one.worker}: leased +0.00, ended as died +2.00, leased to {one.worker} ")
     assert told.endswith("; stood still: other -1.00 to +1.00")
 
