@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 
 import pytest
 
@@ -15,6 +16,7 @@ from leasemill.kernel.model import ACTIONS_KEPT, QUEUE_LIMIT, JobSpec, JobState,
 from leasemill.store.base import Store
 from tests.dashboard.conftest import Desk, desk_on
 from tests.dashboard.filling import Filled
+from tests.lab.starting import close_while_starting
 
 PATIENCE_S = 60.0
 
@@ -212,6 +214,14 @@ def test_only_so_many_sweeps_run_at_a_time(memory: Store) -> None:
     with pytest.raises(Refused, match="already running"):
         sweeps.start(SweepVerb.CANCEL, chosen, "ann", "because", None)
     sweeps.close()
+
+
+def test_sweeps_are_closed_while_one_is_being_started(memory: Store) -> None:
+    memory.enqueue([JobSpec("job", "mail", "send")])
+    sweeps, chosen = Sweeps(memory), Selection(c.JobFilter())
+    start = partial(sweeps.start, SweepVerb.CANCEL, chosen, "ann", "because", 0.01)
+    close_while_starting("leasemill-sweep", start, sweeps.close)
+    assert all(one.is_over for one in sweeps.all())
 
 
 def test_a_sweep_ends_at_the_jobs_that_existed_when_it_began(store: Store) -> None:

@@ -17,13 +17,14 @@ import psycopg
 from leasemill import AcquireStatus, SucceedStatus, Worker, WorkLease
 from leasemill.errors import Unavailable
 from leasemill.kernel import commands as c
-from leasemill.kernel.model import Job, JobSpec, JobState, Policy
+from leasemill.kernel.model import AbortReason, Job, JobSpec, JobState, Policy
 from leasemill.store.postgres.store import PostgresStore
 from leasemill.store.postgres.wire.url import parse_url
 from tests.fire import bank
 from tests.fire.faults import Ground
 from tests.fire.load import Verdict
 from tests.fire.proxy import Cut, Proxy
+from tests.lab.processes import wait_until
 
 AnswerT = TypeVar("AnswerT")
 TRIES = 20
@@ -222,10 +223,15 @@ def expire(stage: Stage) -> Act:
     lease = stage.leased(policy=SHORT)
     time.sleep(0.005)
 
-    def act() -> None:
+    def is_recorded() -> bool:
+        """A row that the abandoned call has still locked is left for the next round, as a reaper makes them."""
         stage.answer(stage.store.expire)
+        return stage.job(lease.job.id).state is not JobState.LEASED
+
+    def act() -> None:
+        wait_until(is_recorded, "the lease to be recorded as expired")
         job = stage.job(lease.job.id)
-        assert (job.state, len(job.executions)) == (JobState.READY, 1)
+        assert (job.state, [one.reason for one in job.executions]) == (JobState.READY, [AbortReason.EXPIRED]), job
 
     return act
 

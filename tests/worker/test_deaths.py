@@ -28,6 +28,7 @@ from leasemill.worker import deaths as module
 from leasemill.worker.deaths import Deaths
 from leasemill.worker.identity import Gone, descriptor_of, has_ended, own
 from leasemill.worker.metrics import Metrics
+from tests.lab.processes import wait_until
 from tests.worker.support import drained
 
 DEAD, NEXT = "deadbeef", "newborn1"
@@ -220,6 +221,40 @@ def test_the_leases_of_a_worker_that_is_stopped_stay(store: FlakyStore) -> None:
         assert state_of(store, "a") is JobState.LEASED
         assert len(store.presence.records()) == 1
         deaths.close()
+
+
+@rule("L10")
+def test_a_worker_that_is_killed_after_its_record_became_stale_is_proved_dead(store: FlakyStore) -> None:
+    """One that is stopped publishes nothing, and a reaper removes its record; its leases last longer than that."""
+    claim(store, DEAD, "a")
+    deaths = Deaths("me", "my-own-1", store, Metrics(), lambda error: None)
+    with sleeping() as process:
+        process.send_signal(signal.SIGSTOP)
+        os.waitpid(process.pid, os.WUNTRACED)
+        publish(store, DEAD, identity_of(process.pid))
+        deaths.round()
+        assert store.presence.remove("w")
+        deaths.start()
+        try:
+            looked_at = deaths._look_at
+            wait_until(lambda: deaths._look_at > looked_at, "another look")
+            assert state_of(store, "a") is JobState.LEASED
+            process.kill()
+            wait_until(lambda: state_of(store, "a") is JobState.READY, "the death to be recorded")
+        finally:
+            deaths.stop()
+
+
+def test_a_worker_that_has_withdrawn_is_no_longer_watched(store: FlakyStore) -> None:
+    claim(store, NEXT, "a")
+    with sleeping() as process:
+        publish(store, DEAD, identity_of(process.pid))
+        deaths = Deaths("me", "my-own-1", store, Metrics(), lambda error: None)
+        deaths.round()
+        assert list(deaths._watched) == [DEAD]
+        assert store.presence.remove("w")
+        deaths.look()
+        assert not deaths._watched
 
 
 def test_a_proof_waits_for_a_store_that_is_unavailable(store: FlakyStore, monkeypatch: pytest.MonkeyPatch) -> None:

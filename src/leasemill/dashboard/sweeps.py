@@ -144,8 +144,8 @@ class Sweeps:
             while len(self._sweeps) > SWEEPS_KEPT:
                 self._sweeps.popitem(last=False)
             thread = threading.Thread(target=self._run, args=(sweep, work), name="leasemill-sweep", daemon=True)
-            self._threads.add(thread)
-        thread.start()
+            thread.start()
+            self._threads.add(thread)  # now it can be joined; it takes itself out when it gets the lock
         return sweep
 
     def close(self) -> None:

@@ -12,8 +12,12 @@ class Signal:
     """Wakes everybody who waits, in whatever thread or event loop they do."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
         self._count = 0
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everybody who waits: for a forked child, which has none of them."""
+        self._changed = threading.Condition()
         self._callbacks: set[Callable[[], None]] = set()
 
     def notify(self) -> None:

@@ -6,7 +6,6 @@ They are daemons. The standard executor joins its threads when the interpreter e
 
 from __future__ import annotations
 
-import os
 import queue
 import threading
 import time
@@ -14,6 +13,8 @@ import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
+
+from leasemill.store.forks import start_over_in_children
 
 AnswerT = TypeVar("AnswerT")
 Task = tuple["Future[Any] | None", Callable[..., Any], tuple[Any, ...]]
@@ -26,10 +27,10 @@ class Threads:
         self._size = size
         self._name = name
         self._is_closed = False
-        self._start_over()
+        self.after_fork()
+        start_over_in_children(self)
 
-    def _start_over(self) -> None:
-        self._pid = os.getpid()
+    def after_fork(self) -> None:
         self._work = _Work()
         self._threads: list[threading.Thread] = []
         weakref.finalize(self, self._work.tasks.put, None).atexit = False
@@ -46,8 +47,6 @@ class Threads:
         self._put((None, call, arguments))
 
     def _put(self, task: Task) -> bool:
-        if os.getpid() != self._pid:
-            self._start_over()  # the parent's threads are not here
         work, threads = self._work, self._threads
         with work.lock:
             if self._is_closed:
@@ -58,15 +57,14 @@ class Threads:
             work.unfinished += 1
             if work.unfinished > len(threads):
                 name = f"{self._name}-{len(threads)}"
-                threads.append(threading.Thread(target=work.carry_out, name=name, daemon=True))
-                threads[-1].start()
+                thread = threading.Thread(target=work.carry_out, name=name, daemon=True)
+                thread.start()
+                threads.append(thread)  # now it can be joined
                 work.is_full = len(threads) == self._size
         return True
 
     def close(self) -> None:
         """Cancel what has not begun; threads end with the call they are in."""
-        if os.getpid() != self._pid:
-            self._start_over()
         with self._work.lock:
             self._is_closed = True
         try:

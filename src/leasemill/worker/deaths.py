@@ -120,8 +120,14 @@ class Deaths:
                 if descriptor is not None:
                     self._watched[record.instance] = descriptor, record
         for instance in self._watched.keys() - present:
-            os.close(self._watched.pop(instance)[0])  # it has withdrawn
+            if not self._holds_leases(self._watched[instance][1]):
+                os.close(self._watched.pop(instance)[0])  # it has withdrawn
         self._done &= present
+
+    def _holds_leases(self, record: WorkerRecord) -> bool:
+        """Then it stands still: its record was removed when it became stale, and it may still die."""
+        held = self._store.leases(worker=record.worker, limit=BATCH)
+        return any(one.token.startswith(record.instance) for one in held)
 
     def _prove(self, record: WorkerRecord) -> None:
         how = f"its process {record.pid} on host {record.host} is gone, seen by worker {self._worker_id}"

@@ -135,7 +135,6 @@ def effects(evidence: Evidence) -> Iterator[str]:
     known = Counter((mark.job, mark.attempt, mark.fence) for mark in evidence.marks if mark.what == "committed")
     times = Counter(job_id for job_id, _, _ in known)
     rows = None if evidence.effects is None else Counter(job_id for job_id, _, _ in evidence.effects)
-    killed = {kill.pid for kill in evidence.kills}
     for job_id in evidence.expected:
         job = evidence.jobs.get(job_id)
         one = next((one for one in job.executions if one.committed_at is not None), None) if job is not None else None
@@ -148,7 +147,7 @@ def effects(evidence: Evidence) -> Iterator[str]:
             yield f"{job_id} took effect {times[job_id]} times: its handlers know of each"
         elif times[job_id] and not known[run]:
             yield f"{job_id} took effect in another run than the store has on record, attempt {one.attempt}"
-        elif not times[job_id] and not any(mark.pid in killed for mark in evidence.runs[job_id, one.attempt]):
+        elif not times[job_id] and not _was_killed(evidence, evidence.runs[job_id, one.attempt]):
             yield f"{job_id} took effect in attempt {one.attempt}, whose handler was not killed and does not know"
         if rows is not None and rows[job_id] != 1:
             yield f"{job_id} is in the user's table {rows[job_id]} times"
@@ -156,6 +155,18 @@ def effects(evidence: Evidence) -> Iterator[str]:
         committed = next((one for one in evidence.jobs[row[0]].executions if one.committed_at is not None), None)
         if committed is None or (committed.attempt, committed.fence) != row[1:]:
             yield f"the user's table has attempt {row[1]} of {row[0]}, and the store another"
+
+
+def _killed_at(evidence: Evidence, mark: Mark) -> float | None:
+    """When the process that left this was killed. Ids are used again: the first kill since, of that name and id."""
+    process = mark.worker, mark.pid
+    return min(
+        (kill.at for kill in evidence.kills if (kill.worker, kill.pid) == process and kill.at >= mark.at), default=None
+    )
+
+
+def _was_killed(evidence: Evidence, marks: Sequence[Mark]) -> bool:
+    return any(_killed_at(evidence, mark) is not None for mark in marks)
 
 
 def deaths(evidence: Evidence) -> Iterator[str]:
@@ -180,9 +191,8 @@ def _stood_still(evidence: Evidence, execution: Execution) -> bool:
 
 def overlaps(evidence: Evidence) -> Iterator[str]:
     """A run begins when the one before it is over, but for one whose worker stood still for longer than its lease."""
-    killed = {kill.pid: kill.at for kill in evidence.kills}
     for (job_id, attempt), marks in evidence.runs.items():
-        ended = next((mark.at for mark in marks if mark.what == "ended"), killed.get(marks[0].pid))
+        ended = next((mark.at for mark in marks if mark.what == "ended"), _killed_at(evidence, marks[0]))
         following = evidence.runs.get((job_id, attempt + 1))
         if ended is None:
             yield f"attempt {attempt} of {job_id} began in {marks[0].worker}, which was not killed, and never ended"
@@ -209,6 +219,35 @@ def held(evidence: Evidence) -> list[Held]:
             started_s = None if following is None else following[0].at - kill.at
             found.append(Held(one, kill, (one.finished_at - kill.wall) / SECOND, started_s, job.spec.kind == "limited"))
     return found
+
+
+def slowest(evidence: Evidence, found: Sequence[Held], over_s: float, count: int = 20) -> list[str]:
+    """What happened to the leases of killed workers that took longer than this, in seconds from the kill on."""
+    late = sorted((one for one in found if one.kill.is_alone), key=_took_s, reverse=True)
+    return [_course(evidence, one) for one in late[:count] if _took_s(one) > over_s]
+
+
+def _took_s(one: Held) -> float:
+    """Until its next run started; where there was none, until its end was on record."""
+    return one.recorded_s if one.started_s is None else one.started_s
+
+
+def _course(evidence: Evidence, one: Held) -> str:
+    def at(time_us: int | None) -> str:
+        return "never" if time_us is None else f"{(time_us - one.kill.wall) / SECOND:+.2f}"
+
+    execution = one.execution
+    following = [it for it in evidence.jobs[execution.job_id].executions if it.attempt == execution.attempt + 1]
+    stops = [
+        f"{stop.worker} {stop.at - one.kill.at:+.2f} to {stop.until - one.kill.at:+.2f}"
+        for stop in evidence.stops
+        if stop.at <= one.kill.at + _took_s(one) and stop.until >= one.kill.at
+    ]
+    claimed = "".join(f", leased to {it.worker} {at(it.leased_at)}, started {at(it.started_at)}" for it in following)
+    return (
+        f"{execution.job_id} of {execution.worker}: leased {at(execution.leased_at)}, "
+        f"ended as {execution.reason} {at(execution.finished_at)}{claimed}; stood still: {', '.join(stops) or 'nobody'}"
+    )
 
 
 class Spread(NamedTuple):

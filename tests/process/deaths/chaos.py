@@ -65,6 +65,8 @@ def report(name: str, outcome: Outcome) -> list[str]:
     click.echo(f"{name}: {outcome.jobs:,} jobs, {outcome.took_s:.0f} s")
     for sentence in outcome.summary():
         click.echo(f"  {sentence}")
+    for sentence in outcome.slowest:
+        click.echo(f"  slow: {sentence}")
     for sentence in outcome.wrong[:20]:
         click.echo(f"  WRONG: {sentence}")
     missed = [f"{name}: {len(outcome.wrong)} faults, the first: {outcome.wrong[0]}"] if outcome.wrong else []

@@ -16,6 +16,7 @@ import psutil
 from leasemill.demo.workers import Locks
 from leasemill.store.base import Store
 from leasemill.store.records import records
+from leasemill.worker.identity import STARTED_FIELD
 from tests.lab.processes import IMPORT_PATH, WorkerProcess, wait_until
 from tests.process.deaths.app import TRAILS_VARIABLE
 from tests.process.deaths.audit import Kill
@@ -61,13 +62,28 @@ class Alive(NamedTuple):
     started_at: float = 0.0
 
 
+class Born(NamedTuple):
+    """A process, of all that ever have its id: a busy machine uses one again within minutes."""
+
+    pid: int
+    started: bytes
+
+
+def born_as(pid: int) -> Born | None:
+    """None: there is no such process."""
+    try:
+        return Born(pid, Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[STARTED_FIELD])
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
 class Fleet(ABC):
     """Workers, of which those that were killed are replaced."""
 
     def __init__(self, ground: Ground) -> None:
         self._ground = ground
         self._number = 0
-        self._killed: set[int] = set()
+        self._killed: set[Born] = set()
 
     @abstractmethod
     def start(self) -> None: ...
@@ -94,7 +110,7 @@ class Fleet(ABC):
 
     def alive(self) -> list[Alive]:
         """Those at work."""
-        pids = self.processes().keys() - self._killed
+        pids = {pid for pid in self.processes() if not self._is_killed(pid)}
         return [
             Alive(one.pid, one.worker, one.instance, one.started_at)
             for one, _ in records(self._ground.store.presence)
@@ -106,16 +122,23 @@ class Fleet(ABC):
         return [
             Alive(pid, worker)
             for pid, worker in self.processes().items()
-            if pid not in at_work and pid not in self._killed
+            if pid not in at_work and not self._is_killed(pid)
         ]
+
+    def _is_killed(self, pid: int) -> bool:
+        """Also one that is gone."""
+        born = born_as(pid)
+        return born is None or born in self._killed
 
     def await_alive(self, count: int = WORKERS) -> None:
         wait_until(lambda: len(self.alive()) >= count, f"{count} workers to run", every_s=0.05)
 
     def kill(self, one: Alive) -> Kill:
+        born = born_as(one.pid)
         at, wall = time.monotonic(), round(time.time() * 1_000_000)
         os.kill(one.pid, signal.SIGKILL)
-        self._killed.add(one.pid)
+        if born is not None:
+            self._killed.add(born)
         return Kill(one.worker, one.pid, at, wall, one.instance)
 
     def _next_name(self) -> str:

@@ -71,6 +71,10 @@ class Outcome:
     held: list[Held]
     expired: int
     took_s: float
+    answers_s: list[float]
+    """How long the store took to answer the lab, all along: a machine that stands still shows here too."""
+    slowest: list[str]
+    """What happened to those leases that took longest."""
     wrong: list[str] = field(default_factory=list)
 
     def started_s(self, *, is_alone: bool = True) -> list[float]:
@@ -89,6 +93,7 @@ class Outcome:
         yield f"of those held {committed} had committed, {again} were claimed by one that was killed before it started"
         yield f"from the kill to the record of the death: {spread([one.recorded_s for one in alone])}"
         yield f"from the kill to the next run's start:    {spread(self.started_s())}"
+        yield f"the store answered the lab within:        {spread(self.answers_s)}"
         if self.size.ends:
             together = spread(self.started_s(is_alone=False))
             yield f"where everybody was killed at once, with the time to start others: {together}"
@@ -112,6 +117,7 @@ class DeathsLab:
         self._stops: list[Stop] = []
         self._standing: set[int] = set()
         self._wrong: list[str] = []
+        self._answers_s: list[float] = []
         self._mine: psycopg.Connection[Any] | None = None
         if not url.startswith("file:"):
             self._mine = cleaning.enter_context(psycopg.connect(parse_url(url)[0], autocommit=True))
@@ -150,12 +156,15 @@ class DeathsLab:
         )
         expired = sum(one.reason is AbortReason.EXPIRED for job in evidence.jobs.values() for one in job.executions)
         wrong = [*self._wrong, *audit.wrong(evidence)]
-        return Outcome(self._form, size, len(evidence.jobs), audit.held(evidence), expired, took_s, wrong)
+        held = audit.held(evidence)
+        slowest = audit.slowest(evidence, held, BAR_S)
+        return Outcome(self._form, size, len(evidence.jobs), held, expired, took_s, self._answers_s, slowest, wrong)
 
     # Work -------------------------------------------------------------------------------------------------------
 
     def _feed(self) -> None:
         """Let there be something to do, and not too much."""
+        asked_at = time.monotonic()
         counts = self._store.totals().counts
         unfinished = sum(counts[state] for state in JobState if state not in ENDED_STATES)
         calls = []
@@ -166,6 +175,7 @@ class DeathsLab:
             calls.append(KINDS[name].options(job_id=f"{name}-{number:05}", lane=lane).call())
             self._expected.append(calls[-1].job_id)
         app.enqueue_many(calls)
+        self._answers_s.append(time.monotonic() - asked_at)
 
     def _feed_for(self, seconds: float) -> None:
         until = time.monotonic() + seconds
@@ -191,7 +201,8 @@ class DeathsLab:
         while (left := kills - len(self._kills)) > 0:
             self._feed_for(self._draw.uniform(*APART_S))
             alive = [one for one in self._fleet.alive() if one.pid not in self._standing]
-            starting, count = self._fleet.starting(), min(left, 2 if self._draw.random() < TOGETHER else 1)
+            starting = [one for one in self._fleet.starting() if one.pid not in self._standing]
+            count = min(left, 2 if self._draw.random() < TOGETHER else 1)
             if starting and len(alive) >= 2 and self._draw.random() < AT_START:
                 self._kills.append(self._fleet.kill(self._draw.choice(starting)))
             elif len(victims := self._grown(alive, grown_s)) >= count and len(alive) >= count + 2:

@@ -6,6 +6,7 @@ At full length: `make chaos-deaths`.
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -22,6 +23,7 @@ from tests.process.deaths import app as jobs
 from tests.process.deaths import audit
 from tests.process.deaths.app import KINDS, TRAILS_VARIABLE, app, read_trails
 from tests.process.deaths.audit import Evidence, Kill, Stop, spread
+from tests.process.deaths.fleet import born_as
 from tests.process.deaths.lab import FORMS, DeathsLab, Size
 
 SLICE = Size(kills=3, stops=1, stop_s=(0.5, 1.0), grown_s=0.0)
@@ -157,3 +159,27 @@ def test_the_time_to_the_next_run_is_counted_from_the_kill(evidence: Evidence) -
     assert spread([]).number == 0
     assert spread([4.0])[1:] == (4.0, 4.0, 4.0)
     assert spread([float(number) for number in range(101)])[1:] == (50.0, 99.0, 100.0)
+
+
+def test_what_happened_to_the_slowest_is_told_from_the_kill_on(evidence: Evidence) -> None:
+    kill = kill_in(evidence)
+    (one,) = evidence.jobs["async"].executions
+    died = with_a_first_run(evidence, reason=AbortReason.DIED, finished_at=kill.wall + 2 * SECOND)
+    stops = [Stop("other", 1, kill.at - 1.0, kill.at + 1.0), Stop("earlier", 2, kill.at - 2.0, kill.at - 1.0)]
+    whole = dataclasses.replace(evidence, **died, kills=[kill], stops=stops)  # type: ignore[arg-type]
+    (told,) = audit.slowest(whole, audit.held(whole), over_s=0.5)
+    assert audit.slowest(whole, audit.held(whole), over_s=1.0) == []
+    assert told.startswith(f"async of {one.worker}: leased +0.00, ended as died +2.00, leased to {one.worker} ")
+    assert told.endswith("; stood still: other -1.00 to +1.00")
+
+
+def test_a_process_with_the_id_of_one_that_was_killed_is_another(evidence: Evidence) -> None:
+    born = born_as(os.getpid())
+    assert born is not None
+    assert born == born_as(os.getpid())
+    assert born_as(2**22 + 1) is None
+    kill = kill_in(evidence)
+    unended = [mark for mark in evidence.marks if (mark.job, mark.what) != ("async", "ended")]
+    assert wrong(evidence, marks=unended, kills=[kill]) == []
+    for other in (kill._replace(worker="other"), kill._replace(at=kill.at - 1.0)):
+        assert any("never ended" in one for one in wrong(evidence, marks=unended, kills=[other]))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,6 +22,7 @@ from leasemill.store.http.store import HttpStore
 from leasemill.store.memory import MemoryStore
 from leasemill.store.opening import open_store
 from leasemill.store.url import hidden_password
+from tests.lab.forks import CHILD_S, forked
 from tests.lab.http_server import ServerThread
 
 Answer: TypeAlias = Callable[[BaseHTTPRequestHandler], None]
@@ -257,18 +256,6 @@ def test_a_closed_store_ends_every_wait(server: ServerThread, behind: MemoryStor
     assert not waiter.is_alive()
     with pytest.raises(Unavailable, match="closed"):
         store.time()
-
-
-CHILD_S = 30
-
-
-def forked(run: Callable[[], bool]) -> bool:
-    """What this returns in a forked child; False, too, if it never returns there."""
-    child = os.fork()
-    if child == 0:
-        signal.alarm(CHILD_S)
-        os._exit(0 if run() else 1)
-    return os.waitpid(child, 0)[1] == 0
 
 
 def is_closed(store: HttpStore) -> bool:

@@ -78,3 +78,12 @@ def test_when_nothing_more_comes_the_thread_waits(
     notifier.stop()
     notifier.join(time.monotonic() + 60)
     assert not [it for it in threading.enumerate() if it is notifier._thread]
+
+
+def test_after_the_end_each_call_notifies_itself_and_no_thread_starts(
+    notifier: Notifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notify, "REFILL_S", 3600.0)
+    notifier.stop()
+    assert [notifier.channel() for _ in range(2 * BURST)] == [CHANNEL] * (2 * BURST)
+    assert notifier._thread is None

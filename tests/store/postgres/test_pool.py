@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 import time
 from types import SimpleNamespace
@@ -145,11 +144,17 @@ def test_closing_wakes_who_waits_and_takes_back_what_is_in_use() -> None:
     assert not closing.is_alive()
 
 
-def test_a_forked_child_begins_with_none_and_leaves_its_parents_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    pool = pool_of(1)
-    parents = pool.take(Session)
-    pool.give_back(parents)
-    monkeypatch.setattr(os, "getpid", lambda: -1)
-    assert pool.take(Session) is not parents
+def test_a_forked_child_begins_with_none_and_leaves_its_parents_alone() -> None:
+    pool = pool_of(2)
+    idle, in_use = pool.take(Session), pool.take(Session)
+    pool.give_back(idle)
+    pool.after_fork()
+    pool.give_back(in_use)
+    assert pool.take_idle() is None
+    taken = [pool.take(Session), pool.take(Session)]
+    assert not {idle, in_use}.intersection(taken)
+    for one in taken:
+        pool.give_back(one)
     pool.close(0)
-    assert not parents.closed
+    assert not idle.closed
+    assert not in_use.closed

@@ -6,8 +6,6 @@ A call goes one way: store, client, the server's own store. What waits is in an 
 from __future__ import annotations
 
 import asyncio
-import os
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
@@ -15,6 +13,7 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.machine import check
 from leasemill.store.base import Store, Watch
 from leasemill.store.ends import Subscription
+from leasemill.store.forks import start_over_in_children
 from leasemill.store.http.address import parse_address
 from leasemill.store.http.client import HttpClient
 from leasemill.store.http.loop import LoopThread
@@ -41,7 +40,7 @@ class HttpStore(Store):
         self._waits = LoopThread(f"leasemill {address.base} waits", self._client.close_waiting)
         self._cancellations = HttpCancellations(self._client, self._waits)
         self.presence = HttpPresence(self.run)
-        _OPEN.add(self)
+        start_over_in_children(self)
 
     def run(self, command: c.Command[AnswerT]) -> AnswerT:
         check(command)
@@ -76,14 +75,3 @@ class HttpStore(Store):
         """A child has its own connections and locks, whichever of its threads asks first, and if none does."""
         self._waits.after_fork()
         self._client.after_fork()
-
-
-_OPEN: Final[weakref.WeakSet[HttpStore]] = weakref.WeakSet()
-
-
-def _start_over_in_child() -> None:
-    for store in list(_OPEN):
-        store.after_fork()
-
-
-os.register_at_fork(after_in_child=_start_over_in_child)

@@ -8,7 +8,6 @@ forked child has none of its parent's callers, and does not touch the connection
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -36,10 +35,9 @@ class Enqueues:
         self._messages = messages
         self._threads = threads
         self._off_loop = off_loop
-        self._start_over()
+        self.after_fork()
 
-    def _start_over(self) -> None:
-        self._pid = os.getpid()
+    def after_fork(self) -> None:
         self._lines = {are_new: self._line() for are_new in (True, False)}
         self._guard = threading.Lock()
         self._loops: dict[tuple[asyncio.AbstractEventLoop, bool], LoopLine] = {}
@@ -50,7 +48,6 @@ class Enqueues:
         )
 
     def run(self, command: c.Enqueue) -> list[c.EnqueueOutcome]:
-        self._check_process()
         ticket = shared.ticket(self._calls.database, command)
         if ticket is not None:
             outcomes: list[c.EnqueueOutcome] = self._lines[command.are_new].run(ticket)
@@ -59,7 +56,6 @@ class Enqueues:
         return enqueue.run(self._calls, command)
 
     async def arun(self, command: c.Enqueue) -> list[c.EnqueueOutcome]:
-        self._check_process()
         ticket = shared.ticket(self._calls.database, command)
         if ticket is not None:
             await self._loop_line(command.are_new).run(ticket)
@@ -79,10 +75,6 @@ class Enqueues:
                 self._loops = {key: known for key, known in self._loops.items() if not key[0].is_closed()}
                 line = self._loops[loop, are_new] = LoopLine(self._calls, self._messages, self._threads, loop)
         return line
-
-    def _check_process(self) -> None:
-        if os.getpid() != self._pid:
-            self._start_over()
 
 
 class LoopLine:

@@ -80,21 +80,34 @@ class Forgetting:
         self._retention = retention
         self._options = options
         self._due_at_s = time.monotonic() + FIRST_S
+        self._start_over()
+
+    def _start_over(self) -> None:
         self._stopped = threading.Event()
+        self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
+
+    def after_fork(self) -> None:
+        was_stopped = self._stopped.is_set()
+        self._start_over()
+        if was_stopped:
+            self._stopped.set()
 
     def begin(self) -> None:
         """Begin a round if it is time and none is under way. Returns at once."""
-        is_at_it = self._thread is not None and self._thread.is_alive()
-        if is_at_it or self._stopped.is_set() or time.monotonic() < self._due_at_s:
-            return
-        self._due_at_s = time.monotonic() + EVERY_S
-        self._thread = threading.Thread(target=self._run, name="leasemill-retention", daemon=True)
-        self._thread.start()
+        with self._starting:
+            is_at_it = self._thread is not None and self._thread.is_alive()
+            if is_at_it or self._stopped.is_set() or time.monotonic() < self._due_at_s:
+                return
+            self._due_at_s = time.monotonic() + EVERY_S
+            thread = threading.Thread(target=self._run, name="leasemill-retention", daemon=True)
+            thread.start()
+            self._thread = thread
 
     def stop(self) -> None:
-        """A round under way ends after its batch."""
-        self._stopped.set()
+        """A round under way ends after its batch; none begins any more."""
+        with self._starting:
+            self._stopped.set()
 
     def join(self, until_s: float) -> None:
         """Wait for its end, until then on the monotonic clock."""

@@ -34,6 +34,10 @@ class PostgresMaintenance:
         self.retention = Retention(connections, database)
         self.forgetting = Forgetting(connections, self.retention, options)
 
+    def after_fork(self) -> None:
+        self.watermarks.after_fork()
+        self.forgetting.after_fork()
+
     def run(self, limit: int) -> list[c.Expiration]:
         """The reaper's call."""
         expired = self.expire(limit, self._database.expiry_position.from_at())

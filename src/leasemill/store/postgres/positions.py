@@ -66,13 +66,16 @@ class Positions:
     """Where claims of this process got to, for each queue and rank."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self.after_fork()
         self._reached: dict[Key, tuple[int, int]] = {}
         self._put: dict[Key, tuple[int, int]] = {}
         """The first place where this process put a job since a claim got past it."""
         self._claimed: Counter[Key] = Counter()
         self._looked_fully_at_s = -FULL_LOOK_S
         self.claimed_at_s = -math.inf
+
+    def after_fork(self) -> None:
+        self._lock = threading.Lock()
 
     def look(self, queues: Sequence[str], *, is_full: bool = False) -> Look:
         at_s = time.monotonic()

@@ -17,6 +17,7 @@ from leasemill.kernel.model import JobSpec
 from leasemill.store.base import Store, Watch
 from leasemill.store.block import Block
 from leasemill.store.ends import Subscription
+from leasemill.store.forks import start_over_in_children
 from leasemill.store.postgres import reading
 from leasemill.store.postgres import schedules as scheduled
 from leasemill.store.postgres.admin.migrate import require
@@ -99,6 +100,7 @@ class PostgresStore(Store):
         self._loop_messages = LoopMessages(self._pool)
         self._enqueues = Enqueues(self._calls, self._loop_messages, self._threads, self.off_loop)
         self._is_closed = False
+        start_over_in_children(self)
         try:
             self._pool.run(
                 lambda connection: require(connection, self._options.schema, auto_migrate=self._options.auto_migrate)
@@ -189,6 +191,18 @@ class PostgresStore(Store):
         self._threads.join(until_s)
         self._notifier.join(until_s)
         self._listener.join(until_s)
+
+    def after_fork(self) -> None:
+        """A child has its own connections, locks and callers."""
+        self._pool.after_fork()
+        self._commits.after_fork()
+        self._database.positions.after_fork()
+        self._signal.reset()
+        self._notifier.after_fork()
+        self._listener.after_fork()
+        self._maintenance.after_fork()
+        self._loop_messages.after_fork()
+        self._enqueues.after_fork()
 
     def using(self, connection: object) -> BoundStore:
         return BoundStore(self, self._database, self._notifier, self.use_queues, connection)

@@ -33,12 +33,15 @@ class Watermarks:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._lock = threading.Lock()
+        self.after_fork()
         self._published: dict[Key, int] = {}
         self._writers: set[str] = set()
         """Transactions that were writing when the above was published."""
         self._moved_at_s = -MOVE_EVERY_S
         self._checked_at_s = -CHECK_EVERY_S
+
+    def after_fork(self) -> None:
+        self._lock = threading.Lock()
 
     @property
     def are_due(self) -> bool:

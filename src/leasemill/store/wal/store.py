@@ -5,18 +5,17 @@ A call goes one way: store, pipeline (callers share an append and a sync), batch
 
 from __future__ import annotations
 
-import os
-import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from leasemill.errors import LeasemillError, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.machine import check
 from leasemill.store.base import Store, Watch
 from leasemill.store.ends import Subscription
+from leasemill.store.forks import start_over_in_children
 from leasemill.store.pipeline import Pipeline
 from leasemill.store.presence import FolderPresence
 from leasemill.store.reading import Pulse
@@ -61,7 +60,7 @@ class FileStore(Store):
             self._replica.open(may_create=True)
         except OSError as error:
             raise unavailable(self._path, error) from error
-        _OPEN.add(self)
+        start_over_in_children(self)
 
     def run(self, command: c.Command[AnswerT]) -> AnswerT:
         check(command)
@@ -98,7 +97,6 @@ class FileStore(Store):
         with suppress(Unavailable):
             self._pipeline.run(LogTicket(c.GetTotals()))  # closes the log when no other caller uses it
         self._pipeline.close()
-        _OPEN.discard(self)
 
     def keep_up(self, within_s: float | None = None) -> Pulse | None:
         pulse: Pulse | None = self._pipeline.run(LogTicket(None, is_durable=False, within_s=within_s))
@@ -123,14 +121,3 @@ def open_folder(url: str) -> FileStore:
     """The store that `file:PATH?option=value` names."""
     path, options = parse_folder_url(url)
     return FileStore(path, options=options)
-
-
-_OPEN: Final[weakref.WeakSet[FileStore]] = weakref.WeakSet()
-
-
-def _reopen_in_child() -> None:
-    for store in list(_OPEN):
-        store.after_fork()
-
-
-os.register_at_fork(after_in_child=_reopen_in_child)

@@ -7,7 +7,6 @@ there is.
 from __future__ import annotations
 
 import logging
-import os
 import random
 import select
 import socket
@@ -68,7 +67,6 @@ class Listener:
         self._start_over()
 
     def _start_over(self) -> None:
-        self._pid = os.getpid()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._sockets: tuple[socket.socket, socket.socket] | None = None
@@ -76,29 +74,33 @@ class Listener:
         self._has_arrivals = False
         self.is_listening = threading.Event()
 
+    def after_fork(self) -> None:
+        """The parent's thread is not here, nor is whoever waits there."""
+        self._close_sockets()
+        self.ends.reset()
+        self.cancellations.reset()
+        self._start_over()
+
     def start(self) -> None:
-        if os.getpid() != self._pid:  # the parent's thread is not here, nor is whoever waits there
-            self._close_sockets()
-            self.ends.reset()
-            self.cancellations.reset()
-            self._start_over()
         with self._lock:
             if self._thread is None and self._is_enabled and not self._is_closed:
                 self._sockets = socket.socketpair()
                 for one in self._sockets:
                     one.setblocking(False)
-                self._thread = threading.Thread(
+                thread = threading.Thread(
                     target=self._run, args=(self._sockets[0],), name="leasemill listen", daemon=True
                 )
-                self._thread.start()
+                thread.start()
+                self._thread = thread
 
     def stop(self) -> None:
-        self._is_closed = True
+        with self._lock:  # a thread that is being started has been started after this, and none starts any more
+            self._is_closed = True
         self._wake()
 
     def join(self, until_s: float) -> None:
         """Wait for its thread, until then on the monotonic clock."""
-        if os.getpid() == self._pid and self._thread is not None:
+        if self._thread is not None:
             self._thread.join(max(0.0, until_s - time.monotonic()))
             if self._thread.is_alive():
                 return
@@ -106,7 +108,7 @@ class Listener:
 
     def _wake(self) -> None:
         """Somebody waits for a job's end, or does not any more; or the store was closed."""
-        if self._sockets is not None and os.getpid() == self._pid:
+        if self._sockets is not None:
             with suppress(OSError):  # then it has been woken often enough, or has ended
                 self._sockets[1].send(b"!")
 

@@ -6,7 +6,6 @@ A transaction that only notifies writes nothing and has no sync.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -30,11 +29,10 @@ class Notifier:
         self._channel = channel
         self._send = send
         self._is_closed = False
-        self._start_over()
+        self.after_fork()
 
-    def _start_over(self) -> None:
-        """Also in a forked child, which does not have the parent's thread, and where its lock may be held for ever."""
-        self._pid = os.getpid()
+    def after_fork(self) -> None:
+        """A child does not have the parent's thread."""
         self._changed = threading.Condition()
         self._left = float(BURST)
         self._counted_at_s = time.monotonic()
@@ -44,9 +42,9 @@ class Notifier:
 
     def channel(self) -> str | None:
         """The channel for a statement to notify; None: a notification follows shortly, for this one and others."""
-        if os.getpid() != self._pid:
-            self._start_over()
         with self._changed:
+            if self._is_closed:
+                return self._channel  # no thread starts any more
             now_s = time.monotonic()
             self._left = min(BURST, self._left + (now_s - self._counted_at_s) / REFILL_S)
             self._counted_at_s = now_s
@@ -58,8 +56,9 @@ class Notifier:
                 return None  # its thread waits for the time to come: waking it would cost a change of threads
             self._is_pending = True
             if self._thread is None or not self._thread.is_alive():
-                self._thread = threading.Thread(target=self._run, name="leasemill notify", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="leasemill notify", daemon=True)
+                thread.start()
+                self._thread = thread
             self._changed.notify()
             return None
 
@@ -69,8 +68,6 @@ class Notifier:
             self._send()
 
     def stop(self) -> None:
-        if os.getpid() != self._pid:
-            self._start_over()
         with self._changed:
             self._is_closed = True
             self._changed.notify()

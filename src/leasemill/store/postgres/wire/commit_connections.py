@@ -114,6 +114,10 @@ class CommitConnections:
         self._pool.close(0.0)
         self._async_pool.close(0.0)
 
+    def after_fork(self) -> None:
+        self._pool.after_fork()
+        self._async_pool.after_fork()
+
     def _connect(self) -> CommitConnection:
         try:
             return CommitConnection.connect(self._conninfo, **self._settings())

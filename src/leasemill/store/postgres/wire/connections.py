@@ -182,6 +182,9 @@ class Connections:
         self._pool.close(timeout_s)
         self._gives_up = True
 
+    def after_fork(self) -> None:
+        self._pool.after_fork()
+
     def connect(self) -> StoreConnection:
         """A connection for the pool, or outside it, for LISTEN."""
         try:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
 import select
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -41,15 +40,14 @@ class LoopMessages:
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
-        self._start_over()
-
-    def _start_over(self) -> None:
-        self._pid = os.getpid()
         self._under_way: set[_Sending] = set()
+
+    def after_fork(self) -> None:
+        self._inherited = self._under_way  # the parent's, not ours to use or to close
+        self._under_way = set()
 
     def send(self, statements: Sequence[Sent], done: Callable[[Answer], None]) -> bool:
         """On the running loop; `done` is called there, once. False: no connection is idle."""
-        self._check_process()
         for left in [one for one in tuple(self._under_way) if one.loop.is_closed()]:  # others add theirs meanwhile
             left.give_up()
         connection = self._connections.take_idle()
@@ -86,7 +84,6 @@ class LoopMessages:
 
     def finish(self, timeout_s: float) -> None:
         """Wait for those of this thread's loop, which stands still meanwhile, so long."""
-        self._check_process()
         with suppress(RuntimeError):  # there is no loop here
             loop = asyncio.get_running_loop()
             for sending in list(self._under_way):
@@ -98,11 +95,6 @@ class LoopMessages:
         for sending in list(self._under_way):
             with suppress(RuntimeError):  # it was closed meanwhile
                 sending.loop.call_soon_threadsafe(sending.give_up)
-
-    def _check_process(self) -> None:
-        if os.getpid() != self._pid:
-            self._inherited = self._under_way  # the parent's, not ours to use or to close
-            self._start_over()
 
 
 class _Sending:

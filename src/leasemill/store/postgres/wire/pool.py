@@ -7,8 +7,8 @@ parent's connections are not ours to use or to close. Why not psycopg_pool is in
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
+import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
@@ -32,10 +32,15 @@ class Pool(Generic[ConnectionT]):
         self._is_closed = False
         self._start_over()
 
+    def after_fork(self) -> None:
+        self._inherited = self._idle
+        self._start_over()
+
     def _start_over(self) -> None:
-        self._pid = os.getpid()
         self._changed = threading.Condition()
         self._idle: list[ConnectionT] = []
+        self._own: weakref.WeakSet[ConnectionT] = weakref.WeakSet()
+        """Not those that were in use in the parent when it forked."""
         self._in_use = 0
         self._waiting: deque[Future[None]] = deque()
 
@@ -44,7 +49,7 @@ class Pool(Generic[ConnectionT]):
         try:
             if turn is not None:
                 turn.result(self._timeout_s)
-            return self._last_used() or connect()
+            return self._last_used() or self._owned(connect())
         except BaseException as error:
             self._leave(turn, error)
             raise
@@ -55,14 +60,13 @@ class Pool(Generic[ConnectionT]):
             if turn is not None:
                 async with asyncio.timeout(self._timeout_s):
                     await asyncio.wrap_future(turn)
-            return self._last_used() or await connect()
+            return self._last_used() or self._owned(await connect())
         except BaseException as error:
             self._leave(turn, error)
             raise
 
     def take_idle(self) -> ConnectionT | None:
         """One that is open and not in use, if there is one: without a wait."""
-        self._check_process()
         with self._changed:
             if self._is_closed or self._in_use >= self._size:
                 return None
@@ -74,6 +78,8 @@ class Pool(Generic[ConnectionT]):
     def give_back(self, connection: ConnectionT, *, is_usable: bool = True) -> None:
         """Without a wait, so that nothing can interrupt it."""
         with self._changed:
+            if connection not in self._own:
+                return
             if connection.closed:
                 self._drop()  # the others are as old
             elif self._is_closed or not is_usable or connection.info.transaction_status != TransactionStatus.IDLE:
@@ -84,7 +90,6 @@ class Pool(Generic[ConnectionT]):
 
     def close(self, timeout_s: float) -> None:
         """No more are given out. Those in use have so long to be given back."""
-        self._check_process()
         with self._changed:
             self._is_closed = True
             self._drop()
@@ -96,7 +101,6 @@ class Pool(Generic[ConnectionT]):
 
     def _enter(self) -> Future[None] | None:
         """None: now. Otherwise the caller's turn, when one is given back."""
-        self._check_process()
         with self._changed:
             if self._is_closed:
                 raise store_closed()
@@ -126,6 +130,10 @@ class Pool(Generic[ConnectionT]):
         self._in_use -= 1
         self._changed.notify_all()
 
+    def _owned(self, connection: ConnectionT) -> ConnectionT:
+        self._own.add(connection)
+        return connection
+
     def _last_used(self) -> ConnectionT | None:
         try:
             return self._idle.pop()  # in one step: threads share the list
@@ -136,11 +144,6 @@ class Pool(Generic[ConnectionT]):
         idle, self._idle = self._idle, []
         for connection in idle:
             connection.pgconn.finish()
-
-    def _check_process(self) -> None:
-        if os.getpid() != self._pid:
-            self._inherited = self._idle
-            self._start_over()
 
 
 def store_closed() -> Unavailable:
