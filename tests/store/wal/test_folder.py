@@ -27,13 +27,12 @@ from leasemill.errors import Broken, Invalid, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, JobSpec, JobState, LossReason, Policy
 from leasemill.kernel.orders import Order
-from leasemill.store.opening import open_store
 from leasemill.store.wal.batch import PRUNE_BATCH, PRUNE_EVERY_S, PRUNE_LEAST
 from leasemill.store.wal.clock import RealMachine
 from leasemill.store.wal.disk import refuse_network_file_system
 from leasemill.store.wal.format import FRAME_HEADER, Kind, checksum, frame_bytes
 from leasemill.store.wal.inspect import examine
-from leasemill.store.wal.options import FileOptions, parse_folder_url
+from leasemill.store.wal.options import FileOptions
 from leasemill.store.wal.store import FileStore
 from leasemill.store.wal.watch import FolderWatch
 from leasemill.testing.clock import ManualClock
@@ -387,23 +386,6 @@ def test_a_folder_of_another_user_is_refused_with_a_sentence(mode: int) -> None:
             folder.chmod(0o700)
 
 
-@pytest.mark.parametrize(
-    ("url", "advice"),
-    [
-        ("file://./x", "write file:./x for a path from the working directory, file:///x"),
-        ("file://x/y", "write file:x/y for a path from the working directory, file:///x/y"),
-    ],
-)
-def test_a_url_with_two_slashes_is_not_taken_for_an_absolute_path(url: str, advice: str) -> None:
-    with pytest.raises(Invalid, match=re.escape(advice)):
-        open_store(url)
-
-
-@pytest.mark.parametrize(("url", "path"), [("file:x", "x"), ("file:/x", "/x"), ("file:///x%20y", "/x y")])
-def test_a_url_with_one_or_three_slashes_names_the_path_behind_them(url: str, path: str) -> None:
-    assert parse_folder_url(url)[0] == Path(path)
-
-
 # What has gone, and what was copied ----------------------------------------------------------------------------
 
 
@@ -618,13 +600,6 @@ def test_what_is_due_is_forgotten_with_the_appends_that_follow_however_much_it_i
             left.append(store.totals().counts[JobState.SUCCEEDED])
         assert left[-1] == 0
         assert all(before - after <= PRUNE_BATCH for before, after in pairwise(left))  # nobody waits for all of it
-
-
-def test_a_url_names_folder_and_options(tmp_path: Path) -> None:
-    with open_store(f"file:{tmp_path}/jobs?segment_bytes=4096&keep_segments=true") as store:
-        assert isinstance(store, FileStore)
-        assert store._runner._options == FileOptions(segment_bytes=4096, keep_segments=True)
-    assert (tmp_path / "jobs" / "manifest").exists()
 
 
 @rule("W11")
