@@ -6,13 +6,13 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, expect, sync_playwright
+from playwright.sync_api import Browser, expect
 
 from leasemill import App, Worker
 from leasemill.kernel.model import JobSpec, JobState
 from leasemill.store.base import Store
 from leasemill.store.opening import open_store
-from tests.dashboard.browser.serving import CHROMIUM, NO_CHROMIUM, PATIENCE_MS, launched, serving, signed_in
+from tests.dashboard.browser.serving import CHROMIUM, NO_CHROMIUM, PATIENCE_MS, serving, signed_in
 from tests.dashboard.filling import fill
 
 pytestmark = pytest.mark.skipif(not CHROMIUM.exists(), reason=NO_CHROMIUM)
@@ -21,12 +21,6 @@ HIDE = """
     document.dispatchEvent(new Event('visibilitychange'));
 """
 expect.set_options(timeout=PATIENCE_MS)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright, launched(playwright) as opened:
-        yield opened
 
 
 @pytest.fixture
