@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import Browser, sync_playwright
 
 from leasemill.dashboard import Dashboard, Principal, ViewerRole
 from leasemill.store.base import Store
 from leasemill.store.opening import open_store
+from tests.dashboard.browser.serving import launched
 from tests.dashboard.client import Client
 from tests.dashboard.filling import Filled, fill
 from tests.dashboard.markup import Markup, parsed
@@ -25,6 +27,12 @@ def http_server() -> Iterator[ServerThread]:
     server = ServerThread()
     yield server
     server.close()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright, launched(playwright) as opened:
+        yield opened
 
 
 @pytest.fixture(params=["memory", "file", "postgresql", "http"])

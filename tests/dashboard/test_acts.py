@@ -98,8 +98,10 @@ def test_a_limit_is_set_and_removed(desk: Desk, filled: Filled, store: Store) ->
     view = store.limit(QUEUE_LIMIT + "mail", limit=1)
     assert view is not None
     assert view.terms.places == 3
+    assert "0 of 3" in desk.get("/queues").text
     desk.act("/acts/set-queue-limit?queue=mail", places="")
     assert store.limit(QUEUE_LIMIT + "mail", limit=1) is None
+    assert "0 of 3" not in desk.get("/queues").text
 
 
 def test_an_act_on_an_unknown_queue_is_not_found(desk: Desk) -> None:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, expect, sync_playwright
+from playwright.sync_api import Browser, expect
 
-from leasemill import App, Worker
 from leasemill.kernel.model import JobSpec, JobState
 from leasemill.store.base import Store
 from leasemill.store.opening import open_store
-from tests.dashboard.browser.serving import CHROMIUM, NO_CHROMIUM, PATIENCE_MS, launched, serving, signed_in
+from tests.dashboard.browser.serving import CHROMIUM, NO_CHROMIUM, PATIENCE_MS, serving, signed_in, working
 from tests.dashboard.filling import fill
 
 pytestmark = pytest.mark.skipif(not CHROMIUM.exists(), reason=NO_CHROMIUM)
@@ -21,12 +19,6 @@ HIDE = """
     document.dispatchEvent(new Event('visibilitychange'));
 """
 expect.set_options(timeout=PATIENCE_MS)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright, launched(playwright) as opened:
-        yield opened
 
 
 @pytest.fixture
@@ -96,33 +88,21 @@ def test_an_act_is_asked_about_on_the_page_and_done(browser: Browser, store: Sto
 
 
 def test_a_worker_is_made_quiet_and_resumed_and_the_page_follows(browser: Browser, store: Store) -> None:
-    app = App(store=store)
-
-    @app.job(queue="watched")
-    def noop() -> None: ...
-
-    worker = Worker(app, worker_id="web-1", handle_signals=False)
-    thread = threading.Thread(target=worker.run_sync)
-    thread.start()
-    try:
-        with serving(store) as dashboard:
-            page, observed = signed_in(browser, dashboard)
-            page.goto(f"{dashboard.base}/workers")
-            row = page.locator('tr[data-key="web-1"]')
-            for button, state, verb in (("Quiet", "quiet", "quiet_worker"), ("Resume", "running", "resume_worker")):
-                row.get_by_role("link", name=button).click()
-                dialog = page.locator("dialog#act")
-                expect(dialog.locator("h1")).to_have_text(f"{button} worker web-1")
-                dialog.locator('input[name="reason"]').fill("its memory grows")
-                dialog.get_by_role("button", name=button).click()
-                expect(page.locator("[data-notice]")).to_contain_text("Worker web-1 was asked to")
-                expect(row.locator("td .state")).to_have_text(state)
-                action = store.actions(limit=1)[0]
-                assert (action.verb, action.target, action.reason) == (verb, "web-1", "its memory grows")
-            observed.check(page)
-    finally:
-        worker.stop()
-        thread.join()
+    with working(store, "web-1"), serving(store) as dashboard:
+        page, observed = signed_in(browser, dashboard)
+        page.goto(f"{dashboard.base}/workers")
+        row = page.locator('tr[data-key="web-1"]')
+        for button, state, verb in (("Quiet", "quiet", "quiet_worker"), ("Resume", "running", "resume_worker")):
+            row.get_by_role("link", name=button).click()
+            dialog = page.locator("dialog#act")
+            expect(dialog.locator("h1")).to_have_text(f"{button} worker web-1")
+            dialog.locator('input[name="reason"]').fill("its memory grows")
+            dialog.get_by_role("button", name=button).click()
+            expect(page.locator("[data-notice]")).to_contain_text("Worker web-1 was asked to")
+            expect(row.locator("td .state")).to_have_text(state)
+            action = store.actions(limit=1)[0]
+            assert (action.verb, action.target, action.reason) == (verb, "web-1", "its memory grows")
+        observed.check(page)
 
 
 def test_a_lane_is_unblocked_and_the_page_follows(browser: Browser, store: Store) -> None:

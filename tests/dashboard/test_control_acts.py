@@ -113,7 +113,7 @@ def test_a_group_is_cancelled_with_the_groups_in_it(desk: Desk, store: Store) ->
     view = store.group("group plain text")
     assert view is not None
     assert (view.cancelled, view.failed, view.unfinished) == (2, 1, 0)
-    assert sweep.done == 2
+    assert (sweep.done, sweep.expected) == (2, 2)
     assert view.sealed_at is not None
     assert state(store, "member-2") is JobState.CANCELLED
     assert {(one.by, one.reason) for one in store.actions(limit=2)} == {("ann", "because")}

@@ -150,8 +150,9 @@ class Sampler:
             self._wake.set()
 
     def changed(self) -> None:
-        """Somebody acted: count again, at once if that is quick. The act is done: a store that does not answer now is
-        shown as trouble, and nothing is raised."""
+        """Somebody acted: count again, at once if that is quick, and read the limits again with it. The act is done: a
+        store that does not answer now is shown as trouble, and nothing is raised."""
+        self._slow_at = 0.0
         if self.latest is None or self.latest.took_s < QUICK_S:
             try:
                 self.sample()

@@ -182,8 +182,10 @@ class Sweeps:
     def _cancel_members(self, sweep: Sweep, group_id: str) -> None:
         for operated in cancelled(self._store, group_id, sweep.by, sweep.reason):
             sweep.done += len(operated.job_ids)
+            sweep.expected = max(sweep.expected, sweep.done)
             if self._is_over(sweep, 0.0):
                 return
+        sweep.expected = sweep.done  # a group in it counted as one member, whatever its own members are
 
     def _is_over(self, sweep: Sweep, wait_s: float) -> bool:
         """Whether somebody has stopped it, or the process ends, by the time its next step is due."""

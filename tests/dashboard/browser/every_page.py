@@ -9,20 +9,14 @@ from urllib.parse import quote
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
 from leasemill.dashboard.pages import PAGES
 from leasemill.store.base import Store
 from leasemill.store.opening import open_store
 from tests.dashboard.browser.rough import fill_rough
 from tests.dashboard.browser.screenshots import rough_addresses
-from tests.dashboard.browser.serving import (
-    Observed,
-    ServedDashboard,
-    launched,
-    serving,
-    signed_in,
-)
+from tests.dashboard.browser.serving import Observed, ServedDashboard, serving, signed_in
 from tests.dashboard.filling import fill
 from tests.dashboard.filling_control import fill_control
 
@@ -63,12 +57,6 @@ def store() -> Iterator[Store]:
     with open_store("memory:") as opened:
         fill(opened, TEXT)
         fill_control(opened, TEXT)
-        yield opened
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright, launched(playwright) as opened:
         yield opened
 
 

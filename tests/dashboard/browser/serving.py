@@ -12,6 +12,7 @@ from typing import Final
 
 from playwright.sync_api import Browser, ConsoleMessage, Page, Playwright, Request
 
+from leasemill import App, Worker
 from leasemill.cli.dashboard import served
 from leasemill.server.listening import bound_socket
 from leasemill.store.base import Store
@@ -58,6 +59,24 @@ def serving(store: Store, *, is_read_only: bool = False) -> Iterator[ServedDashb
         finally:
             server.should_exit = True
             thread.join()
+
+
+@contextmanager
+def working(store: Store, worker_id: str) -> Iterator[threading.Thread]:
+    """A worker with nothing to do, in a thread."""
+    app = App(store=store)
+
+    @app.job(queue="watched")
+    def noop() -> None: ...
+
+    worker = Worker(app, worker_id=worker_id, handle_signals=False)
+    thread = threading.Thread(target=worker.run_sync)
+    thread.start()
+    try:
+        yield thread
+    finally:
+        worker.stop()
+        thread.join()
 
 
 def launched(playwright: Playwright) -> Browser:
