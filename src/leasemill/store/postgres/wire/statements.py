@@ -174,7 +174,7 @@ FILTER: Final = {
     and ({unique_key}::text is null or job.rules::json #>> '{{0,0}}' = {unique_key}::text)
     and ({headers}::text is null or job.headers::jsonb @> {headers}::jsonb)""",
 }
-"""Whether a job is one that a filter takes, as far as its own row tells."""
+"""Whether a job is one that a filter takes, as far as its own row shows."""
 CLAUSES: Final = {
     "candidates": ("candidates", FILTER),
     "candidates_kept": ("candidates_kept", FILTER),
