@@ -130,7 +130,7 @@ def test_coroutines_share_a_transaction_and_send_without_a_thread(store: Postgre
     async def enqueue_all() -> list[list[c.EnqueueOutcome]]:
         calls = [asyncio.ensure_future(store.arun(drawn(f"j{number}"))) for number in range(CALLERS)]
         await asyncio.to_thread(gate.wait_for)
-        assert len(store._loop_messages._under_way) == 1
+        assert [held.is_busy for held in store._loop_messages._held] == [True]
         assert len(loop_line(store)._waiting) == CALLERS - 1
         gate.open()
         return await asyncio.wait_for(asyncio.gather(*calls), LONG_S)

@@ -7,14 +7,13 @@ statements after it, COMMIT above all, and is raised when all have been answered
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
 from struct import Struct
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-from psycopg import abc
 from psycopg.adapt import Transformer
 from psycopg.errors import InvalidSqlStatementName, error_from_result
 from psycopg.pq import ExecStatus, Format, TransactionStatus
@@ -29,9 +28,36 @@ BEGIN: Final[Sent] = b"begin isolation level read committed", ()
 COMMIT: Final[Sent] = b"commit", ()
 INT8: Final = Struct(">q")
 
-_prepared: WeakKeyDictionary[Connection, dict[bytes, bytes]] = WeakKeyDictionary()
-"""The names of the statements that a connection has prepared."""
 _numbers = count()
+
+
+class _Session:
+    """What is kept for a connection: the names of the statements it has prepared, and how its rows are read."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.names: dict[bytes, bytes] = {}
+        self._transformer = Transformer(connection.adapters)  # without the connection, so that it can be forgotten
+
+    def rows(self, results: Iterable[PGresult]) -> list[list[Row]]:
+        transformer, found = self._transformer, []
+        for result in results:
+            if result.status == ExecStatus.TUPLES_OK:
+                transformer.set_pgresult(result)
+                found.append(transformer.load_rows(0, result.ntuples, tuple))
+            else:
+                found.append([])
+        transformer.set_pgresult(None)  # else it would keep the last
+        return found
+
+
+_sessions: WeakKeyDictionary[Connection, _Session] = WeakKeyDictionary()
+
+
+def _session(connection: Connection) -> _Session:
+    session = _sessions.get(connection)
+    if session is None:
+        session = _sessions[connection] = _Session(connection)
+    return session
 
 
 @contextmanager
@@ -47,29 +73,29 @@ def transaction(connection: Connection) -> Iterator[None]:
 
 def run(connection: Connection, *statements: Sent) -> list[list[Row]]:
     """The rows of each statement."""
-    names = {} if connection.prepare_threshold is None else _prepared.setdefault(connection, {})
+    session = _session(connection)
     try:
-        return _run(connection, names, statements)
+        return _run(connection, session, statements)
     except InvalidSqlStatementName:
         # psycopg has every statement deallocated after a ROLLBACK. Nothing was carried out yet.
         if connection.info.transaction_status is not TransactionStatus.IDLE:
             if statements[0] is not BEGIN:
                 raise
             connection.rollback()
-        names.clear()
-        return _run(connection, names, statements)
+        session.names.clear()
+        return _run(connection, session, statements)
 
 
-def _run(connection: Connection, names: dict[bytes, bytes], statements: Sequence[Sent]) -> list[list[Row]]:
+def _run(connection: Connection, session: _Session, statements: Sequence[Sent]) -> list[list[Row]]:
     with connection.lock:
         try:
-            commands = _post(connection, names, statements)
+            commands = _post(connection, session.names, statements)
             results = connection.wait(answers(connection.pgconn))
         except BaseException:
             connection.pgconn.finish()  # what was sent, and what of it is still to be answered, is not known
             raise
         connection.pgconn.exit_pipeline_mode()
-    return _answered(connection, names, commands, results)
+    return _answered(session, commands, results)
 
 
 class Message:
@@ -78,9 +104,9 @@ class Message:
     def __init__(self, connection: Connection, *statements: Sent) -> None:
         """Raises psycopg.Error, then the connection is closed."""
         self.connection = connection
-        self._names = {} if connection.prepare_threshold is None else _prepared.setdefault(connection, {})
+        self._session = _session(connection)
         try:
-            self._commands = _post(connection, self._names, statements)
+            self._commands = _post(connection, self._session.names, statements)
         except BaseException:
             connection.pgconn.finish()
             raise
@@ -91,9 +117,9 @@ class Message:
         """Of each statement. Raises the error of the first that failed."""
         self.connection.pgconn.exit_pipeline_mode()
         try:
-            return _answered(self.connection, self._names, self._commands, results)
+            return _answered(self._session, self._commands, results)
         except InvalidSqlStatementName:
-            self._names.clear()  # as in `run`: the next message prepares them again
+            self._session.names.clear()  # as in `run`: the next message prepares them again
             raise
 
 
@@ -104,18 +130,14 @@ def _post(connection: Connection, names: dict[bytes, bytes], statements: Sequenc
     return commands
 
 
-def _answered(
-    connection: Connection, names: dict[bytes, bytes], commands: list[bytes | None], results: list[PGresult]
-) -> list[list[Row]]:
+def _answered(session: _Session, commands: list[bytes | None], results: list[PGresult]) -> list[list[Row]]:
     failed = next((result for result in results if result.status == ExecStatus.FATAL_ERROR), None)
     if failed is not None:
         for text, result in zip(commands, results, strict=False):
             if text is not None and result.status != ExecStatus.COMMAND_OK:
-                del names[text]
+                del session.names[text]
         raise error_from_result(failed)
-    transformer = Transformer(connection)
-    carried_out = [result for text, result in zip(commands, results, strict=False) if text is None]
-    return [_rows(transformer, result) for result in carried_out]
+    return session.rows(result for text, result in zip(commands, results, strict=False) if text is None)
 
 
 def _send(connection: Connection, names: dict[bytes, bytes], text: bytes, values: Sequence[Any]) -> list[bytes | None]:
@@ -146,10 +168,3 @@ def _encoded(value: Any) -> bytes | None:
             return INT8.pack(value)
         case _:
             raise TypeError(f"{type(value).__name__} is not a parameter of a batch")
-
-
-def _rows(transformer: abc.Transformer, result: PGresult) -> list[Row]:
-    if result.status != ExecStatus.TUPLES_OK:
-        return []
-    transformer.set_pgresult(result)
-    return transformer.load_rows(0, result.ntuples, tuple)

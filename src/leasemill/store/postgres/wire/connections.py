@@ -169,6 +169,11 @@ class Connections:
         """For who cannot wait: one that is open and not in use, to be given back."""
         return self._pool.take_idle()
 
+    @property
+    def are_wanted(self) -> bool:
+        """Whether somebody waits for one, or all are to be closed."""
+        return self._pool.is_wanted
+
     def give_back(self, connection: StoreConnection) -> None:
         """It is closed, or it is between two transactions."""
         self._pool.give_back(connection)

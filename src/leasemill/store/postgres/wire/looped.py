@@ -1,7 +1,9 @@
 """Messages whose answers an event loop waits for, with callbacks of its own: no thread, and no task to be cancelled.
 
 All that concerns a message happens on its loop's thread, but for what is given up with a loop that was closed. A
-message takes a connection that is idle, and gives it back before its answer is reported.
+message takes a connection that is idle. The loop keeps it until whoever waits for the answer has run: if that sends the
+next message, as a caller in a loop does, the connection and its place in the selector are still there. It keeps none
+that others wait for.
 """
 
 from __future__ import annotations
@@ -40,36 +42,37 @@ class LoopMessages:
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
-        self._under_way: set[_Sending] = set()
+        self._held: set[_HeldConnection] = set()
 
     def after_fork(self) -> None:
-        self._inherited = self._under_way  # the parent's, not ours to use or to close
-        self._under_way = set()
+        self._inherited = self._held  # the parent's, not ours to use or to close
+        self._held = set()
 
     def send(self, statements: Sequence[Sent], done: Callable[[Answer], None]) -> bool:
         """On the running loop; `done` is called there, once. False: no connection is idle."""
-        for left in [one for one in tuple(self._under_way) if one.loop.is_closed()]:  # others add theirs meanwhile
-            left.give_up()
-        connection = self._connections.take_idle()
-        if connection is None:
+        held = self._idle(asyncio.get_running_loop())
+        if held is None:
             return False
-        under_way: list[_Sending] = []
-
-        def end(answer: Answer) -> None:
-            self._under_way.difference_update(under_way)
-            self._connections.give_back(connection)
-            done(answer)
-
         try:
-            message = Message(connection, *statements)
+            message = Message(held.connection, *statements)
         except psycopg.Error as error:
-            end(MessageFailed(error, is_lost=True))
-            return True
-        sending = _Sending(asyncio.get_running_loop(), connection, message, end)
-        under_way.append(sending)
-        self._under_way.add(sending)
-        sending.begin()
+            held.let_go()
+            done(MessageFailed(error, is_lost=True))
+        else:
+            held.begin(message, done)
         return True
+
+    def _idle(self, loop: asyncio.AbstractEventLoop) -> _HeldConnection | None:
+        idle = None
+        for held in tuple(self._held):  # others add theirs meanwhile
+            if held.loop is loop:
+                idle = idle if held.is_busy else held
+            elif held.loop.is_closed():
+                held.give_up()
+        if idle is not None:
+            return idle
+        connection = self._connections.take_idle()
+        return None if connection is None else _HeldConnection(self._connections, self._held, loop, connection)
 
     async def ask(self, statements: Sequence[Sent]) -> Answer | None:
         """None: no connection is idle. A caller that is cancelled leaves it under way."""
@@ -83,62 +86,82 @@ class LoopMessages:
         return await answered if self.send(statements, done) else None
 
     def finish(self, timeout_s: float) -> None:
-        """Wait for those of this thread's loop, which stands still meanwhile, so long."""
-        with suppress(RuntimeError):  # there is no loop here
+        """Wait so long for those of this thread's loop, which stands still meanwhile; give up those of closed loops."""
+        try:
             loop = asyncio.get_running_loop()
-            for sending in list(self._under_way):
-                if sending.loop is loop:
-                    sending.finish(timeout_s)
+        except RuntimeError:
+            loop = None
+        for held in tuple(self._held):
+            if held.loop is loop:
+                held.finish(timeout_s)
+            elif held.loop.is_closed():
+                held.give_up()
 
     def give_up(self) -> None:
         """Those of other threads' loops."""
-        for sending in list(self._under_way):
+        for held in tuple(self._held):
             with suppress(RuntimeError):  # it was closed meanwhile
-                sending.loop.call_soon_threadsafe(sending.give_up)
+                held.loop.call_soon_threadsafe(held.give_up)
 
 
-class _Sending:
-    """One message. `end` is called once, with the result."""
+class _HeldConnection:
+    """A connection that a loop has, for one message after the other."""
 
     def __init__(
         self,
+        connections: Connections,
+        all_held: set[_HeldConnection],
         loop: asyncio.AbstractEventLoop,
         connection: StoreConnection,
-        message: Message,
-        end: Callable[[Answer], None],
     ) -> None:
         self.loop = loop
-        self._connection = connection
-        self._message = message
-        self._tell = end
+        self.connection = connection
+        self._connections = connections
+        self._all_held = all_held
         self._descriptor = connection.fileno()
+        self._message: Message | None = None
+        self._done: Callable[[Answer], None] | None = None
+        """What is called with the answer of the message, once."""
+        self._answer_due_s = math.inf
+        self._timer: asyncio.TimerHandle | None = None
         self._writes = False
-        self._is_over = False
-        self._timer: asyncio.Handle | None = None
+        self._is_held = True
+        all_held.add(self)
+        loop.add_reader(self._descriptor, self._step, Ready.R)
 
-    def begin(self) -> None:
-        self.loop.add_reader(self._descriptor, self._step, Ready.R)
-        if math.isfinite(self._connection.silent_for_s):
-            self._timer = self.loop.call_later(self._connection.silent_for_s, self.give_up)
+    @property
+    def is_busy(self) -> bool:
+        return self._message is not None
+
+    def begin(self, message: Message, done: Callable[[Answer], None]) -> None:
+        self._message, self._done = message, done
+        self._answer_due_s = self.loop.time() + self.connection.silent_for_s
+        if self._timer is None and math.isfinite(self._answer_due_s):
+            self._timer = self.loop.call_at(self._answer_due_s, self._look_at_time)
         self._step(None)
 
     def _step(self, ready: Ready | None) -> None:
+        if self._message is None:
+            self.let_go()  # the server has closed it, or has something to say that nobody asked for
+            return
         steps = self._message.answers
         try:
             wanted = next(steps) if ready is None else steps.send(ready)
             while ready is not None and wanted == Wait.R and self._has_more():
                 wanted = steps.send(Ready.R)
         except StopIteration as end:
-            self._end(end.value)
+            self._end(end.value, keeps=not self._connections.are_wanted)
         except psycopg.Error as error:
             self._fail(error)
         else:
-            if (wanted == Wait.RW) != self._writes:
-                self._writes = not self._writes
-                if self._writes:
-                    self.loop.add_writer(self._descriptor, self._step, Ready.W)
-                else:
-                    self.loop.remove_writer(self._descriptor)
+            self._want_to_write(wanted == Wait.RW)
+
+    def _want_to_write(self, writes: bool) -> None:
+        if writes and not self._writes:
+            self.loop.add_writer(self._descriptor, self._step, Ready.W)
+        elif self._writes and not writes:
+            self.loop.remove_writer(self._descriptor)
+        self._writes = writes
 
     def _has_more(self) -> bool:
         """A large answer comes in many parts; handlers may run for milliseconds between two turns of the loop."""
@@ -146,39 +169,69 @@ class _Sending:
         arrived.register(self._descriptor, select.POLLIN)
         return bool(arrived.poll(0))
 
+    def _look_at_time(self) -> None:
+        """One timer for all messages: most are answered in a fraction of its time."""
+        self._timer = None
+        if self.is_busy and self.loop.time() < self._answer_due_s:
+            self._timer = self.loop.call_at(self._answer_due_s, self._look_at_time)
+        elif self.is_busy:
+            self.give_up()
+
     def give_up(self) -> None:
         """The server did not answer in time, or nobody waits for it any more."""
-        if not self._is_over:
+        if self.is_busy:
             self._fail(psycopg.OperationalError("the server did not respond, the connection was closed"))
+        else:
+            self.let_go()
 
     def finish(self, timeout_s: float) -> None:
-        self._connection.silent_for_s = timeout_s
+        if self._message is None:
+            self.let_go()
+            return
+        self.connection.silent_for_s = timeout_s
         try:
-            results = self._connection.wait(self._message.answers)
+            results = self.connection.wait(self._message.answers)
         except psycopg.Error as error:
             self._fail(error)
         else:
-            self._end(results)
+            self._end(results, keeps=False)
 
-    def _end(self, results: list[PGresult]) -> None:
-        self._stop()
+    def _end(self, results: list[PGresult], *, keeps: bool) -> None:
+        assert self._message is not None
         try:
             rows = self._message.rows(results)
-        except psycopg.Error as error:
-            self._tell(MessageFailed(error, is_lost=is_lost(error, self._connection)))
+        except psycopg.Error as error:  # it may be in a transaction that failed: the pool closes it then
+            self._report(MessageFailed(error, is_lost=is_lost(error, self.connection)), keeps=False)
         else:
-            self._tell(rows)
+            self._report(rows, keeps=keeps)
 
     def _fail(self, error: psycopg.Error) -> None:
-        self._stop()
-        self._connection.pgconn.finish()
-        self._tell(MessageFailed(error, is_lost=True))
+        self.connection.pgconn.finish()
+        self._report(MessageFailed(error, is_lost=True), keeps=False)
 
-    def _stop(self) -> None:
-        self._is_over = True
+    def _report(self, answer: Answer, *, keeps: bool) -> None:
+        """`keeps`: until those who wait for the answer have run."""
+        done, self._message, self._done = self._done, None, None
+        if not keeps or self.loop.is_closed():
+            self.let_go()
+        if done is not None:  # else another thread gave it up at the same moment
+            done(answer)
+        if self._is_held and not self.is_busy:
+            self.loop.call_soon(self._let_go_if_idle)
+
+    def _let_go_if_idle(self) -> None:
+        if not self.is_busy:
+            self.let_go()
+
+    def let_go(self) -> None:
+        """It is closed, or it is between two transactions."""
+        if not self._is_held:
+            return
+        self._is_held = False
+        self._all_held.discard(self)
         if self._timer is not None:
             self._timer.cancel()
         if not self.loop.is_closed():
             self.loop.remove_reader(self._descriptor)
-            if self._writes:
-                self.loop.remove_writer(self._descriptor)
+            self._want_to_write(False)
+        self._connections.give_back(self.connection)

@@ -75,6 +75,11 @@ class Pool(Generic[ConnectionT]):
                 self._in_use += 1
             return connection
 
+    @property
+    def is_wanted(self) -> bool:
+        """Whether somebody waits for a connection, or for all of them to be given back."""
+        return self._is_closed or bool(self._waiting)
+
     def give_back(self, connection: ConnectionT, *, is_usable: bool = True) -> None:
         """Without a wait, so that nothing can interrupt it."""
         with self._changed:

@@ -1,0 +1,140 @@
+"""An event loop keeps its connection from one message to the next, and from nobody who waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from leasemill.kernel import commands as c
+from leasemill.kernel.model import JobSpec
+from leasemill.store.postgres.store import PostgresStore
+from leasemill.store.postgres.wire.batch import BEGIN, Sent
+from leasemill.store.postgres.wire.looped import Answer, LoopMessages, MessageFailed
+
+ONE: Sent = (b"select 1::int8", ())
+FAILS: Sent = (b"select 1 / 0", ())
+LONG_S = 30.0
+
+
+@pytest.fixture
+def store(postgres_url: str) -> Iterator[PostgresStore]:
+    """With one connection, which is open and idle."""
+    with PostgresStore(f"{postgres_url}&pool_size=1&pool_timeout_s={LONG_S:g}&listen=0") as store:
+        yield store
+
+
+@pytest.fixture
+def messages(store: PostgresStore) -> LoopMessages:
+    return store._loop_messages
+
+
+@pytest.fixture
+def taken(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Grows with each connection that is taken from the pool."""
+    found: list[object] = []
+    take = store._pool.take_idle
+
+    def take_idle() -> object:
+        found.append(take())
+        return found[-1]
+
+    monkeypatch.setattr(store._pool, "take_idle", take_idle)
+    return found
+
+
+def in_use(store: PostgresStore) -> int:
+    return store._pool._pool._in_use
+
+
+async def turns(count: int = 3) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def test_a_caller_that_sends_again_at_once_has_the_same_connection(
+    messages: LoopMessages, taken: list[object]
+) -> None:
+    for _ in range(5):
+        assert await messages.ask([ONE]) == [[(1,)]]
+    assert len(taken) == 1
+
+
+async def test_a_connection_that_nobody_uses_again_is_given_back(store: PostgresStore, messages: LoopMessages) -> None:
+    assert await messages.ask([ONE]) == [[(1,)]]
+    await turns()
+    assert in_use(store) == 0
+    assert messages._held == set()
+
+
+async def test_two_messages_at_the_same_time_do_not_share_a_connection(store: PostgresStore) -> None:
+    messages, first = store._loop_messages, asyncio.get_running_loop().create_future()
+    assert messages.send([ONE], first.set_result)
+    assert await messages.ask([ONE]) is None
+    assert await first == [[(1,)]]
+
+
+async def test_a_thread_that_waits_is_next_although_the_loop_sends_without_a_pause(
+    store: PostgresStore, messages: LoopMessages
+) -> None:
+    has_run = threading.Event()
+
+    def run() -> None:
+        store.totals()
+        has_run.set()
+
+    thread = threading.Thread(target=run)
+    sent = 0
+
+    def again(answer: Answer) -> None:
+        nonlocal sent
+        assert not isinstance(answer, MessageFailed)
+        sent += 1
+        if sent == 5:
+            thread.start()
+        if not has_run.is_set() and not messages.send([ONE], again):
+            asyncio.get_running_loop().call_later(0.001, again, answer)
+
+    assert messages.send([ONE], again)
+    async with asyncio.timeout(LONG_S):
+        await asyncio.to_thread(has_run.wait)
+    thread.join()
+
+
+async def test_a_transaction_that_failed_does_not_reach_the_next_message(messages: LoopMessages) -> None:
+    failed = await messages.ask([BEGIN, FAILS])
+    assert isinstance(failed, MessageFailed)
+    assert not failed.is_lost
+    assert await messages.ask([ONE]) in (None, [[(1,)]])  # None: the pool has closed it, a thread opens another
+
+
+def test_a_loop_that_was_closed_at_once_keeps_no_connection(store: PostgresStore, messages: LoopMessages) -> None:
+    loop = asyncio.new_event_loop()
+
+    def send() -> None:
+        assert messages.send([ONE], lambda _: loop.stop())
+
+    loop.call_soon(send)
+    loop.run_forever()
+    loop.close()
+    assert asyncio.run(messages.ask([ONE])) == [[(1,)]]
+    assert in_use(store) == 0
+    assert store.run(c.Enqueue([JobSpec("a", "q", "k")])) == [c.Enqueued("a")]
+
+
+async def test_a_connection_that_the_server_ends_between_two_messages_is_let_go(
+    store: PostgresStore, messages: LoopMessages, admin: psycopg.Connection[tuple[object, ...]]
+) -> None:
+    answered = asyncio.get_running_loop().create_future()
+
+    def end_it(answer: Answer) -> None:
+        (held,) = messages._held
+        admin.execute("select pg_terminate_backend(%s, 10000)", [held.connection.info.backend_pid])
+        answered.set_result(answer)
+
+    assert messages.send([ONE], end_it)
+    assert await answered == [[(1,)]]
+    assert await store.arun(c.Enqueue([JobSpec("a", "q", "k")], are_new=True)) == [c.Enqueued("a")]
