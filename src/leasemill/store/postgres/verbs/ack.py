@@ -45,8 +45,7 @@ async def arun(
     ):
         return partial(run, calls, command)
     lanes = [(one.queue, one.lane) for one in held.values() if one.lane is not None]
-    ends = database.sent("ack_all", parameters(found, lanes))
-    match await messages.ask(_with_heads(database, ends, lanes) if lanes else [ends]):
+    match await messages.ask(_ending_all(database, found, lanes)):
         case None:
             return partial(run, calls, command)
         case MessageFailed() as failed:
@@ -81,7 +80,7 @@ def ack(database: Database, connection: Connection, reports: Sequence[c.AckRepor
     plain = {no: report for no, report in found.items() if held[no].lane is None and held[no].group is None}
     outcomes: dict[str, c.AckOutcome] = {}
     if plain:
-        row = database.one(connection, "ack", parameters(plain, []))
+        row = database.one(connection, "ack", parameters(plain, NO_LANES))
         outcomes = {report.job_id: c.Acked(report.job_id) for report in answered(row, plain)}
     if len(plain) < len(found):
         heads = {no: report for no, report in found.items() if held[no].lane is not None}
@@ -99,7 +98,7 @@ def _ack_members(
     members = {no: report for no, report in found.items() if held[no].group is not None}
     groups = texts([held[no].group for no in members])
     try:
-        row = database.one(connection, "ack_members", {**parameters(members, []), "group_ids": groups})
+        row = database.one(connection, "ack_members", {**parameters(members, NO_LANES), "group_ids": groups})
     except psycopg.Error as error:
         if error.sqlstate != MAY_BE_OVER:
             raise
@@ -126,10 +125,9 @@ def _ack_heads(
     database: Database, connection: Connection, found: dict[int, c.AckReport], held: dict[int, Held]
 ) -> dict[str, c.AckOutcome]:
     lanes = [(held[no].queue, held[no].lane or "") for no in found]
-    ends = database.sent("ack_all", parameters(found, lanes))
     try:
         with batch.transaction(connection):
-            _, _, rows, _ = batch.run(connection, *_with_heads(database, ends, lanes))
+            _, _, rows, _ = batch.run(connection, *_ending_all(database, found, lanes))
     except psycopg.Error as error:
         if error.sqlstate != NOT_HELD:
             raise
@@ -141,9 +139,11 @@ def _ack_heads(
     }
 
 
-def _with_heads(database: Database, ends: Sent, lanes: list[tuple[str, str]]) -> list[Sent]:
+def _ending_all(database: Database, found: dict[int, c.AckReport], lanes: list[tuple[str, str]]) -> list[Sent]:
     """N4. The line is read by a statement of its own, after the one that waited for the lanes' locks."""
-    return [batch.BEGIN, ends, database.sent("advance", given_lanes(lanes)), batch.COMMIT]
+    heads = given_lanes(lanes)
+    ends = database.sent("ack_all", parameters(found, heads))
+    return [batch.BEGIN, ends, database.sent("advance", heads), batch.COMMIT] if lanes else [ends]
 
 
 def _new_heads(database: Database, rows: Sequence[Row]) -> dict[tuple[str, str | None], c.LaneHint]:
@@ -152,14 +152,18 @@ def _new_heads(database: Database, rows: Sequence[Row]) -> dict[tuple[str, str |
     return {(queue, lane): c.LaneHint(job_id, None) for queue, lane, job_id, *_ in rows}
 
 
-def parameters(found: dict[int, c.AckReport], lanes: list[tuple[str, str]]) -> dict[str, object]:
+def parameters(found: dict[int, c.AckReport], heads: dict[str, object]) -> dict[str, object]:
+    """`heads`: the lanes of those that are heads, as `given_lanes` has them."""
     results = [report.result for report in found.values()]
     return {
         **references(found),
-        **given_lanes(lanes),
+        **heads,
         "results": encoded(results) if any(result is not None for result in results) else None,
     }
 
 
 def given_lanes(lanes: list[tuple[str, str]]) -> dict[str, object]:
     return {"lane_queues": texts([queue for queue, _ in lanes]), "lanes": texts([lane for _, lane in lanes])}
+
+
+NO_LANES: Final = given_lanes([])

@@ -129,16 +129,16 @@ class HandoverPlan(NamedTuple):
     """By job: its queue and lane."""
 
     def statements(self) -> list[Sent]:
-        database, lanes = self.database, list(self.lanes.values())
+        database, heads = self.database, ack.given_lanes(list(self.lanes.values()))
         given = {
             **claim.parameters(self.claims),
             **database.positions.look(self.claims.queues).parameters(),
             "served": texts(dict.fromkeys(self.claims.queues)),
-            **ack.given_lanes(lanes),
+            **heads,
         }
         return [
             batch.BEGIN,
-            database.sent("ack_all", ack.parameters(self.found, lanes)),
+            database.sent("ack_all", ack.parameters(self.found, heads)),
             database.sent("hand_over", given),
             batch.COMMIT,
         ]
@@ -174,8 +174,9 @@ class PlacesPlan(NamedTuple):
     def statements(self) -> list[Sent]:
         """The limits are locked last, and only if they are free: an ack does not wait for them."""
         database, lanes = self.plain.database, self._lanes()
-        advance = [database.sent("advance", ack.given_lanes(lanes))] if lanes else []
-        ends = [database.sent("ack_all", ack.parameters(self.found, lanes)), *advance]
+        heads = ack.given_lanes(lanes)
+        advance = [database.sent("advance", heads)] if lanes else []
+        ends = [database.sent("ack_all", ack.parameters(self.found, heads)), *advance]
         return [batch.BEGIN, *ends, *self.plain.statements(waits=False), batch.COMMIT]
 
     def handed(self, answers: list[list[Row]]) -> HandedOver:
