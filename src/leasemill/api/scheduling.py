@@ -10,13 +10,20 @@ from datetime import datetime
 from itertools import takewhile
 from typing import Final, NoReturn
 
-from msgspec.structs import replace
-
 from leasemill.api.cron import due_ticks, next_tick_after, ticks_after
 from leasemill.api.steps import Steps, Stepwise, ask
 from leasemill.errors import Invalid, NotFound, Unavailable
 from leasemill.kernel import commands as c
-from leasemill.kernel.schedule import CAUGHT_UP, RESERVED, SKIPS_KEPT, Missed, Schedule, ScheduleSpec, TickFire
+from leasemill.kernel.schedule import (
+    CAUGHT_UP,
+    RESERVED,
+    SKIPS_KEPT,
+    Missed,
+    Schedule,
+    ScheduleSpec,
+    TickFire,
+    without_headers,
+)
 from leasemill.store.base import Store
 
 TRIES: Final = 20
@@ -127,10 +134,6 @@ def fire_of(schedule: Schedule, wall: int) -> TickFire:
 def is_same(known: Schedule | None, spec: ScheduleSpec) -> bool:
     """P1: setting it would change nothing."""
     return known is not None and without_headers(known.spec) == without_headers(spec)
-
-
-def without_headers(spec: ScheduleSpec) -> ScheduleSpec:
-    return replace(spec, call=replace(spec.call, headers=None))
 
 
 def _changed_meanwhile(name: str) -> Unavailable:

@@ -48,6 +48,7 @@ class JobState(StrEnum):
 REDRIVEN_STATES: Final = frozenset({JobState.FAILED, JobState.DEAD})
 UNSUCCESSFUL_STATES: Final = REDRIVEN_STATES | {JobState.CANCELLED}
 ENDED_STATES: Final = UNSUCCESSFUL_STATES | {JobState.SUCCEEDED}
+UNENDED_STATES: Final = frozenset({JobState.READY, JobState.LEASED})
 
 
 class ExecutionStatus(StrEnum):
@@ -180,8 +181,7 @@ class LimitUse(Struct, frozen=True, array_like=True, gc=False):
 
 
 class LimitTerms(Struct, frozen=True, array_like=True, gc=False):
-    """The numbers of a limit. `places`: so many leases at a time; `rate` in `per_us`: so many grants in the long run,
-    at most `burst` at once. None: not limited in this way."""
+    """`places`: the most leases at a time; `rate`: the most grants per `per_us`, `burst` at once. None: unlimited."""
 
     places: int | None = None
     rate: int | None = None

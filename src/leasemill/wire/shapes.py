@@ -200,7 +200,7 @@ class _OrNone:
 def _dispatched(converters: dict[Any, Convert | None]) -> Convert:
     """Converts each kind of value in its own way, and None to itself."""
     if len(converters) == 1:
-        return _OrNone(next(iter(converters.values())) or _itself)
+        return _OrNone(next(iter(converters.values())) or itself)
 
     def convert(value: Any) -> Any:
         if value is None:
@@ -211,7 +211,7 @@ def _dispatched(converters: dict[Any, Convert | None]) -> Convert:
     return convert
 
 
-def _itself(value: Any) -> Any:
+def itself(value: Any) -> Any:
     return value
 
 

@@ -34,6 +34,7 @@ from leasemill.kernel.schedule import (
     job_of_tick,
     queues_of,
     tick_id,
+    without_headers,
 )
 from leasemill.kernel.state import RULES_FORMAT, State
 from leasemill.kernel.verbs import enqueue
@@ -161,18 +162,14 @@ def decide_set(state: State, command: SetSchedule, now: int) -> Decision[Schedul
     if known is None:
         event = ScheduleSet(spec, 1, command.next_at, now, command.by, command.reason, command.wall)
         return (event,), schedule_of(event)
-    if _without_headers(known.spec) == _without_headers(spec):
-        return (), replace(known)  # P1: the same content changes nothing; E4: headers are not content
+    if without_headers(known.spec) == without_headers(spec):
+        return (), replace(known)  # P1: the same content changes nothing
     keeps_times = (known.spec.expression, known.spec.zone) == (spec.expression, spec.zone)
     if not keeps_times and known.last_at is not None and command.next_at <= known.last_at:
         return (), ScheduleMoved(spec.name, replace(known))
     next_at = known.next_at if keeps_times else command.next_at
     event = ScheduleSet(spec, known.revision + 1, next_at, now, command.by, command.reason, command.wall)
     return (event,), _changed(known, event)
-
-
-def _without_headers(spec: ScheduleSpec) -> ScheduleSpec:
-    return replace(spec, call=replace(spec.call, headers=None))
 
 
 def decide_remove(state: State, command: RemoveSchedule, now: int) -> Decision[Schedule | None]:
