@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 from functools import WRAPPER_ASSIGNMENTS
 from typing import Any, Generic, ParamSpec, Self, TypeVar, Unpack
 
-from leasemill.api.arguments import PREVIOUS, Arguments, lane_key
+from leasemill.api.argument_keys import KeyOf, key_text
+from leasemill.api.arguments import PREVIOUS, Arguments
 from leasemill.api.call import Call, HasStore
 from leasemill.api.executor import Executor
 from leasemill.api.handle import JobHandle
 from leasemill.api.hooks import Hooks, RunHook, RunHooks
-from leasemill.api.lanes import LaneOf
 from leasemill.api.limits import KindLimits
 from leasemill.api.options import EnqueueOptions, Options
 from leasemill.api.retry import Retry
@@ -49,7 +49,7 @@ class JobType(OfFunction, Generic[P, R]):
     kind: str
     aliases: tuple[str, ...]
     queue: str
-    lane: LaneOf | None
+    lane: KeyOf | None
     priority: int
     policy: Policy
     is_async: bool
@@ -108,7 +108,7 @@ class JobType(OfFunction, Generic[P, R]):
         options = self.chosen
         lane = options.lane
         if lane is None and self.lane is not None:
-            lane = lane_key(self.kind, self.lane(values))
+            lane = key_text(f"the lane of {self.kind}", self.lane(values))
         limits = () if self.limits is None else self.limits.of(values)
         unique = None
         if self.unique is not None or options.unique is not None:

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from leasemill.api.arguments import NO_ARGUMENTS, PREVIOUS, Arguments
+from leasemill.api.arguments import NO_ARGUMENTS, PREVIOUS, Arguments, argument_sentence
 from leasemill.api.arrival import non_finite
 from leasemill.api.call import HasStore
 from leasemill.api.carried import ENCODING_ERRORS, carried_type, encode_json
@@ -38,7 +38,7 @@ class UncheckedArguments(Arguments):
             )
         for name, value in kwargs.items():
             if (found := non_finite(value)) is not None:
-                raise self._unfit(name, Unfit(*found))
+                raise Invalid(argument_sentence(self.name, name, *found))
         try:
             return encode_json(kwargs) if kwargs else NO_ARGUMENTS, kwargs
         except ENCODING_ERRORS:
@@ -49,10 +49,7 @@ class UncheckedArguments(Arguments):
         try:
             return msgspec.Raw(carried_type(f"argument {name!r} of {self.name}", type(value)).encode(value)[0])
         except Unfit as error:
-            raise self._unfit(name, error) from None
-
-    def _unfit(self, name: str, error: Unfit) -> Invalid:
-        return Invalid(f"{self.name}: argument {name!r}{' at ' + error.at if error.at else ''}: {error.text}")
+            raise Invalid(argument_sentence(self.name, name, error.at, error.text)) from None
 
     def encode_without_previous(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
