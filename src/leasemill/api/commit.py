@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeAlias, TypeVar, assert_never
 
 from leasemill.api.call import Call
+from leasemill.api.executor import is_on_event_loop
 from leasemill.api.handle import JobHandle
 from leasemill.api.job import JobType
 from leasemill.api.loss import LossSignal
@@ -168,7 +169,7 @@ class Boundary(Generic[SyncT, AsyncT]):
     # In sync handlers
 
     def __enter__(self) -> SyncT:
-        if _is_on_event_loop():
+        if is_on_event_loop():
             raise Invalid("this handler runs on the event loop: write `async with ctx.commit() as tx`")
         self._check_first()
         try:
@@ -338,11 +339,3 @@ class Boundary(Generic[SyncT, AsyncT]):
 
     def _lost(self, reason: str, current_attempt: int) -> LeaseLost:
         return LeaseLost(self._lease.job.id, "commit", reason, self._lease.attempt, current_attempt)
-
-
-def _is_on_event_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
