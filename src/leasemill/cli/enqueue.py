@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from leasemill.cli.durations import Seconds
 from leasemill.cli.filters import header_option, time_option
 from leasemill.cli.lazy import EXIT_WRONG_CALL
 from leasemill.cli.opening import app_argument, app_url_option, json_option, refuse_memory
 from leasemill.cli.output import emit
 from leasemill.cli.progress import quiet_option
+from leasemill.cli.quantities import Seconds
 from leasemill.errors import NotFound
 from leasemill.operator.wording import counted, did_you_mean
 

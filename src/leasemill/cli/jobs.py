@@ -9,7 +9,7 @@ import msgspec
 
 from leasemill.cli.filters import filter_options, wanted
 from leasemill.cli.opening import limit_option, on_store
-from leasemill.cli.output import emit, instant, now_us, print_fields, print_json, print_table, span
+from leasemill.cli.output import emit, first_line, instant, now_us, print_fields, print_json, print_table, span
 from leasemill.cli.sweep import cancel, failures, purge, redrive
 from leasemill.errors import NotFound
 from leasemill.kernel.filter import last_error
@@ -22,7 +22,6 @@ from leasemill.operator.wording import counted
 from leasemill.store.base import Store
 
 PAGE = 1_000
-ERROR_SHOWN = 60
 EXECUTION_FIELDS = (
     *("attempt", "worker", "fence", "status", "reason", "ended_by"),
     *("leased_at", "started_at", "committed_at", "finished_at", "expires_at", "error"),
@@ -67,7 +66,7 @@ def list_jobs(store: Store, oldest_first: bool, limit: int, cursor: int, as_json
             job.spec.lane or "-",
             str(job.attempt),
             instant(job.updated_at),
-            _first_line(last_error(job)),
+            first_line(last_error(job)),
         )
         for job in found
     ]
@@ -250,8 +249,3 @@ def _how(execution: Execution) -> str:
         return execution.reason.value + (", for good" if execution.is_final else "")
     by = execution.ended_by.value if execution.ended_by else "-"
     return execution.status.value if by == "ack" else f"{execution.status.value}, by {by} after its commit"
-
-
-def _first_line(error: str | None) -> str:
-    line = (error or "").partition("\n")[0]
-    return line if len(line) <= ERROR_SHOWN else line[: ERROR_SHOWN - 3] + "..."

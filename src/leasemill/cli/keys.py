@@ -5,31 +5,19 @@ What must never happen here: a secret that is printed anywhere but once, to stan
 
 from __future__ import annotations
 
-import re
-from typing import Any, Final
+from typing import Any
 
 import click
 
 from leasemill.cli.opening import by_option, json_option, on_store, refuse_memory, url_option
-from leasemill.cli.output import emit, emit_table, instant, now_us, print_json
+from leasemill.cli.output import emit, emit_table, instant, json_instant, now_us, print_json
+from leasemill.cli.quantities import span_us
 from leasemill.errors import NotFound, Refused
-from leasemill.kernel.model import SECOND
 from leasemill.operator.wording import did_you_mean
 from leasemill.store.base import Store
 from leasemill.store.keys import ALL_QUEUES, AccessKey, new_key
 from leasemill.store.opening import open_store
 from leasemill.wire.routes import Role
-
-UNITS_S: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
-SPAN: Final = re.compile(r"(\d{1,9})([smhdw])", re.ASCII)
-
-
-def span_us(value: str) -> int:
-    """A click type: 90d, 12h, 30m."""
-    match = SPAN.fullmatch(value)
-    if match is None or int(match[1]) == 0:
-        raise click.BadParameter(f"{value!r} is not a time span: write for example 90d, 12h or 30m")
-    return int(match[1]) * UNITS_S[match[2]] * SECOND
 
 
 @click.group()
@@ -174,9 +162,9 @@ def _as_json(key: AccessKey, now: int) -> dict[str, Any]:
         "queues": list(key.queues),
         "created_at": instant(key.created_at),
         "created_by": key.created_by,
-        "expires_at": None if key.expires_at is None else instant(key.expires_at),
-        "revoked_at": None if key.revoked_at is None else instant(key.revoked_at),
+        "expires_at": json_instant(key.expires_at),
+        "revoked_at": json_instant(key.revoked_at),
         "revoked_by": key.revoked_by,
-        "last_used_at": None if key.last_used_at is None else instant(key.last_used_at),
+        "last_used_at": json_instant(key.last_used_at),
         "is_live": key.is_live(now),
     }

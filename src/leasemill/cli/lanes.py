@@ -15,10 +15,9 @@ from leasemill.errors import NotFound, Refused
 from leasemill.kernel.commands import Cancelled, JobFilter, LaneView
 from leasemill.kernel.model import Job, JobState
 from leasemill.operator.explain import what_it_does
-from leasemill.operator.facts import all_queues
+from leasemill.operator.paging import PAGE, all_jobs, all_queues
 from leasemill.store.base import Store
 
-PAGE = 1_000
 RANGES_SHOWN = 10
 WAITING_SHOWN = 20
 
@@ -145,13 +144,8 @@ def _views(store: Store, queue: str | None, blocked: bool) -> Iterator[LaneView]
 
 def _waiting(store: Store, view: LaneView) -> Iterator[Job]:
     """The jobs behind the head, in order. They were enqueued after it, so the list starts there."""
-    head = view.head
     where = JobFilter(queue=view.queue, lane=view.lane, states=frozenset({JobState.READY}))
-    after: int | None = 0 if head is None else head.seq
-    while after is not None:
-        page = store.jobs(where, limit=WAITING_SHOWN, after=after)
-        yield from page.jobs
-        after = page.after
+    return all_jobs(store, where, after=0 if view.head is None else view.head.seq, page_size=WAITING_SHOWN)
 
 
 def _document(view: LaneView) -> dict[str, Any]:

@@ -8,12 +8,12 @@ import click
 import msgspec
 
 from leasemill.api.policy import LEASES_S, SHORTEST_LEASE_US, check_backoff, microseconds
-from leasemill.cli.durations import Seconds, metavar, seconds_or
 from leasemill.cli.opening import acting_on_store, on_store
 from leasemill.cli.output import emit, emit_table
+from leasemill.cli.quantities import Seconds, metavar, seconds_or
 from leasemill.errors import Invalid, NotFound
 from leasemill.kernel.model import QUEUE_LIMIT, SECOND, JobState, LimitTerms, OnFailure, Policy
-from leasemill.operator.facts import all_queues, find_queue
+from leasemill.operator.paging import all_queues, find_queue
 from leasemill.operator.wording import did_you_mean, listed
 from leasemill.store.base import Store
 

@@ -23,16 +23,15 @@ from leasemill.cli.lazy import EXIT_REFUSED
 from leasemill.cli.opening import Command, by_option, limit_option, on_store, reason_option, with_options
 from leasemill.cli.output import emit_table, instant
 from leasemill.cli.progress import ShownProgress, quiet_option
+from leasemill.cli.quantities import as_rate
 from leasemill.errors import Invalid, Refused
 from leasemill.kernel import commands as c
-from leasemill.kernel.model import ENDED_STATES, REDRIVEN_STATES, UNSUCCESSFUL_STATES, Job, JobState
-from leasemill.operator.facts import find_queue
+from leasemill.kernel.model import ENDED_STATES, REDRIVEN_STATES, UNENDED_STATES, UNSUCCESSFUL_STATES, Job, JobState
 from leasemill.operator.fingerprint import Groups, fingerprint
+from leasemill.operator.paging import PAGE, find_queue
 from leasemill.operator.wording import counted
-from leasemill.operator.written_rates import jobs_per_second
 from leasemill.store.base import Store
 
-PAGE: Final = 1_000
 STEP_S: Final = 0.1
 """How much time one paced batch covers: short, to keep the rate even."""
 NO_FILTERS: Final[dict[str, Any]] = {
@@ -41,16 +40,7 @@ NO_FILTERS: Final[dict[str, Any]] = {
     "states": (),
     "headers": {},
 }
-UNENDED_STATES: Final = frozenset(JobState) - ENDED_STATES
 INTERRUPTED: Final = "interrupted: run the same command again to continue"
-
-
-def as_rate(value: str) -> float:
-    """A click type: jobs per second."""
-    try:
-        return jobs_per_second(value)
-    except Invalid as error:
-        raise click.BadParameter(str(error)) from None
 
 
 def sweep_options(command: Command) -> Command:

@@ -8,9 +8,8 @@ from typing import Any, Final, Literal
 import click
 
 from leasemill.api.policy import REAPER_INTERVALS_S
-from leasemill.cli.durations import Seconds, metavar, seconds_or
 from leasemill.cli.opening import app_argument, app_url_option
-from leasemill.cli.sizes import as_size
+from leasemill.cli.quantities import Seconds, as_size, metavar, seconds_or
 
 SUPERVISED_BY: Final = ("processes", "max_jobs", "max_memory", "reload", "reload_dirs")
 """Options that need a supervisor."""

@@ -9,7 +9,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Final
 
 import msgspec
 
@@ -18,9 +17,8 @@ from leasemill.demo.trail import Mark, Trail
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import AbortReason, Execution, Job, JobState, Verb
 from leasemill.kernel.verbs.commit import followup_id
+from leasemill.operator.paging import all_jobs
 from leasemill.store.base import Store
-
-PAGE: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +75,7 @@ def audit(store: Store, entries: Mapping[str, Entry], trail: Trail, disturbance:
 def _all_jobs(store: Store) -> Iterator[Job]:
     """Of the demo: the store may have others."""
     for queue in (DEPOSITS, LEDGER):
-        after: int | None = 0
-        while after is not None:
-            page = store.jobs(c.JobFilter(queue=queue), limit=PAGE, after=after)
-            yield from page.jobs
-            after = page.after
+        yield from all_jobs(store, c.JobFilter(queue=queue))
 
 
 @dataclass(frozen=True, slots=True)
