@@ -227,6 +227,21 @@ def test_a_job_is_explained_to_people_and_to_scripts() -> None:
     assert (unknown.exit_code, "there is no job 'nothing'" in unknown.output) == (1, True)
 
 
+def test_a_missing_reason_is_refused_with_what_it_is_for(project: Path) -> None:
+    enqueue("send", "--args", '{"to": "ann"}')
+    refused = leasemill("queues", "pause", "mail")
+    assert refused.exit_code == 2
+    assert "Missing option '--reason'. Say why you do this: it is recorded in the audit trail" in refused.output
+    assert result_of("actions", "--json") == []
+
+
+def test_actions_on_limits_are_listed_by_their_verb(project: Path) -> None:
+    enqueue("send", "--args", '{"to": "ann"}')
+    assert leasemill("limits", "set", "queue:mail", "--places", "2", "--reason", "slow", "--create").exit_code == 0
+    assert leasemill("queues", "pause", "mail", "--reason", "slow").exit_code == 0
+    assert [act["target"] for act in result_of("actions", "--verb", "set_limit", "--json")] == ["queue:mail"]
+
+
 def test_a_job_is_cancelled_and_purged_and_the_acts_are_kept(project: Path) -> None:
     job_id = enqueue("send", "--args", '{"to": "ann"}')
     done = leasemill("jobs", "cancel", job_id, "--reason", "a mistake", "--by", "ann")

@@ -44,7 +44,7 @@ MOST_CONNECTIONS = 500
 )
 @redact_option
 @click.option(
-    "--by", default=operator_name, help="Who acts, for the list of actions. Default: the name of the current user."
+    "--by", default=operator_name, help="Who acts, for the audit trail. Default: the name of the current user."
 )
 def dashboard(url: str, listen: str, read_only: bool, hosts: tuple[str, ...], redact: tuple[str, ...], by: str) -> None:
     """Serve pages that show jobs, queues and leases live, and let you act on them.
