@@ -100,7 +100,7 @@ def test_a_reason_is_asked_for(store: Store) -> None:
 def test_options_before_the_order_are_refused(store: Store, option: tuple[str, ...]) -> None:
     refused = workers(*option, "quiet", "web-1", *WHY)
     assert refused.exit_code == 2
-    assert f"write {option[0]} behind quiet" in refused.output
+    assert f"write {option[0]} after quiet" in refused.output
 
 
 def test_nobody_is_ordered_whose_name_is_wrong_or_not_clear(store: Store) -> None:

@@ -37,7 +37,7 @@ class WatchedDemo:
             target=self._server.run, kwargs={"sockets": [self._listener]}, name="leasemill-dashboard"
         )
         self._thread.start()
-        click.echo(f"open the dashboard, and the demo begins: {link}", err=True)
+        click.echo(f"open the dashboard to start the demo: {link}", err=True)
         return self
 
     def __exit__(
@@ -54,7 +54,7 @@ class WatchedDemo:
 
     def stay(self) -> None:
         """Serve until Ctrl-C."""
-        click.echo("the dashboard stays: look at the jobs that ran twice, and end it with Ctrl-C", err=True)
+        click.echo("the dashboard stays up: look at the jobs that ran twice, and stop it with Ctrl-C", err=True)
         with suppress(KeyboardInterrupt):
             while self._thread.is_alive():
                 self._thread.join(LOOK_S)

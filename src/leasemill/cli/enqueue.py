@@ -70,8 +70,8 @@ def enqueue(
 ) -> None:
     """Enqueue a job of KIND and print its id, or many with --from.
 
-    With --from it stops at the first line that is wrong (exit code 2), at an id that is known with other content (1),
-    or when the store is unavailable (3); the lines before are enqueued, and the message says which those are.
+    With --from it stops at the first invalid line (exit code 2), at an id that exists with other content (1), or when
+    the store is unavailable (3). The lines before are enqueued, and the message says which.
     """
     _check_options(file, {"--args": arguments, "--id": job_id, "--unique": unique}, id_field, dry_run)
     from leasemill.cli.loading import load_app  # noqa: PLC0415  (--help must answer before it is imported)

@@ -75,7 +75,7 @@ def list_groups(store: Store, open_only: bool, limit: int, as_json: bool) -> Non
 @click.argument("group_id")
 @on_store
 def show(store: Store, group_id: str, as_json: bool) -> None:
-    """Show a group. Its callbacks, and the first of its members that are unfinished or have not succeeded."""
+    """Show a group. Prints its callbacks, and the first members that are unfinished or have not succeeded."""
     view = _found(store, group_id)
     members = {state: _members(store, group_id, state) for state in IN_NEED}
     callbacks = {
@@ -119,9 +119,9 @@ def show(store: Store, group_id: str, as_json: bool) -> None:
 @click.argument("group_id")
 @acting_on_store
 def seal(store: Store, group_id: str, reason: str, by: str, as_json: bool) -> None:
-    """Seal a group. It takes no more members, and ends when those it has have ended.
+    """Seal a group. It takes no more members, and ends when its members have ended.
 
-    Do it when the program that was to enqueue the rest is gone, and the rest is not needed.
+    Use it when the program that should have enqueued the rest is gone, and the rest is not needed.
     """
     _found(store, group_id)
     store.seal_group(group_id, by=by, reason=reason)
@@ -136,7 +136,7 @@ def seal(store: Store, group_id: str, reason: str, by: str, as_json: bool) -> No
 def cancel(store: Store, group_id: str, is_quiet: bool, reason: str, by: str, as_json: bool) -> None:
     """Seal a group and cancel its unfinished members. The groups in it are cancelled too.
 
-    Its `then` is not enqueued, unless all members had succeeded; its `on_end` is.
+    Its `on_end` is enqueued; its `then` only if all members had succeeded.
     """
     _found(store, group_id)
     report = Report(as_json, False, "cancelled", ())
@@ -162,7 +162,7 @@ def redrive(
 ) -> None:
     """Make the FAILED and DEAD members of a group READY again.
 
-    When they have succeeded, the group's `then` is enqueued. Its `on_end` is enqueued once ever.
+    When they have succeeded, the group's `then` is enqueued. Its `on_end` is enqueued only once, ever.
     """
     _found(store, group_id)
     states = (JobState.FAILED.value,) if failed else ()

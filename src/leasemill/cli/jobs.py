@@ -100,7 +100,7 @@ def _no_such_job(job_id: str) -> NotFound:
 def explain_job(store: Store, job_id: str, as_json: bool) -> None:
     """Explain in sentences why a job is in its state.
 
-    What it waits for, who runs it, why it ran more than once, how it ended, and what you can do.
+    It says what the job waits for, who runs it, why it ran more than once, how it ended, and what you can do.
     """
     facts = gather(store, job_id, now_us(), at_work(store.presence))
     found = explain_absent(store, job_id) if facts is None else explain(facts)

@@ -24,7 +24,7 @@ from leasemill.wire.routes import Role
 def keys() -> None:
     """Create, list and revoke keys for `leasemill serve`.
 
-    Run it where the server's store is: keys are not managed through a server.
+    Run it with the URL of the server's store: keys cannot be managed through the server.
     """
 
 
@@ -60,7 +60,7 @@ def create(
     url: str,
     as_json: bool,
 ) -> None:
-    """Create a key and print it. It is shown this once: only a digest of it is stored.
+    """Create a key and print it. It is shown only once: the store keeps only its digest.
 
     The name is recorded with everything an operator does with the key.
     """
@@ -80,10 +80,10 @@ def create(
 
 
 @keys.command("list")
-@click.option("--all", "with_all", is_flag=True, help="Also those that were revoked or have expired.")
+@click.option("--all", "with_all", is_flag=True, help="Include keys that were revoked or have expired.")
 @on_store
 def list_keys(store: Store, with_all: bool, as_json: bool) -> None:
-    """List keys, oldest first. What they are for, and when they were last used (to the minute)."""
+    """List keys, oldest first. For each: what it is for, and when it was last used (to the minute)."""
     now = now_us()
     found = [key for key in store.keys.all() if with_all or key.is_live(now)]
     emit_table(
@@ -117,7 +117,7 @@ def revoke(store: Store, key: str, by: str, as_json: bool) -> None:
     after = store.keys.revoke(found.id, at=now_us(), by=by)
     if after is None:
         raise NotFound(f"key {found.id} was removed meanwhile")
-    note = "" if found.revoked_at is None else f" (it was, by {after.revoked_by})"
+    note = "" if found.revoked_at is None else f" (it was already, by {after.revoked_by})"
     emit(as_json, _as_json(after, now_us()), f"key {after.id} ({after.name}) revoked{note}")
 
 

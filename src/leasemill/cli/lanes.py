@@ -44,7 +44,7 @@ def lanes() -> None:
 @limit_option()
 @on_store
 def list_lanes(store: Store, queue: str | None, blocked: bool, limit: int, as_json: bool) -> None:
-    """List lanes that have work. Their head, what it does, and how many jobs wait behind it."""
+    """List lanes that have work. For each: its head, what the head does, and how many jobs wait behind it."""
     now = now_us()
     views = list(islice(_views(store, queue, blocked), limit + 1))
     found = views[:limit]
@@ -62,7 +62,7 @@ def list_lanes(store: Store, queue: str | None, blocked: bool, limit: int, as_js
 @click.argument("lane")
 @on_store
 def show(store: Store, queue: str, lane: str, as_json: bool) -> None:
-    """Show a lane. Its head, what waits behind it, and which offsets have ended."""
+    """Show a lane. Prints its head, the jobs that wait behind it, and which offsets have ended."""
     view = _found(store, queue, lane)
     waiting = list(islice(_waiting(store, view), WAITING_SHOWN))
     if as_json:
@@ -90,7 +90,7 @@ def show(store: Store, queue: str, lane: str, as_json: bool) -> None:
     "--how",
     required=True,
     type=click.Choice([how.value for how in How]),
-    help="Redrive its head, cancel it, or purge it.",
+    help="Redrive, cancel or purge the head.",
 )
 @acting_on_store
 def unblock(store: Store, queue: str, lane: str, how: str, reason: str, by: str, as_json: bool) -> None:

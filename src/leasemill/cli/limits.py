@@ -34,7 +34,7 @@ from leasemill.store.base import Store
 def limits() -> None:
     """List, show, set and clear limits.
 
-    The limit of a queue is named `queue:` and the queue's name.
+    The limit of a queue is named `queue:NAME`.
     """
 
 
@@ -42,7 +42,7 @@ def limits() -> None:
 @limit_option()
 @on_store
 def list_limits(store: Store, limit: int, as_json: bool) -> None:
-    """List limits. Their numbers, the places that are held, and how many jobs wait."""
+    """List limits. For each: its numbers, the places that are held, and how many jobs wait."""
     found = list(islice(all_limits(store), limit + 1))
     emit_table(
         as_json,
@@ -69,7 +69,7 @@ def list_limits(store: Store, limit: int, as_json: bool) -> None:
 @limit_option("keys")
 @on_store
 def show(store: Store, name: str, key: str | None, limit: int, as_json: bool) -> None:
-    """Show a limit. Its numbers and who set them, who holds its places, and its keys in use."""
+    """Show a limit. Prints its numbers and who set them, who holds its places, and its keys in use."""
     view = store.limit(name, key=key, limit=limit)
     if view is None:
         raise _unknown(store, name)
@@ -117,9 +117,9 @@ def set_limit(
     by: str,
     as_json: bool,
 ) -> None:
-    """Set the numbers of a limit, for claims from now on. What is left out stays unchanged.
+    """Set the numbers of a limit, for claims from now on. Numbers you leave out stay unchanged.
 
-    They override the code's until they are cleared. A lower number does not stop jobs that run.
+    They override the code until they are cleared. A lower number does not stop running jobs.
     """
     if places is None and rate is None:
         raise Invalid("nothing to set: use --places or --rate" + (", and --burst with --rate" if burst else ""))
@@ -136,7 +136,7 @@ def set_limit(
 @click.argument("name")
 @acting_on_store
 def clear(store: Store, name: str, reason: str, by: str, as_json: bool) -> None:
-    """Remove what operators have set. What the code declares for the limit applies again."""
+    """Remove what operators have set. The numbers in the code apply again."""
     if store.limit(name, limit=1) is None:
         raise _unknown(store, name)
     store.clear_limit(name, by=by, reason=reason)

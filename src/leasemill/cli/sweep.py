@@ -49,7 +49,7 @@ def sweep_options(command: Command) -> Command:
         click.argument("named", metavar="[JOB_ID]...", nargs=-1),
         filter_options,
         click.option("--fingerprint", "print_", metavar="ID", help="Jobs of this group of `leasemill jobs failures`."),
-        click.option("--all", "is_all", is_flag=True, help="All jobs; required if there is no id and no filter."),
+        click.option("--all", "is_all", is_flag=True, help="All jobs; required without an id or a filter."),
         reason_option,
         by_option,
         click.option("--limit", type=click.IntRange(1), help="At most this many jobs."),
@@ -81,7 +81,7 @@ class Act:
 def cancel(store: Store, reason: str, by: str, **options: Any) -> None:
     """Cancel jobs by id or filter.
 
-    They end CANCELLED, and one that is running is stopped. A filter takes READY and LEASED jobs; --state names others.
+    They end CANCELLED; a running job is stopped. A filter selects READY and LEASED jobs; --state selects others.
     JOB_ID is short for --id.
     """
 
@@ -100,11 +100,11 @@ def cancel(store: Store, reason: str, by: str, **options: Any) -> None:
 
 @click.command()
 @sweep_options
-@click.option("--include-cancelled", is_flag=True, help="Also jobs that were cancelled; they must be named by id.")
+@click.option("--include-cancelled", is_flag=True, help="Also redrive cancelled jobs; name them by id.")
 def redrive(store: Store, reason: str, by: str, include_cancelled: bool, **options: Any) -> None:
     """Make FAILED and DEAD jobs READY again.
 
-    They have all their retries again. JOB_ID is short for --id.
+    They get all their retries back. JOB_ID is short for --id.
     """
     _check_cancelled(include_cancelled, options)
     sweep(store, redriving(store, by, reason, include_cancelled=include_cancelled), **options)
@@ -134,7 +134,7 @@ def _check_cancelled(include_cancelled: bool, options: dict[str, Any]) -> None:
 def purge(store: Store, reason: str, by: str, **options: Any) -> None:
     """Delete jobs that have ended, with their history.
 
-    That is SUCCEEDED, FAILED, DEAD and CANCELLED jobs. JOB_ID is short for --id.
+    These are SUCCEEDED, FAILED, DEAD and CANCELLED jobs. JOB_ID is short for --id.
     """
 
     def run(where: c.JobFilter) -> tuple[str, ...]:
@@ -152,7 +152,7 @@ def failures(store: Store, limit: int, as_json: bool, **filters: Any) -> None:
     """Group FAILED and DEAD jobs by kind and error.
 
     The largest group comes first. Errors that differ only in numbers, ids and quoted values are one group. `redrive`,
-    `purge` and `cancel` take a whole group with --fingerprint.
+    `purge` and `cancel` act on a whole group with --fingerprint.
     """
     groups = Groups()
     for jobs in _pages(store, _narrowed(wanted(**filters), REDRIVEN_STATES)):
@@ -204,7 +204,7 @@ def sweep(
 ) -> None:
     ids = filters["job_ids"] = (*named, *filters["job_ids"])
     if not (names_something(filters) or print_ or is_all):
-        raise Invalid("which jobs? Pass their ids, or a filter (--queue, --kind, --error, …), or --all")
+        raise Invalid("which jobs? Name their ids, a filter (--queue, --kind, --error, …), or --all")
     where = _narrowed(wanted(**filters), act.among)
     total = None if print_ else _expected(store, where, limit)
     report = Report(as_json, dry_run, act.done, ids)

@@ -184,7 +184,7 @@ class _Evidence:
         }
         runs = Counter((mark.job, mark.attempt, mark.worker) for mark in self.marks if mark.what == "began")
         wrong = tuple(f"{run}: {count} times" for run, count in runs.items() if count > 1 or run not in on_record)
-        text = f"{audit.handler_runs:,}, each on record; {audit.handler_runs - audit.jobs} more than jobs"
+        text = f"{audit.handler_runs:,} for {audit.jobs:,} jobs, each on record"
         return Finding("handler runs", text, not wrong, wrong)
 
     def _about_effects(self, audit: Audit, effects: Mapping[str, int]) -> Finding:
@@ -216,8 +216,8 @@ class _Evidence:
         killed, stopped = self.disturbance.killed, self.disturbance.stopped
         proved, by_time = died.get(killed, 0), expired.get(killed, 0)
         text = (
-            f"{proved} because the killed worker was proved dead, {by_time + expired.get(stopped, 0)} by time: "
-            f"{by_time} of the killed worker, {expired.get(stopped, 0)} of the stopped one"
+            f"of the killed worker {proved} by proof of its death and {by_time} by expiry, "
+            f"of the stopped one {expired.get(stopped, 0)} by expiry"
         )
         holds = proved + by_time > 0 and expired.get(stopped, 0) > 0 and died.keys() <= {killed}
         return Finding("leases ended", text, holds)
@@ -237,11 +237,11 @@ class _Evidence:
         return Finding("late reports refused", f"{sum(by_verb.values())}: {verbs}", holds)
 
     def _about_ends(self) -> Finding:
-        name, codes = "workers asked to end", self.disturbance.exit_codes
+        name, codes = "exit codes", self.disturbance.exit_codes
         if self.disturbance.trouble is not None:
-            return Finding(name, "it did not come to that", False, (self.disturbance.trouble,))
+            return Finding(name, "the workers were not stopped", False, (self.disturbance.trouble,))
         wrong = tuple(f"{worker}: {code}" for worker, code in codes.items() if code != 0)
-        return Finding(name, ", ".join(f"{worker} exit {code}" for worker, code in codes.items()), not wrong, wrong)
+        return Finding(name, ", ".join(f"{worker} {code}" for worker, code in codes.items()), not wrong, wrong)
 
 
 def _entry(job: Job) -> Entry | None:
@@ -259,5 +259,6 @@ def _about_recovery(audit: Audit) -> Finding:
     times = audit.ran_again_s
     if not times:
         return Finding("after the kill", "no job of the killed worker ran again", False)
-    text = f"its jobs ran again after {times[0]:.1f} to {times[-1]:.1f} s (lease {LEASE_S:g} s)"
+    took = " to ".join(dict.fromkeys(f"{seconds:.1f}" for seconds in (times[0], times[-1])))
+    text = f"its jobs ran again after {took} s (lease {LEASE_S:g} s)"
     return Finding("after the kill", text, None)
