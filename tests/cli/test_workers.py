@@ -64,7 +64,7 @@ def test_an_order_is_printed_with_who_and_why(store: Store) -> None:
     refused = workers("resume", "web-1", *WHY)
     assert (refused.exit_code, refused.output) == (
         1,
-        "Error: worker 'web-1' was asked to stop, which is not taken back\n",
+        "Error: worker 'web-1' was asked to stop, which cannot be undone\n",
     )
 
 

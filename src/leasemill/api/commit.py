@@ -66,7 +66,7 @@ class Gathered:
         self._is_open = True
 
     def enqueue(self, job: JobType[P, R], *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
-        """Enqueue a follow-up job with the commit: all of it happens, or none."""
+        """Enqueue a follow-up job as part of the commit."""
         return self.enqueue_call(job.followup_call(*args, **kwargs))
 
     def enqueue_call(self, call: Call[R]) -> JobHandle[R]:
@@ -78,7 +78,7 @@ class Gathered:
         return handle
 
     def set_result(self, value: object) -> None:
-        """The job's result. What the handler returns after a commit is dropped, so it is set here."""
+        """Set the job's result: what the handler returns after a commit is dropped."""
         self._check_open()
         self._result = self._job.arguments.encode_result(value)
 

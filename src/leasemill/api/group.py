@@ -75,7 +75,7 @@ class GroupHandle:
     # Its life
 
     def create(self) -> Self:
-        """Create the group, if it is not there: the same id and callbacks again change nothing."""
+        """Create the group if it does not exist; the same id and callbacks again change nothing."""
         if not self._is_created:
             self._store.run(self._command)
             self._is_created = True
@@ -89,7 +89,7 @@ class GroupHandle:
         return self
 
     def seal(self) -> GroupProgress:
-        """No more members, but those that members add. A group that is not sealed never ends (B3)."""
+        """Allow no more members, except those that members add. A group that is not sealed never ends (B3)."""
         return _progress(self.create()._store.run(c.SealGroup(self.id)))
 
     async def aseal(self) -> GroupProgress:
@@ -136,7 +136,7 @@ class GroupHandle:
     # Members
 
     def enqueue(self, call: Call[R]) -> JobHandle[R]:
-        """Enqueue a call, or a chain, as a member. Every job of a chain is one."""
+        """Enqueue a call, or a chain, as a member. Every job of a chain is a member."""
         return self.enqueue_many([call])[0]
 
     async def aenqueue(self, call: Call[R]) -> JobHandle[R]:

@@ -14,7 +14,7 @@ from leasemill.errors import Invalid
 
 @dataclass(frozen=True, slots=True)
 class FixedLane:
-    """One lane for every job of a kind, by its name."""
+    """One lane, with this key, for all jobs of a kind."""
 
     key: str
 

@@ -29,8 +29,8 @@ EXAMPLE: Final = "write limit=Limit(5), limit=Rate(100, per=60), or a list of th
 class Limit:
     """At most `places` jobs at a time, across all workers.
 
-    `by`: for each value of this parameter. `name`: jobs of other kinds that name it share its places; by default it is
-    the kind's own.
+    `by`: count for each value of this parameter. `name`: kinds that use the same name share its places; by default the
+    limit belongs to its kind.
     """
 
     places: int

@@ -2,7 +2,7 @@
 
 A kind that this app does not declare has no signature here: its arguments are encoded as they are, and whether they fit
 is decided by the worker that claims the job. What a declaration computes from them does not apply: a lane or a unique
-key is given by hand, and the kind's limits do not hold such a job.
+key must be set with `.options(...)`, and the kind's limits do not apply to such a job.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class UncheckedArguments(Arguments):
     def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[bytes, dict[str, Any]]:
         if args:
             raise Invalid(
-                f"{self.name}: this app does not declare it, so its parameters are not known: give each by its name"
+                f"{self.name}: this app does not declare it, so its parameters are not known: pass each by name"
             )
         for name, value in kwargs.items():
             if (found := non_finite(value)) is not None:
@@ -83,8 +83,8 @@ def named_job(app: HasStore, kind: str, queue: str, hooks: Hooks) -> JobType[...
 def unknown_kind(kind: str, known: list[str]) -> NoReturn:
     declared = ", ".join(known) or "none"
     raise Invalid(
-        f"this app does not declare {kind!r} (declared: {declared}): if the code of another program does, name the "
-        f"queue it is for, queue=..."
+        f"this app does not declare {kind!r} (declared: {declared}): if another program declares it, pass the "
+        "queue that its workers serve, queue=..."
     )
 
 

@@ -117,7 +117,7 @@ class Schedules:
         return MappingProxyType(self._declared)
 
     def declare(self, when: str | timedelta, job: JobType[..., Any], options: CronOptions) -> None:
-        """What `app.cron` does. A schedule that is declared again, as it was, is the same."""
+        """What `app.cron` does. The same declaration again changes nothing."""
         if not isinstance(job, JobType):
             raise Invalid(f"{job!r} is not a job: write @app.cron(...) above @app.job")
         _check_options("app.cron", options, CronOptions)
@@ -284,7 +284,7 @@ def _spec_without_call(name: str, when: str | timedelta, options: CronOptions | 
 
 
 def _default_overlap(missed: Missed) -> Overlap:
-    """Who wants every tick does not want all but the first to be skipped."""
+    """With `missed="all"` no tick should be skipped because the one before it still runs."""
     return Overlap.QUEUE if missed is Missed.ALL else Overlap.SKIP
 
 

@@ -31,7 +31,7 @@ _arguments = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unique:
-    """While one job with the same arguments is unfinished, further calls make none and return its handle.
+    """While a job with the same arguments is unfinished, further calls make no other and return its handle.
 
     `by`: which arguments (default: all). `until`: "ended", or "started": one may wait while another runs. `keep`:
     hold the key for at least this long after the enqueue, even if the job has ended.
@@ -83,9 +83,9 @@ class Debounce:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Throttle:
-    """The first call makes a job; the others within `per` of it are merged with that one.
+    """The first call makes a job; other calls within `per` of it are merged with that job.
 
-    `trailing`: and one more job when the time is over, with the arguments of the last call. `by`: as for `Debounce`.
+    `trailing`: one more job when the time is over, with the arguments of the last call. `by`: as for `Debounce`.
     """
 
     per: Duration

@@ -69,7 +69,7 @@ class Source:
         self.size = os.fstat(file.fileno()).st_size if name != STANDARD_INPUT else None
 
     def lines(self) -> Iterator[Line | Invalid]:
-        """What is wrong with a line comes in its place. Empty lines are left out."""
+        """Yields an error in place of a line that is wrong. Empty lines are skipped."""
         end = 0
         for number, text in enumerate(self._file, 1):
             end += len(text)

@@ -49,7 +49,7 @@ class WatchedDemo:
         self._store.close()
 
     def await_viewer(self) -> None:
-        """Wait for somebody to sign in; a demo that nobody watches is not held up for ever."""
+        """Wait for somebody to sign in, for a limited time."""
         self._looks.wait(SIGN_IN_WITHIN_S)
 
     def stay(self) -> None:

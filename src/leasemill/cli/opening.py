@@ -72,7 +72,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 
 
 class Reason(click.types.StringParamType):
-    """Text; the error message about a missing one says what it is for."""
+    """Text. If it is missing, the error message says what it is for."""
 
     def get_missing_message(self, param: click.Parameter, ctx: click.Context | None) -> str:
         return (

@@ -77,7 +77,7 @@ def supervise(context: click.Context, name: str) -> int:
 
 
 def collected(address: str | None) -> Collected | None:
-    """What its processes count, served at this address; None: nobody asked for it."""
+    """The metrics of its processes, served at this address; None without an address."""
     from leasemill.worker.exporting.endpoint import Endpoint, parsed_address  # noqa: PLC0415  (as above)
     from leasemill.worker.supervisor.collecting import Collected  # noqa: PLC0415  (as above)
 

@@ -71,7 +71,7 @@ class Act:
     hint: Mapping[JobState, str] = field(default_factory=dict)
     """What to add about a job in this state that was named and left alone."""
     repeats: frozenset[JobState] = frozenset()
-    """A job in this state was named again: that is no failure."""
+    """States in which a job that is named again is not a failure."""
     held_back: dict[str, str] = field(default_factory=dict)
     """Jobs that were left alone because another holds their unique key, and which."""
 
@@ -123,7 +123,7 @@ def redriving(store: Store, by: str, reason: str, *, include_cancelled: bool = F
 
 
 def _check_cancelled(include_cancelled: bool, options: dict[str, Any]) -> None:
-    """O2: a filter never takes back what somebody cancelled."""
+    """O2: a filter never redrives a cancelled job."""
     is_meant = include_cancelled or JobState.CANCELLED in options["states"]
     if is_meant and not (include_cancelled and (options["job_ids"] or options["named"])):
         raise Invalid("cancelled jobs are redriven by id only: --id ID --include-cancelled")

@@ -26,7 +26,7 @@ class OpenGroups(Struct, frozen=True):
 
 
 def late_schedules(store: Store) -> dict[str, int]:
-    """By name, for how many microseconds its next tick has been due; the longest first."""
+    """The schedules whose next tick is overdue, with by how many microseconds; the longest first."""
     wall = store.wall.now()
     late = {one.spec.name: wall - one.next_at for one in list_schedules(store) if one.pause is None}
     return {name: us for name, us in sorted(late.items(), key=lambda it: (-it[1], it[0])) if us > LATE_US}
