@@ -71,7 +71,7 @@ def test_an_order_is_printed_with_who_and_why(store: Store) -> None:
 def test_a_worker_that_is_not_quiet_has_nothing_to_resume_from(store: Store) -> None:
     heartbeat(store, record_of())
     shown = workers("resume", "web-1", *WHY)
-    assert (shown.exit_code, shown.output) == (0, "worker web-1 is not quiet: there is nothing to resume from\n")
+    assert (shown.exit_code, shown.output) == (0, "worker web-1 is not quiet: nothing to resume\n")
     assert json.loads(workers("resume", "web-1", *WHY, "--json").stdout) == [{"worker": "web-1", "order": None}]
     assert store.actions() == []
 

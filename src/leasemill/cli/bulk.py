@@ -101,7 +101,7 @@ class Source:
     def _id(self, found: dict[str, Any], field: str) -> str:
         """It stays an argument if the job has a parameter of this name."""
         if field not in found:
-            raise Invalid(f"it has no field {field!r}, which --id-field names")
+            raise Invalid(f"it has no field {field!r} (see --id-field)")
         job_id = found[field] if field in self._job.arguments.names else found.pop(field)
         if not isinstance(job_id, str | int) or isinstance(job_id, bool):
             raise Invalid(f"its field {field!r} must be a string or a whole number: it is the job's id")

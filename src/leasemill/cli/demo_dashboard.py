@@ -20,16 +20,15 @@ HOST: Final = "127.0.0.1"
 
 
 class WatchedDemo:
-    """Serves the dashboard of the demo's store beside it, on a port of its own."""
+    """Serves the dashboard of the demo's store beside it, on a free port."""
 
-    def __init__(self, url: str, *, port: int = 0) -> None:
+    def __init__(self, url: str) -> None:
         self._url = url
-        self._port = port
         self._looks = threading.Event()
 
     def __enter__(self) -> Self:
         self._store = open_store(self._url)
-        self._listener = bound_socket(HOST, self._port)
+        self._listener = bound_socket(HOST, 0)
         link, self._server = served(
             self._store, self._listener, HOST, by=operator_name(), on_sign_in=lambda _link: self._looks.set()
         )

@@ -101,7 +101,7 @@ def _check_options(file: str | None, of_one: dict[str, str | None], id_field: st
     if file is not None and given:
         raise click.UsageError(f"{given[0]} is for one job, and --from enqueues many: leave one of them out")
     if file is None and (id_field is not None or dry_run):
-        raise click.UsageError(f"{'--dry-run' if dry_run else '--id-field'} is for --from")
+        raise click.UsageError(f"{'--dry-run' if dry_run else '--id-field'} needs --from")
 
 
 def _enqueue_lines(

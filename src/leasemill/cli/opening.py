@@ -146,7 +146,7 @@ def opened(url: str) -> Iterator[Store]:
         folder = parse_folder_url(url)[0]
         if not holds_log(folder):
             if folder.is_file():
-                raise Invalid(f"{folder} is a file, a folder is needed: name another store with --url")
+                raise Invalid(f"{folder} is a file, not a folder: name another store with --url")
             raise NotFound(f"there are no jobs in {folder} yet: enqueue one, or name the store of your app with --url")
     with open_store(url) as store:
         yield store

@@ -124,7 +124,7 @@ def serve(
         ) from None
 
     if redact and not has_dashboard:
-        raise Invalid("--redact is for the pages of --dashboard: give both")
+        raise Invalid("--redact needs --dashboard: it hides values on its pages")
     logs.configure_logging(log_format, log_level.upper())
     if url.startswith(("http:", "https:")):
         raise Invalid(

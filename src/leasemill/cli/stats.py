@@ -125,7 +125,7 @@ def _print(found: dict[str, Any], before: dict[str, Any] | None) -> None:
         if limit["is_full"] and limit["waiting"]
     ]
     if full:
-        click.echo(f"full limits with jobs that wait: {listed(full, LIMITS_SHOWN)} (see `leasemill limits list`)")
+        click.echo(f"full limits with waiting jobs: {listed(full, LIMITS_SHOWN)} (see `leasemill limits list`)")
     late = [f"{name} ({span(one['late_us'])})" for name, one in found["late_schedules"].items()]
     if late:
         click.echo(f"schedules that are late: {listed(late, SCHEDULES_SHOWN)} (see `leasemill cron list`)")

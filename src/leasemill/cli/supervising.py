@@ -32,7 +32,7 @@ def command_of(context: click.Context) -> list[str]:
     program: tuple[str, ...] = PROGRAM
     if isinstance(embedded, Embedded):
         if embedded.program is None:
-            raise click.UsageError("several processes are started by `manage.py leasemill worker`, not by a call")
+            raise click.UsageError("start several processes with `manage.py leasemill worker`, not with call_command")
         program = embedded.program
     return [sys.executable, *program, "worker", *arguments_of(context)]
 
@@ -72,7 +72,7 @@ def supervise(context: click.Context, name: str) -> int:
     if given["reload"]:
         return ReloadingSupervisor(processes, reload_folders(context), collected(given["metrics"])).run()
     if given["reload_dirs"]:
-        raise click.UsageError("--reload-dir is for --reload: add it, or leave this out")
+        raise click.UsageError("--reload-dir needs --reload")
     return Supervisor(processes, collected(given["metrics"])).run()
 
 

@@ -166,7 +166,7 @@ class StoreReader:
 
 def problem(seen: Seen, interval_s: float, now: float) -> str:
     """The notice about a store that does not answer; empty: it does."""
-    age = "" if seen.reading is None else f"; shown is what was read {_span(now - seen.read_at)} ago"
+    age = "" if seen.reading is None else f"; showing what was read {_span(now - seen.read_at)} ago"
     if seen.failing_since is not None:
         return f"store unavailable for {_span(now - seen.failing_since)}{age}: {seen.error}"
     if seen.asked_at and now - seen.asked_at > interval_s + LATE_S:

@@ -159,7 +159,7 @@ def _await(store: Store, order: Order, worker: str, instance: str) -> None:
 
 
 def _outcome(holds: WorkerOrder | None) -> str:
-    return "is not quiet: there is nothing to resume from" if holds is None else f"was asked to {_asked(holds)}"
+    return "is not quiet: nothing to resume" if holds is None else f"was asked to {_asked(holds)}"
 
 
 def _asked(order: WorkerOrder) -> str:
