@@ -7,8 +7,9 @@ from typing import Any
 import click
 
 from leasemill.cli.opening import limit_option, on_store
-from leasemill.cli.output import emit_table, instant
+from leasemill.cli.output import emit_table
 from leasemill.kernel.model import ACTIONS_KEPT, Action, Verb
+from leasemill.operator.times import instant
 from leasemill.operator.wording import counted
 from leasemill.store.base import Store
 

@@ -9,16 +9,7 @@ import click
 
 from leasemill.cli.interrupting import Interruptible
 from leasemill.cli.opening import acting_on_store, limit_option, on_store
-from leasemill.cli.output import (
-    emit,
-    emit_table,
-    first_line,
-    instant,
-    json_instant,
-    print_fields,
-    print_json,
-    print_table,
-)
+from leasemill.cli.output import emit, emit_table, first_line, json_instant, print_fields, print_json, print_table
 from leasemill.cli.progress import quiet_option
 from leasemill.cli.sweep import INTERRUPTED, NO_FILTERS, Report, redriving, sweep
 from leasemill.errors import NotFound, Refused
@@ -28,6 +19,7 @@ from leasemill.kernel.filter import last_error
 from leasemill.kernel.model import ChainedJob, Job, JobState
 from leasemill.operator.bonds import progress
 from leasemill.operator.paging import PAGE, all_groups, all_jobs
+from leasemill.operator.times import instant
 from leasemill.operator.wording import did_you_mean
 from leasemill.store.base import Store
 from leasemill.store.cancelling import cancelled

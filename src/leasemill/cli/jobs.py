@@ -9,7 +9,7 @@ import msgspec
 
 from leasemill.cli.filters import filter_options, wanted
 from leasemill.cli.opening import limit_option, on_store
-from leasemill.cli.output import emit, first_line, instant, now_us, print_fields, print_json, print_table, span
+from leasemill.cli.output import emit, first_line, now_us, print_fields, print_json, print_table
 from leasemill.cli.sweep import cancel, failures, purge, redrive
 from leasemill.errors import NotFound
 from leasemill.kernel.filter import last_error
@@ -18,6 +18,7 @@ from leasemill.kernel.unique import unique_of
 from leasemill.operator.absent import explain_absent
 from leasemill.operator.explain import explain
 from leasemill.operator.facts import at_work, gather
+from leasemill.operator.times import instant, span
 from leasemill.operator.wording import counted
 from leasemill.store.base import Store
 

@@ -10,9 +10,10 @@ from typing import Any
 import click
 
 from leasemill.cli.opening import by_option, json_option, on_store, refuse_memory, url_option
-from leasemill.cli.output import emit, emit_table, instant, json_instant, now_us, print_json
+from leasemill.cli.output import emit, emit_table, json_instant, now_us, print_json
 from leasemill.cli.quantities import span_us
 from leasemill.errors import NotFound, Refused
+from leasemill.operator.times import instant
 from leasemill.operator.wording import did_you_mean
 from leasemill.store.base import Store
 from leasemill.store.keys import ALL_QUEUES, AccessKey, new_key

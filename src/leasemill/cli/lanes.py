@@ -10,12 +10,13 @@ from typing import Any, assert_never
 import click
 
 from leasemill.cli.opening import acting_on_store, limit_option, on_store
-from leasemill.cli.output import emit, emit_table, instant, now_us, print_fields, print_json
+from leasemill.cli.output import emit, emit_table, now_us, print_fields, print_json
 from leasemill.errors import NotFound, Refused
 from leasemill.kernel.commands import Cancelled, JobFilter, LaneView
 from leasemill.kernel.model import Job, JobState
 from leasemill.operator.explain import what_it_does
 from leasemill.operator.paging import PAGE, all_jobs, all_queues
+from leasemill.operator.times import instant
 from leasemill.store.base import Store
 
 RANGES_SHOWN = 10

@@ -9,23 +9,14 @@ import click
 import msgspec
 
 from leasemill.cli.opening import acting_on_store, limit_option, on_store
-from leasemill.cli.output import (
-    emit,
-    emit_table,
-    instant,
-    json_instant,
-    now_us,
-    print_fields,
-    print_json,
-    print_table,
-    span,
-)
+from leasemill.cli.output import emit, emit_table, json_instant, now_us, print_fields, print_json, print_table
 from leasemill.cli.quantities import as_limit_rate
 from leasemill.errors import Invalid, NotFound
 from leasemill.kernel.commands import LimitKeyView, LimitView
 from leasemill.kernel.model import QUEUE_LIMIT, SECOND, LimitTerms
 from leasemill.operator.limits import numbers
 from leasemill.operator.paging import PAGE, all_limits
+from leasemill.operator.times import instant, span
 from leasemill.operator.wording import did_you_mean, listed
 from leasemill.store.base import Store
 

@@ -11,21 +11,7 @@ from typing import Final, TextIO
 import click
 import msgspec
 
-from leasemill.operator.times import instant, span
-
-__all__ = [
-    "emit",
-    "emit_table",
-    "first_line",
-    "instant",
-    "is_screen",
-    "json_instant",
-    "now_us",
-    "print_fields",
-    "print_json",
-    "print_table",
-    "span",
-]
+from leasemill.operator.times import instant
 
 GAP: Final = "  "
 ERROR_SHOWN: Final = 60

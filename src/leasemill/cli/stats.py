@@ -9,11 +9,12 @@ from typing import Any
 import click
 
 from leasemill.cli.opening import on_store
-from leasemill.cli.output import print_json, print_table, span
+from leasemill.cli.output import print_json, print_table
 from leasemill.kernel.commands import LimitView
 from leasemill.kernel.model import QUEUE_LIMIT, JobState
 from leasemill.operator.lateness import late_schedules, open_groups
 from leasemill.operator.paging import all_queues
+from leasemill.operator.times import span
 from leasemill.operator.wording import counted, listed
 from leasemill.store.base import Store
 from leasemill.store.records import records

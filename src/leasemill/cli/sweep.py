@@ -21,7 +21,7 @@ from leasemill.cli.filters import filter_options, names_something, wanted
 from leasemill.cli.interrupting import Interruptible
 from leasemill.cli.lazy import EXIT_REFUSED
 from leasemill.cli.opening import Command, by_option, limit_option, on_store, reason_option, with_options
-from leasemill.cli.output import emit_table, instant
+from leasemill.cli.output import emit_table
 from leasemill.cli.progress import ShownProgress, quiet_option
 from leasemill.cli.quantities import as_rate
 from leasemill.errors import Invalid, Refused
@@ -29,6 +29,7 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.model import ENDED_STATES, REDRIVEN_STATES, UNENDED_STATES, UNSUCCESSFUL_STATES, Job, JobState
 from leasemill.operator.fingerprint import Groups, fingerprint
 from leasemill.operator.paging import PAGE, find_queue
+from leasemill.operator.times import instant
 from leasemill.operator.wording import counted
 from leasemill.store.base import Store
 

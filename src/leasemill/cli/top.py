@@ -19,11 +19,12 @@ import click
 import msgspec
 
 from leasemill.cli.opening import on_store
-from leasemill.cli.output import instant, is_screen, print_json, span
+from leasemill.cli.output import is_screen, print_json
 from leasemill.errors import LeasemillError, Unavailable
 from leasemill.kernel.model import SECOND
 from leasemill.operator.overview import Overview, QueueOrder, StoreReading, overview, read
 from leasemill.operator.rates import Rates
+from leasemill.operator.times import instant, span
 from leasemill.store.base import Store
 
 if TYPE_CHECKING:

@@ -11,9 +11,10 @@ import click
 import msgspec
 
 from leasemill.cli.opening import json_option
-from leasemill.cli.output import emit, instant, print_fields, print_json
+from leasemill.cli.output import emit, print_fields, print_json
 from leasemill.cli.progress import MEGABYTES, ShownProgress, quiet_option
 from leasemill.kernel.model import NEVER
+from leasemill.operator.times import instant
 from leasemill.operator.wording import counted
 from leasemill.store.url import choose_url, hidden_password
 from leasemill.store.wal.disk import holds_log

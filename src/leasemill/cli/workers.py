@@ -12,10 +12,11 @@ from click.core import ParameterSource
 
 from leasemill.cli.lazy import EXIT_REFUSED
 from leasemill.cli.opening import Command, acting_on_store, json_option, opened, url_option, with_options
-from leasemill.cli.output import emit, emit_table, span
+from leasemill.cli.output import emit, emit_table
 from leasemill.errors import Refused
 from leasemill.kernel.model import SECOND
 from leasemill.kernel.orders import Order, WorkerOrder
+from leasemill.operator.times import span
 from leasemill.operator.wording import counted
 from leasemill.operator.workers import OrderOutcome, is_obeyed, named, order_each, state_of
 from leasemill.store.base import Store
