@@ -16,7 +16,8 @@ import msgspec
 import pytest
 
 from leasemill import Context
-from leasemill.api.arguments import Arguments, lane_key
+from leasemill.api.argument_keys import key_text
+from leasemill.api.arguments import Arguments
 from leasemill.errors import Invalid
 from leasemill.testing.rules import rule
 
@@ -357,10 +358,10 @@ def test_a_result_that_is_too_large_is_refused_before_it_is_sent() -> None:
     ],
 )
 def test_a_lane_is_named_by_simple_values(value: object, key: str | None) -> None:
-    assert lane_key("charge", value) == key
+    assert key_text("the lane of charge", value) == key
 
 
 @pytest.mark.parametrize("value", [True, 1.5, ["a"], Line("a")])
 def test_a_lane_is_not_named_by_anything_else(value: object) -> None:
     with pytest.raises(Invalid, match="the lane of charge is"):
-        lane_key("charge", value)
+        key_text("the lane of charge", value)

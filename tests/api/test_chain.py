@@ -222,21 +222,21 @@ def test_none_is_handed_on_where_it_fits(clock: ManualClock) -> None:
     ("make", "message"),
     [
         (chain, "at least one call"),
-        (lambda: chain(parse.call(PREVIOUS), fetch.call("u")).enqueue(), "no job is before this one"),
-        (lambda: app.enqueue_many([parse.call(PREVIOUS)]), "no job is before this one"),
-        (lambda: parse.enqueue(PREVIOUS), "no job is before this one"),
+        (lambda: chain(parse.call(PREVIOUS), fetch.call("u")).enqueue(), "there is no job before this one"),
+        (lambda: app.enqueue_many([parse.call(PREVIOUS)]), "there is no job before this one"),
+        (lambda: parse.enqueue(PREVIOUS), "there is no job before this one"),
         (lambda: chain(says_nothing.call(), parse.call(PREVIOUS)), "says_nothing returns nothing"),
         (lambda: store.call(PREVIOUS, PREVIOUS), r"PREVIOUS is passed for \(url, number\); use it for one"),
         (lambda: store.call(7, PREVIOUS), "'url': Expected `str`, got `int`"),  # type: ignore[arg-type]
         (lambda: store.call(PREVIOUS), "missing a required argument: 'number'"),  # type: ignore[call-arg]
         (lambda: store.call("u", PREVIOUS, note=3), "'note': Expected `str`"),  # type: ignore[arg-type]
         (lambda: parse.call([PREVIOUS]), "parse: .*_Previous"),
-        (lambda: counts_once.call(PREVIOUS), "'page' is PREVIOUS, and not known yet where a lane or a key"),
+        (lambda: counts_once.call(PREVIOUS), "'page' is PREVIOUS, so a lane or a key cannot be computed"),
         (
             lambda: chain(fetch.call("u"), counts_by_name.call(PREVIOUS), takes_anything.call(PREVIOUS)),
             "counts_by_name is unique, and others follow it in this chain",
         ),
-        (lambda: laned_by.call(PREVIOUS), "'page' is PREVIOUS, and not known yet where a lane"),
+        (lambda: laned_by.call(PREVIOUS), "'page' is PREVIOUS, so a lane"),
         (lambda: chain(fetch.call("u"), parse.options(job_id="x").call([1])), "cannot have its own job_id"),
         (
             lambda: chain(fetch.call("u"), parse.options(run_at=datetime.now(UTC)).call([1])),

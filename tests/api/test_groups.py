@@ -349,7 +349,7 @@ async def test_a_group_is_cancelled_in_async_code() -> None:
     ("make", "message"),
     [
         (lambda: app.group("", then=report.call("17")).create(), "group '' must be 1 to 200"),
-        (lambda: app.group("g", then=double.call(PREVIOUS)), "no job is before this one"),
+        (lambda: app.group("g", then=double.call(PREVIOUS)), "there is no job before this one"),
         (lambda: app.group("g", then=report.options(job_id="x").call("1")), "cannot have its own job_id"),
         (lambda: app.group("g", on_end=report.options(run_at=datetime.now(UTC)).call("1")), "cannot have run_at"),
         (lambda: app.group("g", then=report.call("1").in_group("g")), "cannot be a member of group 'g'"),

@@ -103,7 +103,7 @@ def test_what_cannot_be_enqueued_by_name_is_refused(
 
 
 def test_positions_mean_nothing_where_parameters_are_not_known(app: App) -> None:
-    with pytest.raises(Invalid, match="its parameters are not known: give each by its name"):
+    with pytest.raises(Invalid, match="its parameters are not known: pass each by name"):
         app.named("ship", queue="mail").enqueue("ann")
 
 

@@ -196,8 +196,8 @@ def test_lines_become_members_of_a_group() -> None:
         (("--from", "jobs.jsonl", "--args", "{}"), "--args is for one job"),
         (("--from", "jobs.jsonl", "--id", "one"), "--id is for one job"),
         (("--from", "jobs.jsonl", "--unique", "key"), "--unique is for one job"),
-        (("--id-field", "key"), "--id-field is for --from"),
-        (("--dry-run",), "--dry-run is for --from"),
+        (("--id-field", "key"), "--id-field needs --from"),
+        (("--dry-run",), "--dry-run needs --from"),
         (("--from", "nowhere.jsonl"), "--from nowhere.jsonl: No such file or directory"),
     ],
 )

@@ -129,7 +129,7 @@ def test_the_same_id_and_content_again_is_a_duplicate_and_other_content_a_confli
         (("jobs", "list"), 1, "there are no jobs in .leasemill yet"),
         (("stats", "--url", "ftp://example"), 2, "is not the URL of a store"),
         (("stats", "--url", "postgresql+psycopg://ann@host/shop"), 2, "leave out the driver, postgresql://"),
-        (("stats", "--url", "file:cli_tasks.py"), 2, "cli_tasks.py is a file, a folder is needed"),
+        (("stats", "--url", "file:cli_tasks.py"), 2, "cli_tasks.py is a file, not a folder"),
         (("serve", "--url", "http://127.0.0.1:7411"), 2, "is a server already"),
         (("job", "list"), 2, "No such command 'job'; did you mean 'jobs'?"),
         (("mill",), 2, "No such command 'mill'."),
@@ -227,6 +227,14 @@ def test_a_job_is_explained_to_people_and_to_scripts() -> None:
     assert (unknown.exit_code, "there is no job 'nothing'" in unknown.output) == (1, True)
 
 
+def test_actions_on_limits_are_listed_by_their_verb(project: Path) -> None:
+    enqueue("send", "--args", '{"to": "ann"}')
+    assert leasemill("limits", "set", "queue:mail", "--places", "2", "--reason", "slow", "--create").exit_code == 0
+    assert leasemill("queues", "pause", "mail", "--reason", "slow").exit_code == 0
+    listed = json.loads(leasemill("actions", "--verb", "set_limit", "--json").output)
+    assert [act["target"] for act in listed] == ["queue:mail"]
+
+
 def test_a_job_is_cancelled_and_purged_and_the_acts_are_kept(project: Path) -> None:
     job_id = enqueue("send", "--args", '{"to": "ann"}')
     done = leasemill("jobs", "cancel", job_id, "--reason", "a mistake", "--by", "ann")
@@ -250,7 +258,10 @@ def test_a_job_is_cancelled_and_purged_and_the_acts_are_kept(project: Path) -> N
 
 def test_an_act_needs_a_reason() -> None:
     job_id = enqueue("send", "--args", '{"to": "ann"}')
-    assert leasemill("jobs", "cancel", job_id).exit_code == 2
+    refused = leasemill("jobs", "cancel", job_id)
+    assert refused.exit_code == 2
+    assert "Missing option '--reason'. Say why you do this: it is recorded in the audit trail" in refused.output
+    assert result_of("actions", "--json") == []
 
 
 def test_what_was_done_to_many_jobs_is_one_action() -> None:

@@ -74,7 +74,7 @@ def test_a_key_is_revoked_by_id_or_name_and_then_listed_with_all_alone(url: str,
     (document,) = json.loads(leasemill("keys", "list", "--all", "--json", "--url", url).stdout)
     assert (document["is_live"], document["revoked_by"]) == (False, "ada")
     again = leasemill("keys", "revoke", key_id, "--by", "eve", "--url", url)
-    assert again.stdout == f"key {key_id} (ci) revoked (it was, by ada)\n"
+    assert again.stdout == f"key {key_id} (ci) revoked (it was already, by ada)\n"
 
 
 def test_an_unknown_key_is_not_revoked(url: str) -> None:

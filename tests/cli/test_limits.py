@@ -115,7 +115,7 @@ def test_a_queue_has_a_limit_of_its_own(store: Store) -> None:
     assert len(store.claim("w", ["mail"], 10)) == 1
     explained = leasemill("jobs", "explain", "b").output
     assert "It waits for a place in queue 'mail', whose limit is 1 place: 1 are held." in explained
-    assert "full limits with jobs that wait: queue:mail (1 of 1 held, 1 waiting)" in leasemill("stats").output
+    assert "full limits with waiting jobs: queue:mail (1 of 1 held, 1 waiting)" in leasemill("stats").output
     leasemill("queues", "set", "mail", "--max-retries", "2", *WHY)
     assert document("queues", "set", "mail", "--max-retries", "3", *WHY)["limit"] == 1
     assert document("queues", "set", "mail", "--clear", *WHY)["limit"] is None

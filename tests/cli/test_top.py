@@ -214,7 +214,7 @@ def test_a_store_that_is_unavailable_is_noticed_and_read_again() -> None:
         since = reader.seen.failing_since
         assert since is not None
         notice = problem(reader.seen, 1.0, since + 12)
-        assert notice.startswith("store unavailable for 12.0 s; shown is what was read 12.")
+        assert notice.startswith("store unavailable for 12.0 s; showing what was read 12.")
         assert notice.endswith("connection refused")
         reader.look()
         assert reader.seen.failing_since == since
@@ -330,7 +330,7 @@ def test_a_server_that_stops_is_noticed_and_its_return_too(tmp_path: Path) -> No
             terminal.await_text("QUEUES 1", "Fail: no such mailbox")
             server.stop("immediate")
             shown = terminal.await_text("store unavailable for")
-            assert "shown is what was read" in shown
+            assert "showing what was read" in shown
             assert "Fail: no such mailbox" in shown
             server.start()
             with open_store(server.url()) as store:

@@ -64,14 +64,14 @@ def test_an_order_is_printed_with_who_and_why(store: Store) -> None:
     refused = workers("resume", "web-1", *WHY)
     assert (refused.exit_code, refused.output) == (
         1,
-        "Error: worker 'web-1' was asked to stop, which is not taken back\n",
+        "Error: worker 'web-1' was asked to stop, which cannot be undone\n",
     )
 
 
 def test_a_worker_that_is_not_quiet_has_nothing_to_resume_from(store: Store) -> None:
     heartbeat(store, record_of())
     shown = workers("resume", "web-1", *WHY)
-    assert (shown.exit_code, shown.output) == (0, "worker web-1 is not quiet: there is nothing to resume from\n")
+    assert (shown.exit_code, shown.output) == (0, "worker web-1 is not quiet: nothing to resume\n")
     assert json.loads(workers("resume", "web-1", *WHY, "--json").stdout) == [{"worker": "web-1", "order": None}]
     assert store.actions() == []
 
@@ -100,7 +100,7 @@ def test_a_reason_is_asked_for(store: Store) -> None:
 def test_options_before_the_order_are_refused(store: Store, option: tuple[str, ...]) -> None:
     refused = workers(*option, "quiet", "web-1", *WHY)
     assert refused.exit_code == 2
-    assert f"write {option[0]} behind quiet" in refused.output
+    assert f"write {option[0]} after quiet" in refused.output
 
 
 def test_nobody_is_ordered_whose_name_is_wrong_or_not_clear(store: Store) -> None:

@@ -85,7 +85,7 @@ def test_fields_that_are_named_are_not_shown(served: Served, keys: dict[str, str
 def test_fields_are_named_for_pages_alone() -> None:
     refused = CliRunner().invoke(main, ["serve", "--redact", "iban"])
     assert refused.exit_code != 0
-    assert "--redact is for the pages of --dashboard" in refused.output
+    assert "--redact needs --dashboard" in refused.output
 
 
 def test_without_the_option_there_is_no_dashboard(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def test_a_worker_is_stopped_for_good(desk: Desk, store: Store) -> None:
     desk.act("/acts/stop-worker?worker=web-1")
     assert asked(store) is Order.STOP
     assert latest(store) == (Verb.STOP_WORKER, "ann", "because")
-    assert "not taken back" in desk.act("/acts/resume-worker?worker=web-1", 400).text
+    assert "cannot be undone" in desk.act("/acts/resume-worker?worker=web-1", 400).text
     heartbeat(store, is_stopping=True)
     page = desk.get("/workers?worker=web-1").text
     assert "Asked to stop by ann" in page

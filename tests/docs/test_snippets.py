@@ -92,6 +92,11 @@ def test_a_reader_is_told_the_name_of_a_file_before_its_content(page: Path) -> N
 
 @every_page
 def test_every_command_a_page_names_is_one(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert wrong_commands(page, monkeypatch) == []
+
+
+def wrong_commands(page: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The commands that a page names and click refuses, and why."""
     monkeypatch.setattr("leasemill.cli.wal.holds_log", lambda _path: True)  # a page names folders of its reader
     wrong = []
     for where, arguments in named_commands(page):
@@ -99,7 +104,7 @@ def test_every_command_a_page_names_is_one(page: Path, monkeypatch: pytest.Monke
             parse(main, "leasemill", arguments)
         except click.UsageError as error:
             wrong.append(f"{where}: {error.format_message()}")
-    assert wrong == []
+    return wrong
 
 
 def parse(command: click.Command, name: str, arguments: list[str]) -> None:

@@ -20,8 +20,11 @@ from typing import Any
 import pytest
 
 from leasemill.kernel import executions, machine
+from leasemill.kernel.commands import Lease
 from leasemill.store.wal.store import FileStore
 from leasemill.testing.clock import ManualClock
+from leasemill.testing.conformance import Harness
+from leasemill.testing.conformance.steps import OTHER, claim, committed, enqueue_and_claim, started
 from tests.crash.lab import open_simulated
 from tests.kernel.mutations import MUTATIONS
 from tests.lab.faults import SimulatedDisk, SimulatedMachine
@@ -41,6 +44,19 @@ def without(patch: pytest.MonkeyPatch, name: str) -> None:
 def accept_every_event(patch: pytest.MonkeyPatch) -> None:
     """`apply` refuses what a command without its guard decides; this shows what would follow if it did not."""
     swap(patch, executions.does_not_follow, lambda _event, _why: None)
+
+
+def effects_after_commit(harness: Harness, end: Callable[[Harness, Lease], object]) -> list[str]:
+    """A commits, and its lease ends before its ack; whoever gets the job then commits too. Who applied the effect?"""
+    lease = enqueue_and_claim(harness)
+    started(harness, lease)
+    committed(harness, lease)
+    applied = [lease.worker]
+    end(harness, lease)
+    for again in claim(harness, worker=OTHER):
+        committed(harness, again)
+        applied.append(again.worker)
+    return applied
 
 
 def environment_without(*names: str) -> dict[str, str]:

@@ -6,12 +6,9 @@ import ast
 import re
 from pathlib import Path
 
-import click
 import pytest
 
-from leasemill.cli import main
-from tests.docs.pages import named_commands
-from tests.docs.test_snippets import parse
+from tests.docs.test_snippets import wrong_commands
 from tests.rule_coverage import stated_rules
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -59,14 +56,7 @@ def test_every_page_names_rules_that_exist_and_its_line_in_the_index_the_same(pa
 
 @pytest.mark.parametrize("page", [INDEX, *PAGES], ids=lambda page: page.stem)
 def test_every_command_a_page_names_is_one(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("leasemill.cli.wal.holds_log", lambda _path: True)  # a page names folders of its reader
-    wrong = []
-    for where, arguments in named_commands(page):
-        try:
-            parse(main, "leasemill", arguments)
-        except click.UsageError as error:
-            wrong.append(f"{where}: {error.format_message()}")
-    assert wrong == []
+    assert wrong_commands(page, monkeypatch) == []
 
 
 def test_every_test_file_of_a_failure_has_a_page() -> None:

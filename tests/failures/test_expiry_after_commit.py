@@ -10,17 +10,14 @@ import pytest
 from leasemill.kernel.model import ExecutionStatus, JobState, Verb
 from leasemill.testing.conformance import Harness
 from leasemill.testing.conformance.steps import (
-    OTHER,
-    claim,
     claim_nothing,
     committed,
     enqueue_and_claim,
     job_of,
     let_expire,
-    started,
 )
 from leasemill.testing.rules import rule
-from tests.failures.support import FailingMachine, environment_without, without
+from tests.failures.support import FailingMachine, effects_after_commit, environment_without, without
 from tests.lab.processes import wait_until
 from tests.process import jobs
 from tests.process.support import Scene
@@ -29,24 +26,11 @@ GUARD = "expiry after commit gives the job back"
 GUARD_OF_DEATHS = "a death after the commit gives the job back"
 
 
-def effects(harness: Harness) -> list[str]:
-    """A commits and dies before its ack; whoever gets the job then commits as well. Who applied the effect?"""
-    lease = enqueue_and_claim(harness)
-    started(harness, lease)
-    committed(harness, lease)
-    applied = [lease.worker]
-    let_expire(harness, lease)
-    for again in claim(harness, worker=OTHER):
-        committed(harness, again)
-        applied.append(again.worker)
-    return applied
-
-
 def test_reproduce_without_it_the_job_runs_again_and_its_effect_is_applied_twice(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without(monkeypatch, GUARD)
-    assert effects(harness) == ["worker-1", "worker-2"]
+    assert effects_after_commit(harness, let_expire) == ["worker-1", "worker-2"]
     assert len([it for it in job_of(harness).executions if it.committed_at is not None]) == 2, "X4 is broken"
 
 
@@ -62,7 +46,7 @@ def test_reproduce_with_processes_without_it_a_second_worker_applies_the_effect_
 
 @rule("X5", "X4")
 def test_prevent_with_it_expiry_finishes_the_job(harness: Harness) -> None:
-    assert effects(harness) == ["worker-1"]
+    assert effects_after_commit(harness, let_expire) == ["worker-1"]
     job = job_of(harness)
     assert job.state is JobState.SUCCEEDED
     assert [(it.status, it.ended_by) for it in job.executions] == [(ExecutionStatus.DONE, Verb.EXPIRE)]

@@ -26,7 +26,7 @@ from leasemill.testing.conformance.steps import (
     started,
 )
 from leasemill.testing.rules import rule
-from tests.failures.support import FailingMachine, environment_without, without
+from tests.failures.support import FailingMachine, effects_after_commit, environment_without, without
 from tests.lab.faults import SimulatedCrash
 from tests.lab.processes import wait_until
 from tests.process import jobs
@@ -36,24 +36,11 @@ GUARD = "release after commit gives the job back"
 FOLLOWUPS = [Followup("receipts", "receipt"), Followup("receipts", "receipt")]
 
 
-def effects(harness: Harness) -> list[str]:
-    """A's handler has committed when its worker is asked to stop and gives its jobs back. Who applied the effect?"""
-    lease = enqueue_and_claim(harness)
-    started(harness, lease)
-    committed(harness, lease)
-    applied = [lease.worker]
-    release(harness, lease)
-    for again in claim(harness, worker=OTHER):
-        committed(harness, again)
-        applied.append(again.worker)
-    return applied
-
-
 def test_reproduce_without_it_a_committed_job_is_given_back_and_runs_again(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without(monkeypatch, GUARD)
-    assert effects(harness) == ["worker-1", "worker-2"]
+    assert effects_after_commit(harness, release) == ["worker-1", "worker-2"]
     assert len([it for it in job_of(harness).executions if it.committed_at is not None]) == 2, "X4 is broken"
 
 
@@ -70,7 +57,7 @@ def test_reproduce_with_processes_without_it_a_deployment_applies_the_effect_aga
 
 @rule("X5", "X4")
 def test_prevent_with_it_giving_back_finishes_what_has_committed(harness: Harness) -> None:
-    assert effects(harness) == ["worker-1"]
+    assert effects_after_commit(harness, release) == ["worker-1"]
     job = job_of(harness)
     assert (job.state, job.executions[-1].ended_by) == (JobState.SUCCEEDED, Verb.RELEASE)
 

@@ -191,7 +191,7 @@ BREAKS: list[tuple[Callable[[State], None], str]] = [
     (_share_a_fence, "share a fence"),
     (_fence_above_counter, "above the counter"),
     (_fences_fall, "do not rise"),
-    (_wrong_head, "not its first job as head"),
+    (_wrong_head, "does not have its first job as head"),
     (_miscount_waiting, "counts 7 waiting"),
     (_leased_behind_head, "leased job behind its head"),
     (_idle_lane, "idle and still there"),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
+from leasemill.api.call import Call
 from leasemill.api.scheduling import list_schedules, pause_schedule
 from leasemill.errors import NotFound
 from leasemill.kernel import commands as c
@@ -130,14 +131,34 @@ class GroupsPart:
         return f"{len(records.groups)} groups, {members} members, {callbacks} callbacks, each once"
 
 
-class LimitsPart:
+class JobsPart:
+    """Plain jobs under limits: everything ends by itself."""
+
+    def __init__(self) -> None:
+        self._ids: list[str] = []
+
+    def enqueue(self, calls: Sequence[Call[Any]]) -> None:
+        app.enqueue_many(calls)
+        self._ids += [call.job_id for call in calls]
+
+    def settle(self) -> None:
+        """Nothing to do."""
+
+    def has_settled(self) -> bool:
+        return True
+
+    def expected(self, records: Records) -> Iterator[str]:
+        yield from self._ids
+
+
+class LimitsPart(JobsPart):
     """Jobs under one limit, under one for each customer, and under both."""
 
     name = "limits"
 
     def __init__(self, draw: random.Random) -> None:
+        super().__init__()
         self._draw = draw
-        self._ids: list[str] = []
 
     def feed(self, kill: int, kills: int) -> None:
         calls = [
@@ -146,17 +167,7 @@ class LimitsPart:
             .call(self._draw.choice(CUSTOMERS))
             for place in range(LIMITED_FOR_EACH_KILL)
         ]
-        app.enqueue_many(calls)
-        self._ids += [call.job_id for call in calls]
-
-    def settle(self) -> None:
-        """Everything ends by itself."""
-
-    def has_settled(self) -> bool:
-        return True
-
-    def expected(self, records: Records) -> Iterator[str]:
-        yield from self._ids
+        self.enqueue(calls)
 
     def wrong(self, records: Records) -> Iterator[str]:
         yield from rules_audit.limits(records, app.limits)
@@ -167,13 +178,10 @@ class LimitsPart:
         return f"{len(self._ids)} jobs under {len(most)} limits, {full} of which were full, none was exceeded"
 
 
-class BacklogPart:
+class BacklogPart(JobsPart):
     """Limits of one and of five places, and a rate, for which jobs wait at every moment."""
 
     name = "backlog"
-
-    def __init__(self) -> None:
-        self._ids: list[str] = []
 
     def feed(self, kill: int, kills: int) -> None:
         calls = [
@@ -181,17 +189,7 @@ class BacklogPart:
             for limit, (kind, count) in rules_app.backlog.items()
             for place in range(count if kill else 3 * count)
         ]
-        app.enqueue_many(calls)
-        self._ids += [call.job_id for call in calls]
-
-    def settle(self) -> None:
-        """Everything ends by itself."""
-
-    def has_settled(self) -> bool:
-        return True
-
-    def expected(self, records: Records) -> Iterator[str]:
-        yield from self._ids
+        self.enqueue(calls)
 
     def wrong(self, records: Records) -> Iterator[str]:
         yield from rules_audit.limits(records, app.limits)

@@ -53,10 +53,9 @@ DEFAULT_QUEUE: Final = "default"
 class App(AppHooks):
     """The jobs of a program and the store they go to.
 
-    The store is the one that `url` or `store` names, else the one the environment names (LEASEMILL_URL), else a folder
-    `.leasemill` in the working directory. `include`: modules that declare jobs, by name; they are imported when the
-    kinds are first needed, for example by a worker. `queue`, `retry`, `lease`, `timeout`: for jobs whose declaration
-    leaves them out.
+    The store is the one that `url` or `store` names, else that of the variable LEASEMILL_URL, else the folder
+    `.leasemill` in the working directory. `include`: the names of modules that declare jobs; they are imported when the
+    kinds are first needed, for example by a worker. `queue`, `retry`, `lease`, `timeout`: defaults for the app's jobs.
     """
 
     def __init__(
@@ -111,7 +110,7 @@ class App(AppHooks):
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a store already: one that was opened, or given."""
+        """Whether the store has been opened, or was passed in."""
         return self._store is not None
 
     def _open(self) -> Store:
@@ -220,15 +219,15 @@ class App(AppHooks):
         those kinds too. `queue`: where its jobs wait (default: the app's). `priority`: 0 to 9, higher runs first.
         `lane` names the parameter whose value is the lane's key; a function of parameters computes the
         key; `FixedLane(key)` is one lane for all jobs. (In `.options(lane=...)` it is the key itself.)
-        `limit`: how many may run at a time, `Limit(5)`, or start in a time, `Rate(100, per=60)`; or a list of them.
+        `limit`: how many may run at a time, `Limit(5)`, or start in a period, `Rate(100, per=60)`; or a list of them.
         `unique`: one job at a time for the same arguments, True or `Unique(...)`; `Debounce(...)`: run when calls have
-        stopped; `Throttle(...)`: once in a time.
+        stopped; `Throttle(...)`: at most once in a period.
         `executor`: "process" runs the handler in a process of its own, which is killed when it times out or loses its
         lease; "thread" in the worker's. Default: the worker's choice.
 
         `retry`: how many times a failed job is retried, 0 for none, "default", "patient", or `Retry(...)`. `timeout`:
-        how long a handler may run, in seconds or as a timedelta. `lease`: after how long without a heartbeat another
-        worker may claim the job: seconds, "default", "heavy" or "external". `max_expirations`: how many runs may end
+        how long a handler may run, in seconds or as a timedelta. `lease`: another worker may claim the job after this
+        long without a heartbeat: seconds, "default", "heavy" or "external". `max_expirations`: how many runs may end
         without a report (their worker died) before the job is quarantined as DEAD. `on_failure`: what its lane does
         when the job has failed for good: "continue", or "block" until an operator acts.
         """
@@ -290,8 +289,8 @@ class App(AppHooks):
         `when`: a cron expression, or an interval, which is aligned to the epoch. `name`: the schedule's name (default:
         the job's kind). `args`: the job's arguments. `overlap`: what a tick does while an earlier job of the schedule
         has not ended: enqueue nothing ("skip", the default), let one job wait ("one"), let all wait ("queue"), or
-        enqueue without looking ("allow"). `missed`: which ticks run when several are due: the "latest", "all" (of the
-        last day, or of `catch_up`), or none that is older than a minute ("skip"). `jitter`: delay each job by up to
+        enqueue anyway ("allow"). `missed`: which ticks run when several are due: the "latest", "all" (of the last day,
+        or of `catch_up`), or the latest if it is less than a minute late ("skip"). `jitter`: delay each job by up to
         this. Workers set declared schedules when they start, and fire them.
         """
 
@@ -302,7 +301,7 @@ class App(AppHooks):
         return declare if job is None else declare(job)
 
     def named(self, kind: str, *, queue: str | None = None) -> JobType[..., Any]:
-        """The job of this kind, by its name: to enqueue it without its handler's code.
+        """The job of this kind, to enqueue it without its handler's code.
 
         The arguments of a kind that this app declares are checked. Of one that it does not declare they are not, and
         `queue` must be given: the one that the workers of the handler's program serve.
@@ -356,7 +355,7 @@ class App(AppHooks):
 
         The group is sealed when the block ends without an error: it takes no more members, except those that its
         members add in their commits. When all members have succeeded, `then` is enqueued. When all have ended, in
-        whatever state, `on_end` is. `parent`: a group of which this one is a member.
+        any state, `on_end` is. `parent`: a group of which this one is a member.
         """
         within = parent.id if isinstance(parent, GroupHandle) else parent
         return GroupHandle(self, create_command(self, group_id, then, on_end, within), is_created=False)

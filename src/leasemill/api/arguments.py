@@ -13,13 +13,9 @@ import typing
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from copy import deepcopy
-from datetime import date
-from decimal import Decimal
-from enum import Enum
 from functools import cached_property
 from types import NoneType, UnionType
 from typing import Any, Final
-from uuid import UUID
 
 import msgspec
 
@@ -223,7 +219,7 @@ class _Codec:
             # Much becomes a JSON string (dates, UUIDs, numbers in Decimal); a parameter of type str accepts only a str.
             value = given.get(name, "")
             if not isinstance(value, str) and not (may_be_none and value is None):
-                raise Invalid(_argument_sentence(self.name, name, "", f"Expected `str`, got `{type(value).__name__}`"))
+                raise Invalid(argument_sentence(self.name, name, "", f"Expected `str`, got `{type(value).__name__}`"))
         try:
             sent = self._sent(given) if self._defaults or self.validated else given
             payload = encode_json(sent) if sent else NO_ARGUMENTS
@@ -237,7 +233,7 @@ class _Codec:
                 value = getattr(arrived, name)
                 changed = difference(given[name], value)
                 if changed is not None:
-                    raise Invalid(_argument_sentence(self.name, name, *changed))
+                    raise Invalid(argument_sentence(self.name, name, *changed))
                 given[name] = value
         return payload
 
@@ -265,16 +261,16 @@ class _Codec:
         try:
             return self.validated[name].encode(value)
         except Unfit as error:
-            raise Invalid(_argument_sentence(self.name, name, error.at, error.text)) from None
+            raise Invalid(argument_sentence(self.name, name, error.at, error.text)) from None
 
     def _why_not(self, given: dict[str, Any], error: Exception) -> str:
         for name, value in given.items():
             found = non_finite(value)
             if found is not None:
-                return _argument_sentence(self.name, name, *found)
+                return argument_sentence(self.name, name, *found)
             if name not in self.validated and isinstance(error, TypeError) and not _is_json(value):
                 hint = "; annotate the parameter with its type" if self.carried[name].accepts_anything else ""
-                return _argument_sentence(self.name, name, "", f"{error}{hint}")
+                return argument_sentence(self.name, name, "", f"{error}{hint}")
         return _call_sentence(self.name, error)
 
     def validate(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -286,7 +282,7 @@ class _Codec:
                 try:
                     arrived[index] = self.validated[name].decode(bytes(value))
                 except Unfit as error:
-                    raise Invalid(_argument_sentence(self.name, name, error.at, error.text)) from None
+                    raise Invalid(argument_sentence(self.name, name, error.at, error.text)) from None
         return tuple(arrived)
 
     def with_defaults(self, given: dict[str, Any]) -> dict[str, Any]:
@@ -304,22 +300,6 @@ class _Codec:
         # Those with a default need not come last.
         model = msgspec.defstruct(f"{self.name}_arguments", fields, forbid_unknown_fields=True, kw_only=True)
         return msgspec.json.Decoder(model)
-
-
-def lane_key(kind: str, value: object) -> str | None:
-    """A lane's key from the value that names it; None: no lane."""
-    return key_text(f"the lane of {kind}", value)
-
-
-def key_text(what: str, value: object) -> str | None:
-    """A key from a value; None stays None."""
-    if value is None or (isinstance(value, str) and not isinstance(value, Enum)):
-        return value
-    if isinstance(value, Enum):
-        return key_text(what, value.value)
-    if isinstance(value, int | UUID | Decimal | date) and not isinstance(value, bool):
-        return str(value)
-    raise Invalid(f"{what} is {value!r}, a {type(value).__name__}; use text, a number, a UUID or a date")
 
 
 def _refuse_unfit(name: str, function: Callable[..., object], signature: inspect.Signature) -> None:
@@ -382,10 +362,10 @@ def _call_sentence(name: str, error: Exception) -> str:
         return f"{name}: {text}"
     parameter, _, rest = path.rstrip("`").partition(".")
     parameter, bracket, more = parameter.partition("[")
-    return _argument_sentence(name, parameter, (bracket + more + "." + rest).strip("."), text)
+    return argument_sentence(name, parameter, (bracket + more + "." + rest).strip("."), text)
 
 
-def _argument_sentence(name: str, parameter: str, at: str, text: str) -> str:
+def argument_sentence(name: str, parameter: str, at: str, text: str) -> str:
     return f"{name}: argument {parameter!r}{' at ' + at if at else ''}: {text}"
 
 

@@ -21,7 +21,7 @@ _ARRAYS: Final = (list, tuple)
 _SETS: Final = (set, frozenset)
 _ABSENT: Final = object()
 _SECRET: Final = (
-    "a secret is stored masked, not as it is; pass a reference to it, or write a field_serializer that reveals it: "
+    "a secret would be stored masked; pass a reference to it, or write a field_serializer that reveals it: "
     "everyone who can read the store can read payloads"
 )
 _EXCLUDED: Final = "the field is excluded from the JSON; leave it at its default, or do not exclude it"

@@ -62,7 +62,7 @@ class Call(Generic[R_co]):
         """Refuse a call that waits for a result, where no job is before it."""
         if self.result_name is not None:
             raise Invalid(
-                f"{self.spec.kind}: argument {self.result_name!r} is PREVIOUS, and no job is before this one: "
+                f"{self.spec.kind}: argument {self.result_name!r} is PREVIOUS, and there is no job before this one: "
                 "PREVIOUS is for the second and later calls of chain(...)"
             )
 

@@ -41,7 +41,7 @@ def chain(*calls: *tuple[*tuple[Call[Any], ...], Call[R]]) -> Chain[R]:
 
     A call with `PREVIOUS` as an argument receives the result of the one before it. Each call keeps its options, but
     only the first can have a `job_id` or `run_at`; a `delay` counts from the end of the job before. A job that fails
-    for good ends the chain there, and is redriven like any other: then the chain goes on.
+    for good ends the chain there; if it is redriven, the chain continues.
     """
     steps = [step for call in calls for step in (call.steps if isinstance(call, Chain) else (checked_call(call),))]
     if not steps:
@@ -121,7 +121,7 @@ class ChainHandle(JobHandle[R_co]):
         return f"<chain of {len(self.jobs)} jobs, first {self.jobs[0].id}>"
 
     def status(self) -> JobState:
-        """Of the chain: READY between two jobs, SUCCEEDED when the last has, otherwise the state of the latest job."""
+        """READY between two jobs, SUCCEEDED when the last job has, otherwise the state of the latest job."""
         return self._state(*self._latest())
 
     async def astatus(self) -> JobState:
@@ -165,7 +165,7 @@ class ChainHandle(JobHandle[R_co]):
             place += 1
 
     def cancel(self, reason: str = BY_CODE, *, by: str = "application") -> bool:
-        """End the chain for good at the job it has come to: none after it is enqueued.
+        """End the chain for good at its current job: the jobs after it are not enqueued.
 
         False: its last job has taken effect.
         """
@@ -186,7 +186,7 @@ class ChainHandle(JobHandle[R_co]):
         return True
 
     def progress(self) -> JobProgress | None:
-        """Of the job that the chain has come to."""
+        """The progress of the chain's current job."""
         return read_progress_of(self._store, self._latest()[1])
 
     async def aprogress(self) -> JobProgress | None:

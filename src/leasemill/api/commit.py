@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeAlias, TypeVar, assert_never
 
 from leasemill.api.call import Call
+from leasemill.api.executor import is_on_event_loop
 from leasemill.api.handle import JobHandle
 from leasemill.api.job import JobType
 from leasemill.api.loss import LossSignal
@@ -65,7 +66,7 @@ class Gathered:
         self._is_open = True
 
     def enqueue(self, job: JobType[P, R], *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
-        """Enqueue a follow-up job with the commit: all of it happens, or none."""
+        """Enqueue a follow-up job as part of the commit."""
         return self.enqueue_call(job.followup_call(*args, **kwargs))
 
     def enqueue_call(self, call: Call[R]) -> JobHandle[R]:
@@ -77,7 +78,7 @@ class Gathered:
         return handle
 
     def set_result(self, value: object) -> None:
-        """The job's result. What the handler returns after a commit is dropped, so it is set here."""
+        """Set the job's result: what the handler returns after a commit is dropped."""
         self._check_open()
         self._result = self._job.arguments.encode_result(value)
 
@@ -168,7 +169,7 @@ class Boundary(Generic[SyncT, AsyncT]):
     # In sync handlers
 
     def __enter__(self) -> SyncT:
-        if _is_on_event_loop():
+        if is_on_event_loop():
             raise Invalid("this handler runs on the event loop: write `async with ctx.commit() as tx`")
         self._check_first()
         try:
@@ -338,11 +339,3 @@ class Boundary(Generic[SyncT, AsyncT]):
 
     def _lost(self, reason: str, current_attempt: int) -> LeaseLost:
         return LeaseLost(self._lease.job.id, "commit", reason, self._lease.attempt, current_attempt)
-
-
-def _is_on_event_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True

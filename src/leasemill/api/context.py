@@ -107,7 +107,7 @@ class Context(Generic[StateT_co]):
 
     @property
     def kind(self) -> str:
-        """The name that the job was declared under: its function's, unless @app.job(name=...) gave another."""
+        """The name that the job was declared with: by default that of its function."""
         return self._lease.job.kind
 
     @property
@@ -117,7 +117,7 @@ class Context(Generic[StateT_co]):
 
     @property
     def lane(self) -> str | None:
-        """The key of the job's lane, whose jobs run one at a time and in order; None: it is in no lane."""
+        """The key of the job's lane, whose jobs run one at a time and in order; None: it has no lane."""
         return self._lease.job.lane
 
     @property
@@ -170,12 +170,12 @@ class Context(Generic[StateT_co]):
 
     @property
     def retries_left(self) -> int:
-        """How many times the job may still fail and be tried again: 0 in the last attempt."""
+        """How many more times the job is retried if it fails: 0 in the last attempt."""
         return max(0, self._lease.terms.max_retries - self._lease.retries)
 
     @property
     def expirations(self) -> int:
-        """How many runs before this one had started and never reported: their worker died, or lost the lease (F4)."""
+        """How many earlier runs started and never reported: their worker died, or lost the lease (F4)."""
         return self._lease.expirations
 
     @property
@@ -190,7 +190,7 @@ class Context(Generic[StateT_co]):
 
     @property
     def idempotency_key(self) -> str:
-        """The same in every run of this job: pass it to others to let them recognise a repeat."""
+        """The same in every run of this job: pass it to other systems, so that they recognise a repeat."""
         return self._lease.job.id
 
     @property
@@ -210,7 +210,7 @@ class Context(Generic[StateT_co]):
 
     @property
     def is_committed(self) -> bool:
-        """The commit of this run has been sent; the job can only succeed now, or be another worker's."""
+        """The commit of this run has been sent: the job can only succeed, or has been lost to another worker."""
         return self.commit_sent is not None
 
     @property
@@ -247,9 +247,9 @@ class Context(Generic[StateT_co]):
     def commit(self, session: object | None = None) -> Boundary[Any, Any]:
         """The commit boundary: `with ctx.commit() as tx` in a thread, `async with ctx.commit() as tx` on the loop.
 
-        Leaving the block records, in one record and once per job, that the job took effect, with its follow-up jobs and
-        its result; on PostgreSQL with what `tx.execute` wrote. Raises LeaseLost if the job is no longer this
-        handler's: then nothing happened; stop.
+        Leaving the block writes one record, once per job: the job took effect, with its follow-up jobs and its result;
+        on PostgreSQL with what `tx.execute` wrote. Raises LeaseLost if the job is no longer this handler's: then
+        nothing has happened, and the handler should stop.
 
         `session`: a connection or session of your own, to the store's database. What you write with it is part of the
         commit: leaving the block flushes and commits it, an error rolls it back.
@@ -263,17 +263,17 @@ class Context(Generic[StateT_co]):
         return Boundary(self, self._lease, self._job, self._store, block, (Gathered, Gathered))
 
     def once(self, connection: effects.DriverConnection, effect: str | None = None) -> effects.Once:
-        """`with ctx.once(connection) as first`: apply an effect in another database than the store's once per job.
+        """`with ctx.once(connection) as first`: apply an effect once per job, in a database that is not the store's.
 
-        Leaving the block commits what it wrote, with a guard row; what a second run writes is rolled back. A job with
-        several effects names each. Raises LeaseLost if the job is known to be no longer this handler's.
+        Leaving the block commits what it wrote, with a guard row; what a second run writes is rolled back. Name each of
+        several effects. Raises LeaseLost if the job is known to be no longer this handler's.
         """
         if self._applied is None:
             self._applied = set()
         return effects.Once(connection, self.job_id, effect or self.kind, self.fence, self._check_held, self._applied)
 
     def http_headers(self, effect: str | None = None) -> dict[str, str]:
-        """Idempotency-Key, the same in every run, and Leasemill-Fence, which rises; several calls name each."""
+        """Idempotency-Key, the same in every run, and Leasemill-Fence, which rises. Name each of several calls."""
         return effects.http_headers(self.job_id, effect, self.fence)
 
     def _check_held(self) -> None:

@@ -36,7 +36,7 @@ COUNTED: Final = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Every so many seconds since the epoch."""
+    """A fixed period, counted from the epoch."""
 
     period: timedelta
 

@@ -9,7 +9,6 @@ Everything sent to the database is plain SQL (`savepoint`, `insert`, `create tab
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import sys
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ from types import ModuleType, TracebackType
 from typing import Any, Final, Protocol
 from urllib.parse import quote
 
+from leasemill.api.executor import is_on_event_loop
 from leasemill.errors import Invalid
 
 TABLE: Final = "leasemill_once"
@@ -87,7 +87,11 @@ class Once:
         self._module = _checked_module(connection)
 
     def __enter__(self) -> bool:
-        _check_off_loop()
+        if is_on_event_loop():
+            raise Invalid(
+                "ctx.once waits for a database and this handler runs on the event loop: write the handler as `def`, or "
+                "put the block into a function and call it with asyncio.to_thread"
+            )
         if self._effect in self._applied:
             raise Invalid(
                 f"job {self._job_id!r} has applied {self._effect!r} in this run already: put all of it into one block, "
@@ -224,17 +228,6 @@ def _drivers(connection: DriverConnection) -> Iterator[ModuleType]:
             if module is not None and getattr(module, "paramstyle", None) in _PLACES:
                 yield module
             name = name.rpartition(".")[0]
-
-
-def _check_off_loop() -> None:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    raise Invalid(
-        "ctx.once waits for a database and this handler runs on the event loop: write the handler as `def`, or put "
-        "the block into a function and call it with asyncio.to_thread"
-    )
 
 
 def _first_line(error: BaseException) -> str:

@@ -23,7 +23,7 @@ from leasemill.api.policy import Duration
 from leasemill.api.sending import StreamCount, aenqueue_all, aenqueue_stream, enqueue_all, enqueue_stream
 from leasemill.errors import Invalid, NotFound
 from leasemill.kernel import commands as c
-from leasemill.kernel.model import ENDED_STATES, ChainedJob, JobState
+from leasemill.kernel.model import UNENDED_STATES, ChainedJob
 from leasemill.store.base import Store, Watch
 from leasemill.store.cancelling import acancelled, cancelled
 
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
-UNFINISHED: Final = frozenset(JobState) - ENDED_STATES
 FIRST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 5.0
 """A group is read again after this time, even if nothing has woken its waiter."""
@@ -76,7 +75,7 @@ class GroupHandle:
     # Its life
 
     def create(self) -> Self:
-        """Create the group, if it is not there: the same id and callbacks again change nothing."""
+        """Create the group if it does not exist; the same id and callbacks again change nothing."""
         if not self._is_created:
             self._store.run(self._command)
             self._is_created = True
@@ -90,7 +89,7 @@ class GroupHandle:
         return self
 
     def seal(self) -> GroupProgress:
-        """No more members, but those that members add. A group that is not sealed never ends (B3)."""
+        """Allow no more members, except those that members add. A group that is not sealed never ends (B3)."""
         return _progress(self.create()._store.run(c.SealGroup(self.id)))
 
     async def aseal(self) -> GroupProgress:
@@ -137,7 +136,7 @@ class GroupHandle:
     # Members
 
     def enqueue(self, call: Call[R]) -> JobHandle[R]:
-        """Enqueue a call, or a chain, as a member. Every job of a chain is one."""
+        """Enqueue a call, or a chain, as a member. Every job of a chain is a member."""
         return self.enqueue_many([call])[0]
 
     async def aenqueue(self, call: Call[R]) -> JobHandle[R]:
@@ -339,14 +338,15 @@ async def _amembers(group_id: str, calls: AsyncIterable[Call[Any]]) -> AsyncIter
 
 
 def _is_unfinished(job: Any) -> bool:
-    return job is not None and job.state in UNFINISHED
+    return job is not None and job.state in UNENDED_STATES
 
 
 class _Waiting:
     """How a waiter waits: for the youngest member that has not ended, and looks again. Others may end later."""
 
     def __init__(self, group_id: str, timeout: Duration | None) -> None:
-        self.last_unfinished = c.ListJobs(c.JobFilter(group=group_id, states=UNFINISHED), limit=1, newest_first=True)
+        unfinished = c.JobFilter(group=group_id, states=UNENDED_STATES)
+        self.last_unfinished = c.ListJobs(unfinished, limit=1, newest_first=True)
         self._deadline = Deadline(f"group {group_id!r}", timeout)
         self._pause_s = FIRST_PAUSE_S
 

@@ -64,8 +64,8 @@ class JobHandle(Generic[R_co]):
 
     @property
     def is_duplicate(self) -> bool:
-        """No job was made: the id was known with the same content (E2), or another job holds the unique key (U1); then
-        this is the handle of that job."""
+        """No job was made: the id exists with the same content (E2), or another job holds the unique key (U1), and this
+        is its handle."""
         return isinstance(self.outcome, c.Duplicate | c.Merged)
 
     def record(self) -> Job:
@@ -96,7 +96,7 @@ class JobHandle(Generic[R_co]):
         return self.result_of(await self.aended_by(Deadline(f"job {self.id!r}", timeout)))
 
     def wait(self, timeout: Duration | None = None) -> JobState:
-        """Wait until the job has ended, and return its state, whichever it is; TimeoutError after `timeout`."""
+        """Wait until the job has ended, and return its state; TimeoutError after `timeout`."""
         return self.ended_by(Deadline(f"job {self.id!r}", timeout)).state
 
     async def await_end(self, timeout: Duration | None = None) -> JobState:  # noqa: ASYNC109 (as `wait`)
@@ -106,7 +106,7 @@ class JobHandle(Generic[R_co]):
     def cancel(self, reason: str = BY_CODE, *, by: str = "application") -> bool:
         """End the job for good, recorded with who did it and why. If it is running, its handler is stopped.
 
-        False: it has taken effect (it succeeded, or has committed), and stays as it is.
+        False: it has taken effect (it succeeded, or has committed), and is unchanged.
         """
         return self._is_cancelled(self._store.run(c.Cancel([self.id], by, reason))[0])
 

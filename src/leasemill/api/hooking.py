@@ -32,7 +32,7 @@ class DeclaresHooks(ABC):
         """Where they are kept."""
 
     def around(self, hook: RunHookT) -> RunHookT:
-        """`@app.around`, `@charge.around`: enter a context manager of yours around a run.
+        """`@app.around`, `@charge.around`: enter your own context manager around a run.
 
         The hook gets the run's `Context` and returns the context manager: write it with `@contextmanager`, for async
         handlers also with `@asynccontextmanager`. It is entered where the handler runs, in its thread, on the event
@@ -69,7 +69,7 @@ class DeclaresHooks(ABC):
         return hook
 
     def on_lost(self, hook: EventHookT) -> EventHookT:
-        """`@app.on_lost`, `@charge.on_lost`: called when the lease of a run is lost: the job is not this worker's."""
+        """`@app.on_lost`, `@charge.on_lost`: called when a run has lost its lease: another worker may have the job."""
         self.run_hooks.on_lost.append(_checked("on_lost", hook))
         return hook
 

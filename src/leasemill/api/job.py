@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 from functools import WRAPPER_ASSIGNMENTS
 from typing import Any, Generic, ParamSpec, Self, TypeVar, Unpack
 
-from leasemill.api.arguments import PREVIOUS, Arguments, lane_key
+from leasemill.api.argument_keys import KeyOf, key_text
+from leasemill.api.arguments import PREVIOUS, Arguments
 from leasemill.api.call import Call, HasStore
 from leasemill.api.executor import Executor
 from leasemill.api.handle import JobHandle
 from leasemill.api.hooks import Hooks, RunHook, RunHooks
-from leasemill.api.lanes import LaneOf
 from leasemill.api.limits import KindLimits
 from leasemill.api.options import EnqueueOptions, Options
 from leasemill.api.retry import Retry
@@ -49,7 +49,7 @@ class JobType(OfFunction, Generic[P, R]):
     kind: str
     aliases: tuple[str, ...]
     queue: str
-    lane: LaneOf | None
+    lane: KeyOf | None
     priority: int
     policy: Policy
     is_async: bool
@@ -98,8 +98,8 @@ class JobType(OfFunction, Generic[P, R]):
             if taken is None or error.args != (taken,):
                 raise
             raise Invalid(
-                f"{self.kind}: argument {taken!r} is PREVIOUS, and not known yet where a lane or a key is computed "
-                "from it: pass it by hand, with .options(lane=...) or .options(unique=...)"
+                f"{self.kind}: argument {taken!r} is PREVIOUS, so a lane or a key cannot be computed from it yet: set "
+                "it with .options(lane=...) or .options(unique=...)"
             ) from None
         has_drawn_id = self.chosen.job_id is None
         return Call(self.app, spec, self.arguments, has_drawn_id=has_drawn_id, result_name=taken)
@@ -108,7 +108,7 @@ class JobType(OfFunction, Generic[P, R]):
         options = self.chosen
         lane = options.lane
         if lane is None and self.lane is not None:
-            lane = lane_key(self.kind, self.lane(values))
+            lane = key_text(f"the lane of {self.kind}", self.lane(values))
         limits = () if self.limits is None else self.limits.of(values)
         unique = None
         if self.unique is not None or options.unique is not None:
@@ -153,15 +153,15 @@ class JobType(OfFunction, Generic[P, R]):
         return await aenqueue_stream(self.app, calls)
 
     def options(self, **options: Unpack[EnqueueOptions]) -> Self:
-        """The same job with other settings for what is enqueued through it; what is left out stays as it was.
+        """The same job with other settings for what is enqueued through it; what is left out stays unchanged.
 
-        `delay` or `run_at`: not before then. `priority`: 0 to 9, higher first. `job_id`: an id of your own; the same id
-        and content again changes nothing while the job is kept (by default for 24 hours after it succeeded; then the id
-        is free, and makes a new job). `queue`: another queue, which some worker must serve. `retry`, `lease` and
-        `timeout`: the job's own, before those of the queue and of the kind. `lane`: the lane's key itself, such as
+        `delay` or `run_at`: do not run it before. `priority`: 0 to 9, higher first. `job_id`: your own id; the same id
+        and content again changes nothing while the job is kept (by default for 24 hours after it succeeded; then the
+        id makes a new job). `queue`: another queue, which some worker must serve. `retry`, `lease` and `timeout`
+        override those of the queue and of the kind. `lane`: the lane's key itself, such as
         "customer-7", not the name of a parameter as in `@app.job(lane=...)`. `headers`: short texts that travel with
-        the job and are not its content; read them with `ctx.headers`. `unique`: a key of your own, which kinds may
-        share: while a job holds it, no other is made for it.
+        the job and are not its content; read them with `ctx.headers`. `unique`: your own key, which kinds may
+        share: while a job holds it, no other job is made for it.
         """
         other = copy(self)  # as it is, its function's name included: often called once for each job
         other.chosen = self.chosen.changed(options)

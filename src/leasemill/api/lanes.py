@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from functools import partial
+from typing import TypeAlias
 
+from leasemill.api.argument_keys import KeyOf, key_of
 from leasemill.api.arguments import Arguments
 from leasemill.errors import Invalid
 
 
 @dataclass(frozen=True, slots=True)
 class FixedLane:
-    """One lane for every job of a kind, by its name."""
+    """One lane, with this key, for all jobs of a kind."""
 
     key: str
 
@@ -22,34 +23,19 @@ LaneRule: TypeAlias = str | FixedLane | Callable[..., object]
 """In `@app.job`: the name of the parameter whose value is the lane's key, a function of parameters that computes it, or
 `FixedLane(key)`, one lane for all jobs of the kind."""
 
-LaneOf: TypeAlias = Callable[[dict[str, Any]], object]
-"""The lane's key, computed from the arguments by name."""
 
-
-def lane_of(rule: LaneRule | None, arguments: Arguments) -> LaneOf | None:
+def lane_of(rule: LaneRule | None, arguments: Arguments) -> KeyOf | None:
     """The lane's rule as a function of the arguments by name."""
     match rule:
         case None:
             return None
         case FixedLane(key=key):
             return lambda _values: key
-        case str():
-            _check_parameters(rule, [rule], arguments)
-            return lambda values: values[rule]
         case _:
-            return _lane_function(rule, arguments)
+            return key_of(rule, partial(_check_parameters, arguments, rule if isinstance(rule, str) else "NAME"))
 
 
-def _lane_function(function: Callable[..., object], arguments: Arguments) -> LaneOf:
-    parameters = inspect.signature(function).parameters.values()
-    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
-        return lambda values: function(**values)
-    names = [parameter.name for parameter in parameters]
-    _check_parameters("the function", names, arguments)
-    return lambda values: function(**{name: values[name] for name in names})
-
-
-def _check_parameters(lane: str, names: list[str], arguments: Arguments) -> None:
+def _check_parameters(arguments: Arguments, lane: str, names: list[str]) -> None:
     missing = [name for name in names if name not in arguments.names]
     if missing:
         raise Invalid(

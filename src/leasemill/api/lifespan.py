@@ -37,10 +37,10 @@ def check_lifespan(lifespan: object) -> None:
     """A generator whose decorator was forgotten is refused where it is written."""
     is_sync = inspect.isgeneratorfunction(lifespan)
     if is_sync or inspect.isasyncgenfunction(lifespan) or inspect.iscoroutinefunction(lifespan):
-        name = getattr(lifespan, "__qualname__", repr(lifespan))
         manager = "contextmanager" if is_sync else "asynccontextmanager"
+        name = lifespan_name(lifespan)
         raise Invalid(f"the lifespan {name} does not return a context manager: write @{manager} below @app.lifespan")
 
 
-def lifespan_name(lifespan: Lifespan | None) -> str:
+def lifespan_name(lifespan: object) -> str:
     return getattr(lifespan, "__qualname__", repr(lifespan))

@@ -1,4 +1,4 @@
-"""Limits in a user's words: `Limit`, so many at a time, and `Rate`, so many in a time.
+"""Limits in a user's words: `Limit`, how many may run at a time, and `Rate`, how many may start in a period.
 
 The names and keys of a job's limits are computed when it is enqueued and travel with it; the numbers do not. A worker
 declares them when it starts.
@@ -6,12 +6,13 @@ declares them when it starts.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, TypeAlias
 
-from leasemill.api.arguments import Arguments, key_text
+from leasemill.api.argument_keys import KeyOf, key_of, key_text
+from leasemill.api.arguments import Arguments
 from leasemill.api.policy import Duration, is_whole, microseconds
 from leasemill.errors import Invalid
 from leasemill.kernel.bounds import LIMITS, check_text
@@ -21,8 +22,6 @@ from leasemill.kernel.verbs.limits import check_declared_name, check_terms, merg
 LimitBy: TypeAlias = str | Callable[..., object]
 """The name of the parameter whose value is the key, or a function of parameters that computes it. None: not limited."""
 
-KeyOf: TypeAlias = Callable[[dict[str, Any]], object]
-
 EXAMPLE: Final = "write limit=Limit(5), limit=Rate(100, per=60), or a list of them"
 
 
@@ -30,8 +29,8 @@ EXAMPLE: Final = "write limit=Limit(5), limit=Rate(100, per=60), or a list of th
 class Limit:
     """At most `places` jobs at a time, across all workers.
 
-    `by`: for each value of this parameter. `name`: jobs of other kinds that name it share its places; by default it is
-    the kind's own.
+    `by`: count for each value of this parameter. `name`: kinds that use the same name share its places; by default the
+    limit belongs to its kind.
     """
 
     places: int
@@ -52,7 +51,7 @@ class Limit:
 class Rate:
     """At most `rate` starts in `per` seconds, across all workers: `Rate(100, per=60)` is one every 0.6 s.
 
-    `burst`: so many may start at once after a quiet time; in any `per` seconds there are at most `rate + burst - 1`.
+    `burst`: how many may start at once after a quiet time; in any `per` seconds there are at most `rate + burst - 1`.
     `by` and `name`: as for `Limit`.
     """
 
@@ -89,18 +88,19 @@ class KindLimits:
         for one in limits:
             name = _name_of(kind, one)
             self.terms[name] = together(name, self.terms.get(name), one.terms())
-            self._keys[name, one.by] = None if one.by is None else _key_of(name, one.by, arguments)
+            check = partial(_check_parameters, name, arguments)
+            self._keys[name, one.by] = None if one.by is None else key_of(one.by, check)
         if len(self._keys) > LIMITS:
             raise Invalid(f"{kind} has {len(self._keys)} limits; a job is under at most {LIMITS}")
 
     def of(self, values: dict[str, Any]) -> tuple[LimitUse, ...]:
         """The limits that a job with these arguments is under."""
         uses: list[LimitUse] = []
-        for (name, _), key_of in self._keys.items():
-            if key_of is None:
+        for (name, _), compute in self._keys.items():
+            if compute is None:
                 uses.append(LimitUse(name))
                 continue
-            key = key_text(f"the key of limit {name!r}", key_of(values))
+            key = key_text(f"the key of limit {name!r}", compute(values))
             if key is not None:
                 check_text(f"the key of limit {name!r}", key)
                 uses.append(LimitUse(name, key))
@@ -158,19 +158,7 @@ def _check_name_and_by(what: str, name: str | None, by: object) -> None:
         raise Invalid(f"{what}(by={by!r}): write the name of a parameter, or a function of parameters")
 
 
-def _key_of(name: str, by: LimitBy, arguments: Arguments) -> KeyOf:
-    if isinstance(by, str):
-        _check_parameters(name, [by], arguments)
-        return lambda values: values[by]
-    parameters = inspect.signature(by).parameters.values()
-    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
-        return lambda values: by(**values)
-    names = [parameter.name for parameter in parameters]
-    _check_parameters(name, names, arguments)
-    return lambda values: by(**{one: values[one] for one in names})
-
-
-def _check_parameters(name: str, names: list[str], arguments: Arguments) -> None:
+def _check_parameters(name: str, arguments: Arguments, names: list[str]) -> None:
     missing = [one for one in names if one not in arguments.names]
     if missing:
         raise Invalid(

@@ -2,7 +2,7 @@
 
 A kind that this app does not declare has no signature here: its arguments are encoded as they are, and whether they fit
 is decided by the worker that claims the job. What a declaration computes from them does not apply: a lane or a unique
-key is given by hand, and the kind's limits do not hold such a job.
+key must be set with `.options(...)`, and the kind's limits do not apply to such a job.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from leasemill.api.arguments import NO_ARGUMENTS, PREVIOUS, Arguments
+from leasemill.api.arguments import NO_ARGUMENTS, PREVIOUS, Arguments, argument_sentence
 from leasemill.api.arrival import non_finite
 from leasemill.api.call import HasStore
 from leasemill.api.carried import ENCODING_ERRORS, carried_type, encode_json
@@ -34,11 +34,11 @@ class UncheckedArguments(Arguments):
     def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[bytes, dict[str, Any]]:
         if args:
             raise Invalid(
-                f"{self.name}: this app does not declare it, so its parameters are not known: give each by its name"
+                f"{self.name}: this app does not declare it, so its parameters are not known: pass each by name"
             )
         for name, value in kwargs.items():
             if (found := non_finite(value)) is not None:
-                raise self._unfit(name, Unfit(*found))
+                raise Invalid(argument_sentence(self.name, name, *found))
         try:
             return encode_json(kwargs) if kwargs else NO_ARGUMENTS, kwargs
         except ENCODING_ERRORS:
@@ -49,10 +49,7 @@ class UncheckedArguments(Arguments):
         try:
             return msgspec.Raw(carried_type(f"argument {name!r} of {self.name}", type(value)).encode(value)[0])
         except Unfit as error:
-            raise self._unfit(name, error) from None
-
-    def _unfit(self, name: str, error: Unfit) -> Invalid:
-        return Invalid(f"{self.name}: argument {name!r}{' at ' + error.at if error.at else ''}: {error.text}")
+            raise Invalid(argument_sentence(self.name, name, error.at, error.text)) from None
 
     def encode_without_previous(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -86,8 +83,8 @@ def named_job(app: HasStore, kind: str, queue: str, hooks: Hooks) -> JobType[...
 def unknown_kind(kind: str, known: list[str]) -> NoReturn:
     declared = ", ".join(known) or "none"
     raise Invalid(
-        f"this app does not declare {kind!r} (declared: {declared}): if the code of another program does, name the "
-        f"queue it is for, queue=..."
+        f"this app does not declare {kind!r} (declared: {declared}): if another program declares it, pass the "
+        "queue that its workers serve, queue=..."
     )
 
 

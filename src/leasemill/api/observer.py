@@ -1,7 +1,7 @@
-"""`Observer`: what a worker reports of itself while it works. What metrics and tracing are built on.
+"""`Observer`: what a worker reports about itself while it works. Metrics and tracing are built on it.
 
-A worker calls its observers where the work is done: on its event loop, where nothing says otherwise. They must be quick
-and must not block. An error in one is logged, the first time, and changes nothing.
+A worker calls its observers where the work is done: on its event loop unless a method says otherwise. They must be
+quick and must not block. An error in one is logged, the first time, and changes nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ changed."""
 
 
 class Settled(Struct, frozen=True):
-    """A report that the store has answered: the fate of one run."""
+    """A report that the store has answered: how one run ended."""
 
     lease: Lease
     end: End
@@ -41,19 +41,19 @@ class Observer:
         """It has ended, and reports nothing more."""
 
     def claimed(self, leases: Sequence[Lease], took_s: float) -> None:
-        """A claim was answered, maybe with no lease at all."""
+        """The store has answered a claim, perhaps with no leases."""
 
     def run_started(self, lease: Lease, waited_s: float | None) -> None:
-        """A handler is about to be called. `waited_s`: since the job was due; None: not known, it has run before."""
+        """A handler is about to be called. `waited_s`: since the job was due; None: unknown, it has run before."""
 
     def run_ended(self, lease: Lease, took_s: float) -> None:
-        """A handler has really ended, whatever becomes of its report."""
+        """A handler has ended, whatever happens to its report."""
 
     def settled(self, batch: Sequence[Settled], took_s: float) -> None:
         """The store has answered reports of one kind: acks, nacks or releases. `took_s`: the call that it answered."""
 
     def lost(self, lease: Lease, reason: str) -> None:
-        """A lease is not this worker's any more, while it had the job: what the handler returns is dropped."""
+        """A lease was lost while this worker had the job: what the handler returns is dropped."""
 
     def timed_out(self, lease: Lease) -> None:
         """A handler ran longer than its timeout; how the job is settled follows."""
@@ -62,13 +62,13 @@ class Observer:
         """A heartbeat was answered: how many leases it extended, and how many not. In the heartbeat's thread."""
 
     def expired(self, expirations: Sequence[Expiration]) -> None:
-        """Expiries of anybody's leases that this worker recorded. In any thread."""
+        """This worker has recorded expired leases, of any worker. In any thread."""
 
     def reaper_ran(self, recovered: int) -> None:
-        """The reaper has looked for expired leases, and recorded so many. In the thread of the housekeeping."""
+        """The reaper has searched for expired leases, and recorded this many. In the housekeeping thread."""
 
     def store_called(self, verb: str, took_s: float) -> None:
-        """The store has answered a command of the worker's own; those of handlers are not here. In any thread."""
+        """The store has answered a command of the worker itself, not of a handler. In any thread."""
 
     def store_failed(self, verb: str) -> None:
-        """The store was unavailable for a command, or for a task of the housekeeping; it is repeated. In any thread."""
+        """The store was unavailable for a command or a housekeeping task, which is repeated. In any thread."""

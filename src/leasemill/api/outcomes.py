@@ -21,7 +21,7 @@ class Outcome(Exception):
 
 
 class Fail(Outcome):
-    """The job can never succeed: FAILED at once, whatever retries are left."""
+    """The job can never succeed: it is FAILED at once, even if retries are left."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -29,7 +29,7 @@ class Fail(Outcome):
 
 
 class RetryAfter(Outcome):
-    """Failed; try again after this delay instead of the random one. It uses a retry like any failure (F5)."""
+    """The run failed: retry it after this delay instead of a random one. It uses a retry like any failure (F5)."""
 
     def __init__(self, delay: Duration, reason: str = "") -> None:
         super().__init__(reason or f"retry after {delay}")
@@ -40,7 +40,7 @@ class RetryAfter(Outcome):
 class Release(Outcome):
     """Give the job back without using a retry.
 
-    The delay keeps the job from being claimed again at once, over and over, by the same worker; 0 allows that.
+    The delay keeps the same worker from claiming the job again at once, over and over; 0 allows that.
     """
 
     def __init__(self, delay: Duration = RELEASE_DELAY_S) -> None:
@@ -51,8 +51,8 @@ class Release(Outcome):
 class Throttled(Outcome):
     """The service that a limit protects asked for a pause, such as a 429: no job under it starts for this long (T13).
 
-    The job is given back without using a retry, and is the first when the pause is over. With a limit that counts for
-    each key, the pause is for this job's key alone.
+    The job is given back without using a retry, and is first when the pause is over. If the limit counts for each key,
+    the pause applies only to this job's key.
     """
 
     def __init__(self, limit: str, delay: Duration, reason: str = "") -> None:

@@ -27,7 +27,8 @@ class Retry:
 
     The wait before retry n (from 0) is random(0, min(base · 2^n, cap)). What is left out is taken from the app, the
     queue or the defaults: 3 retries, base 0.5 s, cap 30 s. `on`: only these errors are retried. `never_on`: these are
-    not. Others fail the job at once. A timeout is a TimeoutError; an ExceptionGroup is retried if each error in it is.
+    not. An error that is not retried fails the job at once. A timeout is a TimeoutError; an ExceptionGroup is retried
+    if each error in it is.
     """
 
     max: int | None = None

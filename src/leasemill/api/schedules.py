@@ -117,20 +117,12 @@ class Schedules:
         return MappingProxyType(self._declared)
 
     def declare(self, when: str | timedelta, job: JobType[..., Any], options: CronOptions) -> None:
-        """What `app.cron` does. A schedule that is declared again, as it was, is the same."""
+        """What `app.cron` does. The same declaration again changes nothing."""
         if not isinstance(job, JobType):
             raise Invalid(f"{job!r} is not a job: write @app.cron(...) above @app.job")
         _check_options("app.cron", options, CronOptions)
         name = options.get("name") or job.kind
-        without_call = schedule_spec(
-            name,
-            when,
-            options.get("tz", "UTC"),
-            options.get("overlap"),
-            options.get("missed", "latest"),
-            options.get("jitter", 0),
-            options.get("catch_up"),
-        )
+        without_call = _spec_without_call(name, when, options)
         chosen = job.chosen
         if chosen.job_id is not None or chosen.delay_us or chosen.run_at is not None:
             raise Invalid(f"schedule {name!r}: leave out job_id, delay and run_at, its ticks supply them")
@@ -262,15 +254,7 @@ def _wanted(
     call.check_alone()
     if not call.has_drawn_id:
         raise Invalid(f"schedule {name!r}: the call has a job_id of its own; leave it out, its ticks supply it")
-    spec = schedule_spec(
-        name,
-        when,
-        options.get("tz", "UTC"),
-        options.get("overlap"),
-        options.get("missed", "latest"),
-        options.get("jitter", 0),
-        options.get("catch_up"),
-    )
+    spec = _spec_without_call(name, when, options)
     by, reason = options.get("by", BY), options.get("reason", "set by the application")
     return replace(spec, call=replace(call.spec, id="")), by, reason
 
@@ -280,34 +264,27 @@ def _check_options(what: str, options: Mapping[str, object], known: type[Any]) -
         raise Invalid(f"{what} has no option {unknown[0]!r}: use {', '.join(known.__annotations__)}")
 
 
-def schedule_spec(
-    name: str,
-    when: str | timedelta,
-    tz: str,
-    overlap: OverlapChoice | Overlap | None,
-    missed: MissedChoice | Missed,
-    jitter: Duration,
-    catch_up: Duration | None,
-) -> ScheduleSpec:
-    """All but the call. What may be wrong is refused here, where it is written."""
+def _spec_without_call(name: str, when: str | timedelta, options: CronOptions | ScheduleOptions) -> ScheduleSpec:
+    """What may be wrong is refused here, where it is written."""
     check_name("schedule", name)
     times = parse(when)
+    tz, overlap, catch_up = options.get("tz", "UTC"), options.get("overlap"), options.get("catch_up")
     parse_zone(tz)
-    chosen = _choice("missed", missed, Missed)
+    missed = _choice("missed", options.get("missed", "latest"), Missed)
     return ScheduleSpec(
         name,
         times.expression,
         tz,
         JobSpec("", "", ""),
-        _default_overlap(chosen) if overlap is None else _choice("overlap", overlap, Overlap),
-        chosen,
-        microseconds("jitter", jitter),
+        _default_overlap(missed) if overlap is None else _choice("overlap", overlap, Overlap),
+        missed,
+        microseconds("jitter", options.get("jitter", 0)),
         DAY_US if catch_up is None else microseconds("catch_up", catch_up),
     )
 
 
 def _default_overlap(missed: Missed) -> Overlap:
-    """Who wants every tick does not want all but the first to be skipped."""
+    """With `missed="all"` no tick should be skipped because the one before it still runs."""
     return Overlap.QUEUE if missed is Missed.ALL else Overlap.SKIP
 
 

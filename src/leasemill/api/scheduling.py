@@ -1,6 +1,6 @@
-"""Schedules on a store: the calendar's part of every command about them. What is due is asked of the wall clock.
+"""Commands about schedules, with what they need from the calendar. The wall clock decides what is due.
 
-Whoever calls these may lose to another caller: then the schedule is read again, and the ticks computed again.
+If another caller changes the schedule meanwhile, it is read again and the ticks are computed again.
 """
 
 from __future__ import annotations
@@ -10,13 +10,20 @@ from datetime import datetime
 from itertools import takewhile
 from typing import Final, NoReturn
 
-from msgspec.structs import replace
-
 from leasemill.api.cron import due_ticks, next_tick_after, ticks_after
 from leasemill.api.steps import Steps, Stepwise, ask
 from leasemill.errors import Invalid, NotFound, Unavailable
 from leasemill.kernel import commands as c
-from leasemill.kernel.schedule import CAUGHT_UP, RESERVED, SKIPS_KEPT, Missed, Schedule, ScheduleSpec, TickFire
+from leasemill.kernel.schedule import (
+    CAUGHT_UP,
+    RESERVED,
+    SKIPS_KEPT,
+    Missed,
+    Schedule,
+    ScheduleSpec,
+    TickFire,
+    without_headers,
+)
 from leasemill.store.base import Store
 
 TRIES: Final = 20
@@ -77,7 +84,7 @@ def resume_schedule(store: Store, name: str, *, by: str, reason: str) -> Steps[S
 
 @Stepwise
 def fire_now(store: Store, name: str, *, by: str, reason: str) -> Steps[c.EnqueueOutcome]:
-    """A job at once; the next tick stays as it is."""
+    """Make a job at once; the next tick stays unchanged."""
     return (yield from ask(c.FireNow(name, store.wall.now(), by, reason))) or _unknown(name)
 
 
@@ -129,12 +136,8 @@ def is_same(known: Schedule | None, spec: ScheduleSpec) -> bool:
     return known is not None and without_headers(known.spec) == without_headers(spec)
 
 
-def without_headers(spec: ScheduleSpec) -> ScheduleSpec:
-    return replace(spec, call=replace(spec.call, headers=None))
-
-
 def _changed_meanwhile(name: str) -> Unavailable:
-    return Unavailable(f"schedule {name!r} was changed {TRIES} times meanwhile: repeat the call")
+    return Unavailable(f"schedule {name!r} was changed by others in each of {TRIES} tries: repeat the call")
 
 
 def _unknown(name: str) -> NoReturn:

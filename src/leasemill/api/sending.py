@@ -20,7 +20,7 @@ R = TypeVar("R")
 
 BATCH_BYTES: Final = 16 * 1024 * 1024
 STREAM_ITEMS: Final = 1_000
-"""Of a stream: few enough that their making holds up no event loop."""
+"""Calls of a stream in one batch: few enough not to block the event loop while they are made."""
 
 
 def enqueue_all(app: HasStore, calls: Iterable[Call[R]]) -> list[JobHandle[R]]:
@@ -29,7 +29,7 @@ def enqueue_all(app: HasStore, calls: Iterable[Call[R]]) -> list[JobHandle[R]]:
 
 
 def send_all(app: HasStore, calls: Iterable[Call[R]]) -> list[JobHandle[R]]:
-    """`enqueue_all` for who wants to know each outcome: a conflict is one, and is not raised."""
+    """`enqueue_all` for callers that want each outcome: a conflict is one of them, and is not raised."""
     store, tracing = app.store, app.hooks.tracing
     handles: list[JobHandle[R]] = []
     for batch in _batches(calls):
@@ -150,7 +150,7 @@ async def _asend(store: Store, tracing: Tracing | None, command: c.Enqueue) -> l
 
 
 class _Batch(Generic[R]):
-    """Calls that are sent together: so many, and so many bytes, as one command takes."""
+    """Calls that are sent together: as many calls and bytes as one command takes."""
 
     def __init__(self, most: int) -> None:
         self.calls: list[Call[R]] = []

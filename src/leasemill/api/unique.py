@@ -5,7 +5,6 @@ A key is computed when a job is enqueued, and travels with it: other code never 
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -14,6 +13,7 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
+from leasemill.api.argument_keys import KeyOf, key_of
 from leasemill.api.arguments import Arguments
 from leasemill.api.policy import Duration, microseconds
 from leasemill.errors import Invalid
@@ -31,7 +31,7 @@ _arguments = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unique:
-    """While one job with the same arguments is unfinished, further calls make none and return its handle.
+    """While a job with the same arguments is unfinished, further calls make no other and return its handle.
 
     `by`: which arguments (default: all). `until`: "ended", or "started": one may wait while another runs. `keep`:
     hold the key for at least this long after the enqueue, even if the job has ended.
@@ -83,9 +83,9 @@ class Debounce:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Throttle:
-    """The first call makes a job; the others within `per` of it are merged with that one.
+    """The first call makes a job; other calls within `per` of it are merged with that job.
 
-    `trailing`: and one more job when the time is over, with the arguments of the last call. `by`: as for `Debounce`.
+    `trailing`: one more job when the time is over, with the arguments of the last call. `by`: as for `Debounce`.
     """
 
     per: Duration
@@ -112,14 +112,14 @@ class KindUnique:
         self._template = rule.key("of a call")
         self._arguments = arguments
         self._names: tuple[str, ...] | None = None
-        self._function: Callable[[dict[str, Any]], object] | None = None
+        self._function: KeyOf | None = None
         match rule.by:
             case None:
                 pass
             case str(name):
                 self._names = self._checked([name])
             case function if callable(function):
-                self._function = self._of_function(function)
+                self._function = key_of(function, self._checked)
             case names:
                 self._names = self._checked(list(names))
 
@@ -135,14 +135,6 @@ class KindUnique:
             what = f"{missing[0]!r} is not one of its parameters" if missing else "no parameter is named"
             raise Invalid(f"unique of {self._kind}: {what} ({', '.join(known)}): name some of them in by=...")
         return tuple(sorted(set(names)))
-
-    def _of_function(self, function: Callable[..., object]) -> Callable[[dict[str, Any]], object]:
-        parameters = inspect.signature(function).parameters.values()
-        if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
-            return lambda values: function(**values)
-        names = [parameter.name for parameter in parameters]
-        self._checked(names)
-        return lambda values: function(**{name: values[name] for name in names})
 
     def of(self, payload: bytes, values: dict[str, Any]) -> UniqueKey | None:
         """U7: the kind and a digest of the chosen arguments, as they are in the payload; None: not unique."""

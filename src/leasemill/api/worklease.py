@@ -154,8 +154,8 @@ class WorkLease:
         return _succeed_result(outcome) or self._refuse(domain, await self._store.arun(c.GetLane(self.queue, domain)))
 
     def succeed_then_acquire(self, domain: str, token: str, offset: int) -> AcquireResult:
-        """`succeed` and then `try_acquire`: for a caller that goes on with a known offset. PostgreSQL records both at
-        once, in half the time.
+        """`succeed` and then `try_acquire`: for a caller that continues with a known offset. PostgreSQL records both
+        at once, in half the time.
 
         Raises as `succeed` does, then nothing is acquired; and BacklogOrder as `try_acquire` does, then the offset in
         flight has succeeded all the same.

@@ -11,10 +11,10 @@ from leasemill.cli.lazy import DEBUG_VARIABLE, LazyCommand, LazyGroup
 
 COMMANDS = {
     "actions": LazyCommand("leasemill.cli.actions:actions", "List what operators did, and why."),
-    "cron": LazyCommand("leasemill.cli.cron:cron", "List and show schedules, fire, pause and backfill them."),
+    "cron": LazyCommand("leasemill.cli.cron:cron", "List, show, fire, pause and backfill schedules."),
     "dashboard": LazyCommand("leasemill.cli.dashboard:dashboard", "Serve pages for operators."),
     "db": LazyCommand("leasemill.cli.db:db", "Create, migrate and check the tables of a postgresql:// store."),
-    "demo": LazyCommand("leasemill.cli.demo:demo", "See jobs survive a killed and a stopped worker."),
+    "demo": LazyCommand("leasemill.cli.demo:demo", "Watch jobs survive a killed and a stopped worker."),
     "enqueue": LazyCommand("leasemill.cli.enqueue:enqueue", "Enqueue a job."),
     "groups": LazyCommand("leasemill.cli.groups:groups", "List, show, seal, cancel and redrive groups."),
     "health": LazyCommand("leasemill.cli.health:health", "Check that workers are running; for probes."),
@@ -45,18 +45,18 @@ COMMANDS = {
 def main(debug: bool) -> None:
     """Durable jobs for Python: held by a lease, fenced by a token, applied once.
 
-    The store is the one --url names, else the app's own (where a command loads an app), else LEASEMILL_URL, else
+    The store is the one that --url names, then the app's own (for commands that load an app), then LEASEMILL_URL, then
     file:./.leasemill.
 
     \b
     Exit codes:
       0  success
       1  failure: refused, not found, unhealthy, your module cannot be imported, or its lifespan fails
-      2  wrong call: an option, an argument or a setting
+      2  usage error: a wrong option, argument or setting
       3  the store is unavailable: try again
       4  the store is damaged or of an unknown format: inspect it first
       5  worker: every slot was taken by a handler that does not return: restart it
-      6  worker: it did not stop within its shutdown timeout and was ended
-      7  worker: each of its processes died again and again soon after its start
+      6  worker: it did not stop within its shutdown timeout
+      7  worker: every process kept dying soon after it was started
       70 an unexpected error: run it again with --debug
     """

@@ -7,13 +7,15 @@ from typing import Any
 import click
 
 from leasemill.cli.opening import limit_option, on_store
-from leasemill.cli.output import emit_table, instant
+from leasemill.cli.output import emit_table
 from leasemill.kernel.model import ACTIONS_KEPT, Action, Verb
+from leasemill.operator.times import instant
 from leasemill.operator.wording import counted
 from leasemill.store.base import Store
 
 ACTS = (
     *(Verb.CANCEL, Verb.REDRIVE, Verb.PURGE, Verb.PAUSE, Verb.RESUME, Verb.SET_POLICY),
+    *(Verb.SET_LIMIT, Verb.CLEAR_LIMIT, Verb.DECLARE_LIMIT),
     *(Verb.SET_SCHEDULE, Verb.REMOVE_SCHEDULE, Verb.PAUSE_SCHEDULE, Verb.RESUME_SCHEDULE, Verb.FIRE, Verb.BACKFILL),
     *(Verb.SEAL_GROUP, Verb.QUIET_WORKER, Verb.RESUME_WORKER, Verb.STOP_WORKER),
 )
@@ -27,16 +29,16 @@ ACTS = (
     type=click.Choice([verb.value for verb in ACTS]),
     help="Only actions of this kind; may be repeated.",
 )
-@click.option("--target", help="Only actions on this job, queue or worker, or on a schedule: cron/NAME.")
+@click.option("--target", help="Only actions on this job, queue, limit, group or worker; a schedule is cron/NAME.")
 @click.option("--by", help="Only actions by this person.")
 @limit_option()
 @on_store
 def actions(
     store: Store, verbs: tuple[str, ...], target: str | None, by: str | None, limit: int, as_json: bool
 ) -> None:
-    """List what operators did, newest first: when, who, what, on which job, queue or worker, and why.
+    """List what operators did, newest first: when, who, what, on what, and why.
 
-    The latest 1,000 actions are kept. What was done to many jobs is one action, with the first and their number.
+    The latest 1,000 actions are kept. An action on many jobs is one line, with the first job and their number.
     """
     found = [
         act

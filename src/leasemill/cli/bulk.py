@@ -69,7 +69,7 @@ class Source:
         self.size = os.fstat(file.fileno()).st_size if name != STANDARD_INPUT else None
 
     def lines(self) -> Iterator[Line | Invalid]:
-        """What is wrong with a line comes in its place. Empty lines are left out."""
+        """Yields an error in place of a line that is wrong. Empty lines are skipped."""
         end = 0
         for number, text in enumerate(self._file, 1):
             end += len(text)
@@ -101,7 +101,7 @@ class Source:
     def _id(self, found: dict[str, Any], field: str) -> str:
         """It stays an argument if the job has a parameter of this name."""
         if field not in found:
-            raise Invalid(f"it has no field {field!r}, which --id-field names")
+            raise Invalid(f"it has no field {field!r} (see --id-field)")
         job_id = found[field] if field in self._job.arguments.names else found.pop(field)
         if not isinstance(job_id, str | int) or isinstance(job_id, bool):
             raise Invalid(f"its field {field!r} must be a string or a whole number: it is the job's id")

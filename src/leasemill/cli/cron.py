@@ -11,19 +11,20 @@ import click
 from leasemill.api import scheduling
 from leasemill.api.cron import instant_of, micros, parse_zone, ticks_after
 from leasemill.cli.opening import acting_on_store, on_store
-from leasemill.cli.output import emit, emit_table, print_fields, print_json, print_table, span
+from leasemill.cli.output import emit, emit_table, print_fields, print_json, print_table
 from leasemill.errors import Invalid, NotFound
 from leasemill.kernel import commands as c
 from leasemill.kernel.actions import DECLARED
 from leasemill.kernel.schedule import Schedule, SkipReason
 from leasemill.operator.ticks import local
+from leasemill.operator.times import span
 from leasemill.operator.wording import counted, did_you_mean, listed
 from leasemill.store.base import Store
 from leasemill.store.records import records
 
 KNOWN_JOB_GONE = "gone"
 NOT_DECLARED = (
-    "no running worker declares it. It still enqueues jobs; "
+    "no running worker declares it, but it still enqueues jobs; "
     "if no code declares it any more, remove it with `leasemill cron remove`"
 )
 
@@ -36,7 +37,7 @@ def cron() -> None:
 @cron.command("list")
 @on_store
 def list_all(store: Store, as_json: bool) -> None:
-    """List schedules. The last tick and its job's state, the next tick in local time, and how many made no job."""
+    """List schedules. For each: the last tick and its job's state, the next tick, and how many ticks made no job."""
     found = scheduling.list_schedules(store)
     wall, at_work = store.wall.now(), _declared_at_work(store)
     emit_table(
@@ -68,7 +69,7 @@ def list_all(store: Store, as_json: bool) -> None:
 @click.argument("name")
 @on_store
 def show(store: Store, name: str, as_json: bool) -> None:
-    """Show a schedule. Its call, how its ticks are handled, and the latest that made no job."""
+    """Show a schedule. Prints its call, how its ticks are handled, and the latest ticks that made no job."""
     schedule = _found(store, name)
     if as_json:
         print_json(_document(store, schedule, _declared_at_work(store)))
@@ -112,7 +113,7 @@ def next_ticks(store: Store, name: str, count: int, as_json: bool) -> None:
     spec = schedule.spec
     following = islice(ticks_after(spec.expression, spec.zone, schedule.next_at), count - 1)
     ticks = [schedule.next_at, *following]
-    note = [] if schedule.pause is None else ["paused: none of them makes a job before it is resumed"]
+    note = [] if schedule.pause is None else ["paused: ticks make no jobs until it is resumed"]
     zone = parse_zone(spec.zone)
     document = {
         "schedule": name,
@@ -150,7 +151,7 @@ def pause(store: Store, name: str, reason: str, by: str, as_json: bool) -> None:
 @click.argument("name")
 @acting_on_store
 def resume(store: Store, name: str, reason: str, by: str, as_json: bool) -> None:
-    """Resume a schedule, with its next tick after now."""
+    """Resume a schedule. Its next tick is the first one after now."""
     before = _found(store, name).skipped.get(SkipReason.PAUSED, 0)
     resumed = scheduling.resume_schedule(store, name, by=by, reason=reason)
     over = resumed.skipped.get(SkipReason.PAUSED, 0) - before
@@ -171,13 +172,13 @@ def remove(store: Store, name: str, reason: str, by: str, as_json: bool) -> None
 
 @cron.command()
 @click.argument("name")
-@click.option("--from", "first", required=True, metavar="TIME", help="The first time, such as 2030-01-31T00:00.")
-@click.option("--to", "last", required=True, metavar="TIME", help="The last time, included.")
+@click.option("--from", "first", required=True, metavar="TIME", help="Start of the period, such as 2030-01-31T00:00.")
+@click.option("--to", "last", required=True, metavar="TIME", help="End of the period, inclusive.")
 @acting_on_store
 def backfill(store: Store, name: str, first: str, last: str, reason: str, by: str, as_json: bool) -> None:
-    """Enqueue the jobs of past ticks. For ticks that were missed or skipped, or lie before the schedule was set.
+    """Enqueue the jobs of past ticks. Use it for ticks that were missed or skipped, or are older than the schedule.
 
-    Times without an offset are in the schedule's zone. A tick whose job exists makes no second one.
+    Times without an offset are in the schedule's zone. A tick whose job exists does not make another.
     """
     zone = _found(store, name).spec.zone
     begin, end = _time("--from", first, zone), _time("--to", last, zone)

@@ -32,9 +32,9 @@ MOST_CONNECTIONS = 500
     default=DEFAULT_LISTEN,
     show_default=True,
     metavar="HOST:PORT",
-    help="Where to serve; port 0: any free port.",
+    help="Where to serve; port 0 is any free port.",
 )
-@click.option("--read-only", is_flag=True, help="Show everything, allow no action.")
+@click.option("--read-only", is_flag=True, help="Show everything, but allow no actions.")
 @click.option(
     "--allow-host",
     "hosts",
@@ -44,17 +44,17 @@ MOST_CONNECTIONS = 500
 )
 @redact_option
 @click.option(
-    "--by", default=operator_name, help="Who acts, for the list of actions. Default: the name of the current user."
+    "--by", default=operator_name, help="Who acts, for the audit trail. Default: the name of the current user."
 )
 def dashboard(url: str, listen: str, read_only: bool, hosts: tuple[str, ...], redact: tuple[str, ...], by: str) -> None:
     """Serve pages that show jobs, queues and leases live, and let you act on them.
 
-    It prints a link that signs you in once; after that it prints the next one. It stops with Ctrl-C.
+    It prints a link that signs you in once, and a new link each time one is used. Stop it with Ctrl-C.
     """
     host, port = listen_address(listen)
     if not is_loopback(host) and not hosts:
         raise Invalid(
-            f"{host} can be reached from other machines: name the hosts to answer for with --allow-host, or mount "
+            f"{host} can be reached from other machines: name the hosts it serves with --allow-host, or mount "
             "leasemill.dashboard.asgi in an application that has its own sign-in"
         )
     with opened(url) as store, bound_socket(host, port) as listener:

@@ -27,7 +27,7 @@ def db() -> None:
     """Create, migrate and check the tables of a postgresql:// store.
 
     The tables live in a schema of their own, by default `leasemill`; ?schema=… in the URL names another. All of these
-    commands can be used while workers run. Exit codes: 0 up to date and sound, 1 not, 2 wrong call, 3 unreachable.
+    commands can be used while workers run. Exit codes: 0 up to date and sound, 1 not, 2 usage error, 3 unreachable.
     """
 
 

@@ -66,14 +66,14 @@ EXAMPLES_SHOWN: Final = 5
 )
 @click.option(
     "--url",
-    help="Run on this store instead, for example http://127.0.0.1:7411; needs its queues deposits and ledger empty.",
+    help="Run on this store instead, for example http://127.0.0.1:7411; its queues deposits and ledger must be empty.",
 )
 @click.option("--jobs", "count", default=1_000, show_default=True, type=click.IntRange(200), help="The number of jobs.")
 @click.option("--keep", is_flag=True, help="Keep the folder, to inspect it afterwards.")
 @click.option(
     "--dashboard",
     is_flag=True,
-    help="Watch it in a browser: slower; starts when you open the page, stays until Ctrl-C.",
+    help="Watch it in a browser. It runs slower, starts when you open the page, and stays up until Ctrl-C.",
 )
 @json_option
 def demo(kind: str | None, url: str | None, count: int, keep: bool, dashboard: bool, as_json: bool) -> None:
@@ -124,7 +124,7 @@ def _exit(number: int, frame: FrameType | None) -> None:
 def _given(url: str, kind: str | None) -> Iterator[str]:
     """A store that somebody uses: nothing of theirs may be mixed up with the demo's jobs."""
     if kind is not None:
-        raise Invalid("--store makes a temporary store and --url names one: give one of them")
+        raise Invalid("--store creates a temporary store and --url names one: use only one of them")
     refuse_memory(url)
     shown = hidden_password(url)
     with open_store(url) as store:
@@ -239,7 +239,7 @@ class _Demo:
         worker.kill()
         self._working.remove(worker)
         runs = len(self._trail.unfinished(worker.id))
-        self._screen.write(f"{worker.id} killed with -9: it was in the middle of {counted(runs, 'job')}")
+        self._screen.write(f"{worker.id} killed (SIGKILL) in the middle of {counted(runs, 'job')}")
         return killed_at
 
     def _stop_for_a_while(self, worker: WorkerProcess) -> None:
@@ -247,7 +247,7 @@ class _Demo:
         worker.stop(lambda: self._is_hit(worker), self._left_s())
         runs = self._trail.unfinished(worker.id)
         stopped_at = time.monotonic()
-        self._screen.write(f"{worker.id} paused with SIGSTOP, in the middle of {counted(len(runs), 'job')}")
+        self._screen.write(f"{worker.id} stopped (SIGSTOP) in the middle of {counted(len(runs), 'job')}")
         self._await("its jobs to be done without it", lambda: all(self._has_succeeded(mark.job) for mark in runs))
         worker.resume()
         stopped_s = time.monotonic() - stopped_at

@@ -20,16 +20,15 @@ HOST: Final = "127.0.0.1"
 
 
 class WatchedDemo:
-    """Serves the dashboard of the demo's store beside it, on a port of its own."""
+    """Serves the dashboard of the demo's store beside it, on a free port."""
 
-    def __init__(self, url: str, *, port: int = 0) -> None:
+    def __init__(self, url: str) -> None:
         self._url = url
-        self._port = port
         self._looks = threading.Event()
 
     def __enter__(self) -> Self:
         self._store = open_store(self._url)
-        self._listener = bound_socket(HOST, self._port)
+        self._listener = bound_socket(HOST, 0)
         link, self._server = served(
             self._store, self._listener, HOST, by=operator_name(), on_sign_in=lambda _link: self._looks.set()
         )
@@ -37,7 +36,7 @@ class WatchedDemo:
             target=self._server.run, kwargs={"sockets": [self._listener]}, name="leasemill-dashboard"
         )
         self._thread.start()
-        click.echo(f"open the dashboard, and the demo begins: {link}", err=True)
+        click.echo(f"open the dashboard to start the demo: {link}", err=True)
         return self
 
     def __exit__(
@@ -49,12 +48,12 @@ class WatchedDemo:
         self._store.close()
 
     def await_viewer(self) -> None:
-        """Wait for somebody to sign in; a demo that nobody watches is not held up for ever."""
+        """Wait for somebody to sign in, for a limited time."""
         self._looks.wait(SIGN_IN_WITHIN_S)
 
     def stay(self) -> None:
         """Serve until Ctrl-C."""
-        click.echo("the dashboard stays: look at the jobs that ran twice, and end it with Ctrl-C", err=True)
+        click.echo("the dashboard stays up: look at the jobs that ran twice, and stop it with Ctrl-C", err=True)
         with suppress(KeyboardInterrupt):
             while self._thread.is_alive():
                 self._thread.join(LOOK_S)

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from leasemill.cli.durations import Seconds
 from leasemill.cli.filters import header_option, time_option
 from leasemill.cli.lazy import EXIT_WRONG_CALL
 from leasemill.cli.opening import app_argument, app_url_option, json_option, refuse_memory
 from leasemill.cli.output import emit
 from leasemill.cli.progress import quiet_option
+from leasemill.cli.quantities import Seconds
 from leasemill.errors import NotFound
 from leasemill.operator.wording import counted, did_you_mean
 
@@ -70,8 +70,8 @@ def enqueue(
 ) -> None:
     """Enqueue a job of KIND and print its id, or many with --from.
 
-    With --from it stops at the first line that is wrong (exit code 2), at an id that is known with other content (1),
-    or when the store is unavailable (3); the lines before are enqueued, and the message says which those are.
+    With --from it stops at the first invalid line (exit code 2), at an id that exists with other content (1), or when
+    the store is unavailable (3). The lines before are enqueued, and the message says which.
     """
     _check_options(file, {"--args": arguments, "--id": job_id, "--unique": unique}, id_field, dry_run)
     from leasemill.cli.loading import load_app  # noqa: PLC0415  (--help must answer before it is imported)
@@ -101,7 +101,7 @@ def _check_options(file: str | None, of_one: dict[str, str | None], id_field: st
     if file is not None and given:
         raise click.UsageError(f"{given[0]} is for one job, and --from enqueues many: leave one of them out")
     if file is None and (id_field is not None or dry_run):
-        raise click.UsageError(f"{'--dry-run' if dry_run else '--id-field'} is for --from")
+        raise click.UsageError(f"{'--dry-run' if dry_run else '--id-field'} needs --from")
 
 
 def _enqueue_lines(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
@@ -10,7 +9,7 @@ import click
 
 from leasemill.cli.interrupting import Interruptible
 from leasemill.cli.opening import acting_on_store, limit_option, on_store
-from leasemill.cli.output import emit, emit_table, instant, print_fields, print_json, print_table
+from leasemill.cli.output import emit, emit_table, first_line, json_instant, print_fields, print_json, print_table
 from leasemill.cli.progress import quiet_option
 from leasemill.cli.sweep import INTERRUPTED, NO_FILTERS, Report, redriving, sweep
 from leasemill.errors import NotFound, Refused
@@ -19,11 +18,12 @@ from leasemill.kernel.commands import GroupView, JobFilter
 from leasemill.kernel.filter import last_error
 from leasemill.kernel.model import ChainedJob, Job, JobState
 from leasemill.operator.bonds import progress
+from leasemill.operator.paging import PAGE, all_groups, all_jobs
+from leasemill.operator.times import instant
 from leasemill.operator.wording import did_you_mean
 from leasemill.store.base import Store
 from leasemill.store.cancelling import cancelled
 
-PAGE = 1_000
 MEMBERS_SHOWN = 10
 COUNTS = ("total", "succeeded", "failed", "dead", "cancelled", "unfinished")
 IN_NEED = (JobState.FAILED, JobState.DEAD, JobState.CANCELLED, JobState.LEASED, JobState.READY)
@@ -44,7 +44,7 @@ def list_groups(store: Store, open_only: bool, limit: int, as_json: bool) -> Non
 
     A group is `open` until it is sealed, then `running`; it has `succeeded` if all members have, else it has `ended`.
     """
-    found = list(islice(_views(store, open_only), limit + 1))
+    found = list(islice(all_groups(store, open_only=open_only), limit + 1))
     emit_table(
         as_json,
         (_document(view) for view in found[:limit]),
@@ -67,7 +67,7 @@ def list_groups(store: Store, open_only: bool, limit: int, as_json: bool) -> Non
 @click.argument("group_id")
 @on_store
 def show(store: Store, group_id: str, as_json: bool) -> None:
-    """Show a group. Its callbacks, and the first of its members that are unfinished or have not succeeded."""
+    """Show a group. Prints its callbacks, and the first members that are unfinished or have not succeeded."""
     view = _found(store, group_id)
     members = {state: _members(store, group_id, state) for state in IN_NEED}
     callbacks = {
@@ -91,7 +91,14 @@ def show(store: Store, group_id: str, as_json: bool) -> None:
         ]
     )
     rows = [
-        (job.spec.id, job.state.value, job.spec.queue, job.spec.kind, str(job.attempt), _first_line(last_error(job)))
+        (
+            job.spec.id,
+            job.state.value,
+            job.spec.queue,
+            job.spec.kind,
+            str(job.attempt),
+            first_line(last_error(job)) or "-",
+        )
         for jobs in members.values()
         for job in jobs
     ]
@@ -104,9 +111,9 @@ def show(store: Store, group_id: str, as_json: bool) -> None:
 @click.argument("group_id")
 @acting_on_store
 def seal(store: Store, group_id: str, reason: str, by: str, as_json: bool) -> None:
-    """Seal a group. It takes no more members, and ends when those it has have ended.
+    """Seal a group. It takes no more members, and ends when its members have ended.
 
-    Do it when the program that was to enqueue the rest is gone, and the rest is not needed.
+    Use it when the program that should have enqueued the rest is gone, and the rest is not needed.
     """
     _found(store, group_id)
     store.seal_group(group_id, by=by, reason=reason)
@@ -121,7 +128,7 @@ def seal(store: Store, group_id: str, reason: str, by: str, as_json: bool) -> No
 def cancel(store: Store, group_id: str, is_quiet: bool, reason: str, by: str, as_json: bool) -> None:
     """Seal a group and cancel its unfinished members. The groups in it are cancelled too.
 
-    Its `then` is not enqueued, unless all members had succeeded; its `on_end` is.
+    Its `on_end` is enqueued; its `then` only if all members had succeeded.
     """
     _found(store, group_id)
     report = Report(as_json, False, "cancelled", ())
@@ -147,7 +154,7 @@ def redrive(
 ) -> None:
     """Make the FAILED and DEAD members of a group READY again.
 
-    When they have succeeded, the group's `then` is enqueued. Its `on_end` is enqueued once ever.
+    When they have succeeded, the group's `then` is enqueued. Its `on_end` is enqueued only once, ever.
     """
     _found(store, group_id)
     states = (JobState.FAILED.value,) if failed else ()
@@ -173,21 +180,15 @@ def _document(view: GroupView) -> dict[str, Any]:
         **{name: getattr(view, name) for name in COUNTS},
         "parent": view.parent,
         "created_at": instant(view.created_at),
-        "sealed_at": None if view.sealed_at is None else instant(view.sealed_at),
-        "ended_at": None if view.ended_at is None else instant(view.ended_at),
+        "sealed_at": json_instant(view.sealed_at),
+        "ended_at": json_instant(view.ended_at),
     }
 
 
 def _members(store: Store, group_id: str, state: JobState) -> list[Job]:
     """The first few members in a state."""
-    found: list[Job] = []
-    after: int | None = 0
-    while after is not None and len(found) < MEMBERS_SHOWN:
-        where = JobFilter(group=group_id, states=frozenset({state}))
-        page = store.jobs(where, limit=MEMBERS_SHOWN - len(found), after=after)
-        found += page.jobs
-        after = page.after
-    return found
+    where = JobFilter(group=group_id, states=frozenset({state}))
+    return list(islice(all_jobs(store, where, page_size=MEMBERS_SHOWN), MEMBERS_SHOWN))
 
 
 def _callback(store: Store, template: ChainedJob | None, job_id: str) -> dict[str, str | None] | None:
@@ -202,20 +203,9 @@ def _callback_line(callback: dict[str, str | None]) -> str:
     return f"{callback['kind']}, job {callback['id']}: {'not there' if state is None else state}"
 
 
-def _views(store: Store, open_only: bool) -> Iterator[GroupView]:
-    after = ""
-    while page := store.groups(open_only=open_only, limit=PAGE, after=after):
-        yield from page
-        after = page[-1].id
-
-
 def _found(store: Store, group_id: str) -> GroupView:
     view = store.group(group_id)
     if view is None:
-        near = did_you_mean(group_id, (one.id for one in islice(_views(store, False), PAGE)))
+        near = did_you_mean(group_id, (one.id for one in islice(all_groups(store), PAGE)))
         raise NotFound(f"there is no group {group_id!r}{near or ': it was never created, or retention has removed it'}")
     return view
-
-
-def _first_line(error: str | None) -> str:
-    return "-" if error is None else error.partition("\n")[0][:60]

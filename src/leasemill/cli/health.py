@@ -22,17 +22,17 @@ from leasemill.store.records import WorkerRecord, records
     type=click.FloatRange(0, min_open=True),
     help="The oldest heartbeat that counts as healthy, in seconds.",
 )
-@click.option("--worker", "worker_id", help="Check this worker, all its processes. Default: any worker.")
+@click.option("--worker", "worker_id", help="Check this worker, with all its processes. Default: any worker.")
 @on_store
 def health(store: Store, max_age: float, worker_id: str | None, as_json: bool) -> None:
-    """Exit with 0 if a worker with a usable slot sent a heartbeat lately, else with 1.
+    """Exit with 0 if a worker with a usable slot has sent a heartbeat recently, otherwise with 1.
 
-    With --worker NAME, of a worker with several processes, each of NAME.1 to NAME.N must have done so.
+    With --worker NAME, that worker must have; if it has several processes, each of NAME.1 to NAME.N. The exit code is 3
+    if the store is unavailable.
 
-    Exit with 3 if the store is unavailable. A slot is stuck, and not usable, while its handler does not return although
-    its job has timed out or was lost.
+    A slot is stuck, and not usable, if its handler does not return after its job timed out or was lost.
 
-    It reads no jobs, so it stays fast however many there are.
+    The command reads no jobs, so it is fast however many there are.
     """
     found = [
         (record, age_s)

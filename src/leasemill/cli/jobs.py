@@ -9,7 +9,7 @@ import msgspec
 
 from leasemill.cli.filters import filter_options, wanted
 from leasemill.cli.opening import limit_option, on_store
-from leasemill.cli.output import emit, instant, now_us, print_fields, print_json, print_table, span
+from leasemill.cli.output import emit, first_line, now_us, print_fields, print_json, print_table
 from leasemill.cli.sweep import cancel, failures, purge, redrive
 from leasemill.errors import NotFound
 from leasemill.kernel.filter import last_error
@@ -18,11 +18,11 @@ from leasemill.kernel.unique import unique_of
 from leasemill.operator.absent import explain_absent
 from leasemill.operator.explain import explain
 from leasemill.operator.facts import at_work, gather
+from leasemill.operator.times import instant, span
 from leasemill.operator.wording import counted
 from leasemill.store.base import Store
 
 PAGE = 1_000
-ERROR_SHOWN = 60
 EXECUTION_FIELDS = (
     *("attempt", "worker", "fence", "status", "reason", "ended_by"),
     *("leased_at", "started_at", "committed_at", "finished_at", "expires_at", "error"),
@@ -67,7 +67,7 @@ def list_jobs(store: Store, oldest_first: bool, limit: int, cursor: int, as_json
             job.spec.lane or "-",
             str(job.attempt),
             instant(job.updated_at),
-            _first_line(last_error(job)),
+            first_line(last_error(job)),
         )
         for job in found
     ]
@@ -101,7 +101,7 @@ def _no_such_job(job_id: str) -> NotFound:
 def explain_job(store: Store, job_id: str, as_json: bool) -> None:
     """Explain in sentences why a job is in its state.
 
-    What it waits for, who runs it, why it ran more than once, how it ended, and what you can do.
+    It says what the job waits for, who runs it, why it ran more than once, how it ended, and what you can do.
     """
     facts = gather(store, job_id, now_us(), at_work(store.presence))
     found = explain_absent(store, job_id) if facts is None else explain(facts)
@@ -250,8 +250,3 @@ def _how(execution: Execution) -> str:
         return execution.reason.value + (", for good" if execution.is_final else "")
     by = execution.ended_by.value if execution.ended_by else "-"
     return execution.status.value if by == "ack" else f"{execution.status.value}, by {by} after its commit"
-
-
-def _first_line(error: str | None) -> str:
-    line = (error or "").partition("\n")[0]
-    return line if len(line) <= ERROR_SHOWN else line[: ERROR_SHOWN - 3] + "..."

@@ -5,38 +5,27 @@ What must never happen here: a secret that is printed anywhere but once, to stan
 
 from __future__ import annotations
 
-import re
-from typing import Any, Final
+from typing import Any
 
 import click
 
 from leasemill.cli.opening import by_option, json_option, on_store, refuse_memory, url_option
-from leasemill.cli.output import emit, emit_table, instant, now_us, print_json
+from leasemill.cli.output import emit, emit_table, json_instant, now_us, print_json
+from leasemill.cli.quantities import span_us
 from leasemill.errors import NotFound, Refused
-from leasemill.kernel.model import SECOND
+from leasemill.operator.times import instant
 from leasemill.operator.wording import did_you_mean
 from leasemill.store.base import Store
 from leasemill.store.keys import ALL_QUEUES, AccessKey, new_key
 from leasemill.store.opening import open_store
 from leasemill.wire.routes import Role
 
-UNITS_S: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
-SPAN: Final = re.compile(r"(\d{1,9})([smhdw])", re.ASCII)
-
-
-def span_us(value: str) -> int:
-    """A click type: 90d, 12h, 30m."""
-    match = SPAN.fullmatch(value)
-    if match is None or int(match[1]) == 0:
-        raise click.BadParameter(f"{value!r} is not a time span: write for example 90d, 12h or 30m")
-    return int(match[1]) * UNITS_S[match[2]] * SECOND
-
 
 @click.group()
 def keys() -> None:
     """Create, list and revoke keys for `leasemill serve`.
 
-    Run it where the server's store is: keys are not managed through a server.
+    Run it with the URL of the server's store: keys cannot be managed through the server.
     """
 
 
@@ -72,7 +61,7 @@ def create(
     url: str,
     as_json: bool,
 ) -> None:
-    """Create a key and print it. It is shown this once: only a digest of it is stored.
+    """Create a key and print it. It is shown only once: the store keeps only its digest.
 
     The name is recorded with everything an operator does with the key.
     """
@@ -92,10 +81,10 @@ def create(
 
 
 @keys.command("list")
-@click.option("--all", "with_all", is_flag=True, help="Also those that were revoked or have expired.")
+@click.option("--all", "with_all", is_flag=True, help="Include keys that were revoked or have expired.")
 @on_store
 def list_keys(store: Store, with_all: bool, as_json: bool) -> None:
-    """List keys, oldest first. What they are for, and when they were last used (to the minute)."""
+    """List keys, oldest first. For each: what it is for, and when it was last used (to the minute)."""
     now = now_us()
     found = [key for key in store.keys.all() if with_all or key.is_live(now)]
     emit_table(
@@ -129,7 +118,7 @@ def revoke(store: Store, key: str, by: str, as_json: bool) -> None:
     after = store.keys.revoke(found.id, at=now_us(), by=by)
     if after is None:
         raise NotFound(f"key {found.id} was removed meanwhile")
-    note = "" if found.revoked_at is None else f" (it was, by {after.revoked_by})"
+    note = "" if found.revoked_at is None else f" (it was already, by {after.revoked_by})"
     emit(as_json, _as_json(after, now_us()), f"key {after.id} ({after.name}) revoked{note}")
 
 
@@ -174,9 +163,9 @@ def _as_json(key: AccessKey, now: int) -> dict[str, Any]:
         "queues": list(key.queues),
         "created_at": instant(key.created_at),
         "created_by": key.created_by,
-        "expires_at": None if key.expires_at is None else instant(key.expires_at),
-        "revoked_at": None if key.revoked_at is None else instant(key.revoked_at),
+        "expires_at": json_instant(key.expires_at),
+        "revoked_at": json_instant(key.revoked_at),
         "revoked_by": key.revoked_by,
-        "last_used_at": None if key.last_used_at is None else instant(key.last_used_at),
+        "last_used_at": json_instant(key.last_used_at),
         "is_live": key.is_live(now),
     }

@@ -10,15 +10,15 @@ from typing import Any, assert_never
 import click
 
 from leasemill.cli.opening import acting_on_store, limit_option, on_store
-from leasemill.cli.output import emit, emit_table, instant, now_us, print_fields, print_json
+from leasemill.cli.output import emit, emit_table, now_us, print_fields, print_json
 from leasemill.errors import NotFound, Refused
 from leasemill.kernel.commands import Cancelled, JobFilter, LaneView
 from leasemill.kernel.model import Job, JobState
 from leasemill.operator.explain import what_it_does
-from leasemill.operator.facts import all_queues
+from leasemill.operator.paging import PAGE, all_jobs, all_queues
+from leasemill.operator.times import instant
 from leasemill.store.base import Store
 
-PAGE = 1_000
 RANGES_SHOWN = 10
 WAITING_SHOWN = 20
 
@@ -45,7 +45,7 @@ def lanes() -> None:
 @limit_option()
 @on_store
 def list_lanes(store: Store, queue: str | None, blocked: bool, limit: int, as_json: bool) -> None:
-    """List lanes that have work. Their head, what it does, and how many jobs wait behind it."""
+    """List lanes that have work. For each: its head, what the head does, and how many jobs wait behind it."""
     now = now_us()
     views = list(islice(_views(store, queue, blocked), limit + 1))
     found = views[:limit]
@@ -63,7 +63,7 @@ def list_lanes(store: Store, queue: str | None, blocked: bool, limit: int, as_js
 @click.argument("lane")
 @on_store
 def show(store: Store, queue: str, lane: str, as_json: bool) -> None:
-    """Show a lane. Its head, what waits behind it, and which offsets have ended."""
+    """Show a lane. Prints its head, the jobs that wait behind it, and which offsets have ended."""
     view = _found(store, queue, lane)
     waiting = list(islice(_waiting(store, view), WAITING_SHOWN))
     if as_json:
@@ -91,7 +91,7 @@ def show(store: Store, queue: str, lane: str, as_json: bool) -> None:
     "--how",
     required=True,
     type=click.Choice([how.value for how in How]),
-    help="Redrive its head, cancel it, or purge it.",
+    help="Redrive, cancel or purge the head.",
 )
 @acting_on_store
 def unblock(store: Store, queue: str, lane: str, how: str, reason: str, by: str, as_json: bool) -> None:
@@ -145,13 +145,8 @@ def _views(store: Store, queue: str | None, blocked: bool) -> Iterator[LaneView]
 
 def _waiting(store: Store, view: LaneView) -> Iterator[Job]:
     """The jobs behind the head, in order. They were enqueued after it, so the list starts there."""
-    head = view.head
     where = JobFilter(queue=view.queue, lane=view.lane, states=frozenset({JobState.READY}))
-    after: int | None = 0 if head is None else head.seq
-    while after is not None:
-        page = store.jobs(where, limit=WAITING_SHOWN, after=after)
-        yield from page.jobs
-        after = page.after
+    return all_jobs(store, where, after=0 if view.head is None else view.head.seq, page_size=WAITING_SHOWN)
 
 
 def _document(view: LaneView) -> dict[str, Any]:

@@ -2,39 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import islice
-from typing import Any, Final
+from typing import Any
 
 import click
 import msgspec
 
 from leasemill.cli.opening import acting_on_store, limit_option, on_store
-from leasemill.cli.output import emit, emit_table, instant, now_us, print_fields, print_json, print_table, span
+from leasemill.cli.output import emit, emit_table, json_instant, now_us, print_fields, print_json, print_table
+from leasemill.cli.quantities import as_limit_rate
 from leasemill.errors import Invalid, NotFound
 from leasemill.kernel.commands import LimitKeyView, LimitView
 from leasemill.kernel.model import QUEUE_LIMIT, SECOND, LimitTerms
 from leasemill.operator.limits import numbers
+from leasemill.operator.paging import PAGE, all_limits
+from leasemill.operator.times import instant, span
 from leasemill.operator.wording import did_you_mean, listed
-from leasemill.operator.written_rates import limit_rate
 from leasemill.store.base import Store
-
-PAGE: Final = 1_000
-
-
-def as_limit_rate(value: str) -> tuple[int, int]:
-    """A click type: how many, and in how many microseconds."""
-    try:
-        return limit_rate(value)
-    except Invalid as error:
-        raise click.BadParameter(str(error)) from None
 
 
 @click.group()
 def limits() -> None:
     """List, show, set and clear limits.
 
-    The limit of a queue is named `queue:` and the queue's name.
+    The limit of a queue is named `queue:NAME`.
     """
 
 
@@ -42,8 +33,8 @@ def limits() -> None:
 @limit_option()
 @on_store
 def list_limits(store: Store, limit: int, as_json: bool) -> None:
-    """List limits. Their numbers, the places that are held, and how many jobs wait."""
-    found = list(islice(_views(store), limit + 1))
+    """List limits. For each: its numbers, the places that are held, and how many jobs wait."""
+    found = list(islice(all_limits(store), limit + 1))
     emit_table(
         as_json,
         map(_document, found[:limit]),
@@ -69,7 +60,7 @@ def list_limits(store: Store, limit: int, as_json: bool) -> None:
 @limit_option("keys")
 @on_store
 def show(store: Store, name: str, key: str | None, limit: int, as_json: bool) -> None:
-    """Show a limit. Its numbers and who set them, who holds its places, and its keys in use."""
+    """Show a limit. Prints its numbers and who set them, who holds its places, and its keys in use."""
     view = store.limit(name, key=key, limit=limit)
     if view is None:
         raise _unknown(store, name)
@@ -117,9 +108,9 @@ def set_limit(
     by: str,
     as_json: bool,
 ) -> None:
-    """Set the numbers of a limit, for claims from now on. What is left out stays unchanged.
+    """Set the numbers of a limit, for claims from now on. Numbers you leave out stay unchanged.
 
-    They override the code's until they are cleared. A lower number does not stop jobs that run.
+    They override the code until they are cleared. A lower number does not stop running jobs.
     """
     if places is None and rate is None:
         raise Invalid("nothing to set: use --places or --rate" + (", and --burst with --rate" if burst else ""))
@@ -128,41 +119,30 @@ def set_limit(
     if not create and store.limit(name, limit=1) is None:
         raise _unknown(store, name, " Use --create to do it anyway")
     per = (None, None, None) if rate is None else (*rate, burst or 1)
-    put(store, name, LimitTerms(places, *per), by, reason, as_json)
-
-
-def put(store: Store, name: str, terms: LimitTerms, by: str, reason: str, as_json: bool) -> None:
-    """Set a limit and print what holds now."""
-    store.set_limit(name, terms, by=by, reason=reason)
-    view = store.limit(name, limit=1)
-    now = terms if view is None else view.terms
-    emit(as_json, {"limit": name, "terms": _terms(now)}, f"{_title(name)}: {numbers(now)}")
+    store.set_limit(name, LimitTerms(places, *per), by=by, reason=reason)
+    _print_terms(store, name, as_json)
 
 
 @limits.command()
 @click.argument("name")
 @acting_on_store
 def clear(store: Store, name: str, reason: str, by: str, as_json: bool) -> None:
-    """Remove what operators have set. What the code declares for the limit applies again."""
+    """Remove what operators have set. The numbers in the code apply again."""
     if store.limit(name, limit=1) is None:
         raise _unknown(store, name)
     store.clear_limit(name, by=by, reason=reason)
+    _print_terms(store, name, as_json)
+
+
+def _print_terms(store: Store, name: str, as_json: bool) -> None:
+    """What holds for a limit now."""
     view = store.limit(name, limit=1)
     terms = LimitTerms() if view is None else view.terms
     emit(as_json, {"limit": name, "terms": _terms(terms)}, f"{_title(name)}: {numbers(terms)}")
 
 
-def _views(store: Store) -> Iterator[LimitView]:
-    after = ""
-    while page := store.limits(limit=PAGE, after=after):
-        yield from page
-        if len(page) < PAGE:
-            return
-        after = page[-1].name
-
-
 def _unknown(store: Store, name: str, hint: str = "") -> NotFound:
-    known = [view.name for view in islice(_views(store), PAGE)]
+    known = [view.name for view in islice(all_limits(store), PAGE)]
     return NotFound(
         f"there is no limit {name!r}{did_you_mean(name, known) or '.'} Known limits: {listed(known) or 'none'}.{hint}"
     )
@@ -200,13 +180,12 @@ def _document(view: LimitView) -> dict[str, Any]:
         "held": view.held,
         "waiting": view.waiting,
         "holders": view.holders,
-        "opens_at": None if view.opens_at is None else instant(view.opens_at),
+        "opens_at": json_instant(view.opens_at),
     }
 
 
 def _key_document(one: LimitKeyView) -> dict[str, Any]:
-    opens_at = None if one.opens_at is None else instant(one.opens_at)
-    return msgspec.structs.asdict(one) | {"opens_at": opens_at}
+    return msgspec.structs.asdict(one) | {"opens_at": json_instant(one.opens_at)}
 
 
 def _terms(terms: LimitTerms) -> dict[str, Any]:

@@ -69,7 +69,23 @@ app_url_option = click.option(
     "--url", help=f"The store. Default: the app's own URL, then {URL_VARIABLE}, then {DEFAULT_URL}."
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-reason_option = click.option("--reason", required=True, help="Why you do this; recorded in the list of actions.")
+
+
+class Reason(click.types.StringParamType):
+    """Text. If it is missing, the error message says what it is for."""
+
+    def get_missing_message(self, param: click.Parameter, ctx: click.Context | None) -> str:
+        return (
+            "Say why you do this: it is recorded in the audit trail, with your name, and `leasemill actions` shows it."
+        )
+
+
+reason_option = click.option(
+    "--reason",
+    required=True,
+    type=Reason(),
+    help="Why you do this: recorded in the audit trail, which `leasemill actions` shows.",
+)
 
 
 def operator_name() -> str:
@@ -115,7 +131,7 @@ redact_option = click.option(
 
 
 def acting_on_store(command: Command) -> Command:
-    """As `on_store`, for what is recorded in the list of actions."""
+    """As `on_store`, for what is recorded in the audit trail."""
     return with_options(on_store(command), reason_option, by_option)
 
 
@@ -130,7 +146,7 @@ def opened(url: str) -> Iterator[Store]:
         folder = parse_folder_url(url)[0]
         if not holds_log(folder):
             if folder.is_file():
-                raise Invalid(f"{folder} is a file, a folder is needed: name another store with --url")
+                raise Invalid(f"{folder} is a file, not a folder: name another store with --url")
             raise NotFound(f"there are no jobs in {folder} yet: enqueue one, or name the store of your app with --url")
     with open_store(url) as store:
         yield store

@@ -11,11 +11,10 @@ from typing import Final, TextIO
 import click
 import msgspec
 
-from leasemill.operator.times import instant, span
-
-__all__ = ["emit", "emit_table", "instant", "is_screen", "now_us", "print_fields", "print_json", "print_table", "span"]
+from leasemill.operator.times import instant
 
 GAP: Final = "  "
+ERROR_SHOWN: Final = 60
 STYLES: Final = {
     "failed": "red",
     "dead": "red",
@@ -65,6 +64,16 @@ def print_fields(fields: Iterable[tuple[str, object]], width: int = 10) -> None:
     """One name and its value per line, the values below each other."""
     for name, value in fields:
         click.echo(f"{name:<{width}} {value}")
+
+
+def json_instant(us: int | None) -> str | None:
+    return None if us is None else instant(us)
+
+
+def first_line(error: str | None) -> str:
+    """The first line of an error, short enough for a table."""
+    line = (error or "").partition("\n")[0]
+    return line if len(line) <= ERROR_SHOWN else line[: ERROR_SHOWN - 3] + "..."
 
 
 def now_us() -> int:

@@ -8,12 +8,12 @@ import click
 import msgspec
 
 from leasemill.api.policy import LEASES_S, SHORTEST_LEASE_US, check_backoff, microseconds
-from leasemill.cli.durations import Seconds, metavar, seconds_or
 from leasemill.cli.opening import acting_on_store, on_store
 from leasemill.cli.output import emit, emit_table
+from leasemill.cli.quantities import Seconds, metavar, seconds_or
 from leasemill.errors import Invalid, NotFound
 from leasemill.kernel.model import QUEUE_LIMIT, SECOND, JobState, LimitTerms, OnFailure, Policy
-from leasemill.operator.facts import all_queues, find_queue
+from leasemill.operator.paging import all_queues, find_queue
 from leasemill.operator.wording import did_you_mean, listed
 from leasemill.store.base import Store
 
@@ -51,7 +51,7 @@ def list_queues(store: Store, as_json: bool) -> None:
 @create_option
 @acting_on_store
 def pause(store: Store, queue: str, create: bool, reason: str, by: str, as_json: bool) -> None:
-    """Pause QUEUE: workers claim no more of its jobs. Jobs that are running go on."""
+    """Pause QUEUE: workers claim no more of its jobs. Running jobs continue."""
     _check_known(store, queue, create)
     store.pause(queue, by=by, reason=reason)
     emit(as_json, {"queue": queue, "is_paused": True}, f"queue {queue} paused")
@@ -89,7 +89,7 @@ def resume(store: Store, queue: str, create: bool, reason: str, by: str, as_json
     help="Whether a lane continues or blocks after a job fails for good.",
 )
 @click.option("--limit", type=click.IntRange(0), help="How many of its jobs may run at a time, across all workers.")
-@click.option("--clear", is_flag=True, help="Remove everything that was set before, the limit too.")
+@click.option("--clear", is_flag=True, help="Remove everything that was set before, including the limit.")
 @create_option
 @acting_on_store
 def set_queue(
@@ -109,7 +109,7 @@ def set_queue(
     by: str,
     as_json: bool,
 ) -> None:
-    """Set the policy of QUEUE for claims from now on. Other options stay unchanged.
+    """Set the policy of QUEUE for claims from now on. Settings you leave out stay unchanged.
 
     A queue's policy overrides what the code declares for a kind; a job's own policy overrides both.
     """

@@ -39,7 +39,7 @@ FILE = click.Path(path_type=Path)
     help="How long requests may take to finish after a signal.",
 )
 @click.option("--cert", type=FILE, help="Serve HTTPS with this certificate chain, in PEM.")
-@click.option("--key", type=FILE, help="The private key of --cert, in PEM; default: in the same file.")
+@click.option("--key", type=FILE, help="The private key of --cert, in PEM. Default: in the same file.")
 @click.option(
     "--dashboard", "has_dashboard", is_flag=True, help="Serve the dashboard at /dashboard, for keys that may read."
 )
@@ -52,7 +52,7 @@ FILE = click.Path(path_type=Path)
     "allowed_hosts",
     multiple=True,
     metavar="NAME",
-    help="Accept this name in the Host header; may be repeated. Default: this machine's on 127.0.0.1, else any.",
+    help="Accept this name in the Host header; may be repeated. Default: on 127.0.0.1 this machine's names, else any.",
 )
 @click.option(
     "--rate",
@@ -67,7 +67,7 @@ FILE = click.Path(path_type=Path)
     default=DEFAULT_CONNECTIONS,
     show_default=True,
     type=click.IntRange(10),
-    help="The most open connections; each waiting call holds one.",
+    help="The maximum number of open connections; each waiting call holds one.",
 )
 @click.option(
     "--longest-wait",
@@ -102,11 +102,11 @@ def serve(
     Workers, producers and the command line use it with --url http://HOST:PORT; programs in other languages send JSON to
     POST /v1/…, which /openapi.json describes.
 
-    On 127.0.0.1 it accepts requests of this machine without a key. On another address it starts only if the store has
-    a key: create one with leasemill keys create.
+    On 127.0.0.1 it accepts requests from this machine without a key. On another address it starts only if the store has
+    a key: create one with `leasemill keys create`.
 
-    After SIGTERM or SIGINT calls that wait return, and requests in progress are finished. After a second signal it
-    ends at once.
+    After SIGTERM or SIGINT, calls that wait return and requests in progress finish. After a second signal it ends at
+    once.
     """
     from leasemill.api import logs  # noqa: PLC0415  (--help must answer before these are imported)
     from leasemill.store.opening import open_store  # noqa: PLC0415
@@ -124,7 +124,7 @@ def serve(
         ) from None
 
     if redact and not has_dashboard:
-        raise Invalid("--redact is for the pages of --dashboard: give both")
+        raise Invalid("--redact needs --dashboard: it hides values on its pages")
     logs.configure_logging(log_format, log_level.upper())
     if url.startswith(("http:", "https:")):
         raise Invalid(

@@ -9,11 +9,12 @@ from typing import Any
 import click
 
 from leasemill.cli.opening import on_store
-from leasemill.cli.output import print_json, print_table, span
+from leasemill.cli.output import print_json, print_table
 from leasemill.kernel.commands import LimitView
 from leasemill.kernel.model import QUEUE_LIMIT, JobState
-from leasemill.operator.facts import all_queues
 from leasemill.operator.lateness import late_schedules, open_groups
+from leasemill.operator.paging import all_queues
+from leasemill.operator.times import span
 from leasemill.operator.wording import counted, listed
 from leasemill.store.base import Store
 from leasemill.store.records import records
@@ -125,7 +126,7 @@ def _print(found: dict[str, Any], before: dict[str, Any] | None) -> None:
         if limit["is_full"] and limit["waiting"]
     ]
     if full:
-        click.echo(f"full limits with jobs that wait: {listed(full, LIMITS_SHOWN)} (see `leasemill limits list`)")
+        click.echo(f"full limits with waiting jobs: {listed(full, LIMITS_SHOWN)} (see `leasemill limits list`)")
     late = [f"{name} ({span(one['late_us'])})" for name, one in found["late_schedules"].items()]
     if late:
         click.echo(f"schedules that are late: {listed(late, SCHEDULES_SHOWN)} (see `leasemill cron list`)")

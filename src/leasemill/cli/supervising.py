@@ -32,7 +32,7 @@ def command_of(context: click.Context) -> list[str]:
     program: tuple[str, ...] = PROGRAM
     if isinstance(embedded, Embedded):
         if embedded.program is None:
-            raise click.UsageError("several processes are started by `manage.py leasemill worker`, not by a call")
+            raise click.UsageError("start several processes with `manage.py leasemill worker`, not with call_command")
         program = embedded.program
     return [sys.executable, *program, "worker", *arguments_of(context)]
 
@@ -72,12 +72,12 @@ def supervise(context: click.Context, name: str) -> int:
     if given["reload"]:
         return ReloadingSupervisor(processes, reload_folders(context), collected(given["metrics"])).run()
     if given["reload_dirs"]:
-        raise click.UsageError("--reload-dir is for --reload: add it, or leave this out")
+        raise click.UsageError("--reload-dir needs --reload")
     return Supervisor(processes, collected(given["metrics"])).run()
 
 
 def collected(address: str | None) -> Collected | None:
-    """What its processes count, served at this address; None: nobody asked for it."""
+    """The metrics of its processes, served at this address; None without an address."""
     from leasemill.worker.exporting.endpoint import Endpoint, parsed_address  # noqa: PLC0415  (as above)
     from leasemill.worker.supervisor.collecting import Collected  # noqa: PLC0415  (as above)
 

@@ -21,18 +21,18 @@ from leasemill.cli.filters import filter_options, names_something, wanted
 from leasemill.cli.interrupting import Interruptible
 from leasemill.cli.lazy import EXIT_REFUSED
 from leasemill.cli.opening import Command, by_option, limit_option, on_store, reason_option, with_options
-from leasemill.cli.output import emit_table, instant
+from leasemill.cli.output import emit_table
 from leasemill.cli.progress import ShownProgress, quiet_option
+from leasemill.cli.quantities import as_rate
 from leasemill.errors import Invalid, Refused
 from leasemill.kernel import commands as c
-from leasemill.kernel.model import ENDED_STATES, REDRIVEN_STATES, UNSUCCESSFUL_STATES, Job, JobState
-from leasemill.operator.facts import find_queue
+from leasemill.kernel.model import ENDED_STATES, REDRIVEN_STATES, UNENDED_STATES, UNSUCCESSFUL_STATES, Job, JobState
 from leasemill.operator.fingerprint import Groups, fingerprint
+from leasemill.operator.paging import PAGE, find_queue
+from leasemill.operator.times import instant
 from leasemill.operator.wording import counted
-from leasemill.operator.written_rates import jobs_per_second
 from leasemill.store.base import Store
 
-PAGE: Final = 1_000
 STEP_S: Final = 0.1
 """How much time one paced batch covers: short, to keep the rate even."""
 NO_FILTERS: Final[dict[str, Any]] = {
@@ -41,16 +41,7 @@ NO_FILTERS: Final[dict[str, Any]] = {
     "states": (),
     "headers": {},
 }
-UNENDED_STATES: Final = frozenset(JobState) - ENDED_STATES
 INTERRUPTED: Final = "interrupted: run the same command again to continue"
-
-
-def as_rate(value: str) -> float:
-    """A click type: jobs per second."""
-    try:
-        return jobs_per_second(value)
-    except Invalid as error:
-        raise click.BadParameter(str(error)) from None
 
 
 def sweep_options(command: Command) -> Command:
@@ -59,7 +50,7 @@ def sweep_options(command: Command) -> Command:
         click.argument("named", metavar="[JOB_ID]...", nargs=-1),
         filter_options,
         click.option("--fingerprint", "print_", metavar="ID", help="Jobs of this group of `leasemill jobs failures`."),
-        click.option("--all", "is_all", is_flag=True, help="All jobs; required if there is no id and no filter."),
+        click.option("--all", "is_all", is_flag=True, help="All jobs; required without an id or a filter."),
         reason_option,
         by_option,
         click.option("--limit", type=click.IntRange(1), help="At most this many jobs."),
@@ -81,7 +72,7 @@ class Act:
     hint: Mapping[JobState, str] = field(default_factory=dict)
     """What to add about a job in this state that was named and left alone."""
     repeats: frozenset[JobState] = frozenset()
-    """A job in this state was named again: that is no failure."""
+    """States in which a job that is named again is not a failure."""
     held_back: dict[str, str] = field(default_factory=dict)
     """Jobs that were left alone because another holds their unique key, and which."""
 
@@ -91,7 +82,7 @@ class Act:
 def cancel(store: Store, reason: str, by: str, **options: Any) -> None:
     """Cancel jobs by id or filter.
 
-    They end CANCELLED, and one that is running is stopped. A filter takes READY and LEASED jobs; --state names others.
+    They end CANCELLED; a running job is stopped. A filter selects READY and LEASED jobs; --state selects others.
     JOB_ID is short for --id.
     """
 
@@ -110,11 +101,11 @@ def cancel(store: Store, reason: str, by: str, **options: Any) -> None:
 
 @click.command()
 @sweep_options
-@click.option("--include-cancelled", is_flag=True, help="Also jobs that were cancelled; they must be named by id.")
+@click.option("--include-cancelled", is_flag=True, help="Also redrive cancelled jobs; name them by id.")
 def redrive(store: Store, reason: str, by: str, include_cancelled: bool, **options: Any) -> None:
     """Make FAILED and DEAD jobs READY again.
 
-    They have all their retries again. JOB_ID is short for --id.
+    They get all their retries back. JOB_ID is short for --id.
     """
     _check_cancelled(include_cancelled, options)
     sweep(store, redriving(store, by, reason, include_cancelled=include_cancelled), **options)
@@ -133,7 +124,7 @@ def redriving(store: Store, by: str, reason: str, *, include_cancelled: bool = F
 
 
 def _check_cancelled(include_cancelled: bool, options: dict[str, Any]) -> None:
-    """O2: a filter never takes back what somebody cancelled."""
+    """O2: a filter never redrives a cancelled job."""
     is_meant = include_cancelled or JobState.CANCELLED in options["states"]
     if is_meant and not (include_cancelled and (options["job_ids"] or options["named"])):
         raise Invalid("cancelled jobs are redriven by id only: --id ID --include-cancelled")
@@ -144,7 +135,7 @@ def _check_cancelled(include_cancelled: bool, options: dict[str, Any]) -> None:
 def purge(store: Store, reason: str, by: str, **options: Any) -> None:
     """Delete jobs that have ended, with their history.
 
-    That is SUCCEEDED, FAILED, DEAD and CANCELLED jobs. JOB_ID is short for --id.
+    These are SUCCEEDED, FAILED, DEAD and CANCELLED jobs. JOB_ID is short for --id.
     """
 
     def run(where: c.JobFilter) -> tuple[str, ...]:
@@ -162,7 +153,7 @@ def failures(store: Store, limit: int, as_json: bool, **filters: Any) -> None:
     """Group FAILED and DEAD jobs by kind and error.
 
     The largest group comes first. Errors that differ only in numbers, ids and quoted values are one group. `redrive`,
-    `purge` and `cancel` take a whole group with --fingerprint.
+    `purge` and `cancel` act on a whole group with --fingerprint.
     """
     groups = Groups()
     for jobs in _pages(store, _narrowed(wanted(**filters), REDRIVEN_STATES)):
@@ -214,7 +205,7 @@ def sweep(
 ) -> None:
     ids = filters["job_ids"] = (*named, *filters["job_ids"])
     if not (names_something(filters) or print_ or is_all):
-        raise Invalid("which jobs? Pass their ids, or a filter (--queue, --kind, --error, …), or --all")
+        raise Invalid("which jobs? Name their ids, a filter (--queue, --kind, --error, …), or --all")
     where = _narrowed(wanted(**filters), act.among)
     total = None if print_ else _expected(store, where, limit)
     report = Report(as_json, dry_run, act.done, ids)

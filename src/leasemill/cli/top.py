@@ -19,11 +19,12 @@ import click
 import msgspec
 
 from leasemill.cli.opening import on_store
-from leasemill.cli.output import instant, is_screen, print_json, span
+from leasemill.cli.output import is_screen, print_json
 from leasemill.errors import LeasemillError, Unavailable
 from leasemill.kernel.model import SECOND
 from leasemill.operator.overview import Overview, QueueOrder, StoreReading, overview, read
 from leasemill.operator.rates import Rates
+from leasemill.operator.times import instant, span
 from leasemill.store.base import Store
 
 if TYPE_CHECKING:
@@ -166,7 +167,7 @@ class StoreReader:
 
 def problem(seen: Seen, interval_s: float, now: float) -> str:
     """The notice about a store that does not answer; empty: it does."""
-    age = "" if seen.reading is None else f"; shown is what was read {_span(now - seen.read_at)} ago"
+    age = "" if seen.reading is None else f"; showing what was read {_span(now - seen.read_at)} ago"
     if seen.failing_since is not None:
         return f"store unavailable for {_span(now - seen.failing_since)}{age}: {seen.error}"
     if seen.asked_at and now - seen.asked_at > interval_s + LATE_S:

@@ -31,14 +31,14 @@ class Notes(Struct, frozen=True):
 
 
 class Section(NamedTuple):
-    """A table. `draw`: how it looks with so many rows, at a width."""
+    """A table. `draw` takes a number of rows and a width."""
 
     length: int
     draw: Callable[[int, int], list[Text]]
 
 
 class Picture:
-    """An overview for a terminal; None: nothing was read yet. `is_whole`: as tall as it gets, for what is no screen."""
+    """An overview for a terminal; None: nothing was read yet. `is_whole`: all rows, where output is not a screen."""
 
     def __init__(self, shown: Overview | None, notes: Notes, *, is_whole: bool = False) -> None:
         self._overview = shown

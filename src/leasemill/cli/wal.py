@@ -11,9 +11,10 @@ import click
 import msgspec
 
 from leasemill.cli.opening import json_option
-from leasemill.cli.output import emit, instant, print_fields, print_json
+from leasemill.cli.output import emit, print_fields, print_json
 from leasemill.cli.progress import MEGABYTES, ShownProgress, quiet_option
 from leasemill.kernel.model import NEVER
+from leasemill.operator.times import instant
 from leasemill.operator.wording import counted
 from leasemill.store.url import choose_url, hidden_password
 from leasemill.store.wal.disk import holds_log
@@ -45,8 +46,8 @@ folder_argument = click.argument("folder", type=as_folder, default=lambda: choos
 def wal() -> None:
     """Inspect the log of a file: store.
 
-    FOLDER is its folder, or its URL. Default: LEASEMILL_URL, then file:./.leasemill. Only `snapshot` changes anything;
-    all of them can be used while workers run. Exit codes: 0 sound, 1 damaged, 2 wrong call.
+    FOLDER is its path, or its URL. Default: LEASEMILL_URL, then file:./.leasemill. Only `snapshot` changes anything;
+    all of these commands can be used while workers run. Exit codes: 0 sound, 1 damaged, 2 usage error.
     """
 
 
@@ -145,7 +146,7 @@ def stats(folder: Path, as_json: bool) -> None:
 def snapshot(folder: Path, keep_segments: bool, is_quiet: bool, as_json: bool) -> None:
     """Write a snapshot.
 
-    Opening the store then reads it instead of the older log.
+    The store then opens from the snapshot instead of reading the older log.
     """
     from leasemill.store.wal.build import build  # noqa: PLC0415
 

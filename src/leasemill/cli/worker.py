@@ -8,9 +8,8 @@ from typing import Any, Final, Literal
 import click
 
 from leasemill.api.policy import REAPER_INTERVALS_S
-from leasemill.cli.durations import Seconds, metavar, seconds_or
 from leasemill.cli.opening import app_argument, app_url_option
-from leasemill.cli.sizes import as_size
+from leasemill.cli.quantities import Seconds, as_size, metavar, seconds_or
 
 SUPERVISED_BY: Final = ("processes", "max_jobs", "max_memory", "reload", "reload_dirs")
 """Options that need a supervisor."""
@@ -31,7 +30,7 @@ SUPERVISED_BY: Final = ("processes", "max_jobs", "max_memory", "reload", "reload
 @click.option(
     "--processes", type=click.IntRange(1), metavar="N", help="Run this many processes, each with its own slots."
 )
-@click.option("--prefetch", type=click.IntRange(0), help="The most jobs to claim ahead of a free slot.")
+@click.option("--prefetch", type=click.IntRange(0), help="How many jobs to claim ahead of a free slot, at most.")
 @click.option("--drain", is_flag=True, help="Stop when nothing is left to do.")
 @click.option(
     "--heartbeat", type=Seconds(), metavar="SECONDS", help="Time between heartbeats. Default: 0.3 of the lease."
@@ -99,11 +98,11 @@ def worker(
 ) -> None:
     """Run the handlers of MODULE:APP until a signal stops it.
 
-    After SIGTERM or SIGINT it claims no more jobs, waits for the running ones, and gives back the rest. After a second
+    After SIGTERM or SIGINT it claims no more jobs, waits for running jobs, and gives back the rest. After a second
     signal it does not wait.
 
     With --processes, --max-jobs, --max-memory or --reload a supervisor starts the processes, NAME.1 to NAME.N, and
-    starts again those that die. SIGHUP restarts them one after the other, with new code.
+    restarts those that die. SIGHUP replaces them one after the other, with new code.
     """
     from leasemill.api import logs  # noqa: PLC0415  (--help must answer before these are imported)
     from leasemill.store.presence import new_worker_id  # noqa: PLC0415

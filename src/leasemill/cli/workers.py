@@ -12,10 +12,11 @@ from click.core import ParameterSource
 
 from leasemill.cli.lazy import EXIT_REFUSED
 from leasemill.cli.opening import Command, acting_on_store, json_option, opened, url_option, with_options
-from leasemill.cli.output import emit, emit_table, span
+from leasemill.cli.output import emit, emit_table
 from leasemill.errors import Refused
 from leasemill.kernel.model import SECOND
 from leasemill.kernel.orders import Order, WorkerOrder
+from leasemill.operator.times import span
 from leasemill.operator.wording import counted
 from leasemill.operator.workers import OrderOutcome, is_obeyed, named, order_each, state_of
 from leasemill.store.base import Store
@@ -41,7 +42,7 @@ def workers(context: click.Context, url: str, as_json: bool) -> None:
         return
     for name, option in (("url", "--url"), ("as_json", "--json")):
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            raise click.UsageError(f"write {option} behind {context.invoked_subcommand}")
+            raise click.UsageError(f"write {option} after {context.invoked_subcommand}")
 
 
 def _list(store: Store, as_json: bool) -> None:
@@ -88,9 +89,9 @@ def ordering(command: Command) -> Command:
 @workers.command()
 @ordering
 def quiet(store: Store, worker: str, wait: bool, reason: str, by: str, as_json: bool) -> None:
-    """Ask WORKER to claim no more jobs. Those that are running go on, and the process stays up.
+    """Ask WORKER to claim no more jobs. Running jobs continue, and the process stays up.
 
-    WORKER is an id, the beginning of one, or the name of a supervisor: then it is for all its processes. It obeys with
+    WORKER is an id, a prefix of one, or the name of a supervisor, which stands for all its processes. It obeys with
     its next heartbeat, within 2 seconds. With --wait the command returns when its running jobs have ended too.
     """
     _order(store, worker, Order.QUIET, wait, reason, by, as_json)
@@ -99,9 +100,9 @@ def quiet(store: Store, worker: str, wait: bool, reason: str, by: str, as_json: 
 @workers.command()
 @ordering
 def resume(store: Store, worker: str, wait: bool, reason: str, by: str, as_json: bool) -> None:
-    """Ask WORKER, which is quiet, to claim jobs again.
+    """Ask a quiet WORKER to claim jobs again.
 
-    WORKER is an id, the beginning of one, or the name of a supervisor: then it is for all its processes.
+    WORKER is an id, a prefix of one, or the name of a supervisor, which stands for all its processes.
     """
     _order(store, worker, Order.RESUME, wait, reason, by, as_json)
 
@@ -111,8 +112,8 @@ def resume(store: Store, worker: str, wait: bool, reason: str, by: str, as_json:
 def stop(store: Store, worker: str, wait: bool, reason: str, by: str, as_json: bool) -> None:
     """Ask WORKER to stop, as SIGTERM does. Running jobs may finish within its shutdown timeout; others are given back.
 
-    WORKER is an id, the beginning of one, or the name of a supervisor: then it is for all its processes. A supervisor
-    does not start a process again that was stopped so, and ends when all are. A stop cannot be undone.
+    WORKER is an id, a prefix of one, or the name of a supervisor, which stands for all its processes. A supervisor
+    does not restart a process that was stopped this way, and ends when all are stopped. A stop cannot be undone.
     """
     _order(store, worker, Order.STOP, wait, reason, by, as_json)
 
@@ -159,7 +160,7 @@ def _await(store: Store, order: Order, worker: str, instance: str) -> None:
 
 
 def _outcome(holds: WorkerOrder | None) -> str:
-    return "is not quiet: there is nothing to resume from" if holds is None else f"was asked to {_asked(holds)}"
+    return "is not quiet: nothing to resume" if holds is None else f"was asked to {_asked(holds)}"
 
 
 def _asked(order: WorkerOrder) -> str:

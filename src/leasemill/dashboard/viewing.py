@@ -19,7 +19,8 @@ from leasemill.dashboard.sampling import Sample, Sampler
 from leasemill.dashboard.sweeps import Sweeps
 from leasemill.errors import NotFound
 from leasemill.kernel.commands import QueueView
-from leasemill.operator.facts import AtWork, at_work, find_queue
+from leasemill.operator.facts import AtWork, at_work
+from leasemill.operator.paging import find_queue
 from leasemill.store.base import Store
 
 FoundT = TypeVar("FoundT")

@@ -9,7 +9,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Final
 
 import msgspec
 
@@ -18,9 +17,8 @@ from leasemill.demo.trail import Mark, Trail
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import AbortReason, Execution, Job, JobState, Verb
 from leasemill.kernel.verbs.commit import followup_id
+from leasemill.operator.paging import all_jobs
 from leasemill.store.base import Store
-
-PAGE: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +75,7 @@ def audit(store: Store, entries: Mapping[str, Entry], trail: Trail, disturbance:
 def _all_jobs(store: Store) -> Iterator[Job]:
     """Of the demo: the store may have others."""
     for queue in (DEPOSITS, LEDGER):
-        after: int | None = 0
-        while after is not None:
-            page = store.jobs(c.JobFilter(queue=queue), limit=PAGE, after=after)
-            yield from page.jobs
-            after = page.after
+        yield from all_jobs(store, c.JobFilter(queue=queue))
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +184,7 @@ class _Evidence:
         }
         runs = Counter((mark.job, mark.attempt, mark.worker) for mark in self.marks if mark.what == "began")
         wrong = tuple(f"{run}: {count} times" for run, count in runs.items() if count > 1 or run not in on_record)
-        text = f"{audit.handler_runs:,}, each on record; {audit.handler_runs - audit.jobs} more than jobs"
+        text = f"{audit.handler_runs:,} for {audit.jobs:,} jobs, each on record"
         return Finding("handler runs", text, not wrong, wrong)
 
     def _about_effects(self, audit: Audit, effects: Mapping[str, int]) -> Finding:
@@ -222,8 +216,8 @@ class _Evidence:
         killed, stopped = self.disturbance.killed, self.disturbance.stopped
         proved, by_time = died.get(killed, 0), expired.get(killed, 0)
         text = (
-            f"{proved} because the killed worker was proved dead, {by_time + expired.get(stopped, 0)} by time: "
-            f"{by_time} of the killed worker, {expired.get(stopped, 0)} of the stopped one"
+            f"of the killed worker {proved} by proof of its death and {by_time} by expiry, "
+            f"of the stopped one {expired.get(stopped, 0)} by expiry"
         )
         holds = proved + by_time > 0 and expired.get(stopped, 0) > 0 and died.keys() <= {killed}
         return Finding("leases ended", text, holds)
@@ -243,11 +237,11 @@ class _Evidence:
         return Finding("late reports refused", f"{sum(by_verb.values())}: {verbs}", holds)
 
     def _about_ends(self) -> Finding:
-        name, codes = "workers asked to end", self.disturbance.exit_codes
+        name, codes = "exit codes", self.disturbance.exit_codes
         if self.disturbance.trouble is not None:
-            return Finding(name, "it did not come to that", False, (self.disturbance.trouble,))
+            return Finding(name, "the workers were not stopped", False, (self.disturbance.trouble,))
         wrong = tuple(f"{worker}: {code}" for worker, code in codes.items() if code != 0)
-        return Finding(name, ", ".join(f"{worker} exit {code}" for worker, code in codes.items()), not wrong, wrong)
+        return Finding(name, ", ".join(f"{worker} {code}" for worker, code in codes.items()), not wrong, wrong)
 
 
 def _entry(job: Job) -> Entry | None:
@@ -265,5 +259,6 @@ def _about_recovery(audit: Audit) -> Finding:
     times = audit.ran_again_s
     if not times:
         return Finding("after the kill", "no job of the killed worker ran again", False)
-    text = f"its jobs ran again after {times[0]:.1f} to {times[-1]:.1f} s (lease {LEASE_S:g} s)"
+    took = " to ".join(dict.fromkeys(f"{seconds:.1f}" for seconds in (times[0], times[-1])))
+    text = f"its jobs ran again after {took} s (lease {LEASE_S:g} s)"
     return Finding("after the kill", text, None)

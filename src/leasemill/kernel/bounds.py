@@ -83,7 +83,7 @@ def check_string(what: str, value: str) -> None:
         raise Invalid(f"{what} is {_shown(value)}; it must be text")
     if len(value) > STRING_LENGTH or "\0" in value:
         raise Invalid(
-            f"{what} must have at most {STRING_LENGTH:,} characters and no zero among them: shorten it",
+            f"{what} must have at most {STRING_LENGTH:,} characters, and no NUL: shorten it",
             field=what,
             limit=f"{STRING_LENGTH}",
         )
@@ -91,7 +91,7 @@ def check_string(what: str, value: str) -> None:
         try:
             value.encode()
         except UnicodeEncodeError:
-            raise Invalid(f"{what} {_shown(value)} is not text that UTF-8 can write") from None
+            raise Invalid(f"{what} {_shown(value)} cannot be encoded as UTF-8") from None
 
 
 def check_json(what: str, content: bytes) -> None:

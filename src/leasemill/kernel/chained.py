@@ -13,7 +13,7 @@ LONGEST_STEM: Final = 100
 
 
 def payload_after(chained: ChainedJob, result: bytes | None) -> bytes:
-    """The payload with the result in it, under the name the job gave to it; as it is if it gave none."""
+    """The payload with the result under the name that the job gave it; unchanged if it gave none."""
     if chained.result_name is None:
         return chained.payload
     given = chained.payload.strip()[1:-1].strip()

@@ -1,7 +1,7 @@
 """What the end of a job causes: the next of its chain, and the end of its group with its callbacks. Rules B2 and B6.
 
-The one place of it, called after whatever a command decided was applied: every way to end a job or to add one leads
-here, and what is caused is part of the same fact. `State.due` names the jobs and groups to look at; it is empty unless
+Called after the events of a decision were applied: every way to end a job or to add one leads here, and what it causes
+is part of the same fact. `State.due` names the jobs and groups to look at; it is empty unless
 one of the events just applied concerned a chain or a group.
 """
 
@@ -68,5 +68,5 @@ def _callback(group: JobGroup, job_id: str, template: ChainedJob) -> JobSpec:
 
 
 def _enqueue(state: State, spec: JobSpec, now: int) -> tuple[AnyEvent, ...]:
-    """E5: a job with this id that is there already is left as it is."""
+    """E5: a job that exists with this id is left unchanged."""
     return enqueue.decide(state, spec, now)[0]

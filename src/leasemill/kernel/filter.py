@@ -13,8 +13,9 @@ from typing import Final
 from msgspec import Struct
 
 from leasemill.kernel.bounds import check_headers
-from leasemill.kernel.model import UNSUCCESSFUL_STATES, Job, JobSpec, JobState
+from leasemill.kernel.model import UNSUCCESSFUL_STATES, Job, JobState
 from leasemill.kernel.state import State
+from leasemill.kernel.unique import unique_of
 
 __all__ = ["HeldBack", "JobFilter", "Operated"]
 
@@ -70,13 +71,9 @@ def fits(job: Job, wanted: JobFilter) -> bool:
         and (wanted.updated_after is None or job.updated_at >= wanted.updated_after)
         and (wanted.error_contains is None or wanted.error_contains in (last_error(job) or ""))
         and (wanted.group is None or (spec.rules is not None and spec.rules.group == wanted.group))
-        and (wanted.unique_key is None or _unique_key(spec) == wanted.unique_key)
+        and (wanted.unique_key is None or ((unique := unique_of(spec)) is not None and unique.key == wanted.unique_key))
         and (not wanted.headers or (spec.headers is not None and wanted.headers.items() <= spec.headers.items()))
     )
-
-
-def _unique_key(spec: JobSpec) -> str | None:
-    return None if spec.rules is None or spec.rules.unique is None else spec.rules.unique.key
 
 
 def last_error(job: Job) -> str | None:

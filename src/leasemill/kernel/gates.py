@@ -23,7 +23,7 @@ NO_TERMS: Final = LimitTerms()
 
 
 class NamedLimit:
-    """A name: the numbers that hold for it, and the keys in use. A name without numbers is no limit."""
+    """A name: the numbers that hold for it, and the keys in use. A name without numbers limits nothing."""
 
     __slots__ = ("held", "name", "record", "tallies", "terms", "waiting")
 
@@ -143,7 +143,7 @@ class Gates:
         _list(gate, (job.available_at, job.seq))
 
     def remove(self, path: Sequence[Tally], job: Job, available_at: int) -> None:
-        """Take out a job that is not READY then any more, and the gates behind which nobody stands now."""
+        """Take out a job that is no longer READY, and the gates that have no jobs behind them any more."""
         gate = self.roots[job.spec.priority]
         for tally in path:
             tally.waiting -= 1

@@ -97,7 +97,7 @@ def _of_lanes(state: State) -> Iterator[str]:
     for key, jobs in members.items():
         lane = state.lanes.get(key)
         if lane is None or lane.head is not jobs[0]:
-            yield f"lane {key} has not its first job as head"
+            yield f"lane {key} does not have its first job as head"
             continue
         if lane.waiting_count != len(jobs) - 1:
             yield f"lane {key} counts {lane.waiting_count} waiting, there are {len(jobs) - 1}"

@@ -18,7 +18,7 @@ NEVER: Final = 2**63 - 1
 """The `expires_at` of a lease that does not expire: of acquire queues, by default."""
 
 TIMEOUT_LEASES: Final = 3
-"""A timeout that nobody set is this many leases."""
+"""The default timeout, in leases."""
 
 EXECUTIONS_KEPT: Final = 100
 """Executions kept per job: the first and the latest others."""
@@ -35,7 +35,7 @@ QUEUE_LIMIT: Final = "queue:"
 
 
 class JobState(StrEnum):
-    """Where a job is: READY waits, also for a time or a retry; LEASED is held by a worker; the others have ended."""
+    """READY jobs wait (for a worker, a time or a retry), LEASED jobs are held by a worker, the others have ended."""
 
     READY = "ready"
     LEASED = "leased"
@@ -48,6 +48,7 @@ class JobState(StrEnum):
 REDRIVEN_STATES: Final = frozenset({JobState.FAILED, JobState.DEAD})
 UNSUCCESSFUL_STATES: Final = REDRIVEN_STATES | {JobState.CANCELLED}
 ENDED_STATES: Final = UNSUCCESSFUL_STATES | {JobState.SUCCEEDED}
+UNENDED_STATES: Final = frozenset({JobState.READY, JobState.LEASED})
 
 
 class ExecutionStatus(StrEnum):
@@ -159,10 +160,10 @@ class UniqueUntil(StrEnum):
 class UniqueKey(Struct, frozen=True, array_like=True, gc=False):
     """While a job holds this key, no other job is made for it (U1).
 
-    `keep_us`: held at least so long from its enqueue, whatever becomes of the job. `at_most_us`: the job is debounced:
-    until it is claimed, an enqueue with its key replaces its payload and begins its delay again, which ends no later
-    than this after the first. `is_trailing`: a call that comes while the key is kept makes one more job, due when
-    that ends.
+    `keep_us`: it is held at least this long from the enqueue, whatever happens to the job. `at_most_us`: the job is
+    debounced: until it is claimed, an enqueue with its key replaces its payload and restarts its delay, which ends no
+    later than this after the first enqueue. `is_trailing`: a call while the key is kept makes one more job, due when
+    that time ends.
     """
 
     key: str
@@ -180,8 +181,7 @@ class LimitUse(Struct, frozen=True, array_like=True, gc=False):
 
 
 class LimitTerms(Struct, frozen=True, array_like=True, gc=False):
-    """The numbers of a limit. `places`: so many leases at a time; `rate` in `per_us`: so many grants in the long run,
-    at most `burst` at once. None: not limited in this way."""
+    """`places`: the most leases at a time; `rate`: the most grants per `per_us`, `burst` at once. None: unlimited."""
 
     places: int | None = None
     rate: int | None = None
@@ -324,7 +324,7 @@ class Job(Struct, array_like=True, gc=False):
     cancellation: Cancellation | None = None
     """The latest one; a redrive leaves it."""
     replaced: int = 0
-    """How often its payload was replaced, which is kept as it is now alone (U9)."""
+    """How often its payload was replaced; only the latest is kept (U9)."""
 
 
 class JobGroup(Struct, array_like=True, gc=False):

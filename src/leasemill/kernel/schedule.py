@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from leasemill.kernel.model import SECOND, JobSpec, JobState
+from leasemill.kernel.model import SECOND, UNENDED_STATES, JobSpec, JobState
 
 RESERVED: Final = "cron/"
 """P4: ids that begin so are those of schedules' jobs."""
@@ -30,8 +30,6 @@ CAUGHT_UP: Final = 1_000
 SKIPS_KEPT: Final = 20
 OPEN_KEPT: Final = 20
 """Jobs that a schedule knows as not ended."""
-
-UNENDED: Final = frozenset({JobState.READY, JobState.LEASED})
 
 
 class Overlap(StrEnum):
@@ -161,7 +159,7 @@ def plan(
     taken = _taken(spec, fire.due, wall)
     skips = [Skip(tick, SkipReason.MISSED) for tick in fire.due if tick not in taken]
     states = {job_id: state_of(job_id) for job_id in schedule.open_ids}
-    open_ids = [job_id for job_id, state in states.items() if state in UNENDED]
+    open_ids = [job_id for job_id, state in states.items() if state in UNENDED_STATES]
     waits = [job_id for job_id in open_ids if states[job_id] is JobState.READY]
     in_the_way = waits if spec.overlap is Overlap.ONE else list(open_ids)
     ticks: list[int] = []
@@ -203,6 +201,11 @@ def job_of_tick(spec: ScheduleSpec, job_id: str, delay_us: int = 0) -> JobSpec:
 def queues_of(call: JobSpec) -> set[str]:
     """Of the job, and of those that its success enqueues."""
     return {call.queue, *(chained.queue for chained in (call.rules.chain if call.rules is not None else ()))}
+
+
+def without_headers(spec: ScheduleSpec) -> ScheduleSpec:
+    """E4: headers are not content."""
+    return replace(spec, call=replace(spec.call, headers=None))
 
 
 def jitter_us(spec: ScheduleSpec, tick: int, following: int) -> int:

@@ -35,19 +35,17 @@ def check_unique(job: JobSpec, unique: UniqueKey) -> None:
     """What a key asks of the rest of its job."""
     if unique.at_most_us is not None:
         if unique.until is not UniqueUntil.STARTED or unique.keep_us or unique.is_trailing:
-            raise Invalid(
-                "a debounced job holds its key until it is started, and no longer: give neither keep nor trailing"
-            )
+            raise Invalid("a debounced job holds its key only until it is started: leave out keep and trailing")
         if not 0 < job.delay_us < unique.at_most_us:
             raise Invalid(
                 f"a debounced job waits {job.delay_us} us, at most {unique.at_most_us} us: "
-                "the wait must be more than 0, and less than the most it may become"
+                "the wait must be more than 0 and less than that"
             )
     elif unique.is_trailing and (not unique.keep_us or unique.until is not UniqueUntil.STARTED):
-        raise Invalid("a key with a trailing job is kept for a time, and held until its job is started")
+        raise Invalid("a trailing job needs a key that is kept for a time and held until its job is started")
     if is_timed(unique) and job.lane is not None:
         raise Invalid(
-            "a debounced job, or a throttled one with a trailing one, would hold up its lane: leave out the lane"
+            "a debounced job, or a throttled job with a trailing one, would block its lane: leave out the lane"
         )
     if is_timed(unique) and job.run_at is not None:
         raise Invalid("the start time of a debounced or throttled job follows from its rule: leave out run_at")
@@ -58,7 +56,7 @@ def check_unique(job: JobSpec, unique: UniqueKey) -> None:
 
 
 def is_timed(unique: UniqueKey) -> bool:
-    """Whether the store may say when a job with this key is due."""
+    """Whether the store decides when a job with this key is due."""
     return unique.at_most_us is not None or unique.is_trailing
 
 

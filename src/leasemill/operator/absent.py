@@ -8,9 +8,9 @@ from leasemill.api.scheduling import tick_of
 from leasemill.kernel.chained import then_id
 from leasemill.kernel.commands import GetSchedule, GroupView
 from leasemill.kernel.model import REDRIVEN_STATES, UNSUCCESSFUL_STATES, ChainedJob, Job, JobState
-from leasemill.operator.bonds import callback_name, progress
+from leasemill.operator.bonds import progress
 from leasemill.operator.explain import Explanation, Situation
-from leasemill.operator.facts import stem_of
+from leasemill.operator.facts import callback_name, stem_of
 from leasemill.operator.ticks import explain_tick
 from leasemill.operator.wording import counted
 from leasemill.store.base import Store

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from leasemill.api.scheduling import tick_of
-from leasemill.kernel.chained import end_id, then_id
+from leasemill.kernel.chained import then_id
 from leasemill.kernel.commands import GroupView
 from leasemill.kernel.model import UNSUCCESSFUL_STATES, ChainedJob, Job, JobState, UniqueKey, UniqueUntil
 from leasemill.kernel.unique import holds
-from leasemill.operator.facts import JobFacts
+from leasemill.operator.facts import JobFacts, callback_name
 from leasemill.operator.times import instant, span
 from leasemill.operator.wording import counted, listed, times
 
@@ -74,15 +74,6 @@ def _callback(job_id: str, group: GroupView) -> str:
     name = callback_name(job_id, group)
     had = "have succeeded" if name == "then" else "had ended"
     return f"It is the `{name}` of group {group.id!r}: all its {counted(group.total, 'member')} {had}."
-
-
-def callback_name(job_id: str, group: GroupView) -> str | None:
-    """What this id is to the group, if it asked for such a callback."""
-    if group.then is not None and job_id == then_id(group.id):
-        return "then"
-    if group.on_end is not None and job_id == end_id(group.id):
-        return "on_end"
-    return None
 
 
 def progress(group: GroupView) -> str:

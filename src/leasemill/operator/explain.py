@@ -26,7 +26,7 @@ from leasemill.kernel.model import (
 )
 from leasemill.operator.bonds import bonds
 from leasemill.operator.facts import JobFacts
-from leasemill.operator.history import cancellation, error_of, history
+from leasemill.operator.history import cancellation, error_line, error_of, history
 from leasemill.operator.limits import shutting
 from leasemill.operator.mismatch import MISMATCH, is_mismatch, mismatches
 from leasemill.operator.times import instant, span
@@ -324,7 +324,7 @@ def _failed(facts: JobFacts) -> _Present:
         why = "no retry was allowed: by its handler, or by the declaration of its kind, Retry(on=..., never_on=...)"
     sentences = [f"Attempt {last.attempt} by worker {last.worker} failed at {instant(last.finished_at)}, and {why}."]
     sentences += _blocking(facts)
-    return Situation.FAILED, [*sentences, f"The error: {_error_line(job)}."], _redrive_advice(job)
+    return Situation.FAILED, [*sentences, f"The error: {error_line(last_error(job))}."], _redrive_advice(job)
 
 
 def _cancelled(facts: JobFacts) -> _Present:
@@ -359,10 +359,6 @@ def _redrive_advice(job: Job) -> list[str]:
 
 def _failed_last(job: Job) -> bool:
     return bool(job.executions) and job.executions[-1].reason is AbortReason.FAILED and job.retries > 0
-
-
-def _error_line(job: Job) -> str:
-    return (last_error(job) or "no error was reported").partition("\n")[0].rstrip(".")
 
 
 def _in(at: int, now: int) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
 
 from msgspec import Struct
 
@@ -12,11 +11,10 @@ from leasemill.kernel.commands import GroupView, KeyView, LaneView, QueueView
 from leasemill.kernel.model import ACTIONS_KEPT, QUEUE_LIMIT, Action, Job, JobState, LimitUse
 from leasemill.kernel.unique import unique_of
 from leasemill.operator.limits import LimitFact
+from leasemill.operator.paging import find_queue
 from leasemill.store.base import Store
 from leasemill.store.presence import Presence
 from leasemill.store.records import records
-
-QUEUES_READ: Final = 1_000
 
 
 class AtWork(Struct, frozen=True):
@@ -97,29 +95,19 @@ def stem_of(job_id: str) -> str | None:
 
 def _callback_of(store: Store, stem: str, job_id: str) -> GroupView | None:
     group = store.group(stem)
-    if group is None:
-        return None
-    is_callback = (group.then is not None and job_id == then_id(stem)) or (
-        group.on_end is not None and job_id == end_id(stem)
-    )
-    return group if is_callback else None
+    return group if group is not None and callback_name(job_id, group) is not None else None
+
+
+def callback_name(job_id: str, group: GroupView) -> str | None:
+    """Which callback of the group has this id: `then`, `on_end`, or None."""
+    if group.then is not None and job_id == then_id(group.id):
+        return "then"
+    if group.on_end is not None and job_id == end_id(group.id):
+        return "on_end"
+    return None
 
 
 def _before(store: Store, stem: str, job_id: str) -> Job | None:
     job = store.job(stem) if job_id == then_id(stem) else None
     is_chained = job is not None and job.spec.rules is not None and bool(job.spec.rules.chain)
     return job if is_chained else None
-
-
-def all_queues(store: Store) -> Iterator[QueueView]:
-    """Every queue, by name."""
-    after = ""
-    while page := store.queues(limit=QUEUES_READ, after=after):
-        yield from page
-        if len(page) < QUEUES_READ:
-            return
-        after = page[-1].name
-
-
-def find_queue(store: Store, name: str) -> QueueView | None:
-    return next((view for view in all_queues(store) if view.name == name), None)

@@ -7,6 +7,7 @@ from typing import Final
 
 from leasemill.kernel.model import AbortReason, Execution, Job, JobState, Verb
 from leasemill.operator.facts import JobFacts
+from leasemill.operator.fingerprint import NO_ERROR
 from leasemill.operator.times import instant
 from leasemill.operator.wording import counted, times
 
@@ -86,4 +87,9 @@ def cancellation(job: Job) -> str:
 
 
 def error_of(execution: Execution) -> str:
-    return (execution.error or "no error was reported").partition("\n")[0].rstrip(".")
+    return error_line(execution.error)
+
+
+def error_line(error: str | None) -> str:
+    """The first line of an error, to be put into a sentence."""
+    return (error or NO_ERROR).partition("\n")[0].rstrip(".")

@@ -1,19 +1,20 @@
-"""What of schedules and groups needs somebody: ticks that nobody fires, groups that wait. Readings alone."""
+"""Schedules and groups that may need an operator: ticks that no worker fires, and groups that are open."""
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Final
 
 from msgspec import Struct
 
 from leasemill.api.scheduling import list_schedules
 from leasemill.kernel.model import SECOND
+from leasemill.operator.paging import all_groups
 from leasemill.store.base import Store
 
 LATE_US: Final = 10 * SECOND
 """A worker reads every 5 s which schedules were set elsewhere (P9): one that is due for longer is not just about to be
 fired."""
-GROUPS_READ: Final = 1_000
 GROUPS_COUNTED: Final = 10_000
 
 
@@ -25,19 +26,12 @@ class OpenGroups(Struct, frozen=True):
 
 
 def late_schedules(store: Store) -> dict[str, int]:
-    """By name, for how many microseconds its next tick has been due; the longest first."""
+    """The schedules whose next tick is overdue, with by how many microseconds; the longest first."""
     wall = store.wall.now()
     late = {one.spec.name: wall - one.next_at for one in list_schedules(store) if one.pause is None}
     return {name: us for name, us in sorted(late.items(), key=lambda it: (-it[1], it[0])) if us > LATE_US}
 
 
 def open_groups(store: Store) -> OpenGroups:
-    count, unsealed, after = 0, 0, ""
-    while count < GROUPS_COUNTED:
-        page = store.groups(open_only=True, limit=GROUPS_READ, after=after)
-        count += len(page)
-        unsealed += sum(view.sealed_at is None for view in page)
-        if len(page) < GROUPS_READ:
-            break
-        after = page[-1].id
-    return OpenGroups(count, unsealed)
+    found = list(islice(all_groups(store, open_only=True), GROUPS_COUNTED))
+    return OpenGroups(len(found), sum(view.sealed_at is None for view in found))

@@ -81,7 +81,7 @@ def numbers(terms: LimitTerms) -> str:
     """`10 places, 100/min, burst 10`."""
     parts = [] if terms.places is None else [counted(terms.places, "place")]
     rate = rate_of(terms)
-    return ", ".join([*parts, *([rate] if rate else [])]) or "no numbers: not a limit"
+    return ", ".join([*parts, *([rate] if rate else [])]) or "not limited"
 
 
 def rate_of(terms: LimitTerms) -> str:

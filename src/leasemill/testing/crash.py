@@ -178,7 +178,7 @@ class CrashingStore(Store):
         self._clock.advance(us=max(0, end - self._clock.now()))
 
     def check_alive(self, lease: c.Lease) -> None:
-        """A handler that goes on in a `finally`, or behind a bare `except`, reaches nobody."""
+        """A dead run that continues in a `finally`, or after a bare `except`, reaches nothing."""
         if lease.token not in self._dead:
             return
         run = running.get()

@@ -20,7 +20,7 @@ from leasemill.testing.postgres import PostgresServer
 
 SERVER_VARIABLE: Final = "LEASEMILL_TEST_POSTGRES_URL"
 FAST: Final = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
-"""Of a server that nobody needs after a crash of its machine."""
+"""Settings of a server whose data need not survive a crash of its machine."""
 
 
 class PostgresSchema:

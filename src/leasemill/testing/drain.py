@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from leasemill.api.app import App
 from leasemill.api.cron import micros
+from leasemill.api.executor import is_on_event_loop
 from leasemill.errors import Invalid
 from leasemill.kernel import commands as c
 from leasemill.store.memory import MemoryStore
@@ -48,12 +49,12 @@ def drain(
     until: datetime | timedelta | None = None,
     concurrency: int = 10,
 ) -> Metrics:
-    """Run jobs until none is due (or, with a clock, none waits); answers what a worker counts.
+    """Run jobs until none is due (or, with a clock, none waits); returns a worker's counters.
 
     Ticks of schedules that are due are fired first. The clock is moved on to the next tick only if `until` says how
     far: a time, or how long from now; then it stands there at the end.
     """
-    if _is_in_async_code():
+    if is_on_event_loop():
         raise Invalid("drain was called in async code: write `await adrain(app)`")
     return asyncio.run(adrain(app, clock, until=until, concurrency=concurrency))
 
@@ -77,7 +78,7 @@ async def _rounds(app: App, clock: ManualClock | None, until_us: int | None, con
         worker = Worker(app, concurrency=concurrency, drain=True, handle_signals=False)
         worker.process_kinds = frozenset()  # a test's jobs run where the test can see them
         await worker.run_in(state)
-        _add(total, worker.metrics)
+        add_metrics(total, worker.metrics)
         if clock is None:
             return total
         due_in_us = await app.store.arun(c.DueIn(list(worker.queues)))
@@ -108,14 +109,6 @@ def _instant(clock: ManualClock | None, until: datetime | timedelta | None) -> i
     return micros(until)
 
 
-def _is_in_async_code() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
-
-
-def _add(total: Metrics, one: Metrics) -> None:
+def add_metrics(total: Metrics, one: Metrics) -> None:
     for name in Metrics.__slots__:
         setattr(total, name, getattr(total, name) + getattr(one, name))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
@@ -15,16 +15,13 @@ from leasemill.api.handle import JobHandle
 from leasemill.api.job import JobType
 from leasemill.errors import Invalid
 from leasemill.kernel import commands as c
-from leasemill.kernel.model import Job, JobState
+from leasemill.kernel.model import REDRIVEN_STATES, UNENDED_STATES, Job, JobState
+from leasemill.operator.paging import all_jobs
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.crash import CrashPoint, crash_at
 from leasemill.testing.drain import adrain, drain
 from leasemill.worker.metrics import Metrics
 from leasemill.worker.ticker import Ticker
-
-PAGE: Final = 1_000
-FAILED: Final = frozenset({JobState.FAILED, JobState.DEAD})
-UNFINISHED: Final = frozenset({JobState.READY, JobState.LEASED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,19 +93,15 @@ class Jobs:
     @property
     def failures(self) -> list[FailedJob]:
         """The jobs that ended without success, in the order of their enqueue."""
-        return [self._failed(one) for one in self._all(FAILED)]
+        return [self._failed(one) for one in self._all(REDRIVEN_STATES)]
 
     @property
     def unfinished(self) -> list[str]:
         """The kinds of jobs that wait, or whose lease has not ended."""
-        return [one.spec.kind for one in self._all(UNFINISHED)]
+        return [one.spec.kind for one in self._all(UNENDED_STATES)]
 
     def _all(self, states: frozenset[JobState], kind: str | None = None) -> Iterator[Job]:
-        after: int | None = 0
-        while after is not None:
-            page = self.app.store.jobs(c.JobFilter(states=states, kind=kind), limit=PAGE, after=after)
-            yield from page.jobs
-            after = page.after
+        return all_jobs(self.app.store, c.JobFilter(states=states, kind=kind))
 
     def _failed(self, job: Job) -> FailedJob:
         error = job.executions[-1].error if job.executions else None

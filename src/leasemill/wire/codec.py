@@ -9,7 +9,7 @@ from msgspec.json import Decoder, Encoder
 
 from leasemill.kernel.command import Command
 from leasemill.wire.routes import ROUTES, Route
-from leasemill.wire.shapes import Convert, Shapes, alternatives
+from leasemill.wire.shapes import Convert, Shapes, alternatives, itself
 
 
 class RouteCodec(NamedTuple):
@@ -32,10 +32,6 @@ class Asked(NamedTuple):
     wait_s: float
 
 
-def _itself(value: Any) -> Any:
-    return value
-
-
 def answer_of(command: type[Command[Any]]) -> Any:
     """The type of a command's answer."""
     (base,) = [base for base in command.__orig_bases__ if get_args(base)]  # type: ignore[attr-defined]
@@ -47,10 +43,10 @@ def _codec(route: Route) -> RouteCodec:
     return RouteCodec(
         request.type,
         answer.type,
-        request.to_wire or _itself,
-        request.from_wire or _itself,
-        answer.to_wire or _itself,
-        answer.from_wire or _itself,
+        request.to_wire or itself,
+        request.from_wire or itself,
+        answer.to_wire or itself,
+        answer.from_wire or itself,
         Decoder(request.type),
         Decoder(answer.type),
     )

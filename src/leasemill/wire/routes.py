@@ -6,7 +6,6 @@ asked for.
 
 from __future__ import annotations
 
-import re
 from enum import StrEnum
 from typing import Any, Final
 
@@ -15,6 +14,7 @@ from msgspec import Struct
 from leasemill.kernel import commands as c
 from leasemill.kernel.command import Command
 from leasemill.wire import requests as r
+from leasemill.wire.shapes import snake_case
 
 PREFIX: Final = "/v1/"
 
@@ -41,7 +41,7 @@ class Route(Struct, frozen=True):
 
 
 def _row(command: type[Command[Any]], role: Role, *, is_repeatable: bool = True, is_lookup: bool = False) -> Route:
-    name = re.sub(r"(?<!^)(?=[A-Z])", "_", command.__name__).lower()
+    name = snake_case(command.__name__)
     return Route(name, PREFIX + name, command, role, is_repeatable, is_lookup)
 
 

@@ -39,11 +39,11 @@ DRAWN: Final[dict[tuple[type[Struct], str], Any]] = {
     (c.Claim, "tokens"): (),
     (c.NackReport, "jitter"): UNDRAWN_JITTER,
 }
-"""What a request may leave out, although the command has it: the server draws it. The value stands for it till then."""
+"""Fields that a request may leave out, because the server draws them. The value is the placeholder until then."""
 
 
 class Shape(NamedTuple):
-    """A type as it is written, and the way there and back; None: it is written as it is."""
+    """The type in JSON, and the conversions to it and from it; None: no conversion is needed."""
 
     type: Any
     to_wire: Convert | None = None
@@ -200,7 +200,7 @@ class _OrNone:
 def _dispatched(converters: dict[Any, Convert | None]) -> Convert:
     """Converts each kind of value in its own way, and None to itself."""
     if len(converters) == 1:
-        return _OrNone(next(iter(converters.values())) or _itself)
+        return _OrNone(next(iter(converters.values())) or itself)
 
     def convert(value: Any) -> Any:
         if value is None:
@@ -211,7 +211,7 @@ def _dispatched(converters: dict[Any, Convert | None]) -> Convert:
     return convert
 
 
-def _itself(value: Any) -> Any:
+def itself(value: Any) -> Any:
     return value
 
 

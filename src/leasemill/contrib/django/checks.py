@@ -12,6 +12,7 @@ from django.db import DatabaseError, connections
 
 from leasemill.contrib.django.application import app
 from leasemill.contrib.django.configuration import Configuration, check_database, configuration
+from leasemill.contrib.django.operations import applied_version
 from leasemill.errors import LeasemillError
 
 
@@ -56,7 +57,7 @@ def _check_url(chosen: Configuration) -> None:
 
 @register(Tags.database)
 def check_tables(app_configs: Any = None, databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
-    """W002: the tables are missing or old. E003: the database cannot be asked.
+    """W002: the tables are missing or old. E003: the database cannot be queried.
 
     `manage.py migrate` runs this check first and ends if it finds an error, so what it mends must be a warning.
     """
@@ -70,9 +71,10 @@ def check_tables(app_configs: Any = None, databases: Sequence[str] | None = None
     from leasemill.store.postgres.admin.migrate import migrations  # noqa: PLC0415  (psycopg is an extra)
 
     wanted = migrations()[-1].version
-    found = _version(chosen.database, chosen.schema)
-    if isinstance(found, DatabaseError):
-        return [Error(f"Database {chosen.database!r} cannot be asked: {found}", id="leasemill.E003")]
+    try:
+        found = applied_version(connections[chosen.database], chosen.schema)
+    except DatabaseError as error:
+        return [Error(f"Database {chosen.database!r} cannot be queried: {error}", id="leasemill.E003")]
     if found >= wanted:
         return []
     state = f"is at version {found}, and this Leasemill needs {wanted}" if found else "has no Leasemill tables"
@@ -83,19 +85,6 @@ def check_tables(app_configs: Any = None, databases: Sequence[str] | None = None
             id="leasemill.W002",
         )
     ]
-
-
-def _version(alias: str, schema: str) -> int | DatabaseError:
-    table = f'"{schema}".migrations'
-    try:
-        with connections[alias].cursor() as cursor:
-            cursor.execute("select to_regclass(%s) is not null", [table])
-            if not cursor.fetchone()[0]:
-                return 0
-            cursor.execute(f"select coalesce(max(version), 0) from {table}")
-            return int(cursor.fetchone()[0])
-    except DatabaseError as error:
-        return error
 
 
 def _option(alias: str) -> str:

@@ -57,7 +57,7 @@ class WrongSetting(Invalid, ImproperlyConfigured):
 
 
 def configuration() -> Configuration:
-    """`LEASEMILL` as it stands; refuses what is unknown or excludes each other."""
+    """`LEASEMILL` as it is set now; refuses unknown and conflicting settings."""
     given = getattr(settings, NAME, {})
     if not isinstance(given, Mapping):
         raise WrongSetting(f'{NAME} is a {type(given).__name__}: write {NAME} = {{"DATABASE": "default"}}')

@@ -7,7 +7,6 @@ than CONN_MAX_AGE is closed, and the log of queries that DEBUG keeps is emptied.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 
@@ -15,15 +14,12 @@ from asgiref.sync import sync_to_async
 from django.db import connections
 
 from leasemill.api.context import Context
+from leasemill.api.executor import is_on_event_loop
 
 
 def connections_kept(_context: Context) -> AbstractContextManager[None] | AbstractAsyncContextManager[None]:
     """The hook around every run of the app."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return _in_thread()
-    return _on_loop()
+    return _on_loop() if is_on_event_loop() else _in_thread()
 
 
 @contextmanager

@@ -59,7 +59,7 @@ class StoreVersion(Operation):
             editor.apply(one)
             return
         editor.lock()
-        if self.version > editor.applied():
+        if self.version > applied_version(schema_editor.connection, chosen.schema):
             editor.begin()
             editor.apply(one)
 
@@ -100,15 +100,6 @@ class _Editor:
             lock = self._migrate.lock_name(self._schema)
             cursor.execute("select pg_advisory_xact_lock(hashtextextended(%s, 0))", [lock])
 
-    def applied(self) -> int:
-        """The latest version; 0: there are no tables."""
-        with self._editor.connection.cursor() as cursor:
-            cursor.execute("select to_regclass(%s) is not null", [self._table])
-            if not cursor.fetchone()[0]:
-                return 0
-            cursor.execute(f"select coalesce(max(version), 0) from {self._table}")
-            return int(cursor.fetchone()[0])
-
     def begin(self) -> None:
         if self._editor.collect_sql or not self._has_schema():
             self._execute(f'create schema if not exists "{self._schema}"')
@@ -126,6 +117,17 @@ class _Editor:
 
     def _execute(self, text: str) -> None:
         self._editor.execute(text.rstrip().rstrip(";"), params=None)
+
+
+def applied_version(connection: Any, schema: str) -> int:
+    """The latest version of the store's tables in a schema; 0: there are none."""
+    table = f'"{schema}".migrations'
+    with connection.cursor() as cursor:
+        cursor.execute("select to_regclass(%s) is not null", [table])
+        if not cursor.fetchone()[0]:
+            return 0
+        cursor.execute(f"select coalesce(max(version), 0) from {table}")
+        return int(cursor.fetchone()[0])
 
 
 def _sql_version(version: int) -> SqlVersion:

@@ -13,7 +13,6 @@ one at a time, on the test's own connections, until nothing waits: retries and d
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import (
@@ -31,6 +30,7 @@ from django.db.transaction import TransactionManagementError
 
 from leasemill.api.app import App
 from leasemill.api.context import Context
+from leasemill.api.executor import is_on_event_loop
 from leasemill.contrib.django.application import app
 from leasemill.errors import Invalid
 from leasemill.kernel import commands as c
@@ -38,7 +38,7 @@ from leasemill.kernel.model import JobSpec
 from leasemill.store.block import Block
 from leasemill.store.memory import MemoryStore
 from leasemill.testing.clock import ManualClock
-from leasemill.testing.drain import drain
+from leasemill.testing.drain import add_metrics, drain
 from leasemill.worker.metrics import Metrics
 
 AnswerT = TypeVar("AnswerT")
@@ -73,8 +73,7 @@ class TestJobs:
             self._store.take()
             with _shared_connections(self._app):
                 counted = drain(self._app, self.clock, concurrency=1)
-            for name in Metrics.__slots__:
-                setattr(total, name, getattr(total, name) + getattr(counted, name))
+            add_metrics(total, counted)
             if not self._store.has_untaken():
                 return total
         raise Invalid(f"after {ROUNDS_MOST:,} rounds jobs still wait: do they enqueue each other without end?")
@@ -220,11 +219,7 @@ def _shared_connections(of: App) -> Iterator[None]:
     shared: dict[str, Any] = {one.alias: one for one in connections.all(initialized_only=True)}
 
     def share(_context: Context) -> AbstractContextManager[None] | AbstractAsyncContextManager[None]:
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            return _lent(shared)
-        return _lent_to_loop(shared)
+        return _lent_to_loop(shared) if is_on_event_loop() else _lent(shared)
 
     for one in shared.values():
         one.inc_thread_sharing()

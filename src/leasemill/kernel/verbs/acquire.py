@@ -125,7 +125,7 @@ def _check_job(state: State, request: AcquireRequest, now: int) -> None:
     if job.spec.offset is None:
         raise JobConflict(job_id)
     if has_had(job, request.token) and _could_be_granted(job, now):
-        raise Invalid(f"acquire of {job_id!r} brings a token the job has had: draw a new one")
+        raise Invalid(f"acquire of {job_id!r} uses a token that the job has had before: draw a new one")
 
 
 def _could_be_granted(job: Job, now: int) -> bool:

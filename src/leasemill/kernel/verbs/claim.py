@@ -54,7 +54,7 @@ def check(command: Claim) -> None:
         check_name("queue", queue)
     check_limit(command)
     if len(command.tokens) < command.limit or len(set(command.tokens)) != len(command.tokens):
-        raise Invalid(f"claim of {command.limit} needs as many different tokens; it has {len(set(command.tokens))}")
+        raise Invalid(f"claim of {command.limit} needs as many distinct tokens; it has {len(set(command.tokens))}")
     for token in command.tokens:
         check_string("token", token)
     if command.request_id is not None:

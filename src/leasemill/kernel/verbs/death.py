@@ -51,7 +51,7 @@ def check(command: Death) -> None:
 
 
 def decide(state: State, report: DeathReport, now: int) -> Decision[DeathOutcome]:
-    """One that comes too late is no handler's report: it changes nothing, and no refusal is recorded."""
+    """A proof that comes too late changes nothing. It is not a handler's report, so no refusal is recorded."""
     job = state.jobs.get(report.job_id)
     execution = execution_of(job, report.token)
     if job is None or execution is None:

@@ -13,9 +13,9 @@ from leasemill.kernel.command import Command, Decision, Do
 from leasemill.kernel.events import GroupCreated, GroupEnded, GroupSealed, GroupsPruned
 from leasemill.kernel.filter import JobFilter, Operated, fitting
 from leasemill.kernel.groups import check_group, count, group_of, outcome_of, use_with_claim
-from leasemill.kernel.model import ChainedJob, JobGroup, JobState, Verb
+from leasemill.kernel.model import UNENDED_STATES, ChainedJob, JobGroup, JobState, Verb
 from leasemill.kernel.read import GroupView, group_view
-from leasemill.kernel.state import LEASED, READY, RULES_FORMAT, State, forget_member, list_if_over
+from leasemill.kernel.state import RULES_FORMAT, State, forget_member, list_if_over
 from leasemill.kernel.verbs import cancel, enqueue
 
 __all__ = ["CancelGroup", "CreateGroup", "OpenedGroup", "SealGroup"]
@@ -132,7 +132,7 @@ def cancel_steps(state: State, command: CancelGroup, now: int, do: Do) -> Operat
     if group.sealed_at is None:
         do(((GroupSealed(group.id, now),), None))
     wanted = JobFilter(group=group.id)
-    jobs, after = fitting(state, wanted, frozenset({READY, LEASED}), command.limit, command.after)
+    jobs, after = fitting(state, wanted, UNENDED_STATES, command.limit, command.after)
     last = jobs[-1].seq if jobs else 0
     each = cancel.Cancel((), command.by, command.reason)
     outcomes = [do(cancel.decide(state, job.spec.id, each, now)) for job in jobs]

@@ -24,7 +24,7 @@ MOST_PLACES: Final = 1_000_000
 MOST_BURST: Final = 1_000_000
 
 RATE_KEPT_US: Final = 60 * SECOND
-"""How long a rate that is not in use is remembered: a clock that goes back by less gives no grants (T15)."""
+"""How long an unused rate is remembered: a clock that goes back by less gives no grants (T15)."""
 
 
 class SetLimit(Command[None], frozen=True):
@@ -101,10 +101,10 @@ def check_terms(name: str, terms: LimitTerms) -> None:
         check_number(f"places of limit {name!r}", terms.places, 0, MOST_PLACES)
     if terms.rate is None:
         if terms.per_us is not None or terms.burst is not None:
-            raise Invalid(f"limit {name!r} has a burst or a time and no rate: give the rate too")
+            raise Invalid(f"limit {name!r} has a burst or a period but no rate: give the rate too")
         return
     if terms.per_us is None:
-        raise Invalid(f"limit {name!r} has a rate and no time that it is for: give per_us too")
+        raise Invalid(f"limit {name!r} has a rate but no period: give per_us too")
     check_number(f"per_us of limit {name!r}", terms.per_us, 1, LONGEST_US)
     check_number(f"rate of limit {name!r} (one in a microsecond at most)", terms.rate, 1, terms.per_us)
     if terms.burst is not None:
@@ -118,7 +118,9 @@ def decide_set(state: State, command: SetLimit, now: int) -> Decision[None]:
     name = command.name
     queue = state.queues.get(name.removeprefix(QUEUE_LIMIT)) if name.startswith(QUEUE_LIMIT) else None
     if queue is not None and queue.mode is QueueMode.ACQUIRE:
-        raise QueueRefused(f"queue {queue.name!r} is used with acquire, whose caller decides; limit another queue")
+        raise QueueRefused(
+            f"queue {queue.name!r} is used with acquire, where the caller decides what runs; limit another queue"
+        )
     known = _record(state, name).set
     terms = merged(command.terms, known)
     if terms == known:

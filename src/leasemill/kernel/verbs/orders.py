@@ -48,7 +48,7 @@ def decide(state: State, command: OrderWorker, now: int) -> Decision[WorkerOrder
     if command.order is before:
         return (), latest
     if before is Order.STOP:
-        raise Refused(f"worker {command.worker!r} was asked to stop, which is not taken back")
+        raise Refused(f"worker {command.worker!r} was asked to stop, which cannot be undone")
     event = WorkerOrdered(command.worker, command.instance, command.order, now, command.by, command.reason)
     return (event,), _order(event)
 

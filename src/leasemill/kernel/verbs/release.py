@@ -22,8 +22,8 @@ __all__ = ["Release", "ReleaseOutcome", "ReleaseReport", "Released"]
 
 
 class ReleaseReport(Struct, frozen=True):
-    """Without a delay the job is as early in the order as it was. `error`: why it could not be run, if it could not.
-    `limit` and `hold_us`: nothing is granted under this limit, with the job's key, for so long (T13)."""
+    """Without a delay the job keeps its place in the order. `error`: why it could not be run, if it could not. `limit`
+    and `hold_us`: nothing is granted under this limit, with the job's key, for this time (T13)."""
 
     job_id: str
     token: str
@@ -56,7 +56,7 @@ def check(command: Release) -> None:
         if report.error is not None:
             check_string("error", report.error)
         if (report.limit is None) != (report.hold_us is None):
-            raise Invalid("a release that holds a limit names both the limit and for how long: give limit and hold_us")
+            raise Invalid("a release that holds a limit needs both limit and hold_us")
         if report.limit is not None:
             check_name("limit", report.limit)
             check_range("hold_us", report.hold_us, 0, LONGEST_US)

@@ -34,6 +34,7 @@ from leasemill.kernel.schedule import (
     job_of_tick,
     queues_of,
     tick_id,
+    without_headers,
 )
 from leasemill.kernel.state import RULES_FORMAT, State
 from leasemill.kernel.verbs import enqueue
@@ -45,7 +46,7 @@ EXPRESSION_LENGTH: Final = 1_000
 
 
 class ScheduleMoved(Struct, frozen=True):
-    """Nothing was changed: the schedule is not as the caller knew it, but so. None: there is no such schedule."""
+    """Nothing was changed: the schedule is not as the caller knew it. `schedule`: as it is now; None: it is gone."""
 
     name: str
     schedule: Schedule | None
@@ -76,7 +77,7 @@ class PauseSchedule(Command[Schedule | None], frozen=True):
 
 
 class ResumeSchedule(Command[Schedule | ScheduleMoved | None], frozen=True):
-    """`passed`: the ticks that went by meanwhile, as a caller computed them; no tick: none did."""
+    """`due` and `passed`: the ticks that passed while it was paused, as the caller computed them."""
 
     name: str
     tick_at: int
@@ -108,7 +109,7 @@ def check_set(command: SetSchedule) -> None:
             "supply them"
         )
     if call.rules is not None and call.rules.group is not None:
-        raise Invalid(f"the call of schedule {spec.name!r} belongs to a group; a group has an end, a schedule has none")
+        raise Invalid(f"the call of schedule {spec.name!r} is a member of a group: a group ends, a schedule does not")
     enqueue.check_job(job_of_tick(spec, tick_id(spec.name, 0)))
     if len(msgspec.msgpack.encode(call)) > CALL_BYTES:
         raise Invalid(
@@ -128,7 +129,7 @@ def check_resume(command: ResumeSchedule) -> None:
     check_named_at(command.name, command.tick_at)
     check_operator(command)
     if len(command.due) > SKIPS_KEPT:
-        raise Invalid(f"{len(command.due)} ticks that went by; name the latest {SKIPS_KEPT} and count the others")
+        raise Invalid(f"{len(command.due)} ticks that passed; name the latest {SKIPS_KEPT} and count the others")
     check_number("passed", command.passed, 0, LATEST)
     if command.due or command.passed or command.next_at != command.tick_at:
         check_due(command.tick_at, command.due, command.passed, command.next_at)
@@ -161,18 +162,14 @@ def decide_set(state: State, command: SetSchedule, now: int) -> Decision[Schedul
     if known is None:
         event = ScheduleSet(spec, 1, command.next_at, now, command.by, command.reason, command.wall)
         return (event,), schedule_of(event)
-    if _without_headers(known.spec) == _without_headers(spec):
-        return (), replace(known)  # P1: the same content changes nothing; E4: headers are not content
+    if without_headers(known.spec) == without_headers(spec):
+        return (), replace(known)  # P1: the same content changes nothing
     keeps_times = (known.spec.expression, known.spec.zone) == (spec.expression, spec.zone)
     if not keeps_times and known.last_at is not None and command.next_at <= known.last_at:
         return (), ScheduleMoved(spec.name, replace(known))
     next_at = known.next_at if keeps_times else command.next_at
     event = ScheduleSet(spec, known.revision + 1, next_at, now, command.by, command.reason, command.wall)
     return (event,), _changed(known, event)
-
-
-def _without_headers(spec: ScheduleSpec) -> ScheduleSpec:
-    return replace(spec, call=replace(spec.call, headers=None))
 
 
 def decide_remove(state: State, command: RemoveSchedule, now: int) -> Decision[Schedule | None]:

@@ -79,7 +79,7 @@ class FireNow(Command[EnqueueOutcome | None], frozen=True):
 
 
 class Backfill(Command[list[EnqueueOutcome] | ScheduleMoved], frozen=True):
-    """Jobs for ticks that are over. One whose job is known makes none; its next tick stays as it is."""
+    """Jobs for ticks that are over. A tick whose job exists makes no other; the next tick stays unchanged."""
 
     name: str
     ticks: tuple[int, ...]

@@ -20,8 +20,8 @@ from typing import Final
 from leasemill.errors import Refused, Unavailable
 from leasemill.kernel.commands import NextTick
 from leasemill.kernel.model import SECOND
-from leasemill.operator.facts import all_queues
 from leasemill.operator.lateness import open_groups
+from leasemill.operator.paging import all_queues
 from leasemill.store.base import Store
 from leasemill.store.records import WorkerRecord, records
 from leasemill.worker.exporting.catalogue import (

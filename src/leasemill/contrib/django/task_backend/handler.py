@@ -15,7 +15,7 @@ from typing import Any
 from django.utils import timezone
 
 from leasemill.api.context import Context
-from leasemill.api.outcomes import Fail, Release, RetryAfter, Throttled
+from leasemill.api.outcomes import Fail, Release, Throttled
 from leasemill.contrib.django.application import app
 from leasemill.contrib.django.task_backend.names import (
     TaskError,
@@ -105,12 +105,7 @@ def _ended(result: Any, ctx: Context, error: BaseException) -> bool:
     kind = TypeError if isinstance(error, UnsupportedReturn) else type(error)
     path = f"{kind.__module__}.{kind.__qualname__}"
     result.errors.append(TaskError(exception_class_path=path, traceback="".join(format_exception(error))))
-    is_permanent = isinstance(error, Fail) or not (isinstance(error, RetryAfter) or _is_retried(ctx, error))
-    if ctx.retries_left > 0 and not is_permanent:
+    if not ctx.is_final(error):
         return False
     put(result, status=TaskResultStatus.FAILED, finished_at=timezone.now())
     return True
-
-
-def _is_retried(ctx: Context, error: BaseException) -> bool:
-    return app.handlers[ctx.kind].retry.allows(error)

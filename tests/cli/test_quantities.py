@@ -1,7 +1,7 @@
 import click
 import pytest
 
-from leasemill.cli.sizes import as_size
+from leasemill.cli.quantities import as_size
 
 
 @pytest.mark.parametrize(
