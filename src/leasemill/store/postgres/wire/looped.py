@@ -65,6 +65,9 @@ class LoopMessages:
         except psycopg.Error as error:
             end(MessageFailed(error, is_lost=True))
             return True
+        except BaseException:
+            self._connections.give_back(connection)  # it is closed, and no place in the pool is lost
+            raise
         sending = _Sending(asyncio.get_running_loop(), connection, message, end)
         under_way.append(sending)
         self._under_way.add(sending)
