@@ -20,7 +20,7 @@ wait_s=${WAIT_S:-20}
 folder=$(mktemp -d)
 stopping=
 handler=
-trap 'rm -rf "$folder"' EXIT
+trap '[ "$BASHPID" = "$$" ] && rm -rf "$folder"' EXIT # also run by a child that is killed before it is another program
 trap 'stopping=1' TERM INT
 
 log() { printf '%s %s\n' "$(date -u +%FT%TZ)" "$*" >&2; }
@@ -96,20 +96,22 @@ ended() {
 }
 
 run() {
-    local lease=$1 received_us=$2 ref id ttl_us until_us beat code status error
+    local lease=$1 received_us=$2 ref id attempt fence ttl_us until_us beat code status error
     shift 2
     ref=$(jq -c '{job_id: .job.id, token}' <<<"$lease")
     id=$(jq -r .job.id <<<"$lease")
+    attempt=$(jq -r .attempt <<<"$lease")
+    fence=$(jq -r .fence <<<"$lease")
     ttl_us=$(jq -r '[.terms.lease_ttl_us, 3600000000] | min' <<<"$lease")
     until_us=$((received_us + ttl_us * 9 / 10))
+    jq -c '.job.payload' <<<"$lease" >"$folder/payload"
     rm -f "$folder/lost"
     status=$(call start "{\"reports\":[$ref]}" "$folder/answer" "$until_us")
     if [ "$status" != 200 ]; then # the handler does not run
         ended "$id" "$status"
         return
     fi
-    jq -c '.job.payload' <<<"$lease" >"$folder/payload"
-    LEASEMILL_JOB_ID=$id LEASEMILL_ATTEMPT=$(jq -r .attempt <<<"$lease") LEASEMILL_FENCE=$(jq -r .fence <<<"$lease") \
+    LEASEMILL_JOB_ID=$id LEASEMILL_ATTEMPT=$attempt LEASEMILL_FENCE=$fence \
         "$@" <"$folder/payload" >"$folder/result" 2>"$folder/error" &
     handler=$!
     heartbeat "$ref" "$ttl_us" "$until_us" "$handler" &

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +16,6 @@ import psutil
 import pytest
 
 from tests.examples.test_other_languages import EXAMPLE, LIMIT_S, Running, built_go, program
-from tests.lab.processes import wait_until
 
 Reply: TypeAlias = tuple[int, dict[str, str], Any]
 KEY = "lm_s3cret"
@@ -27,7 +28,9 @@ class Troubled:
     there were before; None: nothing, until the test is over. `asked`: verb, body and time of each request."""
 
     def __init__(self, *jobs: dict[str, Any]) -> None:
-        self._jobs = iter(jobs)
+        self.jobs: Iterator[dict[str, Any]] = iter(jobs)
+        self.granted: dict[str, float] = {}
+        """When each job was granted the last time."""
         self.replies: dict[str, Callable[[int], Reply | None]] = {}
         self.asked: list[tuple[str, Any, float]] = []
         self.seen: set[str] = set()
@@ -66,7 +69,9 @@ class Troubled:
         self.asked.append((verb, body, time.monotonic()))
         self.seen.update(_command_lines())
         if verb == "claim":
-            job = next(self._jobs, None)
+            job = next(self.jobs, None)
+            if job is not None:
+                self.granted[job["job"]["id"]] = time.monotonic()
             return 200, {}, [] if job is None else [job]
         reply = self.replies.get(verb)
         return OUTCOME if reply is None else reply(before)
@@ -96,6 +101,18 @@ def job(job_id: str, kind: str, payload: Any, ttl_s: float = 60) -> dict[str, An
 
 GREET = ("greet", {"name": "ann"})
 NAP = ("nap", {"ms": 60_000})
+
+
+def until_its_heartbeat(server: Troubled) -> Iterator[dict[str, Any]]:
+    """Job a, again with a longer lease as long as no worker got to its first heartbeat in time, as may be on a busy
+    machine; then job b."""
+    for ttl_s in (3, 10, 30):
+        yield job("a", *NAP, ttl_s=ttl_s)
+        if server.of("extend"):
+            break
+    yield job("b", *GREET)
+
+
 HANDLER = """#!/usr/bin/env bash
 payload=$(cat)
 ms=$(jq -r '.ms // empty' <<<"$payload")
@@ -168,22 +185,49 @@ def test_a_report_that_is_refused_ends_neither_the_worker_nor_the_next_job(start
 
 
 def test_a_heartbeat_without_an_answer_stops_the_handler_and_nothing_is_reported(start: Start) -> None:
-    server = Troubled(job("a", *NAP, ttl_s=3), job("b", *GREET))
+    server = Troubled()
+    server.jobs = until_its_heartbeat(server)
     server.replies["extend"] = lambda _: None
     worker = start(server)
-    wait_until(lambda: len(server.of("claim")) == 2, "the next claim", LIMIT_S)
-    granted, next_claim = (at for _, _, at in server.of("claim")[:2])
     assert worker.ended() == 0, worker.log()
     assert "job a got no answer in time" in worker.log()
     assert (server.jobs_of("ack"), server.jobs_of("nack")) == (["b"], [])
-    assert next_claim - granted < LIMIT_S / 2  # not when the handler would have ended
+    assert server.granted["b"] - server.granted["a"] < LIMIT_S / 2  # not when the handler would have ended
 
 
 def test_a_heartbeat_that_is_refused_for_another_reason_stops_the_handler_in_time(start: Start) -> None:
-    server = Troubled(job("a", *NAP, ttl_s=3), job("b", *GREET))
+    server = Troubled()
+    server.jobs = until_its_heartbeat(server)
     server.replies["extend"] = lambda _: (401, {}, {"detail": "the key was revoked"})
     worker = start(server)
     assert worker.ended() == 0, worker.log()
+    assert server.of("extend")
+    assert (server.jobs_of("ack"), server.jobs_of("nack")) == (["b"], [])
+
+
+SLOW_JQ = """#!/usr/bin/env bash
+[[ " $* " == *" .fence "* ]] && sleep 2
+exec {jq} "$@"
+"""
+
+
+def test_a_command_that_is_stopped_while_it_is_prepared_leaves_a_shell_worker_its_files(tmp_path: Path) -> None:
+    """The environment of the command takes longer than its lease is held."""
+    program("bash", "curl", "jq")
+    for name, text in {"handler.sh": HANDLER, "jq": SLOW_JQ.format(jq=shutil.which("jq"))}.items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    server = Troubled()
+    server.jobs = until_its_heartbeat(server)
+    server.replies["extend"] = lambda _: LOST
+    environment = {"DRAIN": "1", "GREETINGS": str(tmp_path / "greetings"), "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    command = (str(EXAMPLE / "worker.sh"), "default", str(tmp_path / "handler.sh"))
+    try:
+        worker = Running(tmp_path, server.url, *command, **environment)
+        assert worker.ended() == 0, worker.log()
+    finally:
+        server.close()
+    assert "job a is another worker's now: superseded" in worker.log()
     assert (server.jobs_of("ack"), server.jobs_of("nack")) == (["b"], [])
 
 

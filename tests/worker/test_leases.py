@@ -14,7 +14,7 @@ from leasemill import App, Context, JobState, Worker
 from leasemill.api.loss import LossSignal
 from leasemill.errors import Broken
 from leasemill.kernel import commands as c
-from leasemill.kernel.model import JobSpec
+from leasemill.kernel.model import SECOND, JobSpec
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.rules import rule
 from leasemill.worker.heartbeat import Heartbeat
@@ -250,36 +250,57 @@ LEASE_S = 10
 """Of the store's clock, which tests move; a worker stands still for nearly as long before it gives a lease up."""
 
 
-async def test_a_job_that_runs_longer_than_its_lease_keeps_it(app: App, clock: ManualClock) -> None:
+class Held:
+    """The lease of the one job there is, by the store's record."""
+
+    def __init__(self, store: FaultyStore, clock: ManualClock) -> None:
+        self._store, self._clock = store, clock
+
+    def half_over(self) -> None:
+        self._clock.advance(s=LEASE_S / 2)
+
+    def is_full(self) -> bool:
+        """Whether it was extended since the clock moved; an extension that was on its way then does not count."""
+        (lease,) = self._store.leases()
+        return lease.expires_at == self._clock.now() + LEASE_S * SECOND
+
+
+@rule("L9")
+async def test_a_job_that_runs_longer_than_its_lease_keeps_it(app: App, store: FaultyStore, clock: ManualClock) -> None:
+    held = Held(store, clock)
+
     @app.job(lease=LEASE_S, timeout=600)
     async def long() -> None:
         for _ in range(5):
-            extended = worker.metrics.extended  # rises only after the clock has moved
-            clock.advance(s=LEASE_S / 2)
-            await until(lambda extended=extended: worker.metrics.extended > extended)  # type: ignore[misc]
+            held.half_over()
+            await until(held.is_full)
 
     handle = long.enqueue()
     async with working(app, heartbeat_interval=0.2) as worker:
         await handle.aresult(60)
+    assert worker.metrics.extended >= 5
     assert (handle.record().attempt, worker.metrics.lost) == (1, 0)
     assert handle.record().refusals == ()
 
 
+@rule("L9")
 async def test_a_handler_that_blocks_the_event_loop_for_longer_than_its_lease_keeps_its_job(
-    app: App, clock: ManualClock
+    app: App, store: FaultyStore, clock: ManualClock
 ) -> None:
+    held = Held(store, clock)
+
     @app.job(lease=LEASE_S, timeout=600)
     async def blocking() -> None:
         deadline = time.monotonic() + 30
         for _ in range(5):
-            extended = worker.metrics.extended
-            clock.advance(s=LEASE_S / 2)
-            while worker.metrics.extended == extended and time.monotonic() < deadline:
+            held.half_over()
+            while not held.is_full() and time.monotonic() < deadline:
                 time.sleep(0.001)  # noqa: ASYNC251 (what must not hurt)
 
     handle = blocking.enqueue()
     async with working(app, heartbeat_interval=0.2) as worker:
         await handle.aresult(60)
+    assert worker.metrics.extended >= 5
     assert (handle.record().attempt, worker.metrics.lost) == (1, 0)
 
 
@@ -320,10 +341,11 @@ async def test_a_worker_cut_off_from_the_store_stops_its_handlers_before_others_
 ) -> None:
     stopped: list[bool] = []
 
-    @app.job(lease=1.5, timeout=60)
+    @app.job(lease=3, timeout=60)
     async def cut_off(ctx: Context) -> None:
         if ctx.attempt > 1:
             return
+        store.is_away = True  # nothing is extended from here on, however late this runs
         try:
             await asyncio.sleep(60)
         finally:
@@ -331,8 +353,6 @@ async def test_a_worker_cut_off_from_the_store_stops_its_handlers_before_others_
 
     handle = cut_off.enqueue()
     async with working(app) as worker:
-        await until(lambda: worker.metrics.running)
-        store.is_away = True
         await until(lambda: stopped)
         assert worker.metrics.lost == 1
         store.is_away = False
@@ -368,10 +388,13 @@ async def test_a_report_that_comes_too_late_is_refused_on_record_and_counted(cap
     @app.job
     async def late(ctx: Context) -> None:
         if ctx.attempt == 1:
+            store.pause("default", by="me", reason="nothing is granted before the report comes")
             clock.advance(s=31)
 
     handle = late.enqueue()
     async with working(app, worker_id="zombie") as worker:
+        await until(lambda: worker.metrics.refused)
+        store.resume("default", by="me", reason="go on")
         await until(lambda: worker.metrics.succeeded)
     (refusal,) = handle.record().refusals
     assert (refusal.worker, refusal.attempt, refusal.verb) == ("zombie", 1, "ack")

@@ -28,6 +28,7 @@ HANDOVER: Final = "tests/store/postgres/test_handover.py"
 SHARED: Final = "tests/store/postgres/test_shared_enqueues.py"
 TERMS: Final = "tests/store/postgres/test_terms.py"
 WAYS: Final = "tests/store/postgres/test_enqueue_ways.py"
+RACES: Final = "tests/store/postgres/test_races.py"
 WATERMARKS: Final = "tests/store/postgres/test_watermarks.py"
 
 TOKEN: Final = "\n        and token = ({tokens}::text[])[width_bucket(no, {nos}::int8[])]"
@@ -72,6 +73,14 @@ MUTATIONS: Final = (
         "statements.py",
         "having count(*) > 0 and {request_id}",
         "having false and {request_id}",
+    ),
+    Mutation(
+        "a repeat does not see what was granted meanwhile",
+        "C5",
+        "request_known",
+        "select exists",
+        "select false and exists",
+        RACES,
     ),
     # Reports
     Mutation("ack checks no token", "L2 I2", "ack", GIVEN_TOKEN, ""),

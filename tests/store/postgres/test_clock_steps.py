@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 from leasemill import App, Context, JobState, Retry
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, JobSpec
+from leasemill.store.postgres import watermarks
 from leasemill.store.postgres.admin import check
 from leasemill.store.postgres.admin.migrate import migrate
 from leasemill.store.postgres.store import PostgresStore
@@ -107,6 +109,42 @@ def test_a_step_back_lets_a_lease_last_longer_by_the_step_and_loses_nothing(
     left = [claimed(store, "other"), claimed(store, "other")]
     assert {lease.job.id for lease in left if lease is not None} == {"dead", "ready"}
     assert isinstance(store.ack([c.AckReport("dead", dead.token)])[0], c.Lost)
+    assert check.check(server.admin, SCHEMA) == []
+
+
+@rule("L8", "C1")
+@pytest.mark.parametrize("by", ["a claim that is granted nothing", "the reaper"])
+def test_a_step_back_hides_no_new_job_from_claims(
+    server: Server, store: PostgresStore, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    """The clock has caught up with a watermark while a job that is due before it waited; no minute has passed."""
+    monkeypatch.setattr(watermarks, "WORN", 1)
+    monkeypatch.setattr(watermarks, "MOVE_EVERY_S", 0.0)
+    store._maintenance.watermarks._checked_at_s = time.monotonic()
+    for step in (0, 10):
+        server.step(step)
+        store.enqueue([JobSpec(f"before-{step}", "work", "kind")])
+        assert claimed(store, "first") is not None
+        store.expire(10)
+    store.expire(10)
+    server.step(0)
+    store.enqueue([JobSpec("new", "work", "kind")])
+    moved = (
+        f"update {SCHEMA}.watermarks set low_at = {SCHEMA}.clock(null), next_at = null where rank = 9 and low_at > 0"
+    )
+    assert server.admin.execute(moved.encode()).rowcount == 1, "there is no watermark"
+    if by == "the reaper":
+        store.enqueue([JobSpec("newer", "work", "kind")])
+        newer = claimed(store, "second")
+        assert newer is not None
+        assert newer.job.id == "newer", "the watermark hides nothing"
+        store.expire(10)
+        with PostgresStore(server.url) as other:
+            found = claimed(other, "third")
+    else:
+        found = claimed(store, "second")
+    assert found is not None
+    assert found.job.id == "new"
     assert check.check(server.admin, SCHEMA) == []
 
 

@@ -199,3 +199,15 @@ def wait_until(is_so: Callable[[], bool]) -> None:
     while not is_so():
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def test_a_message_that_cannot_be_written_costs_no_connection(postgres_url: str) -> None:
+    with PostgresStore(f"{postgres_url}&pool_size=1&pool_timeout_s=1") as store:
+        enqueue(store, "job")
+
+        async def malformed() -> None:
+            with pytest.raises(TypeError, match="is not a parameter"):
+                await store._loop_messages.ask([(b"select $1", [1.5])])
+
+        asyncio.run(malformed())
+        assert [lease.job.id for lease in store.claim("w", ["q"], 1)] == ["job"]

@@ -17,6 +17,7 @@ from itertools import pairwise
 from typing import Any
 
 import psycopg
+import pytest
 
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec, JobState, Policy
@@ -24,9 +25,10 @@ from leasemill.store.postgres.admin.check import check, rebuild
 from leasemill.store.postgres.database import Database
 from leasemill.store.postgres.store import PostgresStore
 from leasemill.store.postgres.verbs import enqueue
-from leasemill.store.postgres.wire.statements import Statements
+from leasemill.store.postgres.wire.statements import Statement, Statements
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.rules import rule
+from tests.store.postgres.test_isolation import await_waiting
 
 SHORT = Policy(lease_ttl_us=300_000, max_retries=1_000, max_expirations=1_000, backoff_base_us=1_000)
 
@@ -277,3 +279,36 @@ def test_requests_are_kept_while_they_have_leases_and_can_be_made_anew(
         assert store.claim("w", ["q"], 2, request_id="first") == first[1:]
         assert [lease.job.id for lease in store.claim("w", ["q"], 2, request_id="second")] == ["j3", "j4"]
         assert check(admin, schema) == []
+
+
+LATE = 4_711
+
+
+def held_up(store: PostgresStore) -> None:
+    """Its claims take their snapshot, and then wait for the lock LATE before they look whether they are alone."""
+    text, names = store._database.statements["claim"]
+    waits = f"case when pg_advisory_xact_lock({LATE})::text is null or not pg_try_advisory".encode()
+    assert text.count(b"case when not pg_try_advisory") == 1
+    late = Statement(text.replace(b"case when not pg_try_advisory", waits), names)
+    store._database.statements._read["claim"] = late
+
+
+@rule("C5")
+@pytest.mark.parametrize("others", [0, 1], ids=["nothing else to claim", "another job to claim"])
+def test_a_claim_repeated_as_the_first_is_committed_returns_the_same_leases(
+    postgres_url: str, admin: psycopg.Connection[Any], others: int
+) -> None:
+    """The first commits after the snapshot of the second, and before that looks whether it is alone."""
+    with PostgresStore(postgres_url) as one, PostgresStore(f"{postgres_url}&application_name=late") as other:
+        one.enqueue([JobSpec(f"job-{number}", "q", "k") for number in range(1 + others)])
+        held_up(other)
+        admin.execute("select pg_advisory_lock(%s)", [LATE])
+        with ThreadPoolExecutor(1) as executor:
+            try:
+                repeated = executor.submit(other.claim, "w", ["q"], 1, request_id="first")
+                await_waiting(admin, "late")
+                first = one.claim("w", ["q"], 1, request_id="first")
+            finally:
+                admin.execute("select pg_advisory_unlock(%s)", [LATE])
+            assert [lease.job.id for lease in first] == ["job-0"]
+            assert repeated.result() == first

@@ -54,6 +54,9 @@ class PostgresMaintenance:
             self._connections.run(lambda connection: admission.admit_or_wait(self._database, connection))
         if self.watermarks.are_due:
             self._move(self.watermarks.move)
+        if self.watermarks.must_be_checked:
+            self._move(self.watermarks.check)
+            return True
         return has_arrived or expired_from is not None
 
     def expire(self, limit: int, from_at: int) -> list[c.Expiration]:

@@ -24,6 +24,9 @@ BEHIND_US: Final = 250_000
 """How far behind the clock a position stays: commits that take longer are found by the next full look."""
 EXPIRY_FULL_LOOK_S: Final = 60.0
 
+SET_BACK_US: Final = 1_000_000
+"""A step of the server's clock that is noticed: less than watermarks stay behind it."""
+
 LAST: Final = (math.inf, 0)
 """After every place."""
 
@@ -73,6 +76,10 @@ class Positions:
         self._claimed: Counter[Key] = Counter()
         self._looked_fully_at_s = -FULL_LOOK_S
         self.claimed_at_s = -math.inf
+        self._ahead_us = -math.inf
+        """How far the server's clock was ahead of this process's, at most."""
+        self.was_set_back = False
+        """Whether a claim saw that the server's clock had been set back. One whose answer took long looks the same."""
 
     def after_fork(self) -> None:
         self._lock = threading.Lock()
@@ -90,7 +97,12 @@ class Positions:
         """A claim looked through these and took these jobs. `is_exhausted`: there was nothing else for it to take."""
         last = {(queue, rank): (at, seq) for queue, rank, at, seq in claimed}
         newest = (now - BEHIND_US, 0)
+        ahead_us = now - time.monotonic() * 1_000_000
         with self._lock:
+            if ahead_us < self._ahead_us - SET_BACK_US:
+                self.was_set_back, self._ahead_us = True, ahead_us
+            elif ahead_us > self._ahead_us:
+                self._ahead_us = ahead_us
             if claimed:
                 self.claimed_at_s = time.monotonic()
                 self._claimed.update((queue, rank) for queue, rank, _, _ in claimed)

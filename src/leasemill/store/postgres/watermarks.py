@@ -24,6 +24,9 @@ MOVE_EVERY_S: Final = 1.0
 SETTLED_S: Final = 3.0
 """So long after the last claim all that was claimed is behind where a watermark may move to: two seconds ago."""
 CHECK_EVERY_S: Final = 60.0
+CHECK_AGAIN_S: Final = 5.0
+"""So long after the clock was set back jobs that were being enqueued meanwhile are committed: checked again, and no
+sooner."""
 LEASES_S: Final = 300.0
 """So long after its last claim a process moves the watermark of leases."""
 
@@ -39,6 +42,7 @@ class Watermarks:
         """Transactions that were writing when the above was published."""
         self._moved_at_s = -MOVE_EVERY_S
         self._checked_at_s = -CHECK_EVERY_S
+        self._set_back_at_s = -CHECK_AGAIN_S
 
     def after_fork(self) -> None:
         self._lock = threading.Lock()
@@ -48,6 +52,13 @@ class Watermarks:
         if time.monotonic() - self._moved_at_s < MOVE_EVERY_S:
             return False
         return bool(self._published or self._database.positions.worn(WORN))
+
+    @property
+    def must_be_checked(self) -> bool:
+        """Whether a claim saw that the clock was set back: a new job may be due before a watermark."""
+        if not self._database.positions.was_set_back or self._database.clock is not None:
+            return False
+        return time.monotonic() - self._set_back_at_s >= CHECK_AGAIN_S
 
     def move(self, connection: Connection) -> None:
         """Forward, where enough was claimed and nobody who was writing before is still at it."""
@@ -89,12 +100,15 @@ class Watermarks:
         self.move(connection)
         if time.monotonic() - self._database.positions.claimed_at_s < LEASES_S:
             self._database.do(connection, "move_lease_watermark", {})
-        self._check(connection)
+        if self.must_be_checked or time.monotonic() - self._checked_at_s >= CHECK_EVERY_S:
+            self.check(connection)
 
-    def _check(self, connection: Connection) -> None:
+    def check(self, connection: Connection) -> None:
         """None has, but for a clock that was set back, or a worker of an older version."""
-        if time.monotonic() - self._checked_at_s < CHECK_EVERY_S:
-            return
         self._checked_at_s = time.monotonic()
+        if self.must_be_checked:
+            self._database.positions.was_set_back = False
+            self._set_back_at_s = self._checked_at_s
+            self._checked_at_s -= CHECK_EVERY_S - CHECK_AGAIN_S
         for queue, rank, low_at in self._database.all(connection, "check_watermarks", {}):
             LOGGER.warning("the watermark of queue %s, rank %d was lowered to %d", queue, rank, low_at)

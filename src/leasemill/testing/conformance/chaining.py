@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Final
 
 import pytest
+from msgspec.structs import replace
 
 from leasemill.errors import Invalid, QueueRefused
 from leasemill.kernel.commands import Conflict, Duplicate, Followup
 from leasemill.kernel.model import ChainedJob, JobState, Policy, Rules, UniqueKey
 from leasemill.testing.conformance.group_steps import BOTH, END, GROUP, NONE, callbacks, counts, create, seal
 from leasemill.testing.conformance.harness import Harness
+from leasemill.testing.conformance.schedule_steps import CALL, every_minute, fire_next, set_schedule
 from leasemill.testing.conformance.steps import (
     LANE,
     QUEUE,
@@ -18,6 +20,7 @@ from leasemill.testing.conformance.steps import (
     acked,
     acquire_one,
     cancelled,
+    claim,
     claim_ids,
     claim_nothing,
     claim_one,
@@ -31,6 +34,7 @@ from leasemill.testing.conformance.steps import (
     job_of,
     let_expire,
     nacked,
+    only,
     redrive,
     refused,
     released,
@@ -229,6 +233,34 @@ class Chaining:
         enqueue_one(harness, rules=Rules(chain=(ChainedJob("later", "kind"),)))
         with pytest.raises(QueueRefused):
             acquire_one(harness, 1, queue="later")
+
+    @rule("B6", "I7")
+    @pytest.mark.parametrize("by", ["enqueue", "commit", "tick", "redrive"])
+    def test_the_queues_of_a_chain_cannot_be_acquired_before_it_gets_there(self, harness: Harness, by: str) -> None:
+        rules = Rules(chain=(ChainedJob("second", "kind"), ChainedJob("third", "kind")))
+        match by:
+            case "commit":
+                enqueue_one(harness, "parent")
+                parent = claim_one(harness)
+                committed(harness, parent, followups=[Followup(QUEUE, "kind", rules=rules)])
+                acked(harness, parent)
+            case "tick":
+                set_schedule(harness, every_minute(call=replace(CALL, rules=rules)))
+                fire_next(harness)
+            case _:
+                enqueue_one(harness, rules=rules)
+        lease = claim_one(harness)
+        if by == "redrive":
+            failed_for_good(harness, lease)
+            redrive(harness, lease.job.id)
+            lease = claim_one(harness)
+        for queue in ("second", "third"):
+            harness.reopen()
+            with pytest.raises(QueueRefused):
+                acquire_one(harness, 1, queue=queue)
+            acked(harness, lease)
+            lease = only(claim(harness, queues=[queue]))
+        acked(harness, lease)
 
     @rule("B6", "I4")
     def test_a_malformed_chain_is_refused(self, harness: Harness) -> None:

@@ -24,7 +24,7 @@ from leasemill.testing.conformance.group_steps import (
     seal,
     with_members,
 )
-from leasemill.testing.conformance.harness import Harness
+from leasemill.testing.conformance.harness import Harness, StayingOpen
 from leasemill.testing.conformance.steps import (
     OPERATOR,
     QUEUE,
@@ -77,6 +77,30 @@ class Grouping:
         jobs = [spec(f"job-{number}", rules=Rules(group="two" if number % 3 else "one")) for number in range(9)]
         assert harness.store.enqueue([*jobs, jobs[0]]) == [*(Enqueued(job.id) for job in jobs), Duplicate("job-0")]
         assert (counts(harness, "one")[0], counts(harness, "two")[0]) == (3, 6)
+
+    @rule("B1", "E6")
+    @pytest.mark.parametrize("is_sealed", [False, True])
+    def test_each_end_of_a_member_is_counted_with_it(self, harness: Harness, is_sealed: bool) -> None:
+        create(harness, "one")
+        create(harness, "two")
+        members = {"a": "one", "b": "two", "c": "one", "d": "one", "e": "two", "left": "one", "kept": "two"}
+        for job_id, group_id in members.items():
+            enqueue_one(harness, job_id, rules=Rules(group=group_id))
+        if is_sealed:
+            seal(harness, "one")
+            seal(harness, "two")
+        kept = StayingOpen(harness)
+        first, *others, left, _ = claim(kept, len(members))
+        acked(kept, first)
+        assert (counts(kept, "one"), counts(kept, "two")) == ((4, 1, 0, 0, 0, 3), (3, 0, 0, 0, 0, 3))
+        kept.store.ack([AckReport(lease.job.id, lease.token) for lease in [*others, first]])
+        assert (counts(kept, "one"), counts(kept, "two")) == ((4, 3, 0, 0, 0, 1), (3, 2, 0, 0, 0, 1))
+        nacked(kept, left, delay_us=0)
+        assert counts(kept, "one") == (4, 3, 0, 0, 0, 1)
+        acked(kept, claim_one(kept))
+        cancelled(kept, "kept")
+        assert (counts(kept, "one"), counts(kept, "two")) == ((4, 4, 0, 0, 0, 0), (3, 2, 0, 0, 1, 0))
+        assert (group_of(kept, "one").is_over, group_of(kept, "two").is_over) == (is_sealed, is_sealed)
 
     @rule("B1")
     def test_an_unknown_group_takes_no_members(self, harness: Harness) -> None:

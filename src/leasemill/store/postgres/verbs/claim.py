@@ -156,9 +156,17 @@ def parameters(command: c.Claim) -> dict[str, Any]:
 def _claimed(database: Database, connection: Connection, command: c.Claim, given: dict[str, Any]) -> Claimed:
     look = database.positions.look(command.queues)
     claimed = _claimed_from(look, database, connection, command, given)
-    if claimed.leases or look.is_full:
+    if claimed.leases or (look.is_full and not _is_granted(database, connection, command)):
         return claimed
     return _claimed_from(database.positions.look(command.queues, is_full=True), database, connection, command, given)
+
+
+def _is_granted(database: Database, connection: Connection, command: c.Claim) -> bool:
+    """C5: the same request may have been committed after the snapshot of a statement that was granted nothing."""
+    if command.request_id is None:
+        return False
+    (is_known,) = database.one(connection, "request_known", {"request_id": command.request_id})
+    return bool(is_known)
 
 
 def _claimed_from(

@@ -58,6 +58,9 @@ class LoopMessages:
         except psycopg.Error as error:
             held.let_go()
             done(MessageFailed(error, is_lost=True))
+        except BaseException:
+            held.let_go()  # it is closed, and no place in the pool is lost
+            raise
         else:
             held.begin(message, done)
         return True
