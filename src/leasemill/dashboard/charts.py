@@ -14,7 +14,7 @@ from leasemill.kernel.model import SECOND
 
 WIDTH = 600
 HEIGHT = 120
-YOUNG_S: Final = (60, 2 * 60, 5 * 60, 15 * 60, 3600, 6 * 3600, 24 * 3600)
+YOUNG_S: Final = (60, 2 * 60, 5 * 60, 15 * 60, 30 * 60, 3600, 3 * 3600, 6 * 3600, 24 * 3600, 3 * 24 * 3600)
 """How long charts are while their history is younger than their span."""
 
 

@@ -112,7 +112,7 @@ def _ask_all(verb: SweepVerb) -> Callable[[Viewing], Question]:
         what = f"{at_least}{counted(counted_jobs.count, 'job')}"
         sentences = [_dry_run(what, counted_jobs.count == 1, narrowed(verb, chosen).states or AMONG[verb])]
         sentences += [EFFECTS[verb]] if counted_jobs.count else []
-        sentences += [f"Filter: {_which(viewing) or 'none: all jobs'}."]
+        sentences += [f"Filter: {_which(viewing)}."]
         return Question(
             f"{verb.value.capitalize()} {what}",
             sentences,
@@ -132,13 +132,13 @@ def _dry_run(what: str, is_one: bool, among: Collection[JobState]) -> str:
 
 def _which(viewing: Viewing) -> str:
     fields = selecting_fields(viewing.query).items()
-    return ", ".join(f"{name} {' or '.join(values)}" for name, values in fields)
+    return ", ".join(f"{name} {' or '.join(values)}" for name, values in fields) or "none: all jobs"
 
 
 def _run_all(verb: SweepVerb) -> Callable[[Viewing, Given], Done]:
     def run(viewing: Viewing, given: Given) -> Done:
         rate = as_rate(given.text("rate"))
-        sweep = viewing.sweeps.start(verb, selection_of(viewing.query), _which(viewing) or "all", given.by, given.reason, rate)
+        sweep = viewing.sweeps.start(verb, selection_of(viewing.query), _which(viewing), given.by, given.reason, rate)
         return Done("Started.", f"/sweeps/{sweep.id}")
 
     return run
