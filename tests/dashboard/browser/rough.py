@@ -76,7 +76,9 @@ def _workers(store: Store) -> None:
     for number, interval_s in enumerate((3_600.0, -0.5)):
         name = f"{UNBROKEN}-{number}"
         store.claim(name, ["tenant-02.export"], 1)
-        run = RunningJob(f"{UNBROKEN}-{number}", UNBROKEN, 1, 7_200.0, 412_000, 1_250_000, f"{TEXT} {UNBROKEN}", 4_193_215)
+        run = RunningJob(
+            f"{UNBROKEN}-{number}", UNBROKEN, 1, 7_200.0, 412_000, 1_250_000, f"{TEXT} {UNBROKEN}", 4_193_215
+        )
         record = WorkerRecord(
             *(name, f"{UNBROKEN}.example.internal", 4_193_214, 0.0, 1e6, interval_s),
             *({LONG_QUEUE: 1}, 120, False, [run], {"succeeded": 12_345_678.0, "refused": 1_234.0}),

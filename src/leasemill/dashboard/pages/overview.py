@@ -84,7 +84,11 @@ def _charts(history: History, span: Span, now: int) -> list[Chart]:
             "Waiting", "jobs", seconds, now, [Series("waiting", "ready", history.levels(span, lambda one: one.waiting))]
         ),
         chart(
-            "Running", "jobs", seconds, now, [Series("running", "leased", history.levels(span, lambda one: one.running))]
+            "Running",
+            "jobs",
+            seconds,
+            now,
+            [Series("running", "leased", history.levels(span, lambda one: one.running))],
         ),
         chart(
             "Expired and refused",
