@@ -212,16 +212,16 @@ def test_only_so_many_sweeps_run_at_a_time(memory: Store) -> None:
     sweeps = Sweeps(memory)
     chosen = Selection(c.JobFilter())
     for _ in range(2):
-        sweeps.start(SweepVerb.CANCEL, chosen, "ann", "because", 0.01)
+        sweeps.start(SweepVerb.CANCEL, chosen, "all", "ann", "because", 0.01)
     with pytest.raises(Refused, match="already running"):
-        sweeps.start(SweepVerb.CANCEL, chosen, "ann", "because", None)
+        sweeps.start(SweepVerb.CANCEL, chosen, "all", "ann", "because", None)
     sweeps.close()
 
 
 def test_sweeps_are_closed_while_one_is_being_started(memory: Store) -> None:
     memory.enqueue([JobSpec("job", "mail", "send")])
     sweeps, chosen = Sweeps(memory), Selection(c.JobFilter())
-    start = partial(sweeps.start, SweepVerb.CANCEL, chosen, "ann", "because", 0.01)
+    start = partial(sweeps.start, SweepVerb.CANCEL, chosen, "all", "ann", "because", 0.01)
     close_while_starting("leasemill-sweep", start, sweeps.close)
     assert all(one.is_over for one in sweeps.all())
 

@@ -39,6 +39,7 @@ def served(url: str, keys: dict[str, str]) -> Iterator[Served]:
     with serving(url, "--require-keys", "--dashboard", "--redact", "iban") as served:
         yield served
         assert served.stop() == 0, served.text
+        assert f"dashboard on {served.url}/dashboard\n" in served.text
 
 
 def client(served: Served, key: str) -> httpx.Client:

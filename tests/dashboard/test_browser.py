@@ -70,6 +70,21 @@ def test_a_page_of_a_store_that_does_not_answer_does_not_claim_to_be_live(browse
         expect(page.locator("[data-live-status]")).to_have_text("live")
 
 
+def test_a_page_that_gets_no_answer_at_all_does_not_claim_to_be_live(browser: Browser, store: Store) -> None:
+    """A connection that broke without a word: the request neither fails nor ends."""
+    with serving(store) as dashboard:
+        page, _ = signed_in(browser, dashboard)
+        page.clock.install()
+        page.goto(f"{dashboard.base}/jobs?queue=mail")
+        expect(page.locator("[data-live-status]")).to_have_text("live")
+        with page.expect_request("**/jobs?queue=mail"):
+            page.route("**/jobs?queue=mail", lambda _: None)
+            store.enqueue([JobSpec("arrived-later", "mail", "send")])
+        expect(page.locator("[data-live-status]")).to_have_text("live")
+        page.clock.fast_forward(21_000)
+        expect(page.locator("[data-live-status]")).to_have_text("no answer")
+
+
 def test_an_act_is_asked_about_on_the_page_and_done(browser: Browser, store: Store) -> None:
     with serving(store) as dashboard:
         page, observed = signed_in(browser, dashboard)

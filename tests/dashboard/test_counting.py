@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from leasemill.dashboard.charts import HEIGHT, WIDTH, Series, chart, nice_ceiling, short_number
-from leasemill.dashboard.history import SPANS, Dot, History, TotalsAt
+from leasemill.dashboard.charts import HEIGHT, WIDTH, Series, chart, nice_ceiling, short_number, window_s
+from leasemill.dashboard.history import SPANS, Dot, History, Span, TotalsAt
 from leasemill.dashboard.live import Streams
 from leasemill.dashboard.sampling import (
     COUNTED_WITHIN_S,
@@ -74,6 +74,18 @@ def test_a_gap_and_a_count_that_fell_are_not_known() -> None:
     for second, arrived in ((0, 0), (5, 50), (600, 60), (605, 10)):
         history.add(totals_at(second, arrived=arrived))
     assert [dot.value for dot in history.rates(QUARTER, lambda one: one.arrived)] == [10.0, None, None]
+
+
+def test_a_long_span_is_drawn_from_finer_readings_while_the_history_is_young() -> None:
+    history = History()
+    spans = []
+    for second in range(0, 9 * 3_600, 5):
+        history.add(totals_at(second, arrived=second))
+        if second in (600, 3 * 3_600, 9 * 3_600 - 5):
+            spans.append(history.drawn(DAYS)[0])
+    assert spans == [QUARTER, HOURS, DAYS]
+    assert history.drawn(QUARTER)[0] is QUARTER
+    assert {dot.value for dot in history.rates(DAYS, lambda one: one.arrived)} == {1.0}
 
 
 def test_jobs_out_are_those_that_arrived_and_neither_wait_nor_run() -> None:
@@ -312,7 +324,7 @@ async def test_a_stream_ends_by_itself_and_says_that_the_page_shall_open_another
 def test_a_chart_is_drawn_inside_its_picture() -> None:
     now = 10_000 * SECOND
     dots = [Dot(now - second * SECOND, float(second)) for second in range(900, -1, -5)]
-    drawn = chart("Waiting", "jobs", QUARTER, now, [Series("waiting", "ready", dots)])
+    drawn = chart("Waiting", "jobs", QUARTER.seconds, now, [Series("waiting", "ready", dots)])
     (line,) = drawn.lines
     assert drawn.most == 1_000
     assert drawn.first_at == now - 900 * SECOND
@@ -326,13 +338,21 @@ def test_a_chart_is_drawn_inside_its_picture() -> None:
 def test_a_line_is_cut_where_nothing_is_known() -> None:
     now = 1_000 * SECOND
     dots = [Dot(now - 30 * SECOND, 1.0), Dot(now - 20 * SECOND, None), Dot(now - 10 * SECOND, 2.0), Dot(now, 2.0)]
-    drawn = chart("Out", "per second", QUARTER, now, [Series("out", "out", dots)])
+    drawn = chart("Out", "per second", 60, now, [Series("out", "out", dots)])
     assert len(drawn.lines[0].strokes) == 2
-    assert drawn.first_at == now - 60 * SECOND  # a young history has a chart of a minute
+    assert drawn.first_at == now - 60 * SECOND
+
+
+@pytest.mark.parametrize(
+    ("span", "known_s", "seconds"),
+    [(QUARTER, 0.0, 60), (QUARTER, 61.0, 120), (HOURS, 300.0, 300), (DAYS, 3_601.0, 3 * 3_600), (DAYS, 1e9, 604_800)],
+)
+def test_a_young_history_has_short_charts(span: Span, known_s: float, seconds: int) -> None:
+    assert window_s(span, known_s) == seconds
 
 
 def test_a_chart_without_readings_is_empty() -> None:
-    drawn = chart("Out", "per second", QUARTER, SECOND, [Series("out", "out", [])])
+    drawn = chart("Out", "per second", 60, SECOND, [Series("out", "out", [])])
     assert drawn.is_empty
     assert drawn.most == 1.0
 

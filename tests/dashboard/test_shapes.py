@@ -9,7 +9,7 @@ import pytest
 
 from leasemill.dashboard.advice import advised
 from leasemill.dashboard.redaction import REDACTED, SHOWN_CHARACTERS, Redaction
-from leasemill.dashboard.rendering import address, ago, coarse, last_digits, rate, readable
+from leasemill.dashboard.rendering import address, ago, amount, coarse, last_digits, pieces, rate, readable
 from leasemill.dashboard.timeline import SHOWN, Timeline, extended_us, last_extended_at, timeline
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, JobSpec, Policy
@@ -230,3 +230,30 @@ def test_a_token_is_shown_by_its_last_digits() -> None:
 def test_an_explanation_is_read_to_the_second() -> None:
     assert readable("leased at 2030-03-17T18:01:16.050000Z by web-1") == "leased at 2030-03-17 18:01:16 by web-1"
     assert readable("tick 2030-03-17T18:01:16Z") == "tick 2030-03-17T18:01:16Z"
+
+
+def test_an_instant_in_an_explanation_is_a_piece_of_its_own() -> None:
+    found = pieces("leased at 2030-03-17T18:01:16.050000Z by 'web 1'")
+    assert found == [("leased at ", False), ("2030-03-17 18:01:16", True), (" by 'web 1'", False)]
+
+
+def test_a_name_from_right_to_left_is_isolated_from_the_sentence_around_it() -> None:
+    assert pieces("group 'مرحبا': 5 members") == [("group \u2068'مرحبا'\u2069: 5 members", False)]
+
+
+def test_progress_is_written_in_full() -> None:
+    """Not as 1.25e+06."""
+    values = (0, 412_000.0, 1_250_000, 0.5, 1_234.567, float("inf"))
+    assert [amount(value) for value in values] == ["0", "412,000", "1,250,000", "0.50", "1,234.57", "inf"]
+
+
+def test_the_key_of_a_timeline_names_what_is_drawn(store: MemoryStore, clock: ManualClock) -> None:
+    store.enqueue([JobSpec("one", "mail", "send")])
+    (lease,) = store.claim("worker", ["mail"], 1)
+    clock.advance(s=1)
+    assert drawn(store, clock).drawn == {"held", "taken", "tick"}
+    store.start([c.StartReport("one", lease.token)])
+    clock.advance(s=1)
+    assert drawn(store, clock).drawn == {"held", "taken", "leased", "tick"}
+    store.nack([c.NackReport("one", lease.token, "no")])
+    assert drawn(store, clock).drawn == {"held", "taken", "failed", "tick", "dot"}

@@ -154,8 +154,10 @@ def serve(
             options=security.options,
         )
         shown = f"[{host}]" if ":" in host else host
-        scheme = "http" if cert is None else "https"
-        log.info("serving %s on %s://%s:%d", store.name, scheme, shown, listening.getsockname()[1])
+        base = f"{'http' if cert is None else 'https'}://{shown}:{listening.getsockname()[1]}"
+        log.info("serving %s on %s", store.name, base)
+        for path in mounts:
+            log.info("dashboard on %s%s", base, path)
         server.run(sockets=[listening])
         log.info("stopped")
 

@@ -12,6 +12,7 @@ import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from http import HTTPStatus
 from typing import Any, Final
 
 from starlette.applications import Starlette
@@ -272,7 +273,10 @@ class Dashboard:
     async def _failed_http(self, request: Request, error: HTTPException) -> Response:
         if error.status_code == 401 and not serving.is_part(request):
             return RedirectResponse(f"{request.scope.get('root_path', '')}/sign-in", status_code=303)
-        return self._renderer.failed(request, error.status_code, error.detail)
+        is_unrouted = error.status_code == 404 and error.detail == HTTPStatus.NOT_FOUND.phrase
+        return self._renderer.failed(
+            request, error.status_code, "There is no such page." if is_unrouted else error.detail
+        )
 
     async def _failed_not_found(self, request: Request, error: NotFound) -> Response:
         return self._renderer.failed(request, 404, str(error))

@@ -14,7 +14,7 @@ from leasemill.kernel.model import SECOND
 
 WIDTH = 600
 HEIGHT = 120
-YOUNG_S: Final = (60, 2 * 60, 5 * 60, 15 * 60, 3600, 6 * 3600, 24 * 3600)
+YOUNG_S: Final = (60, 2 * 60, 5 * 60, 15 * 60, 30 * 60, 3600, 3 * 3600, 6 * 3600, 24 * 3600, 3 * 24 * 3600)
 """How long charts are while their history is younger than their span."""
 
 
@@ -58,8 +58,8 @@ class Series(Struct, frozen=True):
     dots: list[Dot]
 
 
-def chart(title: str, unit: str, span: Span, now: int, series: Sequence[Series]) -> Chart:
-    first_at = now - _window_s(span, now, series) * SECOND
+def chart(title: str, unit: str, seconds: int, now: int, series: Sequence[Series]) -> Chart:
+    first_at = now - seconds * SECOND
     inside = [[dot for dot in one.dots if dot.at >= first_at] for one in series]
     most = nice_ceiling(max((dot.value for dots in inside for dot in dots if dot.value is not None), default=0.0))
     lines = [_line(one, dots, first_at, now, most) for one, dots in zip(series, inside, strict=True)]
@@ -67,10 +67,8 @@ def chart(title: str, unit: str, span: Span, now: int, series: Sequence[Series])
     return Chart(title, unit, lines, most, across(first_at, now), up, first_at, now)
 
 
-def _window_s(span: Span, now: int, series: Sequence[Series]) -> int:
-    """How much of the span is drawn: while there is little to draw, less of it."""
-    oldest = min((dot.at for one in series for dot in one.dots), default=now)
-    known_s = (now - oldest) / SECOND
+def window_s(span: Span, known_s: float) -> int:
+    """How much of the span is drawn, in every chart of a page alike: while there is little to draw, less of it."""
     return next((seconds for seconds in YOUNG_S if known_s <= seconds < span.seconds), span.seconds)
 
 
@@ -106,7 +104,7 @@ def nice_ceiling(value: float) -> float:
 
 def across(first_at: int, last_at: int, count: int = 4) -> list[AxisMark]:
     seconds = (last_at - first_at) / SECOND
-    form = "%H:%M:%S" if seconds <= 5 * 60 else "%H:%M" if seconds <= 24 * 3600 else "%a %d"
+    form = "%H:%M:%S" if seconds <= 5 * 60 else "%H:%M" if seconds <= 24 * 3600 else "%a %d %b"
     steps = [first_at + (last_at - first_at) * index // count for index in range(1, count)]
     return [
         AxisMark(100 * index / count, datetime.fromtimestamp(at / SECOND, UTC).strftime(form))

@@ -78,12 +78,26 @@ class History:
     def readings(self, span: Span) -> list[TotalsAt]:
         return list(self._rings[span.name])
 
+    def drawn(self, span: Span) -> tuple[Span, list[TotalsAt]]:
+        """What a chart of this span is drawn from: the ring that goes back furthest, the finest of several.
+
+        The slots of a long span are long: while the history is young, its own ring has next to nothing.
+        """
+        rings = [(one, self.readings(one)) for one in SPANS if one.seconds <= span.seconds]
+        return min(rings, key=lambda ring: ring[1][0].at if ring[1] else 0)
+
     def levels(self, span: Span, value: Callable[[TotalsAt], float]) -> list[Dot]:
-        return [Dot(one.at, value(one)) for one in self.readings(span)]
+        return [Dot(one.at, value(one)) for one in self.drawn(span)[1]]
 
     def rates(self, span: Span, count: Callable[[TotalsAt], int]) -> list[Dot]:
         """How fast a count rose, per second; None after a gap of several slots, and where it fell."""
-        return list(_rates(self.readings(span), count, 4 * span.slot_s))
+        drawn, readings = self.drawn(span)
+        return list(_rates(readings, count, 4 * drawn.slot_s))
+
+    def known_s(self, span: Span, now: int) -> float:
+        """For how long there has been something to draw."""
+        readings = self.drawn(span)[1]
+        return (now - readings[0].at) / SECOND if readings else 0.0
 
     def recent_rate(self, count: Callable[[TotalsAt], int], within_s: int = 60) -> float | None:
         """The rate over the latest readings that cover this time."""

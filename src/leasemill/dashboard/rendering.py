@@ -26,6 +26,9 @@ from leasemill.operator.wording import counted
 SHOWN_TOKEN: Final = 6
 INSTANT: Final = re.compile(r"\b(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)\.\d{6}Z")
 """As explanations write it."""
+WRITTEN_INSTANT: Final = re.compile(r"(\b\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\b)")
+QUOTED: Final = re.compile(r"'[^']*'")
+FROM_RIGHT_TO_LEFT: Final = re.compile("[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
 
 
 def assets() -> dict[str, bytes]:
@@ -54,6 +57,7 @@ def environment() -> Environment:
     )
     made.filters.update(
         ago=ago,
+        amount=amount,
         clock=clock,
         coarse=coarse,
         counted=counted,
@@ -64,6 +68,7 @@ def environment() -> Environment:
         last_digits=last_digits,
         last_error=last_error,
         number=number,
+        pieces=pieces,
         rate=rate,
         readable=readable,
         short_number=short_number,
@@ -88,6 +93,11 @@ def address(root: str, path: str, **fields: object) -> str:
 
 def number(value: float | None) -> str:
     return "–" if value is None else f"{value:,.0f}"
+
+
+def amount(value: float) -> str:
+    """As much as a handler reported of its progress: `412,000`, `0.5`."""
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.2f}"
 
 
 def rate(value: float | None) -> str:
@@ -129,6 +139,17 @@ def clock(at: int | None) -> str:
 def readable(sentence: str) -> str:
     """A sentence of an explanation, with its instants to the second; the timeline has them in full."""
     return INSTANT.sub(r"\1 \2", sentence)
+
+
+def pieces(sentence: str) -> list[tuple[str, bool]]:
+    """A sentence of an explanation as texts, and whether each is an instant, which is not broken over two lines.
+
+    A name that is written from right to left is isolated, so that it does not turn what stands around it.
+    """
+    text = readable(sentence)
+    if FROM_RIGHT_TO_LEFT.search(text):
+        text = QUOTED.sub("\u2068\\g<0>\u2069", text)
+    return [(part, index % 2 == 1) for index, part in enumerate(WRITTEN_INSTANT.split(text))]
 
 
 def iso(at: int | None) -> str:

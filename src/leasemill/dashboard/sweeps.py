@@ -21,7 +21,7 @@ from msgspec import Struct
 from leasemill.dashboard.sampling import TROUBLES
 from leasemill.errors import Refused
 from leasemill.kernel import commands as c
-from leasemill.kernel.model import ENDED_STATES, REDRIVEN_STATES, Job, JobState
+from leasemill.kernel.model import ENDED_STATES, REDRIVEN_STATES, SECOND, Job, JobState
 from leasemill.operator.fingerprint import fingerprint
 from leasemill.store.base import Store
 from leasemill.store.cancelling import cancelled
@@ -83,9 +83,11 @@ class DryRun(Struct, frozen=True):
 class Sweep:
     """One act on many jobs: how far it is."""
 
-    def __init__(self, verb: SweepVerb, by: str, reason: str, rate: float | None) -> None:
+    def __init__(self, verb: SweepVerb, which: str, by: str, reason: str, rate: float | None) -> None:
         self.id = secrets.token_hex(6)
         self.verb = verb
+        self.which = which
+        """Which jobs, in words."""
         self.by = by
         self.reason = reason
         self.rate = rate
@@ -103,6 +105,12 @@ class Sweep:
     @property
     def is_over(self) -> bool:
         return self.ended_at is not None
+
+    @property
+    def left_us(self) -> int | None:
+        """How long its rate makes it take still, at least; None: it has no rate."""
+        left = max(0, self.expected - self.done - self.left_alone)
+        return None if self.rate is None else round(left / self.rate * SECOND)
 
 
 class Sweeps:
@@ -124,15 +132,15 @@ class Sweeps:
         with self._lock:
             return list(reversed(self._sweeps.values()))
 
-    def start(self, verb: SweepVerb, chosen: Selection, by: str, reason: str, rate: float | None) -> Sweep:
-        sweep = Sweep(verb, by, reason, rate)
+    def start(self, verb: SweepVerb, chosen: Selection, which: str, by: str, reason: str, rate: float | None) -> Sweep:
+        sweep = Sweep(verb, which, by, reason, rate)
         counted = count(self._store, verb, chosen)
         sweep.expected, sweep.expects_more = counted.count, not counted.is_all
         return self._begin(sweep, lambda: self._act_on(sweep, chosen))
 
     def cancel_group(self, view: c.GroupView, by: str, reason: str) -> Sweep:
         """With the groups in it, whose members are not counted before."""
-        sweep = Sweep(SweepVerb.CANCEL, by, reason, None)
+        sweep = Sweep(SweepVerb.CANCEL, f"group {view.id}", by, reason, None)
         sweep.expected = view.unfinished
         return self._begin(sweep, lambda: self._cancel_members(sweep, view.id))
 

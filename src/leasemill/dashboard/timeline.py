@@ -63,6 +63,12 @@ class Timeline(Struct, frozen=True):
     def has_extension(self) -> bool:
         return any(extended_us(row.execution) for row in self.rows)
 
+    @property
+    def drawn(self) -> frozenset[str]:
+        """The tones of bars and the shapes of signs that can be seen: what the picture's key explains."""
+        bars = (bar.tone for row in self.rows for bar in row.bars if bar.width)
+        return frozenset(bars) | {sign.shape for row in self.rows for sign in row.signs}
+
 
 class Scale(Struct, frozen=True):
     began_at: int

@@ -74,7 +74,7 @@ class Operator:
         self.audit.reload()
         row = self.audit.locator("tbody tr").first
         expect(row.locator("td.reason")).to_have_text(reason)
-        expect(row.locator(".tag")).to_have_text(words)
+        expect(row.locator("a.tag")).to_have_text(words)
         expect(row.locator(".target")).to_contain_text(target)
         expect(row).to_contain_text("ann")
 

@@ -15,7 +15,7 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec, OnFailure, Policy, Rules
 from leasemill.kernel.schedule import ScheduleSpec
 from leasemill.store.base import Store
-from leasemill.store.records import WorkerRecord, encode_record
+from leasemill.store.records import RunningJob, WorkerRecord, encode_record
 from tests.dashboard.filling import fill
 from tests.dashboard.filling_control import fill_control
 
@@ -76,9 +76,12 @@ def _workers(store: Store) -> None:
     for number, interval_s in enumerate((3_600.0, -0.5)):
         name = f"{UNBROKEN}-{number}"
         store.claim(name, ["tenant-02.export"], 1)
+        run = RunningJob(
+            f"{UNBROKEN}-{number}", UNBROKEN, 1, 7_200.0, 412_000, 1_250_000, f"{TEXT} {UNBROKEN}", 4_193_215
+        )
         record = WorkerRecord(
             *(name, f"{UNBROKEN}.example.internal", 4_193_214, 0.0, 1e6, interval_s),
-            *({LONG_QUEUE: 1}, 120, False, [], {"succeeded": 12_345_678.0, "refused": 1_234.0}),
+            *({LONG_QUEUE: 1}, 120, False, [run], {"succeeded": 12_345_678.0, "refused": 1_234.0}),
             version="2026.11.17-rc1+northern",
             instance=name,
             takes_orders=True,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final
 
 from leasemill.dashboard.selecting import selecting_fields, selection_of
-from leasemill.dashboard.sweeps import AMONG, SweepVerb, count
+from leasemill.dashboard.sweeps import AMONG, SweepVerb, count, narrowed
 from leasemill.dashboard.viewing import Done, Given, InputField, OperatorAct, Question, Viewing
 from leasemill.errors import Invalid, Refused
 from leasemill.kernel import commands as c
@@ -106,14 +106,13 @@ NAMED: Final = (
 
 def _ask_all(verb: SweepVerb) -> Callable[[Viewing], Question]:
     def ask(viewing: Viewing) -> Question:
-        counted_jobs = count(viewing.store, verb, selection_of(viewing.query))
+        chosen = selection_of(viewing.query)
+        counted_jobs = count(viewing.store, verb, chosen)
         at_least = "" if counted_jobs.is_all else "more than "
         what = f"{at_least}{counted(counted_jobs.count, 'job')}"
-        among = ("is " if counted_jobs.count == 1 else "are ") + " or ".join(
-            sorted(one.value.upper() for one in AMONG[verb])
-        )
-        sentences = [f"Dry run: {what} {'matches' if counted_jobs.count == 1 else 'match'} and {among}.", EFFECTS[verb]]
-        sentences += [f"Filter: {', '.join(_filter_words(viewing)) or 'none: all jobs'}."]
+        sentences = [_dry_run(what, counted_jobs.count == 1, narrowed(verb, chosen).states or AMONG[verb])]
+        sentences += [EFFECTS[verb]] if counted_jobs.count else []
+        sentences += [f"Filter: {_which(viewing)}."]
         return Question(
             f"{verb.value.capitalize()} {what}",
             sentences,
@@ -126,14 +125,20 @@ def _ask_all(verb: SweepVerb) -> Callable[[Viewing], Question]:
     return ask
 
 
-def _filter_words(viewing: Viewing) -> list[str]:
-    return [f"{name} {' or '.join(values)}" for name, values in selecting_fields(viewing.query).items()]
+def _dry_run(what: str, is_one: bool, among: Collection[JobState]) -> str:
+    states = " or ".join(sorted(one.value.upper() for one in among))
+    return f"Dry run: {what} {'matches and is' if is_one else 'match and are'} {states}."
+
+
+def _which(viewing: Viewing) -> str:
+    fields = selecting_fields(viewing.query).items()
+    return ", ".join(f"{name} {' or '.join(values)}" for name, values in fields) or "none: all jobs"
 
 
 def _run_all(verb: SweepVerb) -> Callable[[Viewing, Given], Done]:
     def run(viewing: Viewing, given: Given) -> Done:
         rate = as_rate(given.text("rate"))
-        sweep = viewing.sweeps.start(verb, selection_of(viewing.query), given.by, given.reason, rate)
+        sweep = viewing.sweeps.start(verb, selection_of(viewing.query), _which(viewing), given.by, given.reason, rate)
         return Done("Started.", f"/sweeps/{sweep.id}")
 
     return run

@@ -3,12 +3,14 @@
 import { morph } from "./morph.js";
 
 const LEAST_MS = 900;
+const PATIENCE_MS = 15000; // an event comes every few seconds: a page that heard nothing for so long is not up to date
 
 let source = null;
 let tag = null;
 let isFetching = false;
 let isWanted = false;
 let fetchedAt = 0;
+let heardAt = 0;
 
 function show(state, text) {
   const status = document.querySelector("[data-live-status]");
@@ -27,7 +29,8 @@ export async function refresh() {
   try {
     const headers = { "Leasemill-Part": "1" };
     if (tag) headers["If-None-Match"] = tag;
-    const response = await fetch(location.href, { headers, credentials: "same-origin", redirect: "error" });
+    const signal = AbortSignal.timeout(PATIENCE_MS);
+    const response = await fetch(location.href, { headers, credentials: "same-origin", redirect: "error", signal });
     if (response.status === 401 || response.status === 403) {
       location.reload();
       return;
@@ -36,8 +39,10 @@ export async function refresh() {
       tag = response.headers.get("ETag");
       put(await response.text());
     }
-    if (response.ok || response.status === 304 || response.status === 404) show("live", "live");
-    else show("away", "no answer");
+    if (response.ok || response.status === 304 || response.status === 404) {
+      heardAt = performance.now();
+      show("live", "live");
+    } else show("away", "no answer");
   } catch {
     show("away", "no answer");
   } finally {
@@ -61,8 +66,16 @@ function schedule() {
   setTimeout(refresh, Math.max(0, LEAST_MS - (performance.now() - fetchedAt)));
 }
 
+// A connection that broke without a word: nothing reports it but the time that has passed.
+function watch() {
+  if (document.hidden || performance.now() - heardAt < PATIENCE_MS) return;
+  show("away", "no answer");
+  refresh();
+}
+
 function open(address) {
   if (source || document.hidden) return;
+  heardAt = performance.now();
   source = new EventSource(address);
   source.addEventListener("open", () => show("live", "live"));
   source.addEventListener("change", schedule);
@@ -89,6 +102,7 @@ export function startLive() {
     open(address);
     refresh();
   });
+  setInterval(watch, 5000);
   addEventListener("pagehide", close);
   addEventListener("pageshow", () => open(address));
   open(address);

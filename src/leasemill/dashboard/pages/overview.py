@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from leasemill.dashboard.charts import Chart, Series, chart
+from leasemill.dashboard.charts import Chart, Series, chart, window_s
 from leasemill.dashboard.history import SPANS, Dot, History, Span
 from leasemill.dashboard.pages.queues import QueueOnPage, rows_of
 from leasemill.dashboard.sampling import Sample
@@ -68,11 +68,12 @@ def _a_minute(rate: float | None) -> float | None:
 
 
 def _charts(history: History, span: Span, now: int) -> list[Chart]:
+    seconds = window_s(span, history.known_s(span, now))
     return [
         chart(
             "Jobs in and out",
             "per second",
-            span,
+            seconds,
             now,
             [
                 Series("in", "in", history.rates(span, lambda one: one.arrived)),
@@ -80,15 +81,19 @@ def _charts(history: History, span: Span, now: int) -> list[Chart]:
             ],
         ),
         chart(
-            "Waiting", "jobs", span, now, [Series("waiting", "ready", history.levels(span, lambda one: one.waiting))]
+            "Waiting", "jobs", seconds, now, [Series("waiting", "ready", history.levels(span, lambda one: one.waiting))]
         ),
         chart(
-            "Running", "jobs", span, now, [Series("running", "leased", history.levels(span, lambda one: one.running))]
+            "Running",
+            "jobs",
+            seconds,
+            now,
+            [Series("running", "leased", history.levels(span, lambda one: one.running))],
         ),
         chart(
             "Expired and refused",
             "per minute",
-            span,
+            seconds,
             now,
             [
                 Series("expired", "warned", _minutes(history.rates(span, lambda one: one.expired))),
@@ -105,7 +110,7 @@ def _minutes(dots: list[Dot]) -> list[Dot]:
 def concerns(sample: Sample) -> list[ConcernOnPage]:
     """What is wrong now, as far as the sample shows it; the worst first."""
     silent = sum(one.is_stale for one in sample.workers)
-    stuck = sum(len(one.record.stuck) for one in sample.workers)
+    stuck = sum(len(one.record.stuck) for one in sample.workers if not one.is_stale)
     found = []
     if silent:
         has = "has" if silent == 1 else "have"

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from leasemill.dashboard.viewing import Page, Viewing
 from leasemill.errors import NotFound
+from leasemill.operator.wording import counted
 
 
 def read(viewing: Viewing) -> Mapping[str, Any]:
@@ -20,7 +21,9 @@ def read_one(viewing: Viewing) -> Mapping[str, Any]:
             "this process does not know that bulk action: another process started it, or it was long ago. "
             "The audit page lists what was done"
         )
-    return {"sweep": sweep, "title": f"{sweep.verb.value.capitalize()} many jobs"}
+    more = "more than " if sweep.expects_more else ""
+    title = f"{sweep.verb.value.capitalize()} {more}{counted(sweep.expected, 'job')}"
+    return {"sweep": sweep, "title": title}
 
 
 PAGE: Final = Page("sweeps", "/sweeps", "Bulk actions", "sweeps.html", read)
