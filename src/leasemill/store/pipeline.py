@@ -123,14 +123,16 @@ class Pipeline(Generic[TicketT]):
         for future in futures:
             await future
 
-    def close(self) -> None:
-        """End the thread that leads for event loops; another starts if one of them calls again."""
+    def close(self, *, joins: bool = True) -> None:
+        """End the thread that leads for event loops; another starts if one of them calls again. `joins`: wait for the
+        end of the batch it is in."""
         with self._guard:
             leader, self._loop_leader = self._loop_leader, None
             batches_due, self._batches_due = self._batches_due, SimpleQueue()
         if leader is not None:
             batches_due.put(False)
-            leader.join()
+            if joins:
+                leader.join()
 
     def _abandon(self, ticket: TicketT) -> None:
         """Its caller was interrupted: it must not run any more, nor lead."""
