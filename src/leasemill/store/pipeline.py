@@ -44,9 +44,10 @@ class Ticket(Struct, eq=False):
         self.future = asyncio.get_running_loop().create_future()
         return self.future
 
-    def wait(self) -> None:
+    def wait(self, timeout_s: float = -1) -> bool:
+        """Whether it was woken; by default it waits for that without a limit."""
         assert self._woken is not None
-        self._woken.acquire()
+        return self._woken.acquire(timeout=timeout_s)
 
     def wake(self) -> None:
         if self._woken is not None and self._woken.locked():
@@ -82,7 +83,8 @@ class Pipeline(Generic[TicketT]):
         self._loop_leader: threading.Thread | None = None
         self._batches_due: SimpleQueue[bool] = SimpleQueue()
 
-    def run(self, ticket: TicketT) -> Any:
+    def run(self, ticket: TicketT, within_s: float | None = None) -> Any:
+        """`within_s`: if no batch takes it by then it is withdrawn, and has no answer."""
         try:
             with self._guard:
                 is_led = self._is_led
@@ -92,7 +94,8 @@ class Pipeline(Generic[TicketT]):
                 else:
                     self._is_led = ticket.is_leader = True
             if is_led:
-                ticket.wait()
+                if within_s is None or (not ticket.wait(within_s) and not self.withdraw(ticket)):
+                    ticket.wait()
                 if ticket.is_leader:
                     self._lead(ticket)
             else:
@@ -122,6 +125,14 @@ class Pipeline(Generic[TicketT]):
             self._wake_loop_leader()
         for future in futures:
             await future
+
+    def withdraw(self, ticket: TicketT) -> bool:
+        """It is not to run any more, and its caller does not wait. False: it is in a batch already, or leads."""
+        with self._guard:
+            is_waiting = ticket in self._waiting and not ticket.is_leader
+            if is_waiting:
+                self._waiting.remove(ticket)
+            return is_waiting
 
     def close(self, *, joins: bool = True) -> None:
         """End the thread that leads for event loops; another starts if one of them calls again. `joins`: wait for the

@@ -6,12 +6,13 @@ request of several fail as a whole is left to its callers, each in a request of 
 call it belongs to. Ids are drawn before anything is sent, so what was carried out already is not done twice.
 
 Only what waits for nobody is shared: calls with drawn ids in one line, those with ids of their own, which may be in
-somebody's open transaction behind the server, in another. Nor does what decides about other jobs: unique keys, groups
-and chains go alone, as do large calls.
+somebody's open transaction behind the server, in another. What is decided by other jobs goes alone, as on PostgreSQL:
+unique keys, groups and chains; so do large calls, and those that have waited for a request that hangs.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from http import HTTPStatus
 from typing import Any, Final
@@ -35,6 +36,8 @@ REQUEST_BYTES: Final = 256 * 1024
 """Of one that is shared: far less than a server takes, and proxies in front of it."""
 JOB_BYTES: Final = 256
 """What a job weighs at least: a request has 1,024 of them at most."""
+WAIT_S: Final = 0.5
+"""The longest a call waits for somebody else's request; then it goes alone."""
 ROUTE: Final = BY_COMMAND[c.Enqueue]
 OF_EACH: Final = {HTTPStatus.UNAUTHORIZED, HTTPStatus.TOO_MANY_REQUESTS, *AWAY}
 
@@ -62,14 +65,19 @@ class Enqueues:
         ticket = self._ticket(command)
         outcomes: list[c.EnqueueOutcome] | None = None
         if ticket.weight:
-            outcomes = self._lines[command.are_new].run(ticket)
+            outcomes = self._lines[command.are_new].run(ticket, WAIT_S)
         return self._client.finish(ticket.command, ticket.posted) if outcomes is None else outcomes
 
     async def arun(self, command: c.Enqueue) -> list[c.EnqueueOutcome]:
         ticket = self._ticket(command)
         outcomes: list[c.EnqueueOutcome] | None = None
         if ticket.weight:
-            outcomes = await self._lines[command.are_new].arun(ticket)
+            line = self._lines[command.are_new]
+            limit = asyncio.get_running_loop().call_later(WAIT_S, _withdraw, line, ticket)
+            try:
+                outcomes = await line.arun(ticket)
+            finally:
+                limit.cancel()
         if outcomes is None:
             outcomes = await self._off_loop(self._client.finish, ticket.command, ticket.posted)
         return outcomes
@@ -106,6 +114,11 @@ class Enqueues:
         elif len(tickets) == 1 or _is_of_each(posted.reply):
             for ticket in tickets:
                 ticket.posted = posted
+
+
+def _withdraw(line: Pipeline[EnqueueTicket], ticket: EnqueueTicket) -> None:
+    if line.withdraw(ticket) and ticket.future is not None and not ticket.future.done():
+        ticket.future.set_result(None)
 
 
 def shared_weight(jobs: Sequence[JobSpec], body_bytes: int) -> int:
