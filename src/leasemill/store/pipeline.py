@@ -80,6 +80,7 @@ class Pipeline(Generic[TicketT]):
         self._guard = threading.Lock()
         self._waiting: list[TicketT] = []
         self._is_led = False
+        self._is_closed = False
         self._loop_leader: threading.Thread | None = None
         self._batches_due: SimpleQueue[bool] = SimpleQueue()
 
@@ -135,9 +136,10 @@ class Pipeline(Generic[TicketT]):
             return is_waiting
 
     def close(self, *, joins: bool = True) -> None:
-        """End the thread that leads for event loops; another starts if one of them calls again. `joins`: wait for the
-        end of the batch it is in."""
+        """End the thread that leads for event loops; another starts if one of them calls again, and ends with the
+        batches that it is for. `joins`: wait for the end of the batch it is in."""
         with self._guard:
+            self._is_closed = True
             leader, self._loop_leader = self._loop_leader, None
             batches_due, self._batches_due = self._batches_due, SimpleQueue()
         if leader is not None:
@@ -224,6 +226,10 @@ class Pipeline(Generic[TicketT]):
         try:
             while batches_due.get():
                 self._lead(None)
+                with self._guard:
+                    if self._is_closed and self._batches_due is batches_due and batches_due.empty():
+                        self._loop_leader = None
+                        return
         except BaseException:
             with self._guard:
                 if self._batches_due is batches_due:

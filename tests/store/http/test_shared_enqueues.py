@@ -215,6 +215,14 @@ def test_a_caller_alone_sends_what_it_would_have_sent() -> None:
         assert len(scripted.asked) == 1
 
 
+def test_a_caller_alone_that_is_refused_is_not_sent_again() -> None:
+    refused = says(403, b'{"status":403,"title":"Forbidden","reason":"forbidden","detail":"outside"}', PROBLEM)
+    with Scripted(refused) as scripted, HttpStore(scripted.url) as store:
+        with pytest.raises(Refused, match="outside"):
+            store.enqueue([job("a")])
+        assert len(scripted.asked) == 1
+
+
 def test_one_body_for_all_is_the_body_of_one_call_with_all_jobs() -> None:
     calls = [[job("a")], [job("b", payload=b'{"x": [1, "]}"]}'), job("c", "other")], [JobSpec("d", "q", "k", lane="é")]]
     bodies = [encode_request(enqueues.ROUTE, c.Enqueue(jobs)) for jobs in calls]
@@ -533,6 +541,28 @@ def test_closing_the_store_ends_every_call(held: Held) -> None:
         assert isinstance(error, Unavailable)
         assert "is closed" in str(error)
     assert held.behind.requests == [["first"]]
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
+def test_closing_the_store_ends_calls_of_coroutines_alone(server: ServerThread) -> None:
+    behind = Behind()
+
+    async def many() -> list[object]:
+        calls = [store.arun(c.Enqueue([job(f"async-{number}")])) for number in range(3)]
+        return list(await asyncio.gather(*calls, return_exceptions=True))
+
+    with server.serving(behind), HttpStore(server.url) as store:
+        callers = Callers(store)
+        callers.run("first", lambda: asyncio.run(many()))
+        assert behind.reached.wait(LONG_S)
+        callers.run("loop", lambda: asyncio.run(many()))
+        callers.wait_for_waiting(3)
+        store.close()
+        callers.finish()
+        behind.go.set()
+        errors = [*callers.outcomes["first"], *callers.outcomes["loop"]]
+        assert [str(error).partition(", ")[0] for error in errors] == ["this store"] * 6
+    wait_until(lambda: not any(thread.name == "leasemill enqueue" for thread in threading.enumerate()))
 
 
 class Stopped(BaseException):
