@@ -16,7 +16,8 @@ from click.testing import CliRunner
 
 from leasemill.cli import main
 from leasemill.demo.server import ServerProcess
-from leasemill.kernel.commands import JobFilter
+from leasemill.errors import Unavailable
+from leasemill.kernel.commands import Duplicate, Enqueued, EnqueueOutcome, JobFilter
 from leasemill.kernel.model import JobSpec, JobState
 from leasemill.store.opening import open_store
 from tests.lab.processes import wait_until
@@ -24,6 +25,7 @@ from tests.lab.zombie import Variant, play_all, staged
 from tests.process.http_lab import HttpLab, RestartLab
 from tests.process.test_demo import run_demo
 
+LIMIT_S = 60.0
 CLAIM = {"worker": "w", "queues": ["mail"], "limit": 1, "wait_s": 60}
 
 
@@ -73,6 +75,44 @@ def test_the_demo_takes_one_store() -> None:
     assert (code, "give one of them" in errors) == (2, True)
     code, _, errors = run_demo("--url", "memory:")
     assert (code, "lives inside one process" in errors) == (1, True)
+
+
+def test_a_server_that_is_killed_under_callers_who_share_requests_loses_nothing_it_acknowledged(tmp_path: Path) -> None:
+    is_over = threading.Event()
+    with ServerProcess(f"file:{tmp_path / 'jobs'}", tmp_path / "server.log") as server, open_store(server.url) as store:
+        acknowledged, errors = list[str](), list[Unavailable]()
+
+        def call(number: int) -> None:
+            for count in range(1_000_000):
+                if is_over.is_set():
+                    return
+                job = JobSpec(f"{number}-{count}", "mail", "send", b"%d" % count)
+                while not (outcomes := enqueued(job)):
+                    pass  # unknown whether it happened: the same again
+                assert outcomes[0] in (Enqueued(job.id), Duplicate(job.id))
+                acknowledged.append(job.id)
+
+        def enqueued(job: JobSpec) -> list[EnqueueOutcome]:
+            try:
+                return store.enqueue([job])
+            except Unavailable as error:
+                errors.append(error)
+                return []
+
+        with ThreadPoolExecutor(8) as pool:
+            calls = [pool.submit(call, number) for number in range(8)]
+            try:
+                for kill in range(1, 5):
+                    wait_until(lambda kill=kill: len(acknowledged) > 200 * kill, "jobs to be enqueued")  # type: ignore[misc]
+                    server.kill()
+                    server.start()
+            finally:
+                is_over.set()
+            for one in calls:
+                one.result(LIMIT_S)
+        assert len(set(map(id, errors))) == len(errors)
+        assert len(set(acknowledged)) == len(acknowledged)
+        assert store.totals().counts[JobState.READY] == len(acknowledged)
 
 
 def test_a_stopped_worker_behind_a_server_changes_nothing_any_more(served: ServerProcess) -> None:

@@ -44,9 +44,10 @@ class Ticket(Struct, eq=False):
         self.future = asyncio.get_running_loop().create_future()
         return self.future
 
-    def wait(self) -> None:
+    def wait(self, timeout_s: float = -1) -> bool:
+        """Whether it was woken; by default it waits for that without a limit."""
         assert self._woken is not None
-        self._woken.acquire()
+        return self._woken.acquire(timeout=timeout_s)
 
     def wake(self) -> None:
         if self._woken is not None and self._woken.locked():
@@ -79,10 +80,12 @@ class Pipeline(Generic[TicketT]):
         self._guard = threading.Lock()
         self._waiting: list[TicketT] = []
         self._is_led = False
+        self._is_closed = False
         self._loop_leader: threading.Thread | None = None
         self._batches_due: SimpleQueue[bool] = SimpleQueue()
 
-    def run(self, ticket: TicketT) -> Any:
+    def run(self, ticket: TicketT, within_s: float | None = None) -> Any:
+        """`within_s`: if no batch takes it by then it is withdrawn, and has no answer."""
         try:
             with self._guard:
                 is_led = self._is_led
@@ -92,7 +95,8 @@ class Pipeline(Generic[TicketT]):
                 else:
                     self._is_led = ticket.is_leader = True
             if is_led:
-                ticket.wait()
+                if within_s is None or (not ticket.wait(within_s) and not self.withdraw(ticket)):
+                    ticket.wait()
                 if ticket.is_leader:
                     self._lead(ticket)
             else:
@@ -123,14 +127,25 @@ class Pipeline(Generic[TicketT]):
         for future in futures:
             await future
 
-    def close(self) -> None:
-        """End the thread that leads for event loops; another starts if one of them calls again."""
+    def withdraw(self, ticket: TicketT) -> bool:
+        """It is not to run any more, and its caller does not wait. False: it is in a batch already, or leads."""
         with self._guard:
+            is_waiting = ticket in self._waiting and not ticket.is_leader
+            if is_waiting:
+                self._waiting.remove(ticket)
+            return is_waiting
+
+    def close(self, *, joins: bool = True) -> None:
+        """End the thread that leads for event loops; another starts if one of them calls again, and ends with the
+        batches that it is for. `joins`: wait for the end of the batch it is in."""
+        with self._guard:
+            self._is_closed = True
             leader, self._loop_leader = self._loop_leader, None
             batches_due, self._batches_due = self._batches_due, SimpleQueue()
         if leader is not None:
             batches_due.put(False)
-            leader.join()
+            if joins:
+                leader.join()
 
     def _abandon(self, ticket: TicketT) -> None:
         """Its caller was interrupted: it must not run any more, nor lead."""
@@ -211,6 +226,10 @@ class Pipeline(Generic[TicketT]):
         try:
             while batches_due.get():
                 self._lead(None)
+                with self._guard:
+                    if self._is_closed and self._batches_due is batches_due and batches_due.empty():
+                        self._loop_leader = None
+                        return
         except BaseException:
             with self._guard:
                 if self._batches_due is batches_due:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, get_args
 
 import msgspec
@@ -64,6 +65,17 @@ _encode: Final = Encoder().encode
 
 def encode_request(route: Route, command: Command[Any]) -> bytes:
     return _encode(CODECS[route.name].request_to_wire(command))
+
+
+_ENQUEUE: Final = (b'{"jobs":[', b"]}")
+
+
+def merged_enqueues(bodies: Sequence[bytes]) -> bytes:
+    """Requests to enqueue, each of at least one job, as one with all their jobs."""
+    if len(bodies) == 1:
+        return bodies[0]
+    opening, closing = _ENQUEUE
+    return opening + b",".join([body[len(opening) : -len(closing)] for body in bodies]) + closing
 
 
 def decode_request(route: Route, body: bytes) -> Asked:

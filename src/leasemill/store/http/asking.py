@@ -49,6 +49,21 @@ def answered_by(status: int, headers: Mapping[str, str], body: bytes | bytearray
     return Answered(status, found, body, float(retry_after) if retry_after.isdecimal() else 0.0)
 
 
+def has_answer(answered: Answered) -> bool:
+    """The command's: as it is, or in a problem where it is a refusal."""
+    found = answered.problem
+    return answered.status == HTTPStatus.OK or (found is not None and isinstance(found.answer, msgspec.Raw))
+
+
+def read_answer(route: Route, answered: Answered) -> Any:
+    """What `has_answer` found. Raises what msgspec does when it cannot be read."""
+    found = answered.problem
+    if found is None:
+        return decode_answer(route, answered.body)
+    assert isinstance(found.answer, msgspec.Raw)
+    return decode_answer(route, bytes(found.answer))
+
+
 class Attempts:
     """Those to get one command answered."""
 
@@ -91,10 +106,8 @@ class Attempts:
         """The command's answer, or the error that the server's store raised."""
         found = answered.problem
         try:
-            if answered.status == HTTPStatus.OK:
-                return decode_answer(self._route, answered.body)
-            if found is not None and isinstance(found.answer, msgspec.Raw):
-                return decode_answer(self._route, bytes(found.answer))
+            if has_answer(answered):
+                return read_answer(self._route, answered)
         except msgspec.DecodeError as error:
             raise Refused(
                 f"{self._base} returned a reply to {self._route.name} which this version cannot read: {error}; "

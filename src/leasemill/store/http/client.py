@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from http import HTTPStatus
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from leasemill.errors import Unavailable
 from leasemill.kernel.command import Command
@@ -22,13 +22,33 @@ from leasemill.store.sources import Entropy
 from leasemill.wire.codec import encode_request
 from leasemill.wire.expired import EXPIRED, LISTENS
 from leasemill.wire.expired import read as read_expired
-from leasemill.wire.routes import BY_COMMAND
+from leasemill.wire.routes import BY_COMMAND, Route
 
 ANSWER_S: Final = 60.0
 """The longest a server may take over a command, waiting it was asked to do not counted."""
 HEADERS: Final = {"user-agent": "leasemill", "accept": "application/json", "content-type": "application/json"}
 
 AnswerT = TypeVar("AnswerT")
+
+
+class Call(NamedTuple):
+    """A command as it is sent, and how often it may be."""
+
+    route: Route
+    body: bytes
+    attempts: Attempts
+
+
+class Posted(NamedTuple):
+    """What came of one attempt; `token`: with which it was sent."""
+
+    token: str | None
+    reply: Answered | CallFailed
+
+    @property
+    def answered(self) -> Answered:
+        assert isinstance(self.reply, Answered)
+        return self.reply
 
 
 class HttpClient:
@@ -58,48 +78,64 @@ class HttpClient:
         if was_closed:
             self._closed.set()
 
-    def ask(self, command: Command[AnswerT]) -> AnswerT:
+    def call(self, command: Command[Any]) -> Call:
         route = BY_COMMAND[type(command)]
-        body, attempts = encode_request(route, command), self._attempts(command)
-        while True:
-            if self._closed.is_set():
-                raise self.closed()
-            try:
-                response = self._calls.post(route.path, self._headers(), body)
-            except CallFailed as error:
-                if self._closed.is_set():
-                    raise self.closed() from None
-                self._closed.wait(attempts.after_error(error))
-                continue
-            answered = self._noted(response)
-            if answered.status == HTTPStatus.UNAUTHORIZED and self._has_new_token():
-                continue
-            pause_s = attempts.after(answered)
-            if pause_s is None:
-                answer: AnswerT = attempts.read(answered)
-                return answer
+        return Call(route, encode_request(route, command), Attempts(self._address.base, route, self._entropy.jitter()))
+
+    def ask(self, command: Command[AnswerT]) -> AnswerT:
+        answer: AnswerT = self.finish(self.call(command))
+        return answer
+
+    def finish(self, call: Call, posted: Posted | None = None) -> Any:
+        """The call's answer. `posted`: what came of its first attempt; None: there was none."""
+        if posted is None:
+            posted = self.post(call.route, call.body)
+        while (pause_s := self._pause_s(call, posted)) is not None:
             self._closed.wait(pause_s)
+            posted = self.post(call.route, call.body)
+        return call.attempts.read(posted.answered)
+
+    def post(self, route: Route, body: bytes) -> Posted:
+        """One attempt."""
+        if self._closed.is_set():
+            raise self.closed()
+        token = self._token
+        try:
+            response = self._calls.post(route.path, self._headers(token), body)
+        except CallFailed as error:
+            return Posted(token, error)
+        return Posted(token, self._noted(response))
 
     async def ask_waiting(self, command: Command[AnswerT], wait_s: float) -> AnswerT:
         """The answer of a command that the server may take so long over."""
         if self._waiting_calls is None:
             self._waiting_calls = WaitingCalls(self._address.base, ANSWER_S)
-        route = BY_COMMAND[type(command)]
-        body, attempts = encode_request(route, command), self._attempts(command)
-        while True:
-            try:
-                response = await self._waiting_calls.post(route.path, self._headers(), body, wait_s)
-            except CallFailed as error:
-                await asyncio.sleep(attempts.after_error(error))
-                continue
-            answered = self._noted(response)
-            if answered.status == HTTPStatus.UNAUTHORIZED and self._has_new_token():
-                continue
-            pause_s = attempts.after(answered)
-            if pause_s is None:
-                answer: AnswerT = attempts.read(answered)
-                return answer
+        call = self.call(command)
+        posted = await self._post_waiting(self._waiting_calls, call, wait_s)
+        while (pause_s := self._pause_s(call, posted)) is not None:
             await asyncio.sleep(pause_s)
+            posted = await self._post_waiting(self._waiting_calls, call, wait_s)
+        answer: AnswerT = call.attempts.read(posted.answered)
+        return answer
+
+    async def _post_waiting(self, calls: WaitingCalls, call: Call, wait_s: float) -> Posted:
+        token = self._token
+        try:
+            response = await calls.post(call.route.path, self._headers(token), call.body, wait_s)
+        except CallFailed as error:
+            return Posted(token, error)
+        return Posted(token, self._noted(response))
+
+    def _pause_s(self, call: Call, posted: Posted) -> float | None:
+        """How long to wait before the next attempt; None: this was the last one."""
+        reply = posted.reply
+        if isinstance(reply, CallFailed):
+            if self._closed.is_set():
+                raise self.closed()
+            return call.attempts.after_error(reply)
+        if reply.status == HTTPStatus.UNAUTHORIZED and self._has_other_token(posted.token):
+            return 0.0
+        return call.attempts.after(reply)
 
     def close(self) -> None:
         self._closed.set()
@@ -112,13 +148,10 @@ class HttpClient:
     def closed(self) -> Unavailable:
         return Unavailable(f"this store, {self._address.base}, is closed; open another")
 
-    def _attempts(self, command: Command[Any]) -> Attempts:
-        return Attempts(self._address.base, BY_COMMAND[type(command)], self._entropy.jitter())
-
-    def _headers(self) -> dict[str, str]:
+    def _headers(self, token: str | None) -> dict[str, str]:
         headers = HEADERS.copy()
-        if self._token is not None:
-            headers["authorization"] = f"Bearer {self._token}"
+        if token is not None:
+            headers["authorization"] = f"Bearer {token}"
         if self._expiries.listeners:
             headers[LISTENS] = "1"
         return headers
@@ -128,6 +161,7 @@ class HttpClient:
             self._expiries.notify(read_expired(response.headers[EXPIRED]))
         return answered_by(response.status, response.headers, response.body)
 
-    def _has_new_token(self) -> bool:
-        before, self._token = self._token, self._address.current_token()
-        return self._token != before
+    def _has_other_token(self, refused: str | None) -> bool:
+        """Whether there is another than the one that was refused; it may be another caller who read it."""
+        self._token = self._address.current_token()
+        return self._token != refused

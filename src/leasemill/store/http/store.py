@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from leasemill.kernel import commands as c
 from leasemill.kernel.machine import check
@@ -16,6 +16,7 @@ from leasemill.store.ends import Subscription
 from leasemill.store.forks import start_over_in_children
 from leasemill.store.http.address import parse_address
 from leasemill.store.http.client import HttpClient
+from leasemill.store.http.enqueues import Enqueues
 from leasemill.store.http.loop import LoopThread
 from leasemill.store.http.presence import HttpPresence
 from leasemill.store.http.watch import HttpCancellations, watch_end, watch_queues
@@ -36,6 +37,7 @@ class HttpStore(Store):
         address = parse_address(url)
         self.name = address.base
         self._client = HttpClient(address, self.entropy, self.expiries)
+        self._enqueues = Enqueues(self._client, self._off_loop)
         self._threads = Threads(CALLS_AT_A_TIME, f"leasemill {address.base}")
         self._waits = LoopThread(f"leasemill {address.base} waits", self._client.close_waiting)
         self._cancellations = HttpCancellations(self._client, self._waits)
@@ -44,11 +46,18 @@ class HttpStore(Store):
 
     def run(self, command: c.Command[AnswerT]) -> AnswerT:
         check(command)
+        if isinstance(command, c.Enqueue):
+            return cast(AnswerT, self._enqueues.run(command))
         return self._client.ask(command)
 
     async def arun(self, command: c.Command[AnswerT]) -> AnswerT:
         check(command)
-        future = self._threads.submit(self._client.ask, command)
+        if isinstance(command, c.Enqueue):
+            return cast(AnswerT, await self._enqueues.arun(command))
+        return await self._off_loop(self._client.ask, command)
+
+    async def _off_loop(self, function: Callable[..., AnswerT], *arguments: Any) -> AnswerT:
+        future = self._threads.submit(function, *arguments)
         try:
             return await asyncio.wrap_future(future)
         except asyncio.CancelledError:
@@ -70,8 +79,10 @@ class HttpStore(Store):
         self._waits.close()
         self._threads.close()
         self._client.close()
+        self._enqueues.close()
 
     def after_fork(self) -> None:
         """A child has its own connections and locks, whichever of its threads asks first, and if none does."""
         self._waits.after_fork()
         self._client.after_fork()
+        self._enqueues.after_fork()

@@ -1,1 +1,0 @@
-"""Measurements, one script for each question. Each prints its table and its bars, and exits 1 if one is missed."""

@@ -1,0 +1,148 @@
+"""Enqueues of one process that share a request.
+
+Whoever comes first sends at once; those that come while it is under way make the next request. There is no timer, so
+one caller alone waits for nobody. A request reports an outcome for each job, and each caller gets its own. What makes a
+request of several fail as a whole is left to its callers, each in a request of its own, so that an error reaches the
+call it belongs to. Ids are drawn before anything is sent, so what was carried out already is not done twice.
+
+Only what waits for nobody is shared: calls with drawn ids in one line, those with ids of their own, which may be in
+somebody's open transaction behind the server, in another. What is decided by other jobs goes alone, as on PostgreSQL:
+unique keys, groups and chains; so do large calls, and those that have waited for a request that hangs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from http import HTTPStatus
+from typing import Any, Final
+
+import msgspec
+
+from leasemill.errors import Unavailable
+from leasemill.kernel import commands as c
+from leasemill.kernel.model import JobSpec
+from leasemill.store import pipeline
+from leasemill.store.http.asking import AWAY, Answered, CallFailed, has_answer, read_answer
+from leasemill.store.http.client import Call, HttpClient, Posted
+from leasemill.store.pipeline import Pipeline
+from leasemill.wire.codec import merged_enqueues
+from leasemill.wire.routes import BY_COMMAND
+
+SHARED_JOBS: Final = 100
+"""A call of more jobs is a request of its own."""
+SHARED_BYTES: Final = 64 * 1024
+REQUEST_BYTES: Final = 256 * 1024
+"""Of one that is shared: far less than a server takes, and proxies in front of it."""
+JOB_BYTES: Final = 256
+"""What a job weighs at least: a request has 1,024 of them at most."""
+WAIT_S: Final = 0.5
+"""The longest a call waits for somebody else's request; then it goes alone."""
+ROUTE: Final = BY_COMMAND[c.Enqueue]
+OF_EACH: Final = {HTTPStatus.UNAUTHORIZED, HTTPStatus.TOO_MANY_REQUESTS, *AWAY}
+
+OffLoop = Callable[..., Awaitable[Any]]
+
+
+class EnqueueTicket(pipeline.Ticket, eq=False):
+    """A call of so many jobs. `posted`: what came of the request it was in, where that was no answer; None: its caller
+    sends it as if it had never been sent."""
+
+    command: Call
+    jobs: int = 0
+    posted: Posted | None = None
+
+
+class Enqueues:
+    """Of one store. `off_loop`: run something in one of the store's threads."""
+
+    def __init__(self, client: HttpClient, off_loop: OffLoop) -> None:
+        self._client = client
+        self._off_loop = off_loop
+        self._lines = {are_new: Pipeline(self._send, "leasemill enqueue", REQUEST_BYTES) for are_new in (True, False)}
+
+    def run(self, command: c.Enqueue) -> list[c.EnqueueOutcome]:
+        ticket = self._ticket(command)
+        outcomes: list[c.EnqueueOutcome] | None = None
+        if ticket.weight:
+            outcomes = self._lines[command.are_new].run(ticket, WAIT_S)
+        return self._client.finish(ticket.command, ticket.posted) if outcomes is None else outcomes
+
+    async def arun(self, command: c.Enqueue) -> list[c.EnqueueOutcome]:
+        ticket = self._ticket(command)
+        outcomes: list[c.EnqueueOutcome] | None = None
+        if ticket.weight:
+            line = self._lines[command.are_new]
+            limit = asyncio.get_running_loop().call_later(WAIT_S, _withdraw, line, ticket)
+            try:
+                outcomes = await line.arun(ticket)
+            finally:
+                limit.cancel()
+        if outcomes is None:
+            outcomes = await self._off_loop(self._client.finish, ticket.command, ticket.posted)
+        return outcomes
+
+    def close(self) -> None:
+        """Not waiting for anybody: what is under way ends when the client is closed."""
+        for line in self._lines.values():
+            line.close(joins=False)
+
+    def after_fork(self) -> None:
+        for line in self._lines.values():
+            line.reset()
+
+    def _ticket(self, command: c.Enqueue) -> EnqueueTicket:
+        """One without a weight is not shared."""
+        call = self._client.call(command)
+        return EnqueueTicket(call, shared_weight(command.jobs, len(call.body)), jobs=len(command.jobs))
+
+    def _send(self, batch: list[EnqueueTicket]) -> None:
+        """In one request; each call has its answer, or is left to its caller. Raises no Exception."""
+        tickets = [ticket for ticket in batch if ticket.future is None or not ticket.future.cancelled()]
+        if not tickets:
+            return
+        body = merged_enqueues([ticket.command.body for ticket in tickets])
+        try:
+            posted = self._client.post(ROUTE, body)
+        except Unavailable:
+            return  # closed: all of them find out by themselves
+        outcomes = _outcomes(posted.reply, sum(ticket.jobs for ticket in tickets))
+        if outcomes is not None:
+            following = iter(outcomes)
+            for ticket in tickets:
+                ticket.answer = [next(following) for _ in range(ticket.jobs)]
+        elif len(tickets) == 1 or _is_of_each(posted.reply):
+            for ticket in tickets:
+                ticket.posted = posted
+
+
+def _withdraw(line: Pipeline[EnqueueTicket], ticket: EnqueueTicket) -> None:
+    if line.withdraw(ticket) and ticket.future is not None and not ticket.future.done():
+        ticket.future.set_result(None)
+
+
+def shared_weight(jobs: Sequence[JobSpec], body_bytes: int) -> int:
+    """What a call weighs in a request with others; 0: it goes alone."""
+    if not 0 < len(jobs) <= SHARED_JOBS or body_bytes > SHARED_BYTES:
+        return 0
+    for job in jobs:
+        rules = job.rules
+        if rules is not None and (rules.unique is not None or rules.group is not None or rules.chain):
+            return 0
+    return max(body_bytes, len(jobs) * JOB_BYTES)
+
+
+def _outcomes(reply: Answered | CallFailed, count: int) -> list[c.EnqueueOutcome] | None:
+    """None: it does not have one for each job."""
+    if isinstance(reply, CallFailed) or not has_answer(reply):
+        return None
+    try:
+        outcomes: list[c.EnqueueOutcome] = read_answer(ROUTE, reply)
+    except msgspec.DecodeError:
+        return None
+    return outcomes if len(outcomes) == count else None
+
+
+def _is_of_each(reply: Answered | CallFailed) -> bool:
+    """It says nothing of the jobs: each caller goes on as if it had sent them alone, with its own patience."""
+    return isinstance(reply, CallFailed) or reply.status in OF_EACH
