@@ -79,8 +79,9 @@ class Attempt:
             ATTEMPT: context.attempt,
             FENCE: context.fence,
         }
-        if context.lane is not None:
-            attributes[LANE] = context.lane
+        lane = context.lane
+        if lane is not None:
+            attributes[LANE] = lane
         if context.expirations:
             attributes[EXPIRATIONS] = context.expirations
         made_by = creation(context.headers)
@@ -118,13 +119,13 @@ def _ended(context: Context, raised: BaseException | None) -> _Ended:
     """A handler that lost its lease, or gave its job back, has not failed."""
     if context.lost.is_set() or isinstance(raised, LeaseLost):
         return "lost", None, None
-    if isinstance(raised, Release | Throttled):
+    if raised is not None and isinstance(raised, Release | Throttled):
         return "released", None, None
     if context.seconds_left <= 0:
         return "timed_out", TimeoutError, None
-    if isinstance(raised, asyncio.CancelledError):
-        return "released", None, None  # the worker is shutting down
     if raised is None:
         return _SUCCEEDED
+    if isinstance(raised, asyncio.CancelledError):
+        return "released", None, None  # the worker is shutting down
     error = raised.__cause__ or raised if isinstance(raised, Outcome) else raised
     return "failed", type(error), error

@@ -55,9 +55,8 @@ def added(headers: dict[str, str] | None, trace: dict[str, str]) -> dict[str, st
 
 def creation(headers: Mapping[str, str] | None) -> SpanContext | None:
     """Where a job comes from: the span whose context its headers carry."""
-    if not headers or PARENT not in headers:
-        return None
-    return _read(headers[PARENT], headers.get(STATE))
+    parent = headers.get(PARENT) if headers else None
+    return None if headers is None or parent is None else _read(parent, headers.get(STATE))
 
 
 def links_to(jobs: Iterable[JobSpec]) -> list[Link]:
