@@ -12,7 +12,7 @@ from leasemill.cli.durations import Seconds, metavar, seconds_or
 from leasemill.cli.opening import app_argument, app_url_option
 from leasemill.cli.sizes import as_size
 
-SUPERVISED_BY: Final = ("processes", "max_jobs", "max_memory", "reload", "reload_dirs")
+SUPERVISED_BY: Final = ("processes", "max_jobs", "max_memory", "reload", "reload_dirs", "cpu_affinity")
 """Options that need a supervisor."""
 
 
@@ -30,6 +30,11 @@ SUPERVISED_BY: Final = ("processes", "max_jobs", "max_memory", "reload", "reload
 )
 @click.option(
     "--processes", type=click.IntRange(1), metavar="N", help="Run this many processes, each with its own slots."
+)
+@click.option(
+    "--cpu-affinity",
+    is_flag=True,
+    help="Keep each process on a core of its own, for handlers that compute without a pause.",
 )
 @click.option("--prefetch", type=click.IntRange(0), help="The most jobs to claim ahead of a free slot.")
 @click.option("--drain", is_flag=True, help="Stop when nothing is left to do.")
