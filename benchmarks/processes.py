@@ -29,7 +29,7 @@ STORES: Final = ("file", "postgres")
 COUNTS: Final = {"noop": 20_000, "plain": 5_000, "burn": 1_000}
 HANDLERS: Final = {"noop": "no-op handlers", "plain": "no-op `def` handlers", "burn": "CPU-bound handlers"}
 BURN_ROUNDS: Final = 200_000
-"""Some 10 ms."""
+"""Some 4 or 5 ms."""
 PATIENCE_S: Final = 300.0
 PAGE: Final = 1_000
 COMMAND: Final = (sys.executable, "-c", "from leasemill.cli import main; main()", "worker", "benchmarks.processes:app")
@@ -64,6 +64,7 @@ class Variant(NamedTuple):
 
 ONE: Final = Variant("one process", ())
 TWO: Final = Variant("--processes 2", ("--processes", "2"), 2)
+ON_CORES: Final = Variant("--processes 2 --cpu-affinity", ("--processes", "2", "--cpu-affinity"), 2)
 IN_THREADS: Final = Variant("in threads", ())
 IN_PROCESSES: Final = Variant("--executor process", ("--executor", "process"))
 
@@ -131,10 +132,11 @@ def compared(store: str, kind: str, variants: Sequence[Variant]) -> dict[str, tu
 def measured() -> list[Bar]:
     bars: list[Bar] = []
     for store in STORES:
-        burn = _shown(store, "burn", (ONE, TWO))
+        burn = _shown(store, "burn", (ONE, TWO, ON_CORES))
         noop = _shown(store, "noop", (ONE, TWO))
         _shown(store, "plain", (IN_THREADS, IN_PROCESSES))
         bars.append(Bar(f"{store}, {HANDLERS['burn']}: {TWO.name}, of one", burn[TWO.name][1], 1.8))
+        bars.append(Bar(f"{store}, {HANDLERS['burn']}: {ON_CORES.name}, of one", burn[ON_CORES.name][1], 1.8))
         bars.append(Bar(f"{store}, {HANDLERS['noop']}: {TWO.name}, of one", noop[TWO.name][1], 1.0))
     return bars
 

@@ -2,8 +2,8 @@
 
 Each variant drains the same no-op jobs, in a process of its own, one after the other in every round, each round in
 another order; a variant's figure is the median of its ratios to the plain jobs of the same round. A ratio to one's own
-plain jobs is what a user pays; no peer does the same for a job. One span and one measurement for each job, by the SDK
-and nothing else, show what of OpenTelemetry's price is not ours.
+plain jobs is what a user pays; no peer does the same for a job. An empty span for each job, a measurement, and both,
+by the SDK and nothing else, show what of OpenTelemetry's price is not ours.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from statistics import median
 from typing import Final, NamedTuple
 
 from opentelemetry.context import Context as OtelContext
+from opentelemetry.metrics import Histogram
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON, Sampler, TraceIdRatioBased
-from opentelemetry.trace import Link, SpanKind, use_span
+from opentelemetry.trace import Link, SpanKind, Tracer, use_span
 
 from benchmarks.children import child, new_url
 from benchmarks.report import Bar, table
@@ -119,24 +120,68 @@ def otel(sampler: Sampler) -> Callable[[App], None]:
     return switch_on
 
 
-def sdk_alone(app: App) -> None:
-    """What the SDK itself takes for the span and the measurement of a job, with as many attributes and a link."""
+def sdk_tracer() -> Tracer:
     tracers = TracerProvider(ALWAYS_ON)
     tracers.add_span_processor(BatchSpanProcessor(Nowhere()))
-    tracer = tracers.get_tracer("sdk")
-    histogram = MeterProvider([InMemoryMetricReader()]).get_meter("sdk").create_histogram("process")
-    measured = {"system": "leasemill", "operation": "process", "destination": "default"}
+    return tracers.get_tracer("sdk")
+
+
+def sdk_histogram() -> Histogram:
+    return MeterProvider([InMemoryMetricReader()]).get_meter("sdk").create_histogram("process")
+
+
+MEASURED: Final = {"system": "leasemill", "operation": "process", "destination": "default"}
+
+
+def empty_span(app: App) -> None:
+    """The least that can be traced of a job: no attribute, no link, no metric, and not current for the handler."""
+    tracer = sdk_tracer()
+
+    @app.around
+    @contextmanager
+    def around(ctx: Context) -> Iterator[None]:
+        span = tracer.start_span("process", ROOT)
+        yield
+        span.end()
+
+
+def empty_span_measured(app: App) -> None:
+    """The least of a span and the metric that the conventions require."""
+    tracer, histogram = sdk_tracer(), sdk_histogram()
+
+    @app.around
+    @contextmanager
+    def around(ctx: Context) -> Iterator[None]:
+        span = tracer.start_span("process", ROOT)
+        yield
+        span.end()
+        histogram.record(0.001, MEASURED)
+
+
+def measurement(app: App) -> None:
+    histogram = sdk_histogram()
+
+    @app.around
+    @contextmanager
+    def around(ctx: Context) -> Iterator[None]:
+        yield
+        histogram.record(0.001, MEASURED)
+
+
+def sdk_alone(app: App) -> None:
+    """What the SDK itself takes for the span and the measurement of a job, with as many attributes and a link."""
+    tracer, histogram = sdk_tracer(), sdk_histogram()
     made_by = tracer.start_span("send").get_span_context()
 
     @app.around
     @contextmanager
     def around(ctx: Context) -> Iterator[None]:
-        attributes: dict[str, str | int] = {**measured, "type": "process", "kind": ctx.kind, "id": ctx.job_id}
+        attributes: dict[str, str | int] = {**MEASURED, "type": "process", "kind": ctx.kind, "id": ctx.job_id}
         attributes |= {"attempt": ctx.attempt, "fence": ctx.fence}
         span = tracer.start_span("process", ROOT, SpanKind.CONSUMER, attributes, (Link(made_by),))
         with use_span(span, end_on_exit=True):
             yield
-        histogram.record(0.001, measured)
+        histogram.record(0.001, MEASURED)
 
 
 class Drained(NamedTuple):
@@ -160,7 +205,10 @@ VARIANTS: Final = {
     "on_success": Variant(on_success_sync, 0.9),
     "on_success, async": Variant(on_success_async, 0.9),
     "around and on_success": Variant(both, 0.9),
-    "OpenTelemetry's SDK alone": Variant(sdk_alone, None),
+    "OpenTelemetry's SDK alone: an empty span": Variant(empty_span, None),
+    "OpenTelemetry's SDK alone: a measurement": Variant(measurement, None),
+    "OpenTelemetry's SDK alone: an empty span and a measurement": Variant(empty_span_measured, None),
+    "OpenTelemetry's SDK alone: a span as ours and a measurement": Variant(sdk_alone, None),
     "OpenTelemetry, every job": Variant(otel(ALWAYS_ON), 0.6),
     "OpenTelemetry, one job in ten": Variant(otel(TraceIdRatioBased(0.1)), 0.6),
 }
