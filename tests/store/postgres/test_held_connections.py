@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import resource
+import select
+import selectors
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import psycopg
 import pytest
@@ -17,6 +23,7 @@ from leasemill.store.postgres.wire.looped import Answer, LoopMessages, MessageFa
 
 ONE: Sent = (b"select 1::int8", ())
 FAILS: Sent = (b"select 1 / 0", ())
+SLEEPS: Sent = (b"select pg_sleep(60)", ())
 LONG_S = 30.0
 
 
@@ -138,3 +145,79 @@ async def test_a_connection_that_the_server_ends_between_two_messages_is_let_go(
     assert messages.send([ONE], end_it)
     assert await answered == [[(1,)]]
     assert await store.arun(c.Enqueue([JobSpec("a", "q", "k")], are_new=True)) == [c.Enqueued("a")]
+
+
+async def test_a_callback_that_raises_keeps_no_connection(store: PostgresStore, messages: LoopMessages) -> None:
+    loop, raised = asyncio.get_running_loop(), asyncio.Event()
+    loop.set_exception_handler(lambda _loop, _context: raised.set())
+
+    def fail(answer: Answer) -> None:
+        raise ValueError
+
+    assert messages.send([ONE], fail)
+    await raised.wait()
+    await turns()
+    assert in_use(store) == 0
+
+
+def test_a_thread_gets_the_connection_of_a_loop_that_was_closed_before_its_answer(
+    store: PostgresStore, messages: LoopMessages
+) -> None:
+    async def leave() -> None:
+        assert messages.send([SLEEPS], lambda _: None)
+
+    asyncio.run(leave())
+    assert store.run(c.Enqueue([JobSpec("a", "q", "k")])) == [c.Enqueued("a")]
+
+
+async def test_where_no_file_can_be_opened_the_connection_is_left_to_a_thread(
+    store: PostgresStore, messages: LoopMessages
+) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+    try:
+        answer = await messages.ask([ONE])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert answer is None
+    assert in_use(store) == 0
+
+
+@contextmanager
+def idle_child() -> Iterator[None]:
+    """A forked process, which has every descriptor of its parent."""
+    reads, writes = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(writes)
+        os.read(reads, 1)  # until its parent closes it
+        os._exit(0)
+    try:
+        yield
+    finally:
+        os.close(writes)
+        os.waitpid(child, 0)
+        os.close(reads)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.parametrize("is_given_up", [True, False])
+def test_a_connection_that_a_forked_child_has_too_does_not_wake_the_loop_when_it_is_over(
+    messages: LoopMessages, admin: psycopg.Connection[Any], is_given_up: bool
+) -> None:
+    selector = selectors.EpollSelector()
+
+    async def lose_connection() -> list[tuple[int, int]]:
+        answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        assert messages.send([SLEEPS], answered.set_result)
+        (held,) = messages._held
+        process = held.connection.info.backend_pid
+        if is_given_up:
+            held.give_up()
+        admin.execute("select pg_terminate_backend(%s, 10000)", [process])
+        assert isinstance(await answered, MessageFailed)
+        with select.epoll.fromfd(os.dup(selector.fileno())) as all_watched:
+            return all_watched.poll(0)
+
+    with idle_child(), asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selector)) as runner:
+        assert runner.run(lose_connection()) == []

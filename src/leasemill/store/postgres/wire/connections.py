@@ -169,6 +169,10 @@ class Connections:
         """For who cannot wait: one that is open and not in use, to be given back."""
         return self._pool.take_idle()
 
+    def call_before_waits(self, call: Callable[[], None]) -> None:
+        """In a thread that finds all of them in use, before it waits: to give back what nobody uses any more."""
+        self._pool.before_waits = call
+
     @property
     def are_wanted(self) -> bool:
         """Whether somebody waits for one, or all are to be closed."""

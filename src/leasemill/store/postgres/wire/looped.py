@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import select
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -43,6 +44,7 @@ class LoopMessages:
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
         self._held: set[_HeldConnection] = set()
+        connections.call_before_waits(self._give_up_closed)
 
     def after_fork(self) -> None:
         self._inherited = self._held  # the parent's, not ours to use or to close
@@ -75,7 +77,15 @@ class LoopMessages:
         if idle is not None:
             return idle
         connection = self._connections.take_idle()
-        return None if connection is None else _HeldConnection(self._connections, self._held, loop, connection)
+        if connection is None:
+            return None
+        try:
+            return _HeldConnection(self._connections, self._held, loop, connection)
+        except BaseException as error:
+            self._connections.give_back(connection)
+            if isinstance(error, OSError):  # too many open files: a thread needs no other
+                return None
+            raise
 
     async def ask(self, statements: Sequence[Sent]) -> Answer | None:
         """None: no connection is idle. A caller that is cancelled leaves it under way."""
@@ -97,7 +107,12 @@ class LoopMessages:
         for held in tuple(self._held):
             if held.loop is loop:
                 held.finish(timeout_s)
-            elif held.loop.is_closed():
+        self._give_up_closed()
+
+    def _give_up_closed(self) -> None:
+        """Those of closed loops: nothing else gives their connections back."""
+        for held in tuple(self._held):
+            if held.loop.is_closed():
                 held.give_up()
 
     def give_up(self) -> None:
@@ -121,16 +136,21 @@ class _HeldConnection:
         self.connection = connection
         self._connections = connections
         self._all_held = all_held
-        self._descriptor = connection.fileno()
+        self._descriptor = os.dup(connection.fileno())
+        """Of our own: libpq closes its own without notice, and if a forked child has that too, the selector would
+        report it for ever."""
         self._message: Message | None = None
         self._done: Callable[[Answer], None] | None = None
         """What is called with the answer of the message, once."""
         self._answer_due_s = math.inf
         self._timer: asyncio.TimerHandle | None = None
         self._writes = False
-        self._is_held = True
+        try:
+            loop.add_reader(self._descriptor, self._step, Ready.R)
+        except BaseException:
+            os.close(self._descriptor)
+            raise
         all_held.add(self)
-        loop.add_reader(self._descriptor, self._step, Ready.R)
 
     @property
     def is_busy(self) -> bool:
@@ -217,10 +237,12 @@ class _HeldConnection:
         done, self._message, self._done = self._done, None, None
         if not keeps or self.loop.is_closed():
             self.let_go()
-        if done is not None:  # else another thread gave it up at the same moment
-            done(answer)
-        if self._is_held and not self.is_busy:
-            self.loop.call_soon(self._let_go_if_idle)
+        try:
+            if done is not None:  # else another thread gave it up at the same moment
+                done(answer)
+        finally:
+            if self in self._all_held and not self.is_busy:
+                self.loop.call_soon(self._let_go_if_idle)
 
     def _let_go_if_idle(self) -> None:
         if not self.is_busy:
@@ -228,13 +250,14 @@ class _HeldConnection:
 
     def let_go(self) -> None:
         """It is closed, or it is between two transactions."""
-        if not self._is_held:
+        try:
+            self._all_held.remove(self)  # in one step: two threads may give it up at the same moment
+        except KeyError:
             return
-        self._is_held = False
-        self._all_held.discard(self)
         if self._timer is not None:
             self._timer.cancel()
         if not self.loop.is_closed():
             self.loop.remove_reader(self._descriptor)
             self._want_to_write(False)
+        os.close(self._descriptor)
         self._connections.give_back(self.connection)

@@ -30,6 +30,8 @@ class Pool(Generic[ConnectionT]):
         self._timeout_s = timeout_s
         self._exhausted = exhausted.format(size=size, timeout_s=timeout_s)
         self._is_closed = False
+        self.before_waits: Callable[[], None] = lambda: None
+        """Called in a thread that is about to wait for a connection."""
         self._start_over()
 
     def after_fork(self) -> None:
@@ -48,6 +50,7 @@ class Pool(Generic[ConnectionT]):
         turn = self._enter()
         try:
             if turn is not None:
+                self.before_waits()
                 turn.result(self._timeout_s)
             return self._last_used() or self._owned(connect())
         except BaseException as error:
