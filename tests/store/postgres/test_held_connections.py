@@ -28,9 +28,14 @@ LONG_S = 30.0
 
 
 @pytest.fixture
-def store(postgres_url: str) -> Iterator[PostgresStore]:
-    """With one connection, which is open and idle."""
-    with PostgresStore(f"{postgres_url}&pool_size=1&pool_timeout_s={LONG_S:g}&listen=0") as store:
+def size() -> int:
+    """How many connections the store may have. One is open, and idle."""
+    return 2
+
+
+@pytest.fixture
+def store(postgres_url: str, size: int) -> Iterator[PostgresStore]:
+    with PostgresStore(f"{postgres_url}&pool_size={size}&pool_timeout_s={LONG_S:g}&listen=0") as store:
         yield store
 
 
@@ -84,6 +89,7 @@ async def test_two_messages_at_the_same_time_do_not_share_a_connection(store: Po
     assert await first == [[(1,)]]
 
 
+@pytest.mark.parametrize("size", [1])
 async def test_a_thread_that_waits_is_next_although_the_loop_sends_without_a_pause(
     store: PostgresStore, messages: LoopMessages
 ) -> None:
@@ -111,6 +117,18 @@ async def test_a_thread_that_waits_is_next_although_the_loop_sends_without_a_pau
     thread.join()
 
 
+@pytest.mark.parametrize("size", [1])
+async def test_a_thread_has_the_last_connection_although_who_got_the_answer_blocks_the_loop(
+    store: PostgresStore, messages: LoopMessages
+) -> None:
+    """As a handler does while the worker's heartbeat extends its lease."""
+    thread = threading.Thread(target=store.totals, daemon=True)
+    assert await messages.ask([ONE]) == [[(1,)]]
+    thread.start()
+    thread.join(LONG_S / 3)
+    assert not thread.is_alive()
+
+
 async def test_a_transaction_that_failed_does_not_reach_the_next_message(messages: LoopMessages) -> None:
     failed = await messages.ask([BEGIN, FAILS])
     assert isinstance(failed, MessageFailed)
@@ -118,6 +136,7 @@ async def test_a_transaction_that_failed_does_not_reach_the_next_message(message
     assert await messages.ask([ONE]) in (None, [[(1,)]])  # None: the pool has closed it, a thread opens another
 
 
+@pytest.mark.parametrize("size", [1, 2])
 def test_a_loop_that_was_closed_at_once_keeps_no_connection(store: PostgresStore, messages: LoopMessages) -> None:
     loop = asyncio.new_event_loop()
 
@@ -160,6 +179,7 @@ async def test_a_callback_that_raises_keeps_no_connection(store: PostgresStore, 
     assert in_use(store) == 0
 
 
+@pytest.mark.parametrize("size", [1])
 def test_a_thread_gets_the_connection_of_a_loop_that_was_closed_before_its_answer(
     store: PostgresStore, messages: LoopMessages
 ) -> None:

@@ -175,7 +175,7 @@ class Connections:
 
     @property
     def are_wanted(self) -> bool:
-        """Whether somebody waits for one, or all are to be closed."""
+        """Whether somebody waits for one, or would have to; or all are to be closed."""
         return self._pool.is_wanted
 
     def give_back(self, connection: StoreConnection) -> None:

@@ -3,7 +3,8 @@
 All that concerns a message happens on its loop's thread, but for what is given up with a loop that was closed. A
 message takes a connection that is idle. The loop keeps it until whoever waits for the answer has run: if that sends the
 next message, as a caller in a loop does, the connection and its place in the selector are still there. It keeps none
-that others wait for.
+that others wait for, nor the last one: whoever got the answer may block the loop, and the worker's threads must not
+wait for that.
 """
 
 from __future__ import annotations

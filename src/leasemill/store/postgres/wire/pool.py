@@ -80,8 +80,8 @@ class Pool(Generic[ConnectionT]):
 
     @property
     def is_wanted(self) -> bool:
-        """Whether somebody waits for a connection, or for all of them to be given back."""
-        return self._is_closed or bool(self._waiting)
+        """Whether somebody waits for a connection, or would have to; or for all of them to be given back."""
+        return self._is_closed or self._in_use >= self._size
 
     def give_back(self, connection: ConnectionT, *, is_usable: bool = True) -> None:
         """Without a wait, so that nothing can interrupt it."""
