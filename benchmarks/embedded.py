@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 import psutil
 
-from benchmarks import pruning
+from benchmarks import floors, pruning
 from benchmarks.disk import folder
 from benchmarks.report import Bar, finish, medians, table
 from leasemill.kernel import commands as c
@@ -62,13 +62,17 @@ def specs(store: FileStore, count: int) -> list[JobSpec]:
 # The disk ------------------------------------------------------------------------------------------------------
 
 
+def one_frame() -> bytes:
+    job = JobSpec(SystemEntropy().new_id(), "queue", "kind", PAYLOAD)
+    return frame_bytes(Kind.EVENTS, 0, 0, encode_events([JobEnqueued(job, time.time_ns() // 1_000)]))
+
+
 def bare_writes(count: int = 6_000) -> float:
     """Write and fdatasync, one at a time, into a file of zeros, as a segment is: what any durable enqueue must at least
     do. As many bytes as the frame of one job has."""
     with folder() as path:
         file = RealDisk(path).create("bare", 16 * 1024 * 1024)
-        job = JobSpec(SystemEntropy().new_id(), "queue", "kind", PAYLOAD)
-        content = frame_bytes(Kind.EVENTS, 0, 0, encode_events([JobEnqueued(job, time.time_ns() // 1_000)]))
+        content = one_frame()
 
         def write() -> None:
             for index in range(count):
@@ -467,11 +471,16 @@ def main() -> None:
 
 
 def singly(bars: list[Bar]) -> None:
+    frame = one_frame()
     rounds = [
         (bare_writes(), enqueue_singly(), enqueue_threads(), enqueue_coroutines(), enqueue_by_four())
         for _ in range(RUNS)
     ]
     bare, one, threads, coroutines, four = (median(values) for values in zip(*rounds, strict=True))
+    least = {
+        "bare: 32 threads that share a sync": medians(lambda: floors.by_threads(frame), RUNS),
+        "bare: four processes that append to one file": medians(lambda: floors.by_processes(frame), RUNS),
+    }
     share = median(ours / disk for disk, ours, *_ in rounds)
     by_threads = median(many / single for _, single, many, *_ in rounds)
     by_coroutines = median(many / single for _, single, _, many, _ in rounds)
@@ -481,7 +490,8 @@ def singly(bars: list[Bar]) -> None:
         "durable enqueue, one job in each call, jobs/s",
         ("", "jobs/s", "of the bare write"),
         [
-            ("a bare write and fdatasync into a prepared file", f"{bare:,.0f}", "1"),
+            ("bare: a write and fdatasync into a prepared file", f"{bare:,.0f}", "1"),
+            *((name, f"{found:,.0f}", f"{found / bare:.2f}") for name, found in least.items()),
             ("leasemill, one thread", f"{one:,.0f}", f"{share:.2f}"),
             ("leasemill, 32 threads", f"{threads:,.0f}", f"{threads / bare:.2f}"),
             ("leasemill, 32 coroutines", f"{coroutines:,.0f}", f"{coroutines / bare:.2f}"),

@@ -57,7 +57,7 @@ def test_the_demo_begins_when_somebody_looks_and_ends_with_a_signal() -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr is not None
-            link = process.stderr.readline().removeprefix("open the dashboard, and the demo begins: ").strip()
+            link = process.stderr.readline().removeprefix("open the dashboard to start the demo: ").strip()
             base = re.sub(r"/sign-in.*", "", link)
             with httpx.Client(timeout=PATIENCE_S, follow_redirects=True) as browser:
                 assert "Overview" in browser.get(link).text

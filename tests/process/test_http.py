@@ -72,7 +72,7 @@ def test_the_demo_runs_on_a_server_that_is_there_and_refuses_to_mix_its_jobs_wit
 
 def test_the_demo_takes_one_store() -> None:
     code, _, errors = run_demo("--url", "http://127.0.0.1:9", "--store", "file")
-    assert (code, "give one of them" in errors) == (2, True)
+    assert (code, "use only one of them" in errors) == (2, True)
     code, _, errors = run_demo("--url", "memory:")
     assert (code, "lives inside one process" in errors) == (1, True)
 

@@ -274,17 +274,19 @@ async def test_a_worker_whose_task_is_cancelled_stops_its_handlers_and_gives_the
 
     @app.job
     def listens(ctx: Context) -> None:
+        saw.append("began")
         if ctx.lost.wait(600):
             saw.append("lost")
             raise RuntimeError
 
     handles = [waits.enqueue(), listens.enqueue()]
     worker, task = await started(app)
-    await until(lambda: worker.metrics.running == 2)
+    await until(lambda: worker.metrics.running == 2 and saw == ["began"])
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(task, 30)
-    assert sorted(saw) == ["cancelled", "lost"]
+    await until(lambda: len(saw) == 3)  # a thread ends in its own time
+    assert sorted(saw) == ["began", "cancelled", "lost"]
     assert [(handle.status(), handle.record().retries) for handle in handles] == [(JobState.READY, 0)] * 2
 
 

@@ -53,19 +53,61 @@ class VerbRules(NamedTuple):
     run: Run
 
 
-def _carried_out(state: State, decision: Decision[OutcomeT], now: int, events: Events) -> OutcomeT:
-    """Apply what was decided and, in the same fact, what ended jobs and groups cause (B2, B6)."""
-    made, outcome = decision
-    for event in made:
-        APPLIERS[type(event)](state, event)
-    events += made
-    if state.due:
-        _follow(state, now, events)
-    return outcome
+def _once(decide: Decide) -> Run:
+    """The command is one decision."""
+
+    def run(state: State, command: Any, now: int, events: Events) -> Any:
+        made, outcome = decide(state, command, now)
+        for event in made:
+            APPLIERS[type(event)](state, event)
+        events += made
+        if state.due:
+            _follow(state, now, events)
+        return outcome
+
+    return run
+
+
+def _each(items: str, decide: Decide, refuse: Callable[[State, Any], None] | None = None) -> Run:
+    """E6: one decision for each of the command's items; an item sees what those before it did. `refuse` comes first."""
+
+    def run(state: State, command: Any, now: int, events: Events) -> list[Any]:
+        if refuse is not None:
+            refuse(state, command)
+        outcomes: list[Any] = []
+        for item in getattr(command, items):
+            made, outcome = decide(state, item, now)
+            for event in made:
+                APPLIERS[type(event)](state, event)
+            events += made
+            if state.due:
+                _follow(state, now, events)
+            outcomes.append(outcome)
+        return outcomes
+
+    return run
+
+
+def _steps(steps: Callable[[State, Any, int, Do], Any]) -> Run:
+    """The command is several decisions, each on the state that the one before it left."""
+
+    def run(state: State, command: Any, now: int, events: Events) -> Any:
+        def do(decision: Decision[OutcomeT]) -> OutcomeT:
+            made, outcome = decision
+            for event in made:
+                APPLIERS[type(event)](state, event)
+            events.extend(made)
+            if state.due:
+                _follow(state, now, events)
+            return outcome
+
+        return steps(state, command, now, do)
+
+    return run
 
 
 def _follow(state: State, now: int, events: Events) -> None:
-    """`consequences.follow` looks again at what its own events cause, so they are only applied here."""
+    """B2, B6: what ended jobs and groups cause, in the same fact."""
 
     def do(decision: Decision[OutcomeT]) -> OutcomeT:
         made, outcome = decision
@@ -75,29 +117,6 @@ def _follow(state: State, now: int, events: Events) -> None:
         return outcome
 
     consequences.follow(state, now, do)
-
-
-def _once(decide: Decide) -> Run:
-    """The command is one decision."""
-    return lambda state, command, now, events: _carried_out(state, decide(state, command, now), now, events)
-
-
-def _each(items: str, decide: Decide, refuse: Callable[[State, Any], None] | None = None) -> Run:
-    """E6: one decision for each of the command's items; an item sees what those before it did. `refuse` comes first."""
-
-    def run(state: State, command: Any, now: int, events: Events) -> list[Any]:
-        if refuse is not None:
-            refuse(state, command)
-        return [_carried_out(state, decide(state, item, now), now, events) for item in getattr(command, items)]
-
-    return run
-
-
-def _steps(steps: Callable[[State, Any, int, Do], Any]) -> Run:
-    """The command is several decisions, each on the state that the one before it left."""
-    return lambda state, command, now, events: steps(
-        state, command, now, lambda decision: _carried_out(state, decision, now, events)
-    )
 
 
 VERBS: Final[dict[type, VerbRules]] = {
@@ -199,7 +218,11 @@ def run(state: State, command: c.Command[AnswerT], now: int) -> tuple[Events, An
 def carry_out(state: State, events: Iterable[AnyEvent], now: int) -> Events:
     """Apply events that were decided outside of a command, and what they cause; returns all of them."""
     applied: Events = []
-    _carried_out(state, (tuple(events), None), now, applied)
+    for event in events:
+        APPLIERS[type(event)](state, event)
+        applied.append(event)
+    if state.due:
+        _follow(state, now, applied)
     return applied
 
 

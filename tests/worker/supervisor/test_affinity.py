@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from leasemill.errors import Invalid
-from leasemill.worker.supervisor import affinity
 from leasemill.worker.supervisor.affinity import cores_of, kept_to
 from leasemill.worker.supervisor.supervisor import Processes, Supervisor
 from tests.worker.supervisor.test_supervisor import CHILD, QUICK
@@ -61,6 +60,6 @@ def test_only_cores_that_the_program_may_use_are_given_out(monkeypatch: pytest.M
 
 
 def test_a_system_without_a_choice_of_cores_refuses_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(affinity.sys, "platform", "darwin")
+    monkeypatch.setattr(sys, "platform", "darwin")
     with pytest.raises(Invalid, match="leave out --cpu-affinity"):
         cores_of(1)

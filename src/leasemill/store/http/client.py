@@ -31,7 +31,7 @@ HEADERS: Final = {"user-agent": "leasemill", "accept": "application/json", "cont
 AnswerT = TypeVar("AnswerT")
 
 
-class Call(NamedTuple):
+class ClientCall(NamedTuple):
     """A command as it is sent, and how often it may be."""
 
     route: Route
@@ -78,15 +78,17 @@ class HttpClient:
         if was_closed:
             self._closed.set()
 
-    def call(self, command: Command[Any]) -> Call:
+    def call(self, command: Command[Any]) -> ClientCall:
         route = BY_COMMAND[type(command)]
-        return Call(route, encode_request(route, command), Attempts(self._address.base, route, self._entropy.jitter()))
+        return ClientCall(
+            route, encode_request(route, command), Attempts(self._address.base, route, self._entropy.jitter())
+        )
 
     def ask(self, command: Command[AnswerT]) -> AnswerT:
         answer: AnswerT = self.finish(self.call(command))
         return answer
 
-    def finish(self, call: Call, posted: Posted | None = None) -> Any:
+    def finish(self, call: ClientCall, posted: Posted | None = None) -> Any:
         """The call's answer. `posted`: what came of its first attempt; None: there was none."""
         if posted is None:
             posted = self.post(call.route, call.body)
@@ -118,7 +120,7 @@ class HttpClient:
         answer: AnswerT = call.attempts.read(posted.answered)
         return answer
 
-    async def _post_waiting(self, calls: WaitingCalls, call: Call, wait_s: float) -> Posted:
+    async def _post_waiting(self, calls: WaitingCalls, call: ClientCall, wait_s: float) -> Posted:
         token = self._token
         try:
             response = await calls.post(call.route.path, self._headers(token), call.body, wait_s)
@@ -126,7 +128,7 @@ class HttpClient:
             return Posted(token, error)
         return Posted(token, self._noted(response))
 
-    def _pause_s(self, call: Call, posted: Posted) -> float | None:
+    def _pause_s(self, call: ClientCall, posted: Posted) -> float | None:
         """How long to wait before the next attempt; None: this was the last one."""
         reply = posted.reply
         if isinstance(reply, CallFailed):

@@ -1,4 +1,4 @@
-"""Enqueues of one process that share a request.
+"""SharedEnqueues of one process that share a request.
 
 Whoever comes first sends at once; those that come while it is under way make the next request. There is no timer, so
 one caller alone waits for nobody. A request reports an outcome for each job, and each caller gets its own. What makes a
@@ -24,7 +24,7 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec
 from leasemill.store import pipeline
 from leasemill.store.http.asking import AWAY, Answered, CallFailed, has_answer, read_answer
-from leasemill.store.http.client import Call, HttpClient, Posted
+from leasemill.store.http.client import ClientCall, HttpClient, Posted
 from leasemill.store.pipeline import Pipeline
 from leasemill.wire.codec import merged_enqueues
 from leasemill.wire.routes import BY_COMMAND
@@ -44,16 +44,16 @@ OF_EACH: Final = {HTTPStatus.UNAUTHORIZED, HTTPStatus.TOO_MANY_REQUESTS, *AWAY}
 OffLoop = Callable[..., Awaitable[Any]]
 
 
-class EnqueueTicket(pipeline.Ticket, eq=False):
+class RequestTicket(pipeline.Ticket, eq=False):
     """A call of so many jobs. `posted`: what came of the request it was in, where that was no answer; None: its caller
     sends it as if it had never been sent."""
 
-    command: Call
+    command: ClientCall
     jobs: int = 0
     posted: Posted | None = None
 
 
-class Enqueues:
+class SharedEnqueues:
     """Of one store. `off_loop`: run something in one of the store's threads."""
 
     def __init__(self, client: HttpClient, off_loop: OffLoop) -> None:
@@ -91,12 +91,12 @@ class Enqueues:
         for line in self._lines.values():
             line.reset()
 
-    def _ticket(self, command: c.Enqueue) -> EnqueueTicket:
+    def _ticket(self, command: c.Enqueue) -> RequestTicket:
         """One without a weight is not shared."""
         call = self._client.call(command)
-        return EnqueueTicket(call, shared_weight(command.jobs, len(call.body)), jobs=len(command.jobs))
+        return RequestTicket(call, shared_weight(command.jobs, len(call.body)), jobs=len(command.jobs))
 
-    def _send(self, batch: list[EnqueueTicket]) -> None:
+    def _send(self, batch: list[RequestTicket]) -> None:
         """In one request; each call has its answer, or is left to its caller. Raises no Exception."""
         tickets = [ticket for ticket in batch if ticket.future is None or not ticket.future.cancelled()]
         if not tickets:
@@ -116,7 +116,7 @@ class Enqueues:
                 ticket.posted = posted
 
 
-def _withdraw(line: Pipeline[EnqueueTicket], ticket: EnqueueTicket) -> None:
+def _withdraw(line: Pipeline[RequestTicket], ticket: RequestTicket) -> None:
     if line.withdraw(ticket) and ticket.future is not None and not ticket.future.done():
         ticket.future.set_result(None)
 

@@ -16,7 +16,7 @@ from leasemill.store.ends import Subscription
 from leasemill.store.forks import start_over_in_children
 from leasemill.store.http.address import parse_address
 from leasemill.store.http.client import HttpClient
-from leasemill.store.http.enqueues import Enqueues
+from leasemill.store.http.enqueues import SharedEnqueues
 from leasemill.store.http.loop import LoopThread
 from leasemill.store.http.presence import HttpPresence
 from leasemill.store.http.watch import HttpCancellations, watch_end, watch_queues
@@ -37,7 +37,7 @@ class HttpStore(Store):
         address = parse_address(url)
         self.name = address.base
         self._client = HttpClient(address, self.entropy, self.expiries)
-        self._enqueues = Enqueues(self._client, self._off_loop)
+        self._enqueues = SharedEnqueues(self._client, self._off_loop)
         self._threads = Threads(CALLS_AT_A_TIME, f"leasemill {address.base}")
         self._waits = LoopThread(f"leasemill {address.base} waits", self._client.close_waiting)
         self._cancellations = HttpCancellations(self._client, self._waits)
