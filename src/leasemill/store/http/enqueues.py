@@ -1,4 +1,4 @@
-"""SharedEnqueues of one process that share a request.
+"""Enqueues of one process that share a request.
 
 Whoever comes first sends at once; those that come while it is under way make the next request. There is no timer, so
 one caller alone waits for nobody. A request reports an outcome for each job, and each caller gets its own. What makes a
