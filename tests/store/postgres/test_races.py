@@ -6,6 +6,7 @@ order, and no deadlock reaches a caller.
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 import time
@@ -23,8 +24,9 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec, JobState, Policy
 from leasemill.store.postgres.admin.check import check, rebuild
 from leasemill.store.postgres.database import Database
+from leasemill.store.postgres.positions import RANKS, Look
 from leasemill.store.postgres.store import PostgresStore
-from leasemill.store.postgres.verbs import enqueue
+from leasemill.store.postgres.verbs import claim, enqueue
 from leasemill.store.postgres.wire.statements import Statement, Statements
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.rules import rule
@@ -311,4 +313,36 @@ def test_a_claim_repeated_as_the_first_is_committed_returns_the_same_leases(
             finally:
                 admin.execute("select pg_advisory_unlock(%s)", [LATE])
             assert [lease.job.id for lease in first] == ["job-0"]
+            assert repeated.result() == first
+
+
+@rule("C5")
+def test_a_claim_whose_second_look_is_repeated_as_the_first_claim_is_committed_returns_the_same_leases(
+    postgres_url: str, admin: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looked from a position before the first claim began; the first commits during its full look."""
+    claimed_from, looks = claim._claimed_from, []
+
+    def held_up_when_full(look: Look, *arguments: Any) -> claim.Claimed:
+        looks.append(look.is_full)
+        if looks == [False, True]:
+            admin.execute("select pg_advisory_lock(%s)", [LATE])
+        return claimed_from(look, *arguments)
+
+    with PostgresStore(postgres_url) as one, PostgresStore(f"{postgres_url}&application_name=late") as other:
+        one.enqueue([JobSpec("job", "q", "k")])
+        other._database.positions._reached = {("q", rank): (2**62, 0) for rank in range(RANKS)}
+        other._database.positions._looked_fully_at_s = math.inf
+        held_up(other)
+        monkeypatch.setattr(claim, "_claimed_from", held_up_when_full)
+        with ThreadPoolExecutor(1) as executor:
+            try:
+                repeated = executor.submit(other.claim, "w", ["q"], 1, request_id="first")
+                await_waiting(admin, "late")
+                monkeypatch.undo()
+                first = one.claim("w", ["q"], 1, request_id="first")
+            finally:
+                admin.execute("select pg_advisory_unlock(%s)", [LATE])
+            assert looks == [False, True]
+            assert [lease.job.id for lease in first] == ["job"]
             assert repeated.result() == first

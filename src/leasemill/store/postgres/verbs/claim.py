@@ -121,6 +121,21 @@ class Claimed(NamedTuple):
 
 def claim(database: Database, connection: Connection, command: c.Claim, *, is_repeat: bool) -> Claimed:
     """`is_repeat`: the same request may still be at work on a connection that was lost; wait for its end."""
+    claimed = _claim_once(database, connection, command, is_repeat=is_repeat)
+    if claimed.leases or not _is_granted(database, connection, command):
+        return claimed
+    return _claim_once(database, connection, command, is_repeat=is_repeat)
+
+
+def _is_granted(database: Database, connection: Connection, command: c.Claim) -> bool:
+    """C5: the same request may have been committed after the snapshot of a statement that was granted nothing."""
+    if command.request_id is None:
+        return False
+    (is_known,) = database.one(connection, "request_known", {"request_id": command.request_id})
+    return bool(is_known)
+
+
+def _claim_once(database: Database, connection: Connection, command: c.Claim, *, is_repeat: bool) -> Claimed:
     given = parameters(command)
     waits = is_repeat and command.request_id is not None
     if not database.limited_queues.isdisjoint(command.queues):
@@ -156,17 +171,9 @@ def parameters(command: c.Claim) -> dict[str, Any]:
 def _claimed(database: Database, connection: Connection, command: c.Claim, given: dict[str, Any]) -> Claimed:
     look = database.positions.look(command.queues)
     claimed = _claimed_from(look, database, connection, command, given)
-    if claimed.leases or (look.is_full and not _is_granted(database, connection, command)):
+    if claimed.leases or look.is_full:
         return claimed
     return _claimed_from(database.positions.look(command.queues, is_full=True), database, connection, command, given)
-
-
-def _is_granted(database: Database, connection: Connection, command: c.Claim) -> bool:
-    """C5: the same request may have been committed after the snapshot of a statement that was granted nothing."""
-    if command.request_id is None:
-        return False
-    (is_known,) = database.one(connection, "request_known", {"request_id": command.request_id})
-    return bool(is_known)
 
 
 def _claimed_from(
