@@ -254,7 +254,7 @@ def test_unique_keys_are_not_kept_waiting(held: Held) -> None:
 
 
 def test_no_shared_request_is_larger_than_it_may_be(held: Held, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(enqueues.Enqueues, "_send", recorded := Recorded(enqueues.Enqueues._send))
+    monkeypatch.setattr(enqueues.SharedEnqueues, "_send", recorded := Recorded(enqueues.SharedEnqueues._send))
     large, many = b'"%s"' % (b"x" * 60_000), [b"1"] * 90
     with HttpStore(held.store.name) as store:
         callers = Callers(store)
@@ -279,12 +279,12 @@ class Recorded:
 
     def __init__(self, send: Callable[[Any, Any], None]) -> None:
         self._send = send
-        self.sent: list[list[enqueues.EnqueueTicket]] = []
+        self.sent: list[list[enqueues.RequestTicket]] = []
         self.is_held = False
         self.reached, self.go = threading.Event(), threading.Event()
 
-    def __get__(self, owner: enqueues.Enqueues, _: object) -> Callable[[list[enqueues.EnqueueTicket]], None]:
-        def send(batch: list[enqueues.EnqueueTicket]) -> None:
+    def __get__(self, owner: enqueues.SharedEnqueues, _: object) -> Callable[[list[enqueues.RequestTicket]], None]:
+        def send(batch: list[enqueues.RequestTicket]) -> None:
             self.sent.append(batch)
             if self.is_held and not self.reached.is_set():
                 self.reached.set()
