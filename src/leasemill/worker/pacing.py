@@ -122,7 +122,7 @@ def too_many_ahead(queued: int, pace: float) -> int:
 def pace(before: float, ended: int, elapsed_s: float, known_s: float = math.inf) -> float:
     """Jobs that end in a second: the estimate before, corrected by what was seen since.
 
-    `known_s`: how long jobs were observed before. At the beginning the estimate is their average, so it is right at once.
+    `known_s`: how long jobs were observed before. At the beginning the estimate is their average: right at once.
     """
     if elapsed_s <= 0:
         return before
