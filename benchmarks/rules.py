@@ -89,6 +89,7 @@ def drain_rate(app: App, kind: str, count: int) -> float:
 def rates(url: str, kind: str, count: int) -> tuple[float, float]:
     """Enqueued in calls of 1,000, then worked off; each per second."""
     with make_app(url) as app:
+        app.store.totals()  # connected, and its tables are there
         if kind == "narrow":
             app.store.run(c.SetLimit("queue:narrow", LimitTerms(places=50), "benchmark", "to measure it"))
         if kind == "grouped":

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
+import msgspec
+
 from leasemill.store.pipeline import Pipeline, Ticket
 
 LONG_S = 30.0
@@ -56,19 +58,34 @@ def test_who_gives_up_waiting_has_no_answer_and_is_in_no_batch() -> None:
     assert batches.taken == [["first"], ["second"]]
 
 
+class LateTicket(Ticket, eq=False):
+    """Its time to wait is over just when it has been taken into a batch."""
+
+    taken: threading.Event = msgspec.field(default_factory=threading.Event)
+    waits_on: threading.Event = msgspec.field(default_factory=threading.Event)
+
+    def wait(self, timeout_s: float = -1) -> bool:
+        if timeout_s >= 0:
+            assert self.taken.wait(LONG_S)
+            return False
+        self.waits_on.set()
+        return super().wait(timeout_s)
+
+
 def test_who_is_in_a_batch_waits_for_its_end_however_long_it_takes() -> None:
     batches = Batches()
     first = batches.call("first")
     batches.wait_for(lambda: batches.taken == [["first"]])
     second = batches.call("second")
     batches.wait_for_waiting(1)
-    third = Ticket("third")
+    third = LateTicket("third")
     running = batches._pool.submit(batches.pipeline.run, third, 0.5)
     batches.wait_for_waiting(2)
     batches.let_go(0)
     batches.wait_for(lambda: batches.taken == [["first"], ["second", "third"]])
     assert not batches.pipeline.withdraw(third)
-    time.sleep(0.6)  # longer than it would have waited for another's batch
+    third.taken.set()
+    assert third.waits_on.wait(LONG_S)
     assert not running.done()
     batches.let_go(1)
     assert [one.result(LONG_S) for one in (first, second, running)] == ["first done", "second done", "third done"]

@@ -44,7 +44,7 @@ class Redaction:
         return self._pattern.search(key.replace("-", "_")) is not None
 
     def document(self, content: bytes) -> bytes:
-        """JSON, indented, without the values that are hidden; what is no JSON is left as it is."""
+        """JSON, indented, without the values that are hidden; anything else is returned unchanged."""
         try:
             value = msgspec.json.decode(content)
         except msgspec.DecodeError:

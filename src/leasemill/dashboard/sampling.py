@@ -59,7 +59,7 @@ class Quantiles(Struct, frozen=True):
 
 
 class Worked(Struct, frozen=True):
-    """A worker as it published itself so many seconds ago."""
+    """A worker as it last published itself."""
 
     record: WorkerRecord
     age_s: float

@@ -21,7 +21,7 @@ from msgspec import Struct
 from leasemill.dashboard.sampling import TROUBLES
 from leasemill.errors import Refused
 from leasemill.kernel import commands as c
-from leasemill.kernel.model import ENDED_STATES, REDRIVEN_STATES, SECOND, Job, JobState
+from leasemill.kernel.model import ENDED_STATES, REDRIVEN_STATES, SECOND, UNENDED_STATES, Job
 from leasemill.operator.fingerprint import fingerprint
 from leasemill.store.base import Store
 from leasemill.store.cancelling import cancelled
@@ -41,7 +41,7 @@ class SweepVerb(StrEnum):
 
 
 AMONG: Final = {
-    SweepVerb.CANCEL: frozenset({JobState.READY, JobState.LEASED}),
+    SweepVerb.CANCEL: UNENDED_STATES,
     SweepVerb.REDRIVE: REDRIVEN_STATES,
     SweepVerb.PURGE: ENDED_STATES,
 }

@@ -25,7 +25,7 @@ class ServerLimits(Struct, frozen=True, kw_only=True):
 
     requests_per_s: float = 5_000
     burst: int = 10_000
-    """Requests of one key: so many in the long run, so many at once."""
+    """Requests of one key: the rate in the long run, and how many at once."""
     open_requests: int = 4_000
     open_polls: int = 3_000
     """Requests of one key that are not answered yet, and how many of them may be such that wait."""

@@ -164,7 +164,7 @@ class QueuePolls:
         self._watchers.clear()
 
     def _fail(self, error: LeasemillError) -> None:
-        """The store cannot be asked: everybody learns it, and asks again."""
+        """The store is unavailable: everybody who waits gets the error, and asks again."""
         self.failure = error
         self.is_closed = True
         self._wake(is_due=True)

@@ -90,7 +90,7 @@ class WorkerRecord(Struct, frozen=True):
 
 
 class Reported(Struct, frozen=True):
-    """A running job as its worker published it, so many seconds ago."""
+    """A running job as its worker last published it."""
 
     worker: str
     job: RunningJob

@@ -37,7 +37,7 @@ LOOK_S: Final = 1.0
 RECORDS_A_SECOND: Final = 20
 """Where there are many workers, records are read less often: the descriptors of known ones notice a death anyway."""
 AGAIN_S: Final = 1.0
-"""A claim that was on its way to a server when the worker died is granted a moment later: look for it once more."""
+"""A claim that was on its way to a server when the worker died is granted a moment later: look for it again."""
 BATCH: Final = 500
 NO_JOBS: Final = "it held no job"
 

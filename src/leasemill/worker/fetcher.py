@@ -118,8 +118,8 @@ class Fetcher:
     # Claims that go along with reports -----------------------------------------------------------------------------
 
     def claim_along(self, reported: int, *, are_lanes: bool) -> c.Claim | None:
-        """A claim for the reporter to send with so many reports: their ends make the next jobs of their lanes
-        claimable, or free places under limits. None: neither, or claims are made here now, or there is no room."""
+        """A claim for the reporter to send with `reported` reports, whose ends make the next jobs of their lanes
+        claimable or free places under limits. None: neither, or claims are made here now, or there is no room."""
         runner = self._runner
         if runner is None or self._is_stopping or self._is_claiming or self._along:
             return None

@@ -120,9 +120,9 @@ def too_many_ahead(queued: int, pace: float) -> int:
 
 
 def pace(before: float, ended: int, elapsed_s: float, known_s: float = math.inf) -> float:
-    """Jobs that end in a second: what was thought before, corrected by what was seen in the time since.
+    """Jobs that end in a second: the estimate before, corrected by what was seen since.
 
-    `known_s`: for how long jobs were seen before. At the beginning it is their average, so that it is right at once.
+    `known_s`: how long jobs were observed before. At the beginning the estimate is their average: right at once.
     """
     if elapsed_s <= 0:
         return before
@@ -131,12 +131,12 @@ def pace(before: float, ended: int, elapsed_s: float, known_s: float = math.inf)
 
 
 def known_s(before_s: float, ended: int, elapsed_s: float) -> float:
-    """For how long jobs have been seen, after a time in which so many ended: a pause is a new beginning."""
+    """How long jobs have been observed, after `elapsed_s` in which `ended` ended. After a pause it starts at zero."""
     return 0.0 if ended == 0 and (before_s == 0 or elapsed_s >= PACE_MEMORY_S) else before_s + elapsed_s
 
 
 def round_trip_s(before_s: float, seen_s: float) -> float:
-    """How long the store takes to answer, leaning to the latest."""
+    """How long the store takes to answer, as a moving average."""
     return before_s + 0.2 * (seen_s - before_s)
 
 
@@ -152,7 +152,7 @@ def claim_size(concurrency: int, ahead: int, active: int, queued: int, unreporte
 
 
 def free_slots(concurrency: int, active: int, queued: int) -> int:
-    """T8: for how many jobs a slot is free at once."""
+    """T8: how many jobs can start at once."""
     return max(0, concurrency - active - queued)
 
 

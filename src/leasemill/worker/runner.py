@@ -140,7 +140,7 @@ class Runner:
         return self._reporter.unreported + self._unmatched.undecided
 
     def room(self, reported: int = 0) -> int:
-        """How many more jobs to claim now; `reported`: along with so many reports."""
+        """How many more jobs to claim now, together with `reported` reports."""
         if self._is_quiet:
             return 0
         slots = self._slots

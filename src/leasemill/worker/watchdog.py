@@ -130,7 +130,7 @@ class Watchdog:
         return min(give_back_at, now + pacing.LOOK_AHEAD_S) if self._slots.queued else math.inf
 
     def give_back_queued(self, most: int | None = None) -> None:
-        """What has no slot is returned without a penalty, for others to run: all, or the last so many."""
+        """Give back jobs that have no slot, without a penalty, for others to run: all, or the last `most`."""
         queued = self._slots.queued
         for _ in range(len(queued) if most is None else most):
             self._reporter.give_back(queued.pop())

@@ -16,6 +16,7 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec, JobState
 from leasemill.store.postgres.admin.check import check as check_tables
 from leasemill.store.postgres.store import PostgresStore
+from leasemill.store.postgres.verbs import ack as ack_verb
 from leasemill.testing.rules import rule
 
 ResultT = TypeVar("ResultT")
@@ -211,3 +212,19 @@ def test_a_message_that_cannot_be_written_costs_no_connection(postgres_url: str)
 
         asyncio.run(malformed())
         assert [lease.job.id for lease in store.claim("w", ["q"], 1)] == ["job"]
+
+
+@rule("E6", "L6")
+def test_many_acks_are_sent_in_parts_and_answered_in_order(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ack_verb, "REPORTS_AT_ONCE", 3)
+    enqueue(store, *(f"j{number}" for number in range(10)))
+    leases = store.claim("w", ["q"], 10)
+    store.ack([c.AckReport(leases[4].job.id, leases[4].token)])
+    outcomes = asyncio.run(store.arun(ack(*leases, leases[0])))
+    assert outcomes == [
+        *(c.Acked(f"j{number}", is_repeat=number == 4) for number in range(10)),
+        c.Acked("j0", is_repeat=True),
+    ]
+    assert store.totals().counts[JobState.SUCCEEDED] == 10

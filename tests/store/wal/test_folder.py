@@ -332,7 +332,7 @@ def test_a_missing_snapshot_is_refused(tmp_path: Path) -> None:
 
 def test_a_path_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(Invalid, match="a folder is needed"):
+    with pytest.raises(Invalid, match="is a file, not a folder"):
         FileStore(tmp_path / "file")
 
 

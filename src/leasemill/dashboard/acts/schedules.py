@@ -56,7 +56,7 @@ def _ask_fire(viewing: Viewing) -> Question:
     spec = schedule.spec
     sentences = [
         f"A {spec.call.kind} job is enqueued in queue {spec.call.queue} at once.",
-        f"Its next tick stays as it is: {local(schedule, schedule.next_at)}.",
+        f"Its next tick does not change: {local(schedule, schedule.next_at)}.",
     ]
     if schedule.pause is not None:
         sentences.append("It stays paused.")

@@ -22,7 +22,7 @@ EARLY_S: Final = 0.1
 
 
 class HttpWatch:
-    """A store's Watch. `ask`: what the server is asked, for so many seconds, with what was seen before."""
+    """A store's Watch. `ask`: asks the server what is new since the state given, and waits up to the seconds given."""
 
     def __init__(
         self, client: HttpClient, thread: LoopThread, ask: Callable[[float, str], r.WatchQueues | r.WatchEnd]

@@ -23,7 +23,7 @@ RUN_CANCELLED: Final = "!cancelled"
 """What the channel of new jobs carries when a running job was cancelled: no queue has such a name."""
 LEASES_REMEMBERED: Final = 100_000
 SPECIAL_CLAIMS: Final = 10
-"""After a claim under limits that was not plain, so many are not tried as if they were."""
+"""After a claim under limits that was not plain, this many claims are not tried as plain ones."""
 
 
 class Held(Struct, frozen=True, gc=False):

@@ -51,7 +51,8 @@ class Retention:
         return self._connections.run(work, is_repeatable=False)
 
     def prune_some(self, command: c.Prune, *, from_at: int, rows: int) -> Pruned | None:
-        """Jobs alone: those that ended at a time or later, of so many rows of finished. None: another is at it."""
+        """Only jobs that ended at `from_at` or later, from at most `rows` rows of finished. None: another process is
+        pruning."""
 
         def work(connection: Connection) -> Pruned | None:
             with connection.transaction():

@@ -283,7 +283,7 @@ def _make_folder(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
     except FileExistsError:
-        raise Invalid(f"{path} is a file, a folder is needed: name another path") from None
+        raise Invalid(f"{path} is a file, not a folder: name another path") from None
     for one in made:
         _sync_folder(one.parent)
 

@@ -88,7 +88,7 @@ class Measures(Observer):
         return found
 
     def queues(self) -> tuple[Samples, float]:
-        """The queues' jobs, if this process has the worker that is elected, and for how many seconds that holds."""
+        """The queues' jobs if this process has the elected worker, and how many seconds it stays elected."""
         found, left_s = Samples(), 0.0
         with self._lock:
             workers = list(self._workers.values())

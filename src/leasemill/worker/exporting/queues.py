@@ -68,7 +68,7 @@ class QueueReader:
         self._elected_until = -1.0
 
     def samples(self) -> tuple[Samples, float]:
-        """The queues, and for how many seconds they may be exported; those of another worker are not there."""
+        """The queues, and how many seconds they may be exported; none if another worker is elected."""
         left_s = self._elected_until - self._monotonic()
         is_elected = left_s > 0
         found = self._found.copy() if is_elected else Samples()

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 
 import psycopg
 from msgspec.structs import replace
@@ -27,22 +27,36 @@ from leasemill.store.postgres.wire.batch import Sent
 from leasemill.store.postgres.wire.connections import Connection, Row
 from leasemill.store.postgres.wire.looped import LoopMessages, MessageFailed
 
+Ended: TypeAlias = list[c.AckOutcome]
 MAY_BE_OVER: Final = "LM002"
 """The SQLSTATE of `ack_members` where a group may be over."""
 NOT_HELD: Final = "LM004"
 """The SQLSTATE of `ack_all` where a lease is not held."""
 
 
-async def arun(
-    calls: Calls, messages: LoopMessages, command: c.Ack
-) -> list[c.AckOutcome] | Callable[[], list[c.AckOutcome]]:
-    """Sent by the event loop itself, if nothing is special. What it returns otherwise is to be called in a thread."""
-    database, reports = calls.database, command.reports
+async def arun(calls: Calls, messages: LoopMessages, command: c.Ack) -> Ended | Callable[[], Ended]:
+    """Sent by the event loop itself, as far as nothing is special. What it returns otherwise is to be called in a
+    thread."""
+    outcomes: Ended = []
+    parts = [command.reports[at : at + REPORTS_AT_ONCE] for at in range(0, len(command.reports), REPORTS_AT_ONCE)]
+    for number, part in enumerate(parts, 1):
+        ended = await _arun(calls, messages, part)
+        if callable(ended):
+            return partial(_finished, calls, outcomes, ended, [one for rest in parts[number:] for one in rest])
+        outcomes += ended
+    return outcomes
+
+
+def _finished(calls: Calls, before: Ended, special: Callable[[], Ended], rest: list[c.AckReport]) -> Ended:
+    """E6: one after the other."""
+    return [*before, *special(), *(run(calls, c.Ack(rest)) if rest else ())]
+
+
+async def _arun(calls: Calls, messages: LoopMessages, reports: Sequence[c.AckReport]) -> Ended | Callable[[], Ended]:
+    database, command = calls.database, c.Ack(reports)
     found = known(database, reports)
     held = {report.job_id: database.leases[report.token] for report in found.values()}
-    if not 0 < len(found) == len(reports) <= REPORTS_AT_ONCE or any(
-        one.causes or one.group is not None or one.limits for one in held.values()
-    ):
+    if len(found) < len(reports) or any(one.causes or one.group is not None or one.limits for one in held.values()):
         return partial(run, calls, command)
     lanes = [(one.queue, one.lane) for one in held.values() if one.lane is not None]
     match await messages.ask(_ending_all(database, found, lanes)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from leasemill.kernel import commands as c
 from leasemill.kernel.chained import chained_spec, end_id, rules_of_chained, then_id
 from leasemill.kernel.machine import run
-from leasemill.kernel.model import Job, JobSpec, JobState, QueueMode
+from leasemill.kernel.model import UNENDED_STATES, Job, JobSpec, JobState, QueueMode
 from leasemill.kernel.state import State
 from leasemill.store.postgres import reading
 from leasemill.store.postgres.calls import Calls
@@ -95,8 +95,7 @@ def cancel(calls: Calls, command: c.CancelGroup) -> c.Operated:
 
     def work(connection: Connection) -> c.Operated:
         wanted = c.JobFilter(group=command.group_id)
-        live = frozenset({JobState.READY, JobState.LEASED})
-        jobs, after = reading.fitting(database, connection, wanted, live, command.limit, command.after)
+        jobs, after = reading.fitting(database, connection, wanted, UNENDED_STATES, command.limit, command.after)
         if not jobs:
             return c.Operated((), after)
         ids = [job.spec.id for job in jobs]

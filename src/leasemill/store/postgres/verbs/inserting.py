@@ -70,7 +70,8 @@ def begun_chains(jobs: Sequence[JobSpec]) -> Steps[set[str]]:
 def outcomes_of(
     jobs: Sequence[JobSpec], first: dict[str, JobSpec], count: int, ids: Sequence[str] | None, refused: set[str]
 ) -> Steps[list[c.EnqueueOutcome]]:
-    """One for each job, where of the first with each id so many, and if not all these, were inserted."""
+    """One outcome for each job. `first`: the first job with each id; `count` of them were inserted, and if that is not
+    all, those in `ids`."""
     inserted = set(first) if count == len(first) else set(ids or ())
     unknown = [job_id for job_id in first if job_id not in inserted]
     known: dict[str, JobSpec] = {}

@@ -19,7 +19,7 @@ BURST: Final = 5
 SOON_S: Final = 0.002
 """How long the thread waits for more jobs to come, before it notifies of all of them."""
 MANY_PER_S: Final = 1_000
-"""Where so many come, workers find them without being woken for each: the thread waits as long as a refill takes."""
+"""At this rate workers find jobs without being woken for each: the thread waits as long as a refill takes."""
 
 
 class Notifier:

@@ -35,7 +35,7 @@ class Pool(Generic[ConnectionT]):
         self._start_over()
 
     def after_fork(self) -> None:
-        self._inherited = self._idle
+        self._inherited = self._idle  # the parent's, not ours to use or to close
         self._start_over()
 
     def _start_over(self) -> None:
