@@ -148,6 +148,26 @@ def test_a_step_back_hides_no_new_job_from_claims(
     assert check.check(server.admin, SCHEMA) == []
 
 
+def test_a_check_after_a_step_that_conflicts_with_another_is_followed_by_a_second_just_as_soon(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first does not see the jobs that were being enqueued meanwhile."""
+    database, checked = store._database, store._maintenance.watermarks
+    read, conflicts = database.all, [psycopg.errors.LockNotAvailable()]
+
+    def read_after_conflict(*arguments: Any) -> list[Any]:
+        if conflicts:
+            raise conflicts.pop()
+        return read(*arguments)
+
+    database.positions.was_set_back = True
+    monkeypatch.setattr(database, "all", read_after_conflict)
+    store._pool.run(checked.check)
+    assert not conflicts
+    waits_s = watermarks.CHECK_EVERY_S - (time.monotonic() - checked._checked_at_s)
+    assert waits_s <= watermarks.CHECK_AGAIN_S
+
+
 @rule("L8")
 async def test_a_worker_stops_a_handler_whose_lease_a_step_has_ended(server: Server) -> None:
     with App(server.url) as app:

@@ -105,10 +105,11 @@ class Watermarks:
 
     def check(self, connection: Connection) -> None:
         """None has, but for a clock that was set back, or a worker of an older version."""
-        self._checked_at_s = time.monotonic()
+        self._checked_at_s = at_s = time.monotonic()
         if self.must_be_checked:
             self._database.positions.was_set_back = False
-            self._set_back_at_s = self._checked_at_s
+            self._set_back_at_s = at_s
+        if at_s - self._set_back_at_s < CHECK_AGAIN_S:  # also when this one is retried after a conflict
             self._checked_at_s -= CHECK_EVERY_S - CHECK_AGAIN_S
         for queue, rank, low_at in self._database.all(connection, "check_watermarks", {}):
             LOGGER.warning("the watermark of queue %s, rank %d was lowered to %d", queue, rank, low_at)
