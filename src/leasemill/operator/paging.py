@@ -45,9 +45,8 @@ def all_limits(store: Store) -> Iterator[LimitView]:
 
 
 def _all(read: Callable[[str], list[ViewT]], name_of: Callable[[ViewT], str]) -> Iterator[ViewT]:
+    """Up to an empty page: one that is short may lack what was forgotten while it was read."""
     after = ""
     while page := read(after):
         yield from page
-        if len(page) < PAGE:
-            return
         after = name_of(page[-1])
