@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import get_args
 
 import msgspec
@@ -199,3 +201,9 @@ def test_a_report_by_another_token_is_a_broken_log(number: int, event: AnyEvent)
     with pytest.raises(Broken, match="live lease is another"):
         apply(state, event)
     assert digest(state) == before
+
+
+def test_the_page_of_the_log_format_lists_every_event_under_its_number() -> None:
+    page = (Path(__file__).parents[2] / "docs/log-format.md").read_text()
+    listed = re.findall(r"\| (\d+) \| ([A-Z]\w+) (?=\|)", page)
+    assert sorted(listed) == sorted((str(one.__struct_config__.tag), one.__name__) for one in get_args(AnyEvent))
