@@ -122,7 +122,7 @@ def test_limits_show_their_places_and_whose_numbers_hold(desk: Desk, store: Stor
     fill_limits(store)
     page = desk.get("/limits")
     assert page.rows() == ["api", "mails"]
-    assert "1 1 per key" in row(page, "api")
+    assert "1 (1 per key)" in row(page, "api")
     assert "1/4" in row(page, "mails")
     assert "100/min, burst 10" in row(page, "mails")
     assert "operator" in row(page, "mails")

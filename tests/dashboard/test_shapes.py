@@ -9,7 +9,7 @@ import pytest
 
 from leasemill.dashboard.advice import advised
 from leasemill.dashboard.redaction import REDACTED, SHOWN_CHARACTERS, Redaction
-from leasemill.dashboard.rendering import address, ago, amount, coarse, last_digits, pieces, rate, readable
+from leasemill.dashboard.rendering import address, ago, amount, coarse, last_digits, pace, pieces, rate, readable
 from leasemill.dashboard.timeline import SHOWN, Timeline, extended_us, last_extended_at, timeline
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, JobSpec, Policy
@@ -215,6 +215,13 @@ def test_times_are_written_coarsely() -> None:
 
 def test_rates_have_as_many_digits_as_it_takes() -> None:
     assert [rate(value) for value in (None, 0, 3, 0.5, 12.34, 1_234.5)] == ["–", "0", "3", "0.50", "12.3", "1,234"]
+
+
+def test_a_slow_pace_is_written_in_minutes_or_hours() -> None:
+    """Not as 0.00/s."""
+    assert [pace(value) for value in (5, 1.5, 0.5, 100 / 60, 1 / 60, 1 / 3_600)] == [
+        *("5/s", "1.50/s", "30/min", "1.67/s", "1/min", "1/h"),
+    ]
 
 
 def test_an_address_leaves_out_what_is_empty() -> None:

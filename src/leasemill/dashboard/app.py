@@ -218,7 +218,7 @@ class Dashboard:
             raise HTTPException(404, "Unknown action.")
         viewing = await self._viewing(request)
         if not viewing.principal.may_act:
-            raise HTTPException(403, "You may look, and not act: your role is read.")
+            raise HTTPException(403, "You may look but not act: your role is read.")
         if request.method == "POST":
             return await self._done(request, viewing, act)
         question = await serving.in_thread(self._readers, act.ask, viewing)

@@ -70,6 +70,7 @@ def environment() -> Environment:
         number=number,
         pieces=pieces,
         rate=rate,
+        pace=pace,
         readable=readable,
         short_number=short_number,
     )
@@ -107,6 +108,14 @@ def rate(value: float | None) -> str:
     if value == int(value) or value >= 100:
         return f"{value:,.0f}"
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def pace(per_s: float) -> str:
+    """`5/s`, `30/min`, `1/h`: of the units that give at least one, the shortest."""
+    if per_s >= 1:
+        return f"{rate(per_s)}/s"
+    per_min = round(per_s * 60, 3)
+    return f"{rate(per_min)}/min" if per_min >= 1 else f"{rate(round(per_s * 3_600, 3))}/h"
 
 
 def duration(us: int | None) -> str:

@@ -51,6 +51,7 @@ def rough_addresses() -> dict[str, str]:
     return {
         "job-huge": f"/job?id={rough.HUGE}",
         "job-behind": "/job?id=behind-1",
+        "job-long": f"/job?id={rough.UNBROKEN}-0",
         "job-missing": "/job?id=nothing",
         "jobs-long": f"/jobs?queue={queue}",
         "jobs-none": "/jobs?queue=nobody",

@@ -132,7 +132,7 @@ def _dry_run(what: str, is_one: bool, among: Collection[JobState]) -> str:
 
 def _which(viewing: Viewing) -> str:
     fields = selecting_fields(viewing.query).items()
-    return ", ".join(f"{name} {' or '.join(values)}" for name, values in fields) or "none: all jobs"
+    return ", ".join(f"{name} {' or '.join(values)}" for name, values in fields) or "none, so all jobs"
 
 
 def _run_all(verb: SweepVerb) -> Callable[[Viewing, Given], Done]:

@@ -22,7 +22,7 @@ def _limit(viewing: Viewing) -> LimitView:
 def _ask_set(viewing: Viewing) -> Question:
     view = _limit(viewing)
     own = view.record.set or LimitTerms()
-    fields = [InputField("places", "Places", "number", shown(own.places), hint="jobs in hand at a time; 0: none")]
+    fields = [InputField("places", "Places", "number", shown(own.places), hint="jobs held at a time; 0 for none")]
     if not view.name.startswith(QUEUE_LIMIT):
         fields += [
             InputField("rate", "Rate", "text", rate_text(own), hint="50/s, 100/min, 5000/h, 1/d or 3/10s"),

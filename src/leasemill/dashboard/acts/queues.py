@@ -95,7 +95,7 @@ def _ask_limit(viewing: Viewing) -> Question:
     places = None if view is None else view.terms.places
     return Question(
         f"Limit of queue {queue.name}",
-        ["So many of its jobs may be in hand at a time, over all workers. An empty field removes the limit."],
+        ["How many of its jobs may be held at a time, by all workers together. An empty field removes the limit."],
         "Set",
         [InputField("places", "Jobs at a time", "number", shown(places))],
     )
