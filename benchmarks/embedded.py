@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 import psutil
 
-from benchmarks import floors, pruning
+from benchmarks import floors
 from benchmarks.disk import folder
 from benchmarks.report import Bar, finish, medians, table
 from leasemill.kernel import commands as c
@@ -625,6 +625,8 @@ def much_ended(bars: list[Bar]) -> None:
 
 
 def forgetting(bars: list[Bar]) -> None:
+    from benchmarks import pruning  # noqa: PLC0415  (it needs the driver of PostgreSQL: not in the processes above)
+
     found = pruning.measured_on_file()
     pruning.show(found, "file")
     bars += pruning.bars(found, "file")
