@@ -114,10 +114,10 @@ with standing as materialized (
     union all
     select 'leased under limit ' || limited.name || ', but holds no place of it', limited.id
     from {schema}.leases join limited on limited.no = leases.no
-    where not exists (
+    where case when limited.name like 'queue:%' then leases.is_limited is null else not exists (
         select from {schema}.places
         where places.name = limited.name and places.key = limited.key and places.no = leases.no
-            and places.fence = leases.fence)
+            and places.fence = leases.fence) end
     union all
     select 'under limit ' || limited.name || ', in a queue that is not claimed under it', limited.id
     from limited join standing on standing.no = limited.no

@@ -109,7 +109,7 @@ where not is_limited and name in (select queue from {schema}.limit_queues);
 delete from {schema}.places;
 insert into {schema}.places (name, key, no, fence)
 select limited.name, limited.key, leases.no, leases.fence
-from limited join {schema}.leases on leases.no = limited.no
-union all
-select limits.name, '', leases.no, leases.fence
-from {schema}.leases join {schema}.limits on limits.name = 'queue:' || leases.queue
+from limited join {schema}.leases on leases.no = limited.no;
+
+update {schema}.leases set is_limited = true
+where is_limited is null and exists (select from {schema}.limits where limits.name = 'queue:' || leases.queue)

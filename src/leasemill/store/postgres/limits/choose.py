@@ -111,6 +111,8 @@ class Window(NamedTuple):
 
 
 class Pick(NamedTuple):
+    """`uses`: the limits it names; its queue's own is not among them."""
+
     job: Candidate
     uses: tuple[LimitKey, ...]
 
@@ -312,7 +314,7 @@ class LimitWalk:
         else:
             room.take(uses + own)
             self._slots -= bool(uses or own)
-            self.picks.append(Pick(job, uses + own))
+            self.picks.append(Pick(job, uses))
             if line is not None:
                 self._done[line] += 1
         return True

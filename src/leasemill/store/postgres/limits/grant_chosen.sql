@@ -31,11 +31,12 @@ with time as materialized (
 ), taken_parked as (
     delete from {schema}.parked where ctid = any (array(select at_ctid from parked))
 ), {with_kinds}, settled as materialized (
-    select j.*, p.number, p.rank, p.seq, p.available_at, coalesce(p.attempt, 0) + 1 as attempt, p.retries, p.expirations,
+    select j.*, p.number, p.rank, p.seq, p.available_at, coalesce(p.attempt, 0) + 1 as attempt, p.retries, p.expirations, p.is_own,
         nextval('{schema}.fence') as fence, p.token, p.now, p.now + lease_us as expires_at,
         {settled_terms}
     from (
-        select given.*, found.no, found.attempt, found.retries, found.expirations, queue.policy, {defaults}::int8[] as d
+        select given.*, found.no, found.attempt, found.retries, found.expirations, queue.policy, {defaults}::int8[] as d,
+            exists (select from {schema}.limits where limits.name = 'queue:' || given.queue offset 0) as is_own
         from (select * from standing union all select * from parked) as found join given on given.number = found.number
         cross join lateral (select queues.policy from {schema}.queues where queues.name = given.queue offset 0) as queue
         order by given.number

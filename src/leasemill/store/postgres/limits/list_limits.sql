@@ -28,7 +28,7 @@ with live as materialized (
 ), used as (
     select name from {schema}.limits
     union
-    select name from live where name not like 'queue:%'
+    select name from live
     union
     select name from waiting
     union
@@ -37,7 +37,7 @@ with live as materialized (
 select used.name, limits.declared, limits.declared_at, limits.declared_by, limits.set_terms, limits.set_at, limits.set_by,
     limits.reason,
     case when used.name like 'queue:%' then (
-        select count(*) from {schema}.leases where leases.queue = substr(used.name, 7)
+        select count(*) from {schema}.leases where leases.queue = substr(used.name, 7) and leases.is_limited
     ) else (select count(*) from live where live.name = used.name) end as held,
     case when used.name like 'queue:%' then (
         (select count(*) from {schema}.ready where ready.queue = substr(used.name, 7))

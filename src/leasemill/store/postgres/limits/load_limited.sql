@@ -23,7 +23,7 @@ with time as materialized (
     ) as queue
     left join known on known.name = 'queue:' || given.queue
     where known.name is null or ({has_slots}::bool and (
-        select count(*) from {schema}.places where places.name = known.name and places.key = ''
+        select count(*) from {schema}.leases where leases.queue = given.queue and leases.is_limited
     ) < known.places)
 ), claimable as materialized (
     select served.turn, served.queue, first.*
@@ -126,7 +126,11 @@ select json_build_object(
     'uses', (
         select json_agg(json_build_array(used.name, used.key, held.count, coalesce(rate.tat, 0)))
         from used cross join lateral (
-            select count(*) from {schema}.places where places.name = used.name and places.key = used.key
+            select case when used.name like 'queue:%' then (
+                select count(*) from {schema}.leases where leases.queue = substr(used.name, 7) and leases.is_limited
+            ) else (
+                select count(*) from {schema}.places where places.name = used.name and places.key = used.key
+            ) end as count
         ) as held
         left join lateral (
             select tat from {schema}.rates where rates.name = used.name and rates.key = used.key offset 0

@@ -94,7 +94,7 @@ def _limit_queue(database: Database, connection: Connection, queue: str, *, is_n
         schema = database.statements.schema
         connection.execute(f'lock table "{schema}".leases in share row exclusive mode'.encode())
         database.do(connection, "limit_queue", given)
-    database.do(connection, "hold_places", given)
+    database.do(connection, "count_leases", given)
     database.limited_queues.add(queue)
 
 

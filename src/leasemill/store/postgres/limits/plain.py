@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from leasemill.kernel import commands as c
+from leasemill.kernel.model import QUEUE_LIMIT
 from leasemill.store.postgres.database import Database
 from leasemill.store.postgres.wire.arrays import int8, texts
 from leasemill.store.postgres.wire.batch import Sent
@@ -54,7 +55,8 @@ class PlainClaim(NamedTuple):
             "expired_from": int8(self.expired_from),
         }
         lock = self.database.sent("lock_names", {"names": names, "waits": waits})
-        return lock, self.database.sent("claim_limited", given)
+        are_own = all(name.startswith(QUEUE_LIMIT) for name in self.names)
+        return lock, self.database.sent("claim_limited_queues" if are_own else "claim_limited", given)
 
     def claimed(self, locked: Sequence[Row], rows: Sequence[Row]) -> PlainClaimed:
         """By the rows of both statements. It is committed."""

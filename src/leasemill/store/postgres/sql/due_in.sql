@@ -13,9 +13,7 @@ cross join lateral (
         and not exists (
             select from {schema}.limits
             where queues.is_limited and limits.name = 'queue:' || queues.name and limits.set_terms[1] <= (
-                select count(*) from {schema}.places
-                where places.name = limits.name and places.key = '' and exists (
-                    select from {schema}.leases where leases.no = places.no and leases.fence = places.fence offset 0)
+                select count(*) from {schema}.leases where leases.queue = queues.name and leases.is_limited
             )
             offset 0
         )

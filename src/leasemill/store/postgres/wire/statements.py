@@ -101,9 +101,9 @@ GRANT: Final = {
     ) as term""",
     "grant": """granted as (
     insert into {schema}.leases (no, queue, lane, rank, seq, available_at, attempt, retries, expirations, fence, token,
-        worker, request_id, leased_at, expires_at, terms)
+        worker, request_id, leased_at, expires_at, terms{is_limited})
     select no, queue, lane, rank, nullif(seq, no), available_at, attempt, nullif(retries, 0), nullif(expirations, 0),
-        fence, token, {worker}::text, {request_id}::text, now, expires_at, terms
+        fence, token, {worker}::text, {request_id}::text, now, expires_at, terms{is_own}
     from settled
 ), asked as (
     insert into {schema}.requests as r (id, forget_at, nos)
@@ -128,6 +128,67 @@ the job (j), its queue (p) and its kind (k), and the defaults (d); NULL for thos
 `settled` are written, and for C5 the request that asked for them. Where the same request is under way (`alone`), or has
 committed since the snapshot of the statement was taken (`asked`), it fails: tried again, it waits for that one, and
 returns its leases. `lease_row`: what is returned of each, in the order in which `verbs.claim.lease_of` reads it."""
+GRANT_PLAIN: Final = {**GRANT, "is_limited": "", "is_own": ""}
+GRANT_LIMITED: Final = {**GRANT, "is_limited": ", is_limited", "is_own": ", nullif(is_own, false)"}
+"""T1: the leases of a queue with a limit of its own are its places."""
+OWN_LIMITS: Final = {
+    **GRANT_LIMITED,
+    "granted_at": "come.now",
+    **dict.fromkeys(("nobody_waits", "uses", "have_places", "held"), ""),
+    "limited": "select count(*) from numbered where is_own",
+}
+NAMED_LIMITS: Final = {
+    **GRANT_LIMITED,
+    "granted_at": "come.now",
+    "nobody_waits": """
+        and not exists (select from {schema}.gates where gates.name = any ({names}::text[]))
+        and not exists (select from {schema}.rates where rates.name = any ({names}::text[]))
+        and not exists (
+            select from {schema}.limits where limits.name = any ({names}::text[])
+                and coalesce(limits.set_terms[2], limits.declared[2]) is not null
+        )""",
+    "uses": """, place as materialized (
+    select places.ctid as at_ctid, places.name, places.key, places.no, exists (
+        select from {schema}.leases where leases.no = places.no and leases.fence = places.fence offset 0
+    ) as is_held
+    from {schema}.places where places.name = any ({names}::text[]) and (select is_plain from gate)
+), uses as materialized (
+    select numbered.number, use ->> 0 as name, coalesce(use ->> 1, '') as key
+    from numbered cross join lateral (select rules from {schema}.jobs where jobs.no = numbered.no offset 0) as job
+    cross join lateral json_array_elements(job.rules::json -> 1) as use
+    where job.rules is not null
+)""",
+    "have_places": """ and not exists (
+        select from (
+            select name, key, count(*) as count
+            from (select name, key, true as is_wanted from uses union all select name, key, false from place where is_held) as one
+            group by name, key
+            having bool_or(is_wanted)
+        ) as used
+        join known on known.name = used.name
+        where used.count > known.places
+    )""",
+    "limited": "select count(*) from (select number from uses union select number from numbered where is_own) as one",
+    "held": """, wanted as materialized (
+    select uses.name, uses.key, settled.no, settled.fence from uses join settled on settled.number = uses.number
+), again as materialized (
+    select place.at_ctid, wanted.no, wanted.name, wanted.key, wanted.fence
+    from place join wanted on wanted.no = place.no and wanted.name = place.name and wanted.key = place.key
+), held_again as (
+    update {schema}.places set fence = again.fence from again where places.ctid = again.at_ctid
+), held as (
+    insert into {schema}.places (name, key, no, fence)
+    select wanted.name, wanted.key, wanted.no, wanted.fence from wanted
+    where not exists (
+        select from again where again.no = wanted.no and again.name = wanted.name and again.key = wanted.key
+    )
+), freed as (
+    delete from {schema}.places where ctid = any (array(
+        select at_ctid from place where not is_held and at_ctid not in (select again.at_ctid from again)
+    ))
+)""",
+}
+"""Of limits that jobs name: a row of `places` whose lease has gone is a place that was freed, and is deleted."""
 HEADS: Final = {
     "next_in_lanes": """given as materialized (
     select lane.at_ctid as lane_ctid, first.*
@@ -181,10 +242,11 @@ CLAUSES: Final = {
     "candidates_kept_newest_first": ("candidates_kept_newest_first", FILTER),
     "candidates_newest_first": ("candidates_newest_first", FILTER),
     "candidates_of_group": ("candidates_of_group", FILTER),
-    "claim": ("claim", {**GRANT, "granted_at": "come.now"}),
-    "claim_limited": ("claim_limited", {**GRANT, "granted_at": "come.now"}),
-    "grant_chosen": ("grant_chosen", {**GRANT, "granted_at": "s.now"}),
-    "hand_over": ("hand_over", {**GRANT, **HEADS, "granted_at": "s.now", "unplaced": "left_over"}),
+    "claim": ("claim", {**GRANT_PLAIN, "granted_at": "come.now"}),
+    "claim_limited": ("claim_limited", NAMED_LIMITS),
+    "claim_limited_queues": ("claim_limited", OWN_LIMITS),
+    "grant_chosen": ("grant_chosen", {**GRANT_LIMITED, "granted_at": "s.now"}),
+    "hand_over": ("hand_over", {**GRANT_PLAIN, **HEADS, "granted_at": "s.now", "unplaced": "left_over"}),
     "advance": ("advance", {**HEADS, "unplaced": "next"}),
     "ack": ("ack", OF_NO_MEMBERS),
     "ack_all": (
