@@ -94,6 +94,17 @@ def check_string(what: str, value: str) -> None:
             raise Invalid(f"{what} {_shown(value)} cannot be encoded as UTF-8") from None
 
 
+def check_strings(what: str, values: Sequence[str]) -> None:
+    """As `check_string` does, each of them: together, because almost always all are short ASCII."""
+    try:
+        joined = "".join(values)
+    except TypeError:
+        joined = "\0"
+    if len(joined) > STRING_LENGTH or "\0" in joined or not joined.isascii():
+        for value in values:
+            check_string(what, value)
+
+
 def check_json(what: str, content: bytes) -> None:
     if not isinstance(content, bytes):
         raise Invalid(f"{what} is a {type(content).__name__}; it must be JSON in bytes")
@@ -219,7 +230,8 @@ def check_limit(command: _Limited) -> None:
     check_range("limit", command.limit, 1, BATCH_ITEMS)
 
 
-def check_report(report: _Report) -> None:
-    """The two fields by which every report names its lease."""
-    check_string("job id", report.job_id)
-    check_string("token", report.token)
+def check_reports(reports: Sequence[_Report]) -> None:
+    """Their number, and the two fields by which every report names its lease."""
+    check_batch(reports)
+    check_strings("job id", [report.job_id for report in reports])
+    check_strings("token", [report.token for report in reports])

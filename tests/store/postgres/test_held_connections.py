@@ -19,7 +19,7 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec
 from leasemill.store.postgres.store import PostgresStore
 from leasemill.store.postgres.wire.batch import BEGIN, Sent
-from leasemill.store.postgres.wire.looped import Answer, LoopMessages, MessageFailed
+from leasemill.store.postgres.wire.looped import KEPT_TURNS, Answer, LoopMessages, MessageFailed
 
 ONE: Sent = (b"select 1::int8", ())
 FAILS: Sent = (b"select 1 / 0", ())
@@ -62,7 +62,7 @@ def in_use(store: PostgresStore) -> int:
     return store._pool._pool._in_use
 
 
-async def turns(count: int = 3) -> None:
+async def turns(count: int = KEPT_TURNS + 2) -> None:
     for _ in range(count):
         await asyncio.sleep(0)
 

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from leasemill.kernel.bounds import check_batch, check_json, check_report
+from leasemill.kernel.bounds import check_json, check_reports
 from leasemill.kernel.command import Command, Decision
 from leasemill.kernel.events import ExecutionDone
 from leasemill.kernel.fence import Lost, execution_of, held_or_committed, refuse
@@ -40,9 +40,8 @@ class Ack(Command[list[AckOutcome]], frozen=True):
 
 
 def check(command: Ack) -> None:
-    check_batch(command.reports)
+    check_reports(command.reports)
     for report in command.reports:
-        check_report(report)
         if report.result is not None:
             check_json("result", report.result)
 

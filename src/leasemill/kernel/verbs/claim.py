@@ -13,7 +13,7 @@ from leasemill.kernel.bounds import (
     check_name,
     check_policy,
     check_range,
-    check_string,
+    check_strings,
     check_text,
 )
 from leasemill.kernel.command import Command, Decision, Do
@@ -55,8 +55,7 @@ def check(command: Claim) -> None:
     check_limit(command)
     if len(command.tokens) < command.limit or len(set(command.tokens)) != len(command.tokens):
         raise Invalid(f"claim of {command.limit} needs as many distinct tokens; it has {len(set(command.tokens))}")
-    for token in command.tokens:
-        check_string("token", token)
+    check_strings("token", command.tokens)
     if command.request_id is not None:
         check_text("request id", command.request_id)
     check_range("slots", command.slots, 0, BATCH_ITEMS)

@@ -8,7 +8,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from leasemill.errors import Invalid
-from leasemill.kernel.bounds import BATCH_BYTES, FOLLOWUPS, check_json, check_report
+from leasemill.kernel.bounds import BATCH_BYTES, FOLLOWUPS, check_json, check_reports
 from leasemill.kernel.chained import derived_id
 from leasemill.kernel.command import Command, Decision
 from leasemill.kernel.events import ExecutionCommitted, JobEnqueued, JobReplaced
@@ -61,7 +61,7 @@ def check(command: Commit) -> None:
         raise Invalid(f"the follow-ups' payloads have more than {BATCH_BYTES:,} bytes: enqueue fewer, or smaller ones")
     for index, followup in enumerate(command.followups):
         enqueue.check_job(followup_spec(f"follow-up {index}", followup))
-    check_report(command)
+    check_reports([command])
     if command.result is not None:
         check_json("result", command.result)
 

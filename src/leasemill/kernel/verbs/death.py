@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from leasemill.kernel.bounds import check_batch, check_report, check_string
+from leasemill.kernel.bounds import check_reports, check_string
 from leasemill.kernel.command import Command, Decision
 from leasemill.kernel.ending import done_after_commit, end_unfinished, quarantine
 from leasemill.kernel.events import HolderDied
@@ -44,9 +44,8 @@ class Death(Command[list[DeathOutcome]], frozen=True):
 
 
 def check(command: Death) -> None:
-    check_batch(command.reports)
+    check_reports(command.reports)
     for report in command.reports:
-        check_report(report)
         check_string("cause", report.cause)
 
 

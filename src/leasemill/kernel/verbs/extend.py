@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from leasemill.kernel.bounds import check_batch, check_report
+from leasemill.kernel.bounds import check_reports
 from leasemill.kernel.command import Command, Decision
 from leasemill.kernel.events import LeaseExtended
 from leasemill.kernel.executions import does_not_follow, live
@@ -37,9 +37,7 @@ class Extend(Command[list[ExtendOutcome]], frozen=True):
 
 
 def check(command: Extend) -> None:
-    check_batch(command.leases)
-    for lease in command.leases:
-        check_report(lease)
+    check_reports(command.leases)
 
 
 def decide(state: State, lease: LeaseRef, now: int) -> Decision[ExtendOutcome]:

@@ -8,7 +8,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from leasemill.errors import Invalid
-from leasemill.kernel.bounds import LONGEST_US, check_batch, check_range, check_report, check_string
+from leasemill.kernel.bounds import LONGEST_US, check_range, check_reports, check_string
 from leasemill.kernel.command import Command, Decision
 from leasemill.kernel.ending import blocks_lane, done_after_commit, give_back, give_up
 from leasemill.kernel.events import ExecutionFailed, FailureKept
@@ -56,9 +56,8 @@ class Nack(Command[list[NackOutcome]], frozen=True):
 
 
 def check(command: Nack) -> None:
-    check_batch(command.reports)
+    check_reports(command.reports)
     for report in command.reports:
-        check_report(report)
         check_string("error", report.error)
         check_string("report id", report.report_id)
         if not 0 <= report.jitter < 1:

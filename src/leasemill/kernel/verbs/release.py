@@ -8,7 +8,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from leasemill.errors import Invalid
-from leasemill.kernel.bounds import LONGEST_US, check_batch, check_name, check_range, check_report, check_string
+from leasemill.kernel.bounds import LONGEST_US, check_name, check_range, check_reports, check_string
 from leasemill.kernel.command import Command, Decision
 from leasemill.kernel.ending import done_after_commit, give_back
 from leasemill.kernel.events import LeaseReleased, RateHeld
@@ -49,9 +49,8 @@ class Release(Command[list[ReleaseOutcome]], frozen=True):
 
 
 def check(command: Release) -> None:
-    check_batch(command.reports)
+    check_reports(command.reports)
     for report in command.reports:
-        check_report(report)
         check_range("delay_us", report.delay_us, 0, LONGEST_US)
         if report.error is not None:
             check_string("error", report.error)

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from leasemill.kernel.bounds import LONGEST_US, check_batch, check_range, check_report
+from leasemill.kernel.bounds import LONGEST_US, check_range, check_reports
 from leasemill.kernel.command import Command, Decision
 from leasemill.kernel.events import ExecutionStarted
 from leasemill.kernel.executions import does_not_follow, live
@@ -38,9 +38,8 @@ class Start(Command[list[StartOutcome]], frozen=True):
 
 
 def check(command: Start) -> None:
-    check_batch(command.reports)
+    check_reports(command.reports)
     for report in command.reports:
-        check_report(report)
         check_range("age_us", report.age_us, 0, LONGEST_US)
 
 

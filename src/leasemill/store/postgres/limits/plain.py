@@ -24,6 +24,8 @@ class PlainClaimed(NamedTuple):
 
     rows: list[Row]
     now: int
+    is_locked: bool
+    """Nobody else had locked the limits."""
     is_plain: bool
     has_arrived: bool
     has_expired: bool
@@ -59,12 +61,19 @@ class PlainClaim(NamedTuple):
         return lock, self.database.sent("claim_limited_queues" if are_own else "claim_limited", given)
 
     def claimed(self, locked: Sequence[Row], rows: Sequence[Row]) -> PlainClaimed:
-        """By the rows of both statements. It is committed."""
+        """By the rows of both statements."""
         has_arrived, has_expired, is_plain = rows[-1][24:]
-        if not is_plain and locked[0][0] == LOCKED:
-            self.database.claimed_specially(self.command.queues)
         granted = [row for row in rows if row[0] is not None]
-        return PlainClaimed(granted, rows[-1][15], is_plain, has_arrived, has_expired)
+        return PlainClaimed(granted, rows[-1][15], locked[0][0] == LOCKED, is_plain, has_arrived, has_expired)
+
+    def learn(self, found: PlainClaimed) -> None:
+        """It is committed."""
+        if found.is_plain:
+            self.database.positions.advance((), found.taken, found.now, is_exhausted=False)
+            if not found.rows and not found.has_expired:
+                self.database.expiry_position.found_none(self.expired_from, found.now)
+        elif found.is_locked:
+            self.database.claimed_specially(self.command.queues)
 
 
 def plain_claim(database: Database, command: c.Claim, given: dict[str, Any]) -> PlainClaim | None:

@@ -23,7 +23,7 @@ from leasemill.store.postgres.exact.values import (
     terms_of,
 )
 from leasemill.store.postgres.limits.claim import Limited
-from leasemill.store.postgres.limits.plain import PlainClaimed, plain_claim
+from leasemill.store.postgres.limits.plain import plain_claim
 from leasemill.store.postgres.positions import Look
 from leasemill.store.postgres.verbs.enqueue import modes
 from leasemill.store.postgres.wire import batch
@@ -236,15 +236,17 @@ def _claimed_under_limits(
             statements = plain.statements(waits=True)
             _, locked, rows, _ = batch.run(connection, batch.BEGIN, *statements, batch.COMMIT)
         found = plain.claimed(locked, rows)
+        plain.learn(found)
         if found.is_plain:
-            return claimed_plainly(database, found, plain.expired_from)
+            leases = remember(database, granted_under_limits(database, found.rows))
+            return Claimed(leases, found.has_arrived, plain.expired_from if found.has_expired else None)
     expired_from = database.expiry_position.from_at()
     looked = Limited(database, connection, command, given, expired_from).run()
     if looked.is_repeated:
         nowhere = Look([], [])
         rows = database.all(connection, "claim", {**given, **nowhere.parameters(), "expired_from": int8(expired_from)})
         looked = looked._replace(rows=[row for row in rows if row[0] is not None])
-    leases = leases_under_limits(database, looked.rows)
+    leases = remember(database, granted_under_limits(database, looked.rows))
     if looked.is_repeated:
         return Claimed(leases)
     database.positions.advance((), looked.taken, looked.now, is_exhausted=False)
@@ -255,20 +257,15 @@ def _claimed_under_limits(
     )
 
 
-def claimed_plainly(database: Database, found: PlainClaimed, expired_from: int) -> Claimed:
-    database.positions.advance((), found.taken, found.now, is_exhausted=False)
-    if not found.rows and not found.has_expired:
-        database.expiry_position.found_none(expired_from, found.now)
-    leases = leases_under_limits(database, found.rows)
-    return Claimed(leases, found.has_arrived, expired_from if found.has_expired else None)
+def granted_under_limits(database: Database, rows: Sequence[Row]) -> list[tuple[c.Lease, Held]]:
+    leases = ((row, lease_of(row)) for row in rows)
+    return [(lease, held_of(row, limits_held(database, lease.job))) for row, lease in leases]
 
 
-def leases_under_limits(database: Database, rows: Sequence[Row]) -> list[c.Lease]:
-    leases = [lease_of(row) for row in rows]
-    database.remember(
-        (lease.token, held_of(row, limits_held(database, lease.job))) for row, lease in zip(rows, leases, strict=True)
-    )
-    return leases
+def remember(database: Database, granted: Sequence[tuple[c.Lease, Held]]) -> list[c.Lease]:
+    """It is committed: reports on these leases take the fast path."""
+    database.remember((lease.token, held) for lease, held in granted)
+    return [lease for lease, _ in granted]
 
 
 def limits_held(database: Database, job: JobSpec) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -27,8 +28,12 @@ Answer: TypeAlias = tuple[list[c.AckOutcome], list[c.Lease] | None]
 
 
 class HandedOver(NamedTuple):
+    """What a message has come to, if its COMMIT succeeds."""
+
     outcomes: list[c.AckOutcome]
     leases: list[c.Lease]
+    learn: Callable[[], None]
+    """Once it is committed: what this process knows by it."""
     left_over: int
     """How many new heads of lanes were not granted."""
     has_arrived: bool
@@ -49,7 +54,9 @@ class MessagePlan(Protocol):
 
     def statements(self) -> list[Sent]: ...
 
-    def handed(self, answers: list[list[Row]]) -> HandedOver: ...
+    def handed(self, answers: list[list[Row]]) -> HandedOver:
+        """By the rows of the statements before COMMIT. Changes nothing."""
+        ...
 
 
 async def arun(calls: Calls, messages: LoopMessages, acks: c.Ack, claims: c.Claim) -> Answer | Callable[[], Answer]:
@@ -57,13 +64,20 @@ async def arun(calls: Calls, messages: LoopMessages, acks: c.Ack, claims: c.Clai
     plan = plan_of(calls.database, acks, claims)
     if plan is None:
         return partial(run_apart, calls, acks, claims)
-    match await messages.ask(plan.statements()):
+    early: list[HandedOver] = []
+
+    def read(answers: list[list[Row]]) -> None:
+        with suppress(Exception):  # raised again below
+            early.append(plan.handed(answers))
+
+    match await messages.ask(plan.statements(), read):
         case None:
             return partial(run_plan, calls, plan)
         case MessageFailed() as failed:
             return partial(run_apart, calls, acks, claims, was_lost=failed.is_lost)
-        case rows:
-            handed = plan.handed(rows)
+        case answers:
+            handed = early[0] if early else plan.handed(answers[:-1])
+            handed.learn()
             if not (handed.leases or handed.is_all) or handed.places or claim.must_trim(handed.leases):
                 return partial(_finished, calls, claims, handed)
             return _finished(calls, claims, handed)
@@ -79,12 +93,14 @@ def run_plan(calls: Calls, plan: MessagePlan) -> Answer:
         is_lost = True
         try:
             with batch.transaction(connection):
-                return plan.handed(batch.run(connection, *plan.statements()))
+                handed = plan.handed(batch.run(connection, *plan.statements())[:-1])
         except psycopg.Error as error:
             if error.sqlstate != ack.NOT_HELD:
                 raise
             is_lost = False
             return None
+        handed.learn()
+        return handed
 
     handed = calls.connections.run(work)
     if handed is None:
@@ -144,18 +160,20 @@ class HandoverPlan(NamedTuple):
         ]
 
     def handed(self, answers: list[list[Row]]) -> HandedOver:
-        """It is committed."""
-        _, _, rows, _ = answers
-        granted = [row for row in rows if row[0] is not None]
-        self.database.remember((row[11], claim.held_of(row)) for row in granted)
-        self.database.positions.lower((row[25], *row[27:30]) for row in rows if row[0] is None)
+        _, _, rows = answers
+        granted = [(claim.lease_of(row), claim.held_of(row)) for row in rows if row[0] is not None]
+
+        def learn() -> None:
+            claim.remember(self.database, granted)
+            self.database.positions.lower((row[25], *row[27:30]) for row in rows if row[0] is None)
+
         hints = {(row[25], row[26]): c.LaneHint(row[30], None) for row in rows}
         outcomes: list[c.AckOutcome] = [
             c.Acked(report.job_id, hints.get(self.lanes[report.job_id]) if report.job_id in self.lanes else None)
             for report in self.acks.reports
         ]
-        leases = [claim.lease_of(row) for row in granted]
-        return HandedOver(outcomes, leases, len(rows) - len(granted), has_arrived=any(row[24] for row in rows))
+        leases = [lease for lease, _ in granted]
+        return HandedOver(outcomes, leases, learn, len(rows) - len(granted), has_arrived=any(row[24] for row in rows))
 
 
 class PlacesPlan(NamedTuple):
@@ -180,23 +198,29 @@ class PlacesPlan(NamedTuple):
         return [batch.BEGIN, *ends, *self.plain.statements(waits=False), batch.COMMIT]
 
     def handed(self, answers: list[list[Row]]) -> HandedOver:
-        _, _, *heads, locked, rows, _ = answers
+        _, _, *heads, locked, rows = answers
         database = self.plain.database
-        database.positions.lower((queue, rank, at, seq) for some in heads for queue, _, _, rank, at, seq in some)
+        found = self.plain.claimed(locked, rows)
+        granted = claim.granted_under_limits(database, found.rows)
+
+        def learn() -> None:
+            database.positions.lower((queue, rank, at, seq) for some in heads for queue, _, _, rank, at, seq in some)
+            self.plain.learn(found)
+            claim.remember(database, granted)
+
         hints = {(queue, lane): c.LaneHint(job_id, None) for some in heads for queue, lane, job_id, *_ in some}
         lanes = {one.job_id: (one.queue, one.lane) for one in self.held}
         outcomes: list[c.AckOutcome] = [
             c.Acked(report.job_id, hints.get(lanes[report.job_id])) for report in self.acks.reports
         ]
-        found = self.plain.claimed(locked, rows)
         freed = Counter(name for one in self.held for name in one.limits)
         if not found.is_plain:
-            return HandedOver(outcomes, [], len(hints), has_arrived=False, places=freed.keys())
-        claimed = claim.claimed_plainly(database, found, self.plain.expired_from)
-        taken = Counter(name for lease in claimed.leases for name in claim.limits_held(database, lease.job))
+            return HandedOver(outcomes, [], learn, len(hints), has_arrived=False, places=freed.keys())
+        taken = Counter(name for _, one in granted for name in one.limits)
         return HandedOver(
             outcomes,
-            claimed.leases,
+            [lease for lease, _ in granted],
+            learn,
             len(hints),
             found.has_arrived,
             (freed - taken).keys(),

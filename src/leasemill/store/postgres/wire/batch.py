@@ -7,7 +7,7 @@ statements after it, COMMIT above all, and is raised when all have been answered
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
 from struct import Struct
@@ -38,16 +38,13 @@ class _Session:
         self.names: dict[bytes, bytes] = {}
         self._transformer = Transformer(connection.adapters)  # without the connection, so that it can be forgotten
 
-    def rows(self, results: Iterable[PGresult]) -> list[list[Row]]:
-        transformer, found = self._transformer, []
-        for result in results:
-            if result.status == ExecStatus.TUPLES_OK:
-                transformer.set_pgresult(result)
-                found.append(transformer.load_rows(0, result.ntuples, tuple))
-            else:
-                found.append([])
-        transformer.set_pgresult(None)  # else it would keep the last
-        return found
+    def rows(self, result: PGresult) -> list[Row]:
+        if result.status != ExecStatus.TUPLES_OK:
+            return []
+        self._transformer.set_pgresult(result)
+        rows = self._transformer.load_rows(0, result.ntuples, tuple)
+        self._transformer.set_pgresult(None)  # else it would keep it
+        return rows
 
 
 _sessions: WeakKeyDictionary[Connection, _Session] = WeakKeyDictionary()
@@ -99,45 +96,75 @@ def _run(connection: Connection, session: _Session, statements: Sequence[Sent]) 
 
 
 class Message:
-    """Statements that were sent on a connection, for who waits for their answers in a way of his own."""
+    """Statements that were sent on a connection, for who waits for their answers in a way of his own.
 
-    def __init__(self, connection: Connection, *statements: Sent) -> None:
+    `before_commit` is called with the rows of each statement before COMMIT as soon as they are there, while the server
+    writes to its disk. Nothing is committed then, and it may still fail.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        statements: Sequence[Sent],
+        before_commit: Callable[[list[list[Row]]], None] | None = None,
+    ) -> None:
         """Raises psycopg.Error, then the connection is closed."""
         self.connection = connection
         self._session = _session(connection)
+        self._before_commit = before_commit
+        self._early: list[list[Row]] = []
         try:
-            self._commands = _post(connection, self._session.names, statements)
+            self._commands = _post(connection, self._session.names, statements, flushes=before_commit is not None)
         except BaseException:
             connection.pgconn.finish()
             raise
-        self.answers = answers(connection.pgconn)
+        self.answers = answers(connection.pgconn, None if before_commit is None else self._arrived)
         """To be driven to its end: what it returns is for `rows`."""
+
+    def _arrived(self, number: int, result: PGresult) -> None:
+        last = len(self._commands) - 2
+        if number <= last and self._commands[number] is None:
+            self._early.append(self._session.rows(result))
+        if number == last and result.status == ExecStatus.TUPLES_OK:
+            assert self._before_commit is not None
+            self._before_commit(self._early)
 
     def rows(self, results: list[PGresult]) -> list[list[Row]]:
         """Of each statement. Raises the error of the first that failed."""
         self.connection.pgconn.exit_pipeline_mode()
         try:
-            return _answered(self._session, self._commands, results)
+            return _answered(self._session, self._commands, results, self._early)
         except InvalidSqlStatementName:
             self._session.names.clear()  # as in `run`: the next message prepares them again
             raise
 
 
-def _post(connection: Connection, names: dict[bytes, bytes], statements: Sequence[Sent]) -> list[bytes | None]:
+def _post(
+    connection: Connection, names: dict[bytes, bytes], statements: Sequence[Sent], *, flushes: bool = False
+) -> list[bytes | None]:
+    """`flushes`: the server answers those before the last at once, and not only when it is done with all."""
     connection.pgconn.enter_pipeline_mode()
-    commands = [command for text, values in statements for command in _send(connection, names, text, values)]
+    commands: list[bytes | None] = []
+    for number, (text, values) in enumerate(statements, 1):
+        if flushes and number == len(statements):
+            connection.pgconn.send_flush_request()
+        commands += _send(connection, names, text, values)
     connection.pgconn.pipeline_sync()
     return commands
 
 
-def _answered(session: _Session, commands: list[bytes | None], results: list[PGresult]) -> list[list[Row]]:
+def _answered(
+    session: _Session, commands: list[bytes | None], results: list[PGresult], early: Sequence[list[Row]] = ()
+) -> list[list[Row]]:
+    """`early`: of the first statements, what has been read."""
     failed = next((result for result in results if result.status == ExecStatus.FATAL_ERROR), None)
     if failed is not None:
         for text, result in zip(commands, results, strict=False):
             if text is not None and result.status != ExecStatus.COMMAND_OK:
                 del session.names[text]
         raise error_from_result(failed)
-    return session.rows(result for text, result in zip(commands, results, strict=False) if text is None)
+    carried_out = [result for text, result in zip(commands, results, strict=False) if text is None]
+    return [*early, *(session.rows(result) for result in carried_out[len(early) :])]
 
 
 def _send(connection: Connection, names: dict[bytes, bytes], text: bytes, values: Sequence[Any]) -> list[bytes | None]:

@@ -84,8 +84,9 @@ class StoreConnection(psycopg.Connection[tuple[Any, ...]]):
             return answer
 
 
-def answers(pgconn: PGconn) -> PQGen[list[PGresult]]:
-    """To a pipeline: one result for each command up to the sync, and that of the sync."""
+def answers(pgconn: PGconn, arrived: Callable[[int, PGresult], None] | None = None) -> PQGen[list[PGresult]]:
+    """To a pipeline: one result for each command up to the sync, and that of the sync. `arrived` is called with each,
+    and its number, as soon as it is there."""
     while pgconn.flush():
         ready = yield Wait.RW
         if ready and ready & Ready.R:
@@ -99,6 +100,8 @@ def answers(pgconn: PGconn) -> PQGen[list[PGresult]]:
         result = pgconn.get_result()
         if result is None:
             continue
+        if arrived is not None:
+            arrived(len(results), result)
         results.append(result)
         if result.status == ExecStatus.PIPELINE_SYNC:
             return results

@@ -1,10 +1,10 @@
 """Messages whose answers an event loop waits for, with callbacks of its own: no thread, and no task to be cancelled.
 
 All that concerns a message happens on its loop's thread, but for what is given up with a loop that was closed. A
-message takes a connection that is idle. The loop keeps it until whoever waits for the answer has run: if that sends the
-next message, as a caller in a loop does, the connection and its place in the selector are still there. It keeps none
-that others wait for, nor the last one: whoever got the answer may block the loop, and the worker's threads must not
-wait for that.
+message takes a connection that is idle. The loop keeps it for its next turns: if whoever got the answer, or what that
+started, sends the next message, as a caller in a loop and a worker do, the connection and its place in the selector are
+still there. It keeps none that others wait for, nor the last one: what runs meanwhile may block the loop, and the
+worker's threads must not wait for that.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import os
 import select
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import psycopg
 from psycopg.pq.abc import PGresult
@@ -24,6 +24,9 @@ from psycopg.waiting import Ready, Wait
 from leasemill.store.postgres.wire.batch import Message, Sent
 from leasemill.store.postgres.wire.connections import Connections, Row, StoreConnection
 from leasemill.store.postgres.wire.errors import is_lost
+
+KEPT_TURNS: Final = 4
+"""Of the loop: a worker that got jobs accepts them, calls their handlers, and then reports."""
 
 
 class MessageFailed(Exception):
@@ -51,13 +54,18 @@ class LoopMessages:
         self._inherited = self._held  # the parent's, not ours to use or to close
         self._held = set()
 
-    def send(self, statements: Sequence[Sent], done: Callable[[Answer], None]) -> bool:
+    def send(
+        self,
+        statements: Sequence[Sent],
+        done: Callable[[Answer], None],
+        before_commit: Callable[[list[list[Row]]], None] | None = None,
+    ) -> bool:
         """On the running loop; `done` is called there, once. False: no connection is idle."""
         held = self._idle(asyncio.get_running_loop())
         if held is None:
             return False
         try:
-            message = Message(held.connection, *statements)
+            message = Message(held.connection, statements, before_commit)
         except psycopg.Error as error:
             held.let_go()
             done(MessageFailed(error, is_lost=True))
@@ -88,8 +96,11 @@ class LoopMessages:
                 return None
             raise
 
-    async def ask(self, statements: Sequence[Sent]) -> Answer | None:
-        """None: no connection is idle. A caller that is cancelled leaves it under way."""
+    async def ask(
+        self, statements: Sequence[Sent], before_commit: Callable[[list[list[Row]]], None] | None = None
+    ) -> Answer | None:
+        """None: no connection is idle. A caller that is cancelled leaves it under way. `before_commit`: as Message has
+        it; whatever it raises would be raised in the loop."""
         answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
 
         def done(answer: Answer) -> None:
@@ -97,7 +108,7 @@ class LoopMessages:
                 with suppress(RuntimeError):  # its loop was closed: nobody waits there
                     answered.set_result(answer)
 
-        return await answered if self.send(statements, done) else None
+        return await answered if self.send(statements, done, before_commit) else None
 
     def finish(self, timeout_s: float) -> None:
         """Wait so long for those of this thread's loop, which stands still meanwhile; give up those of closed loops."""
@@ -145,6 +156,8 @@ class _HeldConnection:
         """What is called with the answer of the message, once."""
         self._answer_due_s = math.inf
         self._timer: asyncio.TimerHandle | None = None
+        self._turns_left = 0
+        self._is_counting = False
         self._writes = False
         try:
             loop.add_reader(self._descriptor, self._step, Ready.R)
@@ -234,7 +247,7 @@ class _HeldConnection:
         self._report(MessageFailed(error, is_lost=True), keeps=False)
 
     def _report(self, answer: Answer, *, keeps: bool) -> None:
-        """`keeps`: until those who wait for the answer have run."""
+        """`keeps`: for the loop's next turns."""
         done, self._message, self._done = self._done, None, None
         if not keeps or self.loop.is_closed():
             self.let_go()
@@ -242,11 +255,17 @@ class _HeldConnection:
             if done is not None:  # else another thread gave it up at the same moment
                 done(answer)
         finally:
-            if self in self._all_held and not self.is_busy:
-                self.loop.call_soon(self._let_go_if_idle)
+            self._turns_left = KEPT_TURNS
+            if not (self._is_counting or self.is_busy) and self in self._all_held:
+                self._is_counting = True
+                self.loop.call_soon(self._count_turn)
 
-    def _let_go_if_idle(self) -> None:
-        if not self.is_busy:
+    def _count_turn(self) -> None:
+        self._turns_left -= 1
+        self._is_counting = not self.is_busy and self._turns_left > 0 and not self._connections.are_wanted
+        if self._is_counting:
+            self.loop.call_soon(self._count_turn)
+        elif not self.is_busy:
             self.let_go()
 
     def let_go(self) -> None:

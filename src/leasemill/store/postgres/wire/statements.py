@@ -161,7 +161,11 @@ NAMED_LIMITS: Final = {
     "have_places": """ and not exists (
         select from (
             select name, key, count(*) as count
-            from (select name, key, true as is_wanted from uses union all select name, key, false from place where is_held) as one
+            from (
+                select name, key, true as is_wanted from uses
+                union all
+                select name, key, false from place where is_held
+            ) as one
             group by name, key
             having bool_or(is_wanted)
         ) as used
