@@ -460,6 +460,21 @@ MUTATIONS: Final = (
         "self.held[limit] >= places",
         "self.held[limit] > places",
     ),
+    Mutation(
+        "the leases of a queue with a limit are not counted",
+        "T1",
+        "claim_limited",
+        "known.places - (",
+        "known.places - 0 * (",
+    ),
+    Mutation("a lease is granted uncounted", "T1", "statements.py", ", nullif(is_own, false)", ", null::bool"),
+    Mutation(
+        "leases from before a limit are not counted",
+        "T1",
+        "count_leases",
+        "set is_limited = true",
+        "set is_limited = null",
+    ),
     Mutation("a grant is charged to no rate", "T10 T11", "choose.py", "if terms.rate is not None:", "if False:"),
     Mutation("a claim takes jobs ahead of its slots", "T8", "choose.py", "and self._slots <= 0", "and False"),
     Mutation(

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from leasemill.cli import main
 from leasemill.errors import Invalid, Refused, Unavailable
 from leasemill.kernel import commands as c
-from leasemill.kernel.model import JobSpec
+from leasemill.kernel.model import JobSpec, LimitTerms
 from leasemill.store.opening import open_store
 from leasemill.store.postgres.admin.migrate import applied, migrate, migrations
 from leasemill.store.postgres.store import PostgresStore
@@ -128,3 +128,25 @@ def test_a_schema_may_have_the_name_of_a_keyword(server_url: str, admin: psycopg
         assert run("check", "--url", url) == (0, "schema order is sound\n")
     finally:
         admin.execute('drop schema "order" cascade')
+
+
+def test_leases_of_queues_with_a_limit_are_counted_in_a_schema_of_an_earlier_version(
+    bare: str, admin: psycopg.Connection[Any]
+) -> None:
+    schema, known = parse_url(bare)[1].schema, migrations()
+    migrate(admin, schema)
+    with PostgresStore(bare) as store:
+        store.set_limit("queue:q", LimitTerms(places=2), by="ada", reason="because")
+        store.enqueue([JobSpec(f"j{number}", queue, "k") for number, queue in enumerate(["q", "other", "q", "q"])])
+        assert len(store.claim("w", ["q", "other"], 10)) == 3
+    admin.execute(f"drop index {schema}.lease_limited")
+    admin.execute(f"alter table {schema}.leases drop column is_limited")
+    admin.execute(f"""insert into {schema}.places (name, key, no, fence)
+        select 'queue:q', '', no, fence from {schema}.leases where queue = 'q'""")
+    admin.execute(f"delete from {schema}.migrations where version >= 20")
+    assert [one.name for one in migrate(admin, schema)] == [one.name for one in known if one.version >= 20]
+    assert admin.execute(f"select count(*) from {schema}.places").fetchone() == (0,)
+    assert admin.execute(f"select count(*) from {schema}.leases where is_limited").fetchone() == (2,)
+    with PostgresStore(bare) as store:
+        assert store.claim("w", ["q"], 2) == []
+    assert run("check", "--url", bare)[0] == 0

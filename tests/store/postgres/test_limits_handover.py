@@ -15,6 +15,7 @@ import pytest
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import QUEUE_LIMIT, JobSpec, JobState, LimitTerms, LimitUse, Policy, Rules
 from leasemill.store.postgres.admin.check import check as check_tables
+from leasemill.store.postgres.admin.check import rebuild
 from leasemill.store.postgres.database import SPECIAL_CLAIMS
 from leasemill.store.postgres.limits.plain import PlainClaim, PlainClaimed
 from leasemill.store.postgres.store import PostgresStore
@@ -197,3 +198,48 @@ def test_an_ack_does_not_wait_for_limits_that_others_have_locked(
                     assert ended.wait(LONG_S), "the ack waits"
             assert not handing.done(), "the claim waits for the limit"
         assert ids(handing.result(LONG_S)[1]) == ["j1"]
+
+
+@rule("C8", "L6")
+def test_nothing_is_known_of_what_a_failed_commit_would_have_granted(
+    store: PostgresStore, admin: psycopg.Connection[Any], schema: str, plain: list[PlainClaimed]
+) -> None:
+    """The rows of a claim are read while its COMMIT is synced: when that fails, both are made again, apart."""
+    set_places(store, OWN, 1)
+    enqueue(store, "j0", "j1", "j2")
+    (lease,) = store.claim("w", ["q"], 10)
+    _, (lease,) = asyncio.run(handed(store, lease))  # from here on every statement is prepared
+    plain.clear()
+    admin.execute(f"create sequence {schema}.commits")
+    admin.execute(f"""create function {schema}.fail_once() returns trigger language plpgsql as $$ begin
+        if nextval('{schema}.commits') = 1 then raise 'not this time'; end if; return null; end $$""")
+    admin.execute(f"""create constraint trigger fail_once after insert on {schema}.requests
+        deferrable initially deferred for each row execute function {schema}.fail_once()""")
+    try:
+        outcomes, granted = asyncio.run(handed(store, lease))
+    finally:
+        admin.execute(f"drop function {schema}.fail_once cascade")
+        admin.execute(f"drop sequence {schema}.commits")
+    assert [row[0] for row in plain[0].rows] == ids(granted) == ["j2"], "it was read before its COMMIT failed"
+    assert outcomes == [c.Acked("j1")]
+    assert {one.job_id for one in store._database.leases.values()} == {"j2"}
+    assert check_tables(admin, schema) == []
+
+
+@rule("T1")
+def test_a_queues_own_limit_is_counted_from_its_leases(
+    store: PostgresStore, admin: psycopg.Connection[Any], schema: str
+) -> None:
+    """Those that were granted before it had the limit too; a lease that is not counted is found, and mended."""
+    enqueue(store, "j0", "j1", "j2", "j3")
+    store.claim("w", ["q"], 2)
+    set_places(store, OWN, 3)
+    assert ids(store.claim("w", ["q"], 10)) == ["j2"]
+    assert admin.execute(f"select count(*) from {schema}.places").fetchone() == (0,)
+    admin.execute(
+        f"update {schema}.leases set is_limited = null where fence = (select max(fence) from {schema}.leases)"
+    )
+    assert check_tables(admin, schema) == [f"leased under limit {OWN}, but holds no place of it: job j2"]
+    rebuild(admin, schema)
+    assert check_tables(admin, schema) == []
+    assert store.claim("w", ["q"], 10) == []
