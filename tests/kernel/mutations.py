@@ -291,7 +291,7 @@ MUTATIONS: Final = (
     Mutation(
         "live jobs can be purged",
         "O5",
-        "model.py",
+        "model/states.py",
         "ENDED_STATES: Final = UNSUCCESSFUL_STATES | {JobState.SUCCEEDED}",
         "ENDED_STATES: Final = UNSUCCESSFUL_STATES | {JobState.READY, JobState.SUCCEEDED}",
     ),

@@ -1,0 +1,39 @@
+"""The verbs, as they are recorded."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Verb(StrEnum):
+    ENQUEUE = "enqueue"
+    CLAIM = "claim"
+    START = "start"
+    EXTEND = "extend"
+    COMMIT = "commit"
+    ACK = "ack"
+    NACK = "nack"
+    RELEASE = "release"
+    EXPIRE = "expire"
+    DEATH = "death"
+    ACQUIRE = "acquire"
+    CANCEL = "cancel"
+    REDRIVE = "redrive"
+    PAUSE = "pause"
+    RESUME = "resume"
+    SET_POLICY = "set_policy"
+    PURGE = "purge"
+    PRUNE = "prune"
+    SET_LIMIT = "set_limit"
+    CLEAR_LIMIT = "clear_limit"
+    DECLARE_LIMIT = "declare_limit"
+    SET_SCHEDULE = "set_schedule"
+    REMOVE_SCHEDULE = "remove_schedule"
+    PAUSE_SCHEDULE = "pause_schedule"
+    RESUME_SCHEDULE = "resume_schedule"
+    FIRE = "fire"
+    BACKFILL = "backfill"
+    SEAL_GROUP = "seal_group"
+    QUIET_WORKER = "quiet_worker"
+    RESUME_WORKER = "resume_worker"
+    STOP_WORKER = "stop_worker"
