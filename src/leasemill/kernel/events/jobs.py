@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from leasemill.kernel.model import JobSpec, LossReason, Policy, Terms, Verb
+from leasemill.kernel.model import EndingVerb, JobSpec, LossReason, Policy, ReportVerb, Terms
 
 
 class Event(Struct, frozen=True, array_like=True, gc=False):
@@ -62,7 +62,7 @@ class ExecutionDone(Event, frozen=True, tag=6):
     job_id: str
     token: str
     at: int
-    ended_by: Verb
+    ended_by: EndingVerb
     result: bytes | None
     error: str | None
 
@@ -123,7 +123,7 @@ class HolderDied(Event, frozen=True, tag=50):
 class ReportRefused(Event, frozen=True, tag=11):
     job_id: str
     token: str
-    verb: Verb
+    verb: ReportVerb
     worker: str | None
     attempt: int | None
     current_attempt: int

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from leasemill.kernel.model.spec import ChainedJob, JobSpec, LimitTerms, Terms
 from leasemill.kernel.model.states import LIVE, AbortReason, ExecutionStatus, JobState, LossReason
-from leasemill.kernel.model.verb import Verb
+from leasemill.kernel.model.verb import EndingVerb, ReportVerb, Verb
 
 NEVER: Final = 2**63 - 1
 """The `expires_at` of a lease that does not expire: of acquire queues, by default."""
@@ -48,7 +48,7 @@ class Execution(Struct, array_like=True, gc=False):
     finished_at: int | None = None
     reason: AbortReason | None = None
     error: str | None = None
-    ended_by: Verb | None = None
+    ended_by: EndingVerb | None = None
     committed_by: Verb | None = None
     is_final: bool = False
     retry_at: int | None = None
@@ -58,7 +58,7 @@ class Execution(Struct, array_like=True, gc=False):
 class Refusal(Struct, frozen=True, array_like=True, gc=False):
     """A report that came too late, recorded as evidence."""
 
-    verb: Verb
+    verb: ReportVerb
     token: str
     worker: str | None
     attempt: int | None

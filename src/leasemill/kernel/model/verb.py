@@ -1,8 +1,12 @@
-"""The verbs, as they are recorded."""
+"""The verbs, as they are recorded; and which of them report on a lease, or end an execution.
+
+A verb that is stored needs a format of the log that knows it: `kernel.formats`.
+"""
 
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 
 class Verb(StrEnum):
@@ -37,3 +41,11 @@ class Verb(StrEnum):
     QUIET_WORKER = "quiet_worker"
     RESUME_WORKER = "resume_worker"
     STOP_WORKER = "stop_worker"
+
+
+# To mypy these are some of the verbs, so that a `match` over them is complete; msgspec knows no literals of an enum.
+if TYPE_CHECKING:
+    ReportVerb: TypeAlias = Literal[Verb.START, Verb.EXTEND, Verb.COMMIT, Verb.ACK, Verb.NACK, Verb.RELEASE]
+    EndingVerb: TypeAlias = Literal[Verb.ACK, Verb.NACK, Verb.RELEASE, Verb.EXPIRE, Verb.DEATH, Verb.CANCEL]
+else:
+    ReportVerb = EndingVerb = Verb

@@ -312,7 +312,7 @@ def _place(state: State, job: Job, *, is_waiting: bool) -> None:
             state.finished.push(finished_at(job), job.seq, job)
         case JobState.READY if not is_waiting:
             make_ready(state, job, job.updated_at)
-        case _:
+        case JobState.SUCCEEDED | JobState.READY:
             pass
     state.listing.add(job)
 

@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from leasemill.kernel.model import AbortReason, Action, JobState, LossReason, Verb
+from leasemill.kernel.model import AbortReason, Action, EndingVerb, JobState, LossReason, ReportVerb, Verb
 
 
 class QueueUse(StrEnum):
@@ -136,7 +136,7 @@ class ExecutionRow(Row, frozen=True):
     attempt: int
     token: str
     worker: str
-    ended_by: Verb
+    ended_by: EndingVerb
     is_final: bool
     request_id: str | None = None
     started_at: int | None = None
@@ -222,7 +222,7 @@ class LoadedGroup(GroupRow, frozen=True):
 class RefusalRow(Row, frozen=True):
     no: int
     token: str
-    verb: Verb
+    verb: ReportVerb
     current_attempt: int
     reason: LossReason
     at: int
