@@ -13,6 +13,7 @@ from leasemill.dashboard.readings import KEPT, Readings
 from leasemill.dashboard.sampling import Worked
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import REDRIVEN_STATES, SECOND, Job, JobSpec, LossReason, Policy, Refusal, ReportVerb, Verb
+from leasemill.kernel.reports import REPORTS
 from leasemill.operator.fingerprint import fingerprint
 from leasemill.store.base import Store
 from leasemill.store.memory import MemoryStore
@@ -277,7 +278,7 @@ def test_what_a_report_would_have_done_depends_on_what_became_of_the_job(store: 
 
 def test_every_reason_has_words() -> None:
     assert set(WHY) == set(LossReason)
-    assert {Verb.START, Verb.EXTEND, Verb.COMMIT, Verb.ACK, Verb.NACK, Verb.RELEASE} <= set(ATTEMPTED)
+    assert set(ATTEMPTED) == set(REPORTS.values())
 
 
 # Lanes -----------------------------------------------------------------------------------------------------------

@@ -10,7 +10,8 @@ import random
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from functools import partial
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
@@ -39,6 +40,7 @@ from leasemill.kernel.model import (
     LossReason,
     OnFailure,
     Policy,
+    ReportVerb,
     Rules,
     UniqueKey,
     UniqueUntil,
@@ -47,6 +49,7 @@ from leasemill.kernel.model import (
 from leasemill.kernel.state import State
 
 T = TypeVar("T")
+Reported: TypeAlias = ReportVerb | Literal[Verb.DEATH]
 
 QUEUES = ("alpha", "beta")
 OFFSET_QUEUE = "offsets"
@@ -239,7 +242,7 @@ class World:
         if isinstance(outcome, c.Acquired):
             self.leases.append(outcome.lease)
 
-    def report(self, verb: Verb) -> None:
+    def report(self, verb: Reported) -> None:
         """One report on a lease somebody has or had."""
         if not self.leases:
             return
@@ -253,7 +256,7 @@ class World:
         elif (job_id, token) in self.lost:
             assert getattr(outcome, "is_repeat", False), f"a lost token was good for {verb}: {outcome}"
 
-    def _report(self, verb: Verb, job_id: str, token: str) -> c.Command[Any]:
+    def _report(self, verb: Reported, job_id: str, token: str) -> c.Command[Any]:
         choose = self.choose
         match verb:
             case Verb.START:
@@ -281,7 +284,7 @@ class World:
                 return c.Nack([c.NackReport(job_id, token, "broke", **how)])
             case Verb.DEATH:
                 return c.Death([c.DeathReport(job_id, token, "exit status 137")])
-            case _:
+            case Verb.RELEASE:
                 return c.Release(
                     [c.ReleaseReport(job_id, token, choose.one_of((None, None, SECOND)), choose.one_of((None, "why")))]
                 )
@@ -447,6 +450,16 @@ def reloaded(state: State) -> State:
     return restore(kept, [msgspec.msgpack.decode(job, type=Job) for job in encoded])
 
 
+REPORT_WEIGHTS: dict[Reported, int] = {
+    Verb.START: 3,
+    Verb.EXTEND: 2,
+    Verb.COMMIT: 2,
+    Verb.ACK: 4,
+    Verb.NACK: 3,
+    Verb.RELEASE: 2,
+    Verb.DEATH: 1,
+}
+
 STEPS: tuple[tuple[int, Callable[[World], None]], ...] = (
     (6, World.enqueue),
     (8, World.claim),
@@ -466,13 +479,7 @@ STEPS: tuple[tuple[int, Callable[[World], None]], ...] = (
     (1, World.set_policy),
     (1, World.read),
     (1, World.take_image),
-    (3, lambda world: world.report(Verb.START)),
-    (2, lambda world: world.report(Verb.EXTEND)),
-    (2, lambda world: world.report(Verb.COMMIT)),
-    (4, lambda world: world.report(Verb.ACK)),
-    (3, lambda world: world.report(Verb.NACK)),
-    (2, lambda world: world.report(Verb.RELEASE)),
-    (1, lambda world: world.report(Verb.DEATH)),
+    *((weight, partial(World.report, verb=verb)) for verb, weight in REPORT_WEIGHTS.items()),
 )
 
 

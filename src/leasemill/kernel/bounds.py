@@ -45,7 +45,7 @@ class _Limited(Protocol):
     def limit(self) -> int: ...
 
 
-class _Report(Protocol):
+class LeaseReport(Protocol):
     @property
     def job_id(self) -> str: ...
     @property
@@ -219,7 +219,7 @@ def check_limit(command: _Limited) -> None:
     check_range("limit", command.limit, 1, BATCH_ITEMS)
 
 
-def check_report(report: _Report) -> None:
+def check_report(report: LeaseReport) -> None:
     """The two fields by which every report names its lease."""
     check_string("job id", report.job_id)
     check_string("token", report.token)
