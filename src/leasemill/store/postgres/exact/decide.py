@@ -23,7 +23,7 @@ from leasemill.kernel.model import Job, JobSpec, JobState, QueueMode
 from leasemill.kernel.state import Lane, LaneKey, State, finished_at, make_ready, take_places
 from leasemill.kernel.verbs.cancel import cancels_a_run
 from leasemill.store.postgres import admission, retention
-from leasemill.store.postgres.database import RUN_CANCELLED, Database
+from leasemill.store.postgres.database import KNOWN_SINCE, RUN_CANCELLED, Database
 from leasemill.store.postgres.exact.change import (
     Change,
     Locked,
@@ -37,7 +37,7 @@ from leasemill.store.postgres.exact.groups import group_of, take_out
 from leasemill.store.postgres.exact.keys import TAKES_KEYS, Keys, take_caused
 from leasemill.store.postgres.exact.rows import jobs_of
 from leasemill.store.postgres.exact.save import saving
-from leasemill.store.postgres.exact.tables import LaneRow, LoadedGroup, ParkedRow, QueueRow, Read, WaitingRow
+from leasemill.store.postgres.exact.tables import LaneRow, LoadedGroup, ParkedRow, QueueRow, Read, WaitingRow, decoder
 from leasemill.store.postgres.exact.values import MODES, policy_of, ranges_of
 from leasemill.store.postgres.steps import follow
 from leasemill.store.postgres.wire import batch
@@ -109,7 +109,7 @@ class Loaded(Read, gc=False):
 
 
 _locked = msgspec.json.Decoder(Locked).decode
-_loaded = msgspec.json.Decoder(Loaded).decode
+_loaded = decoder(Loaded)
 
 
 class Part(NamedTuple):
@@ -380,4 +380,8 @@ def _save(
         take_caused(database, connection, following)
         database.has_caused_arrivals |= any(job.lane is not None for job in following)
         writing = []
+    number = part.state.format
+    if number > database.format and number in KNOWN_SINCE:
+        writing.append(database.sent("use_verbs", {"since": int8(KNOWN_SINCE[number])}))
     batch.run(connection, *writing, batch.COMMIT)
+    database.format = max(database.format, number)

@@ -5,11 +5,17 @@ A column that is NULL is left out. What NULL stands for is said in `admin/schema
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
+from typing import TypeVar
 
+import msgspec
 from msgspec import Struct
 
+from leasemill.errors import Broken
 from leasemill.kernel.model import AbortReason, Action, EndingVerb, JobState, LossReason, ReportVerb, Verb
+
+RowsT = TypeVar("RowsT")
 
 
 class QueueUse(StrEnum):
@@ -248,6 +254,30 @@ class ActionRow(Row, frozen=True):
 
 def action_row(one: Action) -> ActionRow:
     return ActionRow(one.at, one.verb, one.by, one.target, one.reason, one.count, one.first_at, one.others)
+
+
+def decoder(kind: type[RowsT]) -> Callable[[str], RowsT]:
+    """Rows of these tables, as JSON. What a later version has written, and this one does not know, is never guessed."""
+    decode = msgspec.json.Decoder(kind).decode
+
+    def decoded(document: str) -> RowsT:
+        try:
+            return decode(document)
+        except msgspec.ValidationError as error:
+            raise unknown(error) from error
+
+    return decoded
+
+
+def known_verb(name: str) -> Verb:
+    try:
+        return Verb(name)
+    except ValueError as error:
+        raise unknown(error) from error
+
+
+def unknown(error: Exception) -> Broken:
+    return Broken(f"the tables hold what this Leasemill does not know ({error}); upgrade Leasemill to read it")
 
 
 class Read(Struct, gc=False):
