@@ -17,6 +17,7 @@ import msgspec
 
 from leasemill.errors import GroupRefused, NotFound
 from leasemill.kernel import commands as c
+from leasemill.kernel.ending import ended_jobs
 from leasemill.kernel.events import (
     AnyEvent,
     ExecutionCommitted,
@@ -32,6 +33,7 @@ from leasemill.kernel.image import Image, digest, image, jobs_in_order, restore
 from leasemill.kernel.invariants import violations
 from leasemill.kernel.machine import apply, check, run
 from leasemill.kernel.model import (
+    ENDED_STATES,
     SECOND,
     ChainedJob,
     Job,
@@ -134,15 +136,19 @@ class World:
     def run(self, command: c.Command[Any]) -> Any:
         """Carry out one command on the state and its twin, and check every promise."""
         check(command)
-        fence_before = self.state.fence
+        fence_before, ended_before = self.state.fence, self._ended()
         events, answer = run(self.state, command, self.now)
         if self.twin is not None:
             assert run(self.twin, command, self.now) == (events, answer)
         self.events += events
         self._remember(events)
         assert self.state.fence >= fence_before
+        assert self._ended() - ended_before <= ended_jobs(events), "an end that nobody is notified of (O9)"
         self._check()
         return answer
+
+    def _ended(self) -> set[str]:
+        return {job.spec.id for job in self.state.jobs.values() if job.state in ENDED_STATES}
 
     def let_time_pass(self) -> None:
         self.now += self.choose.number(0, 40) * SECOND
