@@ -20,7 +20,6 @@ from leasemill.kernel.command import Command
 from leasemill.kernel.machine import check
 from leasemill.kernel.model import QUEUE_LIMIT
 from leasemill.kernel.reports import REPORTS
-from leasemill.server.access.denial import forbidden
 from leasemill.server.access.named import (
     groups_named,
     jobs_named,
@@ -32,7 +31,7 @@ from leasemill.server.access.named import (
 )
 from leasemill.server.access.names import bound, end_of, removed_worker, unbound
 from leasemill.server.access.roles import check_role
-from leasemill.server.access.scope import Scope, scope_of
+from leasemill.server.access.scope import Scope, forbidden, scope_of
 from leasemill.server.access.shown import JobQueues, Steps, group_queues, is_seen, shown
 from leasemill.store.keys import AccessKey
 from leasemill.store.presence import instance_of

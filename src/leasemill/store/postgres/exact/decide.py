@@ -46,6 +46,7 @@ from leasemill.store.postgres.wire.connections import Connection, Moved
 
 AnswerT = TypeVar("AnswerT")
 OutcomeT = TypeVar("OutcomeT")
+Expired: TypeAlias = list[c.Expiration]
 BASE: Final = 2**62
 ADMISSION_TRIES: Final = 20
 LONGEST_WAIT_MS: Final = 900
@@ -163,24 +164,22 @@ def decide_group(database: Database, connection: Connection, command: c.Command[
         return decide_group(database, connection, command, concern.knowing(known))
 
 
-def decide_found(
-    database: Database, connection: Connection, command: c.Command[AnswerT], find: str, given: Mapping[str, Any]
-) -> AnswerT:
-    """The jobs are those that the statement `find` names, with their lanes; it has locked both."""
+def decide_expired(database: Database, connection: Connection, command: c.Expire, given: Mapping[str, Any]) -> Expired:
+    """The jobs are those that a statement finds, with their lanes; it has locked both."""
     concern = Concern()
     while True:
         try:
             with batch.transaction(connection):
-                return _decide_found(database, connection, command, database.sent(find, given), concern)
+                return _decide_expired(database, connection, command, given, concern)
         except Known as known:
             concern = concern.knowing(known)
 
 
-def _decide_found(
-    database: Database, connection: Connection, command: c.Command[AnswerT], find: batch.Sent, concern: Concern
-) -> AnswerT:
+def _decide_expired(
+    database: Database, connection: Connection, command: c.Expire, given: Mapping[str, Any], concern: Concern
+) -> Expired:
     keys = Keys(database, connection, concern.keys)
-    *_, rows = batch.run(connection, *keys.begin, find)
+    *_, rows = batch.run(connection, *keys.begin, database.sent("expired", given))
     if not rows:
         batch.run(connection, batch.COMMIT)  # psycopg deallocates every prepared statement after a ROLLBACK
         return run(State(), command, 0)[1]
