@@ -104,59 +104,46 @@ class WaitingRow(Row, frozen=True):
     expirations: int
 
 
-class LeaseRow(Row, frozen=True):
+class RunRow(Row, frozen=True, kw_only=True):
+    """What is known of a run, under its lease and afterwards."""
+
     no: int
     available_at: int
     fence: int
     leased_at: int
     expires_at: int
     attempt: int
-    rank: int
-    queue: str
     token: str
     worker: str
     request_id: str | None = None
+    retries: int | None = None
+    expirations: int | None = None
+    terms: list[int] | None = None
+    started_at: int | None = None
+    committed_at: int | None = None
+    result: str | None = None
+    error: str | None = None
+    kept_report_id: str | None = None
+    kept_retries: int | None = None
+
+
+class LeaseRow(RunRow, frozen=True, kw_only=True):
+    rank: int
+    queue: str
     lane: str | None = None
     lane_offset: int | None = None
     seq: int | None = None
-    retries: int | None = None
-    expirations: int | None = None
     updated_at: int | None = None
-    terms: list[int] | None = None
-    started_at: int | None = None
-    committed_at: int | None = None
-    result: str | None = None
-    error: str | None = None
-    kept_report_id: str | None = None
-    kept_retries: int | None = None
 
 
-class ExecutionRow(Row, frozen=True):
-    no: int
-    available_at: int
-    fence: int
-    leased_at: int
-    expires_at: int
+class ExecutionRow(RunRow, frozen=True, kw_only=True):
     finished_at: int
     slot: int
-    attempt: int
-    token: str
-    worker: str
     ended_by: EndingVerb
     is_final: bool
-    request_id: str | None = None
-    started_at: int | None = None
-    committed_at: int | None = None
     committed_by: Verb | None = None
-    retries: int | None = None
-    expirations: int | None = None
     retry_at: int | None = None
     reason: AbortReason | None = None
-    terms: list[int] | None = None
-    result: str | None = None
-    error: str | None = None
-    kept_report_id: str | None = None
-    kept_retries: int | None = None
 
 
 class KeptRow(Row, frozen=True):
