@@ -15,7 +15,18 @@ from leasemill.kernel.formats import VERB_FORMATS
 from leasemill.kernel.image import Image
 from leasemill.kernel.invariants import violations
 from leasemill.kernel.machine import EVENTS, apply
-from leasemill.kernel.model import Action, Job, JobSpec, LimitTerms, LossReason, Refusal, Terms, Verb
+from leasemill.kernel.model import (
+    ENDING_VERBS,
+    Action,
+    EndingVerb,
+    Job,
+    JobSpec,
+    LimitTerms,
+    LossReason,
+    Refusal,
+    Terms,
+    Verb,
+)
 from leasemill.kernel.orders import Order
 from leasemill.kernel.state import PLAIN_FORMAT, State
 from leasemill.store.wal.format import FORMATS
@@ -24,7 +35,6 @@ from leasemill.testing.rules import rule
 ENQUEUED = e.JobEnqueued(JobSpec("job", "queue", "kind"), 5)
 HELD = e.LeaseGranted("job", 1, 1, "token", "worker", None, 5, 10, Terms())
 COMMITTED = e.ExecutionCommitted("job", "token", 6, None, ())
-ENDED = (Verb.ACK, Verb.NACK, Verb.RELEASE, Verb.EXPIRE, Verb.DEATH, Verb.CANCEL)
 
 
 def fields(kind: Any, seen: set[type]) -> Iterator[tuple[str, str]]:
@@ -86,8 +96,8 @@ def test_an_event_raises_the_format_to_its_own_and_never_lowers_it(event: AnyEve
 
 
 @rule("W16")
-@pytest.mark.parametrize("verb", ENDED)
-def test_the_verb_that_ends_an_execution_raises_the_format(verb: Any) -> None:
+@pytest.mark.parametrize("verb", ENDING_VERBS)
+def test_the_verb_that_ends_an_execution_raises_the_format(verb: EndingVerb) -> None:
     state = applied(ENQUEUED, HELD, COMMITTED, e.ExecutionDone("job", "token", 7, verb, None, None))
     assert state.format == VERB_FORMATS[verb]
 
@@ -110,7 +120,7 @@ def test_the_verb_of_an_action_raises_the_format(verb: Verb) -> None:
 
 
 @rule("W16")
-@pytest.mark.parametrize("verb", [verb for verb in Verb if VERB_FORMATS[verb] > PLAIN_FORMAT])
+@pytest.mark.parametrize("verb", [verb for verb, number in VERB_FORMATS.items() if number > PLAIN_FORMAT])
 @pytest.mark.parametrize("where", ["ended_by", "committed_by", "refusal", "action"])
 def test_a_verb_that_is_stored_below_its_format_is_found(where: str, verb: Any) -> None:
     state = applied(ENQUEUED, HELD, e.LeaseReleased("job", "token", 6, 6))

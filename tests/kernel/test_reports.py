@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 from leasemill.kernel import commands as c
 from leasemill.kernel.machine import VERBS
-from leasemill.kernel.model import Verb
+from leasemill.kernel.model import REPORT_VERBS, Verb
 from leasemill.kernel.reports import REPORTS, HolderReport, reports_in, with_tokens
 from leasemill.testing.conformance import steps
 from tests.kernel.world import REPORT_WEIGHTS
@@ -37,7 +37,7 @@ def test_every_command_that_can_be_refused_for_its_lease_is_a_report() -> None:
 
 def test_the_type_and_the_table_name_the_same_commands_and_each_has_the_verb_of_its_name() -> None:
     assert set(get_args(HolderReport)) == set(REPORTS)
-    assert [kind.__name__.lower() for kind in REPORTS] == list(REPORTS.values())
+    assert [kind.__name__.lower() for kind in REPORTS] == list(REPORTS.values()) == list(REPORT_VERBS)
 
 
 def test_the_tests_of_all_reports_have_a_way_to_make_each() -> None:

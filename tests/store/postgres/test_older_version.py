@@ -13,15 +13,13 @@ import pytest
 from leasemill.errors import Broken
 from leasemill.kernel import commands as c
 from leasemill.kernel.formats import VERB_FORMATS
-from leasemill.kernel.model import JobSpec, JobState, Rules, UniqueKey
+from leasemill.kernel.model import ENDING_VERBS, REPORT_VERBS, JobSpec, JobState, Rules, UniqueKey
 from leasemill.kernel.orders import Order
-from leasemill.kernel.reports import REPORTS
 from leasemill.kernel.state import DEATHS_FORMAT, PLAIN_FORMAT
 from leasemill.store.opening import open_store
 from leasemill.store.postgres.admin.migrate import applied, migrate, migrations
 from leasemill.store.postgres.database import KNOWN_SINCE
 from leasemill.testing.rules import rule
-from tests.kernel.test_formats import ENDED
 from tests.lab.older import RULED, OlderProcess
 from tests.store.postgres.conftest import with_option
 
@@ -94,7 +92,7 @@ def test_a_schema_is_shared_until_a_holder_is_proved_dead_and_then_refused(
 
 def test_every_verb_that_a_jobs_rows_may_hold_is_known_to_a_version_of_the_tables() -> None:
     """One that is not lets an earlier process in, which cannot read what it finds."""
-    needed = {VERB_FORMATS[verb] for verb in (*ENDED, *REPORTS.values())} - {PLAIN_FORMAT}
+    needed = {VERB_FORMATS[verb] for verb in (*ENDING_VERBS, *REPORT_VERBS)} - {PLAIN_FORMAT}
     assert set(KNOWN_SINCE) == needed
     versions = [KNOWN_SINCE[number] for number in sorted(KNOWN_SINCE)]
     assert versions == sorted(set(versions))

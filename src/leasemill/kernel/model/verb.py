@@ -6,7 +6,7 @@ A verb that is stored needs a format of the log that knows it: `kernel.formats`.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 
 
 class Verb(StrEnum):
@@ -43,9 +43,15 @@ class Verb(StrEnum):
     STOP_WORKER = "stop_worker"
 
 
-# To mypy these are some of the verbs, so that a `match` over them is complete; msgspec knows no literals of an enum.
+_Report: TypeAlias = Literal[Verb.START, Verb.EXTEND, Verb.COMMIT, Verb.ACK, Verb.NACK, Verb.RELEASE]
+_Ending: TypeAlias = Literal[Verb.ACK, Verb.NACK, Verb.RELEASE, Verb.EXPIRE, Verb.DEATH, Verb.CANCEL]
+
+# To mypy a field holds only these verbs, so that a `match` over it is complete; msgspec knows no literals of an enum.
 if TYPE_CHECKING:
-    ReportVerb: TypeAlias = Literal[Verb.START, Verb.EXTEND, Verb.COMMIT, Verb.ACK, Verb.NACK, Verb.RELEASE]
-    EndingVerb: TypeAlias = Literal[Verb.ACK, Verb.NACK, Verb.RELEASE, Verb.EXPIRE, Verb.DEATH, Verb.CANCEL]
+    ReportVerb: TypeAlias = _Report
+    EndingVerb: TypeAlias = _Ending
 else:
     ReportVerb = EndingVerb = Verb
+
+REPORT_VERBS: Final[tuple[ReportVerb, ...]] = get_args(_Report)
+ENDING_VERBS: Final[tuple[EndingVerb, ...]] = get_args(_Ending)
