@@ -133,39 +133,25 @@ def sdk_histogram() -> Histogram:
 MEASURED: Final = {"system": "leasemill", "operation": "process", "destination": "default"}
 
 
-def empty_span(app: App) -> None:
-    """The least that can be traced of a job: no attribute, no link, no metric, and not current for the handler."""
-    tracer = sdk_tracer()
+def least(*, traces: bool, measures: bool) -> Callable[[App], None]:
+    """The least that the SDK can do for a job: a span without attribute or link, which is not current for the handler,
+    and the metric that the conventions require."""
 
-    @app.around
-    @contextmanager
-    def around(ctx: Context) -> Iterator[None]:
-        span = tracer.start_span("process", ROOT)
-        yield
-        span.end()
+    def switch_on(app: App) -> None:
+        tracer = sdk_tracer() if traces else None
+        histogram = sdk_histogram() if measures else None
 
+        @app.around
+        @contextmanager
+        def around(ctx: Context) -> Iterator[None]:
+            span = None if tracer is None else tracer.start_span("process", ROOT)
+            yield
+            if span is not None:
+                span.end()
+            if histogram is not None:
+                histogram.record(0.001, MEASURED)
 
-def empty_span_measured(app: App) -> None:
-    """The least of a span and the metric that the conventions require."""
-    tracer, histogram = sdk_tracer(), sdk_histogram()
-
-    @app.around
-    @contextmanager
-    def around(ctx: Context) -> Iterator[None]:
-        span = tracer.start_span("process", ROOT)
-        yield
-        span.end()
-        histogram.record(0.001, MEASURED)
-
-
-def measurement(app: App) -> None:
-    histogram = sdk_histogram()
-
-    @app.around
-    @contextmanager
-    def around(ctx: Context) -> Iterator[None]:
-        yield
-        histogram.record(0.001, MEASURED)
+    return switch_on
 
 
 def sdk_alone(app: App) -> None:
@@ -205,9 +191,9 @@ VARIANTS: Final = {
     "on_success": Variant(on_success_sync, 0.9),
     "on_success, async": Variant(on_success_async, 0.9),
     "around and on_success": Variant(both, 0.9),
-    "OpenTelemetry's SDK alone: an empty span": Variant(empty_span, None),
-    "OpenTelemetry's SDK alone: a measurement": Variant(measurement, None),
-    "OpenTelemetry's SDK alone: an empty span and a measurement": Variant(empty_span_measured, None),
+    "OpenTelemetry's SDK alone: an empty span": Variant(least(traces=True, measures=False), None),
+    "OpenTelemetry's SDK alone: a measurement": Variant(least(traces=False, measures=True), None),
+    "OpenTelemetry's SDK alone: an empty span and a measurement": Variant(least(traces=True, measures=True), None),
     "OpenTelemetry's SDK alone: a span as ours and a measurement": Variant(sdk_alone, None),
     "OpenTelemetry, every job": Variant(otel(ALWAYS_ON), 0.6),
     "OpenTelemetry, one job in ten": Variant(otel(TraceIdRatioBased(0.1)), 0.6),

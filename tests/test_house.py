@@ -171,3 +171,19 @@ def test_no_two_classes_of_the_package_have_one_name() -> None:
     texts = [path.read_text() for path in SOURCES if path.is_relative_to(ROOT / "src")]
     count = Counter(name for text in texts for name in re.findall(r"^class (\w+)", text, re.MULTILINE))
     assert {name for name, times in count.items() if times > 1} == USED_TWICE
+
+
+@pytest.mark.parametrize("package", ["events", "model"])
+def test_nobody_imports_a_part_of_the_kernels_nouns_but_the_package_itself(package: str) -> None:
+    folder = ROOT / "src" / "leasemill" / "kernel" / package
+    part = re.compile(
+        rf"leasemill\.kernel\.{package}\.\w|leasemill\.kernel\.{package} import ({'|'.join(parts(folder))})\b"
+    )
+    others = [path for path in SOURCES if not path.is_relative_to(folder)]
+    assert [str(path.relative_to(ROOT)) for path in others if part.search(path.read_text())] == []
+
+
+def parts(folder: Path) -> list[str]:
+    found = [path.stem for path in folder.glob("[a-z]*.py")]
+    assert found
+    return found

@@ -12,7 +12,8 @@ from leasemill.dashboard.pages.refusals import ATTEMPTED, NEWEST, WHY, find_refu
 from leasemill.dashboard.readings import KEPT, Readings
 from leasemill.dashboard.sampling import Worked
 from leasemill.kernel import commands as c
-from leasemill.kernel.model import REDRIVEN_STATES, SECOND, Job, JobSpec, LossReason, Policy, Refusal, Verb
+from leasemill.kernel.model import REDRIVEN_STATES, SECOND, Job, JobSpec, LossReason, Policy, Refusal, ReportVerb, Verb
+from leasemill.kernel.reports import REPORTS
 from leasemill.operator.fingerprint import fingerprint
 from leasemill.store.base import Store
 from leasemill.store.memory import MemoryStore
@@ -255,7 +256,7 @@ def test_a_refusal_is_found_when_its_job_and_many_later_ones_are_over() -> None:
         assert row.job.spec.id == first.job.id
 
 
-def refused(verb: Verb, reason: LossReason = LossReason.SUPERSEDED) -> str:
+def refused(verb: ReportVerb, reason: LossReason = LossReason.SUPERSEDED) -> str:
     job = Job(JobSpec("one", "mail", "send"), 1, 0, 0, 0)
     return would_have(job, Refusal(verb, "token", "worker", 1, 2, reason, 0))
 
@@ -277,7 +278,7 @@ def test_what_a_report_would_have_done_depends_on_what_became_of_the_job(store: 
 
 def test_every_reason_has_words() -> None:
     assert set(WHY) == set(LossReason)
-    assert {Verb.START, Verb.EXTEND, Verb.COMMIT, Verb.ACK, Verb.NACK, Verb.RELEASE} <= set(ATTEMPTED)
+    assert set(ATTEMPTED) == set(REPORTS.values())
 
 
 # Lanes -----------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -16,14 +16,16 @@ import psutil
 import pytest
 
 from tests.examples.test_other_languages import EXAMPLE, LIMIT_S, Running, built_go, program
+from tests.lab.scripted import LocalServer, read_body, says
 
-Reply: TypeAlias = tuple[int, dict[str, str], Any]
+Reply: TypeAlias = tuple[int, str | None, Any]
+"""The status, when to come back, and the content."""
 KEY = "lm_s3cret"
-LOST: Reply = (409, {}, {"reason": "lost", "answer": [{"outcome": "lost", "reason": "superseded"}]})
-OUTCOME: Reply = (200, {}, [{"outcome": "acked"}])
+LOST: Reply = (409, None, {"reason": "lost", "answer": [{"outcome": "lost", "reason": "superseded"}]})
+OUTCOME: Reply = (200, None, [{"outcome": "acked"}])
 
 
-class Troubled:
+class Troubled(LocalServer):
     """Grants these jobs, one after the other; what it replies to a report is `replies[verb]`, called with how many
     there were before; None: nothing, until the test is over. `asked`: verb, body and time of each request."""
 
@@ -37,32 +39,16 @@ class Troubled:
         """Command lines of processes while they asked."""
         self._is_over = threading.Event()
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
+        super().__init__(self._answer)
 
-            def do_POST(handler) -> None:  # noqa: N805
-                body = json.loads(handler.rfile.read(int(handler.headers["content-length"])))
-                found = self.reply(handler.path.removeprefix("/v1/"), body)
-                if found is None:
-                    self._is_over.wait(2 * LIMIT_S)
-                    handler.close_connection = True
-                    return
-                status, headers, content = found
-                handler.send_response(status)
-                for name, value in {**headers, "content-type": "application/json"}.items():
-                    handler.send_header(name, value)
-                encoded = json.dumps(content).encode()
-                handler.send_header("content-length", str(len(encoded)))
-                handler.end_headers()
-                handler.wfile.write(encoded)
-
-            def log_message(handler, *_: Any) -> None:  # noqa: N805
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-        self._thread.start()
+    def _answer(self, handler: BaseHTTPRequestHandler) -> None:
+        found = self.reply(handler.path.removeprefix("/v1/"), json.loads(read_body(handler)))
+        if found is None:
+            self._is_over.wait(2 * LIMIT_S)
+            handler.close_connection = True
+            return
+        status, retry_after, content = found
+        says(status, json.dumps(content).encode(), retry_after=retry_after)(handler)
 
     def reply(self, verb: str, body: Any) -> Reply | None:
         before = len(self.of(verb))
@@ -72,7 +58,7 @@ class Troubled:
             job = next(self.jobs, None)
             if job is not None:
                 self.granted[job["job"]["id"]] = time.monotonic()
-            return 200, {}, [] if job is None else [job]
+            return 200, None, [] if job is None else [job]
         reply = self.replies.get(verb)
         return OUTCOME if reply is None else reply(before)
 
@@ -84,9 +70,7 @@ class Troubled:
 
     def close(self) -> None:
         self._is_over.set()
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        super().close()
 
 
 def _command_lines() -> list[str]:
@@ -168,7 +152,7 @@ def test_a_job_whose_start_is_refused_is_not_run(start: Start, tmp_path: Path) -
 @pytest.mark.parametrize("status", [429, 503])
 def test_a_busy_server_is_asked_again_when_it_says(start: Start, status: int) -> None:
     server = Troubled(job("a", *GREET))
-    server.replies["ack"] = lambda before: OUTCOME if before else (status, {"retry-after": "2"}, {"detail": "busy"})
+    server.replies["ack"] = lambda before: OUTCOME if before else (status, "2", {"detail": "busy"})
     worker = start(server)
     assert worker.ended() == 0, worker.log()
     first, second = (at for _, _, at in server.of("ack"))
@@ -177,7 +161,7 @@ def test_a_busy_server_is_asked_again_when_it_says(start: Start, status: int) ->
 
 def test_a_report_that_is_refused_ends_neither_the_worker_nor_the_next_job(start: Start) -> None:
     server = Troubled(job("a", *GREET), job("b", *GREET))
-    server.replies["ack"] = lambda before: OUTCOME if before else (422, {}, {"detail": "too large"})
+    server.replies["ack"] = lambda before: OUTCOME if before else (422, None, {"detail": "too large"})
     worker = start(server)
     assert worker.ended() == 0, worker.log()
     assert "too large" in worker.log()
@@ -198,7 +182,7 @@ def test_a_heartbeat_without_an_answer_stops_the_handler_and_nothing_is_reported
 def test_a_heartbeat_that_is_refused_for_another_reason_stops_the_handler_in_time(start: Start) -> None:
     server = Troubled()
     server.jobs = until_its_heartbeat(server)
-    server.replies["extend"] = lambda _: (401, {}, {"detail": "the key was revoked"})
+    server.replies["extend"] = lambda _: (401, None, {"detail": "the key was revoked"})
     worker = start(server)
     assert worker.ended() == 0, worker.log()
     assert server.of("extend")

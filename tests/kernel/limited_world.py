@@ -17,7 +17,7 @@ from leasemill.kernel.gates import charged, opens_at
 from leasemill.kernel.machine import run
 from leasemill.kernel.model import QUEUE_LIMIT, SECOND, Job, JobSpec, JobState, LimitTerms, LimitUse, Rules, Verb
 from leasemill.kernel.state import State
-from tests.kernel.world import QUEUES, STEPS, WORKERS, RandomChooser, World
+from tests.kernel.world import QUEUES, STEPS, WORKERS, RandomChooser, Reported, World
 
 NAMES = ("a", "b", "k", "r")
 LIMITS: tuple[tuple[LimitUse, ...], ...] = (
@@ -97,7 +97,7 @@ class LimitedWorld(World):
         limits = self.choose.one_of(LIMITS)
         return replace(spec, rules=replace(spec.rules or Rules(), limits=limits)) if limits else spec
 
-    def _report(self, verb: Verb, job_id: str, token: str) -> c.Command[Any]:
+    def _report(self, verb: Reported, job_id: str, token: str) -> c.Command[Any]:
         if verb is not Verb.COMMIT:
             return super()._report(verb, job_id, token)
         limits = self.choose.one_of(LIMITS)

@@ -19,10 +19,9 @@ import leasemill
 from leasemill.kernel.events import AnyEvent
 from leasemill.kernel.image import digest
 from leasemill.kernel.machine import apply
-from leasemill.kernel.model import Verb
 from leasemill.kernel.state import State
 from leasemill.testing.rules import rule
-from tests.kernel.world import World, history
+from tests.kernel.world import REPORT_WEIGHTS, Reported, World, history
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = Path(leasemill.__file__).resolve().parents[1]
@@ -42,7 +41,7 @@ class DrawnChooser:
         return self._data.draw(st.integers(least, most))
 
 
-REPORTS = st.sampled_from([Verb.START, Verb.EXTEND, Verb.COMMIT, Verb.ACK, Verb.NACK, Verb.RELEASE, Verb.DEATH])
+REPORTS = st.sampled_from(list(REPORT_WEIGHTS))
 
 
 class Histories(RuleBasedStateMachine):
@@ -75,11 +74,11 @@ class Histories(RuleBasedStateMachine):
         self._with(data).acquire()
 
     @step(data=st.data(), verb=REPORTS)
-    def report(self, data: st.DataObject, verb: Verb) -> None:
+    def report(self, data: st.DataObject, verb: Reported) -> None:
         self._with(data).report(verb)
 
     @step(data=st.data(), verb=REPORTS)
-    def report_again(self, data: st.DataObject, verb: Verb) -> None:
+    def report_again(self, data: st.DataObject, verb: Reported) -> None:
         self._with(data).report(verb)
 
     @step(data=st.data())

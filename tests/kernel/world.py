@@ -10,12 +10,14 @@ import random
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from functools import partial
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
 from leasemill.errors import GroupRefused, NotFound
 from leasemill.kernel import commands as c
+from leasemill.kernel.ending import ended_jobs
 from leasemill.kernel.events import (
     AnyEvent,
     ExecutionCommitted,
@@ -31,6 +33,7 @@ from leasemill.kernel.image import Image, digest, image, jobs_in_order, restore
 from leasemill.kernel.invariants import violations
 from leasemill.kernel.machine import apply, check, run
 from leasemill.kernel.model import (
+    ENDED_STATES,
     SECOND,
     ChainedJob,
     Job,
@@ -39,6 +42,7 @@ from leasemill.kernel.model import (
     LossReason,
     OnFailure,
     Policy,
+    ReportVerb,
     Rules,
     UniqueKey,
     UniqueUntil,
@@ -47,6 +51,7 @@ from leasemill.kernel.model import (
 from leasemill.kernel.state import State
 
 T = TypeVar("T")
+Reported: TypeAlias = ReportVerb | Literal[Verb.DEATH]
 
 QUEUES = ("alpha", "beta")
 OFFSET_QUEUE = "offsets"
@@ -131,15 +136,19 @@ class World:
     def run(self, command: c.Command[Any]) -> Any:
         """Carry out one command on the state and its twin, and check every promise."""
         check(command)
-        fence_before = self.state.fence
+        fence_before, ended_before = self.state.fence, self._ended()
         events, answer = run(self.state, command, self.now)
         if self.twin is not None:
             assert run(self.twin, command, self.now) == (events, answer)
         self.events += events
         self._remember(events)
         assert self.state.fence >= fence_before
+        assert self._ended() - ended_before <= ended_jobs(events), "an end that nobody is notified of (O9)"
         self._check()
         return answer
+
+    def _ended(self) -> set[str]:
+        return {job.spec.id for job in self.state.jobs.values() if job.state in ENDED_STATES}
 
     def let_time_pass(self) -> None:
         self.now += self.choose.number(0, 40) * SECOND
@@ -239,7 +248,7 @@ class World:
         if isinstance(outcome, c.Acquired):
             self.leases.append(outcome.lease)
 
-    def report(self, verb: Verb) -> None:
+    def report(self, verb: Reported) -> None:
         """One report on a lease somebody has or had."""
         if not self.leases:
             return
@@ -253,7 +262,7 @@ class World:
         elif (job_id, token) in self.lost:
             assert getattr(outcome, "is_repeat", False), f"a lost token was good for {verb}: {outcome}"
 
-    def _report(self, verb: Verb, job_id: str, token: str) -> c.Command[Any]:
+    def _report(self, verb: Reported, job_id: str, token: str) -> c.Command[Any]:
         choose = self.choose
         match verb:
             case Verb.START:
@@ -281,7 +290,7 @@ class World:
                 return c.Nack([c.NackReport(job_id, token, "broke", **how)])
             case Verb.DEATH:
                 return c.Death([c.DeathReport(job_id, token, "exit status 137")])
-            case _:
+            case Verb.RELEASE:
                 return c.Release(
                     [c.ReleaseReport(job_id, token, choose.one_of((None, None, SECOND)), choose.one_of((None, "why")))]
                 )
@@ -447,6 +456,16 @@ def reloaded(state: State) -> State:
     return restore(kept, [msgspec.msgpack.decode(job, type=Job) for job in encoded])
 
 
+REPORT_WEIGHTS: dict[Reported, int] = {
+    Verb.START: 3,
+    Verb.EXTEND: 2,
+    Verb.COMMIT: 2,
+    Verb.ACK: 4,
+    Verb.NACK: 3,
+    Verb.RELEASE: 2,
+    Verb.DEATH: 1,
+}
+
 STEPS: tuple[tuple[int, Callable[[World], None]], ...] = (
     (6, World.enqueue),
     (8, World.claim),
@@ -466,13 +485,7 @@ STEPS: tuple[tuple[int, Callable[[World], None]], ...] = (
     (1, World.set_policy),
     (1, World.read),
     (1, World.take_image),
-    (3, lambda world: world.report(Verb.START)),
-    (2, lambda world: world.report(Verb.EXTEND)),
-    (2, lambda world: world.report(Verb.COMMIT)),
-    (4, lambda world: world.report(Verb.ACK)),
-    (3, lambda world: world.report(Verb.NACK)),
-    (2, lambda world: world.report(Verb.RELEASE)),
-    (1, lambda world: world.report(Verb.DEATH)),
+    *((weight, partial(World.report, verb=verb)) for verb, weight in REPORT_WEIGHTS.items()),
 )
 
 

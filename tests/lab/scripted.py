@@ -5,26 +5,21 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 PROBLEM = "application/problem+json"
 Answer: TypeAlias = Callable[[BaseHTTPRequestHandler], None]
 
 
-class Scripted:
-    """A server that answers as it was told, request by request; what it was sent is kept."""
+class LocalServer:
+    """Answers every request with `answer`, on a thread of its own, until it is closed."""
 
-    def __init__(self, *answers: Answer) -> None:
-        self.asked: list[tuple[str, dict[str, str]]] = []
-        script = iter(answers)
-
+    def __init__(self, answer: Answer) -> None:
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
             def do_POST(handler) -> None:  # noqa: N805
-                handler.rfile.read(int(handler.headers["content-length"]))
-                self.asked.append((handler.path, {name.lower(): value for name, value in handler.headers.items()}))
-                next(script)(handler)
+                answer(handler)
 
             def log_message(handler, *_: Any) -> None:  # noqa: N805
                 pass
@@ -34,13 +29,34 @@ class Scripted:
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
         self._thread.start()
 
-    def __enter__(self) -> Scripted:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Scripted(LocalServer):
+    """A server that answers as it was told, request by request; what it was sent is kept."""
+
+    def __init__(self, *answers: Answer) -> None:
+        self.asked: list[tuple[str, dict[str, str]]] = []
+        self._script = iter(answers)
+        super().__init__(self._answer)
+
+    def _answer(self, handler: BaseHTTPRequestHandler) -> None:
+        read_body(handler)
+        self.asked.append((handler.path, {name.lower(): value for name, value in handler.headers.items()}))
+        next(self._script)(handler)
+
+
+def read_body(handler: BaseHTTPRequestHandler) -> bytes:
+    return handler.rfile.read(int(handler.headers["content-length"]))
 
 
 def says(status: int, body: bytes, kind: str = "application/json", retry_after: str | None = None) -> Answer:

@@ -131,32 +131,26 @@ class Once:
 
     def _put_guard(self) -> bool:
         self._execute(f"savepoint {_SAVEPOINT}")
-        try:
-            self._insert()
-        except self._module.IntegrityError:
-            self._back_to_savepoint()
-            return False
-        except (self._module.OperationalError, self._module.ProgrammingError):
-            self._back_to_savepoint()
-            return self._put_guard_in_new_table()
+        for tries_left in range(CREATE_TRIES, -1, -1):
+            try:
+                self._insert()
+            except self._module.IntegrityError:
+                self._back_to_savepoint()
+                return False
+            except (self._module.OperationalError, self._module.ProgrammingError):
+                if not tries_left:
+                    raise
+                self._back_to_savepoint()  # there is no table, or this session does not see the other run's yet
+                self._create_table()
+            else:
+                break
         return True
 
-    def _put_guard_in_new_table(self, tries: int = CREATE_TRIES) -> bool:
+    def _create_table(self) -> None:
         try:
             self._execute(ONCE_TABLE_SQL)
         except self._module.Error:
             self._back_to_savepoint()  # another run created it just now; if it is another error, the insert raises it
-        try:
-            self._insert()
-        except self._module.IntegrityError:
-            self._back_to_savepoint()
-            return False
-        except (self._module.OperationalError, self._module.ProgrammingError):
-            if tries == 1:
-                raise
-            self._back_to_savepoint()  # the other run's table is there, and this session does not see it yet
-            return self._put_guard_in_new_table(tries - 1)
-        return True
 
     def _insert(self) -> None:
         style = self._module.paramstyle

@@ -11,6 +11,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeAlias, TypeVar
 
 from leasemill.kernel import commands as c
 from leasemill.store.base import Store
+from leasemill.store.steps import adrive, drive
 
 P = ParamSpec("P")
 AnswerT = TypeVar("AnswerT")
@@ -31,22 +32,8 @@ class Stepwise(Generic[P, AnswerT]):
         self.__doc__ = function.__doc__
 
     def __call__(self, store: Store, /, *args: P.args, **kwargs: P.kwargs) -> AnswerT:
-        steps = self._function(store, *args, **kwargs)
-        try:
-            command = next(steps)
-            while True:
-                command = steps.send(store.run(command))
-        except StopIteration as end:
-            answer: AnswerT = end.value
-            return answer
+        return drive(self._function(store, *args, **kwargs), store.run)
 
     async def on_loop(self, store: Store, /, *args: P.args, **kwargs: P.kwargs) -> AnswerT:
         """The same in async code."""
-        steps = self._function(store, *args, **kwargs)
-        try:
-            command = next(steps)
-            while True:
-                command = steps.send(await store.arun(command))
-        except StopIteration as end:
-            answer: AnswerT = end.value
-            return answer
+        return await adrive(self._function(store, *args, **kwargs), store.arun)

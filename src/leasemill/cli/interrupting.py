@@ -8,7 +8,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Final, Self
 
 LOOK_S: Final = 0.1
@@ -27,9 +27,7 @@ class Interruptible:
             self._is_installed = True
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._is_installed:
             signal.signal(signal.SIGINT, self._before)
 

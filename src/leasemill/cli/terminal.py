@@ -13,7 +13,7 @@ import termios
 import threading
 import tty
 from contextlib import ExitStack, suppress
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Final, Self
 
 CLOSED: Final = ""
@@ -50,9 +50,7 @@ class Keyboard:
             termios.tcsetattr(self._input, termios.TCSADRAIN, settings)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stack.close()
 
     def wait(self, timeout_s: float) -> str | None:

@@ -11,7 +11,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from leasemill.kernel.model import NEVER, SECOND, AbortReason, Execution, ExecutionStatus, Job, Refusal
+from leasemill.kernel.model import NEVER, SECOND, AbortReason, Execution, ExecutionStatus, Job, Refusal, Verb
 from leasemill.operator.times import instant, span
 
 LEAST_US: Final = 1_000
@@ -197,6 +197,6 @@ def outcome_of(one: Execution) -> str:
         is_for_good = one.is_final and one.reason is not AbortReason.CANCELLED
         return one.reason.value + (" for good" if is_for_good else "")
     if one.status is ExecutionStatus.DONE:
-        by = "" if one.ended_by is None or one.ended_by == "ack" else f" (by {one.ended_by.value})"
+        by = "" if one.ended_by is None or one.ended_by is Verb.ACK else f" (by {one.ended_by.value})"
         return f"done{by}"
     return one.status.value

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final, Protocol
 
 from leasemill.kernel.bounds import check_text
+from leasemill.kernel.formats import require_verb
 from leasemill.kernel.model import SECOND, Action, Verb
 from leasemill.kernel.state import State
 
@@ -39,6 +40,7 @@ def check_operator(command: _Signed) -> None:
 
 
 def record(state: State, verb: Verb, target: str, event: _Recorded) -> None:
+    require_verb(state, verb)
     state.actions.append(Action(event.at, verb, event.by, target, event.reason))
 
 

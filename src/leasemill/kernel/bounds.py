@@ -45,7 +45,7 @@ class _Limited(Protocol):
     def limit(self) -> int: ...
 
 
-class _Report(Protocol):
+class LeaseReport(Protocol):
     @property
     def job_id(self) -> str: ...
     @property
@@ -230,7 +230,7 @@ def check_limit(command: _Limited) -> None:
     check_range("limit", command.limit, 1, BATCH_ITEMS)
 
 
-def check_reports(reports: Sequence[_Report]) -> None:
+def check_reports(reports: Sequence[LeaseReport]) -> None:
     """Their number, and the two fields by which every report names its lease."""
     check_batch(reports)
     check_strings("job id", [report.job_id for report in reports])

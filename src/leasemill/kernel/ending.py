@@ -17,14 +17,14 @@ from leasemill.kernel.events import (
 from leasemill.kernel.executions import does_not_follow, end, live, mark_committed
 from leasemill.kernel.groups import member_ended
 from leasemill.kernel.lanes import fail_offset, finish_offset, leave_lane
-from leasemill.kernel.model import Execution, ExecutionStatus, Job, JobState, OnFailure, Terms, Verb
+from leasemill.kernel.model import EndingVerb, Execution, ExecutionStatus, Job, JobState, OnFailure, Terms, Verb
 from leasemill.kernel.retry import quarantined
-from leasemill.kernel.state import DEAD, DEATHS_FORMAT, LEASED, READY, SUCCEEDED, State, make_ready, move
+from leasemill.kernel.state import DEAD, LEASED, READY, SUCCEEDED, State, make_ready, move
 
 # Deciding ------------------------------------------------------------------------------------------------------
 
 
-def done_after_commit(execution: Execution, by: Verb, now: int, note: str | None) -> ExecutionDone:
+def done_after_commit(execution: Execution, by: EndingVerb, now: int, note: str | None) -> ExecutionDone:
     """X5: after COMMITTED a job can only succeed."""
     return ExecutionDone(execution.job_id, execution.token, now, by, None, note)
 
@@ -75,8 +75,6 @@ def apply(state: State, event: ExecutionDone) -> None:
             does_not_follow(event, f"{event.ended_by} finishes a committed execution alone")
         mark_committed(job, execution, event.ended_by, event.at, event.result)
     execution.error = event.error
-    if event.ended_by is Verb.DEATH:
-        state.require_format(DEATHS_FORMAT)
     end(state, execution, ExecutionStatus.DONE, event.ended_by, event.at)
     move(state, job, SUCCEEDED, event.at)
     if job.spec.offset is None:
@@ -88,7 +86,9 @@ def apply(state: State, event: ExecutionDone) -> None:
         member_ended(state, job, LEASED)
 
 
-def end_unfinished(state: State, job: Job, execution: Execution, by: Verb, event: LeaseExpired | HolderDied) -> None:
+def end_unfinished(
+    state: State, job: Job, execution: Execution, by: EndingVerb, event: LeaseExpired | HolderDied
+) -> None:
     """A run that did not end by a report of its own. F4: it counts if it had started."""
     if execution.status is ExecutionStatus.STARTED:
         job.expirations += 1

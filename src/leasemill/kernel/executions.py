@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 from leasemill.errors import Broken
-from leasemill.kernel.model import NEVER, Execution, ExecutionStatus, Job, Verb
+from leasemill.kernel.formats import VERB_FORMATS, require_verb
+from leasemill.kernel.model import NEVER, EndingVerb, Execution, ExecutionStatus, Job, Verb
 from leasemill.kernel.state import LEASED, State
 
 
@@ -55,7 +56,9 @@ def mark_committed(job: Job, execution: Execution, by: Verb, at: int, result: by
     job.result = result
 
 
-def end(state: State, execution: Execution, status: ExecutionStatus, by: Verb, at: int) -> None:
+def end(state: State, execution: Execution, status: ExecutionStatus, by: EndingVerb, at: int) -> None:
+    if VERB_FORMATS[by] > state.format:  # rare, and this is the way of every end
+        require_verb(state, by)
     execution.status = status
     execution.ended_by = by
     execution.finished_at = at

@@ -8,6 +8,7 @@ from leasemill.kernel.command import Decision
 from leasemill.kernel.ending import expire_one
 from leasemill.kernel.events import AnyEvent, ReportRefused
 from leasemill.kernel.executions import job_of
+from leasemill.kernel.formats import require_verb
 from leasemill.kernel.model import (
     LIVE,
     REFUSALS_KEPT,
@@ -16,6 +17,7 @@ from leasemill.kernel.model import (
     Job,
     LossReason,
     Refusal,
+    ReportVerb,
     Verb,
 )
 from leasemill.kernel.state import State
@@ -55,7 +57,7 @@ def held_or_committed(execution: Execution | None, now: int) -> bool:
 
 
 def refuse(
-    job: Job | None, job_id: str, execution: Execution | None, token: str, verb: Verb, now: int
+    job: Job | None, job_id: str, execution: Execution | None, token: str, verb: ReportVerb, now: int
 ) -> Decision[Lost]:
     """L4: the report does nothing; L5: the refusal is recorded, once for each token and verb."""
     if job is None:
@@ -87,6 +89,7 @@ def loss_reason(job: Job, execution: Execution | None) -> LossReason:
 
 def apply(state: State, event: ReportRefused) -> None:
     job = job_of(state, event)
+    require_verb(state, event.verb)
     refusal = Refusal(
         event.verb, event.token, event.worker, event.attempt, event.current_attempt, event.reason, event.at
     )

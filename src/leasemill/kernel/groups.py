@@ -96,7 +96,7 @@ def count(group: JobGroup, outcome: JobState, by: int) -> None:
             group.dead += by
         case JobState.CANCELLED:
             group.cancelled += by
-        case _:
+        case JobState.READY | JobState.LEASED:
             raise Broken(f"group {group.id!r} counts ends, and {outcome} is none")
 
 

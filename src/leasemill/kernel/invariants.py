@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 
+from leasemill.kernel.formats import VERB_FORMATS
 from leasemill.kernel.groups import outcome_of
 from leasemill.kernel.limit_invariants import violations_of_limits
 from leasemill.kernel.model import (
@@ -37,6 +38,7 @@ def violations(state: State) -> list[str]:
         *_of_keys(state),
         *violations_of_limits(state),
         *_of_schedules(state),
+        *_of_formats(state),
     ]
 
 
@@ -249,6 +251,17 @@ def _of_schedules(state: State) -> Iterator[str]:
             yield f"schedule {name} waits for jobs that are not its own"
     if state.schedules and state.format == PLAIN_FORMAT:
         yield "there are schedules, and the format does not say so"
+
+
+def _of_formats(state: State) -> Iterator[str]:
+    """W16: no record holds a verb that a reader of the state's format may not know."""
+    verbs = {action.verb for action in state.actions}
+    for job in state.jobs.values():
+        verbs.update(refusal.verb for refusal in job.refusals)
+        verbs.update(by for one in job.executions for by in (one.ended_by, one.committed_by) if by is not None)
+    for verb in sorted(verbs):
+        if VERB_FORMATS[verb] > state.format:
+            yield f"{verb} is on record, and the format, {state.format}, does not say so"
 
 
 def _awaits_claim(state: State, job: Job, queue: str, priority: int) -> bool:

@@ -15,7 +15,7 @@ from leasemill.kernel import commands as c
 from leasemill.kernel import events as e
 from leasemill.kernel.command import Decision, Do
 from leasemill.kernel.events import AnyEvent
-from leasemill.kernel.state import State
+from leasemill.kernel.state import DEATHS_FORMAT, ORDERS_FORMAT, PLAIN_FORMAT, RULES_FORMAT, State
 from leasemill.kernel.verbs import (
     ack,
     acquire,
@@ -44,6 +44,14 @@ OutcomeT = TypeVar("OutcomeT")
 Events: TypeAlias = list[AnyEvent]
 Decide: TypeAlias = Callable[[State, Any, int], Decision[Any]]
 Run: TypeAlias = Callable[[State, Any, int, Events], Any]
+Apply: TypeAlias = Callable[[State, Any], None]
+
+
+class EventRules(NamedTuple):
+    """The format of the log that knows the event (W16), and how it is applied."""
+
+    format: int
+    apply: Apply
 
 
 class VerbRules(NamedTuple):
@@ -119,6 +127,18 @@ def _follow(state: State, now: int, events: Events) -> None:
     consequences.follow(state, now, do)
 
 
+def _raising_format(number: int, apply: Apply) -> Apply:
+    """W16: an event that is applied is in the log from then on."""
+    if number == PLAIN_FORMAT:
+        return apply
+
+    def raising(state: State, event: Any) -> None:
+        apply(state, event)
+        state.require_format(number)
+
+    return raising
+
+
 VERBS: Final[dict[type, VerbRules]] = {
     c.Enqueue: VerbRules(enqueue.check, _each("jobs", enqueue.decide, enqueue.refuse)),
     c.Claim: VerbRules(claim.check, _steps(claim.steps)),
@@ -154,45 +174,48 @@ VERBS: Final[dict[type, VerbRules]] = {
     c.Backfill: VerbRules(ticks.check_backfill, _steps(ticks.backfill_steps)),
 }
 
-APPLIERS: Final[dict[type, Callable[[State, Any], None]]] = {
-    e.JobEnqueued: enqueue.apply,
-    e.LeaseGranted: grant.apply,
-    e.ExecutionStarted: start.apply,
-    e.LeaseExtended: extend.apply,
-    e.ExecutionCommitted: commit.apply,
-    e.ExecutionDone: ending.apply,
-    e.ExecutionFailed: nack.apply_failed,
-    e.FailureKept: nack.apply_failure_kept,
-    e.LeaseReleased: release.apply,
-    e.LeaseExpired: expire.apply,
-    e.HolderDied: death.apply,
-    e.ReportRefused: fence.apply,
-    e.JobCancelled: cancel.apply,
-    e.JobRedriven: redrive.apply,
-    e.JobPurged: purge.apply_purged,
-    e.JobsPruned: purge.apply_pruned,
-    e.JobReplaced: unique.apply_replaced,
-    e.QueuePaused: queues.apply_paused,
-    e.QueueResumed: queues.apply_resumed,
-    e.QueuePolicySet: queues.apply_policy,
-    e.GroupCreated: group.apply_created,
-    e.GroupSealed: group.apply_sealed,
-    e.GroupEnded: group.apply_ended,
-    e.GroupsPruned: group.apply_pruned,
-    e.LimitSet: limits.apply_set,
-    e.LimitCleared: limits.apply_cleared,
-    e.LimitDeclared: limits.apply_declared,
-    e.RateCharged: limits.apply_charged,
-    e.RateHeld: limits.apply_charged,
-    e.ScheduleSet: schedules.apply_set,
-    e.ScheduleRemoved: schedules.apply_removed,
-    e.SchedulePaused: schedules.apply_paused,
-    e.ScheduleResumed: schedules.apply_resumed,
-    e.ScheduleFired: ticks.apply_fired,
-    e.ScheduleFiredByHand: ticks.apply_fired_by_hand,
-    e.ScheduleBackfilled: ticks.apply_backfilled,
-    e.WorkerOrdered: orders.apply,
+EVENTS: Final[dict[type, EventRules]] = {
+    e.JobEnqueued: EventRules(PLAIN_FORMAT, enqueue.apply),
+    e.LeaseGranted: EventRules(PLAIN_FORMAT, grant.apply),
+    e.ExecutionStarted: EventRules(PLAIN_FORMAT, start.apply),
+    e.LeaseExtended: EventRules(PLAIN_FORMAT, extend.apply),
+    e.ExecutionCommitted: EventRules(PLAIN_FORMAT, commit.apply),
+    e.ExecutionDone: EventRules(PLAIN_FORMAT, ending.apply),
+    e.ExecutionFailed: EventRules(PLAIN_FORMAT, nack.apply_failed),
+    e.FailureKept: EventRules(PLAIN_FORMAT, nack.apply_failure_kept),
+    e.LeaseReleased: EventRules(PLAIN_FORMAT, release.apply),
+    e.LeaseExpired: EventRules(PLAIN_FORMAT, expire.apply),
+    e.HolderDied: EventRules(DEATHS_FORMAT, death.apply),
+    e.ReportRefused: EventRules(PLAIN_FORMAT, fence.apply),
+    e.JobCancelled: EventRules(PLAIN_FORMAT, cancel.apply),
+    e.JobRedriven: EventRules(PLAIN_FORMAT, redrive.apply),
+    e.JobPurged: EventRules(PLAIN_FORMAT, purge.apply_purged),
+    e.JobsPruned: EventRules(PLAIN_FORMAT, purge.apply_pruned),
+    e.JobReplaced: EventRules(RULES_FORMAT, unique.apply_replaced),
+    e.QueuePaused: EventRules(PLAIN_FORMAT, queues.apply_paused),
+    e.QueueResumed: EventRules(PLAIN_FORMAT, queues.apply_resumed),
+    e.QueuePolicySet: EventRules(PLAIN_FORMAT, queues.apply_policy),
+    e.GroupCreated: EventRules(RULES_FORMAT, group.apply_created),
+    e.GroupSealed: EventRules(RULES_FORMAT, group.apply_sealed),
+    e.GroupEnded: EventRules(RULES_FORMAT, group.apply_ended),
+    e.GroupsPruned: EventRules(RULES_FORMAT, group.apply_pruned),
+    e.LimitSet: EventRules(RULES_FORMAT, limits.apply_set),
+    e.LimitCleared: EventRules(RULES_FORMAT, limits.apply_cleared),
+    e.LimitDeclared: EventRules(RULES_FORMAT, limits.apply_declared),
+    e.RateCharged: EventRules(RULES_FORMAT, limits.apply_charged),
+    e.RateHeld: EventRules(RULES_FORMAT, limits.apply_charged),
+    e.ScheduleSet: EventRules(RULES_FORMAT, schedules.apply_set),
+    e.ScheduleRemoved: EventRules(RULES_FORMAT, schedules.apply_removed),
+    e.SchedulePaused: EventRules(RULES_FORMAT, schedules.apply_paused),
+    e.ScheduleResumed: EventRules(RULES_FORMAT, schedules.apply_resumed),
+    e.ScheduleFired: EventRules(RULES_FORMAT, ticks.apply_fired),
+    e.ScheduleFiredByHand: EventRules(RULES_FORMAT, ticks.apply_fired_by_hand),
+    e.ScheduleBackfilled: EventRules(RULES_FORMAT, ticks.apply_backfilled),
+    e.WorkerOrdered: EventRules(ORDERS_FORMAT, orders.apply),
 }
+
+APPLIERS: Final[dict[type, Apply]] = {kind: _raising_format(*rules) for kind, rules in EVENTS.items()}
+"""How each event is applied, its format with it."""
 
 
 def check(command: c.Command[Any]) -> None:

@@ -16,7 +16,7 @@ from leasemill.errors import Invalid
 from leasemill.kernel.events import JobReplaced
 from leasemill.kernel.executions import does_not_follow, job_of
 from leasemill.kernel.model import Job, JobSpec, UniqueKey, UniqueUntil
-from leasemill.kernel.state import LEASED, READY, RULES_FORMAT, Key, State, postpone
+from leasemill.kernel.state import LEASED, READY, Key, State, postpone
 
 
 class Holder(NamedTuple):
@@ -179,7 +179,6 @@ def apply_replaced(state: State, event: JobReplaced) -> None:
         does_not_follow(event, "it was claimed before")  # U9
     postpone(state, job, event.available_at, event.at)
     mark_replaced(job, event)
-    state.require_format(RULES_FORMAT)
 
 
 def mark_replaced(job: Job, event: JobReplaced) -> None:

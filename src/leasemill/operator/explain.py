@@ -302,8 +302,10 @@ def _success(execution: Execution) -> str:
             return f"{by}; the handler failed after that ({error_of(execution)}), which changed nothing."
         case Verb.CANCEL:
             return f"{by}; an operator cancelled it at {ended}, after its commit, which only finished it."
-        case _:
+        case Verb.RELEASE:
             return f"{by}; it was released at {ended}, after its commit, which only finished it."
+        case None:
+            return f"{by}."
 
 
 def _failed(facts: JobFacts) -> _Present:

@@ -26,6 +26,7 @@ from leasemill.server.hosts import Hosts
 from leasemill.server.keyring import KeyRing
 from leasemill.server.limits import Meter, ServerLimits
 from leasemill.store.keys import AccessKey
+from leasemill.store.steps import adrive
 from leasemill.wire import requests as r
 from leasemill.wire.problems import Denied, Problem, problem_of
 from leasemill.wire.routes import PREFIX, Route
@@ -99,14 +100,7 @@ class KeyGate(ServerGate):
         key = admission.key
         if key is None:
             return await run(command)
-        steps = performed(key, command)
-        answer: Any = None
-        while True:
-            try:
-                step = steps.send(answer)
-            except StopIteration as done:
-                return done.value
-            answer = await self._answer(key, step, run)
+        return await adrive(performed(key, command), lambda step: self._answer(key, step, run))
 
     def _shows_nothing(self, path: str) -> bool:
         """Of the store: health, the reference, which is the same everywhere, and a command that there is not."""

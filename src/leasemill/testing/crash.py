@@ -28,6 +28,7 @@ from leasemill.errors import Invalid
 from leasemill.kernel import commands as c
 from leasemill.kernel.fence import execution_of
 from leasemill.kernel.model import Job, LossReason, Verb
+from leasemill.kernel.reports import REPORTS, HolderReport, reports_in
 from leasemill.store.base import Store, Watch
 from leasemill.store.block import Block
 from leasemill.store.ends import Subscription
@@ -41,14 +42,6 @@ CRASH_POINTS: Final[tuple[CrashPoint, ...]] = get_args(CrashPoint)
 """In the order in which a run reaches them."""
 
 EXPIRED_AT_ONCE: Final = 1_000
-
-_REPORTS: Final[dict[type[c.Command[Any]], tuple[str, Verb]]] = {
-    c.Start: ("reports", Verb.START),
-    c.Extend: ("leases", Verb.EXTEND),
-    c.Ack: ("reports", Verb.ACK),
-    c.Nack: ("reports", Verb.NACK),
-    c.Release: ("reports", Verb.RELEASE),
-}
 
 
 class WorkerCrashed(BaseException):
@@ -205,10 +198,10 @@ class CrashingStore(Store):
         """What is sent of a command (None: nothing), and how its answer becomes that of the whole."""
         if isinstance(command, c.Claim):
             return cast(c.Command[AnswerT], command), cast(Callable[[Any], AnswerT], self._claimed)
-        if type(command) not in _REPORTS:
+        verb = REPORTS.get(type(command))
+        if verb is None or verb is Verb.COMMIT:  # which has a block of its own
             return command, lambda answer: cast(AnswerT, answer)
-        field, verb = _REPORTS[type(command)]
-        reports = getattr(command, field)
+        reports = reports_in(cast(HolderReport, command))
         if verb is Verb.ACK:
             for report in reports:
                 if (lease := self._leases.get(report.token)) is not None and report.token not in self._dead:

@@ -8,6 +8,7 @@ import pytest
 
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec, JobState, LossReason
+from leasemill.kernel.reports import REPORTS
 from leasemill.store.records import records
 from leasemill.wire import requests as r
 from leasemill.wire.problems import Denied
@@ -61,7 +62,14 @@ def test_a_lease_belongs_to_the_key_in_the_store_and_looks_as_it_was_asked_for_t
     assert world.perform(BOB, c.GetJob("one")) == job
 
 
-@pytest.mark.parametrize("index", range(7))
+every_report = pytest.mark.parametrize("index", range(len(reports("", ""))))
+
+
+def test_there_is_one_of_every_report() -> None:
+    assert {type(one) for one in reports("one", "t")} == {*REPORTS, c.Death}
+
+
+@every_report
 @pytest.mark.parametrize("spelling", ["t", "t@{id}"])
 def test_no_report_of_another_key_does_anything_though_it_has_read_the_token(
     world: World, index: int, spelling: str
@@ -77,14 +85,14 @@ def test_no_report_of_another_key_does_anything_though_it_has_read_the_token(
     assert (job.state, job.executions[0].started_at) == (JobState.LEASED, None)
 
 
-@pytest.mark.parametrize("index", range(7))
+@every_report
 def test_every_report_of_the_holder_is_taken(world: World, index: int) -> None:
     lease = claimed(world)
     outcome = outcome_of(world.perform(ALICE, reports("one", lease.token)[index]))
     assert not isinstance(outcome, c.Lost)
 
 
-@pytest.mark.parametrize("index", range(7))
+@every_report
 def test_nobody_reports_on_what_was_leased_without_a_key(world: World, index: int) -> None:
     world.store.run(c.Claim("w", ["q"], 1, ["bare"], None))
     outcome = outcome_of(world.perform(ALICE, reports("one", "bare")[index]))

@@ -38,6 +38,14 @@ HELD_OR_COMMITTED: Final = "\n        and (committed_at is not null or expires_a
 
 MUTATIONS: Final = (
     Mutation(
+        "a death lets earlier versions in",
+        "L10",
+        "decide.py",
+        "number > database.format and number in KNOWN_SINCE",
+        "False",
+        "tests/store/postgres/test_older_version.py",
+    ),
+    Mutation(
         "an admission begins while another is under way",
         "N2 N3",
         "admit",

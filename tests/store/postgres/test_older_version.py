@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
+from leasemill.errors import Broken
 from leasemill.kernel import commands as c
-from leasemill.kernel.model import JobSpec, JobState, Rules, UniqueKey
+from leasemill.kernel.formats import VERB_FORMATS
+from leasemill.kernel.model import ENDING_VERBS, REPORT_VERBS, JobSpec, JobState, Rules, UniqueKey
 from leasemill.kernel.orders import Order
+from leasemill.kernel.state import DEATHS_FORMAT, PLAIN_FORMAT
 from leasemill.store.opening import open_store
 from leasemill.store.postgres.admin.migrate import applied, migrate, migrations
+from leasemill.store.postgres.database import KNOWN_SINCE
+from leasemill.testing.rules import rule
 from tests.lab.older import RULED, OlderProcess
 from tests.store.postgres.conftest import with_option
 
@@ -51,6 +56,83 @@ def test_an_earlier_version_works_beside_orders_to_workers(own_url: str, older: 
         assert older.does("store.presence.publish('old', b'{}'); print(len(store.presence.records()))") == "1"
         assert older.does("print([lease.job.id for lease in store.claim('old', ['mail'], 5)])") == "['plain']"
         assert store.order("instance") is not None
+
+
+@rule("L10")
+@pytest.mark.parametrize("is_committed", [False, True], ids=["running", "committed"])
+def test_a_schema_is_shared_until_a_holder_is_proved_dead_and_then_refused(
+    own_url: str, older: OlderProcess, admin: psycopg.Connection[Any], is_committed: bool
+) -> None:
+    """What an earlier process has open goes on with what it can read, and changes nothing of what it cannot."""
+    opening = f"from leasemill import open_store; store = open_store({own_url!r})"
+    schema = own_url.rpartition("schema=")[2]
+    with open_store(own_url) as store:
+        store.enqueue([JobSpec("plain", "mail", "send"), JobSpec("other", "mail", "send")])
+        assert older.does(opening) == ""
+        (lease,) = store.claim("new", ["mail"], 1)
+        if is_committed:
+            store.commit(lease.job.id, lease.token)
+        assert applied(admin, schema)[0] == 1
+        store.death([c.DeathReport(lease.job.id, lease.token, "exit status 137")])
+        assert applied(admin, schema)[0] == KNOWN_SINCE[DEATHS_FORMAT]
+        assert applied(admin, schema)[-1] == migrations()[-1].version
+        refused = older.does(opening + "; store.totals()")
+        assert refused.startswith("Refused: ")
+        assert f"is at version {migrations()[-1].version}, this Leasemill needs 7" in refused
+        before = store.job("plain")
+        assert older.does("print(store.cancel(['plain'], by='ada', reason='why'))").startswith("ValidationError: ")
+        assert store.job("plain") == before
+        assert older.does("(lease, *_) = store.claim('old', ['mail'], 5)[::-1]; print(lease.job.id)") == "other"
+        assert older.does(ACKING) == ""
+        after = store.job("other")
+        assert after is not None
+        assert after.state is JobState.SUCCEEDED
+    assert migrate(admin, schema) == []
+
+
+def test_every_verb_that_a_jobs_rows_may_hold_is_known_to_a_version_of_the_tables() -> None:
+    """One that is not lets an earlier process in, which cannot read what it finds."""
+    needed = {VERB_FORMATS[verb] for verb in (*ENDING_VERBS, *REPORT_VERBS)} - {PLAIN_FORMAT}
+    assert set(KNOWN_SINCE) == needed
+    versions = [KNOWN_SINCE[number] for number in sorted(KNOWN_SINCE)]
+    assert versions == sorted(set(versions))
+    assert versions[-1] <= migrations()[-1].version
+
+
+def test_the_latest_version_of_the_tables_stays_whatever_is_used(own_url: str, admin: psycopg.Connection[Any]) -> None:
+    schema = own_url.rpartition("schema=")[2]
+    admin.execute(f"select {schema}.use_verbs(1000)".encode())
+    assert applied(admin, schema) == [migrations()[-1].version]
+
+
+@pytest.mark.parametrize("column", ["ended_by", "reason", "verb"])
+def test_what_a_later_version_wrote_is_refused_with_a_sentence_and_stays_as_it_is(
+    own_url: str, admin: psycopg.Connection[Any], column: str
+) -> None:
+    """Of a verb or a reason that comes after this version, as its processes meet it that have the schema open."""
+    schema = own_url.rpartition("schema=")[2]
+    table = "refusals" if column == "verb" else "executions"
+    with open_store(own_url) as store:
+        store.enqueue([JobSpec("job", "mail", "send")])
+        (lease,) = store.claim("worker", ["mail"], 1)
+        store.release([c.ReleaseReport("job", lease.token, 0)])
+        store.ack([c.AckReport("job", lease.token)])
+        store.pause("mail", by="ada", reason="why")
+        admin.execute(f"update {schema}.{table} set {column} = 'defer'".encode())
+        admin.execute(f"update {schema}.actions set verb = 'defer'".encode())
+        kept = admin.execute(f"select * from {schema}.{table}".encode()).fetchall()
+        readings: list[Callable[[], object]] = [
+            lambda: store.job("job"),
+            store.jobs,
+            lambda: store.cancel(["job"], by="ada", reason="why"),
+            lambda: store.commit("job", "another token"),
+            store.actions,
+        ]
+        for reading in readings:
+            with pytest.raises(Broken, match=r"the tables hold what this Leasemill does not know \(.*'defer'.*upgrade"):
+                reading()
+        assert admin.execute(f"select * from {schema}.{table}".encode()).fetchall() == kept
+        assert store.totals().counts[JobState.READY] == 1
 
 
 @pytest.mark.parametrize("ruled", sorted(set(RULED) - UNSEEN))

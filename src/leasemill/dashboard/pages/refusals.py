@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from leasemill.dashboard.viewing import Page, Viewing
 from leasemill.kernel.commands import JobFilter
-from leasemill.kernel.model import UNSUCCESSFUL_STATES, ExecutionStatus, Job, LossReason, Refusal, Verb
+from leasemill.kernel.model import UNSUCCESSFUL_STATES, ExecutionStatus, Job, LossReason, Refusal, ReportVerb, Verb
 from leasemill.store.base import Store
 
 STEP: Final = 250
@@ -26,14 +26,13 @@ READ_FOR_S: Final = 0.1
 SHOWN: Final = 100
 NOBODY: Final = "nobody"
 
-ATTEMPTED: Final[dict[Verb, str]] = {
+ATTEMPTED: Final[dict[ReportVerb, str]] = {
     Verb.START: "start the handler",
     Verb.EXTEND: "extend the lease",
     Verb.COMMIT: "commit a result and follow-ups",
     Verb.ACK: "end the job as succeeded",
     Verb.NACK: "end the attempt as failed",
     Verb.RELEASE: "give the job back",
-    Verb.DEATH: "end the attempt as died",
 }
 WHY: Final[dict[LossReason, str]] = {
     LossReason.EXPIRED: "its lease had expired",
@@ -54,7 +53,7 @@ class RefusalOnPage(Struct, frozen=True):
 
     @property
     def attempted(self) -> str:
-        return ATTEMPTED.get(self.refusal.verb, self.refusal.verb.value)
+        return ATTEMPTED[self.refusal.verb]
 
     @property
     def would_have(self) -> str:
@@ -156,7 +155,7 @@ def would_have(job: Job, refusal: Refusal) -> str:
             return "An attempt that had lost the job would have ended it."
         case Verb.RELEASE:
             return f"{_whose(is_cancelled)} would have been queued again."
-        case _:
+        case Verb.NACK:
             return f"{_whose(is_cancelled)} would have been failed or retried."
 
 

@@ -14,7 +14,7 @@ from leasemill.kernel.events import HolderDied
 from leasemill.kernel.executions import uncommitted
 from leasemill.kernel.fence import Lost, execution_of, loss_reason
 from leasemill.kernel.model import LIVE, AbortReason, ExecutionStatus, JobState, LossReason, Verb
-from leasemill.kernel.state import DEATHS_FORMAT, State
+from leasemill.kernel.state import State
 
 __all__ = ["Death", "DeathOutcome", "DeathReport", "Died"]
 
@@ -76,4 +76,3 @@ def apply(state: State, event: HolderDied) -> None:
     execution.reason = AbortReason.DIED
     execution.error = event.cause
     end_unfinished(state, job, execution, Verb.DEATH, event)
-    state.require_format(DEATHS_FORMAT)

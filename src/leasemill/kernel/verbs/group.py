@@ -15,7 +15,7 @@ from leasemill.kernel.filter import JobFilter, Operated, fitting
 from leasemill.kernel.groups import check_group, count, group_of, outcome_of, use_with_claim
 from leasemill.kernel.model import UNENDED_STATES, ChainedJob, JobGroup, JobState, Verb
 from leasemill.kernel.read import GroupView, group_view
-from leasemill.kernel.state import RULES_FORMAT, State, forget_member, list_if_over
+from leasemill.kernel.state import State, forget_member, list_if_over
 from leasemill.kernel.verbs import cancel, enqueue
 
 __all__ = ["CancelGroup", "CreateGroup", "OpenedGroup", "SealGroup"]
@@ -151,7 +151,6 @@ def _succeeded(outcome: cancel.CancelOutcome) -> bool:
 def apply_created(state: State, event: GroupCreated) -> None:
     if event.group_id in state.groups:
         raise Broken(f"group {event.group_id!r} is created twice")
-    state.require_format(RULES_FORMAT)
     state.seq += 1
     state.groups[event.group_id] = _group_of(event, state.seq)
     for template in (event.then, event.on_end):

@@ -16,7 +16,7 @@ from leasemill.kernel.command import Command, Decision
 from leasemill.kernel.events import LimitCleared, LimitDeclared, LimitSet, RateCharged, RateHeld
 from leasemill.kernel.gates import NO_TERMS, NamedLimit, cut
 from leasemill.kernel.model import QUEUE_LIMIT, SECOND, LimitRecord, LimitTerms, QueueMode, Verb
-from leasemill.kernel.state import RULES_FORMAT, State, drop_idle
+from leasemill.kernel.state import State, drop_idle
 
 __all__ = ["ClearLimit", "DeclareLimits", "DeclaredLimit", "SetLimit"]
 
@@ -187,7 +187,6 @@ def apply_declared(state: State, event: LimitDeclared) -> None:
 
 
 def _keep(state: State, new: LimitRecord, at: int) -> None:
-    state.require_format(RULES_FORMAT)
     limit = state.limit(new.name)
     terms = limit.terms
     restore_record(state, limit, new)
@@ -214,7 +213,6 @@ def restore_record(state: State, limit: NamedLimit, new: LimitRecord) -> None:
 
 
 def apply_charged(state: State, event: RateCharged | RateHeld) -> None:
-    state.require_format(RULES_FORMAT)
     move_tat(state, event.name, event.key, event.tat)
     _forget_rates(state, event.at - RATE_KEPT_US)
 

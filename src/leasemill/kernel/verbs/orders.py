@@ -14,7 +14,7 @@ from leasemill.kernel.command import Command, Decision
 from leasemill.kernel.events import WorkerOrdered
 from leasemill.kernel.model import Verb
 from leasemill.kernel.orders import ORDERS_KEPT, Order, WorkerOrder
-from leasemill.kernel.state import ORDERS_FORMAT, State
+from leasemill.kernel.state import State
 
 __all__ = ["OrderWorker"]
 
@@ -59,7 +59,6 @@ def apply(state: State, event: WorkerOrdered) -> None:
     if len(state.orders) > ORDERS_KEPT:
         del state.orders[next(iter(state.orders))]
     record(state, VERBS[event.order], event.worker, event)
-    state.require_format(ORDERS_FORMAT)
 
 
 def _order(event: WorkerOrdered) -> WorkerOrder:

@@ -36,7 +36,7 @@ from leasemill.kernel.schedule import (
     tick_id,
     without_headers,
 )
-from leasemill.kernel.state import RULES_FORMAT, State
+from leasemill.kernel.state import State
 from leasemill.kernel.verbs import enqueue
 
 __all__ = ["PauseSchedule", "RemoveSchedule", "ResumeSchedule", "ScheduleMoved", "SetSchedule"]
@@ -207,7 +207,6 @@ def apply_set(state: State, event: ScheduleSet) -> None:
     name = event.schedule.name
     known = state.schedules.get(name)
     state.schedules[name] = schedule_of(event) if known is None else _changed(known, event)
-    state.require_format(RULES_FORMAT)
     record(state, Verb.SET_SCHEDULE, target_of(name), event)
 
 

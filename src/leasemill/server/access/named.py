@@ -12,6 +12,7 @@ from msgspec import MsgspecError
 
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import QUEUE_LIMIT, ChainedJob, JobSpec, Rules, UniqueKey
+from leasemill.kernel.reports import HolderReport, reports_in
 from leasemill.store.records import decode_record
 from leasemill.wire import requests as r
 
@@ -59,12 +60,10 @@ def queues_of_worker(record: bytes) -> Collection[str] | None:
 
 
 def jobs_named(command: c.Command[Any]) -> list[str]:
+    if isinstance(command, HolderReport | c.Death):
+        return [report.job_id for report in reports_in(command)]
     match command:
-        case c.Start() | c.Ack() | c.Nack() | c.Release() | c.Death():
-            return [report.job_id for report in command.reports]
-        case c.Extend():
-            return [lease.job_id for lease in command.leases]
-        case c.Commit() | c.GetJob() | r.WatchEnd():
+        case c.GetJob() | r.WatchEnd():
             return [command.job_id]
         case c.Cancel():
             return list(command.job_ids)

@@ -11,6 +11,7 @@ The end is appended, not put before: the tokens of a worker begin with its insta
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from msgspec import MsgspecError
@@ -18,6 +19,7 @@ from msgspec.structs import replace
 
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import Action, Execution, Job, Refusal
+from leasemill.kernel.reports import HolderReport, with_tokens
 from leasemill.kernel.verbs.orders import VERBS
 from leasemill.store.keys import AccessKey
 from leasemill.store.records import decode_record, encode_record
@@ -49,6 +51,8 @@ def as_meant(key: AccessKey, name: str) -> str:
 def bound(key: AccessKey, command: c.Command[Any]) -> c.Command[Any]:
     """The command with the key's names in it."""
     end = end_of(key)
+    if isinstance(command, HolderReport):
+        return with_tokens(command, lambda token: token + end)
     match command:
         case c.Claim():
             request_id = None if command.request_id is None else command.request_id + end
@@ -57,16 +61,8 @@ def bound(key: AccessKey, command: c.Command[Any]) -> c.Command[Any]:
         case c.Acquire():
             requests = [replace(one, worker=one.worker + end, token=one.token + end) for one in command.requests]
             return replace(command, requests=requests)
-        case c.Start() | c.Ack() | c.Nack() | c.Release():
-            return replace(command, reports=[replace(one, token=one.token + end) for one in command.reports])
-        case c.Extend():
-            return replace(command, leases=[replace(one, token=one.token + end) for one in command.leases])
-        case c.Commit():
-            return replace(command, token=command.token + end)
         case c.Death():
-            return replace(
-                command, reports=[replace(one, token=_of_the_dead(key, one.token)) for one in command.reports]
-            )
+            return with_tokens(command, partial(_of_the_dead, key))
         case c.ListLeases(worker=worker) if worker is not None:
             return replace(command, worker=as_meant(key, worker))
         case c.OrderWorker():

@@ -11,8 +11,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from leasemill.kernel import commands as c
-from leasemill.server.access.denial import forbidden
-from leasemill.server.access.scope import scope_of
+from leasemill.server.access.scope import forbidden, scope_of
 from leasemill.store.keys import AccessKey
 from leasemill.wire import requests as r
 from leasemill.wire.routes import BY_COMMAND, ROUTES, Role

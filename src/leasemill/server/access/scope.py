@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from fnmatch import translate
 from functools import lru_cache
+from http import HTTPStatus
 from typing import Final
 
-from leasemill.server.access.denial import forbidden
 from leasemill.store.keys import ALL_QUEUES, KEYS_KEPT, AccessKey
+from leasemill.wire.problems import Denied, Problem
 
 ALL: Final = ALL_QUEUES[0]
 
@@ -41,3 +42,9 @@ def scope_of(key: AccessKey) -> Scope:
 @lru_cache(KEYS_KEPT)
 def _scope(key_name: str, patterns: tuple[str, ...]) -> Scope:
     return Scope(key_name, patterns)
+
+
+def forbidden(detail: str, item: str | None = None) -> Denied:
+    """How a key's client learns that it may not, and which item it was."""
+    status = HTTPStatus.FORBIDDEN
+    return Denied(Problem(status.value, status.phrase, "forbidden", detail, field=item))

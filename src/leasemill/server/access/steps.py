@@ -19,7 +19,7 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.command import Command
 from leasemill.kernel.machine import check
 from leasemill.kernel.model import QUEUE_LIMIT
-from leasemill.server.access.denial import forbidden
+from leasemill.kernel.reports import REPORTS
 from leasemill.server.access.named import (
     groups_named,
     jobs_named,
@@ -31,7 +31,7 @@ from leasemill.server.access.named import (
 )
 from leasemill.server.access.names import bound, end_of, removed_worker, unbound
 from leasemill.server.access.roles import check_role
-from leasemill.server.access.scope import Scope, scope_of
+from leasemill.server.access.scope import Scope, forbidden, scope_of
 from leasemill.server.access.shown import JobQueues, Steps, group_queues, is_seen, shown
 from leasemill.store.keys import AccessKey
 from leasemill.store.presence import instance_of
@@ -44,8 +44,6 @@ REQUESTS: Final = frozenset(
 """What is not a command of the kernel, which checks those."""
 NAMING: Final = frozenset({c.Claim, c.Acquire, c.ListLeases, c.OrderWorker})
 """What names a worker or a request, which must not be empty."""
-REPORTS: Final = frozenset({c.Start, c.Extend, c.Commit, c.Ack, c.Nack, c.Release})
-"""What names a lease: the token is the key's own, so an old answer about the job does no harm."""
 MEMBERS_AT_ONCE: Final = 200
 MOST_MEMBERS: Final = 10_000
 """Of a group that a key for some queues may cancel: each member is looked at first."""
@@ -78,7 +76,8 @@ def _in_scope(key: AccessKey, scope: Scope, command: Command[Any]) -> Checks:
     for queue, item in queues_named(command):
         scope.check(queue, item)
     _check_bounded(scope, command)
-    yield from _check_jobs(scope, jobs_named(command), may_be_old=type(command) in REPORTS)
+    is_report = type(command) in REPORTS  # of the key's own token, so an old answer about the job does no harm
+    yield from _check_jobs(scope, jobs_named(command), may_be_old=is_report)
     for group_id in groups_named(command):
         yield from _check_group(scope, group_id)
     for name in schedules_named(command):

@@ -11,6 +11,7 @@ from msgspec import Struct
 from psycopg.rows import tuple_row
 
 from leasemill.kernel.model import JobSpec
+from leasemill.kernel.state import DEATHS_FORMAT, PLAIN_FORMAT
 from leasemill.store.expiries import Expiries
 from leasemill.store.postgres.positions import ExpiryPosition, Positions
 from leasemill.store.postgres.wire.arrays import int8
@@ -24,6 +25,11 @@ RUN_CANCELLED: Final = "!cancelled"
 LEASES_REMEMBERED: Final = 100_000
 SPECIAL_CLAIMS: Final = 10
 """After a claim under limits that was not plain, this many claims are not tried as plain ones."""
+
+
+KNOWN_SINCE: Final = {DEATHS_FORMAT: 15}
+"""Of formats (W16) that bring verbs which a job's rows may hold: the first version of the tables that knows them. For
+rules there is `use_rules`; no row of a job names an order."""
 
 
 class Held(Struct, frozen=True, gc=False):
@@ -95,6 +101,8 @@ class Database:
         """Queues with the names of limits that are known to be on record for them."""
         self._limit_names: dict[tuple[str, ...], list[str]] = {}
         self._special_claims: dict[tuple[str, ...], int] = {}
+        self.format = PLAIN_FORMAT
+        """The latest that is known to be on record."""
         self.has_rules = False
         """Whether it is on record that rules are in use."""
         self.has_arrived = False

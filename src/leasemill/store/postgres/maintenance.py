@@ -12,7 +12,7 @@ from leasemill.errors import Unavailable
 from leasemill.kernel import commands as c
 from leasemill.store.postgres import admission
 from leasemill.store.postgres.database import Database
-from leasemill.store.postgres.exact.decide import decide_found
+from leasemill.store.postgres.exact.decide import decide_expired
 from leasemill.store.postgres.forgetting import Forgetting
 from leasemill.store.postgres.retention import Retention
 from leasemill.store.postgres.watermarks import Watermarks
@@ -64,7 +64,7 @@ class PostgresMaintenance:
 
         def work(connection: Connection) -> list[c.Expiration]:
             given = {"from_at": int8(from_at), "limit": int8(limit)}
-            return decide_found(self._database, connection, c.Expire(limit), "expired", given)
+            return decide_expired(self._database, connection, c.Expire(limit), given)
 
         expired = self._connections.run(work)
         self.admit_caused()

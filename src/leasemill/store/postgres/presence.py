@@ -1,12 +1,12 @@
-"""Which workers are running: rows of an unlogged table. Soft state, safe to lose."""
+"""Which workers are running: rows of an unlogged table, soft state, safe to lose. And what was asked of them."""
 
 from __future__ import annotations
 
+from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND
-from leasemill.kernel.orders import WorkerOrder
+from leasemill.kernel.orders import Order, WorkerOrder
 from leasemill.store.postgres.database import Database
-from leasemill.store.postgres.orders import order_of
-from leasemill.store.postgres.wire.connections import Connections
+from leasemill.store.postgres.wire.connections import Connection, Connections, Row
 from leasemill.store.presence import Present, instance_of
 
 
@@ -19,7 +19,7 @@ class PostgresPresence:
 
     def publish(self, worker_id: str, record: bytes) -> WorkerOrder | None:
         given = {"id": worker_id, "record": record, "instance": instance_of(record)}
-        return order_of(self._pool.run(lambda connection: self._database.all(connection, "worker_publish", given)))
+        return _order_of(self._pool.run(lambda connection: self._database.all(connection, "worker_publish", given)))
 
     def records(self) -> list[Present]:
         rows = self._pool.run(lambda connection: self._database.all(connection, "worker_records", {}))
@@ -29,3 +29,15 @@ class PostgresPresence:
         return bool(
             self._pool.run(lambda connection: self._database.all(connection, "worker_remove", {"id": worker_id}))
         )
+
+
+def get_order(database: Database, connection: Connection, query: c.GetOrder) -> WorkerOrder | None:
+    return _order_of(database.all(connection, "order", {"instance": query.instance}))
+
+
+def _order_of(rows: list[Row]) -> WorkerOrder | None:
+    """What a statement returned that looks for one order."""
+    if not rows:
+        return None
+    ((instance, asked, at, by, reason),) = rows
+    return WorkerOrder(instance, Order(asked), at, by, reason)

@@ -7,13 +7,13 @@ from psycopg.errors import InsufficientPrivilege
 
 from leasemill.kernel import commands as c
 from leasemill.kernel.filter import JOBS_LOOKED_AT, fits, is_further
-from leasemill.kernel.model import UNSUCCESSFUL_STATES, Action, Job, JobState, Policy, Verb
+from leasemill.kernel.model import UNSUCCESSFUL_STATES, Action, Job, JobState, Policy
 from leasemill.kernel.read import group_view
 from leasemill.kernel.unique import holds
 from leasemill.store.postgres.database import Database
 from leasemill.store.postgres.exact.groups import group_of
 from leasemill.store.postgres.exact.rows import jobs_of
-from leasemill.store.postgres.exact.tables import LoadedGroup, QueueUse, Read
+from leasemill.store.postgres.exact.tables import LoadedGroup, QueueUse, Read, decoder, known_verb
 from leasemill.store.postgres.exact.values import mode_of, policy_of, ranges_of
 from leasemill.store.postgres.limits.look import may_grant
 from leasemill.store.postgres.wire.arrays import int8, int8s, texts
@@ -23,7 +23,7 @@ from leasemill.store.reading import Pulse
 LOOKED_AT_ONCE = 1_000
 """After the first look, which is at as many as are wanted: most readings find enough there."""
 MOST_INT8 = 2**63 - 1
-_read = msgspec.json.Decoder(Read).decode
+_read = decoder(Read)
 _groups = msgspec.json.Decoder(list[LoadedGroup]).decode
 STATES = (JobState.READY, JobState.LEASED, JobState.SUCCEEDED, JobState.FAILED, JobState.DEAD, JobState.CANCELLED)
 
@@ -221,7 +221,7 @@ def list_groups(database: Database, connection: Connection, query: c.ListGroups)
 def list_actions(database: Database, connection: Connection, query: c.ListActions) -> list[Action]:
     rows = database.all(connection, "list_actions", {"limit": int8(query.limit)})
     return [
-        Action(at, Verb(verb), by, target, reason, count, first_at, tuple(others))
+        Action(at, known_verb(verb), by, target, reason, count, first_at, tuple(others))
         for at, verb, by, target, reason, count, first_at, others in rows
     ]
 

@@ -7,11 +7,12 @@ import msgspec
 from leasemill.kernel import commands as c
 from leasemill.kernel.schedule import Schedule
 from leasemill.store.postgres.database import Database
+from leasemill.store.postgres.exact.tables import decoder
 from leasemill.store.postgres.wire.arrays import int8, texts
 from leasemill.store.postgres.wire.connections import Connection
 
 schedule_text = msgspec.json.Encoder().encode
-schedule_of = msgspec.json.Decoder(Schedule).decode
+schedule_of = decoder(Schedule)
 
 
 def get_schedule(database: Database, connection: Connection, query: c.GetSchedule) -> Schedule | None:

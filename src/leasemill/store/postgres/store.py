@@ -29,8 +29,7 @@ from leasemill.store.postgres.keys import PostgresKeys
 from leasemill.store.postgres.limits import operate as operate_limits
 from leasemill.store.postgres.limits import views
 from leasemill.store.postgres.maintenance import PostgresMaintenance
-from leasemill.store.postgres.orders import get_order
-from leasemill.store.postgres.presence import PostgresPresence
+from leasemill.store.postgres.presence import PostgresPresence, get_order
 from leasemill.store.postgres.transactions.block import PostgresBlock
 from leasemill.store.postgres.transactions.joined import JoinedBlock
 from leasemill.store.postgres.transactions.messages import Messages

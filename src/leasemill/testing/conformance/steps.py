@@ -252,7 +252,7 @@ REPORTS: Final[dict[Verb, Callable[[Harness, Lease], object]]] = {
     Verb.NACK: nack,
     Verb.RELEASE: release,
 }
-"""The six verbs that need a held lease."""
+"""The verbs that need a held lease."""
 
 
 def refused(outcome: object, reason: LossReason | None = None) -> Lost:

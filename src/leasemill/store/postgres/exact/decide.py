@@ -23,7 +23,7 @@ from leasemill.kernel.model import Job, JobSpec, JobState, QueueMode
 from leasemill.kernel.state import Lane, LaneKey, State, finished_at, make_ready, take_places
 from leasemill.kernel.verbs.cancel import cancels_a_run
 from leasemill.store.postgres import admission, retention
-from leasemill.store.postgres.database import RUN_CANCELLED, Database
+from leasemill.store.postgres.database import KNOWN_SINCE, RUN_CANCELLED, Database
 from leasemill.store.postgres.exact.change import (
     Change,
     Locked,
@@ -37,7 +37,7 @@ from leasemill.store.postgres.exact.groups import group_of, take_out
 from leasemill.store.postgres.exact.keys import TAKES_KEYS, Keys, take_caused
 from leasemill.store.postgres.exact.rows import jobs_of
 from leasemill.store.postgres.exact.save import saving
-from leasemill.store.postgres.exact.tables import LaneRow, LoadedGroup, ParkedRow, QueueRow, Read, WaitingRow
+from leasemill.store.postgres.exact.tables import LaneRow, LoadedGroup, ParkedRow, QueueRow, Read, WaitingRow, decoder
 from leasemill.store.postgres.exact.values import MODES, policy_of, ranges_of
 from leasemill.store.postgres.steps import follow
 from leasemill.store.postgres.wire import batch
@@ -46,6 +46,7 @@ from leasemill.store.postgres.wire.connections import Connection, Moved
 
 AnswerT = TypeVar("AnswerT")
 OutcomeT = TypeVar("OutcomeT")
+Expired: TypeAlias = list[c.Expiration]
 BASE: Final = 2**62
 ADMISSION_TRIES: Final = 20
 LONGEST_WAIT_MS: Final = 900
@@ -109,7 +110,7 @@ class Loaded(Read, gc=False):
 
 
 _locked = msgspec.json.Decoder(Locked).decode
-_loaded = msgspec.json.Decoder(Loaded).decode
+_loaded = decoder(Loaded)
 
 
 class Part(NamedTuple):
@@ -163,24 +164,22 @@ def decide_group(database: Database, connection: Connection, command: c.Command[
         return decide_group(database, connection, command, concern.knowing(known))
 
 
-def decide_found(
-    database: Database, connection: Connection, command: c.Command[AnswerT], find: str, given: Mapping[str, Any]
-) -> AnswerT:
-    """The jobs are those that the statement `find` names, with their lanes; it has locked both."""
+def decide_expired(database: Database, connection: Connection, command: c.Expire, given: Mapping[str, Any]) -> Expired:
+    """The jobs are those that a statement finds, with their lanes; it has locked both."""
     concern = Concern()
     while True:
         try:
             with batch.transaction(connection):
-                return _decide_found(database, connection, command, database.sent(find, given), concern)
+                return _decide_expired(database, connection, command, given, concern)
         except Known as known:
             concern = concern.knowing(known)
 
 
-def _decide_found(
-    database: Database, connection: Connection, command: c.Command[AnswerT], find: batch.Sent, concern: Concern
-) -> AnswerT:
+def _decide_expired(
+    database: Database, connection: Connection, command: c.Expire, given: Mapping[str, Any], concern: Concern
+) -> Expired:
     keys = Keys(database, connection, concern.keys)
-    *_, rows = batch.run(connection, *keys.begin, find)
+    *_, rows = batch.run(connection, *keys.begin, database.sent("expired", given))
     if not rows:
         batch.run(connection, batch.COMMIT)  # psycopg deallocates every prepared statement after a ROLLBACK
         return run(State(), command, 0)[1]
@@ -312,7 +311,7 @@ def _place(state: State, job: Job, *, is_waiting: bool) -> None:
             state.finished.push(finished_at(job), job.seq, job)
         case JobState.READY if not is_waiting:
             make_ready(state, job, job.updated_at)
-        case _:
+        case JobState.SUCCEEDED | JobState.READY:
             pass
     state.listing.add(job)
 
@@ -380,4 +379,8 @@ def _save(
         take_caused(database, connection, following)
         database.has_caused_arrivals |= any(job.lane is not None for job in following)
         writing = []
+    number = part.state.format
+    if number > database.format and number in KNOWN_SINCE:
+        writing.append(database.sent("use_verbs", {"since": int8(KNOWN_SINCE[number])}))
     batch.run(connection, *writing, batch.COMMIT)
+    database.format = max(database.format, number)

@@ -14,6 +14,8 @@ import msgspec
 
 from leasemill.kernel.actions import JOINED_AMONG, JOINED_WITHIN_US, TARGETS_KEPT
 from leasemill.kernel.model import ACTIONS_KEPT
+from leasemill.kernel.state import State
+from leasemill.store.postgres.database import Database
 from leasemill.store.postgres.exact.change import Change
 from leasemill.store.postgres.exact.tables import (
     ActionRow,
@@ -33,8 +35,11 @@ from leasemill.store.postgres.exact.tables import (
     Row,
     TallyRow,
     WaitingRow,
+    action_row,
 )
 from leasemill.store.postgres.wire.arrays import int8s
+from leasemill.store.postgres.wire.connections import Connection
+from leasemill.store.postgres.wire.cursors import PlainCursor
 from leasemill.store.postgres.wire.statements import Statement, statement
 
 
@@ -192,6 +197,15 @@ def saving(
     given |= {"forgotten": int8s(change.forgotten), "ended": int8s(ended)}
     given["channel"], given["announced"] = announcement or (None, None)
     return made.text, made.values(given)
+
+
+def save_actions(database: Database, connection: Connection, state: State) -> None:
+    """Those of a decision on something else than jobs, in the transaction that is open."""
+    rows: list[Row] = [action_row(one) for one in state.actions]
+    made = saving(database.statements.schema, Change({}, {"actions": rows} if rows else {}, [], []), [], None)
+    if made is not None:
+        with PlainCursor(connection) as cursor:
+            cursor.execute(*made, binary=True)
 
 
 @cache

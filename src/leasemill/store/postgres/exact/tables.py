@@ -5,11 +5,17 @@ A column that is NULL is left out. What NULL stands for is said in `admin/schema
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
+from typing import TypeVar
 
+import msgspec
 from msgspec import Struct
 
-from leasemill.kernel.model import AbortReason, Action, JobState, LossReason, Verb
+from leasemill.errors import Broken
+from leasemill.kernel.model import AbortReason, Action, EndingVerb, JobState, LossReason, ReportVerb, Verb
+
+RowsT = TypeVar("RowsT")
 
 
 class QueueUse(StrEnum):
@@ -98,59 +104,46 @@ class WaitingRow(Row, frozen=True):
     expirations: int
 
 
-class LeaseRow(Row, frozen=True):
+class RunRow(Row, frozen=True, kw_only=True):
+    """What is known of a run, under its lease and afterwards."""
+
     no: int
     available_at: int
     fence: int
     leased_at: int
     expires_at: int
     attempt: int
-    rank: int
-    queue: str
     token: str
     worker: str
     request_id: str | None = None
+    retries: int | None = None
+    expirations: int | None = None
+    terms: list[int] | None = None
+    started_at: int | None = None
+    committed_at: int | None = None
+    result: str | None = None
+    error: str | None = None
+    kept_report_id: str | None = None
+    kept_retries: int | None = None
+
+
+class LeaseRow(RunRow, frozen=True, kw_only=True):
+    rank: int
+    queue: str
     lane: str | None = None
     lane_offset: int | None = None
     seq: int | None = None
-    retries: int | None = None
-    expirations: int | None = None
     updated_at: int | None = None
-    terms: list[int] | None = None
-    started_at: int | None = None
-    committed_at: int | None = None
-    result: str | None = None
-    error: str | None = None
-    kept_report_id: str | None = None
-    kept_retries: int | None = None
 
 
-class ExecutionRow(Row, frozen=True):
-    no: int
-    available_at: int
-    fence: int
-    leased_at: int
-    expires_at: int
+class ExecutionRow(RunRow, frozen=True, kw_only=True):
     finished_at: int
     slot: int
-    attempt: int
-    token: str
-    worker: str
-    ended_by: Verb
+    ended_by: EndingVerb
     is_final: bool
-    request_id: str | None = None
-    started_at: int | None = None
-    committed_at: int | None = None
     committed_by: Verb | None = None
-    retries: int | None = None
-    expirations: int | None = None
     retry_at: int | None = None
     reason: AbortReason | None = None
-    terms: list[int] | None = None
-    result: str | None = None
-    error: str | None = None
-    kept_report_id: str | None = None
-    kept_retries: int | None = None
 
 
 class KeptRow(Row, frozen=True):
@@ -222,7 +215,7 @@ class LoadedGroup(GroupRow, frozen=True):
 class RefusalRow(Row, frozen=True):
     no: int
     token: str
-    verb: Verb
+    verb: ReportVerb
     current_attempt: int
     reason: LossReason
     at: int
@@ -248,6 +241,30 @@ class ActionRow(Row, frozen=True):
 
 def action_row(one: Action) -> ActionRow:
     return ActionRow(one.at, one.verb, one.by, one.target, one.reason, one.count, one.first_at, one.others)
+
+
+def decoder(kind: type[RowsT]) -> Callable[[str], RowsT]:
+    """Rows of these tables, as JSON. What a later version has written, and this one does not know, is never guessed."""
+    decode = msgspec.json.Decoder(kind).decode
+
+    def decoded(document: str) -> RowsT:
+        try:
+            return decode(document)
+        except msgspec.ValidationError as error:
+            raise unknown(error) from error
+
+    return decoded
+
+
+def known_verb(name: str) -> Verb:
+    try:
+        return Verb(name)
+    except ValueError as error:
+        raise unknown(error) from error
+
+
+def unknown(error: Exception) -> Broken:
+    return Broken(f"the tables hold what this Leasemill does not know ({error}); upgrade Leasemill to read it")
 
 
 class Read(Struct, gc=False):

@@ -7,8 +7,9 @@ from enum import Enum
 from typing import Any, TypeAlias, TypeVar
 
 from leasemill.store.postgres.database import Database
-from leasemill.store.postgres.steps import Step, adrive, drive
+from leasemill.store.postgres.steps import Step
 from leasemill.store.postgres.transactions.carriers import AsyncCarrier, Carrier
+from leasemill.store.steps import adrive, drive
 
 ResultT = TypeVar("ResultT")
 

@@ -8,11 +8,8 @@ from leasemill.kernel.orders import ORDERS_KEPT, WorkerOrder
 from leasemill.kernel.state import State
 from leasemill.store.postgres.calls import Calls
 from leasemill.store.postgres.database import Database, advisory_key
-from leasemill.store.postgres.exact.change import Change
-from leasemill.store.postgres.exact.save import saving
-from leasemill.store.postgres.exact.tables import action_row
-from leasemill.store.postgres.orders import get_order
-from leasemill.store.postgres.wire import batch
+from leasemill.store.postgres.exact.save import save_actions
+from leasemill.store.postgres.presence import get_order
 from leasemill.store.postgres.wire.arrays import int8
 from leasemill.store.postgres.wire.connections import Connection
 
@@ -36,10 +33,7 @@ def _ordered(database: Database, connection: Connection, command: c.OrderWorker)
     events, order = run(state, command, now)
     if events and order is not None:
         _save(database, connection, order)
-        actions = [action_row(one) for one in state.actions]
-        made = saving(database.statements.schema, Change({}, {"actions": [*actions]}, [], []), [], None)
-        assert made is not None
-        batch.run(connection, made)
+        save_actions(database, connection, state)
     return order
 
 

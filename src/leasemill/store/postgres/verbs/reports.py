@@ -8,13 +8,14 @@ from typing import Any, Final, TypeVar
 from msgspec.structs import replace
 
 from leasemill.kernel import commands as c
+from leasemill.kernel.bounds import LeaseReport
 from leasemill.store.postgres.calls import Calls
 from leasemill.store.postgres.database import Database
 from leasemill.store.postgres.exact.decide import Concern, decide
 from leasemill.store.postgres.wire.arrays import int8s, texts
 from leasemill.store.postgres.wire.connections import Connection, Row
 
-ReportT = TypeVar("ReportT", c.StartReport, c.LeaseRef, c.AckReport, c.NackReport, c.ReleaseReport, c.DeathReport)
+ReportT = TypeVar("ReportT", bound=LeaseReport)
 FastPath = Callable[[Database, Connection, Sequence[Any]], Mapping[str, Any]]
 """The outcomes of the reports it could answer, by their jobs."""
 REPORTS_AT_ONCE: Final = 2_000

@@ -20,15 +20,13 @@ from leasemill.kernel.verbs.ticks import decide_backfilled, decide_fired, decide
 from leasemill.store.postgres import reading
 from leasemill.store.postgres.calls import Calls
 from leasemill.store.postgres.database import Database, advisory_key
-from leasemill.store.postgres.exact.change import Change
-from leasemill.store.postgres.exact.save import saving
-from leasemill.store.postgres.exact.tables import QueueUse, action_row
+from leasemill.store.postgres.exact.save import save_actions
+from leasemill.store.postgres.exact.tables import QueueUse
 from leasemill.store.postgres.exact.values import mode_of
 from leasemill.store.postgres.schedules import schedule_of, schedule_text
 from leasemill.store.postgres.verbs.enqueue import enqueue_within, modes
 from leasemill.store.postgres.wire.arrays import int8
 from leasemill.store.postgres.wire.connections import Connection, Moved
-from leasemill.store.postgres.wire.cursors import PlainCursor
 
 AnswerT = TypeVar("AnswerT")
 
@@ -74,12 +72,7 @@ class _Row:
                 "record": schedule_text(schedule).decode(),
             }
             database.do(self._connection, "schedule_save", given)
-        actions = [action_row(one) for one in self.state.actions]
-        if actions and (
-            made := saving(database.statements.schema, Change({}, {"actions": [*actions]}, [], []), [], None)
-        ):
-            with PlainCursor(self._connection) as cursor:
-                cursor.execute(*made, binary=True)
+        save_actions(database, self._connection, self.state)
 
 
 def change(

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
 from leasemill.kernel import commands as c
@@ -24,14 +23,14 @@ from leasemill.kernel.unique import unique_of
 from leasemill.kernel.verbs.enqueue import decide, is_same_content
 from leasemill.store.postgres.exact.keys import taken_parameters
 from leasemill.store.postgres.exact.rows import jobs_of
-from leasemill.store.postgres.exact.tables import Read
+from leasemill.store.postgres.exact.tables import Read, decoder
 from leasemill.store.postgres.exact.values import headers_text
 from leasemill.store.postgres.steps import Steps
 from leasemill.store.postgres.verbs.inserting import begun_chains, columns, inserting_plain
 from leasemill.store.postgres.wire.arrays import encoded, int8s, texts
 from leasemill.store.postgres.wire.connections import Moved, Row
 
-_read = msgspec.json.Decoder(Read).decode
+_read = decoder(Read)
 
 
 def has_keys(jobs: Sequence[JobSpec]) -> bool:

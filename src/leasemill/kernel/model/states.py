@@ -1,0 +1,60 @@
+"""What jobs, executions and queues can be, and why an execution or a lease ended."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+
+class JobState(StrEnum):
+    """READY jobs wait (for a worker, a time or a retry), LEASED jobs are held by a worker, the others have ended."""
+
+    READY = "ready"
+    LEASED = "leased"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    DEAD = "dead"
+    CANCELLED = "cancelled"
+
+
+REDRIVEN_STATES: Final = frozenset({JobState.FAILED, JobState.DEAD})
+UNSUCCESSFUL_STATES: Final = REDRIVEN_STATES | {JobState.CANCELLED}
+ENDED_STATES: Final = UNSUCCESSFUL_STATES | {JobState.SUCCEEDED}
+UNENDED_STATES: Final = frozenset({JobState.READY, JobState.LEASED})
+
+
+class ExecutionStatus(StrEnum):
+    LEASED = "leased"
+    STARTED = "started"
+    COMMITTED = "committed"
+    DONE = "done"
+    ABORTED = "aborted"
+
+
+LIVE: Final = frozenset({ExecutionStatus.LEASED, ExecutionStatus.STARTED, ExecutionStatus.COMMITTED})
+
+
+class AbortReason(StrEnum):
+    EXPIRED = "expired"
+    FAILED = "failed"
+    RELEASED = "released"
+    CANCELLED = "cancelled"
+    DIED = "died"
+
+
+class LossReason(StrEnum):
+    """Why a lease is not the caller's any more."""
+
+    EXPIRED = "expired"
+    SUPERSEDED = "superseded"
+    ENDED = "ended"
+    CANCELLED = "cancelled"
+    DIED = "died"
+    UNKNOWN = "unknown"
+
+
+class QueueMode(StrEnum):
+    """How a queue's jobs are taken; fixed by its first job."""
+
+    CLAIM = "claim"
+    ACQUIRE = "acquire"
