@@ -159,6 +159,8 @@ class Connections:
             raise Moved("prepared statements do not last") from error
         except psycopg.Error as error:
             if not is_lost(error, connection):
+                # A primary that became a standby keeps its sessions: the next may reach the one that took over.
+                is_usable = not isinstance(error, errors.ReadOnlySqlTransaction)
                 raise meaning(error, self._options.schema) from error
             is_usable = False
             raise _Lost(error, was_sent=True) from error
