@@ -67,7 +67,7 @@ class Connection:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if origin.tls is not None:
                 self._socket = origin.tls.wrap_socket(self._socket, server_hostname=origin.host)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # the latter: a name that no host can have
             raise CallFailed(error, was_sent=False) from None
         self._socket.settimeout(answer_s)
         self._idle = select.poll()
