@@ -52,6 +52,8 @@ def meaning(error: psycopg.Error, schema: str) -> LeasemillError:
                 f"the schema {schema!r} has no Leasemill tables, or older ones ({line}): run leasemill db migrate, "
                 "with the same URL"
             )
+        case errors.UntranslatableCharacter() | errors.CharacterNotInRepertoire():
+            return Refused(f"this database cannot store every text ({line}): use one whose encoding is UTF8")
         case errors.ReadOnlySqlTransaction():
             return Unavailable(f"this server is read-only ({line}): name the primary in the URL, or repeat the call")
         case _ if (error.sqlstate or "")[:2] in PASSING:
