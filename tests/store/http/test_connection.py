@@ -266,6 +266,35 @@ async def test_nor_is_one_that_was_waited_for() -> None:
         peer.close()
 
 
+def test_an_answer_that_comes_before_the_request_was_sent_is_read() -> None:
+    """A proxy that finds a request too large reads no more of it, and closes the connection."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def refuse() -> None:
+            connection, _ = listening.accept()
+            with connection:
+                connection.recv(1_000)
+                connection.sendall(b"HTTP/1.1 413 Too Large\r\ncontent-length: 9\r\n\r\ntoo large")
+
+        refusing = threading.Thread(target=refuse, daemon=True)
+        refusing.start()
+        calls = DirectCalls(origin_of(f"http://127.0.0.1:{listening.getsockname()[1]}", None), LIMIT_S)
+        answer = calls.post("/", {}, b"x" * 50_000_000)
+        assert (answer.status, answer.body) == (413, b"too large")
+        assert not calls._idle, "nothing more can be sent on it"
+        refusing.join(LIMIT_S)
+
+
+def test_a_server_that_closes_before_it_has_all_did_not_answer() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        refusing = threading.Thread(target=lambda: listening.accept()[0].close(), daemon=True)
+        refusing.start()
+        calls = DirectCalls(origin_of(f"http://127.0.0.1:{listening.getsockname()[1]}", None), LIMIT_S)
+        with pytest.raises(CallFailed):
+            calls.post("/", {}, b"x" * 50_000_000)
+        refusing.join(LIMIT_S)
+
+
 @pytest.mark.parametrize("host", ["jobs..example", "a" * 64 + ".example"])
 def test_a_name_that_no_host_can_have_cannot_be_reached(host: str) -> None:
     with pytest.raises(CallFailed) as failed:
