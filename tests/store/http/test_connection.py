@@ -287,7 +287,12 @@ def test_an_answer_that_comes_before_the_request_was_sent_is_read() -> None:
 
 def test_a_server_that_closes_before_it_has_all_did_not_answer() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        refusing = threading.Thread(target=lambda: listening.accept()[0].close(), daemon=True)
+
+        def close() -> None:
+            connection, _ = listening.accept()
+            connection.close()
+
+        refusing = threading.Thread(target=close, daemon=True)
         refusing.start()
         calls = DirectCalls(origin_of(f"http://127.0.0.1:{listening.getsockname()[1]}", None), LIMIT_S)
         with pytest.raises(CallFailed):

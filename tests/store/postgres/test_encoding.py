@@ -56,7 +56,7 @@ def latin(server_url: str, admin: psycopg.Connection[Any]) -> Iterator[str]:
 
 
 def test_a_database_that_cannot_store_every_text_gets_no_tables(latin: str) -> None:
-    with pytest.raises(Refused, match="has the encoding LATIN1.*create one with encoding UTF8"):
+    with pytest.raises(Refused, match=r"has the encoding LATIN1.*create one with encoding UTF8"):
         PostgresStore(latin)
 
 
@@ -73,7 +73,7 @@ async def test_where_it_has_them_a_text_that_it_cannot_store_is_refused_and_ends
                 raise ValueError("a \N{RIGHTWARDS ARROW} b")
             return text
 
-        with pytest.raises(Refused, match="cannot store every text .*UTF8"):
+        with pytest.raises(Refused, match=r"cannot store every text .*UTF8"):
             work.enqueue("a \N{RIGHTWARDS ARROW} b")
         async with working(app):
             await work.aenqueue("fails")

@@ -105,7 +105,9 @@ async def test_sessions_that_the_server_ends_for_being_idle_are_replaced(own_ser
             assert len(await store.arun(c.Claim("w", ["q"], 10, [f"{n}" * 8 for n in range(10)], "request"))) == 6
 
 
-def test_after_a_failover_that_keeps_old_sessions_calls_reach_the_server_that_writes(own_server: PostgresServer) -> None:
+def test_after_a_failover_that_keeps_old_sessions_calls_reach_the_server_that_writes(
+    own_server: PostgresServer,
+) -> None:
     """The sessions of a primary that became a standby stay open, and read-only; new ones reach the new primary."""
     with (
         psycopg.connect(own_server.url(), autocommit=True) as admin,

@@ -38,7 +38,8 @@ def test_a_url_names_folder_and_options(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("option", [
-    "retain_for_s=inf", "retain_for_s=nan", "retain_count=-1", "lock_timeout_s=-1", "segment_bytes=99999999999999999999",
+    "retain_for_s=inf", "retain_for_s=nan", "retain_count=-1", "lock_timeout_s=-1",
+    "segment_bytes=99999999999999999999",
 ])  # fmt: skip
 def test_a_number_that_is_out_of_bounds_is_refused(option: str) -> None:
     name, _, _ = option.partition("=")

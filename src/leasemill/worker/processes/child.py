@@ -210,7 +210,7 @@ class Inbox:
                 self.requests.answered(message)
             case LeaseHeld(held_until, ends_at):
                 with self._lock:
-                    if self._ends_at is not None:  # else the run has ended meanwhile: this process may wait for the next
+                    if self._ends_at is not None:  # else the run is over, and this process may wait for the next
                         self._held_until, self._ends_at = held_until, ends_at
                     if self._running is not None:
                         self._running.loss.held_until = held_until
