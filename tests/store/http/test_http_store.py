@@ -290,6 +290,9 @@ def test_presence_is_the_servers(server: ServerThread, behind: MemoryStore) -> N
         store.presence.publish("w", b'{"a":1}')
         assert [(one.worker_id, one.content) for one in behind.presence.records()] == [("w", b'{"a":1}')]
         assert [one.worker_id for one in store.presence.records()] == ["w"]
+        assert not store.presence.remove("w", "other")
+        assert store.presence.remove("w", "")
+        store.presence.publish("w", b'{"instance":"own"}')
         assert store.presence.remove("w")
         assert not store.presence.remove("w")
         with pytest.raises(Invalid):
