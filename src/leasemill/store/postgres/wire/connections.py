@@ -184,6 +184,10 @@ class Connections:
         """It is closed, or it is between two transactions."""
         self._pool.give_back(connection)
 
+    def forget(self, connection: StoreConnection) -> None:
+        """It is not given back: who has it may never go on."""
+        self._pool.forget(connection)
+
     def do_not_prepare(self) -> None:
         LOGGER.info("prepared statements do not last here (a pooler?): continuing without them")
         self.prepares = False
