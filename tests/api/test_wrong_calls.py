@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from leasemill import App, chain
+from leasemill import App, RetryAfter, chain
 from leasemill.errors import Invalid
 
 declaring = App("memory:")
@@ -34,6 +34,10 @@ greet: Any = declared
         (lambda: greet.options(job_id=UUID(int=7)), "job_id is UUID.*; it must be text"),
         (lambda: greet.options(lane=7), "lane is 7; it must be text"),
         (lambda: greet.options(run_at="2030-01-01"), "run_at is '2030-01-01'; write a datetime with a time zone"),
+        (lambda: greet.options(delay=1e308), "delay is far too long; it must be at most"),
+        (lambda: greet.options(delay=10**400), "delay is far too long; it must be at most"),
+        (lambda: greet.options(delay=-1e308), "delay is -1e.15 s; it must not be negative"),
+        (lambda: RetryAfter(1e305), r"RetryAfter\(delay\) is far too long"),
         (lambda: chain(greet), r"<job 'greet' in queue 'default'> is not a call; write job.call\(...\)"),
         (lambda: app.enqueue_many([greet]), "is not a call"),
         (lambda: app.enqueue_stream(["ann"]), "'ann' is not a call"),

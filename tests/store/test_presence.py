@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from leasemill.store.presence import FolderPresence, MemoryPresence, Presence
+from leasemill.store import presence as presence_module
+from leasemill.store.presence import FolderPresence, MemoryPresence, Presence, instance_of
 from leasemill.testing.rules import rule
 
 
@@ -54,6 +55,35 @@ def test_removing_returns_whether_there_was_one(presence: Presence) -> None:
     assert presence.remove("a")
     assert not presence.remove("a")
     assert presence.records() == []
+
+
+def test_the_record_of_another_instance_is_not_removed(presence: Presence) -> None:
+    record = b'{\n"instance":"second"\n}'
+    presence.publish("a", record)
+    assert not presence.remove("a", "first")
+    assert presence.records() == [("a", record, 0.0)]
+    assert presence.remove("a", "second")
+    assert not presence.remove("a", "second")
+    assert presence.records() == []
+
+
+@pytest.mark.parametrize("worker_id", ["a", "💼" * 200])
+def test_a_record_that_is_published_while_another_is_looked_at_stays(
+    tmp_path: Path, time: StillTime, monkeypatch: pytest.MonkeyPatch, worker_id: str
+) -> None:
+    presence = FolderPresence(tmp_path, time.microseconds)
+    presence.publish(worker_id, b'{"instance":"first"}')
+
+    def then_publish(record: bytes) -> str:
+        presence._write(worker_id, b'{"instance":"second"}')
+        return instance_of(record)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(presence_module, "instance_of", then_publish)
+        assert presence.remove(worker_id, "first")
+        assert not presence.remove(worker_id, "first")
+    assert presence.records() == [(worker_id, b'{"instance":"second"}', 0.0)]
+    assert len(list((tmp_path / "workers").iterdir())) == 1, "nothing is left beside it"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -21,6 +22,7 @@ from leasemill.errors import Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import AbortReason, JobSpec, JobState
 from leasemill.store.memory import MemoryStore
+from leasemill.store.presence import MemoryPresence, instance_of
 from leasemill.store.records import ProcessIdentity, WorkerRecord, encode_record
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.rules import rule
@@ -243,6 +245,25 @@ def test_a_worker_that_is_killed_after_its_record_became_stale_is_proved_dead(st
             wait_until(lambda: state_of(store, "a") is JobState.READY, "the death to be recorded")
         finally:
             deaths.stop()
+
+
+def test_a_successor_that_publishes_while_a_death_is_recorded_keeps_its_record(
+    store: FlakyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(store, DEAD, here())
+    remove = MemoryPresence.remove
+
+    def replaced_before(presence: MemoryPresence, *which: str) -> bool:
+        publish(store, NEXT, here())
+        return remove(presence, *which)
+
+    deaths = Deaths("me", "my-own-1", store, Metrics(), lambda error: None)
+    deaths._look_at = math.inf
+    deaths.ended("w", DEAD, "exit status 137, seen by its supervisor")
+    with monkeypatch.context() as patched:
+        patched.setattr(MemoryPresence, "remove", replaced_before)
+        deaths.round()
+    assert [instance_of(record.content) for record in store.presence.records()] == [NEXT]
 
 
 def test_a_worker_that_has_withdrawn_is_no_longer_watched(store: FlakyStore) -> None:

@@ -32,6 +32,8 @@ REAPER_INTERVALS_S: Final[dict[ReaperPreset, float]] = {"default": 10, "high-vol
 """Reaper intervals by name: for workers that see many short jobs, or few long ones."""
 
 SHORTEST_LEASE_US: Final = 1_000
+BEYOND_S: Final = 10**15
+"""Out of bounds by far, and few enough that no number overflows."""
 
 
 def microseconds(what: str, duration: Duration, *, least_us: int = 0) -> int:
@@ -41,17 +43,20 @@ def microseconds(what: str, duration: Duration, *, least_us: int = 0) -> int:
     elif not _is_number(duration):
         raise Invalid(f"{what} is {duration!r}; write seconds or a timedelta")
     else:
-        us = round(duration * SECOND)
+        us = round(max(-BEYOND_S, min(duration, BEYOND_S)) * SECOND)
     if us < least_us:
         limit = {0: "not be negative", 1: "be more than 0 s"}.get(least_us, f"be at least {least_us / SECOND:g} s")
         raise Invalid(f"{what} is {us / SECOND:g} s; it must {limit}")
     if us > LONGEST_US:
-        raise Invalid(f"{what} is {us / SECOND:g} s; it must be at most {LONGEST_US // SECOND} s")
+        shown = f"{us / SECOND:g} s" if us < BEYOND_S * SECOND else "far too long"
+        raise Invalid(f"{what} is {shown}; it must be at most {LONGEST_US // SECOND} s")
     return us
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def is_whole(value: object) -> bool:

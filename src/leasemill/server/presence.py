@@ -43,7 +43,7 @@ class ServedPresence:
             case r.PublishPresence():
                 return presence.publish(command.worker_id, command.record)
             case r.RemovePresence():
-                return presence.remove(command.worker_id)
+                return presence.remove(command.worker_id, command.instance)
             case c.OrderWorker():
                 check(command)
                 check_instance(presence, command.worker, command.instance)

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol, TypeAlias
@@ -45,8 +46,8 @@ class Presence(Protocol):
     def records(self) -> list[Present]:
         """Every record, by worker id; whole ones only."""
 
-    def remove(self, worker_id: str) -> bool:
-        """Forget a worker; False if it was not there (any more)."""
+    def remove(self, worker_id: str, instance: str | None = None) -> bool:
+        """Forget a worker; False if it was not there (any more). `instance`: leave the record of any other."""
 
 
 class _Instance(Struct, frozen=True):
@@ -91,9 +92,13 @@ class MemoryPresence:
             now = self._monotonic()
             return [Present(worker_id, record, now - at) for worker_id, (record, at) in sorted(self._records.items())]
 
-    def remove(self, worker_id: str) -> bool:
+    def remove(self, worker_id: str, instance: str | None = None) -> bool:
         with self._lock:
-            return self._records.pop(worker_id, None) is not None
+            record, _ = self._records.get(worker_id, (None, 0.0))
+            if record is None or (instance is not None and instance_of(record) != instance):
+                return False
+            del self._records[worker_id]
+            return True
 
 
 class FolderPresence:
@@ -133,23 +138,28 @@ class FolderPresence:
             return []
         for path in paths:
             try:
-                published, _, record = path.read_bytes().partition(b"\n")
+                worker_id, published, record = _read(path.name, path.read_bytes())
             except FileNotFoundError:
                 continue  # removed meanwhile
-            quoted = path.name.removesuffix(RECORD)
-            if quoted.startswith(DIGEST):
-                line, _, record = record.partition(b"\n")
-                quoted = line.decode()
             if published.isdigit():  # else of another version
-                found.append(Present(unquote(quoted), record, self._age_s(int(published))))
+                found.append(Present(worker_id, record, self._age_s(int(published))))
         return sorted(found)
 
-    def remove(self, worker_id: str) -> bool:
+    def remove(self, worker_id: str, instance: str | None = None) -> bool:
+        """Taken aside first: what is looked at is what is removed, whoever publishes meanwhile."""
+        path = self._file(worker_id)
+        aside = path.with_name(f"{path.name}-{os.getpid()}-{secrets.token_hex(4)}")
         try:
-            self._file(worker_id).unlink()
+            path.rename(aside)
         except FileNotFoundError:
             return False
-        return True
+        _, _, record = _read(path.name, aside.read_bytes())
+        is_removed = instance is None or instance_of(record) == instance
+        if not is_removed:
+            with suppress(FileExistsError):  # it has published again
+                os.link(aside, path)
+        aside.unlink()
+        return is_removed
 
     def _age_s(self, published_us: int) -> float:
         now_us = self._since_boot_us()
@@ -161,3 +171,13 @@ class FolderPresence:
         if len(name) > LONGEST_NAME:
             name = DIGEST + blake2b(worker_id.encode(), digest_size=16).hexdigest()
         return self._path / (name + RECORD)
+
+
+def _read(name: str, content: bytes) -> tuple[str, bytes, bytes]:
+    """Of a file: whose it is, when it was published, and the record."""
+    published, _, record = content.partition(b"\n")
+    quoted = name.removesuffix(RECORD)
+    if quoted.startswith(DIGEST):
+        line, _, record = record.partition(b"\n")
+        quoted = line.decode()
+    return unquote(quoted), published, record

@@ -61,9 +61,10 @@ class PublishPresence(Command[WorkerOrder | None], frozen=True):
 
 
 class RemovePresence(Command[bool], frozen=True):
-    """Forget a worker; false: it was not there."""
+    """Forget a worker; false: it was not there. `instance`: leave the record of any other."""
 
     worker_id: str
+    instance: str | None = None
 
 
 class ListPresence(Command[list[PresenceRecord]], frozen=True):

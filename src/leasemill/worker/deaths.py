@@ -197,18 +197,11 @@ class Deaths:
                     self.on_quarantined(one.job_id)
         self._metrics.deaths += count
         self._done.add(ended.instance)
-        is_first = self._is_first_to_remove(ended)
+        is_first = self._store.presence.remove(ended.worker, ended.instance)
         self._metrics.dead_workers += is_first
         if is_first or count:
             fields = {"worker": self._worker_id, "dead_worker": ended.worker}
             log.error("%s; %s", cause, f"{counted(count, 'job')} can run again" if count else NO_JOBS, extra=fields)
-
-    def _is_first_to_remove(self, ended: Ended) -> bool:
-        presence = self._store.presence
-        for record, _ in records(presence):
-            if record.worker == ended.worker and record.instance == ended.instance:
-                return presence.remove(ended.worker)
-        return False
 
     # Waiting -----------------------------------------------------------------------------------------------------
 

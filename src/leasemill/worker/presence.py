@@ -118,9 +118,7 @@ class WorkerPresence:
 
     def withdraw(self) -> None:
         """Remove the record, if it is this instance's."""
-        record = self._record()
-        if record is not None and record.instance == self.instance:
-            self._presence.remove(self._worker_id)
+        self._presence.remove(self._worker_id, self.instance)
 
     def await_free(self, is_stopping: Callable[[], bool]) -> None:
         """Wait until no live worker has the id. Raises Refused as soon as it is sure that one has."""

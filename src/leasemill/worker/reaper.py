@@ -91,7 +91,7 @@ class Reaper:
         presence = self._store.presence
         for record, age_s in records(presence):
             worker_id = record.worker
-            if worker_id != self._worker_id and record.is_stale(age_s) and presence.remove(worker_id):
+            if worker_id != self._worker_id and record.is_stale(age_s) and presence.remove(worker_id, record.instance):
                 self._metrics.dead_workers += 1
                 log.error(
                     "worker %s (host %s, pid %d) is dead or stopped: last seen %.0f s ago, %d of its leases expired",

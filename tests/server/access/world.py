@@ -81,7 +81,7 @@ class World:
             case r.PublishPresence():
                 return self.store.presence.publish(command.worker_id, command.record)
             case r.RemovePresence():
-                return self.store.presence.remove(command.worker_id)
+                return self.store.presence.remove(command.worker_id, command.instance)
             case r.ListPresence():
                 return [r.PresenceRecord(*record) for record in self.store.presence.records()]
             case r.WatchQueues() | r.WatchEnd() | r.WatchCancellations():

@@ -14,6 +14,7 @@ from leasemill.store.http import connection as connection_module
 from leasemill.store.http.asking import CallFailed
 from leasemill.store.http.connection import Connection, DirectCalls, origin_of
 from leasemill.store.http.store import HttpStore
+from leasemill.store.http.through_httpx import WaitingCalls
 
 LIMIT_S = 30.0
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n7"
@@ -238,6 +239,72 @@ def test_one_that_is_not_for_this_server_is_not(monkeypatch: pytest.MonkeyPatch)
         assert peer.requests[0].startswith(b"POST /v1/get_time HTTP/1.1\r\n")
     finally:
         peer.close()
+
+
+GARBLED = b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: 8\r\n\r\nnot gzip"
+
+
+def test_an_answer_that_a_proxy_garbled_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = Peer(GARBLED, OK)
+    monkeypatch.setenv("http_proxy", peer.base)
+    monkeypatch.setenv("no_proxy", "other.example")
+    try:
+        with HttpStore("http://jobs.example:7411") as store:
+            assert store.time() == 7
+    finally:
+        peer.close()
+
+
+async def test_nor_is_one_that_was_waited_for() -> None:
+    peer = Peer(GARBLED)
+    calls = WaitingCalls(peer.base, LIMIT_S)
+    try:
+        with pytest.raises(CallFailed):
+            await calls.post("/", {}, b"{}", 0.0)
+    finally:
+        await calls.close()
+        peer.close()
+
+
+def test_an_answer_that_comes_before_the_request_was_sent_is_read() -> None:
+    """A proxy that finds a request too large reads no more of it, and closes the connection."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def refuse() -> None:
+            connection, _ = listening.accept()
+            with connection:
+                connection.recv(1_000)
+                connection.sendall(b"HTTP/1.1 413 Too Large\r\ncontent-length: 9\r\n\r\ntoo large")
+
+        refusing = threading.Thread(target=refuse, daemon=True)
+        refusing.start()
+        calls = DirectCalls(origin_of(f"http://127.0.0.1:{listening.getsockname()[1]}", None), LIMIT_S)
+        answer = calls.post("/", {}, b"x" * 50_000_000)
+        assert (answer.status, answer.body) == (413, b"too large")
+        assert not calls._idle, "nothing more can be sent on it"
+        refusing.join(LIMIT_S)
+
+
+def test_a_server_that_closes_before_it_has_all_did_not_answer() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def close() -> None:
+            connection, _ = listening.accept()
+            connection.close()
+
+        refusing = threading.Thread(target=close, daemon=True)
+        refusing.start()
+        calls = DirectCalls(origin_of(f"http://127.0.0.1:{listening.getsockname()[1]}", None), LIMIT_S)
+        with pytest.raises(CallFailed):
+            calls.post("/", {}, b"x" * 50_000_000)
+        refusing.join(LIMIT_S)
+
+
+@pytest.mark.parametrize("host", ["jobs..example", "a" * 64 + ".example"])
+def test_a_name_that_no_host_can_have_cannot_be_reached(host: str) -> None:
+    with pytest.raises(CallFailed) as failed:
+        Connection(origin_of(f"http://{host}", None), LIMIT_S)
+    assert not failed.value.was_sent
 
 
 def test_a_call_that_is_interrupted_is_never_continued_without_tls() -> None:

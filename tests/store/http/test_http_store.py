@@ -21,6 +21,7 @@ from leasemill.store.http.store import HttpStore
 from leasemill.store.memory import MemoryStore
 from leasemill.store.opening import open_store
 from leasemill.store.url import hidden_password
+from leasemill.testing.rules import rule
 from tests.lab.forks import CHILD_S, forked
 from tests.lab.http_server import ServerThread
 from tests.lab.scripted import PROBLEM, Answer, Scripted, hangs_up, says
@@ -230,6 +231,28 @@ def test_a_forked_child_waits_over_connections_of_its_own(server: ServerThread, 
         assert not store.watch(["mail"]).wait(0.01)
 
 
+@rule("O10")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_child_is_notified_of_cancellations_although_its_parent_is_too(
+    server: ServerThread, behind: MemoryStore
+) -> None:
+    with HttpStore(server.url) as store:
+
+        def is_notified() -> bool:
+            woken = threading.Event()
+            store.watch_cancellations(woken.set)
+            for number in range(100):  # the first may come before the server is asked
+                store.enqueue([JobSpec(f"j{number}", "mail", "send")])
+                store.claim("w", ["mail"], 1)
+                store.cancel([f"j{number}"], by="ann", reason="test")
+                if woken.wait(0.2):
+                    return True
+            return False
+
+        store.watch_cancellations(lambda: None)
+        assert forked(is_notified)
+
+
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_forked_child_that_closes_the_store_ends_no_call_of_its_parent() -> None:
     asked, goes_on = threading.Event(), threading.Event()
@@ -267,6 +290,9 @@ def test_presence_is_the_servers(server: ServerThread, behind: MemoryStore) -> N
         store.presence.publish("w", b'{"a":1}')
         assert [(one.worker_id, one.content) for one in behind.presence.records()] == [("w", b'{"a":1}')]
         assert [one.worker_id for one in store.presence.records()] == ["w"]
+        assert not store.presence.remove("w", "other")
+        assert store.presence.remove("w", "")
+        store.presence.publish("w", b'{"instance":"own"}')
         assert store.presence.remove("w")
         assert not store.presence.remove("w")
         with pytest.raises(Invalid):

@@ -96,6 +96,16 @@ def test_what_is_wrong_with_a_url_is_said() -> None:
     assert (options.schema, options.pool_size) == ("jobs", 3)
 
 
+@pytest.mark.parametrize("option", [
+    "retry_for_s=nan", "retain_for_s=inf", "pool_timeout_s=-1", "statement_timeout_s=3000000", "lock_timeout_s=-0.5",
+    "retain_count=-1", "retain_count=99999999999999999999",
+])  # fmt: skip
+def test_a_number_that_is_out_of_bounds_is_refused(option: str) -> None:
+    name, _, _ = option.partition("=")
+    with pytest.raises(Invalid, match=f"{name} in the store's URL is .*; write a number from 0 to"):
+        parse_url(f"postgresql://host/db?{option}")
+
+
 def test_a_server_that_is_not_there_is_unavailable() -> None:
     with pytest.raises(Unavailable, match="cannot be reached"):
         PostgresStore("postgresql://nobody@127.0.0.1:1/none?retry_for_s=0.2&connect_timeout=1")

@@ -9,7 +9,7 @@ import select
 import selectors
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import psycopg
@@ -20,6 +20,7 @@ from leasemill.kernel.model import JobSpec
 from leasemill.store.postgres.store import PostgresStore
 from leasemill.store.postgres.wire.batch import BEGIN, Sent
 from leasemill.store.postgres.wire.looped import KEPT_TURNS, Answer, LoopMessages, MessageFailed
+from tests.lab.processes import wait_until
 
 ONE: Sent = (b"select 1::int8", ())
 FAILS: Sent = (b"select 1 / 0", ())
@@ -177,6 +178,55 @@ async def test_a_callback_that_raises_keeps_no_connection(store: PostgresStore, 
     await raised.wait()
     await turns()
     assert in_use(store) == 0
+
+
+@pytest.mark.parametrize("size", [1])
+def test_a_thread_gets_the_place_of_a_loop_that_was_stopped_before_its_answer(
+    store: PostgresStore, messages: LoopMessages
+) -> None:
+    loop = asyncio.new_event_loop()
+    failed: asyncio.Future[Answer] = loop.create_future()
+
+    async def leave() -> None:
+        assert messages.send([SLEEPS], failed.set_result)
+
+    loop.run_until_complete(leave())
+    (held,) = messages._held
+    held._answer_due_s = 0.0
+    assert store.run(c.Enqueue([JobSpec("a", "q", "k")])) == [c.Enqueued("a")]
+    assert in_use(store) == 0
+
+    answer = loop.run_until_complete(asyncio.wait_for(failed, LONG_S))
+    assert isinstance(answer, MessageFailed)
+    assert answer.is_lost
+    assert loop.run_until_complete(messages.ask([ONE])) == [[(1,)]]
+    assert in_use(store) == 0
+    assert not messages._held
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(held._descriptor)
+    loop.close()
+
+
+def test_event_loops_one_after_the_other_use_the_same_few_connections(
+    postgres_url: str, admin: psycopg.Connection[tuple[object, ...]]
+) -> None:
+    """A web server that makes a loop for each request, tests with a loop each."""
+
+    async def enqueue(store: PostgresStore, number: int) -> None:
+        calls = [store.arun(c.Enqueue([JobSpec(f"{number}-{k}", "q", "k")], are_new=True)) for k in range(3)]
+        if number % 2:
+            await asyncio.gather(*calls)
+        else:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.gather(*calls), 0.0005)
+
+    with PostgresStore(f"{postgres_url}&pool_size=2&listen=0&application_name=loops") as store:
+        for number in range(200):
+            asyncio.run(enqueue(store, number))
+        store.totals()
+        assert not store._loop_messages._held
+        sessions = "select count(*) from pg_stat_activity where application_name = 'loops'"
+        wait_until(lambda: admin.execute(sessions).fetchone() in [(1,), (2,)], "sessions that were given up to end")
 
 
 @pytest.mark.parametrize("size", [1])

@@ -11,7 +11,9 @@ import pytest
 
 from leasemill.kernel import commands as c
 from leasemill.kernel.orders import Order
+from leasemill.store.postgres.presence import PostgresPresence
 from leasemill.store.postgres.store import PostgresStore
+from leasemill.store.presence import Present
 from leasemill.store.records import records
 from leasemill.testing.rules import rule
 from tests.process.support import Scene
@@ -74,3 +76,24 @@ def test_a_heartbeat_and_the_order_that_it_returns_are_one_statement(
         monkeypatch.undo()
         assert order == store.order("instance")
         assert records(store.presence) == []  # of another version
+
+
+def test_a_record_that_was_replaced_meanwhile_is_not_removed(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with PostgresStore(postgres_url) as store:
+        presence = store.presence
+        presence.publish("worker", b'{"instance":"first"}')
+        assert not presence.remove("worker", "second")
+        read = PostgresPresence.records
+
+        def then_replace(self: PostgresPresence) -> list[Present]:
+            found = read(self)
+            presence.publish("worker", b'{"instance":"second"}')
+            return found
+
+        with monkeypatch.context() as patched:
+            patched.setattr(PostgresPresence, "records", then_replace)
+            assert not presence.remove("worker", "first")
+        assert [record.content for record in presence.records()] == [b'{"instance":"second"}']
+        assert presence.remove("worker", "second")

@@ -35,3 +35,13 @@ def test_a_url_names_folder_and_options(tmp_path: Path) -> None:
         assert isinstance(store, FileStore)
         assert store._runner._options == FileOptions(segment_bytes=4096, keep_segments=True)
     assert (tmp_path / "jobs" / "manifest").exists()
+
+
+@pytest.mark.parametrize("option", [
+    "retain_for_s=inf", "retain_for_s=nan", "retain_count=-1", "lock_timeout_s=-1",
+    "segment_bytes=99999999999999999999",
+])  # fmt: skip
+def test_a_number_that_is_out_of_bounds_is_refused(option: str) -> None:
+    name, _, _ = option.partition("=")
+    with pytest.raises(Invalid, match=f"{name} in the store's URL is .*; write a number from 0 to"):
+        parse_folder_url(f"file:jobs?{option}")

@@ -48,3 +48,16 @@ class TestFile(WaitingSuite):
         self, url: str, store: Store, handle: JobHandle[Any]
     ) -> None:
         self.test_a_cancellation_by_another_store_is_reported(url, store, handle)
+
+
+def test_a_store_that_is_closed_keeps_no_thread_for_those_who_might_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiters, "LINGER_S", 3_600.0)
+    with FileStore(tmp_path / "jobs") as store:
+        store.watch_end("job").close()
+        thread = store._waiters._thread
+        assert thread is not None
+    thread.join(LONG_S)
+    assert not thread.is_alive()
+    assert store._waiters._wake is None, "nor descriptors"

@@ -52,6 +52,22 @@ sys.exit(70 if len(log.readlines()) == 1 else 0)
 
 
 @linux_only
+def test_a_process_whose_core_was_taken_away_runs_on_any_other(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    part = """
+hello()
+print(*os.sched_getaffinity(0), file=open(os.environ["FOLDER"] + "/" + name, "w"))
+"""
+    taken_away = max(own()) + 1_000
+    command = [sys.executable, "-S", "-E", "-c", CHILD + part]
+    environment = {**os.environ, "FOLDER": str(tmp_path)}
+    assert Supervisor(Processes("mill", 1, command, environment, 5.0, True, QUICK, [taken_away])).run() == 0
+    assert [int(core) for core in (tmp_path / "mill.1").read_text().split()] == own()
+    assert f"core {taken_away} cannot be used any more" in caplog.text
+
+
+@linux_only
 def test_only_cores_that_the_program_may_use_are_given_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {7, 3, 5})
     assert cores_of(2) == [3, 5]

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from leasemill.worker.exits import EXIT_CRASH_LOOP
+from leasemill.worker.exits import EXIT_CRASH_LOOP, EXIT_REPLACE
+from leasemill.worker.supervisor.child import Child
 from leasemill.worker.supervisor.restarts import RestartPace
-from leasemill.worker.supervisor.supervisor import Processes, Supervisor
+from leasemill.worker.supervisor.supervisor import Place, Processes, Supervisor
 
 CHILD = """
 import json, os, socket, sys
@@ -141,3 +143,66 @@ open(died, "w").write(str(os.getpid()))
 os.kill(os.getpid(), 9)
 """
     assert run(part, tmp_path, 1, drains=True) == 0
+
+
+def fails_once(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """The system starts no process for the call of this number."""
+    calls = 0
+
+    class Failing(Child):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            nonlocal calls
+            calls += 1
+            if calls == number:
+                raise BlockingIOError("Resource temporarily unavailable")
+            super().__init__(*args, **kwargs)
+
+    monkeypatch.setattr("leasemill.worker.supervisor.supervisor.Child", Failing)
+
+
+def test_a_process_that_cannot_be_started_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fails_once(monkeypatch, 1)
+    assert run("hello()", tmp_path, count=1, drains=True) == 0
+
+
+def test_a_successor_that_cannot_be_started_takes_no_place_from_the_process_that_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    part = f"""
+import time
+hello()
+log = open(os.environ["FOLDER"] + "/log", "a+")
+print("begins", file=log, flush=True)
+log.seek(0)
+if len(log.readlines()) == 1:
+    send(**{{"is": "retiring"}})
+    time.sleep(0.5)
+    print("ends", file=log, flush=True)
+    sys.exit({EXIT_REPLACE})
+"""
+    fails_once(monkeypatch, 2)
+    assert run(part, tmp_path, count=1, drains=True) == 0
+    assert "a process of worker mill.1 could not be started" in caplog.text
+    assert (tmp_path / "log").read_text().split() == ["begins", "ends", "begins"], "one at a time"
+
+
+def test_a_restart_is_abandoned_where_no_successor_can_be_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    part = """
+hello()
+open(os.environ["FOLDER"] + "/" + name, "a").write("x")
+os.kill(os.getppid(), 1)
+await_("stop")
+"""
+    fails_once(monkeypatch, 2)
+    abandoned = Supervisor._standby_ended
+
+    def then_stop(self: Supervisor, place: Place) -> None:
+        abandoned(self, place)
+        self._stop_all()
+
+    monkeypatch.setattr(Supervisor, "_standby_ended", then_stop)
+    assert run(part, tmp_path, count=1) == 0
+    assert "restart abandoned: the new process of worker mill.1 did not become ready" in caplog.text
+    assert (tmp_path / "mill.1").read_text() == "x"

@@ -70,7 +70,7 @@ def bound(key: AccessKey, command: c.Command[Any]) -> c.Command[Any]:
         case r.PublishPresence():
             return r.PublishPresence(command.worker_id + end, _renamed(command.record, command.worker_id + end))
         case r.RemovePresence():
-            return r.RemovePresence(removed_worker(key, command))
+            return r.RemovePresence(removed_worker(key, command), command.instance)
         case _:
             return signed(key, command)
 

@@ -67,7 +67,7 @@ class Connection:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if origin.tls is not None:
                 self._socket = origin.tls.wrap_socket(self._socket, server_hostname=origin.host)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # the latter: a name that no host can have
             raise CallFailed(error, was_sent=False) from None
         self._socket.settimeout(answer_s)
         self._idle = select.poll()
@@ -86,12 +86,22 @@ class Connection:
         self.is_reusable = self._is_whole = False
         self._status, self._chunks = 0, []
         try:
-            self._socket.sendall(head + body)
+            is_sent = self._send(head + body)
             self._read()
         except (OSError, ValueError, AttributeError, httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             # ValueError and AttributeError: an SSLSocket that was closed meanwhile
             raise CallFailed(error, was_sent=True) from None
+        self.is_reusable &= is_sent
         return Response(self._status, self._headers, b"".join(self._chunks))
+
+    def _send(self, request: bytes) -> bool:
+        """False: nobody reads the rest of it. A server, or a proxy before it, that finds a request too large answers
+        before it has all of it, and may close the connection."""
+        try:
+            self._socket.sendall(request)
+        except (BrokenPipeError, ConnectionResetError):
+            return False
+        return True
 
     def is_usable(self) -> bool:
         """Whether it can take another request: it is not old, and the server has neither closed it nor sent more."""

@@ -26,6 +26,6 @@ class HttpPresence:
     def records(self) -> list[Present]:
         return [Present(one.worker_id, one.record, one.age_s) for one in self._run(r.ListPresence())]
 
-    def remove(self, worker_id: str) -> bool:
-        removed: bool = self._run(r.RemovePresence(worker_id))
+    def remove(self, worker_id: str, instance: str | None = None) -> bool:
+        removed: bool = self._run(r.RemovePresence(worker_id, instance))
         return removed

@@ -85,4 +85,5 @@ class HttpStore(Store):
         """A child has its own connections and locks, whichever of its threads asks first, and if none does."""
         self._waits.after_fork()
         self._client.after_fork()
+        self._cancellations.after_fork()
         self._enqueues.after_fork()

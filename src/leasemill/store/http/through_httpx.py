@@ -56,7 +56,7 @@ class ProxiedCalls:
     def post(self, path: str, headers: Mapping[str, str], body: bytes) -> Response:
         try:
             response = self._client.post(self._base + path, content=body, headers=dict(headers))
-        except (httpx.TransportError, RuntimeError) as error:  # it raises the latter when it was closed
+        except (httpx.RequestError, RuntimeError) as error:  # it raises the latter when it was closed
             raise failure_of(error) from None
         return Response(response.status_code, response.headers, response.content)
 
@@ -79,7 +79,7 @@ class WaitingCalls:
         timeout = _timeout(wait_s + self._answer_s)
         try:
             response = await self._client.post(self._base + path, content=body, headers=dict(headers), timeout=timeout)
-        except httpx.TransportError as error:
+        except httpx.RequestError as error:
             raise failure_of(error) from None
         return Response(response.status_code, response.headers, response.content)
 

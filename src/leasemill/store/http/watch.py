@@ -89,6 +89,11 @@ class HttpCancellations:
         self._polling: Future[None] | None = None
         self.subscribed = Cancellations(self._changed)
 
+    def after_fork(self) -> None:
+        """Whoever is subscribed in the parent is not here, nor is what polls for them."""
+        self._polling = None
+        self.subscribed.reset()
+
     def _changed(self) -> None:
         if self.subscribed and self._polling is None:
             self._polling = self._thread.submit(self._poll())

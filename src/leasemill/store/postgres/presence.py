@@ -25,10 +25,14 @@ class PostgresPresence:
         rows = self._pool.run(lambda connection: self._database.all(connection, "worker_records", {}))
         return [Present(worker_id, bytes(record), age_us / SECOND) for worker_id, record, age_us in rows]
 
-    def remove(self, worker_id: str) -> bool:
-        return bool(
-            self._pool.run(lambda connection: self._database.all(connection, "worker_remove", {"id": worker_id}))
-        )
+    def remove(self, worker_id: str, instance: str | None = None) -> bool:
+        given: dict[str, str | bytes | None] = {"id": worker_id, "record": None}
+        if instance is not None:
+            found = [one.content for one in self.records() if one.worker_id == worker_id]
+            if not found or instance_of(found[0]) != instance:
+                return False
+            given["record"] = found[0]
+        return bool(self._pool.run(lambda connection: self._database.all(connection, "worker_remove", given)))
 
 
 def get_order(database: Database, connection: Connection, query: c.GetOrder) -> WorkerOrder | None:

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from leasemill.errors import Invalid
+from leasemill.store.options import check_numbers
 
 
 class FileOptions(Struct, frozen=True):
@@ -48,4 +49,5 @@ def parse_folder_url(url: str) -> tuple[Path, FileOptions]:
     unknown = {name for name, _ in parse_qsl(query)} - set(FileOptions.__struct_fields__)
     if unknown:
         raise Invalid(f"{url!r} has an unknown option {min(unknown)!r}; the options are {OPTIONS}")
+    check_numbers(options, {})
     return Path(place), options

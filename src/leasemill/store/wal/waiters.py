@@ -36,6 +36,7 @@ class FolderWaiters:
     def __init__(self, path: Path, catch_up: Callable[[], None]) -> None:
         self._path = path
         self._catch_up = catch_up
+        self._is_closed = False
         self.ends = Ends(self._changed)
         self.cancellations = Cancellations(self._changed)
         self._begin()
@@ -62,7 +63,8 @@ class FolderWaiters:
         self.cancellations.reset()
 
     def close(self) -> None:
-        """Wake everybody: they will learn from the store that it is closed."""
+        """Wake everybody: they will learn from the store that it is closed. The thread ends when the last has left."""
+        self._is_closed = True
         self.cancellations.reset()
         self.ends.notify_all()
         self._changed()
@@ -97,7 +99,7 @@ class FolderWaiters:
             with self._lock:
                 if self.ends:
                     waited_at = time.monotonic()
-                is_over = not self.ends and time.monotonic() - waited_at >= LINGER_S
+                is_over = not self.ends and (self._is_closed or time.monotonic() - waited_at >= LINGER_S)
                 if is_over and self._log_writes is not None:
                     self._log_writes.close()
                     self._log_writes = None

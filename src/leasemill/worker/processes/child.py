@@ -143,6 +143,8 @@ class Inbox:
         self._interruption = interruption
         self._unread: list[AnyToChild] = []
         self._running: Run | None = None
+        self._lock = threading.Lock()
+        """Of the times of the lease: one thread reads what comes, the other ends the run."""
         self._held_until = 0.0
         self._ends_at: float | None = None
         """When the lease of the job that was sent last is over; None: nothing runs."""
@@ -165,8 +167,9 @@ class Inbox:
         run.loss.held_until = self._held_until
 
     def ended(self) -> None:
-        self._running = None
-        self._ends_at = None
+        with self._lock:
+            self._running = None
+            self._ends_at = None
 
     def _read(self) -> None:
         ready = select.poll()
@@ -206,9 +209,11 @@ class Inbox:
             case StoreAnswered() | StoreRaised():
                 self.requests.answered(message)
             case LeaseHeld(held_until, ends_at):
-                self._held_until, self._ends_at = held_until, ends_at
-                if self._running is not None:
-                    self._running.loss.held_until = held_until
+                with self._lock:
+                    if self._ends_at is not None:  # else the run is over, and this process may wait for the next
+                        self._held_until, self._ends_at = held_until, ends_at
+                    if self._running is not None:
+                        self._running.loss.held_until = held_until
             case StopRun(reason):
                 if self._running is not None:
                     self._running.loss.set(reason)

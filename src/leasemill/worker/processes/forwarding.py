@@ -123,8 +123,8 @@ class _ForwardedPresence:
         found = self._requests.ask(lambda number: AskPresence(number, "records"))
         return [Present(*record) for record in found]
 
-    def remove(self, worker_id: str) -> bool:
-        return bool(self._requests.ask(lambda number: AskPresence(number, "remove", worker_id)))
+    def remove(self, worker_id: str, instance: str | None = None) -> bool:
+        return bool(self._requests.ask(lambda number: AskPresence(number, "remove", worker_id, instance=instance)))
 
 
 class OpenedAtUse(Store):

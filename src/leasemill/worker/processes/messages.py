@@ -115,6 +115,7 @@ class AskPresence(ToWorker, frozen=True):
     method: str
     worker_id: str = ""
     record: bytes = b""
+    instance: str | None = None
 
 
 class ProgressMade(ToWorker, frozen=True):

@@ -36,6 +36,6 @@ def _asked_presence(store: Store, question: AskPresence) -> object:
         case "publish":
             return store.presence.publish(question.worker_id, question.record)
         case "remove":
-            return store.presence.remove(question.worker_id)
+            return store.presence.remove(question.worker_id, question.instance)
         case _:
             return [tuple(record) for record in store.presence.records()]

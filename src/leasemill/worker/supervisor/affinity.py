@@ -6,13 +6,16 @@ processes.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from leasemill.errors import Invalid
 from leasemill.operator.wording import counted
+
+log = logging.getLogger("leasemill.supervisor")
 
 
 def cores_of(count: int) -> list[int]:
@@ -30,13 +33,20 @@ def cores_of(count: int) -> list[int]:
 
 @contextmanager
 def kept_to(core: int | None) -> Iterator[None]:
-    """What this thread starts meanwhile runs on this core, and all its threads; None: anywhere."""
+    """What this thread starts meanwhile runs on this core, and all its threads; None: anywhere. So it does on a core
+    that was taken away since: a process in the wrong place is better than none."""
     if core is None or sys.platform != "linux":
         yield
         return
     before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {core})
+    try:
+        os.sched_setaffinity(0, {core})
+    except OSError as error:
+        log.warning("core %d cannot be used any more (%s): a process starts on any other", core, error)
+        yield
+        return
     try:
         yield
     finally:
-        os.sched_setaffinity(0, before)
+        with suppress(OSError):  # they were all taken away meanwhile, and the system has chosen others
+            os.sched_setaffinity(0, before)

@@ -146,6 +146,8 @@ class Supervisor:
             if place.start_at is not None and time.monotonic() >= place.start_at and not self._stops:
                 place.start_at = None
                 place.current = self._started(place)
+                if place.current is None:
+                    place.start_at = time.monotonic() + place.restarts.delay_s(None)
         self._roll()
         self._pass_deaths()
         self._ask_for_samples()
@@ -165,6 +167,7 @@ class Supervisor:
     # Starting ----------------------------------------------------------------------------------------------------
 
     def _started(self, place: Place) -> Child | None:
+        """None: the system did not let us start one, now."""
         what = self._processes
         try:
             with kept_to(place.core):
@@ -173,7 +176,6 @@ class Supervisor:
                 )
         except OSError as error:
             log.error("a process of worker %s could not be started: %s", place.worker_id, error)
-            place.start_at = time.monotonic() + place.restarts.delay_s(None)
             return None
         self._selector.register(child, selectors.EVENT_READ)
         return child
@@ -210,7 +212,7 @@ class Supervisor:
             self._let_run(child)
         elif self._is_rolling and place.current is not None and not place.current.stops:
             self._stop(place.current)
-        if not self._has_been_ready:
+        if not self._has_been_ready and not self._stops:
             self._has_been_ready = True
             for other in self.places[1:]:
                 other.start_at = time.monotonic()
@@ -347,6 +349,8 @@ class Supervisor:
                 self._stop(standby)
             elif standby is None and current is not None and current.generation < self._generation:
                 place.standby = self._started(place)
+                if place.standby is None:
+                    self._standby_ended(place)
             return
         self._is_rolling = False
         log.info("all processes were restarted")

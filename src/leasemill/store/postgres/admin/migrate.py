@@ -14,6 +14,8 @@ from leasemill.errors import Refused, Unavailable
 from leasemill.store.postgres.wire.statements import check_schema, statement
 from leasemill.store.progress import OnProgress, not_shown
 
+ENCODINGS: Final = frozenset({"UTF8", "SQL_ASCII", None})
+"""The last: a pooler did not report it."""
 FOLDER: Final = Path(__file__).parent / "schema"
 LOCK_TIMEOUT = "10s"
 TABLE: Final = (
@@ -71,6 +73,8 @@ def _migrate(connection: psycopg.Connection[Any], schema: str, on_progress: OnPr
             connection.execute(sql.SQL("create schema {}").format(sql.Identifier(schema)))
         connection.execute(sql.SQL(TABLE).format(sql.Identifier(schema, "migrations")))
         latest = max(applied(connection, schema), default=0)
+        if latest == 0:
+            _check_encoding(connection)
         missing = [one for one in migrations() if one.version > latest]
         for number, one in enumerate(missing):
             on_progress(number, len(missing))
@@ -80,6 +84,16 @@ def _migrate(connection: psycopg.Connection[Any], schema: str, on_progress: OnPr
                 [one.version, one.name],
             )
     return missing
+
+
+def _check_encoding(connection: psycopg.Connection[Any]) -> None:
+    """I4: names, errors and payloads have any printable character."""
+    encoding = connection.info.parameter_status("server_encoding")
+    if encoding not in ENCODINGS:
+        raise Refused(
+            f"the database {connection.info.dbname!r} has the encoding {encoding}, which cannot store every text: "
+            "create one with encoding UTF8, and name it in the URL"
+        )
 
 
 def require(connection: psycopg.Connection[Any], schema: str, *, auto_migrate: bool) -> None:

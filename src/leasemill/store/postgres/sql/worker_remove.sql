@@ -1,2 +1,4 @@
--- Forgets a worker. Returns it, if it was there.
-delete from {schema}.workers where id = {id}::text returning id
+-- Forgets a worker; with a record, only if that is the worker's still. Returns it, if it was there.
+delete from {schema}.workers
+where id = {id}::text and ({record}::bytea is null or record = {record}::bytea)
+returning id

@@ -121,12 +121,14 @@ class Listener:
     def _run(self, woken: socket.socket) -> None:
         pause_s = FIRST_PAUSE_S
         while not self._is_closed:
+            began_s = time.monotonic()
             try:
                 with self._connect() as connection:
                     self._listen(connection, woken)
-                pause_s = FIRST_PAUSE_S
             except psycopg.Error as error:
                 LOGGER.info("not listening for new jobs, polling instead: %s", str(error).strip())
+            if self.is_listening.is_set() and time.monotonic() - began_s > LONGEST_PAUSE_S:
+                pause_s = FIRST_PAUSE_S  # it worked for a while: what ended it is new
             self.is_listening.clear()
             self._wake_all()
             self._pause(woken, until_s=time.monotonic() + random.uniform(0.5, 1.0) * pause_s)

@@ -162,6 +162,8 @@ class Connections:
             raise Moved("prepared statements do not last") from error
         except psycopg.Error as error:
             if not is_lost(error, connection):
+                # A primary that became a standby keeps its sessions: the next may reach the one that took over.
+                is_usable = not isinstance(error, errors.ReadOnlySqlTransaction)
                 raise meaning(error, self._options.schema) from error
             is_usable = False
             raise _Lost(error, was_sent=True) from error
@@ -184,6 +186,10 @@ class Connections:
     def give_back(self, connection: StoreConnection) -> None:
         """It is closed, or it is between two transactions."""
         self._pool.give_back(connection)
+
+    def forget(self, connection: StoreConnection) -> None:
+        """It is not given back: who has it may never go on."""
+        self._pool.forget(connection)
 
     def do_not_prepare(self) -> None:
         LOGGER.info("prepared statements do not last here (a pooler?): continuing without them")

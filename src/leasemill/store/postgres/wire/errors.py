@@ -15,13 +15,17 @@ from psycopg.pq import PipelineStatus
 
 from leasemill.errors import Broken, LeasemillError, Refused, Unavailable
 
-GONE: Final = (
-    errors.AdminShutdown,
-    errors.CrashShutdown,
-    errors.CannotConnectNow,
-    errors.IdleInTransactionSessionTimeout,
-    errors.TooManyConnections,
+GONE: Final = frozenset(
+    {
+        *("57P01", "57P02", "57P03", "57P04"),  # stopped, crashed, not ready, its database dropped
+        *("57P05", "25P03", "25P04"),  # idle for too long, in a transaction or not; a transaction that took too long
+        errors.TooManyConnections.sqlstate,
+    }
 )
+"""Of errors that end the session. By code: not every psycopg has a class for each."""
+PASSING: Final = frozenset({"08", "53", "57", "58"})
+"""Classes of errors that are about the server, not about the statement: the connection, what it has run out of (a full
+disk, memory), somebody who intervened, a file that could not be read or written. psycopg has no base class for them."""
 UNREADY: Final = (errors.UndefinedTable, errors.InvalidSchemaName, errors.UndefinedFunction, errors.UndefinedColumn)
 UNREADY_CODES: Final = frozenset(error.sqlstate for error in UNREADY)
 NO_RIGHTS: Final = errors.InsufficientPrivilege.sqlstate
@@ -48,9 +52,11 @@ def meaning(error: psycopg.Error, schema: str) -> LeasemillError:
                 f"the schema {schema!r} has no Leasemill tables, or older ones ({line}): run leasemill db migrate, "
                 "with the same URL"
             )
+        case errors.UntranslatableCharacter() | errors.CharacterNotInRepertoire():
+            return Refused(f"this database cannot store every text ({line}): use one whose encoding is UTF8")
         case errors.ReadOnlySqlTransaction():
             return Unavailable(f"this server is read-only ({line}): name the primary in the URL, or repeat the call")
-        case errors.QueryCanceled() | errors.InsufficientResources() | errors.OperatorIntervention():
+        case _ if (error.sqlstate or "")[:2] in PASSING:
             return Unavailable(f"PostgreSQL did not complete the call: {line}; repeat the call")
         case errors.LockNotAvailable() | errors.DeadlockDetected() | errors.SerializationFailure():
             return Unavailable(f"another transaction was in the way: {line}; repeat the call")
@@ -71,7 +77,7 @@ def is_lost(error: psycopg.Error, connection: psycopg.BaseConnection[Any]) -> bo
     A session that ends under a pipeline leaves it open: its connection is not known to be closed yet.
     """
     is_stuck = connection.pgconn.pipeline_status != PipelineStatus.OFF
-    return connection.closed or is_stuck or isinstance(error, GONE)
+    return connection.closed or is_stuck or error.sqlstate in GONE
 
 
 def not_reached(error: psycopg.Error) -> Unavailable:

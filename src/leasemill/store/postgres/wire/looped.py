@@ -13,6 +13,7 @@ import asyncio
 import math
 import os
 import select
+import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final, TypeAlias
@@ -122,10 +123,13 @@ class LoopMessages:
         self._give_up_closed()
 
     def _give_up_closed(self) -> None:
-        """Those of closed loops: nothing else gives their connections back."""
+        """Those of closed loops, and of loops that stand still and have not read an answer in time: nothing else gives
+        their connections back."""
         for held in tuple(self._held):
             if held.loop.is_closed():
                 held.give_up()
+            elif held.is_left_behind:
+                held.leave()
 
     def give_up(self) -> None:
         """Those of other threads' loops."""
@@ -159,6 +163,7 @@ class _HeldConnection:
         self._turns_left = 0
         self._is_counting = False
         self._writes = False
+        self._was_left = False
         try:
             loop.add_reader(self._descriptor, self._step, Ready.R)
         except BaseException:
@@ -169,6 +174,11 @@ class _HeldConnection:
     @property
     def is_busy(self) -> bool:
         return self._message is not None
+
+    @property
+    def is_left_behind(self) -> bool:
+        """Its loop was stopped, and has not looked when the answer was due."""
+        return self.is_busy and not self.loop.is_running() and self.loop.time() > self._answer_due_s
 
     def begin(self, message: Message, done: Callable[[Answer], None]) -> None:
         self._message, self._done = message, done
@@ -268,12 +278,26 @@ class _HeldConnection:
         elif not self.is_busy:
             self.let_go()
 
+    def leave(self) -> None:
+        """From another thread: its place in the pool is for others. The connection is the loop's still, which may go on
+        at any moment, and then finds that it was cut off."""
+        self._was_left = True
+        try:
+            self._all_held.remove(self)
+        except KeyError:
+            return
+        self._connections.forget(self.connection)
+        with suppress(OSError), socket.socket(fileno=os.dup(self._descriptor)) as own:
+            own.shutdown(socket.SHUT_RDWR)
+
     def let_go(self) -> None:
         """It is closed, or it is between two transactions."""
         try:
             self._all_held.remove(self)  # in one step: two threads may give it up at the same moment
         except KeyError:
-            return
+            if not self._was_left:
+                return
+            self._was_left = False
         if self._timer is not None:
             self._timer.cancel()
         if not self.loop.is_closed():

@@ -96,6 +96,13 @@ class Pool(Generic[ConnectionT]):
                 self._idle.append(connection)
             self._release()
 
+    def forget(self, connection: ConnectionT) -> None:
+        """Another takes its place; whoever has it does not give it back. Nothing is done to it here."""
+        with self._changed:
+            if connection in self._own:
+                self._own.discard(connection)
+                self._release()
+
     def close(self, timeout_s: float) -> None:
         """No more are given out. Those in use have so long to be given back."""
         with self._changed:

@@ -18,6 +18,7 @@ from msgspec import Struct
 from psycopg.conninfo import conninfo_to_dict
 
 from leasemill.errors import Invalid
+from leasemill.store.options import check_numbers
 from leasemill.store.postgres.wire.statements import check_schema
 from leasemill.store.url import hidden_password
 
@@ -41,6 +42,8 @@ class PostgresOptions(Struct, frozen=True):
 
 
 OWN: Final = frozenset(PostgresOptions.__struct_fields__)
+MOST: Final = {"statement_timeout_s": 2_000_000, "lock_timeout_s": 2_000_000}
+"""The server counts them in milliseconds, up to 2^31."""
 UNKNOWN_OPTION: Final = re.compile(r'^invalid URI query parameter: "([a-z0-9_]+)"')
 """How libpq refuses one. Its other messages quote parts that may be secret."""
 
@@ -101,6 +104,7 @@ def parse_url(url: str) -> tuple[str, PostgresOptions]:
         ) from None
     if options.pool_size < 1 or options.commit_pool_size < 1:
         raise Invalid("pool_size and commit_pool_size must be at least 1")
+    check_numbers(options, MOST)
     check_schema(options.schema)
     others = "&".join(piece for piece in pieces if piece.partition("=")[0] not in OWN)
     conninfo = f"postgresql://{parts.netloc}{parts.path}{'?' if others else ''}{others}"
