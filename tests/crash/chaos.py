@@ -19,7 +19,7 @@ from pathlib import Path
 import click
 
 from leasemill.store.wal import space
-from tests.crash import full, killed, simulations
+from tests.crash import full, killed, simulations, tails
 from tests.crash.damage import Behind, DamagedFolder, TornLog
 from tests.crash.hammer import Killing
 from tests.fire import chaos as fire
@@ -40,7 +40,7 @@ def _work() -> Path:
     return work
 
 
-Task = tuple[str, tuple[int | str, ...]]
+Task = tuple[str, tuple[int | str | bool, ...]]
 
 
 @cache
@@ -72,6 +72,11 @@ def _power(seed: int, count: int, luck: int) -> str:
     return "kept"
 
 
+def _tail(victim: str, was_last: bool, step: int, first: str, second: str) -> str:
+    tails.run_case(_work(), victim, was_last, step, first, second)
+    return "kept"
+
+
 def _unsynced(seed: int) -> str:
     simulations.lose_unsynced(seed, _work())
     return "kept"
@@ -96,6 +101,7 @@ _TASKS: dict[str, Callable[..., str]] = {
     "damaged": _damaged,
     "crash": _crash,
     "power": _power,
+    "tail": _tail,
     "unsynced": _unsynced,
     "failed sync": _failed_sync,
     "full": _full,
@@ -196,6 +202,10 @@ def _chaos(seed: int, only: str) -> None:
     wanted(
         "a process dies at every operation, then the power goes",
         lambda: (("crash", (one, n)) for one in scripts for n in range(1, operations[one] + 1)),
+    )
+    wanted(
+        "dies at every step of its turn with the lock, two follow",
+        lambda: (("tail", case) for case in tails.cases(_work())),
     )
     wanted(
         "the power goes at every operation",

@@ -252,9 +252,9 @@ class BatchRunner:
         if log.page[FULL]:
             log.space.require_room_to_grow()
         with log.locked():
-            if not log.is_up_to_date:
+            if not log.is_intact:
                 log.check()
-                log.skip_to_tail()
+            log.skip_to_tail()
             now, queues = self._now(log), set[str]()
             events: list[AnyEvent] = []
             for ticket in batch:

@@ -27,11 +27,16 @@ MANIFEST_NAME: Final = "manifest"
 CONTROL_BYTES: Final = 4096
 FULL_SYNC: Final[int | None] = getattr(fcntl, "F_FULLFSYNC", None)  # macOS has it, Linux does not need it
 ZEROS: Final = bytes(1024 * 1024)
+TRIES_AT_ONCE: Final = 12
+"""To take the lock, before the first pause: it is mostly held for some 20 µs, and the shortest pause takes 70."""
 FIRST_PAUSE_S: Final = 0.000_02
 LONGEST_PAUSE_S: Final = 0.001
 NETWORK_FILE_SYSTEMS: Final = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "glusterfs", "lustre", "fuse.sshfs", "fuse.s3fs", "9p"}
 )
+
+
+_let_others_run: Final[Callable[[], None]] = getattr(os, "sched_yield", partial(time.sleep, 0))
 
 
 def sync_descriptor(fd: int) -> None:
@@ -162,22 +167,30 @@ class RealDisk:
 
     def lock(self, timeout_s: float) -> None:
         """Take the folder's lock; TimeoutError if another holds it that long."""
-        pause_s, waited_until = FIRST_PAUSE_S, None
-        while True:
-            try:
-                fcntl.flock(self._lock_fd, LOCK_AT_ONCE)
-            except BlockingIOError:
-                now = time.monotonic()
-                waited_until = waited_until or now + timeout_s
-                if now >= waited_until:
-                    raise TimeoutError from None
-                time.sleep(pause_s)
-                pause_s = min(pause_s * 1.5, LONGEST_PAUSE_S)
-            else:
-                break
+        try:
+            fcntl.flock(self._lock_fd, LOCK_AT_ONCE)
+        except BlockingIOError:
+            self._wait_for_lock(timeout_s)
         if os.fstat(self._lock_fd).st_nlink == 0:
             self.unlock()
             raise Unavailable(f"the folder {self._path} was removed while it was in use; put it back")
+
+    def _wait_for_lock(self, timeout_s: float) -> None:
+        waited_until = time.monotonic() + timeout_s
+        tries, pause_s = 0, FIRST_PAUSE_S
+        while True:
+            if tries < TRIES_AT_ONCE:
+                tries += 1
+                _let_others_run()
+            elif time.monotonic() >= waited_until:
+                raise TimeoutError
+            else:
+                time.sleep(pause_s)
+                pause_s = min(pause_s * 1.5, LONGEST_PAUSE_S)
+            try:
+                return fcntl.flock(self._lock_fd, LOCK_AT_ONCE)
+            except BlockingIOError:
+                pass
 
     def open(self, name: str) -> File:
         return RealFile(os.open(self._path / name, os.O_RDWR | os.O_CLOEXEC))
