@@ -306,8 +306,10 @@ class BatchRunner:
         return position
 
     def _prune(self, log: Log, state: State) -> list[AnyEvent]:
-        """W14: retention, a little with every few appends; while there is more to forget, twice what was appended."""
-        limit = min(PRUNE_BATCH, max(PRUNE_LEAST, 2 * self._unpruned_events))
+        """W14: retention, a little with every few appends; while there is more to forget, twice what was appended. Of
+        a large append as much as it has events, at most: a job's end is two of them at least."""
+        appended = self._unpruned_events
+        limit = max(PRUNE_LEAST, min(2 * appended, max(PRUNE_BATCH, appended)))
         self._unpruned_events = 0
         options = self._options
         surplus = len(state.finished) - options.retain_count
