@@ -30,7 +30,7 @@ from tests.crash.lab import disk_of, log_of, open_simulated, state_of
 from tests.lab.faults import Operation, SimulatedCrash, SimulatedDisk, SimulatedMachine
 
 SEGMENT_BYTES = 1024
-LARGE = b"\"" + b"x" * (SEGMENT_BYTES * 3 // 4) + b"\""
+LARGE = b'"' + b"x" * (SEGMENT_BYTES * 3 // 4) + b'"'
 """More than is left in a segment in which a few jobs are."""
 
 

@@ -90,7 +90,7 @@ class LogLock:
 
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
         """Whoever does not know that the log ends at the tail, because it has neither looked nor found that the one
-        before it knew, does not let the next one believe it: behind the tail may be the frame of a process that died."""
+        before it knew, does not let the next one believe it: behind it may be the frame of a process that died."""
         log = self._log
         try:
             if error is None and log.knows_tail:
