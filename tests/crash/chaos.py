@@ -67,6 +67,11 @@ def _crash(seed: int, count: int) -> str:
     return "kept"
 
 
+def _store(seed: int, count: int) -> str:
+    simulations.crash_at(seed, _work(), count, steps_after=40, counts_stores=True)
+    return "kept"
+
+
 def _power(seed: int, count: int, luck: int) -> str:
     simulations.lose_power_at(seed, _work(), count, luck)
     return "kept"
@@ -100,6 +105,7 @@ _TASKS: dict[str, Callable[..., str]] = {
     "torn": _torn,
     "damaged": _damaged,
     "crash": _crash,
+    "store": _store,
     "power": _power,
     "tail": _tail,
     "unsynced": _unsynced,
@@ -202,6 +208,13 @@ def _chaos(seed: int, only: str) -> None:
     wanted(
         "a process dies at every operation, then the power goes",
         lambda: (("crash", (one, n)) for one in scripts for n in range(1, operations[one] + 1)),
+    )
+    wanted(
+        "or at a store to the control page",
+        lambda: (
+            ("store", (seed, n))
+            for n in range(1, simulations.operations_of_a_script(seed, _work(), counts_stores=True) + 1)
+        ),
     )
     wanted(
         "dies at every step of its turn with the lock, two follow",
