@@ -19,7 +19,7 @@ from pathlib import Path
 import click
 
 from leasemill.store.wal import space
-from tests.crash import full, killed, simulations
+from tests.crash import full, killed, simulations, tails
 from tests.crash.damage import Behind, DamagedFolder, TornLog
 from tests.crash.hammer import Killing
 from tests.fire import chaos as fire
@@ -40,7 +40,7 @@ def _work() -> Path:
     return work
 
 
-Task = tuple[str, tuple[int | str, ...]]
+Task = tuple[str, tuple[int | str | bool, ...]]
 
 
 @cache
@@ -67,8 +67,18 @@ def _crash(seed: int, count: int) -> str:
     return "kept"
 
 
+def _store(seed: int, count: int) -> str:
+    simulations.crash_at(seed, _work(), count, steps_after=40, counts_stores=True)
+    return "kept"
+
+
 def _power(seed: int, count: int, luck: int) -> str:
     simulations.lose_power_at(seed, _work(), count, luck)
+    return "kept"
+
+
+def _tail(victim: str, was_last: bool, step: int, first: str, second: str) -> str:
+    tails.run_case(_work(), victim, was_last, step, first, second)
     return "kept"
 
 
@@ -95,7 +105,9 @@ _TASKS: dict[str, Callable[..., str]] = {
     "torn": _torn,
     "damaged": _damaged,
     "crash": _crash,
+    "store": _store,
     "power": _power,
+    "tail": _tail,
     "unsynced": _unsynced,
     "failed sync": _failed_sync,
     "full": _full,
@@ -196,6 +208,17 @@ def _chaos(seed: int, only: str) -> None:
     wanted(
         "a process dies at every operation, then the power goes",
         lambda: (("crash", (one, n)) for one in scripts for n in range(1, operations[one] + 1)),
+    )
+    wanted(
+        "or at a store to the control page",
+        lambda: (
+            ("store", (seed, n))
+            for n in range(1, simulations.operations_of_a_script(seed, _work(), counts_stores=True) + 1)
+        ),
+    )
+    wanted(
+        "dies at every step of its turn with the lock, two follow",
+        lambda: (("tail", case) for case in tails.cases(_work())),
     )
     wanted(
         "the power goes at every operation",

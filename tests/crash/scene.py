@@ -77,9 +77,10 @@ class Scene:
         processes: int = 2,
         segment_bytes: int = SEGMENT_BYTES,
         has_limits: bool = True,
+        counts_stores: bool = False,
     ) -> None:
         self.source = random.Random(seed)
-        self.machine = SimulatedMachine()
+        self.machine = SimulatedMachine(counts_stores=counts_stores)
         self.clock = ManualClock()
         self.truths = [Model()]
         self.crashes = 0

@@ -13,15 +13,18 @@ SEGMENT_BYTES = 1536
 
 
 @little_in_memory()
-def operations_of_a_script(seed: int, folder: Path) -> int:
-    """How many operations of the disk the scripted run has: as many places to crash at."""
-    scene = _scripted(seed, folder)
+def operations_of_a_script(seed: int, folder: Path, *, counts_stores: bool = False) -> int:
+    """How many operations of the disk the scripted run has: as many places to crash at. `counts_stores`: and stores to
+    the control page."""
+    scene = _scripted(seed, folder, counts_stores=counts_stores)
     return sum(scene.machine.operations.values())
 
 
-def _scripted(seed: int, folder: Path, crash_at: int | None = None, *, steps_after: int = STEPS) -> Scene:
+def _scripted(
+    seed: int, folder: Path, crash_at: int | None = None, *, steps_after: int = STEPS, counts_stores: bool = False
+) -> Scene:
     """The script, to its end or to so many steps after the crash."""
-    scene = Scene(seed, folder, segment_bytes=SEGMENT_BYTES)
+    scene = Scene(seed, folder, segment_bytes=SEGMENT_BYTES, counts_stores=counts_stores)
     if crash_at is not None:
         scene.machine.crash_at(crash_at)
     for _ in range(STEPS):
@@ -34,9 +37,9 @@ def _scripted(seed: int, folder: Path, crash_at: int | None = None, *, steps_aft
 
 
 @little_in_memory()
-def crash_at(seed: int, folder: Path, count: int, *, steps_after: int = STEPS) -> None:
+def crash_at(seed: int, folder: Path, count: int, *, steps_after: int = STEPS, counts_stores: bool = False) -> None:
     """One process dies at an operation, the other goes on, then the power goes."""
-    scene = _scripted(seed, folder, count, steps_after=steps_after)
+    scene = _scripted(seed, folder, count, steps_after=steps_after, counts_stores=counts_stores)
     if not scene.crashes:
         raise Lost(f"there is no operation {count}")
     scene.look(1)

@@ -64,6 +64,14 @@ def test_a_process_may_die_at_any_operation(tmp_path: Path) -> None:
         simulations.crash_at(1, tmp_path, count, steps_after=30)
 
 
+@rule("W2", "W6", "W9")
+def test_a_process_may_die_at_any_store_to_the_control_page(tmp_path: Path) -> None:
+    operations = simulations.operations_of_a_script(3, tmp_path, counts_stores=True)
+    assert operations > 1_000
+    for count in range(1, operations + 1, 23):
+        simulations.crash_at(3, tmp_path, count, steps_after=20, counts_stores=True)
+
+
 @rule("W1", "W3", "W4", "W6", "W8")
 def test_the_power_may_go_at_any_operation(tmp_path: Path) -> None:
     operations = simulations.operations_of_a_script(2, tmp_path)

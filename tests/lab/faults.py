@@ -22,7 +22,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from enum import Enum
-from typing import Final
+from typing import Final, Literal, cast
 
 from leasemill.kernel.model import SECOND
 from leasemill.store.wal.disk import CONTROL_BYTES, LOCK_NAME, File
@@ -44,6 +44,10 @@ class Operation(Enum):
     RENAME = "rename"
     REMOVE = "remove"
     SYNC_FOLDER = "sync_folder"
+    STORE = "store"
+    """A number is put on the control page; only of a machine that `counts_stores`."""
+    UNLOCK = "unlock"
+    """Only of a machine that `counts_stores`."""
 
 
 class Sync(Enum):
@@ -135,10 +139,14 @@ class SimulatedMachine:
     """A folder, the processes that use it, and the machine's clocks. Threads may share it.
 
     `before` is called when an operation begins, `after` when a file was synced: to let others act at that moment.
+    `counts_stores`: each store to the control page and each unlocking is an operation too, at which a process may die.
     """
 
-    def __init__(self, where: str = "simulated", *, wall_us: int = 1_700_000_000 * SECOND) -> None:
+    def __init__(
+        self, where: str = "simulated", *, wall_us: int = 1_700_000_000 * SECOND, counts_stores: bool = False
+    ) -> None:
         self.where = where
+        self.counts_stores = counts_stores
         self.operations: Counter[Operation] = Counter()
         self.wall_us_now = wall_us
         self._guard = threading.RLock()
@@ -248,7 +256,7 @@ class SimulatedMachine:
 
     def copy(self, *, reboots: bool = True) -> SimulatedMachine:
         """Another machine with the same files, all synced; in the next boot, or in this one with its control page."""
-        twin = SimulatedMachine(self.where, wall_us=self.wall_us_now)
+        twin = SimulatedMachine(self.where, wall_us=self.wall_us_now, counts_stores=self.counts_stores)
         twin._boots = self._boots + reboots
         if not reboots:
             twin._control[:] = self._control
@@ -372,6 +380,33 @@ class SimulatedScratch:
         self._content.clear()
 
 
+class SimulatedPage:
+    """The control page as one process sees it, as far as `Control` uses a memoryview: it may die at every store."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, disk: SimulatedDisk, view: memoryview) -> None:
+        self._disk = disk
+        self._view = view
+
+    def __getitem__(self, index: int | slice) -> int | SimulatedPage:
+        return SimulatedPage(self._disk, self._view[index]) if isinstance(index, slice) else self._view[index]
+
+    def __setitem__(self, index: int | slice, value: int | bytes) -> None:
+        with self._disk.machine._guard:
+            self._disk.machine._step(self._disk, Operation.STORE, f"{index}")
+            self._view[index] = value  # type: ignore[index, assignment]
+
+    def __eq__(self, other: object) -> bool:
+        return self._view == other
+
+    def cast(self, kind: Literal["Q"]) -> SimulatedPage:
+        return SimulatedPage(self._disk, self._view.cast(kind))
+
+    def release(self) -> None:
+        self._view.release()
+
+
 class SimulatedDisk:
     """The folder as one process has it open: a `leasemill.store.wal.disk.Disk`. May be closed and used again."""
 
@@ -394,7 +429,8 @@ class SimulatedDisk:
 
     @property
     def control(self) -> memoryview:
-        return memoryview(self.machine._control)
+        view = memoryview(self.machine._control)
+        return cast(memoryview, SimulatedPage(self, view)) if self.machine.counts_stores else view
 
     def lock(self, timeout_s: float) -> None:
         until = time.monotonic() + timeout_s
@@ -410,6 +446,8 @@ class SimulatedDisk:
 
     def unlock(self) -> None:
         self._refuse_if_dead()
+        if self.machine.counts_stores and self.machine._lock_of is self:
+            self.machine._step(self, Operation.UNLOCK, LOCK_NAME)
         self.machine._release(self)
 
     def open(self, name: str) -> File:

@@ -34,6 +34,7 @@ from leasemill.store.wal.format import FRAME_HEADER, Kind, checksum, frame_bytes
 from leasemill.store.wal.inspect import examine
 from leasemill.store.wal.options import FileOptions
 from leasemill.store.wal.store import FileStore
+from leasemill.store.wal.tickets import LogTicket
 from leasemill.store.wal.watch import FolderWatch
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.rules import rule
@@ -600,6 +601,21 @@ def test_what_is_due_is_forgotten_with_the_appends_that_follow_however_much_it_i
             left.append(store.totals().counts[JobState.SUCCEEDED])
         assert left[-1] == 0
         assert all(before - after <= PRUNE_BATCH for before, after in pairwise(left))  # nobody waits for all of it
+
+
+@rule("O7", "W14")
+def test_where_an_append_ends_more_jobs_than_a_batch_as_many_are_forgotten(folder: Path) -> None:
+    count, appends = 2 * PRUNE_BATCH, 6
+    with FileStore(folder, options=FileOptions(retain_count=count)) as store:
+        for number in range(appends + 1):
+            store.enqueue([job(f"{number}-{index}") for index in range(count)])
+        leases = store.claim("worker", ["q"], count)
+        for _ in range(appends):
+            ack = LogTicket(c.Ack([c.AckReport(lease.job.id, lease.token) for lease in leases]))
+            claim = LogTicket(c.Claim("worker", ["q"], count, store.entropy.tokens(count)))
+            store._runner.run([ack, claim])
+            leases = claim.answer
+        assert store.totals().counts[JobState.SUCCEEDED] <= 2 * count  # what ended last, at most, is too many
 
 
 @rule("W11")

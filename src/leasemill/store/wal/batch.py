@@ -16,7 +16,7 @@ from leasemill.errors import Broken, LeasemillError, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.events import AnyEvent, JobEnqueued
 from leasemill.kernel.machine import carry_out, run
-from leasemill.kernel.model import SECOND, JobState, QueueMode
+from leasemill.kernel.model import SECOND, JobSpec, JobState, QueueMode
 from leasemill.kernel.state import State
 from leasemill.kernel.verbs.cancel import cancels_a_run
 from leasemill.kernel.verbs.expire import expire_regardless
@@ -251,21 +251,19 @@ class BatchRunner:
             return None
         if log.page[FULL]:
             log.space.require_room_to_grow()
+        jobs: list[JobSpec] = []
+        for ticket in batch:
+            jobs += ticket.command.jobs
+            ticket.answer = [c.Enqueued(job.id) for job in ticket.command.jobs]
+        queues = {job.queue for job in jobs}
         with log.locked():
-            if not log.is_up_to_date:
+            if not log.is_intact:
                 log.check()
-                log.skip_to_tail()
-            now, queues = self._now(log), set[str]()
-            events: list[AnyEvent] = []
-            for ticket in batch:
-                ticket.answer = answers = []
-                for job in ticket.command.jobs:
-                    events.append(JobEnqueued(job, now))
-                    answers.append(c.Enqueued(job.id))
-                    queues.add(job.queue)
+            log.skip_to_tail()
             if log.may_be_acquired(queues):
                 return None
-            return log.append(events) if events else log.position
+            now = self._now(log)
+            return log.append([JobEnqueued(job, now) for job in jobs]) if jobs else log.position
 
     # What is recorded before the first answer, and now and then
 
@@ -306,8 +304,10 @@ class BatchRunner:
         return position
 
     def _prune(self, log: Log, state: State) -> list[AnyEvent]:
-        """W14: retention, a little with every few appends; while there is more to forget, twice what was appended."""
-        limit = min(PRUNE_BATCH, max(PRUNE_LEAST, 2 * self._unpruned_events))
+        """W14: retention, a little with every few appends; while there is more to forget, twice what was appended. Of
+        a large append as much as it has events, at most: a job's end is two of them at least."""
+        appended = self._unpruned_events
+        limit = max(PRUNE_LEAST, min(2 * appended, max(PRUNE_BATCH, appended)))
         self._unpruned_events = 0
         options = self._options
         surplus = len(state.finished) - options.retain_count

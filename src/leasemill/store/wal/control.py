@@ -28,12 +28,15 @@ FOLDER_UNSYNCED: Final = 7
 FULL: Final = 8
 """There was no room for another segment when a process last looked."""
 LAST: Final = 9
-"""The `Control` that last had the lock and recorded all it wrote; 0 while the lock is held."""
+"""The `Control` that last had the lock and knew when it released it that the log ends at the tail; 0 while the lock is
+held, and after a holder that died or failed. Earlier versions write it without knowing that."""
 ACQUIRE_DIGEST: Final = 10
 """Of the list of acquire queues in the manifest: a process that read another list reads it again."""
 PULSE: Final = 11
 """Three numbers, of jobs that were ever enqueued, were ever claimed and are held, and the position they hold at."""
 PULSE_AT: Final = PULSE + 3
+LOOKED: Final = 15
+"""The same `Control` as LAST, written before it: then nothing is behind the tail. Earlier versions do not write it."""
 
 
 class Control:

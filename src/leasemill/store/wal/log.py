@@ -23,6 +23,7 @@ from leasemill.store.wal.control import (
     GENERATION,
     HOLDER,
     LAST,
+    LOOKED,
     POISONED,
     SEGMENT,
     TAIL,
@@ -69,32 +70,35 @@ class LogLock:
             except TimeoutError:
                 log.wait_for_lock(self.meanwhile)
             page, control = log.page, log.control
-            log.was_last = page[LAST] == control.me
+            last = page[LAST]
             page[LAST] = 0
             page[HOLDER] = control.process_id
             log.is_locked = True
-            log.is_up_to_date = (
-                log.was_last
+            log.knows_tail = last != 0 and page[LOOKED] == last and control.boot == control.digest
+            log.is_intact = (
+                log.knows_tail
                 and log.file is not None
-                and log.position == page[TAIL]
                 and log.segment.end is None
-                and control.boot == control.digest
+                and page[SEGMENT] == log.segment.first
                 and page[GENERATION] == log.manifest.generation
                 and not (page[POISONED] or page[FOLDER_UNSYNCED])
             )
+            log.is_up_to_date = log.is_intact and log.position == page[TAIL]
         except BaseException as error:  # also of a wait that was interrupted just when it got the lock
             self.__exit__(type(error))
             raise
 
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
-        """Without an error all that was written is recorded: the next one to lock need not look for more. Who has no
-        file open has not looked either: behind the tail may be the frame of a process that died."""
+        """Whoever does not know that the log ends at the tail, because it has neither looked nor found that the one
+        before it knew, does not let the next one believe it: behind it may be the frame of a process that died."""
         log = self._log
         try:
-            if error is None and log.file is not None:
-                log.page[LAST] = log.control.me
+            if error is None and log.knows_tail:
+                page, me = log.page, log.control.me
+                page[LOOKED] = me
+                page[LAST] = me
         finally:
-            log.is_locked = log.is_up_to_date = False
+            log.is_locked = log.knows_tail = log.is_intact = log.is_up_to_date = False
             log.disk.unlock()
 
 
@@ -106,11 +110,11 @@ class Log(Writer):
     ) -> None:
         super().__init__(disk, machine, segment_bytes)
         self.is_locked = False
+        self.is_intact = False
         self.is_up_to_date = False
         self._lock = LogLock(self)
         self._lock_timeout_s = lock_timeout_s
         self.first_wait_s = min(LOCK_WAIT_S, lock_timeout_s)
-        self.was_last = False
         try:
             with self.locked():
                 look_first(self, may_create=may_create)
@@ -133,7 +137,8 @@ class Log(Writer):
 
     def locked(self, meanwhile: Callable[[], bool] | None = None) -> LogLock:
         """Hold the folder's lock. While others do, `meanwhile` may do something useful, and returns whether it did.
-        `is_up_to_date` then: nobody else has had the lock since this process appended, and nothing failed.
+        `is_intact` then: nothing failed, and the log ends at the tail, in the segment this process has open.
+        `is_up_to_date`: it has also read up to there, or written the last of it.
         W11: a process that is stopped in here stops the folder."""
         self._lock.meanwhile = meanwhile
         return self._lock
@@ -186,22 +191,24 @@ class Log(Writer):
         """W2: the whole frames behind `position`, which moves along. Without the lock it stops where one is being
         written; with it, a frame that is not whole is damage and dealt with.
 
-        Under the lock nothing follows when nobody else has had it since this process recorded how far it wrote.
+        Under the lock nothing follows the tail when whoever had it last knew that.
         Without the lock the page is not enough: a frame is written before the page is, and whoever was woken by the
         writing would not look again."""
-        is_tail = self.is_locked and self.was_last and self.position == self.page[TAIL]
-        if is_tail and self.segment.end is None and self.control.is_current:
+        if self.is_intact and self.position == self.page[TAIL]:
             return iter(())
         return super().read_new()
 
     def skip_to_tail(self) -> None:
-        """W9: go where others got to without reading what lies before; needs the lock. What follows is the frame of a
-        process that died before it recorded how far it wrote."""
+        """W9: go where others got to without reading what lies before; needs the lock. What follows, if that is not
+        known, may be the frame of a process that died before it recorded how far it wrote."""
         assert self.is_locked
         tail = self.page[TAIL]
-        if self.file is None or self.page[SEGMENT] != self.segment.first:
+        if self.is_intact:
+            self.position = tail
+            return
+        if self.file is None or self.page[SEGMENT] != self.segment.first or tail < self.segment.first:
             self.refresh()
-            self.go_to(tail)
+            self.go_to(max(tail, self.manifest.segments[0].first))  # a snapshot may stand for what is before that
         else:
             self.position = tail
         for _ in self.read_new():
@@ -223,12 +230,16 @@ class Log(Writer):
         is_short_of_end = self.segment.end is not None or (self.control.is_current and self.position < self.page[TAIL])
         if is_short_of_end or found is Cut.DAMAGE or (found is Cut.SHORT and rest.strip(b"\0")):
             cut_tail(self, is_short_of_end=is_short_of_end)
+        if self.control.is_current:
+            if self.page[TAIL] != self.position or self.page[SEGMENT] != self.segment.first:
+                self.page[SEGMENT], self.page[TAIL] = self.segment.first, self.position  # for a process that died
+            self.knows_tail = True
 
     # Writing
 
     def append(self, events: Sequence[AnyEvent], version: int = PLAIN_FORMAT) -> int:
         """Under the lock, at the tail: one frame. Returns the position behind it, to be synced."""
-        assert self.is_locked
+        assert self.knows_tail
         if version > self.manifest.format:
             self._raise_format(version)
         body = encode_events(events)
@@ -240,9 +251,11 @@ class Log(Writer):
             self._rotate(length)
             offset = SEGMENT_HEADER_BYTES
         assert self.file is not None
+        self.knows_tail = False
         self.file.write(offset, frame_bytes(Kind.EVENTS, self.position, self.synced_to, body, version))
         self.position += length
         self.page[TAIL] = self.position
+        self.knows_tail = True
         return self.position
 
     def sync(self, position: int) -> None:
@@ -270,11 +283,13 @@ class Log(Writer):
         before that, so that a full disk seals nothing."""
         assert self.file is not None
         following = self.write_ahead(self.position + SEAL_BYTES, needed_bytes)
+        self.knows_tail = False
         self.file.write(self.offset, frame_bytes(Kind.SEAL, self.position, self.synced_to, b""))
         self.sync(self.position + SEAL_BYTES)
         self.position += SEAL_BYTES
         self.name_segment(following)
         self.go_to(self.position)
+        self.knows_tail = True
 
     # Acquire queues and snapshots, in the manifest
 
@@ -283,7 +298,7 @@ class Log(Writer):
         is read again. When a process dies while it replaces the list, the digest is already that of the new one:
         then the list is read again once too often."""
         assert self.is_locked
-        if not self.is_up_to_date and self.page[ACQUIRE_DIGEST] != self.manifest.acquire_digest:
+        if self.page[ACQUIRE_DIGEST] != self.manifest.acquire_digest:
             self.refresh()
             self.page[ACQUIRE_DIGEST] = self.manifest.acquire_digest
         listed = self.manifest.acquire_queues

@@ -44,6 +44,7 @@ def look_first(log: Writer, *, may_create: bool = False) -> None:
     _remove_strays(log)
     log.disk.sync_folder()
     log.control.begin(log.manifest.generation, log.segment.first, log.position)
+    log.knows_tail = True
 
 
 def _remove_strays(log: Writer) -> None:

@@ -26,11 +26,13 @@ from leasemill.store.wal.space import NO_SPACE, Space
 
 
 class Writer(Reader):
-    """A reader that may also change what it reads."""
+    """A reader that may also change what it reads. `knows_tail`: it has the lock, and the log ends at the tail that is
+    on the control page: it has looked, or whoever had the lock before it knew."""
 
     def __init__(self, disk: Disk, machine: Machine, segment_bytes: int) -> None:
         self.boot_id = machine.boot_id()
         super().__init__(disk, Control(disk, f"{self.boot_id} {disk.identity}"))
+        self.knows_tail = False
         self.space = Space(disk, self.page, segment_bytes)
         self._machine = machine
 

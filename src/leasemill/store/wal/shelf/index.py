@@ -10,7 +10,7 @@ import errno
 from array import array
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, TypeAlias
+from typing import Final
 
 import msgspec
 from msgspec import Raw
@@ -29,9 +29,6 @@ HASH_MASK: Final = (1 << 64) - 1 - NUMBERS
 NEXT_ENTRY: Final = (1 << NUMBER_BITS) + 1
 """From a sequence number and a record's number to those of the next job."""
 CHUNK_MASK: Final = (1 << CHUNK_BITS) - 1
-
-NewEntry: TypeAlias = tuple[str, int, int, int, bytes]
-"""A job's id, its sequence number, its place in its order, and its record: where it is, and itself."""
 
 encode_job: Final = msgspec.msgpack.Encoder().encode
 decode_job: Final = msgspec.msgpack.Decoder(Job).decode
@@ -57,20 +54,35 @@ class ShelfIndex:
 
     # Putting in and taking out
 
-    def add(self, entries: Sequence[NewEntry]) -> None:
+    def add(
+        self,
+        ids: Sequence[str],
+        seqs: Sequence[int],
+        order_keys: Sequence[int],
+        locations: Sequence[int],
+        records: Sequence[bytes],
+    ) -> None:
         """In the order of their sequence numbers."""
+        numbers = self._numbers(order_keys, locations, records)
         buckets, is_unsorted = self._by_id, self._is_unsorted
-        for job_id, seq, order_key, location, record in entries:
-            number = self._number(order_key, location, record)
-            hashed = hash(job_id)
+        for hashed, number in zip(map(hash, ids), numbers, strict=True):
             bucket = self._bucket(hashed) if is_unsorted[hashed & BUCKET_MASK] else buckets[hashed & BUCKET_MASK]
             insort(bucket, hashed & HASH_MASK | number)
-            chunk, entry = self._chunk(seq), (seq & CHUNK_MASK) << NUMBER_BITS | number
-            if chunk and entry < chunk[-1]:
-                insort(chunk, entry)
+        begin = 0
+        while begin < len(seqs):
+            chunk = self._chunk(seqs[begin])
+            end = bisect_left(seqs, (seqs[begin] | CHUNK_MASK) + 1, begin)
+            entries = [
+                (seq & CHUNK_MASK) << NUMBER_BITS | number
+                for seq, number in zip(seqs[begin:end], numbers[begin:end], strict=True)
+            ]
+            if chunk and entries[0] < chunk[-1]:
+                for entry in entries:
+                    insort(chunk, entry)
             else:
-                chunk.append(entry)
-        self.count += len(entries)
+                chunk.extend(entries)
+            begin = end
+        self.count += len(ids)
 
     def load(
         self,
@@ -107,18 +119,23 @@ class ShelfIndex:
                 )
             begin = end
 
-    def _number(self, order_key: int, location: int, record: bytes) -> int:
-        """A number for a record, which then has it."""
-        if self._unused:
+    def _numbers(self, order_keys: Sequence[int], locations: Sequence[int], records: Sequence[bytes]) -> Sequence[int]:
+        """Numbers for records, which then have them: those that are not used any more, then new ones."""
+        used_again: list[int] = []
+        for order_key, location, record in zip(order_keys, locations, records, strict=True):
+            if not self._unused:
+                break
             number = self._unused.pop()
             self._locations[number], self._lengths[number] = location, len(record)
             self._checksums[number], self._order_keys[number] = checksum(record), order_key
-            return number
-        self._locations.append(location)
-        self._lengths.append(len(record))
-        self._checksums.append(checksum(record))
-        self._order_keys.append(order_key)
-        return len(self._locations) - 1
+            used_again.append(number)
+        done, first = len(used_again), len(self._locations)
+        self._locations.extend(locations[done:])
+        self._lengths.extend(map(len, records[done:]))
+        self._checksums.extend(map(checksum, records[done:]))
+        self._order_keys.extend(order_keys[done:])
+        new = range(first, len(self._locations))
+        return [*used_again, *new] if used_again else new
 
     def end_loading(self) -> None:
         if len(self._locations) > NUMBERS:
@@ -162,6 +179,15 @@ class ShelfIndex:
         self.count -= 1
 
     # Finding
+
+    def holds(self, job_id: str) -> bool:
+        """Whether this job is on the shelf. Nearly always the part of its hash that is kept shows that it is not."""
+        hashed = hash(job_id)
+        place = hashed & BUCKET_MASK
+        bucket = self._bucket(hashed) if self._is_unsorted[place] else self._by_id[place]
+        part = hashed & HASH_MASK
+        at = bisect_left(bucket, part)
+        return at < len(bucket) and bucket[at] & HASH_MASK == part and self.find(job_id) is not None
 
     def find(self, job_id: str) -> Job | None:
         if not self.count:

@@ -20,7 +20,7 @@ from leasemill.kernel.model import Job, JobState
 from leasemill.kernel.order import TimeOrder, is_claimable
 from leasemill.kernel.state import READY, SUCCEEDED, State, finished_at, is_finished
 from leasemill.store.wal.disk import File
-from leasemill.store.wal.shelf.index import NewEntry, ShelfIndex, decode_job, encode_job
+from leasemill.store.wal.shelf.index import ShelfIndex, decode_job, encode_job
 from leasemill.store.wal.shelf.orders import FINISHED, WAITING, ShelvedListing, ShelvedOrder
 from leasemill.store.wal.shelf.volumes import Volumes
 
@@ -59,7 +59,7 @@ class ShelvedJobs(dict[str, Job]):
 
     def __contains__(self, job_id: object) -> bool:
         index = self._state.index
-        return dict.__contains__(self, job_id) or (index.count > 0 and index.find(str(job_id)) is not None)
+        return dict.__contains__(self, job_id) or (index.count > 0 and index.holds(str(job_id)))
 
     def __len__(self) -> int:
         return super().__len__() + self._state.index.count
@@ -171,10 +171,9 @@ class ShelvedState(State):
         self._shelve(oldest)
 
     def _shelve(self, candidates: Iterable[Job]) -> None:
-        in_memory = self.jobs
-        jobs = sorted(
-            {job.seq: job for job in candidates if job.seq and may_be_shelved(job)}.values(), key=lambda job: job.seq
-        )
+        by_seq = {job.seq: job for job in candidates if job.seq and may_be_shelved(job)}
+        seqs = sorted(by_seq)
+        jobs = [by_seq[seq] for seq in seqs]
         records = [encode_job(job) for job in jobs]
         try:
             self.index.tidy_volumes()
@@ -184,20 +183,25 @@ class ShelvedState(State):
                 LOGGER.warning("jobs stay in memory: no room for a file to keep them in (%s)", error)
             self._is_without_room = True
             return
-        orders: dict[tuple[str, JobState, int], list[tuple[int, int]]] = {}
-        entries: list[NewEntry] = []
-        for job, record, location in zip(jobs, records, locations, strict=True):
-            spec, seq, at = job.spec, job.seq, _place(job)
+        in_memory, discard = self.jobs, self.listing.discard
+        orders: dict[OrderName, list[tuple[int, int]]] = {}
+        ids, order_keys = list[str](), list[int]()
+        for job in jobs:
+            spec, seq = job.spec, job.seq
+            ids.append(spec.id)
             dict.__delitem__(in_memory, spec.id)
-            self.listing.discard(seq)
+            discard(seq)
             if job.state is SUCCEEDED:
-                orders.setdefault(EVERY_FINISHED, []).append((at, seq))
-                entries.append((spec.id, seq, at << 1 | FINISHED, location, record))
+                at, name, kind = finished_at(job), EVERY_FINISHED, FINISHED
             else:
-                orders.setdefault((spec.queue, READY, spec.priority), []).append((at, seq))
-                entries.append((spec.id, seq, at << 1 | WAITING, location, record))
+                at, name, kind = job.available_at, (spec.queue, READY, spec.priority), WAITING
+            order_keys.append(at << 1 | kind)
+            if name in orders:
+                orders[name].append((at, seq))
+            else:
+                orders[name] = [(at, seq)]
             job.seq = 0  # dead in the order it was in
-        self.index.add(entries)
+        self.index.add(ids, seqs, order_keys, locations, records)
         for (queue, state, priority), moved in orders.items():
             order = self._order(queue, state, priority)
             order.leave_memory(moved)
