@@ -173,10 +173,11 @@ class PostgresServer:
             file.writelines(f"{name} = '{value}'\n" for name, value in settings.items())
 
     def _not_allowed(self) -> str:
+        program = self._binaries / "initdb"
         if self._account is None:
-            return f"{self._binaries / 'initdb'} may not be run: permission denied"
+            return f"{program} may not be run: permission denied"
         return (
-            f"PostgreSQL does not run as root, and user {self._account.pw_name} may not run {self._binaries / 'initdb'}: "
+            f"PostgreSQL does not run as root, and user {self._account.pw_name} may not run {program}: "
             "install Leasemill where every user can read it, run this as another user than root, or name other "
             "programs in LEASEMILL_TEST_POSTGRES_BIN"
         )
