@@ -227,6 +227,10 @@ wheel: $(RUN) ## Build the wheel into dist/
 check-wheel: wheel $(DEV) ## Install the wheel in a new environment and follow the README in an empty folder
 	$(BIN)/python -m tests.docs.new_user
 
+.PHONY: check-guides
+check-guides: wheel $(DEV) ## Follow every page in an environment that has the wheel and what the page says (10 minutes; PAGE=fastapi for one)
+	$(BIN)/python -m tests.docs.new_user --guides $(PAGE)
+
 .PHONY: clean
 clean: ## Remove everything that is built, .venv included
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -6,13 +6,14 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from leasemill import PREVIOUS, App, Context, Fail, GroupProgress, GroupRefused, JobState, chain
-from leasemill.errors import Invalid, NotFound, Unavailable
+from leasemill import PREVIOUS, App, Context, Fail, GroupProgress, GroupRefused, JobState, chain, open_store
+from leasemill.errors import Invalid, JobFailed, NotFound, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import Job, LimitUse, Rules
 from leasemill.testing.clock import ManualClock
@@ -39,6 +40,11 @@ async def report(name: str) -> str:
 @app.job
 async def notify(name: str) -> str:
     return name
+
+
+@app.job
+async def add_up(group_id: str) -> int:
+    return sum(await (await app.groups.aget(group_id)).aresults())
 
 
 @app.job(queue="rows")
@@ -120,6 +126,63 @@ async def test_a_group_in_async_code(clock: ManualClock) -> None:
     await adrain(app, clock)
     assert await waiting == progress(total=3, succeeded=3)
     assert await (await app.groups.aget("import-17")).aseal() == progress(total=3, succeeded=3)
+
+
+def test_the_results_of_a_group_are_in_the_order_of_its_members(clock: ManualClock) -> None:
+    with app.group("import-17", then=add_up.call("import-17")) as group:
+        handles = group.enqueue_many(load.options(priority=row % 10).call(row) for row in range(2_500))
+    drain(app, clock)
+    assert group.results(timeout=0) == list(range(2_500)) == [handle.result() for handle in handles]
+    assert app.handle("import-17/then").result() == sum(range(2_500))
+
+
+def test_a_folder_keeps_the_results_of_a_group(tmp_path: Path) -> None:
+    url = f"file:{tmp_path / 'jobs'}"
+    with open_store(url) as store, app.bound_to(store):
+        with app.group("import-17") as group:
+            group.enqueue_many(load.call(row) for row in range(1_200))
+        drain(app)
+    with App(url) as elsewhere:
+        assert elsewhere.groups.get("import-17").results(timeout=0) == list(range(1_200))
+
+
+async def test_of_a_chain_the_last_result_takes_the_place_of_the_first(clock: ManualClock) -> None:
+    async with app.group("import-17") as group:
+        await group.aenqueue(chain(load.call(1), double.call(PREVIOUS), double.call(PREVIOUS)))
+        await group.aenqueue(load.call(2))
+        await group.aenqueue(chain(load.call(3), double.call(PREVIOUS)))
+    with pytest.raises(TimeoutError, match="sealed, 3 of 3 members are unfinished"):
+        await group.aresults(timeout=0)
+    await adrain(app, clock)
+    assert await group.aresults(timeout=0) == [4, 2, 6]
+
+
+def test_the_results_of_a_group_with_a_group_in_it_have_that_of_its_callback(clock: ManualClock) -> None:
+    with app.group("whole") as whole:
+        whole.enqueue(load.call(1))
+        with app.group("part", parent="whole", then=report.call("part")) as part:
+            part.enqueue(load.call(2))
+    drain(app, clock)
+    assert (whole.results(timeout=0), part.results(timeout=0)) == ([1, "part"], [2])
+
+
+def test_results_raise_how_the_first_member_without_success_ended(clock: ManualClock) -> None:
+    failing.update({3, 4})
+    with app.group("import-17") as group:
+        handles = group.enqueue_many(load.call(row) for row in range(5))
+    drain(app, clock)
+    with pytest.raises(JobFailed, match="row 3") as raised:
+        group.results()
+    assert raised.value.job_id == handles[3].id
+
+
+def test_results_that_are_no_longer_kept_are_missed(clock: ManualClock) -> None:
+    with app.group("import-17") as group:
+        handles = group.enqueue_many(load.call(row) for row in range(3))
+    drain(app, clock)
+    app.store.purge(c.JobFilter(job_ids=(handles[1].id,)), by="ann", reason="why")
+    with pytest.raises(NotFound, match="1 of the 3 members of group 'import-17' are no longer kept"):
+        group.results()
 
 
 @rule("B2")

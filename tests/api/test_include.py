@@ -67,6 +67,7 @@ def test_nothing_is_imported_before_it_is_needed(shop: Path) -> None:
     assert imported() == ["shop_x.app"]
     assert repr(app) == "<App memory: with 0 kinds>"
     assert sorted(app.jobs) == ["charge", "charge_all", "send"]
+    assert repr(app) == "<App memory: with 3 kinds>"
     assert list(app.schedules.declared) == ["charge_all"]
     assert sys.modules["shop_x.jobs"].KNOWN == ["charge"], "a module that asks meanwhile finds what there is"
 

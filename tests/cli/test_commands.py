@@ -11,11 +11,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.shell_completion import BashComplete
 from click.testing import CliRunner, Result
+from msgspec.structs import replace
 
 from leasemill import __version__
 from leasemill.cli import COMMANDS, main
+from leasemill.cli.stats import gathered, unserved
 from leasemill.kernel.model import JobState
+from leasemill.kernel.orders import Order, WorkerOrder
 from leasemill.store.opening import open_store
 from leasemill.store.records import RunningJob, WorkerRecord, encode_record
 
@@ -359,6 +363,35 @@ def test_workers_and_health_show_slots_whose_handlers_do_not_return(project: Pat
     assert '"stuck": 1' in health.output
 
 
+def test_stats_name_queues_with_due_jobs_that_no_worker_serves(project: Path) -> None:
+    enqueue("send", "--args", '{"to": "ann"}')
+    enqueue("crunch", "--args", '{"number": 1}')
+    line = "queues with due jobs and no worker: mail (1 job), slow (1 job) (see `leasemill workers`)"
+    assert line in leasemill("stats").output
+    quiet = WorkerOrder("", Order.QUIET, 0, "ada", "why")
+    record = WorkerRecord("w1", "host", 7, 0.0, 10.0, 2.0, {"mail": 1, "slwo": 1}, 2, False, [], {})
+    with open_store(f"file:{project / '.leasemill'}") as store:
+        store.presence.publish("w1", encode_record(record))
+        assert [(name, one["is_served"]) for name, one in gathered(store)["queues"].items()] == [
+            ("mail", True),
+            ("slow", False),
+        ]
+        assert "queues with due jobs and no worker: slow (1 job) (see" in leasemill("stats").output
+        store.presence.publish("w1", encode_record(replace(record, order=quiet)))
+        assert line in leasemill("stats").output
+        store.pause("slow", by="ada", reason="why")
+        assert "queues with due jobs and no worker: mail (1 job) (see" in leasemill("stats").output
+
+
+def test_a_queue_that_no_worker_serves_may_be_a_typo() -> None:
+    queues = {
+        "mail": {"jobs": {"ready": 0}, "is_served": True, "is_paused": False, "due_in_us": None},
+        "mial": {"jobs": {"ready": 3}, "is_served": False, "is_paused": False, "due_in_us": 0},
+        "later": {"jobs": {"ready": 3}, "is_served": False, "is_paused": False, "due_in_us": 5},
+    }
+    assert unserved(queues) == ["mial (3 jobs; did you mean 'mail'?)"]
+
+
 def test_stats_name_the_kinds_that_do_not_match_the_code_of_the_workers() -> None:
     record = WorkerRecord(
         worker="old-1",
@@ -457,7 +490,8 @@ def test_a_module_that_cannot_be_imported_shows_its_own_traceback_and_none_of_ou
         f'File "{project}/cli_broken.py", line 2, in begin',
     ]
     error = "ModuleNotFoundError: No module named 'no_such_library'"
-    assert lines[-1] == f"Error: cli_broken cannot be imported: {error}"
+    hint = "install 'no_such_library', or use the environment where it is installed"
+    assert lines[-1] == f"Error: cli_broken cannot be imported: {error}; {hint}"
 
 
 def test_a_queue_that_no_declared_job_uses_is_warned_of() -> None:
@@ -512,3 +546,18 @@ def test_a_pipe_whose_reader_has_gone_ends_quietly() -> None:
     listing = f"{shlex.quote(sys.executable)} -m leasemill wal dump .leasemill"
     ran = subprocess.run(f"{listing} | true", shell=True, capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("words", "completions"),
+    [
+        ("leasemill jo", ["jobs"]),
+        ("leasemill jobs re", ["redrive"]),
+        ("leasemill jobs list --state d", ["dead"]),
+        ("leasemill worker cli_tasks:app --max-", ["--max-jobs", "--max-memory"]),
+    ],
+)
+def test_the_shell_completes_commands_options_and_values(words: str, completions: list[str]) -> None:
+    *before, last = words.split()[1:]
+    shell = BashComplete(main, {}, "leasemill", "_LEASEMILL_COMPLETE")
+    assert [one.value for one in shell.get_completions(before, last)] == completions

@@ -27,6 +27,9 @@ main()
         ("httpx", ("jobs", "list", "--url", "http://127.0.0.1:1"), "leasemill[http]"),
         ("uvicorn", ("serve", "--url", "memory:"), "leasemill[server]"),
         ("starlette", ("serve", "--url", "memory:"), "leasemill[server]"),
+        ("starlette", ("demo", "--store", "http"), "leasemill[http,server]"),
+        ("httpx", ("demo", "--store", "http"), "leasemill[http,server]"),
+        ("psycopg", ("demo", "--store", "postgresql"), "leasemill[postgres,testing]"),
     ],
 )
 def test_a_missing_package_is_named_with_its_extra(package: str, arguments: tuple[str, ...], extra: str) -> None:
@@ -36,3 +39,22 @@ def test_a_missing_package_is_named_with_its_extra(package: str, arguments: tupl
     assert done.stderr.startswith("Error: ")
     assert f"pip install '{extra}'" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("package", "module", "install"),
+    [
+        ("django", "leasemill.contrib.django", "pip install 'leasemill[django]'"),
+        ("opentelemetry", "leasemill.contrib.otel", "pip install 'leasemill[otel]'"),
+        ("prometheus_client", "leasemill.contrib.prometheus", "pip install 'leasemill[prometheus]'"),
+        ("sentry_sdk", "leasemill.contrib.sentry", "pip install sentry-sdk"),
+        ("starlette", "leasemill.dashboard", "pip install 'leasemill[server]'"),
+        ("jinja2", "leasemill.dashboard", "pip install 'leasemill[server]'"),
+    ],
+)
+def test_a_module_without_its_package_says_what_to_install(package: str, module: str, install: str) -> None:
+    program = WITHOUT.format(package=package).replace("main()", f"import {module}")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith(("ImportError: ", "ModuleNotFoundError: "))
+    assert last.endswith(install)

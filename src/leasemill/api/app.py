@@ -87,7 +87,8 @@ class App(AppHooks):
         """Schedules at run time: `app.schedules.set(...)`, and what `app.cron` declared."""
 
     def __repr__(self) -> str:
-        return f"<App {hidden_password(self.url)} with {len(self._kinds)} kinds>"
+        kinds = len(self._kinds)
+        return f"<App {hidden_password(self.url)} with {kinds} kind{'' if kinds == 1 else 's'}>"
 
     def __enter__(self) -> Self:
         return self

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from leasemill.api.call import Call, HasStore, checked_call
 from leasemill.api.handle import BY_CODE, Deadline, JobHandle
 from leasemill.api.policy import Duration
+from leasemill.api.results import aread_results, read_results
 from leasemill.api.sending import StreamCount, aenqueue_all, aenqueue_stream, enqueue_all, enqueue_stream
 from leasemill.errors import Invalid, NotFound
 from leasemill.kernel import commands as c
@@ -204,6 +205,20 @@ class GroupHandle:
             finally:
                 watch.close()
         return progress
+
+    def results(self, timeout: Duration | None = None) -> list[Any]:
+        """Wait until the group is over, and return the results of its members in the order they were enqueued.
+
+        They are plain JSON values; of a chain, that of its last job. Raises JobFailed, JobDead or JobCancelled of the
+        first member that ended without success, NotFound if members are no longer kept, TimeoutError after `timeout`.
+        """
+        self.wait(timeout)
+        return read_results(self._store, self.id)
+
+    async def aresults(self, timeout: Duration | None = None) -> list[Any]:  # noqa: ASYNC109 (as `results`)
+        """`results` in async code."""
+        await self.await_end(timeout)
+        return await aread_results(self._store, self.id)
 
     def cancel(self, reason: str = BY_CODE, *, by: str = "application") -> int:
         """Seal the group and cancel its members that have not ended, and the groups in it; returns how many jobs were

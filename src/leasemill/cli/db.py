@@ -11,7 +11,7 @@ import click
 from leasemill.cli.opening import json_option, url_option
 from leasemill.cli.output import emit
 from leasemill.cli.progress import ShownProgress, quiet_option
-from leasemill.errors import Invalid
+from leasemill.errors import Invalid, Refused
 from leasemill.operator.wording import counted
 from leasemill.store.url import URL_VARIABLE, hidden_password
 
@@ -55,10 +55,17 @@ def migrate(url: str, is_quiet: bool, as_json: bool) -> None:
 def status(url: str, as_json: bool) -> None:
     """Show the version of the tables and missing migrations."""
     with _connected(url) as (connection, schema):
-        from leasemill.store.postgres.admin.migrate import applied, migrations  # noqa: PLC0415  (psycopg is an extra)
+        from leasemill.store.postgres.admin.migrate import (  # noqa: PLC0415  (psycopg is an extra)
+            applied,
+            is_too_new,
+            migrations,
+            too_new,
+        )
 
         known = applied(connection, schema)
         row = connection.execute("show server_version").fetchone()
+    if is_too_new(known):
+        raise Refused(too_new(schema, known))
     missing = [one.name for one in migrations() if one.version > max(known, default=0)]  # what rules need is enough
     state = (
         f"lacks {', '.join(missing)}: run leasemill db migrate" if missing else f"is up to date, at version {known[-1]}"

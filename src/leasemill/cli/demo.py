@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 from typing import Final
@@ -54,6 +55,11 @@ WATCHED_S: Final = 40.0
 LIMIT_S: Final = 55.0
 """Beyond what the lanes would take."""
 EXAMPLES_SHOWN: Final = 5
+NEEDED: Final = {
+    "postgresql": (("psycopg",), "postgres,testing"),
+    "http": (("httptools", "httpx", "starlette", "uvicorn"), "http,server"),
+}
+"""Packages that a temporary store of this kind needs, and the extras that bring them."""
 
 
 @click.command()
@@ -153,6 +159,10 @@ def _store_url(kind: str, folder: Path) -> Iterator[str]:
     if kind == "file":
         yield f"file:{quote(str(folder / 'jobs'))}"
         return
+    packages, extras = NEEDED[kind]
+    missing = [package for package in packages if find_spec(package) is None]
+    if missing:
+        raise Invalid(f"leasemill demo --store {kind} needs {', '.join(missing)}: pip install 'leasemill[{extras}]'")
     if kind == "http":
         from leasemill.demo.server import ServerProcess  # noqa: PLC0415  (only for http)
 

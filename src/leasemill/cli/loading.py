@@ -66,17 +66,19 @@ def _imported(module_name: str, named_by: str = "") -> ModuleType:
                 f"{named_by}there is no module {error.name!r} here: check its name, or run the command in the folder "
                 "where it can be imported"
             ) from None
-        raise _failed(module_name, error) from None
+        missing = "" if error.name is None else error.name.partition(".")[0]
+        hint = f"; install {missing!r}, or use the environment where it is installed" if missing else ""
+        raise _failed(module_name, error, hint) from None
     except Exception as error:  # noqa: BLE001  (the user's module: whatever it raises is shown)
         raise _failed(module_name, error) from None
 
 
-def _failed(module_name: str, error: Exception) -> Refused:
+def _failed(module_name: str, error: Exception, hint: str = "") -> Refused:
     trace = error.__traceback__
     while trace is not None and _is_ours(trace):
         trace = trace.tb_next
     click.echo("".join(traceback.format_exception(type(error), error, trace)), err=True)
-    return Refused(f"{module_name} cannot be imported: {type(error).__name__}: {error}")
+    return Refused(f"{module_name} cannot be imported: {type(error).__name__}: {error}{hint}")
 
 
 def _is_ours(trace: TracebackType) -> bool:

@@ -77,9 +77,19 @@ FILE = click.Path(path_type=Path)
     metavar="SECONDS",
     help="The longest time a call waits; keep it below the timeout of a proxy in between.",
 )
-@click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option(
-    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="How lines are written to standard error: text, or a JSON object per line.",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    show_default=True,
+    help="The lowest level that is logged.",
 )
 def serve(
     url: str,

@@ -15,7 +15,7 @@ from leasemill.kernel.model import QUEUE_LIMIT, JobState
 from leasemill.operator.lateness import late_schedules, open_groups
 from leasemill.operator.paging import all_queues
 from leasemill.operator.times import span
-from leasemill.operator.wording import counted, listed
+from leasemill.operator.wording import counted, did_you_mean, listed
 from leasemill.store.base import Store
 from leasemill.store.records import records
 
@@ -23,6 +23,7 @@ MISMATCHED_SHOWN = 5
 LIMITS_READ = 1_000
 LIMITS_SHOWN = 5
 SCHEDULES_SHOWN = 5
+UNSERVED_SHOWN = 5
 
 
 @click.command()
@@ -59,6 +60,7 @@ def gathered(store: Store) -> dict[str, Any]:
     totals = store.totals()
     now = time.time()
     workers = [record for record, age_s in records(store.presence) if not record.is_stale(age_s)]
+    served = {queue for worker in workers if not worker.is_quiet for queue in worker.queues}
     groups = open_groups(store)
     mismatched: Counter[str] = Counter()
     for record in workers:
@@ -86,6 +88,7 @@ def gathered(store: Store) -> dict[str, Any]:
             queue.name: {
                 "jobs": dict(queue.counts),
                 "is_paused": queue.is_paused,
+                "is_served": queue.name in served,
                 "due_in_us": store.due_in([queue.name]) if queue.mode == "claim" else None,
             }
             for queue in all_queues(store)
@@ -118,6 +121,9 @@ def _print(found: dict[str, Any], before: dict[str, Any] | None) -> None:
         elapsed = found["at"] - before["at"]
         line += f"; {(found['claims_ever'] - before['claims_ever']) / elapsed:,.0f} claims/s"
     click.echo(line)
+    waiting = unserved(found["queues"])
+    if waiting:
+        click.echo(f"queues with due jobs and no worker: {listed(waiting, UNSERVED_SHOWN)} (see `leasemill workers`)")
     if found["stuck_slots"]:
         click.echo(f"slots taken by handlers that do not return: {found['stuck_slots']} (see `leasemill workers`)")
     full = [
@@ -138,6 +144,16 @@ def _print(found: dict[str, Any], before: dict[str, Any] | None) -> None:
         largest = list(found["mismatched"].items())[:MISMATCHED_SHOWN]
         kinds = ", ".join(f"{kind} ({count:,} claims)" for kind, count in largest)
         click.echo(f"jobs that do not match the code of their workers: {kinds}")
+
+
+def unserved(queues: dict[str, dict[str, Any]]) -> list[str]:
+    """Queues whose due jobs no running worker claims. One that is named like a served queue is probably a typo."""
+    served = [name for name, queue in queues.items() if queue["is_served"]]
+    return [
+        f"{name} ({counted(queue['jobs'][JobState.READY], 'job')}{did_you_mean(name, served)})"
+        for name, queue in queues.items()
+        if queue["due_in_us"] == 0 and not queue["is_served"] and not queue["is_paused"]
+    ]
 
 
 def _next(queue: dict[str, Any]) -> str:

@@ -87,9 +87,19 @@ SUPERVISED_BY: Final = ("processes", "max_jobs", "max_memory", "reload", "reload
     help="Where handlers run unless their job chooses: in this process, or in processes that can be killed.",
 )
 @app_url_option
-@click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option(
-    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="How lines are written to standard error: text, or a JSON object per line.",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    show_default=True,
+    help="The lowest level that is logged.",
 )
 @click.option("--control", type=int, hidden=True)
 @click.pass_context

@@ -15,7 +15,12 @@ from functools import cache
 from logging import LogRecord
 from typing import Any, Final
 
-import sentry_sdk
+try:
+    import sentry_sdk
+except ModuleNotFoundError as error:
+    message = "leasemill.contrib.sentry needs sentry-sdk: pip install sentry-sdk"
+    raise ModuleNotFoundError(message, name=error.name) from error
+
 from sentry_sdk.scope import Scope, add_global_event_processor
 from sentry_sdk.types import Event
 

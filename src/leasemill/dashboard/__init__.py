@@ -4,6 +4,13 @@
 whose cost grows with the number of jobs, an act without a name and a reason, a request to another origin.
 """
 
+try:
+    import jinja2 as _templates  # noqa: F401
+    import starlette as _starlette  # noqa: F401
+except ModuleNotFoundError as error:
+    message = f"leasemill.dashboard needs {error.name}: pip install 'leasemill[server]'"
+    raise ModuleNotFoundError(message, name=error.name) from error
+
 from leasemill.dashboard.access import Principal, ViewerRole
 from leasemill.dashboard.app import Dashboard, asgi
 

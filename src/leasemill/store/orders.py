@@ -32,8 +32,9 @@ def check_takes_orders(record: WorkerRecord, age_s: float) -> None:
             "read an order"
         )
     if not record.takes_orders:
+        version = f"Leasemill {record.version}" if record.version else "an older Leasemill"
         raise Refused(
-            f"worker {record.worker!r} runs Leasemill {record.version or '(unknown)'}, which takes no orders: stop it "
+            f"worker {record.worker!r} runs {version}, which takes no orders: stop it "
             f"with SIGTERM (process {record.pid} on {record.host}), or upgrade it"
         )
 

@@ -148,13 +148,16 @@ class PostgresServer:
         if self._account is not None:
             os.chown(self._folder, self._account.pw_uid, self._account.pw_gid)
         options = ["-U", SUPERUSER, "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"]
-        made = subprocess.run(
-            [self._binaries / "initdb", "-D", self._data, *options],
-            capture_output=True,
-            text=True,
-            check=False,
-            **self._identity(),
-        )
+        try:
+            made = subprocess.run(
+                [self._binaries / "initdb", "-D", self._data, *options],
+                capture_output=True,
+                text=True,
+                check=False,
+                **self._identity(),
+            )
+        except PermissionError:
+            raise NoServer(self._not_allowed()) from None
         if made.returncode:
             raise NoServer(f"initdb failed: {made.stderr.strip()}")
         settings = {
@@ -165,6 +168,16 @@ class PostgresServer:
         }
         with (self._data / "postgresql.conf").open("a") as file:
             file.writelines(f"{name} = '{value}'\n" for name, value in settings.items())
+
+    def _not_allowed(self) -> str:
+        program = self._binaries / "initdb"
+        if self._account is None:
+            return f"{program} may not be run: permission denied"
+        return (
+            f"PostgreSQL does not run as root, and user {self._account.pw_name} may not run {program}: "
+            "install Leasemill where every user can read it, run this as another user than root, or name other "
+            "programs in LEASEMILL_TEST_POSTGRES_BIN"
+        )
 
     def _identity(self) -> dict[str, Any]:
         account = self._account

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 from click.testing import CliRunner, Result
 
-from leasemill import App, Context, Fail, JobState, Retry, Worker
+from leasemill import PREVIOUS, App, Context, Fail, JobState, Retry, Worker, chain
 from leasemill.cli import main
 from leasemill.kernel.model import JobSpec
 from leasemill.kernel.verbs.commit import followup_id
@@ -175,6 +175,26 @@ async def test_a_worker_shows_itself_while_it_runs_and_wakes_for_a_job(app: App)
         gate.set()
         await until(lambda: handle.status() is JobState.SUCCEEDED)
     assert app.store.presence.records() == []
+
+
+async def test_a_callback_reads_the_results_of_its_group_in_their_order(app: App) -> None:
+    @app.job
+    async def square(number: int) -> int:
+        return number * number
+
+    @app.job
+    async def negate(number: int) -> int:
+        return -number
+
+    @app.job
+    async def add_up(group_id: str) -> list[int]:
+        return await (await app.groups.aget(group_id)).aresults()
+
+    async with app.group("squares", then=add_up.call("squares")) as group:
+        await group.aenqueue(chain(square.call(7), negate.call(PREVIOUS)))
+        await group.aenqueue_many(square.options(priority=number % 10).call(number) for number in range(1_200))
+    await drained(app)
+    assert await app.handle("squares/then").aresult() == [-49, *(number * number for number in range(1_200))]
 
 
 # The command line ------------------------------------------------------------------------------------------------

@@ -61,6 +61,26 @@ def test_an_unmigrated_store_is_refused_with_the_command_to_run(bare: str) -> No
         PostgresStore(bare)
 
 
+def test_a_schema_that_a_newer_version_has_changed_is_refused_and_not_migrated(
+    bare: str, admin: psycopg.Connection[Any]
+) -> None:
+    run("migrate", "--url", bare)
+    latest = migrations()[-1].version
+    admin.execute("insert into leasemill_bare.migrations (version, name) values (9001, '9001_later')")
+    assert run("status", "--url", bare) == (0, "schema leasemill_bare is up to date, at version 9001\n")
+    with open_store(bare) as store:
+        assert store.job("job") is None
+    admin.execute("delete from leasemill_bare.migrations where version < 9001")  # as the first use of a rule does
+    refusal = f"is at version 9001, and this Leasemill knows versions up to {latest}: a newer Leasemill has changed"
+    for command in ("status", "migrate"):
+        code, output = run(command, "--url", bare)
+        assert (code, refusal in output) == (1, True)
+    for url in (bare, with_option(bare, "auto_migrate=1")):
+        with pytest.raises(Refused, match=refusal):
+            PostgresStore(url)
+    assert applied(admin, "leasemill_bare") == [9001]
+
+
 def test_a_store_can_be_asked_to_migrate_itself(bare: str) -> None:
     with PostgresStore(with_option(bare, "auto_migrate=1")) as store:
         assert store.job("job") is None

@@ -12,6 +12,12 @@ first used, because `django.tasks` may not be there.
 
 from typing import TYPE_CHECKING
 
+try:
+    import django as _  # noqa: F401
+except ModuleNotFoundError as error:
+    message = "leasemill.contrib.django needs Django: pip install 'leasemill[django]'"
+    raise ModuleNotFoundError(message, name=error.name) from error
+
 from leasemill.contrib.django.application import DjangoApp, app
 
 __all__ = ["DjangoApp", "LeasemillBackend", "LeasemillTask", "LeasemillTaskContext", "app"]

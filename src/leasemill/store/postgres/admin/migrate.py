@@ -72,7 +72,10 @@ def _migrate(connection: psycopg.Connection[Any], schema: str, on_progress: OnPr
         if found is None:  # IF NOT EXISTS would need the right to make schemas where somebody else has made this one
             connection.execute(sql.SQL("create schema {}").format(sql.Identifier(schema)))
         connection.execute(sql.SQL(TABLE).format(sql.Identifier(schema, "migrations")))
-        latest = max(applied(connection, schema), default=0)
+        known = applied(connection, schema)
+        if is_too_new(known):
+            raise Refused(too_new(schema, known))
+        latest = max(known, default=0)
         if latest == 0:
             _check_encoding(connection)
         missing = [one for one in migrations() if one.version > latest]
@@ -96,6 +99,19 @@ def _check_encoding(connection: psycopg.Connection[Any]) -> None:
         )
 
 
+def is_too_new(known: list[int]) -> bool:
+    """A newer version has changed the tables in a way that this one must not work with: it has removed our version."""
+    wanted = migrations()[-1].version
+    return wanted not in known and max(known, default=0) > wanted
+
+
+def too_new(schema: str, known: list[int]) -> str:
+    return (
+        f"the schema {schema!r} is at version {max(known)}, and this Leasemill knows versions up to "
+        f"{migrations()[-1].version}: a newer Leasemill has changed its tables; install that version here too"
+    )
+
+
 def require(connection: psycopg.Connection[Any], schema: str, *, auto_migrate: bool) -> None:
     """Refuses a schema that this version cannot work with, or brings it up to date."""
     wanted = migrations()[-1].version
@@ -107,6 +123,8 @@ def require(connection: psycopg.Connection[Any], schema: str, *, auto_migrate: b
             f"the schema {schema!r} has no Leasemill tables: "
             "run leasemill db migrate, with the same URL, or in Django manage.py migrate"
         )
+    elif is_too_new(known):
+        raise Refused(too_new(schema, known))
     elif wanted not in known:
         raise Refused(
             f"the schema {schema!r} is at version {known[-1]}, this Leasemill needs {wanted}: "
