@@ -211,6 +211,26 @@ def test_the_leases_of_a_dead_worker_end_and_those_of_its_successor_do_not(store
     assert execution.error.endswith(" on host host is gone, seen by worker me")
 
 
+@pytest.mark.parametrize(
+    ("states", "sentence"),
+    [
+        ([], "it held no job"),
+        ([JobState.READY], "1 job can run again"),
+        (
+            [JobState.SUCCEEDED, JobState.READY, JobState.READY],
+            "2 jobs can run again, 1 job had committed and succeeded",
+        ),
+        ([JobState.DEAD], "1 job quarantined: job-0 (see `leasemill jobs explain`)"),
+        (
+            [JobState.READY, JobState.DEAD],
+            "1 job can run again, 1 job quarantined: job-1 (see `leasemill jobs explain`)",
+        ),
+    ],
+)
+def test_the_log_says_what_became_of_the_jobs_of_a_dead_worker(states: list[JobState], sentence: str) -> None:
+    assert module.what_became_of([c.Died(f"job-{number}", state) for number, state in enumerate(states)]) == sentence
+
+
 @rule("L10")
 def test_the_leases_of_a_worker_that_is_stopped_stay(store: FlakyStore) -> None:
     claim(store, DEAD, "a")

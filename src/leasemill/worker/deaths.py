@@ -15,15 +15,15 @@ import os
 import select
 import threading
 import time
-from collections import deque
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
 from leasemill.errors import Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobState
-from leasemill.operator.wording import counted
+from leasemill.operator.wording import counted, listed
 from leasemill.store.backoff import backoff_s
 from leasemill.store.base import Store
 from leasemill.store.records import WorkerRecord, records
@@ -47,6 +47,18 @@ class Ended(NamedTuple):
     instance: str
     cause: str
     then: Callable[[], None] | None = None
+
+
+def what_became_of(died: Sequence[c.Died]) -> str:
+    """The jobs of a worker that has ended, for a line in the log."""
+    count = Counter(one.state for one in died)
+    dead = [one.job_id for one in died if one.state is JobState.DEAD]
+    parts = [f"{counted(count[JobState.READY], 'job')} can run again"] if count[JobState.READY] else []
+    if count[JobState.SUCCEEDED]:
+        parts.append(f"{counted(count[JobState.SUCCEEDED], 'job')} had committed and succeeded")
+    if dead:
+        parts.append(f"{counted(len(dead), 'job')} quarantined: {listed(dead)} (see `leasemill jobs explain`)")
+    return ", ".join(parts) or NO_JOBS
 
 
 class Deaths:
@@ -183,7 +195,8 @@ class Deaths:
 
     def _end(self, ended: Ended) -> None:
         cause = f"worker {ended.worker} ended: {ended.cause}"
-        count, after = 0, 0
+        all_died: list[c.Died] = []
+        after = 0
         while page := self._store.leases(worker=ended.worker, limit=BATCH, after=after):
             after = page[-1].fence
             reports = [
@@ -191,17 +204,17 @@ class Deaths:
             ]
             outcomes = self._store.death(reports) if reports else []
             died = [one for one in outcomes if isinstance(one, c.Died) and not one.is_repeat]
-            count += len(died)
+            all_died += died
             for one in died:
                 if one.state is JobState.DEAD and self.on_quarantined is not None:
                     self.on_quarantined(one.job_id)
-        self._metrics.deaths += count
+        self._metrics.deaths += len(all_died)
         self._done.add(ended.instance)
         is_first = self._store.presence.remove(ended.worker, ended.instance)
         self._metrics.dead_workers += is_first
-        if is_first or count:
+        if is_first or all_died:
             fields = {"worker": self._worker_id, "dead_worker": ended.worker}
-            log.error("%s; %s", cause, f"{counted(count, 'job')} can run again" if count else NO_JOBS, extra=fields)
+            log.error("%s; %s", cause, what_became_of(all_died), extra=fields)
 
     # Waiting -----------------------------------------------------------------------------------------------------
 
