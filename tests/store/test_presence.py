@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,21 @@ def test_the_record_of_another_instance_is_not_removed(presence: Presence) -> No
     assert presence.remove("a", "second")
     assert not presence.remove("a", "second")
     assert presence.records() == []
+
+
+def test_where_files_cannot_be_linked_the_record_of_another_instance_stays_too(
+    tmp_path: Path, time: StillTime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def link(source: Path, target: Path) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "link", link)
+    presence = FolderPresence(tmp_path, time.microseconds)
+    presence.publish("a", b'{"instance":"second"}')
+    assert not presence.remove("a", "first")
+    assert presence.records() == [("a", b'{"instance":"second"}', 0.0)]
+    assert presence.remove("a", "second")
+    assert not list((tmp_path / "workers").iterdir())
 
 
 @pytest.mark.parametrize("worker_id", ["a", "💼" * 200])

@@ -8,7 +8,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol, TypeAlias
@@ -155,9 +154,14 @@ class FolderPresence:
             return False
         _, _, record = _read(path.name, aside.read_bytes())
         is_removed = instance is None or instance_of(record) == instance
-        if not is_removed:
-            with suppress(FileExistsError):  # it has published again
+        try:
+            if not is_removed:
                 os.link(aside, path)
+        except FileExistsError:
+            pass  # it has published again
+        except OSError:
+            aside.replace(path)  # a file system without links: rather an older record than none
+            return False
         aside.unlink()
         return is_removed
 
