@@ -70,7 +70,7 @@ def _enqueue_until_refused(store: FileStore) -> tuple[list[c.Lease], int]:
         try:
             store.enqueue([_job(f"more-{batch}-{number}") for number in range(10)])
         except Unavailable as error:
-            _require("free some" in str(error), f"the refusal does not name the remedy: {error}")
+            _require(" MB or more" in str(error), f"the refusal does not name the remedy: {error}")
             return leases, enqueued
         enqueued += 10
     raise AssertionError("enqueue was never refused")

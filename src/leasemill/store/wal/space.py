@@ -88,7 +88,8 @@ class Space:
         return bool(self._page[FULL])
 
     def no_space(self) -> Unavailable:
+        needed_mb = -(-self.segment_bytes // 1_000_000)
         return Unavailable(
-            f"no space left for {self._disk.where}: free some, or purge finished jobs and take a snapshot "
-            "(leasemill wal snapshot); running jobs can still finish"
+            f"no space left for {self._disk.where}: free {needed_mb} MB or more; then purging finished jobs and a "
+            "snapshot (leasemill wal snapshot) free more; running jobs can still finish"
         )
