@@ -12,7 +12,7 @@ import pytest
 from leasemill import App, JobState
 from leasemill.errors import Unavailable
 from leasemill.kernel import commands as c
-from leasemill.kernel.model import JobSpec
+from leasemill.kernel.model import JobSpec, Policy
 from leasemill.store.postgres.store import PostgresStore
 from leasemill.testing.postgres import PostgresServer
 from tests.lab.processes import wait_until
@@ -126,3 +126,17 @@ def test_after_a_failover_that_keeps_old_sessions_calls_reach_the_server_that_wr
 
 def _is_read_only(connection: psycopg.Connection[Any]) -> bool:
     return connection.execute("show default_transaction_read_only").fetchone() == ("on",)
+
+
+def test_a_role_for_which_null_is_a_text_in_arrays_can_be_used(own_server: PostgresServer) -> None:
+    with psycopg.connect(own_server.url(), autocommit=True) as admin:
+        admin.execute("create role literal login superuser")
+        admin.execute("alter role literal set array_nulls = off")
+    url = own_server.url().replace("//leasemill@", "//literal@")
+    with PostgresStore(with_option(url, "auto_migrate=1")) as store:
+        store.enqueue([JobSpec("one", "q", "k", policy=Policy(max_retries=1))])
+        (lease,) = store.claim("w", ["q"], 1)
+        assert lease.terms.max_retries == 1
+        (outcome,) = store.nack([c.NackReport("one", lease.token, "broke", jitter=0.0)])
+        assert isinstance(outcome, c.Nacked)
+        assert outcome.state is JobState.READY

@@ -250,4 +250,5 @@ def _settings(options: PostgresOptions) -> dict[str, str]:
         "enable_seqscan": "off",
         "enable_bitmapscan": "off",
         "jit": "off",
+        "array_nulls": "on",
     }
