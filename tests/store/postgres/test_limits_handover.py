@@ -38,8 +38,8 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> list[PlainClaimed]:
     found: list[PlainClaimed] = []
     claimed = PlainClaim.claimed
 
-    def noted(self: PlainClaim, *answers: Any) -> PlainClaimed:
-        found.append(claimed(self, *answers))
+    def noted(self: PlainClaim, *answers: Any, **given: Any) -> PlainClaimed:
+        found.append(claimed(self, *answers, **given))
         return found[-1]
 
     monkeypatch.setattr(PlainClaim, "claimed", noted)

@@ -45,26 +45,27 @@ class PlainClaim(NamedTuple):
     names: list[str]
     expired_from: int
 
-    def statements(self, *, waits: bool) -> tuple[Sent, Sent]:
-        """To lock the limits and to claim. `waits`: for limits that others have locked."""
-        names = texts(self.names)
+    def lock(self) -> Sent:
+        """Waits for limits that others have locked."""
+        return self.database.sent("lock_names", {"names": texts(self.names), "waits": True})
+
+    def claim(self) -> Sent:
+        """Under the locks of its limits."""
         slots = self.command.slots
         given = {
             **self.given,
-            "names": names,
+            "names": texts(self.names),
             "claimed": texts(dict.fromkeys(self.command.queues)),
             "slots": int8(None if slots is not None and slots >= self.command.limit else slots),
             "expired_from": int8(self.expired_from),
         }
-        lock = self.database.sent("lock_names", {"names": names, "waits": waits})
         are_own = all(name.startswith(QUEUE_LIMIT) for name in self.names)
-        return lock, self.database.sent("claim_limited_queues" if are_own else "claim_limited", given)
+        return self.database.sent("claim_limited_queues" if are_own else "claim_limited", given)
 
-    def claimed(self, locked: Sequence[Row], rows: Sequence[Row]) -> PlainClaimed:
-        """By the rows of both statements."""
+    def claimed(self, rows: Sequence[Row], *, is_locked: bool = True) -> PlainClaimed:
         has_arrived, has_expired, is_plain = rows[-1][24:]
         granted = [row for row in rows if row[0] is not None]
-        return PlainClaimed(granted, rows[-1][15], locked[0][0] == LOCKED, is_plain, has_arrived, has_expired)
+        return PlainClaimed(granted, rows[-1][15], is_locked, is_plain, has_arrived, has_expired)
 
     def learn(self, found: PlainClaimed) -> None:
         """It is committed."""

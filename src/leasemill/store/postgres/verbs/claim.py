@@ -233,9 +233,8 @@ def _claimed_under_limits(
     plain = None if given["waits"] else plain_claim(database, command, given)
     if plain is not None:
         with batch.transaction(connection):
-            statements = plain.statements(waits=True)
-            _, locked, rows, _ = batch.run(connection, batch.BEGIN, *statements, batch.COMMIT)
-        found = plain.claimed(locked, rows)
+            _, _, rows, _ = batch.run(connection, batch.BEGIN, plain.lock(), plain.claim(), batch.COMMIT)
+        found = plain.claimed(rows)
         plain.learn(found)
         if found.is_plain:
             leases = remember(database, granted_under_limits(database, found.rows))

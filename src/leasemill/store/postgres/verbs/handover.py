@@ -15,7 +15,7 @@ from leasemill.errors import LeasemillError
 from leasemill.kernel import commands as c
 from leasemill.store.postgres.calls import Calls
 from leasemill.store.postgres.database import Database, Held
-from leasemill.store.postgres.limits.plain import PlainClaim, plain_claim
+from leasemill.store.postgres.limits.plain import LOCKED, PlainClaim, plain_claim
 from leasemill.store.postgres.verbs import ack, claim
 from leasemill.store.postgres.verbs.reports import REPORTS_AT_ONCE, known
 from leasemill.store.postgres.wire import batch
@@ -190,17 +190,17 @@ class PlacesPlan(NamedTuple):
         return [(one.queue, one.lane) for one in self.held if one.lane is not None]
 
     def statements(self) -> list[Sent]:
-        """The limits are locked last, and only if they are free: an ack does not wait for them."""
+        """The limits are only locked if they are free: an ack does not wait for them."""
         database, lanes = self.plain.database, self._lanes()
         heads = ack.given_lanes(lanes)
         advance = [database.sent("advance", heads)] if lanes else []
-        ends = [database.sent("ack_all", ack.parameters(self.found, heads)), *advance]
-        return [batch.BEGIN, *ends, *self.plain.statements(waits=False), batch.COMMIT]
+        given = {**ack.parameters(self.found, heads), "names": texts(self.plain.names)}
+        return [batch.BEGIN, database.sent("ack_all_and_lock", given), *advance, self.plain.claim(), batch.COMMIT]
 
     def handed(self, answers: list[list[Row]]) -> HandedOver:
-        _, _, *heads, locked, rows = answers
+        _, ((*_, limits_locked),), *heads, rows = answers
         database = self.plain.database
-        found = self.plain.claimed(locked, rows)
+        found = self.plain.claimed(rows, is_locked=limits_locked == LOCKED)
         granted = claim.granted_under_limits(database, found.rows)
 
         def learn() -> None:

@@ -43,6 +43,16 @@ OF_NO_GROUP: Final = INSERTED | dict.fromkeys(
     ("group_id", "group_ids", "refused", "if_not_refused", "joined", "refused_groups"), ""
 )
 OF_NO_MEMBERS: Final = dict.fromkeys(("members", "members_counted", "all_or_none"), "")
+ALL_OR_NONE: Final = """, case when count(*) < cardinality({nos}::int8[])
+        then {schema}.fail('LM004', 'a lease is not held') end as failed"""
+AND_LOCK: Final = """, (
+        select set_config('leasemill.limits_locked', bool_and(pg_try_advisory_xact_lock(key))::text, true)
+        from (
+            select distinct hashtextextended('{schema}.limits ' || name, 0) as key
+            from unnest({names}::text[]) as given (name)
+        ) as named
+    ) as limits_locked"""
+"""As `lock_names` does without waiting: the statements that follow have newer snapshots."""
 OF_GROUPS: Final = {**OF_NO_GROUP, "group_id": ", group_id", "group_ids": ", {group_ids}::text[]"}
 REFUSED: Final = """, opened as materialized (
     select open.id
@@ -253,14 +263,8 @@ CLAUSES: Final = {
     "hand_over": ("hand_over", {**GRANT_PLAIN, **HEADS, "granted_at": "s.now", "unplaced": "left_over"}),
     "advance": ("advance", {**HEADS, "unplaced": "next"}),
     "ack": ("ack", OF_NO_MEMBERS),
-    "ack_all": (
-        "ack",
-        {
-            **OF_NO_MEMBERS,
-            "all_or_none": """, case when count(*) < cardinality({nos}::int8[])
-        then {schema}.fail('LM004', 'a lease is not held') end as failed""",
-        },
-    ),
+    "ack_all": ("ack", {**OF_NO_MEMBERS, "all_or_none": ALL_OR_NONE}),
+    "ack_all_and_lock": ("ack", {**OF_NO_MEMBERS, "all_or_none": ALL_OR_NONE + AND_LOCK}),
     "ack_members": (
         "ack",
         {
