@@ -136,13 +136,16 @@ class Reporter:
         if self._sending is not None or self._is_closed:
             return
         wait_s = flush_in_s(len(self._ends), len(self._slots.queued), is_urgent=self._has_urgent)
+        if not wait_s:
+            self.flush()  # its task begins in the loop's next turn, and takes what is there by then
+            return
         loop = asyncio.get_running_loop()
         due_at = loop.time() + wait_s
         if self._timer is None or due_at < self._due_at:
             if self._timer is not None:
                 self._timer.cancel()
             self._due_at = due_at
-            self._timer = loop.call_later(wait_s, self.flush) if wait_s else loop.call_soon(self.flush)
+            self._timer = loop.call_later(wait_s, self.flush)
 
     def flush(self) -> None:
         """Send what is there, now."""

@@ -243,3 +243,14 @@ def test_a_queues_own_limit_is_counted_from_its_leases(
     rebuild(admin, schema)
     assert check_tables(admin, schema) == []
     assert store.claim("w", ["q"], 10) == []
+
+
+@rule("T1")
+def test_the_first_claim_of_a_process_is_plain_too(
+    store: PostgresStore, postgres_url: str, plain: list[PlainClaimed]
+) -> None:
+    set_places(store, OWN, 1)
+    enqueue(store, "j0", "j1")
+    with PostgresStore(postgres_url) as other:
+        assert ids(other.claim("w", ["q"], 10)) == ["j0"]
+    assert [one.is_plain for one in plain] == [True]

@@ -230,6 +230,10 @@ def held_of(row: Row, limits: tuple[str, ...] = ()) -> Held:
 def _claimed_under_limits(
     database: Database, connection: Connection, command: c.Claim, given: dict[str, Any]
 ) -> Claimed:
+    queues = list(dict.fromkeys(command.queues))
+    if not database.limit_names(queues):  # so that not even the first claim here goes the long way for nothing
+        names = database.all(connection, "limit_names", {"queues": texts(queues)})
+        database.learn_limit_names(queues, (name for (name,) in names))
     plain = None if given["waits"] else plain_claim(database, command, given)
     if plain is not None:
         with batch.transaction(connection):
