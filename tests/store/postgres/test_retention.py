@@ -211,7 +211,7 @@ def test_jobs_are_forgotten_faster_than_they_end() -> None:
 
 
 def test_there_is_a_rest_even_where_jobs_end_faster_than_they_can_be_forgotten() -> None:
-    assert rest_s(0.1, 2_000, 1_000_000.0) == pytest.approx(0.025)
+    assert rest_s(0.1, 2_000, 1_000_000.0) == pytest.approx(0.01)
 
 
 def test_the_rate_at_which_jobs_end_is_that_of_what_is_there_and_what_was_forgotten() -> None:

@@ -27,7 +27,7 @@ SHARE: Final = 0.1
 """Of the time: how long retention works, as long as that is fast enough."""
 KEEPS_UP: Final = 1.25
 """Times the rate at which jobs end: how fast they are forgotten at least, while there are too many."""
-LEAST_REST: Final = 0.25
+LEAST_REST: Final = 0.1
 """Of a batch's time: the rest after it, whatever is left to do."""
 MEASURED_S: Final = 1.0
 """Over how long the rate at which jobs end is taken."""
