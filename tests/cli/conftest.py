@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
 
-@pytest.fixture(autouse=True)
-def logging_as_it_was() -> Iterator[None]:
+@contextmanager
+def logging_kept() -> Iterator[None]:
+    """For fixtures of more than one test, which begin before the one below."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
+    try:
+        yield
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(level)
+
+
+@pytest.fixture(autouse=True)
+def logging_as_it_was() -> Iterator[None]:
+    with logging_kept():
+        yield

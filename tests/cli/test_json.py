@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from leasemill.cli import main
+from tests.cli.conftest import logging_kept
 
 TASKS = """
 from leasemill import App, Fail, Limit
@@ -89,7 +90,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             ("enqueue", "json_tasks:app", "send", "--args", '{"to": "eve"}', "--id", "waiting"),
             ("enqueue", "json_tasks:app", "send", "--args", '{"to": "dan"}', "--lane", "d", "--delay", "3600"),
         ):
-            done = CliRunner().invoke(main, list(arguments))
+            with logging_kept():
+                done = CliRunner().invoke(main, list(arguments))
             assert done.exit_code == 0, done.output
         sys.modules["json_tasks"].app.group("letters").create()
         yield place

