@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from leasemill.api.call import Call, HasStore, checked_call
 from leasemill.api.handle import BY_CODE, Deadline, JobHandle
 from leasemill.api.policy import Duration
-from leasemill.api.results import aread_results, read_results
+from leasemill.api.results import read_results
 from leasemill.api.sending import StreamCount, aenqueue_all, aenqueue_stream, enqueue_all, enqueue_stream
 from leasemill.errors import Invalid, NotFound
 from leasemill.kernel import commands as c
@@ -218,7 +218,7 @@ class GroupHandle:
     async def aresults(self, timeout: Duration | None = None) -> list[Any]:  # noqa: ASYNC109 (as `results`)
         """`results` in async code."""
         await self.await_end(timeout)
-        return await aread_results(self._store, self.id)
+        return await read_results.on_loop(self._store, self.id)
 
     def cancel(self, reason: str = BY_CODE, *, by: str = "application") -> int:
         """Seal the group and cancel its members that have not ended, and the groups in it; returns how many jobs were

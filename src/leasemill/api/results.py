@@ -6,10 +6,10 @@ soon as they have ended, does not read through all that is kept.
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from typing import Any, Final
 
 from leasemill.api.handle import JobHandle
+from leasemill.api.steps import Steps, Stepwise, ask
 from leasemill.errors import NotFound
 from leasemill.kernel import commands as c
 from leasemill.kernel.chained import then_id
@@ -18,43 +18,24 @@ from leasemill.store.base import Store
 
 PAGE: Final = 1_000
 
-Steps = Generator[c.Command[Any], Any, list[Job]]
-"""Commands to run, in order; their answers are sent back."""
 
-
-def read_results(store: Store, group_id: str) -> list[Any]:
+@Stepwise
+def read_results(store: Store, group_id: str) -> Steps[list[Any]]:
     """The results of a group that is over, in the order in which its members were enqueued."""
-    steps, answer = _members(group_id), None
-    while True:
-        try:
-            command = steps.send(answer)
-        except StopIteration as done:
-            return _results(store, done.value)
-        answer = store.run(command)
+    return _results(store, (yield from _members(group_id)))
 
 
-async def aread_results(store: Store, group_id: str) -> list[Any]:
-    """`read_results` in async code."""
-    steps, answer = _members(group_id), None
-    while True:
-        try:
-            command = steps.send(answer)
-        except StopIteration as done:
-            return _results(store, done.value)
-        answer = await store.arun(command)
-
-
-def _members(group_id: str) -> Steps:
-    group: c.GroupView | None = yield c.GetGroup(group_id)
+def _members(group_id: str) -> Steps[list[Job]]:
+    group = yield from ask(c.GetGroup(group_id))
     count = 0 if group is None else group.total
     last = ""
-    while nested := (yield c.ListGroups(PAGE, after=last, parent=group_id)):
+    while nested := (yield from ask(c.ListGroups(PAGE, after=last, parent=group_id))):
         count -= len(nested)  # B7: a group in it counts as a member, and is not a job
         last = nested[-1].id
     found: dict[str, Job] = {}
     after: int | None = 0
     while after is not None and len(found) < count:
-        page: c.JobPage = yield c.ListJobs(c.JobFilter(group=group_id), PAGE, after, newest_first=True)
+        page = yield from ask(c.ListJobs(c.JobFilter(group=group_id), PAGE, after, newest_first=True))
         found |= {job.spec.id: job for job in page.jobs}
         after = page.after
     if len(found) < count:
