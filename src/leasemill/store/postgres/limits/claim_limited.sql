@@ -2,7 +2,7 @@
 -- and every job that is first has a place under each limit it names. From a queue whose own limit has room for fewer, so many.
 -- Otherwise (`is_plain` false) nothing is granted, and the claim is decided as in `load_limited`.
 -- T1 to T3: places are counted from the leases that are there. C1, C2, C5, I2, I5 as in `claim`.
--- Runs after `lock_names` of the same transaction, by a snapshot that is newer than the locks.
+-- Runs after `lock_names` or `ack_all_and_lock` of the same transaction, by a snapshot that is newer than the locks.
 -- Returns the leases with their jobs, by fence; with each, or in a row without a lease, what `claim` returns and whether it was plain.
 with gate as materialized (
     select {alone}, {schema}.clock({now}::int8) as now,

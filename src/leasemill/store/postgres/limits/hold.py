@@ -21,7 +21,7 @@ _encode = msgspec.json.Encoder().encode
 def lock(database: Database, connection: Connection, reports: Sequence[c.ReleaseReport]) -> None:
     """The limits that these hold up, in the transaction that is open: before anything else is locked."""
     names = texts(sorted({one.limit for one in reports if one.limit}))
-    database.all(connection, "lock_names", {"names": names, "waits": True})
+    database.all(connection, "lock_names", {"names": names})
 
 
 def hold(database: Database, connection: Connection, reports: Sequence[c.ReleaseReport]) -> None:

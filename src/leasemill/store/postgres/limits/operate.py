@@ -62,7 +62,7 @@ def change(calls: Calls, command: c.SetLimit | c.ClearLimit | c.DeclareLimits) -
 
 
 def _change(database: Database, connection: Connection, command: c.Command[None], names: Sequence[str]) -> None:
-    given = {"names": texts(names), "waits": True}
+    given = {"names": texts(names)}
     database.all(connection, "lock_names", given)
     now, records, modes, limited = database.one(connection, "load_records", given)
     state, before = State(), dict[str, LimitTerms]()

@@ -47,7 +47,7 @@ class PlainClaim(NamedTuple):
 
     def lock(self) -> Sent:
         """Waits for limits that others have locked."""
-        return self.database.sent("lock_names", {"names": texts(self.names), "waits": True})
+        return self.database.sent("lock_names", {"names": texts(self.names)})
 
     def claim(self) -> Sent:
         """Under the locks of its limits."""

@@ -4,6 +4,7 @@
 -- `ack_members` is for members of groups without lanes or chains: it counts them too (B1), after their leases, the groups in
 -- order; and fails if a sealed group has no more members unfinished than may have been added since (B2).
 -- `ack_all` fails if one of them is not held: what was sent along with it is not carried out.
+-- `ack_all_and_lock` also locks limits for the claim that follows, if nobody else has, and returns whether it did.
 -- Returns how many it ended and, if not all, which. Locks the lanes, in order, then the leases' rows, in order.
 with locked as materialized (
     select lane.queue, lane.lane
