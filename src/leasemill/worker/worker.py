@@ -276,8 +276,8 @@ class Worker:
 
     async def _work(self) -> None:
         try:
-            self._background.start([self._parts.heartbeat, self._parts.stalls, self._housekeeping, self.deaths])
             self._observers.notify(Observer.worker_began, self.id, self.concurrency, partial(asdict, self.metrics))
+            self._background.start([self._parts.heartbeat, self._parts.stalls, self._housekeeping, self.deaths])
             self.on_start(self.id, self.facts)
             warn_of_jobs(self.id, self.app)
             await self._work_until_stopped()
