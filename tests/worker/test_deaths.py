@@ -214,7 +214,7 @@ def test_the_leases_of_a_dead_worker_end_and_those_of_its_successor_do_not(store
 @pytest.mark.parametrize(
     ("states", "sentence"),
     [
-        ([], "it held no job"),
+        ([], "it held no lease any more"),
         ([JobState.READY], "1 job can run again"),
         (
             [JobState.SUCCEEDED, JobState.READY, JobState.READY],

@@ -11,6 +11,7 @@ import pytest
 
 import leasemill.worker
 from leasemill import App, Context, Worker
+from leasemill.api.logs import STORE_LOGGERS
 from tests.worker.support import FaultyStore, until, working
 
 LEVELS = {"debug", "info", "warning", "error", "critical", "exception", "log"}
@@ -64,3 +65,20 @@ async def test_a_drain_warns_of_paused_queues_that_keep_jobs(
     store.resume("default", by="ann", reason="test")
     await Worker(app, drain=True, handle_signals=False).run()
     assert "paused" not in caplog.text
+
+
+@pytest.mark.parametrize("name", STORE_LOGGERS)
+async def test_lines_of_a_store_carry_the_id_of_the_worker_that_runs_in_their_process(
+    app: App, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    """Embedded in a program that configures logging itself. A store knows no worker."""
+
+    @app.job
+    async def noop() -> None: ...
+
+    async with working(app, worker_id="mill-1") as worker:
+        await until(lambda: worker.metrics.reaper_runs, "the worker to start")
+        logging.getLogger(name).warning("retention postponed")
+    logging.getLogger(name).warning("nobody works here")
+    workers = {record.message: getattr(record, "worker", None) for record in caplog.records if record.name == name}
+    assert workers == {"retention postponed": "mill-1", "nobody works here": None}

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from functools import partial
@@ -22,6 +23,7 @@ FIRST_FIELDS: Final[tuple[str, ...]] = ("worker", "job", "kind", "attempt")
 HEADERS: Final = "headers"
 DETAILS: Final = "leasemill_details"
 """The name of the field with the message's values for machines: in JSON only."""
+STORE_LOGGERS: Final = ("leasemill.store", "leasemill.postgres", "leasemill.wal")
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", DETAILS}
 _encode: Final = msgspec.json.Encoder(enc_hook=str).encode
 
@@ -105,6 +107,32 @@ def configure_logging(
         root.removeHandler(old)
     root.addHandler(handler)
     root.setLevel(level)
+
+
+class _StoreLines(logging.Filter):
+    """Adds the ids of the workers that run in this process to the lines of stores, which know of none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.workers: tuple[str, ...] = ()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not self.workers or _add_worker(",".join(self.workers), record)
+
+
+_store_lines: Final = _StoreLines()
+for _name in STORE_LOGGERS:
+    logging.getLogger(_name).addFilter(_store_lines)
+
+
+@contextmanager
+def worker_in_store_lines(worker_id: str) -> Iterator[None]:
+    """While this worker runs, lines of the process's stores carry its id, whoever configured logging."""
+    _store_lines.workers = (*_store_lines.workers, worker_id)
+    try:
+        yield
+    finally:
+        _store_lines.workers = tuple(one for one in _store_lines.workers if one != worker_id)
 
 
 def _add_worker(worker_id: str, record: logging.LogRecord) -> bool:

@@ -115,6 +115,8 @@ def serve(
     On 127.0.0.1 it accepts requests from this machine without a key. On another address it starts only if the store has
     a key: create one with `leasemill keys create`.
 
+    It recovers expired leases by itself, every few seconds, whether or not a worker runs.
+
     After SIGTERM or SIGINT, calls that wait return and requests in progress finish. After a second signal it ends at
     once.
     """
@@ -158,11 +160,10 @@ def serve(
         security.ring.start()
         opened.callback(security.ring.close)
         mounts, on_stop = _dashboard(store, opened, redact) if has_dashboard else ({}, lambda: None)
-        server = new_server(
-            server_app(store, gate=security.gate, mounts=mounts, longest_wait_s=longest_wait, on_stop=on_stop),
-            stop_s=stop_timeout,
-            options=security.options,
-        )
+        app = server_app(store, gate=security.gate, mounts=mounts, longest_wait_s=longest_wait, on_stop=on_stop)
+        server = new_server(app, stop_s=stop_timeout, options=security.options)
+        app.reaper.start()
+        opened.callback(app.reaper.stop)
         shown = f"[{host}]" if ":" in host else host
         base = f"{'http' if cert is None else 'https'}://{shown}:{listening.getsockname()[1]}"
         log.info("serving %s on %s", store.name, base)

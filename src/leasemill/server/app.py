@@ -30,6 +30,7 @@ from leasemill.server.gate import Admission, RequestHead, ServerGate
 from leasemill.server.metrics import NoMetrics, ServerMetrics
 from leasemill.server.polls import Polls
 from leasemill.server.presence import ServedPresence
+from leasemill.server.reaping import ServerReaper
 from leasemill.store.base import Store
 from leasemill.store.threads import Threads
 from leasemill.wire import requests as r
@@ -79,6 +80,7 @@ class ServerApp:
         self._threads = Threads(THREADS, "leasemill-server")
         self._presence = ServedPresence(store, self._threads)
         self._expired = ExpiredLeases(store)
+        self.reaper = ServerReaper(store, self._expired)
         self._metrics: ServerMetrics = metrics or NoMetrics()
         self.polls = Polls(store, self._threads, longest_wait_s)
         self._metrics.watch_polls(lambda: self.polls.open)
@@ -91,6 +93,7 @@ class ServerApp:
     def close(self) -> None:
         self.polls.close()
         self._expired.close()
+        self.reaper.close()
         self._threads.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -57,6 +57,7 @@ def server_app(
     )
     app = ServerApp(store, starlette, gate=gate, metrics=metrics, longest_wait_s=longest_wait_s, on_stop=on_stop)
     pages.is_stopping = lambda: app.polls.is_stopping
+    pages.reaper_metrics = app.reaper.exposition
     return app
 
 
@@ -65,6 +66,7 @@ class Pages:
         self._store = store
         self._metrics = metrics
         self.is_stopping: Callable[[], bool] = lambda: False
+        self.reaper_metrics: Callable[[], str] = lambda: ""
 
     async def health(self, _request: Request) -> Response:
         """The process answers."""
@@ -92,6 +94,7 @@ class Pages:
             page = await self._metrics.page(self._store)
         except LeasemillError as error:
             return _problem(problem(HTTPStatus.SERVICE_UNAVAILABLE, "unavailable", str(error)))
+        page += self.reaper_metrics().encode()
         return Response(page, headers={"content-type": self._metrics.content_type})
 
     async def reference(self, _request: Request) -> Response:

@@ -11,6 +11,7 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.machine import check, run
 from leasemill.kernel.state import State
 from leasemill.kernel.verbs.cancel import cancels_a_run
+from leasemill.kernel.verbs.expire import expirations
 from leasemill.store.base import Store, Watch
 from leasemill.store.ends import Cancellations, Ends, Subscription
 from leasemill.store.keys import MemoryKeys
@@ -44,7 +45,7 @@ class MemoryStore(Store):
             if self._is_closed:
                 raise Unavailable("this memory: store is closed; open another")
             events, answer = run(self._state, command, self._clock.now())
-            expired = self.expiries.found(self._state, events)
+            expired = expirations(self._state, events)
             is_run_cancelled = isinstance(command, c.Cancel | c.CancelGroup) and cancels_a_run(self._state, events)
         if events:
             self._signal.notify()

@@ -39,7 +39,7 @@ RECORDS_A_SECOND: Final = 20
 AGAIN_S: Final = 1.0
 """A claim that was on its way to a server when the worker died is granted a moment later: look for it again."""
 BATCH: Final = 500
-NO_JOBS: Final = "it held no job"
+NO_LEASES: Final = "it held no lease any more"
 
 
 class Ended(NamedTuple):
@@ -58,7 +58,7 @@ def what_became_of(died: Sequence[c.Died]) -> str:
         parts.append(f"{counted(count[JobState.SUCCEEDED], 'job')} had committed and succeeded")
     if dead:
         parts.append(f"{counted(len(dead), 'job')} quarantined: {listed(dead)} (see `leasemill jobs explain`)")
-    return ", ".join(parts) or NO_JOBS
+    return ", ".join(parts) or NO_LEASES
 
 
 class Deaths:

@@ -51,14 +51,14 @@ class Metrics:
 
     reaper_runs: int = 0
     reaper_recovered: int = 0
-    """Expiries this worker recorded: its reaper, its claims, its refused reports."""
+    """Expiries this worker's process recorded: its reaper, its claims, its refused reports, the opening of a folder."""
     reaper_recovered_last_run: int = 0
     """Those of the reaper's latest run, and of what went on meanwhile."""
     reaper_stuck_seconds: float = 0.0
     """How long the recovered jobs had been without a holder, in total."""
     reaper_stuck_seconds_max: float = 0.0
     dead_workers: int = 0
-    """Workers this one noticed to have died."""
+    """Workers this one found dead, or without a record that is renewed: stopped or cut off."""
     deaths: int = 0
     """Leases this one ended because their holder was proved dead."""
 

@@ -1,7 +1,8 @@
 """Records the leases that expired, so that their jobs run again, and notices workers that died.
 
-Claims and refused reports record expiries too; the store notifies the reaper of each, so that its counters and log
-lines miss none.
+Claims, refused reports and the opening of a folder record expiries too. The store notifies the reaper of those that
+this process recorded, whichever call did so, so that each is counted and logged once, in one process. What a process
+without a reaper recorded, such as a command, is in that process's log and in no counter.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from leasemill.api.observer import Observer
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, JobState
 from leasemill.store.base import Store
+from leasemill.store.expiries import Expiries, log_expiry
 from leasemill.store.records import records
 from leasemill.worker.metrics import Metrics
 from leasemill.worker.observers import NOBODY, Observers
@@ -29,7 +31,15 @@ BATCH: Final = 1_000
 class Reaper:
     """`expire`, with its counters."""
 
-    def __init__(self, worker_id: str, store: Store, metrics: Metrics, observers: Observers = NOBODY) -> None:
+    def __init__(
+        self,
+        worker_id: str,
+        store: Store,
+        metrics: Metrics,
+        observers: Observers = NOBODY,
+        expiries: Expiries | None = None,
+    ) -> None:
+        """`expiries`: those to count; by default the store's."""
         self.on_quarantined: Callable[[str], None] | None = None
         """Called with the id of each job that is DEAD, in any thread."""
         self._worker_id = worker_id
@@ -38,14 +48,18 @@ class Reaper:
         self._observers = observers
         self._lock = threading.Lock()
         self._unattributed: Counter[str] = Counter()
-        store.expiries.listen(self.recovered)
+        self._expiries = store.expiries if expiries is None else expiries
+        self._earlier = self._expiries.listen(self.recovered)
+        """Recorded by this process before it was there to count them."""
 
     def close(self) -> None:
-        self._store.expiries.forget(self.recovered)
+        self._expiries.forget(self.recovered)
 
     def run(self) -> None:
         """Record every expiry there is."""
         before = self._metrics.reaper_recovered
+        earlier, self._earlier = self._earlier, []
+        self._count(earlier)
         while len(self._expire()) == BATCH:
             pass
         with self._lock:
@@ -62,7 +76,14 @@ class Reaper:
         return expired
 
     def recovered(self, expired: Sequence[c.Expiration]) -> None:
-        """Count expiries, whatever recorded them. Called in any thread."""
+        """Count and log expiries that this process recorded. Called in any thread."""
+        self._count(expired)
+        for expiration in expired:
+            log_expiry(log, expiration, worker=self._worker_id)
+
+    def _count(self, expired: Sequence[c.Expiration]) -> None:
+        if not expired:
+            return
         metrics = self._metrics
         with self._lock:
             self._unattributed.update(expiration.worker for expiration in expired)
@@ -73,18 +94,8 @@ class Reaper:
                 metrics.reaper_stuck_seconds_max = max(metrics.reaper_stuck_seconds_max, stuck_s)
         self._observers.notify(Observer.expired, expired)
         for expiration in expired:
-            stuck_s = expiration.stuck_us / SECOND
-            is_dead = expiration.state is JobState.DEAD
-            if is_dead and self.on_quarantined is not None:
+            if expiration.state is JobState.DEAD and self.on_quarantined is not None:
                 self.on_quarantined(expiration.job_id)
-            log.log(
-                logging.ERROR if is_dead else logging.WARNING,
-                "lease of worker %s expired %.1f s ago: the job is %s",
-                expiration.worker,
-                stuck_s,
-                "quarantined after too many expirations" if is_dead else expiration.state,
-                extra={"job": expiration.job_id, "attempt": expiration.attempt, "worker": self._worker_id},
-            )
 
     def _notice_dead(self, expired: Counter[str]) -> None:
         """A worker whose record was not replaced for several intervals; the first to remove it counts it."""

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from leasemill.api.app import App
 from leasemill.api.executor import Executor
+from leasemill.api.logs import worker_in_store_lines
 from leasemill.api.observer import Observer
 from leasemill.api.policy import Duration, ReaperPreset, reaper_s
 from leasemill.errors import Broken, Invalid, Unavailable
@@ -149,7 +150,8 @@ class Worker:
         self._loop = asyncio.get_running_loop()
         if self.shutdown.is_requested:  # there was no loop to begin it on
             self.shutdown.begin()
-        with signals_taken(self._loop, self.stop) if self._handles_signals else nullcontext():
+        signals = signals_taken(self._loop, self.stop) if self._handles_signals else nullcontext()
+        with worker_in_store_lines(self.id), signals:
             try:
                 self.presence.begin()
                 await self._settle()
@@ -276,8 +278,8 @@ class Worker:
 
     async def _work(self) -> None:
         try:
-            self._background.start([self._parts.heartbeat, self._parts.stalls, self._housekeeping, self.deaths])
             self._observers.notify(Observer.worker_began, self.id, self.concurrency, partial(asdict, self.metrics))
+            self._background.start([self._parts.heartbeat, self._parts.stalls, self._housekeeping, self.deaths])
             self.on_start(self.id, self.facts)
             warn_of_jobs(self.id, self.app)
             await self._work_until_stopped()

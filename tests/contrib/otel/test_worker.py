@@ -10,7 +10,7 @@ from leasemill.kernel import commands as c
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.drain import adrain
 from tests.contrib.otel.support import Recorded, linked, of, span_id
-from tests.worker.support import FaultyStore, drained
+from tests.worker.support import FaultyStore, drained, until, working
 
 
 async def test_a_claim_and_the_reports_are_spans(app: App, recorded: Recorded) -> None:
@@ -132,3 +132,25 @@ async def test_what_is_counted_and_measured(
     assert point.explicit_bounds[0] == 0.005
     assert "leasemill.job.kind" not in point.attributes
     assert "messaging.operation.type" not in point.attributes
+
+
+async def test_workers_and_their_reapers_are_measured(
+    app: App, store: FaultyStore, clock: ManualClock, recorded: Recorded
+) -> None:
+    @app.job
+    async def run() -> None: ...
+
+    run.enqueue()
+    store.claim("gone", ["default"], 1)
+    clock.advance(s=33)
+    async with working(app, worker_id="orders-1"):
+        await until(lambda: recorded.points("leasemill.reaper.recovered.count"), "a run of the reaper")
+        (info,) = recorded.points("leasemill.worker.info")
+        assert (info.value, dict(info.attributes)) == (1, {"service.instance.id": "orders-1"})
+    (stale,) = recorded.points("leasemill.reaper.stale.duration")
+    assert (stale.count, stale.sum) == (1, 3)
+    (recovered,) = recorded.points("leasemill.reaper.recovered.count")
+    assert dict(recovered.attributes) == {"service.instance.id": "orders-1"}
+    (runs,) = recorded.points("leasemill.reaper.runs")
+    assert runs.value == recovered.count
+    assert recorded.points("leasemill.worker.info") == []

@@ -25,7 +25,7 @@ from leasemill.worker.exporting.measures import Measures
 from leasemill.worker.exporting.queues import QueueReader, counted, elected
 from leasemill.worker.exporting.samples import MOST_VALUES, OTHER
 from tests.worker.exporting.scraping import scrape
-from tests.worker.exporting.suite import ExportingSuite, exported, is_elected, record
+from tests.worker.exporting.suite import ExportingSuite, exported, is_elected, read_until, record
 from tests.worker.support import FaultyStore, drained, until, working
 
 
@@ -181,3 +181,20 @@ def test_groups_that_are_over_are_not_counted_as_open(store: FaultyStore) -> Non
         store.create_group(group)
     store.seal_group("b")  # without members it is over
     assert counted(store).values[GROUPS_OPEN.name] == {(): 2}
+
+
+async def test_a_worker_is_named_while_it_works_and_its_latest_reaper_run_can_be_read(
+    app: App, store: FaultyStore, clock: ManualClock
+) -> None:
+    @app.job
+    async def noop() -> None: ...
+
+    noop.enqueue()
+    store.claim("gone", ["default"], 1)
+    clock.advance(s=31)
+    store.expire()
+    async with exported(app) as endpoint, working(app, worker_id="orders-1"):
+        found = await read_until(endpoint, lambda found: found.has("leasemill_worker_info"))
+        assert found("leasemill_worker_info", worker="orders-1") == 1
+        found = await read_until(endpoint, lambda found: found("leasemill_reaper_runs_total") == 1)
+        assert found("leasemill_reaper_recovered_last_run") == 1

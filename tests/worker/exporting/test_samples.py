@@ -7,7 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasemill.worker.exporting.catalogue import JOBS, METRICS, PROCESSES, QUEUE_JOBS, QUEUE_OLDEST, RUN
+from leasemill.worker.exporting.catalogue import JOBS, METRICS, PROCESSES, QUEUE_JOBS, QUEUE_OLDEST, RUN, WORKER_INFO
 from leasemill.worker.exporting.samples import MOST_VALUES, OTHER, Samples, decoded, encoded
 
 
@@ -88,4 +88,5 @@ def test_every_name_says_its_unit_and_whether_it_only_rises() -> None:
         assert bool(metric.buckets) == (metric.type == "histogram"), name
         assert list(metric.buckets) == sorted(metric.buckets)
         assert metric.help.endswith("."), name
-        assert not {"job", "job_id", "lane", "key", "worker"} & set(metric.labels), "no label for every job"
+        assert not {"job", "job_id", "lane", "key"} & set(metric.labels), "no label for every job"
+        assert "worker" not in metric.labels or metric is WORKER_INFO, "a restart would begin new series of it"

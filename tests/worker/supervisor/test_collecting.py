@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from leasemill.worker.exporting.catalogue import JOBS, QUEUE_JOBS, SLOTS
+from leasemill.worker.exporting.catalogue import JOBS, QUEUE_JOBS, SLOTS, WORKER_INFO
 from leasemill.worker.exporting.samples import Samples, encoded
 from leasemill.worker.supervisor.channel import Message
 from leasemill.worker.supervisor.child import Child
@@ -96,3 +96,12 @@ def test_a_process_that_stands_still_is_asked_once_and_its_gauges_go(collected: 
     assert counted(collected) == (3, 10, None), "another worker may count the queues by now"
     clock.now = 100.0 + SILENT_S
     assert counted(collected) == (3, None, None)
+
+
+def test_every_process_has_its_own_sample_with_its_id(collected: Collected) -> None:
+    for number in (1, 2):
+        gauges = Samples()
+        gauges.add(WORKER_INFO, (f"orders.{number}",))
+        message = answer(0, 10)
+        collected.received(Played(), {**message, "gauges": encoded(gauges)})
+    assert collected.all().values["leasemill_worker_info"] == {("orders.1",): 1, ("orders.2",): 1}

@@ -17,6 +17,7 @@ MESSAGE_ID: Final = "messaging.message.id"
 MESSAGE_COUNT: Final = "messaging.batch.message_count"
 CLIENT_ID: Final = "messaging.client.id"
 ERROR_TYPE: Final = "error.type"
+INSTANCE_ID: Final = "service.instance.id"
 
 KIND: Final = "leasemill.job.kind"
 ATTEMPT: Final = "leasemill.attempt"

@@ -6,7 +6,7 @@ They are about many jobs at once, so they link to what made them.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from opentelemetry.trace import Span, SpanKind
@@ -28,16 +28,30 @@ from leasemill.contrib.otel.conventions import (
     named,
 )
 from leasemill.contrib.otel.telemetry import Telemetry
-from leasemill.kernel.commands import Lease
+from leasemill.kernel.commands import Expiration, Lease
+from leasemill.kernel.model import SECOND
 
 REASON_LENGTH: Final = 200
 
 
 class WorkerSpans(Observer):
-    """What a worker reports, as spans that have ended."""
+    """What a worker reports, as spans that have ended and as measurements."""
 
     def __init__(self, telemetry: Telemetry) -> None:
         self._telemetry = telemetry
+
+    def worker_began(self, worker_id: str, slots: int, counters: Callable[[], Mapping[str, float]]) -> None:
+        self._telemetry.instruments.worker_began(worker_id)
+
+    def worker_ended(self, worker_id: str) -> None:
+        self._telemetry.instruments.worker_ended(worker_id)
+
+    def reaper_ran(self, recovered: int) -> None:
+        self._telemetry.instruments.reaper_ran(recovered)
+
+    def expired(self, expirations: Sequence[Expiration]) -> None:
+        for expiration in expirations:
+            self._telemetry.instruments.recovered(expiration.stuck_us / SECOND)
 
     def claimed(self, leases: Sequence[Lease], took_s: float) -> None:
         if not leases:

@@ -30,6 +30,8 @@ from leasemill.kernel.verbs.expire import Expire
 __all__ = ["Claim"]
 
 HIGHEST_FIRST: Final = range(PRIORITIES - 1, -1, -1)
+LOOK: Final = Expire(100)
+"""L7: what a claim records before it looks for jobs. Bounded, so that no claim waits long after many workers died."""
 
 
 class Claim(Command[list[Lease]], frozen=True):
@@ -65,14 +67,10 @@ def check(command: Claim) -> None:
 
 
 def steps(state: State, command: Claim, now: int, do: Do) -> list[Lease]:
-    leases = _take(state, command, now, do)
-    if leases or not do(expire.decide(state, Expire(command.limit), now)):
-        return leases
-    return _take(state, command, now, do)  # L7: what has expired is claimable again
-
-
-def _take(state: State, command: Claim, now: int, do: Do) -> list[Lease]:
     has_limits = _checked(state, command)
+    if state.leases.first(1, now):  # L7: what has expired is claimable again
+        do(expire.decide(state, LOOK, now))
+        has_limits = _checked(state, command)  # it may be under limits
     repeated = _repeated(state, command, now)
     if repeated:
         return repeated  # C5: the same request, the same leases

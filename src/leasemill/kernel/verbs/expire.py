@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from msgspec import Struct
 
@@ -52,6 +53,10 @@ def apply(state: State, event: LeaseExpired) -> None:
     job, execution = uncommitted(state, event)
     execution.reason = AbortReason.EXPIRED
     end_unfinished(state, job, execution, Verb.EXPIRE, event)
+
+
+MAY_EXPIRE: Final = frozenset({LeaseExpired, ExecutionDone})
+"""Events in which an expiry may be recorded."""
 
 
 def expirations(state: State, events: Sequence[AnyEvent]) -> list[Expiration]:

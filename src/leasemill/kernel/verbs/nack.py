@@ -23,8 +23,9 @@ __all__ = ["Nack", "NackOutcome", "NackReport", "Nacked"]
 
 
 class NackReport(Struct, frozen=True):
-    """`jitter` in [0, 1) draws the back-off; `delay_us` replaces it; `keep_lease` needs a `report_id` to distinguish a
-    repeat from a second failure."""
+    """`jitter` in [0, 1) draws the back-off: 0 retries at once, so draw one for each report, as workers do (a server
+    draws one where it is missing); `delay_us` replaces it; `keep_lease` needs a `report_id` to distinguish a repeat
+    from a second failure."""
 
     job_id: str
     token: str

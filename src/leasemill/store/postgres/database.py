@@ -10,7 +10,7 @@ import psycopg
 from msgspec import Struct
 from psycopg.rows import tuple_row
 
-from leasemill.kernel.model import JobSpec
+from leasemill.kernel.model import SECOND, JobSpec
 from leasemill.kernel.state import DEATHS_FORMAT, PLAIN_FORMAT
 from leasemill.store.expiries import Expiries
 from leasemill.store.postgres.positions import ExpiryPosition, Positions
@@ -90,7 +90,7 @@ class Database:
         self.expiries = expiries
         self.clock = clock
         self.positions = Positions()
-        self.expiry_position = ExpiryPosition()
+        self.expiry_position = ExpiryPosition() if clock is None else ExpiryPosition(lambda: clock.now() / SECOND)
         self.claim_queues: set[str] = set()
         """Queues known to be used with enqueue and claim."""
         self.ruled_queues: set[str] = set()

@@ -1,15 +1,20 @@
 """What a store does beside its verbs: expiry, admission, watermarks, retention.
 
-The reaper's call does all of it, but for retention, which it begins. A claim that was granted something does none of it
-before it returns; one that was granted nothing does what may give it a job (L7).
+The reaper's call does all of it, but for retention, which it begins. Claims look for expired leases too, every two
+seconds (L7), before they are granted anything. A claim that was granted something does none of it before it returns;
+one that was granted nothing does what may give it a job.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Final
+
+from psycopg.errors import LockNotAvailable
 
 from leasemill.errors import Unavailable
 from leasemill.kernel import commands as c
+from leasemill.kernel.verbs.claim import LOOK
 from leasemill.store.postgres import admission
 from leasemill.store.postgres.database import Database
 from leasemill.store.postgres.exact.decide import decide_expired
@@ -19,6 +24,8 @@ from leasemill.store.postgres.watermarks import Watermarks
 from leasemill.store.postgres.wire.arrays import int8, int8s
 from leasemill.store.postgres.wire.connections import LOGGER, Connection, Connections
 from leasemill.store.postgres.wire.url import PostgresOptions
+
+LOOK_WAIT_MS: Final = 200
 
 
 class PostgresMaintenance:
@@ -46,10 +53,15 @@ class PostgresMaintenance:
         self.forgetting.begin()
         return expired
 
-    def found_more(self, expired_from: int | None, has_arrived: bool, limit: int) -> bool:
+    def look(self) -> None:
+        """L7, before a claim of which it was time: whatever there is to claim, what has expired is claimable too. It
+        waits for nobody's locks for long, since slots may be empty meanwhile; the next look will be at those leases."""
+        self.expire(LOOK.limit, self._database.expiry_position.from_at(), longest_wait_ms=LOOK_WAIT_MS)
+
+    def found_more(self, expired_from: int | None, has_arrived: bool) -> bool:
         """After a claim that was granted nothing and saw these: whether it is worth another try."""
         if expired_from is not None:
-            self.expire(limit, expired_from)
+            self.expire(LOOK.limit, expired_from)
         if has_arrived:
             self._connections.run(lambda connection: admission.admit_or_wait(self._database, connection))
         if self.watermarks.are_due:
@@ -59,14 +71,24 @@ class PostgresMaintenance:
             return True
         return has_arrived or expired_from is not None
 
-    def expire(self, limit: int, from_at: int) -> list[c.Expiration]:
-        """L7. Jobs whose rows somebody has locked are left for the next time."""
+    def expire(self, limit: int, from_at: int, *, longest_wait_ms: int | None = None) -> list[c.Expiration]:
+        """L7. Jobs whose rows somebody has locked are left for the next time; with `longest_wait_ms`, all of them are
+        if what their ends concern, their groups, is locked for longer."""
 
         def work(connection: Connection) -> list[c.Expiration]:
             given = {"from_at": int8(from_at), "limit": int8(limit)}
-            return decide_expired(self._database, connection, c.Expire(limit), given)
+            try:
+                return decide_expired(self._database, connection, c.Expire(limit), given, longest_wait_ms)
+            except LockNotAvailable:
+                if longest_wait_ms is None:
+                    raise
+                return []
 
+        position = self._database.expiry_position
+        position.looks()  # before it begins: claims beside this one, and after one that fails, do not look as well
         expired = self._connections.run(work)
+        if len(expired) == limit:
+            position.look_again()
         self.admit_caused()
         if expired:
             self._wake()

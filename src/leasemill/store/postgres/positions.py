@@ -12,7 +12,7 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -23,6 +23,8 @@ FULL_LOOK_S: Final = 1.0
 BEHIND_US: Final = 250_000
 """How far behind the clock a position stays: commits that take longer are found by the next full look."""
 EXPIRY_FULL_LOOK_S: Final = 60.0
+EXPIRY_LOOK_S: Final = 2.0
+"""L7: how long claims that find jobs may leave expired leases alone."""
 
 SET_BACK_US: Final = 1_000_000
 """A step of the server's clock that is noticed: less than watermarks stay behind it."""
@@ -139,11 +141,26 @@ class Positions:
 
 
 class ExpiryPosition:
-    """Until when expired leases were looked for: later looks begin there, but for a full one now and then."""
+    """Until when expired leases were looked for: later looks begin there, but for a full one now and then. And when
+    they were last looked for: a claim that is due for it looks, whatever there is to claim (L7)."""
 
-    def __init__(self) -> None:
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._now_s = now_s
         self._from_at = 0
         self._looked_fully_at_s = -EXPIRY_FULL_LOOK_S
+        self._looked_at_s = -math.inf
+
+    @property
+    def is_look_due(self) -> bool:
+        return abs(self._now_s() - self._looked_at_s) >= EXPIRY_LOOK_S  # a clock that tests set may be set back
+
+    def looks(self) -> None:
+        """Somebody looks now."""
+        self._looked_at_s = self._now_s()
+
+    def look_again(self) -> None:
+        """The next claim is to look too: there is more, or there may be."""
+        self._looked_at_s = -math.inf
 
     def from_at(self) -> int:
         is_full = time.monotonic() - self._looked_fully_at_s >= EXPIRY_FULL_LOOK_S
@@ -152,5 +169,6 @@ class ExpiryPosition:
     def found_none(self, from_at: int, now: int) -> None:
         """All that had expired by now is recorded. Statements look a little further back: commits take their time."""
         self._from_at = now
+        self.looks()
         if from_at == 0:
             self._looked_fully_at_s = time.monotonic()

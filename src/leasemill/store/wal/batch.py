@@ -19,7 +19,7 @@ from leasemill.kernel.machine import carry_out, run
 from leasemill.kernel.model import SECOND, JobSpec, JobState, QueueMode
 from leasemill.kernel.state import State
 from leasemill.kernel.verbs.cancel import cancels_a_run
-from leasemill.kernel.verbs.expire import expire_regardless
+from leasemill.kernel.verbs.expire import MAY_EXPIRE, expirations, expire_regardless
 from leasemill.store.expiries import Expiries
 from leasemill.store.reading import Pulse
 from leasemill.store.sources import Clock
@@ -194,8 +194,10 @@ class BatchRunner:
         if not replica.is_settled and not any(isinstance(ticket.command, c.Expire) for ticket in batch):
             self._expire_overdue(log, state)
         events = self._run_all(log, batch)
-        if self._expiries.listeners:
-            self._expired += self._expiries.found(state, events)
+        for event in events:
+            if type(event) in MAY_EXPIRE:
+                self._expired += expirations(state, events)
+                break
         self._unpruned_events += len(events)
         now_s = time.monotonic()
         is_time = self._is_behind or now_s - self._pruned_at_s >= PRUNE_EVERY_S
@@ -299,7 +301,7 @@ class BatchRunner:
     def _record(self, log: Log, state: State, events: Sequence[AnyEvent]) -> int:
         """Append what nobody asked for."""
         position = log.append(events, state.format)
-        self._expired += self._expiries.found(state, events)
+        self._expired += expirations(state, events)
         self._waiters.ends.observe(events)
         return position
 

@@ -53,6 +53,7 @@ from leasemill.testing.conformance.operate import Operating  # noqa: E402
 from leasemill.testing.conformance.ordering import Ordering  # noqa: E402
 from leasemill.testing.conformance.rating import Rating  # noqa: E402
 from leasemill.testing.conformance.reading import Reading  # noqa: E402
+from leasemill.testing.conformance.recovery import Recovering  # noqa: E402
 from leasemill.testing.conformance.refusing import Refusing  # noqa: E402
 from leasemill.testing.conformance.regrouping import Regrouping  # noqa: E402
 from leasemill.testing.conformance.reports import Reporting  # noqa: E402
@@ -74,6 +75,7 @@ class ConformanceSuite(
     Claiming,
     Handing,
     Leases,
+    Recovering,
     Reporting,
     Transitions,
     Executing,

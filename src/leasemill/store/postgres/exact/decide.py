@@ -22,6 +22,7 @@ from leasemill.kernel.machine import run
 from leasemill.kernel.model import Job, JobSpec, JobState, QueueMode
 from leasemill.kernel.state import Lane, LaneKey, State, finished_at, make_ready, take_places
 from leasemill.kernel.verbs.cancel import cancels_a_run
+from leasemill.kernel.verbs.expire import MAY_EXPIRE, expirations
 from leasemill.store.postgres import admission, retention
 from leasemill.store.postgres.database import KNOWN_SINCE, RUN_CANCELLED, Database
 from leasemill.store.postgres.exact.change import (
@@ -164,22 +165,30 @@ def decide_group(database: Database, connection: Connection, command: c.Command[
         return decide_group(database, connection, command, concern.knowing(known))
 
 
-def decide_expired(database: Database, connection: Connection, command: c.Expire, given: Mapping[str, Any]) -> Expired:
+def decide_expired(
+    database: Database,
+    connection: Connection,
+    command: c.Expire,
+    given: Mapping[str, Any],
+    longest_wait_ms: int | None = None,
+) -> Expired:
     """The jobs are those that a statement finds, with their lanes; it has locked both."""
     concern = Concern()
+    waits = [] if longest_wait_ms is None else [database.sent("lock_timeout", {"milliseconds": str(longest_wait_ms)})]
     while True:
         try:
             with batch.transaction(connection):
-                return _decide_expired(database, connection, command, given, concern)
+                finding = [*waits, database.sent("expired", given)]
+                return _decide_expired(database, connection, command, finding, concern)
         except Known as known:
             concern = concern.knowing(known)
 
 
 def _decide_expired(
-    database: Database, connection: Connection, command: c.Expire, given: Mapping[str, Any], concern: Concern
+    database: Database, connection: Connection, command: c.Expire, finding: Sequence[batch.Sent], concern: Concern
 ) -> Expired:
     keys = Keys(database, connection, concern.keys)
-    *_, rows = batch.run(connection, *keys.begin, database.sent("expired", given))
+    *_, rows = batch.run(connection, *keys.begin, *finding)
     if not rows:
         batch.run(connection, batch.COMMIT)  # psycopg deallocates every prepared statement after a ROLLBACK
         return run(State(), command, 0)[1]
@@ -246,8 +255,8 @@ def _decide(
     if change.gone or change.come.keys() - {"refusals"}:  # before COMMIT: its reply may be lost
         database.has_moved_jobs |= any(queue.mode is not QueueMode.ACQUIRE for queue in part.state.queues.values())
     _save(database, connection, part, change, events, following, _unfolded(part.state, loaded))
-    if database.expiries.listeners:
-        database.expiries.notify(database.expiries.found(part.state, events))
+    if not kinds.isdisjoint(MAY_EXPIRE):
+        database.expiries.notify(expirations(part.state, events))
     if after.ready:
         database.positions.lower((row.queue, row.rank, row.available_at, row.seq) for row in after.ready.values())
     return _with_fences(answer, fences)

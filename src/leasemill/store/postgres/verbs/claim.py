@@ -40,7 +40,8 @@ async def arun(calls: Calls, messages: LoopMessages, command: c.Claim) -> list[c
     """Sent by the event loop itself, if it is plain. What it returns otherwise is to be called in a thread."""
     database, queues = calls.database, command.queues
     is_plain = database.claim_queues.issuperset(queues) and database.limited_queues.isdisjoint(queues)
-    if not is_plain or database.has_arrived or command.request_id is None:
+    is_look_due = database.expiry_position.is_look_due
+    if not is_plain or database.has_arrived or is_look_due or command.request_id is None:
         return partial(run, calls, command)
     plain = LookedClaim(database, command, database.positions.look(queues), database.expiry_position.from_at())
     match await messages.ask([database.sent("claim", plain.parameters(parameters(command)))]):
@@ -60,17 +61,19 @@ async def arun(calls: Calls, messages: LoopMessages, command: c.Claim) -> list[c
 
 
 def run(calls: Calls, command: c.Claim, *, is_repeat: bool = False) -> list[c.Lease]:
-    """What is granted is returned at once; only a claim that is granted nothing looks for more to give (L7).
-    `is_repeat`: it was sent before, and may be at work."""
+    """What is granted is returned at once. Expired leases are looked for before that, if it is time (L7); otherwise
+    only a claim that is granted nothing looks for more to give. `is_repeat`: it was sent before, and may be at work."""
     database, maintenance = calls.database, calls.maintenance
     if not database.claim_queues.issuperset(command.queues):
         calls.read(check_claim_queues, command.queues)
+    if database.expiry_position.is_look_due:
+        maintenance.look()
     if database.has_arrived:  # the claim before this one saw them
         maintenance.admit()
     claimed = _run(calls, command, is_repeat=is_repeat)
     while claimed.is_unfinished and not claimed.leases:
         claimed = _run(calls, command)
-    if not claimed.leases and maintenance.found_more(claimed.expired_from, claimed.has_arrived, command.limit):
+    if not claimed.leases and maintenance.found_more(claimed.expired_from, claimed.has_arrived):
         claimed = _run(calls, command)
     database.has_arrived = claimed.has_arrived
     return trimmed(calls, claimed.leases)

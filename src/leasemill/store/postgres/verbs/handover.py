@@ -232,6 +232,8 @@ def plan_of(database: Database, acks: c.Ack, claims: c.Claim) -> MessagePlan | N
     """None: it is left to the two. The reports are known no more: what a plan leaves over is the exact path's."""
     if database.has_arrived or not database.claim_queues.issuperset(claims.queues):
         return None
+    if database.expiry_position.is_look_due:
+        return None  # L7: between the two
     found = known(database, acks.reports)
     if not 0 < len(found) == len(acks.reports) <= REPORTS_AT_ONCE:
         return None
