@@ -329,7 +329,7 @@ def test_enqueue_in_sql_refuses_what_python_does(mine: Connection, schema: str, 
 
 
 def rows_of(admin: Connection, schema: str) -> list[str]:
-    found = admin.execute(f"select key from {schema}.keys order by key".encode()).fetchall()
+    found = admin.execute(f"select key from {schema}.unique_keys order by key".encode()).fetchall()
     return [key for (key,) in found]
 
 
@@ -358,7 +358,7 @@ def test_rows_of_keys_that_nobody_holds_are_deleted_and_no_others(
 @rule("U6")
 def test_rows_of_keys_can_be_rebuilt(store: PostgresStore, admin: Connection, schema: str) -> None:
     store.enqueue([unique("live", "live"), unique("gone", "gone")])
-    admin.execute(f"delete from {schema}.keys".encode())
+    admin.execute(f"delete from {schema}.unique_keys".encode())
     assert [line for line in check(admin, schema) if "unique key" in line] != []
     rebuild(admin, schema)
     assert check(admin, schema) == []
