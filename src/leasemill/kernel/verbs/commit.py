@@ -12,7 +12,7 @@ from leasemill.kernel.bounds import BATCH_BYTES, FOLLOWUPS, check_json, check_re
 from leasemill.kernel.chained import derived_id
 from leasemill.kernel.command import Command, Decision
 from leasemill.kernel.events import ExecutionCommitted, JobEnqueued, JobReplaced
-from leasemill.kernel.executions import mark_committed, uncommitted
+from leasemill.kernel.executions import mark_committed, reported_uncommitted
 from leasemill.kernel.fence import Lost, execution_of, held, refuse
 from leasemill.kernel.model import ExecutionStatus, Job, JobSpec, Policy, Rules, Verb
 from leasemill.kernel.state import State, due_at
@@ -148,7 +148,7 @@ def followup_spec(job_id: str, followup: Followup) -> JobSpec:
 
 
 def apply(state: State, event: ExecutionCommitted) -> None:
-    job, execution = uncommitted(state, event)  # X4
+    job, execution = reported_uncommitted(state, event)  # X4
     mark_committed(job, execution, Verb.COMMIT, event.at, event.result)
     execution.status = ExecutionStatus.COMMITTED
     job.updated_at = event.at
