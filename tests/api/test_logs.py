@@ -137,3 +137,62 @@ def test_lines_carry_the_headers_of_their_job_whatever_logger_wrote_them(log_for
     else:
         assert sum("header.tenant=acme" in line for line in written) == 3
         assert not any("headers=" in line for line in written)
+
+
+FORGED = "2030-01-01T00:00:00.000Z ERROR   forged"
+HOSTILE = {
+    "a line": f"a]\n{FORGED}",
+    "a carriage return": f"a\r{FORGED}",
+    "a terminal": "\x1b[2J\x1b[31mred",
+    "a terminal of 8 bits": "\x9b31mred",
+    "a separator": f"a\u2028{FORGED}\x85{FORGED}\x0b{FORGED}\x0c{FORGED}",
+    "another direction": "\u202egnp.exe\u2066",
+    "a bell, a delete, a backspace": "\x07\x7f\x08",
+}
+
+
+@pytest.mark.usefixtures("untouched_root")
+@pytest.mark.parametrize("log_format", ["json", "text"])
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_no_text_of_another_begins_a_line_or_drives_a_terminal(log_format: logs.LogFormat, text: str) -> None:
+    """Wherever it stands: in a header, a message, a field, an exception."""
+    app = App("memory:", retry=0)
+
+    @app.job(name="fails")
+    def fails(ctx: Context) -> None:
+        logging.getLogger("mine").info("so says %s", text, extra={"given": text})
+        raise RuntimeError(text)
+
+    fails.options(headers={"x": text}).enqueue()
+    stream = io.StringIO()
+    logs.configure_logging(log_format, "DEBUG", stream)
+    drain(app)
+    logging.getLogger("mine").error("failed", exc_info=RuntimeError(text))
+    written = stream.getvalue()
+    assert "so says" in written
+    assert not {one for one in written if not one.isprintable()} - {"\n"}
+    assert not [line for line in written.splitlines() if line.startswith(FORGED)]
+    if log_format == "json":
+        (said,) = [line for line in map(json.loads, written.splitlines()) if "so says" in line["message"]]
+        assert (said["message"], said["given"], said["headers"]) == (f"so says {text}", text, {"x": text})
+    else:
+        lines_of_records = [line for line in written.splitlines() if not line.startswith("  ")]
+        assert all(line[:4].isdigit() and line[23] == "Z" for line in lines_of_records)
+
+
+@pytest.mark.usefixtures("untouched_root")
+@pytest.mark.parametrize("log_format", ["json", "text"])
+def test_headers_that_look_like_secrets_are_not_logged(log_format: logs.LogFormat) -> None:
+    app = App("memory:")
+
+    @app.job
+    def talks(ctx: Context) -> None:
+        ctx.logger.info("from the job's logger")
+        assert ctx.headers["authorization"] == "Bearer SECRET"
+
+    secrets = ("authorization", "Cookie", "x-api-key", "session-id", "my.token", "DB_PASSWORD")
+    talks.options(headers={"tenant": "acme", **dict.fromkeys(secrets, "Bearer SECRET")}).enqueue()
+    written = "\n".join(lines(log_format, app))
+    assert "SECRET" not in written
+    assert "acme" in written
+    assert written.count("(redacted)") >= len(secrets)

@@ -324,7 +324,7 @@ class Walk:
                 c.GetTotals(),
                 c.DueIn(QUEUES),
                 c.GetPolicies([*QUEUES, "nowhere"]),
-                *((c.GetKey("u"), c.GetKey("v"), c.GetKey("w")) if self._uniqueness else ()),
+                *(c.GetKey(queue, key) for queue in QUEUES for key in "uvw" if self._uniqueness),
             )
         )
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
+from leasemill.api.redaction import REDACTED, SHOWN_CHARACTERS, Redaction
 from leasemill.dashboard.advice import advised
-from leasemill.dashboard.redaction import REDACTED, SHOWN_CHARACTERS, Redaction
 from leasemill.dashboard.rendering import address, ago, amount, coarse, last_digits, pace, pieces, rate, readable
 from leasemill.dashboard.timeline import SHOWN, Timeline, extended_us, last_extended_at, timeline
 from leasemill.kernel import commands as c

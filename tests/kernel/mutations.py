@@ -218,6 +218,30 @@ MUTATIONS: Final = (
     ),
     Mutation("a key that is held is taken", "U1", "verbs/enqueue.py", "    if holder is None:", "    if True:"),
     Mutation(
+        "a key is one for all queues",
+        "U1",
+        "taken_keys.py",
+        "return found if found is not None and found.queue == queue else None",
+        "return found",
+    ),
+    Mutation(
+        "a redrive looks at what was taken in all queues",
+        "U4",
+        "verbs/redrive.py",
+        "    key = key_of(job.spec)\n    if key is None or not retakes(job):\n        return None\n"
+        "    holder = holder_of(state, *key, now)",
+        "    key = key_of(job.spec)\n    if key is None or not retakes(job):\n        return None\n"
+        "    holder = holder_of(state, *key, now)\n    key = ('', key[1])",
+    ),
+    Mutation(
+        "a report after the end of its lease is replayed",
+        "L3",
+        "executions.py",
+        "    if event.at >= execution.expires_at:",
+        "    if False:",
+        tests="tests/kernel/test_events.py",
+    ),
+    Mutation(
         "a retry lets its key go",
         "U2",
         "unique.py",
@@ -243,7 +267,7 @@ MUTATIONS: Final = (
         "a follow-up does not see the keys of those before it",
         "U5",
         "verbs/commit.py",
-        "    if rules is not None and rules.unique is not None:\n        ahead",
+        "    if key is not None:\n        ahead",
         "    if False:\n        ahead",
     ),
     Mutation(

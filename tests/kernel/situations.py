@@ -257,7 +257,7 @@ BESIDE_JOBS: Final[frozenset[type]] = frozenset(
 
 READINGS: Final[dict[str, Callable[[Scene], c.Command[Any]]]] = {
     "job": lambda scene: c.GetJob(scene.job_id),
-    "key": lambda _: c.GetKey("key"),
+    "key": lambda _: c.GetKey("queue", "key"),
     "jobs": lambda _: c.ListJobs(c.JobFilter(), 10),
     "queues": lambda _: c.ListQueues(10),
     "lane": lambda _: c.GetLane(QUEUE, LANE),

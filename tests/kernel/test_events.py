@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import get_args
 
@@ -14,7 +15,20 @@ from leasemill.kernel import events as e
 from leasemill.kernel.events import AnyEvent, Event
 from leasemill.kernel.image import digest
 from leasemill.kernel.machine import apply
-from leasemill.kernel.model import SECOND, ChainedJob, JobSpec, LimitTerms, LossReason, OnFailure, Policy, Terms, Verb
+from leasemill.kernel.model import (
+    ENDING_VERBS,
+    SECOND,
+    ChainedJob,
+    EndingVerb,
+    JobSpec,
+    JobState,
+    LimitTerms,
+    LossReason,
+    OnFailure,
+    Policy,
+    Terms,
+    Verb,
+)
 from leasemill.kernel.orders import Order
 from leasemill.kernel.schedule import Missed, Overlap, ScheduleSpec, Skip, SkipReason
 from leasemill.kernel.state import State
@@ -159,6 +173,64 @@ def test_an_event_that_cannot_follow_is_refused_as_a_broken_log(before: list[Any
     with pytest.raises(Broken, match=f"{type(event).__name__} for job .* does not follow"):
         apply(state, event)
     assert digest(state) == digested
+
+
+REPORTED_AT: dict[str, Callable[[int], AnyEvent]] = {
+    "a start": lambda at: e.ExecutionStarted("job", "token", at, 6),
+    "an extension": lambda at: e.LeaseExtended("job", "token", at, 100),
+    "a commit": lambda at: e.ExecutionCommitted("job", "token", at, None, ()),
+    "a success": lambda at: e.ExecutionDone("job", "token", at, Verb.ACK, None, None),
+    "a failure": lambda at: e.ExecutionFailed("job", "token", at, "no", True, False, None),
+    "a kept failure": lambda at: e.FailureKept("job", "token", at, "no", "r"),
+    "a release": lambda at: e.LeaseReleased("job", "token", at, at),
+}
+ENDED_AT: dict[str, Callable[[int], AnyEvent]] = {
+    "an expiry": lambda at: e.LeaseExpired("job", "token", at, False, False),
+    "a death": lambda at: e.HolderDied("job", "token", at, False, False, "exit status 137"),
+    "a cancellation": lambda at: e.JobCancelled("job", at, "ada", "why"),
+}
+EXPIRES_AT = HELD.expires_at
+
+
+def held_state(*events: AnyEvent) -> State:
+    state = State()
+    for one in (e.JobEnqueued(JobSpec("job", "queue", "kind"), 5), HELD, *events):
+        apply(state, one)
+    return state
+
+
+@rule("L2", "L3")
+@pytest.mark.parametrize("report", REPORTED_AT)
+def test_a_report_that_is_dated_after_the_end_of_its_lease_is_a_broken_log(report: str) -> None:
+    apply(held_state(), REPORTED_AT[report](EXPIRES_AT - 1))
+    for at in (EXPIRES_AT, EXPIRES_AT + 1, EXPIRES_AT + 500):
+        state = held_state()
+        digested = digest(state)
+        with pytest.raises(Broken, match=r"does not follow .* its lease had expired"):
+            apply(state, REPORTED_AT[report](at))
+        assert digest(state) == digested
+
+
+@rule("L3", "L9")
+def test_a_committed_lease_is_not_extended_after_its_end_either() -> None:
+    with pytest.raises(Broken, match="its lease had expired"):
+        apply(held_state(COMMITTED), REPORTED_AT["an extension"](EXPIRES_AT))
+
+
+@rule("L6", "X5")
+@pytest.mark.parametrize("verb", ENDING_VERBS)
+def test_what_was_committed_is_finished_whatever_the_time(verb: EndingVerb) -> None:
+    for at in (EXPIRES_AT - 1, EXPIRES_AT, EXPIRES_AT + 500):
+        state = held_state(COMMITTED, e.ExecutionDone("job", "token", at, verb, None, None))
+        assert state.jobs["job"].state is JobState.SUCCEEDED
+
+
+@rule("W10", "L10", "O1")
+@pytest.mark.parametrize("end", ENDED_AT)
+def test_a_lease_is_ended_without_its_holder_whatever_the_time(end: str) -> None:
+    """W10: the first process of a new boot expires leases whose time is not over."""
+    for at in (EXPIRES_AT - 3, EXPIRES_AT, EXPIRES_AT + 500):
+        assert held_state(ENDED_AT[end](at)).jobs["job"].state is not JobState.LEASED
 
 
 NEEDS_A_SCHEDULE = [(number, event) for number, event in FULL if number in range(20, 26)]

@@ -24,11 +24,13 @@ from leasemill.kernel.model import (
     LimitTerms,
     LossReason,
     Refusal,
+    Rules,
     Terms,
+    UniqueKey,
     Verb,
 )
 from leasemill.kernel.orders import Order
-from leasemill.kernel.state import PLAIN_FORMAT, State
+from leasemill.kernel.state import KEYS_FORMAT, PLAIN_FORMAT, RULES_FORMAT, State
 from leasemill.store.wal.format import FORMATS
 from leasemill.testing.rules import rule
 
@@ -60,7 +62,7 @@ def applied(*events: AnyEvent) -> State:
 def test_every_event_and_every_verb_has_a_format_that_is_known() -> None:
     assert set(EVENTS) == set(get_args(AnyEvent))
     assert list(VERB_FORMATS) == list(Verb)
-    assert {rules.format for rules in EVENTS.values()} | set(VERB_FORMATS.values()) == set(FORMATS)
+    assert {rules.format for rules in EVENTS.values()} | set(VERB_FORMATS.values()) | {KEYS_FORMAT} == set(FORMATS)
 
 
 def test_every_record_that_holds_a_verb_is_known_here() -> None:
@@ -137,3 +139,49 @@ def test_a_verb_that_is_stored_below_its_format_is_found(where: str, verb: Any) 
     assert said in violations(state)
     state.format = VERB_FORMATS[verb]
     assert said not in violations(state)
+
+
+def enqueued(job_id: str, queue: str, unique: UniqueKey, at: int) -> AnyEvent:
+    return e.JobEnqueued(JobSpec(job_id, queue, "kind", rules=Rules(unique=unique)), at)
+
+
+def cancelled(job_id: str, at: int) -> AnyEvent:
+    return e.JobCancelled(job_id, at, "ada", "why")
+
+
+HELD_KEY = UniqueKey("key")
+KEPT_KEY = UniqueKey("key", keep_us=100)
+
+
+@rule("W16", "U1")
+@pytest.mark.parametrize(
+    ("events", "number"),
+    [
+        ([enqueued("a", "one", HELD_KEY, 5), enqueued("b", "one", UniqueKey("other"), 6)], RULES_FORMAT),
+        ([enqueued("a", "one", HELD_KEY, 5), cancelled("a", 6), enqueued("b", "two", HELD_KEY, 7)], RULES_FORMAT),
+        ([enqueued("a", "one", KEPT_KEY, 5), cancelled("a", 6), enqueued("b", "two", HELD_KEY, 105)], RULES_FORMAT),
+        ([enqueued("a", "one", HELD_KEY, 5), enqueued("b", "two", HELD_KEY, 6)], KEYS_FORMAT),
+        ([enqueued("a", "one", KEPT_KEY, 5), cancelled("a", 6), enqueued("b", "two", HELD_KEY, 104)], KEYS_FORMAT),
+        (
+            [
+                enqueued("a", "one", HELD_KEY, 5),
+                cancelled("a", 6),
+                enqueued("b", "two", HELD_KEY, 7),
+                e.JobRedriven("a", 8, "ada", "why"),
+            ],
+            KEYS_FORMAT,
+        ),
+    ],
+)
+def test_a_key_that_is_held_in_two_queues_raises_the_format(events: list[AnyEvent], number: int) -> None:
+    """Versions before know one holder of a key. What they wrote, one job after another, leaves the format as it is."""
+    state = applied(*events)
+    assert state.format == number
+    assert violations(state) == []
+
+
+@rule("W16", "U1")
+def test_a_key_that_is_held_in_two_queues_below_its_format_is_found() -> None:
+    state = applied(enqueued("a", "one", HELD_KEY, 5), enqueued("b", "two", HELD_KEY, 6))
+    state.format = RULES_FORMAT
+    assert violations(state) == ["key key is held in two queues, and the format, 2, does not say so"]

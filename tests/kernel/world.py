@@ -338,7 +338,7 @@ class World:
             c.GetPolicies([*QUEUES, "nowhere"]),
             c.GetTotals(),
             c.GetTime(),
-            *(c.GetKey(key) for key in ("k", "l", "t")),
+            *(c.GetKey(queue, key) for queue in QUEUES for key in ("k", "l", "t")),
             c.ListJobs(c.JobFilter(unique_key="k"), 3),
         )
         for question in questions:

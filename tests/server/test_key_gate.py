@@ -14,7 +14,7 @@ from leasemill.server import security as module
 from leasemill.server.gate import RequestHead
 from leasemill.server.key_gate import KeyGate
 from leasemill.server.limits import ServerLimits
-from leasemill.server.security import secured
+from leasemill.server.security import OPEN_PATHS, secured
 from leasemill.store.keys import new_key
 from leasemill.store.memory import MemoryStore
 from leasemill.wire import requests as r
@@ -123,6 +123,28 @@ async def test_a_body_that_announces_no_length_is_taken_for_the_largest() -> Non
     assert denied.value.problem.status == 503
     gated.gate.left(await gated.gate.admit(gated.head(c.GetTime, **{"content-length": "50"})))
     gated.gate.left(admission)
+
+
+@pytest.mark.parametrize(
+    "body", [{"transfer-encoding": "chunked"}, {"content-length": "100"}], ids=["chunks", "a length"]
+)
+async def test_whoever_has_no_key_sets_nothing_aside_for_a_body(body: dict[str, str]) -> None:
+    """Neither where no key is needed nor where it is missing or unknown: a few requests would shut out all others."""
+    gated = Gated("q", limits=ServerLimits(body_bytes=100, bodies_bytes=100))
+    host = {"host": "localhost"}
+    admissions = [
+        await gated.gate.admit(RequestHead("GET", path, {**host, **body}, "127.0.0.1", None)) for path in OPEN_PATHS
+    ]
+    time = BY_COMMAND[c.GetTime]
+    for route, path in ((time, time.path), (None, "/v1/unknown"), (None, "/metrics"), (None, "/openapi.json")):
+        for sent in (host, {**host, "authorization": "Bearer lm_unknown"}):
+            with pytest.raises(Denied) as denied:
+                await gated.gate.admit(RequestHead("POST", path, {**sent, **body}, "127.0.0.1", route))
+            assert denied.value.problem.status == 401
+    gated.gate.left(await gated.gate.admit(gated.head(c.GetTime, **{"content-length": "100"})))
+    assert [one.reserved for one in admissions] == [0] * len(OPEN_PATHS)
+    for one in admissions:
+        gated.gate.left(one)
 
 
 @pytest.mark.parametrize(("soft", "hard", "most", "asked"), [

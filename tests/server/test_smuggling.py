@@ -160,6 +160,11 @@ REFUSED = {
     "the preface of HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     "a target with a host": GOOD.replace(b"/v1", b"http://other/v1"),
     "a tunnel": b"CONNECT other:80 HTTP/1.1\r\nhost: other\r\n\r\n",
+    "a tunnel to a path": b"CONNECT / HTTP/1.1\r\nhost: localhost\r\n\r\n",
+    "a tunnel to a command": GOOD.replace(b"POST", b"CONNECT"),
+    "a tunnel in chunks": CHUNKED.replace(b"POST", b"CONNECT") + b"2\r\n{}\r\n0\r\n\r\n",
+    "a tunnel and an upgrade": with_headers(b"upgrade: h2c\r\nconnection: upgrade").replace(b"POST", b"CONNECT"),
+    "a tunnel in 1.0": GOOD.replace(b"POST", b"CONNECT").replace(b"HTTP/1.1", b"HTTP/1.0"),
     "a star": b"OPTIONS * HTTP/1.1\r\nhost: localhost\r\n\r\n",
     "too many headers": with_headers(b"x: y\r\n" * HEADERS + b"content-length: 2"),
     "too long a head": with_headers(b"x: " + b"y" * HEAD_BYTES + b"\r\ncontent-length: 2"),
@@ -213,6 +218,33 @@ async def test_a_request_ends_where_its_length_says_and_the_next_begins_there(
     sent = raw + NEXT
     seen, _ = await answered(sent[at : at + size] for at in range(0, len(sent), size))
     assert [(one.target, one.body) for one in seen] == [("/v1/get_time", body), ("/v1/smuggled", b"")]
+
+
+UPGRADES = (
+    b"upgrade: websocket\r\nconnection: upgrade",
+    b"Upgrade: WebSocket\r\nConnection: Upgrade",
+    b"connection: upgrade\r\nupgrade: h2c",
+    b"upgrade: h2c\r\nconnection: keep-alive, Upgrade",
+    b"upgrade: h2c\r\nconnection: keep-alive\r\nconnection: upgrade",
+    b"upgrade: a\r\nupgrade: b\r\nUPGRADE: c\r\nconnection: upgrade",
+    b"upgrade: h2c, websocket\r\nconnection: upgrade, upgrade",
+    b"upgrade: \r\nconnection: upgrade",
+    b"upgrade:\r\nconnection:upgrade",
+    b"upgrade: TLS/1.0, HTTP/1.1\r\nconnection: Upgrade, close",
+    b"upgrade: websocket",
+    b"connection: upgrade",
+    b"upgrade: connect\r\nconnection: upgrade\r\nx-upgrade: again",
+)
+
+
+@pytest.mark.parametrize("size", [1 << 20, 7, 1])
+@pytest.mark.parametrize("lines", UPGRADES, ids=repr)
+@pytest.mark.parametrize("method", [b"POST", b"GET", b"OPTIONS", b"PUT"])
+async def test_an_upgrade_is_ignored_whatever_it_looks_like(method: bytes, lines: bytes, size: int) -> None:
+    sent = with_headers(lines + b"\r\ncontent-length: 2").replace(b"POST", method)
+    seen, transport = await answered(sent[at : at + size] for at in range(0, len(sent), size))
+    assert [(one.method.encode(), one.target, one.body) for one in seen] == [(method, "/v1/get_time", b"{}")]
+    assert transport.written.startswith(b"HTTP/1.1 200 ")
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "DELETE", "OPTIONS", "PUT", "PATCH", "TRACE", "QUERY", "SUBSCRIBE"])

@@ -2,11 +2,15 @@
 
 Leasemill logs through the standard library under `leasemill`. A line written by a handler, with any logger, carries
 its job's ids as well: the formatters know which job runs where the line was written.
+
+Much of what is logged was written by others: headers, names, the text of an error. What must never happen here: such a
+text that begins a line of its own, drives the terminal it is shown on, or is a secret among a job's headers.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,6 +21,8 @@ from typing import Any, Final, Literal, Protocol, TextIO, TypeAlias
 
 import msgspec
 
+from leasemill.api.redaction import REDACTED, Redaction
+
 LogFormat: TypeAlias = Literal["text", "json"]
 
 FIRST_FIELDS: Final[tuple[str, ...]] = ("worker", "job", "kind", "attempt")
@@ -26,6 +32,11 @@ DETAILS: Final = "leasemill_details"
 STORE_LOGGERS: Final = ("leasemill.store", "leasemill.postgres", "leasemill.wal")
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", DETAILS}
 _encode: Final = msgspec.json.Encoder(enc_hook=str).encode
+_redaction: Final = Redaction()
+SHORT_ESCAPES: Final = {"\n": r"\n", "\r": r"\r"}
+CONTROLS: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""What a line may not contain: all controls but the tab, what ends a line somewhere, what turns the direction of text,
+and surrogates, which cannot be written."""
 
 
 class HasLogFields(Protocol):
@@ -48,11 +59,21 @@ def fields_of(record: logging.LogRecord) -> dict[str, Any]:
 
 
 def job_fields(job_id: str, kind: str, attempt: int, worker: str, headers: Mapping[str, str] | None) -> dict[str, Any]:
-    """What every line about a run carries; its headers as well, if it has some."""
+    """What every line about a run carries; its headers as well, if it has some, without those that look like secrets.
+    Left out here, and not by the formatters, so that a user's own formatter has none of them either."""
     fields: dict[str, Any] = {"job": job_id, "kind": kind, "attempt": attempt, "worker": worker}
     if headers:
-        fields[HEADERS] = dict(headers)
+        fields[HEADERS] = {name: REDACTED if _redaction.hides(name) else value for name, value in headers.items()}
     return fields
+
+
+def escaped(text: str) -> str:
+    """One line that shows what it contains: controls as in a literal of Python or JSON (`\\n`, `\\u001b`)."""
+    return CONTROLS.sub(_escape, text)
+
+
+def _escape(found: re.Match[str]) -> str:
+    return SHORT_ESCAPES.get(found[0]) or f"\\u{ord(found[0]):04x}"
 
 
 class JsonFormatter(logging.Formatter):
@@ -69,11 +90,12 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return _encode(line).decode()
+        return escaped(_encode(line).decode())  # inside of strings only: the same value, written in another way
 
 
 class TextFormatter(logging.Formatter):
-    """Time, level, message, then the fields as name=value; the job's headers as header.name=value."""
+    """Time, level, message, then the fields as name=value; the job's headers as header.name=value. The lines of an
+    exception follow, indented: what begins without an indent is a line of its own."""
 
     def format(self, record: logging.LogRecord) -> str:
         found = fields_of(record)
@@ -84,7 +106,10 @@ class TextFormatter(logging.Formatter):
             found[HEADERS] = headers  # the user's own field of that name
         fields = " ".join(f"{name}={value}" for name, value in found.items())
         line = f"{_instant(record)} {record.levelname:<7} {record.getMessage()}" + (f"  [{fields}]" if fields else "")
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        if not record.exc_info:
+            return escaped(line)
+        exception = self.formatException(record.exc_info).split("\n")
+        return "\n".join([escaped(line), *(f"  {escaped(one)}" for one in exception)])
 
 
 def configure_logging(

@@ -92,9 +92,9 @@ def served(
     try:
         import uvicorn  # noqa: PLC0415  (an extra)
 
+        from leasemill.api.redaction import SECRET_KEYS  # noqa: PLC0415
         from leasemill.dashboard import Dashboard, Principal, ViewerRole  # noqa: PLC0415
         from leasemill.dashboard.access import SignIn  # noqa: PLC0415
-        from leasemill.dashboard.redaction import SECRET_KEYS  # noqa: PLC0415
         from leasemill.dashboard.server import DashboardServer  # noqa: PLC0415
         from leasemill.server.protocol import Connected, guarded  # noqa: PLC0415
         from leasemill.server.security import affordable  # noqa: PLC0415

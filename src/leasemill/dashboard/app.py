@@ -23,6 +23,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from leasemill.api.app import App
+from leasemill.api.redaction import SECRET_KEYS, Redaction
 from leasemill.dashboard import serving
 from leasemill.dashboard.access import SESSION_S, Authorize, Principal, SignIn
 from leasemill.dashboard.acts import ACTS
@@ -31,7 +32,6 @@ from leasemill.dashboard.guard import Guard
 from leasemill.dashboard.live import Streams
 from leasemill.dashboard.pages import PAGES
 from leasemill.dashboard.pages.job import downloads
-from leasemill.dashboard.redaction import SECRET_KEYS, Redaction
 from leasemill.dashboard.sampling import Sampler
 from leasemill.dashboard.serving import Renderer
 from leasemill.dashboard.sweeps import Sweeps

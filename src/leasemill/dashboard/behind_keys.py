@@ -11,9 +11,9 @@ from typing import Final
 
 from starlette.requests import Request
 
+from leasemill.api.redaction import SECRET_KEYS
 from leasemill.dashboard.access import Principal, ViewerRole
 from leasemill.dashboard.app import Dashboard, asgi
-from leasemill.dashboard.redaction import SECRET_KEYS
 from leasemill.server.app import ADMISSION
 from leasemill.server.key_gate import KeyAdmission
 from leasemill.store.base import Store

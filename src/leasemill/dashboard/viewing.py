@@ -12,9 +12,9 @@ from typing import Any, TypeAlias, TypeVar
 
 from starlette.datastructures import QueryParams
 
+from leasemill.api.redaction import Redaction
 from leasemill.dashboard.access import Principal
 from leasemill.dashboard.forms import Form
-from leasemill.dashboard.redaction import Redaction
 from leasemill.dashboard.sampling import Sample, Sampler
 from leasemill.dashboard.sweeps import Sweeps
 from leasemill.errors import NotFound

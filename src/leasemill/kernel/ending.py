@@ -14,7 +14,7 @@ from leasemill.kernel.events import (
     JobsPruned,
     LeaseExpired,
 )
-from leasemill.kernel.executions import does_not_follow, end, live, mark_committed
+from leasemill.kernel.executions import does_not_follow, end, live, mark_committed, reported
 from leasemill.kernel.groups import member_ended
 from leasemill.kernel.lanes import fail_offset, finish_offset, leave_lane
 from leasemill.kernel.model import EndingVerb, Execution, ExecutionStatus, Job, JobState, OnFailure, Terms, Verb
@@ -73,6 +73,7 @@ def apply(state: State, event: ExecutionDone) -> None:
     if execution.committed_at is None:
         if event.ended_by is not Verb.ACK:
             does_not_follow(event, f"{event.ended_by} finishes a committed execution alone")
+        reported(state, event)  # L6: only what was committed before counts whatever the time
         mark_committed(job, execution, event.ended_by, event.at, event.result)
     execution.error = event.error
     end(state, execution, ExecutionStatus.DONE, event.ended_by, event.at)

@@ -37,6 +37,20 @@ def uncommitted(state: State, event: Any) -> tuple[Job, Execution]:
     return job, execution
 
 
+def reported(state: State, event: Any) -> tuple[Job, Execution]:
+    """The execution that its holder reports on: live, and the lease is held when the report is decided on (L2). What
+    ends a lease without its holder is not bound to its time: a new boot expires leases early (W10)."""
+    job, execution = live(state, event)
+    if event.at >= execution.expires_at:
+        does_not_follow(event, "its lease had expired")  # L3: time revokes ownership
+    return job, execution
+
+
+def reported_uncommitted(state: State, event: Any) -> tuple[Job, Execution]:
+    uncommitted(state, event)
+    return reported(state, event)
+
+
 def does_not_follow(event: Any, why: str) -> NoReturn:
     raise Broken(f"{type(event).__name__} for job {event.job_id!r} does not follow from what came before: {why}")
 

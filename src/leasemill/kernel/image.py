@@ -23,7 +23,6 @@ from leasemill.kernel.state import (
     PLAIN_FORMAT,
     READY,
     SUCCEEDED,
-    Key,
     Lane,
     State,
     finished_at,
@@ -31,7 +30,8 @@ from leasemill.kernel.state import (
     make_ready,
     take_places,
 )
-from leasemill.kernel.unique import follows, kept_until, taker_of
+from leasemill.kernel.taken_keys import ANY_QUEUE, Key
+from leasemill.kernel.unique import follows, kept_until, taker_of, unique_of
 from leasemill.kernel.verbs.limits import move_tat, restore_record
 
 
@@ -56,6 +56,7 @@ class KeyImage(Struct, frozen=True, array_like=True):
     key: str
     job_id: str
     until: int
+    queue: str = ANY_QUEUE
 
 
 class RateImage(Struct, frozen=True, array_like=True):
@@ -147,10 +148,10 @@ def _read(action: Action | PlainAction) -> Action:
 
 def _kept_keys(state: State) -> Iterator[KeyImage]:
     """The others follow from the jobs that hold them."""
-    for key, taken in sorted(state.keys.items()):
+    for key, taken in sorted(state.keys.items(), key=lambda item: (item[0], item[1].queue)):
         job = taker_of(state, key, taken)
         if taken.until and (job is None or not follows(job)):
-            yield KeyImage(key, taken.job_id, taken.until)
+            yield KeyImage(key, taken.job_id, taken.until, taken.queue)
 
 
 def jobs_in_order(state: State) -> Iterator[Job]:
@@ -184,10 +185,18 @@ def restore(image: Image, jobs: Iterable[Job], state: State | None = None) -> St
     for job in jobs:
         _place(state, job)
     for kept in image.keys:
-        state.keys[kept.key] = Key(kept.job_id, kept.until)
-        if taker_of(state, kept.key, state.keys[kept.key]) is None:
-            heappush(state.kept_keys, (kept.until, kept.key))
+        taken = Key(kept.job_id, kept.until, kept.queue or _queue_of_taker(state, kept))
+        state.keys.put(kept.key, taken)
+        if taker_of(state, kept.key, taken) is None:
+            heappush(state.kept_keys, (kept.until, taken.queue, kept.key))
     return state
+
+
+def _queue_of_taker(state: State, kept: KeyImage) -> str:
+    """Images from before keys belonged to queues do not name the queue: it is that of the job, if that is there."""
+    job = state.jobs.get(kept.job_id)
+    unique = None if job is None else unique_of(job.spec)
+    return job.spec.queue if job is not None and unique is not None and unique.key == kept.key else ANY_QUEUE
 
 
 def digest(state: State) -> str:
@@ -208,7 +217,7 @@ def _place(state: State, job: Job) -> None:
     state.jobs[spec.id] = job
     state.listing.add(job)
     if spec.rules is not None and spec.rules.unique is not None and follows(job):
-        state.keys[spec.rules.unique.key] = Key(spec.id, kept_until(job))
+        state.keys.put(spec.rules.unique.key, Key(spec.id, kept_until(job), spec.queue))
     in_lane = spec.lane is not None and (job.state in (READY, LEASED) or job.blocks_lane)
     is_first = enter_lane(state, job) if in_lane else True
     if job.state is READY:

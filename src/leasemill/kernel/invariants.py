@@ -21,7 +21,7 @@ from leasemill.kernel.model import (
     derived_state,
 )
 from leasemill.kernel.schedule import OPEN_KEPT, SKIPS_KEPT
-from leasemill.kernel.state import PLAIN_FORMAT, Lane, LaneKey, State
+from leasemill.kernel.state import KEYS_FORMAT, PLAIN_FORMAT, Lane, LaneKey, State
 from leasemill.kernel.unique import follows, kept_until, taker_of, unique_of
 
 
@@ -36,6 +36,7 @@ def violations(state: State) -> list[str]:
         *_of_orders(state),
         *_of_groups(state),
         *_of_keys(state),
+        *_of_key_format(state),
         *violations_of_limits(state),
         *_of_schedules(state),
         *_of_formats(state),
@@ -185,16 +186,27 @@ def _of_keys(state: State) -> Iterator[str]:
         unique = unique_of(job.spec)
         if unique is None or not follows(job):
             continue
-        taken = state.keys.get(unique.key)
+        taken = state.keys.get(job.spec.queue, unique.key)
         if taken is None or taken.job_id != job_id:
             yield f"job {job_id} should hold key {unique.key}, it is {taken and taken.job_id}'s"
-    kept = {(until, key) for until, key in state.kept_keys}
+    kept = set(state.kept_keys)
     for key, taken in state.keys.items():
         owner = taker_of(state, key, taken)
-        if owner is None and (taken.until, key) not in kept:
+        if owner is None and (taken.until, taken.queue, key) not in kept:
             yield f"key {key} is kept for job {taken.job_id}, which is gone, without an end"
         if owner is not None and taken.until != kept_until(owner):
             yield f"key {key} is not what job {taken.job_id} took"
+
+
+def _of_key_format(state: State) -> Iterator[str]:
+    """W16: that two queues' jobs hold the same key is nothing that a reader of an earlier format knows."""
+    if state.format >= KEYS_FORMAT:
+        return
+    queues: dict[str, str] = {}
+    for job in state.jobs.values():
+        unique = unique_of(job.spec)
+        if unique is not None and follows(job) and queues.setdefault(unique.key, job.spec.queue) != job.spec.queue:
+            yield f"key {unique.key} is held in two queues, and the format, {state.format}, does not say so"
 
 
 def _of_orders(state: State) -> Iterator[str]:

@@ -126,16 +126,19 @@ class GroupView(Struct, frozen=True):
 
 
 class KeyView(Struct, frozen=True):
-    """Who holds a unique key. `kept_until`: it is held until then whatever becomes of the job, None: that is over."""
+    """Which job holds a unique key of a queue. `kept_until`: it is held until then whatever becomes of the job, None:
+    that is over."""
 
+    queue: str
     key: str
     job_id: str
     kept_until: int | None
 
 
 class GetKey(Command[KeyView | None], frozen=True):
-    """None: nobody holds it."""
+    """None: no job of the queue holds it."""
 
+    queue: str
     key: str
 
 
@@ -240,10 +243,10 @@ def get_job(state: State, query: GetJob, _now: int) -> Job | None:
 
 
 def get_key(state: State, query: GetKey, now: int) -> KeyView | None:
-    holder = holder_of(state, query.key, now)
+    holder = holder_of(state, query.queue, query.key, now)
     if holder is None:
         return None
-    return KeyView(query.key, holder.job_id, holder.until if now < holder.until else None)
+    return KeyView(query.queue, query.key, holder.job_id, holder.until if now < holder.until else None)
 
 
 def _copy(job: Job) -> Job:

@@ -12,8 +12,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from msgspec import Struct
-
 from leasemill.kernel.gates import Gates, NamedLimit, Tally, by_breadth
 from leasemill.kernel.model import (
     ACTIONS_KEPT,
@@ -33,6 +31,7 @@ from leasemill.kernel.order import SequenceOrder, TimeOrder, is_claimable
 from leasemill.kernel.orders import WorkerOrder
 from leasemill.kernel.ranges import Ranges
 from leasemill.kernel.schedule import Schedule
+from leasemill.kernel.taken_keys import TakenKeys
 
 READY: Final = JobState.READY
 LEASED: Final = JobState.LEASED
@@ -47,16 +46,10 @@ PLAIN_FORMAT: Final = 1
 RULES_FORMAT: Final = 2
 DEATHS_FORMAT: Final = 3
 ORDERS_FORMAT: Final = 4
+KEYS_FORMAT: Final = 5
 """What a reader of the events must know: with rules or headers, more than versions before these did."""
 
 LaneKey = tuple[str, str]
-
-
-class Key(Struct, frozen=True, gc=False):
-    """Which job took a unique key last, and until when it is kept whatever becomes of the job (0: it is not)."""
-
-    job_id: str
-    until: int
 
 
 def due_at(job: JobSpec, at: int) -> int:
@@ -133,9 +126,9 @@ class State:
         self.unsuccessful = SequenceOrder()
         self.queues: dict[str, Queue] = {}
         self.lanes: dict[LaneKey, Lane] = {}
-        self.keys: dict[str, Key] = {}
-        self.kept_keys: list[tuple[int, str]] = []
-        """A heap: keys that are kept for a job that is forgotten, by when that ends."""
+        self.keys = TakenKeys()
+        self.kept_keys: list[tuple[int, str, str]] = []
+        """A heap: keys that are kept for a job that is forgotten, by when that ends; each with its queue."""
         self.leases: TimeOrder[Execution] = TimeOrder(_is_live)
         self.claims: dict[str, dict[int, Execution]] = {}
         self.finished: TimeOrder[Job] = TimeOrder(is_finished)

@@ -2,13 +2,16 @@
 
 A key is not a lock with a life of its own. A state knows which job took it last; whether it is held follows from how
 that job stands, and from the time, whenever somebody asks. So nothing releases a key, and none can leak.
+
+A key belongs to its queue. What must never happen here: an enqueue into one queue that finds, merges with or replaces a
+job of another. Whoever may enqueue into a queue may do all of that to the jobs in it, and to no others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from heapq import heappop, heappush
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from msgspec.structs import replace
 
@@ -16,7 +19,12 @@ from leasemill.errors import Invalid
 from leasemill.kernel.events import JobReplaced
 from leasemill.kernel.executions import does_not_follow, job_of
 from leasemill.kernel.model import Job, JobSpec, UniqueKey, UniqueUntil
-from leasemill.kernel.state import LEASED, READY, Key, State, postpone
+from leasemill.kernel.state import KEYS_FORMAT, LEASED, READY, State, postpone
+from leasemill.kernel.taken_keys import ANY_QUEUE, Key
+
+QueueKey: TypeAlias = tuple[str, str]
+"""A queue, and a unique key in it."""
+KeysAhead: TypeAlias = Mapping[QueueKey, Job]
 
 
 class Holder(NamedTuple):
@@ -29,6 +37,12 @@ class Holder(NamedTuple):
 
 def unique_of(spec: JobSpec) -> UniqueKey | None:
     return None if spec.rules is None else spec.rules.unique
+
+
+def key_of(spec: JobSpec) -> QueueKey | None:
+    """U1: the key that a job takes."""
+    unique = unique_of(spec)
+    return None if unique is None else (spec.queue, unique.key)
 
 
 def check_unique(job: JobSpec, unique: UniqueKey) -> None:
@@ -69,14 +83,16 @@ def is_replaced(spec: JobSpec) -> bool:
 # Deciding ------------------------------------------------------------------------------------------------------
 
 
-def holder_of(state: State, key: str, now: int, ahead: Mapping[str, Job] | None = None) -> Holder | None:
-    """Who holds a key now. `ahead`: jobs with keys that the same commit makes."""
-    made = None if ahead is None else ahead.get(key)
+def holder_of(state: State, queue: str, key: str, now: int, ahead: KeysAhead | None = None) -> Holder | None:
+    """Which job holds a key of a queue now. `ahead`: jobs with keys that the same commit makes."""
+    made = None if ahead is None else ahead.get((queue, key))
     if made is not None:
         return Holder(made.spec.id, kept_until(made), made)
-    taken = state.keys.get(key)
-    if taken is None:
-        return None
+    taken = state.keys.get(queue, key) or state.keys.get(ANY_QUEUE, key)
+    return None if taken is None else _holder(state, key, taken, now)
+
+
+def _holder(state: State, key: str, taken: Key, now: int) -> Holder | None:
     job = taker_of(state, key, taken)
     if now < taken.until or (job is not None and holds(job)):
         return Holder(taken.job_id, taken.until, job)
@@ -86,7 +102,9 @@ def holder_of(state: State, key: str, now: int, ahead: Mapping[str, Job] | None 
 def taker_of(state: State, key: str, taken: Key) -> Job | None:
     """The job that took a key last; None: it is forgotten, and its id may be another's by now."""
     job = state.jobs.get(taken.job_id)
-    unique = None if job is None else unique_of(job.spec)
+    if job is None or job.spec.queue != taken.queue:
+        return None
+    unique = unique_of(job.spec)
     return job if unique is not None and unique.key == key else None
 
 
@@ -144,22 +162,25 @@ def replacement(holder: Holder, job: JobSpec, unique: UniqueKey, now: int) -> Jo
 
 
 def take(state: State, job: Job, unique: UniqueKey, at: int) -> None:
-    """The job has its key from here on; it was decided that nobody else does."""
-    state.keys[unique.key] = Key(job.spec.id, kept_until(job) if unique.keep_us else 0)
+    """The job has its key from here on; it was decided that no other job of its queue holds it."""
+    queue, key = job.spec.queue, unique.key
+    if state.format < KEYS_FORMAT and any(_holder(state, key, one, at) for one in state.keys.elsewhere(queue, key)):
+        state.require_format(KEYS_FORMAT)  # W16: earlier versions know one holder of a key in all queues
+    state.keys.put(key, Key(job.spec.id, kept_until(job) if unique.keep_us else 0, queue))
     if state.kept_keys:
         drop_kept(state, at)
 
 
 def leave_key(state: State, job: Job, at: int) -> None:
     """The job is forgotten: its key is too, or when its time is over."""
-    unique = unique_of(job.spec)
-    taken = None if unique is None else state.keys.get(unique.key)
+    unique, queue = unique_of(job.spec), job.spec.queue
+    taken = None if unique is None else state.keys.get(queue, unique.key)
     if unique is None or taken is None or taken.job_id != job.spec.id:
         return
     if taken.until > at:
-        heappush(state.kept_keys, (taken.until, unique.key))
+        heappush(state.kept_keys, (taken.until, queue, unique.key))
     else:
-        del state.keys[unique.key]
+        state.keys.remove(queue, unique.key)
     drop_kept(state, at)
 
 
@@ -167,10 +188,10 @@ def drop_kept(state: State, at: int) -> None:
     """Keys whose job is forgotten and whose time is over."""
     heap = state.kept_keys
     while heap and heap[0][0] <= at:
-        until, key = heappop(heap)
-        taken = state.keys.get(key)
+        until, queue, key = heappop(heap)
+        taken = state.keys.get(queue, key)
         if taken is not None and taken.until == until and taker_of(state, key, taken) is None:
-            del state.keys[key]
+            state.keys.remove(queue, key)
 
 
 def apply_replaced(state: State, event: JobReplaced) -> None:

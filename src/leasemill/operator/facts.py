@@ -75,7 +75,7 @@ def gather(
         None if stem is None else _callback_of(store, stem, spec.id),
         None if stem is None else _before(store, stem, spec.id),
         list(_limits(store, job)) if job.state is JobState.READY and spec.offset is None else (),
-        None if (unique := unique_of(spec)) is None else store.key(unique.key),
+        None if (unique := unique_of(spec)) is None else store.key(spec.queue, unique.key),
     )
 
 

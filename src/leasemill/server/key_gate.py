@@ -79,7 +79,7 @@ class KeyGate(ServerGate):
             check_page(key, head.method)
         who = None if key is None else f"key {key.name} ({key.id})"
         is_poll = head.route is not None and head.route.command in WAITS
-        reserved = _announced(head.headers, self._limits.body_bytes)
+        reserved = 0 if head.route is None else _announced(head.headers, self._limits.body_bytes)
         self._meter.enter(who, is_poll=is_poll, body_bytes=reserved)
         return KeyAdmission(
             principal="anybody" if key is None else f"{key.name} ({key.id})",
@@ -176,7 +176,8 @@ class KeyGate(ServerGate):
 
 
 def _announced(headers: Mapping[str, str], most: int) -> int:
-    """How many bytes to set aside for a body. One that announces no length may be as large as any."""
+    """How many bytes to set aside for the body of a command. One that announces no length may be as large as any. What
+    is not a command has no body that is kept, so whoever has no key sets nothing aside."""
     length = headers.get("content-length")
     if length is not None and length.isdigit():
         return min(int(length), most)

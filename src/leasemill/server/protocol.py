@@ -217,7 +217,11 @@ class GuardedProtocol(HttpToolsProtocol):
         self.close()
 
     def _ignore_upgrade(self) -> None:
-        """As a server may. httptools takes what follows such a head for another protocol, not for its body."""
+        """As a server may. httptools takes what follows such a head for another protocol, not for its body. A head that
+        wants one without the header, a CONNECT, is refused: fed again, it would want it again, without end."""
+        if all(name != b"upgrade" for name, _ in self.headers):
+            self._refuse()
+            return
         method, version = self.parser.get_method(), self.parser.get_http_version().encode()
         lines = [b"%s %s HTTP/%s" % (method, self.url, version)]
         lines += [b"%s: %s" % header for header in self.headers if header[0] != b"upgrade"]

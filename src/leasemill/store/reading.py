@@ -63,13 +63,13 @@ class StoreReadings(ABC):
         """`leases` in async code."""
         return await self.arun(c.ListLeases(limit, after, worker))
 
-    def key(self, key: str) -> c.KeyView | None:
-        """Who holds a unique key; None: nobody."""
-        return self.run(c.GetKey(key))
+    def key(self, queue: str, key: str) -> c.KeyView | None:
+        """Which job holds a unique key of a queue; None: no job does."""
+        return self.run(c.GetKey(queue, key))
 
-    async def akey(self, key: str) -> c.KeyView | None:
+    async def akey(self, queue: str, key: str) -> c.KeyView | None:
         """`key` in async code."""
-        return await self.arun(c.GetKey(key))
+        return await self.arun(c.GetKey(queue, key))
 
     def queues(self, *, limit: int = 100, after: str = "") -> list[c.QueueView]:
         """Queues by name; `after`: the last name of the page before."""

@@ -74,7 +74,7 @@ ROWS: Final[dict[type, Row]] = {
     c.GetJob: Row(ANY, lambda side: c.GetJob(f"{side}-job")),
     c.ListJobs: Row(LOOK, lambda _: c.ListJobs(c.JobFilter(), 100), hides=True),
     c.ListLeases: Row({READ, WORK, OPERATE}, lambda _: c.ListLeases(100), hides=True),
-    c.GetKey: Row({READ, PRODUCE, OPERATE}, lambda _: c.GetKey("zzz-key"), hides=True),
+    c.GetKey: Row({READ, PRODUCE, OPERATE}, lambda side: c.GetKey(SIDES[side], f"{side}-key")),
     c.ListQueues: Row({READ, WORK, OPERATE}, lambda _: c.ListQueues(100), hides=True),
     c.GetLane: Row({READ, WORK, OPERATE}, lambda side: c.GetLane(SIDES[side], f"{side}-lane")),
     c.ListLanes: Row(LOOK, lambda side: c.ListLanes(SIDES[side], 100)),

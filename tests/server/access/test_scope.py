@@ -53,8 +53,6 @@ def test_a_pattern_of_many_stars_takes_no_longer_for_it() -> None:
 @pytest.mark.parametrize("command", [
     c.Enqueue([JobSpec("new", "own.a", "k", rules=CHAINED)]),
     c.Enqueue([JobSpec("new", "own.a", "k", rules=Rules(group="zzz-group"))]),
-    c.Enqueue([JobSpec("new", "own.a", "k", rules=Rules(unique=UniqueKey("zzz-key")))]),
-    c.Enqueue([JobSpec("new", "own.a", "k", rules=Rules(chain=(UNIQUELY_CHAINED,)))]),
     c.Commit("own-leased", "own-token", None, [c.Followup("own.a", "k"), c.Followup("zzz.b", "k")]),
     c.Commit("own-leased", "own-token", None, [c.Followup("own.a", "k", rules=CHAINED)]),
     c.Commit("own-leased", "own-token", None, [c.Followup("own.a", "k", rules=Rules(group="zzz-group"))]),
@@ -75,6 +73,7 @@ def test_a_pattern_of_many_stars_takes_no_longer_for_it() -> None:
     c.ListJobs(c.JobFilter(job_ids=("zzz-job",)), 10),
     c.ListJobs(c.JobFilter(group="zzz-group"), 10),
     c.ListGroups(10, parent="zzz-group"),
+    c.GetKey("zzz.b", "zzz-key"),
 ])  # fmt: skip
 def test_there_is_no_way_around_a_key_s_queues(world: World, command: c.Command[Any]) -> None:
     before = world.image()
@@ -98,6 +97,20 @@ def test_there_is_no_way_around_a_key_s_queues(world: World, command: c.Command[
 ])  # fmt: skip
 def test_what_stays_inside_is_allowed(world: World, command: c.Command[Any]) -> None:
     world.perform(world.worker_key, command)
+
+
+@pytest.mark.parametrize("command", [
+    c.Enqueue([JobSpec("new", "own.a", "k", rules=Rules(unique=UniqueKey("zzz-key")))]),
+    c.Enqueue([JobSpec("new", "own.a", "k", rules=Rules(chain=(UNIQUELY_CHAINED,)))]),
+    c.Commit("own-leased", "own-token", None, [c.Followup("own.a", "k", rules=Rules(unique=UniqueKey("zzz-key")))]),
+    c.CreateGroup("new", UNIQUELY_CHAINED, None),
+    c.GetKey("own.a", "zzz-key"),
+])  # fmt: skip
+def test_the_unique_key_of_a_job_in_another_queue_is_free(world: World, command: c.Command[Any]) -> None:
+    """U1: a key belongs to its queue, so that nothing is learnt of another queue's, and nothing is to be refused."""
+    before = world.store.jobs(c.JobFilter(queue="zzz.b"))
+    world.perform(world.worker_key, command)
+    assert world.store.jobs(c.JobFilter(queue="zzz.b")) == before
 
 
 def test_a_group_with_one_foreign_member_is_not_cancelled_wherever_that_is(world: World) -> None:

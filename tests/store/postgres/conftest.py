@@ -20,7 +20,7 @@ TABLES = (
     *("queues", "jobs", "ready", "leases", "executions", "kept", "marks", "arrivals", "waiting", "lanes"),
     *("groups", "group_joins", "schedules"),
     *("limits", "limit_queues", "rates", "places", "parked", "lines", "gates"),
-    *("requests", "finished", "refusals", "actions", "tallies", "workers", "waiters", "watermarks", "keys"),
+    *("requests", "finished", "refusals", "actions", "tallies", "workers", "waiters", "watermarks", "unique_keys"),
     "access_keys",
     "worker_orders",
 )

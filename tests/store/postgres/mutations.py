@@ -38,6 +38,29 @@ HELD_OR_COMMITTED: Final = "\n        and (committed_at is not null or expires_a
 
 MUTATIONS: Final = (
     Mutation(
+        "a job takes its key in all queues",
+        "U1",
+        "take_keys",
+        "where unique_keys.queue = given.queue and unique_keys.key = given.key",
+        "where unique_keys.key = given.key",
+    ),
+    Mutation(
+        "the holder of a key is looked for in all queues",
+        "U1",
+        "key",
+        "where unique_keys.queue = any (array[{queue}::text, '']) and unique_keys.key",
+        "where unique_keys.key",
+    ),
+    Mutation(
+        "a key that another queue forgets is forgotten",
+        "U3 U6",
+        "forget_keys",
+        "where unique_keys.queue = given.queue and unique_keys.key = given.key\n"
+        "        and not {schema}.is_key_held(unique_keys.no, unique_keys.until_at, {schema}.clock({now}::int8))",
+        "where unique_keys.key = given.key",
+        tests="tests/store/postgres/test_unique.py",
+    ),
+    Mutation(
         "a death lets earlier versions in",
         "L10",
         "decide.py",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,12 +14,15 @@ from click.testing import CliRunner
 from leasemill.cli import main
 from leasemill.errors import Invalid, Refused, Unavailable
 from leasemill.kernel import commands as c
-from leasemill.kernel.model import JobSpec, LimitTerms
+from leasemill.kernel.model import SECOND, JobSpec, LimitTerms, Rules, UniqueKey
 from leasemill.store.opening import open_store
+from leasemill.store.postgres.admin import migrate as migrating
 from leasemill.store.postgres.admin.migrate import applied, migrate, migrations
 from leasemill.store.postgres.store import PostgresStore
 from leasemill.store.postgres.wire.statements import Statements, statement
 from leasemill.store.postgres.wire.url import parse_url
+from leasemill.testing.clock import ManualClock
+from leasemill.testing.rules import rule
 from tests.store.postgres.conftest import with_option
 
 
@@ -101,7 +105,8 @@ def test_migrating_at_once_from_many_places_applies_each_version_once(
         thread.start()
     for thread in threads:
         thread.join()
-    assert done == applied(admin, options.schema) == [one.version for one in migrations()]
+    assert done == [one.version for one in migrations()]
+    assert applied(admin, options.schema) == [version for version in done if version < 8 or version > 21]
 
 
 def test_what_is_wrong_with_a_url_is_said() -> None:
@@ -163,7 +168,7 @@ def test_a_schema_may_have_the_name_of_a_keyword(server_url: str, admin: psycopg
 def test_leases_of_queues_with_a_limit_are_counted_in_a_schema_of_an_earlier_version(
     bare: str, admin: psycopg.Connection[Any]
 ) -> None:
-    schema, known = parse_url(bare)[1].schema, migrations()
+    schema = parse_url(bare)[1].schema
     migrate(admin, schema)
     with PostgresStore(bare) as store:
         store.set_limit("queue:q", LimitTerms(places=2), by="ada", reason="because")
@@ -173,10 +178,64 @@ def test_leases_of_queues_with_a_limit_are_counted_in_a_schema_of_an_earlier_ver
     admin.execute(f"alter table {schema}.leases drop column is_limited")
     admin.execute(f"""insert into {schema}.places (name, key, no, fence)
         select 'queue:q', '', no, fence from {schema}.leases where queue = 'q'""")
-    admin.execute(f"delete from {schema}.migrations where version >= 21")
-    assert [one.name for one in migrate(admin, schema)] == [one.name for one in known if one.version >= 21]
+    (changed,) = (one for one in migrations() if one.version == 21)
+    admin.execute(statement(changed.text, schema).text, prepare=False)
     assert admin.execute(f"select count(*) from {schema}.places").fetchone() == (0,)
     assert admin.execute(f"select count(*) from {schema}.leases where is_limited").fetchone() == (2,)
     with PostgresStore(bare) as store:
         assert store.claim("w", ["q"], 2) == []
     assert run("check", "--url", bare)[0] == 0
+
+
+@rule("U1", "U3")
+def test_unique_keys_of_an_earlier_version_belong_to_the_queues_of_their_jobs(
+    bare: str, admin: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is kept for a job that is forgotten is held in every queue: which one it was for is not on record."""
+    schema, known = parse_url(bare)[1].schema, migrations()
+    with monkeypatch.context() as earlier:
+        earlier.setattr(migrating, "migrations", lambda: [one for one in known if one.version < 22])
+        migrate(admin, schema)
+    enqueue = f"select {schema}.enqueue(%s, 'k', id => %s, unique_key => %s, unique_keep => %s)".encode()
+    for job_id, keep in (("held", None), ("kept", "1 hour"), ("gone", "1 hour"), ("free", None)):
+        assert admin.execute(enqueue, ["a", job_id, f"key of {job_id}", keep]).fetchone() == (job_id,)
+    for table, column in (("ready", "seq"), ("jobs", "no")):
+        admin.execute(
+            f"""delete from {schema}.{table} where {column} in (
+            select no from {schema}.jobs where id in ('gone', 'free'))""".encode()
+        )
+    assert [one.version for one in migrate(admin, schema)] == [one.version for one in known if one.version >= 22]
+    assert run("check", "--url", bare)[0] == 0
+
+    def unique(queue: str, key: str) -> JobSpec:
+        return JobSpec(f"{queue} {key}", queue, "k", rules=Rules(unique=UniqueKey(key)))
+
+    clock = ManualClock(time.time_ns() // 1_000)
+    with PostgresStore(bare, clock=clock) as store:
+        for queue, merged in (("a", ["held", "kept", "gone"]), ("b", ["gone"])):
+            for job_id in ("held", "kept", "gone", "free"):
+                key = f"key of {job_id}"
+                expected = c.Merged(job_id) if job_id in merged else c.Enqueued(f"{queue} {key}")
+                assert store.enqueue([unique(queue, key)]) == [expected], (queue, job_id)
+                assert admin.execute(enqueue, [queue, None, key, None]).fetchone() == (expected.job_id,)
+        seen = store.key("c", "key of gone")
+        assert seen is not None
+        assert seen.job_id == "gone"
+        clock.advance(us=3_601 * SECOND)
+        assert store.key("c", "key of gone") is None
+        for queue in ("a", "b", "c"):
+            assert isinstance(store.enqueue([unique(queue, "key of gone")])[0], c.Enqueued)
+
+
+def test_versions_that_know_unique_keys_without_queues_refuse_a_schema_of_this_one(
+    bare: str, admin: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When they open it; and what one that has it open would read or write is not there."""
+    schema, known = parse_url(bare)[1].schema, migrations()
+    migrate(admin, schema)
+    for version in (21, 8):
+        with monkeypatch.context() as earlier:
+            earlier.setattr(migrating, "migrations", lambda to=version: [one for one in known if one.version <= to])
+            with pytest.raises(Refused, match=rf"knows versions up to {version}: a newer Leasemill has changed"):
+                PostgresStore(bare)
+    assert admin.execute("select to_regclass(%s)", [f"{schema}.keys"]).fetchone() == (None,)

@@ -329,7 +329,7 @@ def test_enqueue_in_sql_refuses_what_python_does(mine: Connection, schema: str, 
 
 
 def rows_of(admin: Connection, schema: str) -> list[str]:
-    found = admin.execute(f"select key from {schema}.keys order by key".encode()).fetchall()
+    found = admin.execute(f"select key from {schema}.unique_keys order by key".encode()).fetchall()
     return [key for (key,) in found]
 
 
@@ -355,10 +355,27 @@ def test_rows_of_keys_that_nobody_holds_are_deleted_and_no_others(
         assert store.enqueue([unique("again", "kept"), unique("more", "live")])[1] == c.Merged("live")
 
 
+@rule("U6", "U1")
+def test_rows_of_a_key_that_one_queue_holds_and_another_does_not_are_told_apart(
+    store: PostgresStore, admin: Connection, schema: str
+) -> None:
+    store.enqueue([JobSpec(queue, queue, "k", rules=Rules(UniqueKey("same"))) for queue in ("a", "b", "c")])
+    (lease,) = store.claim("w", ["b"], 1)
+    store.ack([c.AckReport("b", lease.token)])
+    assert store._pool.run(Retention(store._pool, store._database).forget_keys) == 3
+    found = admin.execute(f"select queue, key from {schema}.unique_keys order by queue".encode()).fetchall()
+    assert found == [("a", "same"), ("c", "same")]
+    admin.execute(f"delete from {schema}.unique_keys".encode())
+    rebuild(admin, schema)
+    assert check(admin, schema) == []
+    for queue, outcome in (("a", c.Merged("a")), ("b", c.Enqueued("again b")), ("c", c.Merged("c"))):
+        assert store.enqueue([JobSpec(f"again {queue}", queue, "k", rules=Rules(UniqueKey("same")))]) == [outcome]
+
+
 @rule("U6")
 def test_rows_of_keys_can_be_rebuilt(store: PostgresStore, admin: Connection, schema: str) -> None:
     store.enqueue([unique("live", "live"), unique("gone", "gone")])
-    admin.execute(f"delete from {schema}.keys".encode())
+    admin.execute(f"delete from {schema}.unique_keys".encode())
     assert [line for line in check(admin, schema) if "unique key" in line] != []
     rebuild(admin, schema)
     assert check(admin, schema) == []

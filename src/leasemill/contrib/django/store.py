@@ -62,7 +62,7 @@ class DjangoStore(PostgresStore):
             raw: Any = connections[self.alias].connection
             specs = {job.spec.id: job.spec for job in read_jobs(self._database, raw, ids=ids)}
             cursor.execute(f"delete from {schema}.ready where seq = any(%s)", [numbers])
-            for table in ("arrivals", "keys", "jobs"):
+            for table in ("arrivals", "unique_keys", "jobs"):
                 cursor.execute(f"delete from {schema}.{table} where no = any(%s)", [numbers])
         return [specs[job_id] for job_id in ids]
 

@@ -9,8 +9,8 @@ from typing import Any, Final
 from msgspec import Struct
 from starlette.responses import Response
 
+from leasemill.api.redaction import REDACTED
 from leasemill.dashboard.advice import Advised, advised
-from leasemill.dashboard.redaction import REDACTED
 from leasemill.dashboard.timeline import extended_us, last_extended_at, timeline
 from leasemill.dashboard.viewing import Page, Viewing
 from leasemill.errors import NotFound

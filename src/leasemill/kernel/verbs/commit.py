@@ -12,11 +12,11 @@ from leasemill.kernel.bounds import BATCH_BYTES, FOLLOWUPS, check_json, check_re
 from leasemill.kernel.chained import derived_id
 from leasemill.kernel.command import Command, Decision
 from leasemill.kernel.events import ExecutionCommitted, JobEnqueued, JobReplaced
-from leasemill.kernel.executions import mark_committed, uncommitted
+from leasemill.kernel.executions import mark_committed, reported_uncommitted
 from leasemill.kernel.fence import Lost, execution_of, held, refuse
 from leasemill.kernel.model import ExecutionStatus, Job, JobSpec, Policy, Rules, Verb
 from leasemill.kernel.state import State, due_at
-from leasemill.kernel.unique import holder_of, mark_replaced, unique_of
+from leasemill.kernel.unique import QueueKey, holder_of, key_of, mark_replaced
 from leasemill.kernel.verbs import enqueue
 from leasemill.kernel.verbs.enqueue import Conflict
 
@@ -78,7 +78,7 @@ def decide(state: State, command: Commit, now: int) -> Decision[CommitOutcome]:
     made: list[JobSpec] = []
     replaced: list[JobReplaced] = []
     ids: list[str] = []
-    ahead: dict[str, Job] = {}
+    ahead: dict[QueueKey, Job] = {}
     for spec in followups:
         enqueue.check_queue(state, spec.queue)
         if spec.rules is not None:
@@ -99,14 +99,14 @@ def decide(state: State, command: Commit, now: int) -> Decision[CommitOutcome]:
     return (committed, *replaced), Committed(command.job_id, tuple(ids))
 
 
-def _come_ahead(ahead: dict[str, Job], event: JobEnqueued) -> None:
+def _come_ahead(ahead: dict[QueueKey, Job], event: JobEnqueued) -> None:
     """E6: a follow-up sees the keys of those before it."""
-    rules = event.job.rules
-    if rules is not None and rules.unique is not None:
-        ahead[rules.unique.key] = Job(event.job, 0, event.at, due_at(event.job, event.at), event.at)
+    key = key_of(event.job)
+    if key is not None:
+        ahead[key] = Job(event.job, 0, event.at, due_at(event.job, event.at), event.at)
 
 
-def _replace_ahead(ahead: dict[str, Job], event: JobReplaced) -> None:
+def _replace_ahead(ahead: dict[QueueKey, Job], event: JobReplaced) -> None:
     for job in ahead.values():
         if job.spec.id == event.job_id:
             mark_replaced(job, event)
@@ -115,8 +115,8 @@ def _replace_ahead(ahead: dict[str, Job], event: JobReplaced) -> None:
 def _id_or_holder(state: State, spec: JobSpec, now: int) -> str:
     """L6: what a commit that is repeated answered, as far as it can be known: a follow-up that is not there was merged
     with the job that holds its key. Who took a key that is free is not known to a state that was restored (U6)."""
-    unique = unique_of(spec)
-    holder = None if unique is None or spec.id in state.jobs else holder_of(state, unique.key, now)
+    key = key_of(spec)
+    holder = None if key is None or spec.id in state.jobs else holder_of(state, *key, now)
     return spec.id if holder is None else holder.job_id
 
 
@@ -148,7 +148,7 @@ def followup_spec(job_id: str, followup: Followup) -> JobSpec:
 
 
 def apply(state: State, event: ExecutionCommitted) -> None:
-    job, execution = uncommitted(state, event)  # X4
+    job, execution = reported_uncommitted(state, event)  # X4
     mark_committed(job, execution, Verb.COMMIT, event.at, event.result)
     execution.status = ExecutionStatus.COMMITTED
     job.updated_at = event.at

@@ -1,8 +1,8 @@
-"""enqueue: a job exists from here on, once for each id, and for each unique key. Rules E1 to E6 and U1."""
+"""enqueue: a job exists from here on, once for each id, and for each unique key of its queue. Rules E1 to E6, U1."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TypeAlias
 
 from msgspec import Struct
@@ -31,7 +31,7 @@ from leasemill.kernel.lanes import join_lane
 from leasemill.kernel.model import Job, JobSpec, QueueMode, Rules, UniqueKey
 from leasemill.kernel.schedule import RESERVED
 from leasemill.kernel.state import READY, RULES_FORMAT, State, due_at, make_ready
-from leasemill.kernel.unique import check_unique, holder_of, is_replaced, replacement, take
+from leasemill.kernel.unique import KeysAhead, check_unique, holder_of, is_replaced, replacement, take
 
 __all__ = ["Conflict", "Duplicate", "Enqueue", "EnqueueOutcome", "Enqueued", "Merged"]
 
@@ -139,7 +139,7 @@ def check_queue(state: State, name: str) -> None:
         raise QueueRefused(f"queue {name!r} is used with acquire; enqueue into another queue")
 
 
-def decide(state: State, job: JobSpec, now: int, ahead: Mapping[str, Job] | None = None) -> Decision[EnqueueOutcome]:
+def decide(state: State, job: JobSpec, now: int, ahead: KeysAhead | None = None) -> Decision[EnqueueOutcome]:
     """`ahead`: jobs that the same commit makes, by their unique keys."""
     known = state.jobs.get(job.id)
     if known is not None:
@@ -153,9 +153,9 @@ def decide(state: State, job: JobSpec, now: int, ahead: Mapping[str, Job] | None
 
 
 def _decide_unique(
-    state: State, job: JobSpec, unique: UniqueKey, now: int, ahead: Mapping[str, Job] | None
+    state: State, job: JobSpec, unique: UniqueKey, now: int, ahead: KeysAhead | None
 ) -> Decision[EnqueueOutcome]:
-    holder = holder_of(state, unique.key, now, ahead)
+    holder = holder_of(state, job.queue, unique.key, now, ahead)
     if holder is None:
         return (JobEnqueued(job, now),), Enqueued(job.id)
     replaced = replacement(holder, job, unique, now)

@@ -10,7 +10,7 @@ from msgspec import Struct
 from leasemill.kernel.bounds import check_reports
 from leasemill.kernel.command import Command, Decision
 from leasemill.kernel.events import LeaseExtended
-from leasemill.kernel.executions import does_not_follow, live
+from leasemill.kernel.executions import does_not_follow, reported
 from leasemill.kernel.fence import Lost, execution_of, held, refuse
 from leasemill.kernel.grant import expires_at
 from leasemill.kernel.model import Verb
@@ -52,7 +52,7 @@ def decide(state: State, lease: LeaseRef, now: int) -> Decision[ExtendOutcome]:
 
 
 def apply(state: State, event: LeaseExtended) -> None:
-    job, execution = live(state, event)
+    job, execution = reported(state, event)
     if event.expires_at <= execution.expires_at:
         does_not_follow(event, "the lease is held for longer")  # L9
     earlier, execution.expires_at = execution.expires_at, event.expires_at

@@ -12,7 +12,7 @@ from leasemill.kernel.bounds import LONGEST_US, check_range, check_reports, chec
 from leasemill.kernel.command import Command, Decision
 from leasemill.kernel.ending import blocks_lane, done_after_commit, give_back, give_up
 from leasemill.kernel.events import ExecutionFailed, FailureKept
-from leasemill.kernel.executions import end, uncommitted
+from leasemill.kernel.executions import end, reported_uncommitted
 from leasemill.kernel.fence import Lost, execution_of, held_or_committed, refuse
 from leasemill.kernel.lanes import LaneHint, hint_at_head, hint_behind_head
 from leasemill.kernel.model import AbortReason, Execution, ExecutionStatus, Job, JobState, KeptFailure, Verb
@@ -112,7 +112,7 @@ def _repeated(state: State, job: Job, execution: Execution, report: NackReport) 
 
 
 def apply_failed(state: State, event: ExecutionFailed) -> None:
-    job, execution = uncommitted(state, event)
+    job, execution = reported_uncommitted(state, event)
     if execution.started_at is None:
         execution.started_at = event.at
     execution.reason = AbortReason.FAILED
@@ -129,7 +129,7 @@ def apply_failed(state: State, event: ExecutionFailed) -> None:
 
 
 def apply_failure_kept(state: State, event: FailureKept) -> None:
-    job, execution = uncommitted(state, event)
+    job, execution = reported_uncommitted(state, event)
     job.retries += 1
     job.updated_at = event.at
     if execution.status is ExecutionStatus.LEASED:

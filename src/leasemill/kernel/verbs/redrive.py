@@ -13,7 +13,7 @@ from leasemill.kernel.groups import member_reopened
 from leasemill.kernel.lanes import join_lane, unfail_offset
 from leasemill.kernel.model import REDRIVEN_STATES, UNSUCCESSFUL_STATES, Job, JobState, Verb
 from leasemill.kernel.state import CANCELLED, DEAD, FAILED, READY, State, make_ready, move, renumber
-from leasemill.kernel.unique import holder_of, retakes, take, unique_of
+from leasemill.kernel.unique import QueueKey, holder_of, key_of, retakes, take, unique_of
 
 __all__ = ["Redrive"]
 
@@ -41,7 +41,7 @@ def decide(state: State, command: Redrive, now: int) -> Decision[Operated]:
     jobs, after = fitting(state, command.filter, redriven_states(command), command.limit, command.after)
     redriven: list[Job] = []
     held_back: list[HeldBack] = []
-    taken: dict[str, str] = {}
+    taken: dict[QueueKey, str] = {}
     for job in jobs:
         holder_id = _other_holder(state, job, taken, now)
         if holder_id is None:
@@ -52,16 +52,16 @@ def decide(state: State, command: Redrive, now: int) -> Decision[Operated]:
     return events, Operated(tuple(job.spec.id for job in redriven), after, tuple(held_back))
 
 
-def _other_holder(state: State, job: Job, taken: dict[str, str], now: int) -> str | None:
+def _other_holder(state: State, job: Job, taken: dict[QueueKey, str], now: int) -> str | None:
     """U4: who holds the key that the job would take. `taken`: by those redriven before it."""
-    unique = unique_of(job.spec)
-    if unique is None or not retakes(job):
+    key = key_of(job.spec)
+    if key is None or not retakes(job):
         return None
-    holder = holder_of(state, unique.key, now)
-    holder_id = taken.get(unique.key, None if holder is None else holder.job_id)
+    holder = holder_of(state, *key, now)
+    holder_id = taken.get(key, None if holder is None else holder.job_id)
     if holder_id is not None and holder_id != job.spec.id:
         return holder_id
-    taken[unique.key] = job.spec.id
+    taken[key] = job.spec.id
     return None
 
 

@@ -12,7 +12,7 @@ from leasemill.kernel.bounds import LONGEST_US, check_name, check_range, check_r
 from leasemill.kernel.command import Command, Decision
 from leasemill.kernel.ending import done_after_commit, give_back
 from leasemill.kernel.events import LeaseReleased, RateHeld
-from leasemill.kernel.executions import end, uncommitted
+from leasemill.kernel.executions import end, reported_uncommitted
 from leasemill.kernel.fence import Lost, execution_of, held_or_committed, refuse
 from leasemill.kernel.gates import NO_TERMS, held_until
 from leasemill.kernel.model import AbortReason, ExecutionStatus, Job, JobState, LimitUse, Verb
@@ -94,7 +94,7 @@ def _holds(state: State, job: Job, report: ReleaseReport, now: int) -> Iterator[
 
 
 def apply(state: State, event: LeaseReleased) -> None:
-    job, execution = uncommitted(state, event)
+    job, execution = reported_uncommitted(state, event)
     execution.reason = AbortReason.RELEASED
     if event.error is not None:
         execution.error = event.error

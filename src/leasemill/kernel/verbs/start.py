@@ -10,7 +10,7 @@ from msgspec import Struct
 from leasemill.kernel.bounds import LONGEST_US, check_range, check_reports
 from leasemill.kernel.command import Command, Decision
 from leasemill.kernel.events import ExecutionStarted
-from leasemill.kernel.executions import does_not_follow, live
+from leasemill.kernel.executions import does_not_follow, reported
 from leasemill.kernel.fence import Lost, execution_of, held, refuse
 from leasemill.kernel.model import ExecutionStatus, Verb
 from leasemill.kernel.state import State
@@ -55,7 +55,7 @@ def decide(state: State, report: StartReport, now: int) -> Decision[StartOutcome
 
 
 def apply(state: State, event: ExecutionStarted) -> None:
-    job, execution = live(state, event)
+    job, execution = reported(state, event)
     if execution.status is not ExecutionStatus.LEASED:
         does_not_follow(event, f"the execution is {execution.status}")
     execution.status = ExecutionStatus.STARTED

@@ -1,4 +1,4 @@
-"""What a command names: queues, jobs, groups, schedules, unique keys. One `match` for each, closed over all commands.
+"""What a command names: queues, jobs, groups, schedules. One `match` for each, closed over all commands.
 
 What a client wrote is all there is to see here; which queue a job is in must be looked up.
 """
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 from msgspec import MsgspecError
 
 from leasemill.kernel import commands as c
-from leasemill.kernel.model import QUEUE_LIMIT, ChainedJob, JobSpec, Rules, UniqueKey
+from leasemill.kernel.model import QUEUE_LIMIT, ChainedJob, JobSpec, Rules
 from leasemill.kernel.reports import HolderReport, reports_in
 from leasemill.store.records import decode_record
 from leasemill.wire import requests as r
@@ -36,7 +36,7 @@ def queues_named(command: c.Command[Any]) -> Iterator[NamedItem]:
         case c.Acquire():
             for request in command.requests:
                 yield NamedItem(request.queue, f"queue {request.queue!r}")
-        case c.GetLane() | c.ListLanes() | c.Pause() | c.Resume() | c.SetPolicy():
+        case c.GetKey() | c.GetLane() | c.ListLanes() | c.Pause() | c.Resume() | c.SetPolicy():
             yield NamedItem(command.queue, f"queue {command.queue!r}")
         case c.ListJobs() | c.Redrive() | c.Purge():
             if command.filter.queue is not None:
@@ -101,12 +101,6 @@ def schedules_named(command: c.Command[Any]) -> list[str]:
             return []
 
 
-def unique_keys_named(command: c.Command[Any]) -> list[str]:
-    """Those that jobs would take: one that another job holds merges with it, or replaces its payload."""
-    found = [unique.key for template, _ in templates(command) if (unique := _unique(template)) is not None]
-    return list(dict.fromkeys(found))
-
-
 def templates(command: c.Command[Any]) -> Iterator[tuple[Template, str]]:
     """The jobs that a command makes, now or later."""
     match command:
@@ -140,9 +134,3 @@ def _rules(command: c.Command[Any]) -> Iterator[Rules]:
     for template, _ in templates(command):
         if not isinstance(template, ChainedJob) and template.rules is not None:
             yield template.rules
-
-
-def _unique(template: Template) -> UniqueKey | None:
-    if isinstance(template, ChainedJob):
-        return template.unique
-    return None if template.rules is None else template.rules.unique

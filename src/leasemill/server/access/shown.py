@@ -75,8 +75,6 @@ def _part(key: AccessKey, scope: Scope, command: Command[Any], answer: Any) -> S
     match command, answer:
         case c.ListJobs(), c.JobPage():
             return replace(answer, jobs=tuple(job for job in answer.jobs if scope.has(job.spec.queue)))
-        case c.GetKey(), c.KeyView():
-            return answer if (yield from is_seen(scope, answer.job_id)) else None
         case c.GetLimit(), c.LimitView():
             return _limit(scope, answer)
         case c.Expire(), list():
@@ -111,12 +109,6 @@ def _if(is_seen: bool, view: Any) -> Generator[Command[Any], Any, Any | None]:
 
 def _group(scope: Scope, view: c.GroupView) -> Generator[Command[Any], Any, c.GroupView | None]:
     return view if all(map(scope.has, (yield from group_queues(view)))) else None
-
-
-def is_seen(scope: Scope, job_id: str) -> Generator[Command[Any], Any, bool]:
-    """Whether a job is in the key's queues, or is gone: then there is nothing of it to see."""
-    queue = (yield JobQueues([job_id])).get(job_id)
-    return queue is None or scope.has(queue)
 
 
 def group_queues(view: c.GroupView) -> Generator[Command[Any], Any, set[str]]:

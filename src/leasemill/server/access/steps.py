@@ -27,12 +27,11 @@ from leasemill.server.access.named import (
     queues_of_worker,
     schedules_named,
     template_queues,
-    unique_keys_named,
 )
 from leasemill.server.access.names import bound, end_of, removed_worker, unbound
 from leasemill.server.access.roles import check_role
 from leasemill.server.access.scope import Scope, forbidden, scope_of
-from leasemill.server.access.shown import JobQueues, Steps, group_queues, is_seen, shown
+from leasemill.server.access.shown import JobQueues, Steps, group_queues, shown
 from leasemill.store.keys import AccessKey
 from leasemill.store.presence import instance_of
 from leasemill.store.records import decode_record
@@ -84,10 +83,6 @@ def _in_scope(key: AccessKey, scope: Scope, command: Command[Any]) -> Checks:
         schedule = yield c.GetSchedule(name)
         if schedule is not None and not all(map(scope.has, template_queues(schedule.spec.call))):
             raise scope.outside(f"schedule {name!r}")
-    for unique_key in unique_keys_named(command):
-        view = yield c.GetKey(unique_key)
-        if view is not None and not (yield from is_seen(scope, view.job_id)):
-            raise scope.outside(f"unique key {unique_key!r}")
     if isinstance(command, c.OrderWorker | c.GetOrder):
         yield from _check_worker(scope, command.instance)
     if isinstance(command, r.RemovePresence):

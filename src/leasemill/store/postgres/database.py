@@ -11,7 +11,7 @@ from msgspec import Struct
 from psycopg.rows import tuple_row
 
 from leasemill.kernel.model import SECOND, JobSpec
-from leasemill.kernel.state import DEATHS_FORMAT, PLAIN_FORMAT
+from leasemill.kernel.state import DEATHS_FORMAT, KEYS_FORMAT, PLAIN_FORMAT
 from leasemill.store.expiries import Expiries
 from leasemill.store.postgres.positions import ExpiryPosition, Positions
 from leasemill.store.postgres.wire.arrays import int8
@@ -27,9 +27,9 @@ SPECIAL_CLAIMS: Final = 10
 """After a claim under limits that was not plain, this many claims are not tried as plain ones."""
 
 
-KNOWN_SINCE: Final = {DEATHS_FORMAT: 15}
-"""Of formats (W16) that bring verbs which a job's rows may hold: the first version of the tables that knows them. For
-rules there is `use_rules`; no row of a job names an order."""
+KNOWN_SINCE: Final = {DEATHS_FORMAT: 15, KEYS_FORMAT: 22}
+"""Of formats (W16) that bring what rows may hold: the first version of the tables that knows it. For rules there is
+`use_rules`; no row of a job names an order."""
 
 
 class Held(Struct, frozen=True, gc=False):

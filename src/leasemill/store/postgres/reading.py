@@ -34,14 +34,14 @@ def get_job(database: Database, connection: Connection, query: c.GetJob) -> Job 
 
 
 def get_key(database: Database, connection: Connection, query: c.GetKey) -> c.KeyView | None:
-    rows = database.all(connection, "key", {"key": query.key})
+    rows = database.all(connection, "key", {"queue": query.queue, "key": query.key})
     if not rows:
         return None
     ((no, until_at, job_id, now),) = rows
     if now < until_at:
-        return c.KeyView(query.key, job_id, until_at)
+        return c.KeyView(query.queue, query.key, job_id, until_at)
     jobs = read_jobs(database, connection, nos=[no])
-    return c.KeyView(query.key, job_id, None) if jobs and holds(jobs[0]) else None
+    return c.KeyView(query.queue, query.key, job_id, None) if jobs and holds(jobs[0]) else None
 
 
 def list_leases(database: Database, connection: Connection, query: c.ListLeases) -> list[c.LeaseView]:

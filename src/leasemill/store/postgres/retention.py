@@ -35,7 +35,7 @@ class Retention:
     def __init__(self, connections: Connections, database: Database) -> None:
         self._connections = connections
         self._database = database
-        self._looked_at_key = ""
+        self._looked_at_key = ("", "")
 
     def prune(self, command: c.Prune) -> int:
         """How many were forgotten."""
@@ -105,13 +105,16 @@ class Retention:
 
         Judged twice, the second time with the rows locked: a key may be taken again meanwhile.
         """
-        given = {"after": self._looked_at_key, "limit": int8(BATCH)}
-        count, last, stale = self._database.one(connection, "stale_keys", given)
-        if stale:
+        queue, key = self._looked_at_key
+        given = {"after_queue": queue, "after": key, "limit": int8(BATCH)}
+        count, last, queues, keys = self._database.one(connection, "stale_keys", given)
+        if keys:
             with connection.transaction():
-                locked = self._database.all(connection, "lock_stale_keys", {"keys": texts(stale)})
-                self._database.one(connection, "forget_keys", {"keys": texts([key for (key,) in locked])})
-        self._looked_at_key = last if count == BATCH else ""
+                named = {"queues": texts(queues), "keys": texts(keys)}
+                locked = self._database.all(connection, "lock_stale_keys", named)
+                named = {"queues": texts([queue for queue, _ in locked]), "keys": texts([key for _, key in locked])}
+                self._database.one(connection, "forget_keys", named)
+        self._looked_at_key = last if count == BATCH else ("", "")
         return int(count)
 
 

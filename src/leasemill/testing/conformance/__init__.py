@@ -44,6 +44,7 @@ from leasemill.testing.conformance.harness import (  # noqa: E402
 )
 from leasemill.testing.conformance.headers import HeaderFilters  # noqa: E402
 from leasemill.testing.conformance.identity import Identity  # noqa: E402
+from leasemill.testing.conformance.isolation import QueueIsolation  # noqa: E402
 from leasemill.testing.conformance.lanes import Lanes  # noqa: E402
 from leasemill.testing.conformance.lease import Leases  # noqa: E402
 from leasemill.testing.conformance.limit_numbers import LimitNumbers  # noqa: E402
@@ -104,5 +105,6 @@ class ConformanceSuite(
     Uniques,
     Merging,
     Debouncing,
+    QueueIsolation,
 ):
     """Every test of the contract; a subclass supplies the `harness` fixture."""

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from leasemill.errors import Invalid, QueueRefused
 from leasemill.kernel.commands import Conflict, Duplicate, Followup
-from leasemill.kernel.model import ChainedJob, JobState, Policy, Rules, UniqueKey
+from leasemill.kernel.model import SECOND, ChainedJob, JobState, Policy, Rules, UniqueKey
 from leasemill.testing.conformance.group_steps import BOTH, END, GROUP, NONE, callbacks, counts, create, seal
 from leasemill.testing.conformance.harness import Harness
 from leasemill.testing.conformance.schedule_steps import CALL, every_minute, fire_next, set_schedule
@@ -171,7 +171,7 @@ class Chaining:
     @rule("B6", "B2", "U1")
     def test_a_chained_job_whose_key_is_held_is_merged_and_ends_the_chain(self, harness: Harness) -> None:
         key = UniqueKey("mine")
-        enqueue_one(harness, "holder", queue="other", rules=Rules(unique=key))
+        enqueue_one(harness, "holder", delay_us=SECOND, rules=Rules(unique=key))
         create(harness)
         second = ChainedJob(QUEUE, "second", unique=key)
         enqueue_one(harness, rules=Rules(group=GROUP, chain=(second, THIRD_JOB)))
@@ -180,7 +180,8 @@ class Chaining:
         claim_nothing(harness)
         assert counts(harness) == (1, 1, 0, 0, 0, 0)
         assert callbacks(harness) == BOTH
-        acked(harness, claim_one(harness, queue="other"))
+        harness.clock.advance(us=SECOND)
+        acked(harness, claim_one(harness))
         enqueue_one(harness, "again", rules=Rules(chain=(second, THIRD_JOB)))
         acked(harness, claim_one(harness))
         assert state_of(harness, "again/then") is JobState.READY

@@ -144,9 +144,9 @@ class Debouncing:
         enqueued(harness, debounced("first", priority=3))
         before = job_of(harness, "first")
         harness.clock.advance(us=SECOND)
-        replaced(harness, debounced("second", 2, priority=9, queue="elsewhere"), "first")
+        replaced(harness, debounced("second", 2, priority=9), "first")
         after = job_of(harness, "first")
-        assert (after.spec.queue, after.spec.priority, after.seq) == (before.spec.queue, 3, before.seq)
+        assert (after.spec.priority, after.seq) == (3, before.seq)
         assert (after.created_at, after.updated_at) == (before.created_at, before.created_at + SECOND)
         assert after.available_at == before.available_at + SECOND
 

@@ -15,8 +15,10 @@ from leasemill.kernel.commands import (
     Merged,
     Operated,
 )
+from leasemill.kernel.model import SECOND
 from leasemill.testing.conformance.harness import Harness
 from leasemill.testing.conformance.steps import (
+    QUEUE,
     acked,
     claim_ids,
     claim_one,
@@ -163,7 +165,7 @@ class Merging:
 
     @rule("U5", "X6", "L6")
     def test_a_follow_up_that_is_merged_makes_no_job_and_its_id_is_the_holders(self, harness: Harness) -> None:
-        enqueued(harness, unique("holder", queue="other"))
+        enqueued(harness, unique("holder", delay_us=SECOND))
         lease = enqueue_and_claim(harness, "parent")
         followups = [follow_up(unique("", payload=b"[1]")), Followup("work", "kind"), follow_up(unique("", "free"))]
         outcome = Committed("parent", ("holder", "parent/1", "parent/2"))
@@ -176,11 +178,12 @@ class Merging:
     @rule("U5", "U6", "L6")
     def test_a_repeated_commit_names_the_holder_as_long_as_it_holds_the_key(self, harness: Harness) -> None:
         """Then it is known to nobody who took the key: not to a store that was opened since, either."""
-        enqueued(harness, unique("holder", queue="other"))
+        enqueued(harness, unique("holder", delay_us=SECOND))
         lease = enqueue_and_claim(harness, "parent")
         followups = [follow_up(unique(""))]
         assert committed(harness, lease, followups=followups).followup_ids == ("holder",)
-        acked(harness, claim_one(harness, queue="other"))
+        harness.clock.advance(us=SECOND)
+        acked(harness, claim_one(harness))
         for _ in range(2):
             assert commit(harness, lease, followups=followups) == Committed("parent", ("parent/0",), is_repeat=True)
             harness.reopen()
@@ -208,5 +211,5 @@ class Merging:
         lease = enqueue_and_claim(harness, "parent")
         followups = [follow_up(unique("")), Followup("work", "kind")]
         assert commit(harness, lease, followups=followups) == Conflict("parent/1")
-        assert harness.store.key("key") is None
+        assert harness.store.key(QUEUE, "key") is None
         enqueued(harness, unique("other"))

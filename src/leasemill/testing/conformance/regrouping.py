@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from leasemill.errors import GroupRefused
 from leasemill.kernel.commands import Followup, JobFilter, Merged
-from leasemill.kernel.model import ChainedJob, JobState, Rules, UniqueKey
+from leasemill.kernel.model import SECOND, ChainedJob, JobState, Rules, UniqueKey
 from leasemill.testing.conformance.group_steps import (
     BOTH,
     CALLBACKS,
@@ -252,14 +252,14 @@ class Regrouping:
         create(harness, then=replace(THEN, unique=UniqueKey("key")), on_end=replace(ON_END, unique=UniqueKey("key")))
         seal(harness)
         assert (group_of(harness).is_over, callbacks(harness)) == (True, END)
-        held = harness.store.key("key")
+        held = harness.store.key(CALLBACKS, "key")
         assert held is not None
         assert held.job_id == END[0]
 
     @rule("B6", "U1")
     def test_a_chained_job_whose_key_is_held_is_merged_and_not_counted(self, harness: Harness) -> None:
         create(harness)
-        enqueue_one(harness, "holder", queue="elsewhere", rules=Rules(unique=UniqueKey("key")))
+        enqueue_one(harness, "holder", delay_us=SECOND, rules=Rules(unique=UniqueKey("key")))
         chained = ChainedJob(QUEUE, "kind", unique=UniqueKey("key"))
         enqueue_one(harness, rules=Rules(group=GROUP, chain=(chained,)))
         seal(harness)

@@ -144,7 +144,9 @@ with standing as materialized (
     from {schema}.jobs
     where jobs.rules is not null and jobs.rules::json #>> '{{0,4}}' = 'false' and {schema}.is_key_held(jobs.no, 0, 0)
         and not exists (
-            select from {schema}.keys where keys.key = jobs.rules::json #>> '{{0,0}}' and keys.no = jobs.no)
+            select from {schema}.unique_keys
+            where unique_keys.queue = jobs.queue and unique_keys.key = jobs.rules::json #>> '{{0,0}}'
+                and unique_keys.no = jobs.no)
     union all
     select 'the tallies count ' || tallied.count || ' succeeded in queue ' || tallied.queue || ', there are ' || there.count,
         null

@@ -4,7 +4,7 @@
 lock table {schema}.jobs, {schema}.ready, {schema}.leases, {schema}.executions, {schema}.kept, {schema}.marks,
     {schema}.arrivals, {schema}.waiting, {schema}.lanes, {schema}.requests, {schema}.finished,
     {schema}.tallies, {schema}.parked, {schema}.lines, {schema}.gates, {schema}.places, {schema}.limit_queues,
-    {schema}.limits, {schema}.queues, {schema}.keys in share row exclusive mode;
+    {schema}.limits, {schema}.queues, {schema}.unique_keys in share row exclusive mode;
 
 create temporary table standing on commit drop as
 select jobs.no, jobs.queue, jobs.lane, 9 - jobs.priority as rank, coalesce(marks.seq, jobs.no) as seq,
@@ -73,18 +73,18 @@ delete from {schema}.finished;
 insert into {schema}.finished (at, count, nos)
 select finished_at, count(*), array_agg(no) from {schema}.executions where slot = 0 group by finished_at;
 
-insert into {schema}.keys (key, no, until_at, id)
-select held.key, held.no, case when held.keep_us > 0 then held.created_at + held.keep_us else 0 end,
+insert into {schema}.unique_keys (queue, key, no, until_at, id)
+select held.queue, held.key, held.no, case when held.keep_us > 0 then held.created_at + held.keep_us else 0 end,
     case when held.keep_us > 0 then held.id end
 from (
     select jobs.rules::json #>> '{{0,0}}' as key, (jobs.rules::json #>> '{{0,2}}')::int8 as keep_us, jobs.no, jobs.id,
-        jobs.created_at
+        jobs.queue, jobs.created_at
     from {schema}.jobs
     where jobs.rules is not null and jobs.rules::json #>> '{{0,4}}' = 'false' and {schema}.is_key_held(jobs.no, 0, 0)
 ) as held
-order by held.key
-on conflict (key) do update set no = excluded.no, until_at = excluded.until_at, id = excluded.id
-where keys.no <> excluded.no;
+order by held.queue, held.key
+on conflict (queue, key) do update set no = excluded.no, until_at = excluded.until_at, id = excluded.id
+where unique_keys.no <> excluded.no;
 
 delete from {schema}.tallies;
 insert into {schema}.tallies (queue, succeeded)

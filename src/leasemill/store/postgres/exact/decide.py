@@ -21,6 +21,7 @@ from leasemill.kernel.executions import hold
 from leasemill.kernel.machine import run
 from leasemill.kernel.model import Job, JobSpec, JobState, QueueMode
 from leasemill.kernel.state import Lane, LaneKey, State, finished_at, make_ready, take_places
+from leasemill.kernel.unique import QueueKey
 from leasemill.kernel.verbs.cancel import cancels_a_run
 from leasemill.kernel.verbs.expire import MAY_EXPIRE, expirations
 from leasemill.store.postgres import admission, retention
@@ -74,8 +75,8 @@ class Concern(NamedTuple):
     """Jobs may be added to the lanes, or put back into them."""
     groups: Sequence[str] = ()
     """Beside those of the jobs."""
-    keys: Sequence[str] = ()
-    """Unique keys; others that a decision needs are found by deciding."""
+    keys: Sequence[QueueKey] = ()
+    """Unique keys with their queues; others that a decision needs are found by deciding."""
 
     def knowing(self, known: Known) -> Concern:
         return self._replace(ids=[*self.ids, *known.ids], keys=[*self.keys, *known.keys])
@@ -127,9 +128,10 @@ class Part(NamedTuple):
 class Known(Moved):
     """A job that an end was to enqueue is there already (E5), or a unique key is concerned: decide again with it."""
 
-    def __init__(self, ids: Sequence[str] = (), keys: Iterable[str] = ()) -> None:
+    def __init__(self, ids: Sequence[str] = (), keys: Iterable[QueueKey] = ()) -> None:
         self.ids, self.keys = ids, sorted(keys)
-        super().__init__(f"jobs {', '.join(ids)} or unique keys {', '.join(self.keys)} were not known to be concerned")
+        names = ", ".join(key for _, key in self.keys)
+        super().__init__(f"jobs {', '.join(ids)} or unique keys {names} were not known to be concerned")
 
 
 def decide(database: Database, connection: Connection, command: c.Command[AnswerT], concern: Concern) -> AnswerT:
@@ -226,7 +228,8 @@ def _decide(
     database: Database, connection: Connection, steps: Steps[AnswerT], locked: Locked, loaded: Loaded, keys: Keys
 ) -> AnswerT:
     part = _part(loaded)
-    part.state.keys.update(keys.taken)
+    for key, taken in keys.taken:
+        part.state.keys.put(key, taken)
     parked = {row.no: row for row in loaded.parked or ()}
     before = as_stored(table_rows(*part, parked), loaded.lanes, loaded.queues)
     queues = set(part.state.queues)

@@ -7,8 +7,9 @@ from typing import Any, Final
 
 from leasemill.kernel.events import AnyEvent, JobEnqueued, JobRedriven, JobReplaced
 from leasemill.kernel.model import JobSpec
-from leasemill.kernel.state import Key, State
-from leasemill.kernel.unique import retakes, unique_of
+from leasemill.kernel.state import State
+from leasemill.kernel.taken_keys import Key
+from leasemill.kernel.unique import QueueKey, key_of, retakes, unique_of
 from leasemill.store.postgres.database import Database
 from leasemill.store.postgres.exact.change import Change
 from leasemill.store.postgres.exact.rows import job_row
@@ -24,18 +25,18 @@ TAKES_KEYS: Final = frozenset({JobEnqueued, JobRedriven, JobReplaced})
 class Keys:
     """Keys that a transaction has locked, before anything else. With none, it has not begun."""
 
-    def __init__(self, database: Database, connection: Connection, names: Sequence[str]) -> None:
+    def __init__(self, database: Database, connection: Connection, names: Sequence[QueueKey]) -> None:
         self._names = set(names)
         self.begin = [] if names else [batch.BEGIN]
         """What is to be sent first."""
-        self.taken: dict[str, Key] = {}
+        self.taken: list[tuple[str, Key]] = []
         if names:
-            _, rows = batch.run(connection, batch.BEGIN, database.sent("lock_keys", {"keys": texts(names)}))
-            self.taken = {key: Key(job_id, until_at) for key, no, until_at, job_id, _ in rows if no}
-        self.holders = [taken.job_id for taken in self.taken.values()]
+            _, rows = batch.run(connection, batch.BEGIN, database.sent("lock_keys", key_parameters(names)))
+            self.taken = [(key, Key(job_id, until_at, queue)) for queue, key, no, until_at, job_id, _ in rows if no]
+        self.holders = [taken.job_id for _, taken in self.taken]
         """The jobs that took them last: also those that are forgotten."""
 
-    def missing(self, state: State, events: Iterable[AnyEvent]) -> set[str]:
+    def missing(self, state: State, events: Iterable[AnyEvent]) -> set[QueueKey]:
         """Those that a decision turned out to be about, and that are not locked."""
         return {key for key, _ in _takes(state, events)} - self._names
 
@@ -43,12 +44,12 @@ class Keys:
         """Keys that redriven jobs took again, and jobs that were replaced. Rows of keys that nobody holds any more are
         left to maintenance."""
         taken: list[Row] = [
-            KeyRow(key, numbers[job_id], until, job_id if until else None)
+            KeyRow(*key, numbers[job_id], found.until, job_id if found.until else None)
             for key, job_id in sorted(_takes(state, events))
-            if job_id in numbers and (until := state.keys[key].until) is not None
+            if job_id in numbers and (found := state.keys.get(*key)) is not None
         ]
         if taken:
-            change.come["keys"] = taken
+            change.come["unique_keys"] = taken
         come = change.come.get("jobs", [])
         new = {row.no for row in come if isinstance(row, JobRow)}
         replaced = {event.job_id for event in events if isinstance(event, JobReplaced)}
@@ -61,7 +62,7 @@ class Keys:
             change.come["jobs"] = come + rows
 
 
-def _takes(state: State, events: Iterable[AnyEvent]) -> Iterable[tuple[str, str]]:
+def _takes(state: State, events: Iterable[AnyEvent]) -> Iterable[tuple[QueueKey, str]]:
     """The keys that were taken, and by whom."""
     for event in events:
         if isinstance(event, JobEnqueued):
@@ -70,23 +71,28 @@ def _takes(state: State, events: Iterable[AnyEvent]) -> Iterable[tuple[str, str]
             spec = state.jobs[event.job_id].spec
         else:
             continue
-        unique = unique_of(spec)
-        if unique is not None:
-            yield unique.key, spec.id
+        key = key_of(spec)
+        if key is not None:
+            yield key, spec.id
 
 
 def take_caused(database: Database, connection: Connection, jobs: Sequence[JobSpec]) -> None:
     """Jobs that an end has caused, and that are inserted, have their keys."""
-    taken = {unique.key: job for job in jobs if (unique := unique_of(job)) is not None}
+    taken = {key: job for job in jobs if (key := key_of(job)) is not None}
     if taken and database.one(connection, "take_keys", taken_parameters(taken))[0] != len(taken):
         raise Moved("a concurrent call removed the unique key")
 
 
-def taken_parameters(taken: Mapping[str, JobSpec]) -> dict[str, Any]:
+def key_parameters(keys: Iterable[QueueKey]) -> dict[str, Any]:
+    named = list(keys)
+    return {"queues": texts([queue for queue, _ in named]), "keys": texts([key for _, key in named])}
+
+
+def taken_parameters(taken: Mapping[QueueKey, JobSpec]) -> dict[str, Any]:
     """Which job took a key; of several in one transaction the last."""
     rules = [unique for job in taken.values() if (unique := unique_of(job)) is not None]
     return {
-        "keys": texts(taken),
+        **key_parameters(taken),
         "ids": texts([job.id for job in taken.values()]),
         "keeps": int8s([unique.keep_us for unique in rules]),
         "kept_froms": int8s(

@@ -71,7 +71,7 @@ TABLES: Final = {
         "on conflict (no) do update set payload = excluded.payload, headers = excluded.headers, "
         "run_at = excluded.run_at, replaced = excluded.replaced, replaced_at = excluded.replaced_at",  # U8
     ),
-    "keys": _replaced(KeyRow, ("key",)),
+    "unique_keys": _replaced(KeyRow, ("queue", "key")),
     "ready": _replaced(ReadyRow, ("queue", "rank", "available_at", "seq")),
     "parked": Table(ParkedRow, ("queue", "line", "rank", "available_at", "seq")),
     "waiting": _replaced(WaitingRow, ("queue", "lane", "turn")),

@@ -58,8 +58,9 @@ class JobRow(Row, frozen=True):
 
 
 class KeyRow(Row, frozen=True):
-    """A unique key, and the job that took it last."""
+    """A unique key of a queue, and the job that took it last."""
 
+    queue: str
     key: str
     no: int
     until_at: int

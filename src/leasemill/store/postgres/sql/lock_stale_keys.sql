@@ -1,2 +1,6 @@
--- Locks those of these keys that nobody else has locked. Returns them.
-select keys.key from {schema}.keys where keys.key = any ({keys}::text[]) order by keys.key for update skip locked
+-- Locks those of these keys that no other transaction has locked. Returns them.
+select unique_keys.queue, unique_keys.key
+from unnest({queues}::text[], {keys}::text[]) as given (queue, key)
+join {schema}.unique_keys on unique_keys.queue = given.queue and unique_keys.key = given.key
+order by unique_keys.queue, unique_keys.key
+for update of unique_keys skip locked

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from leasemill.kernel import commands as c
-from leasemill.kernel.unique import unique_of
+from leasemill.kernel.unique import key_of
 from leasemill.kernel.verbs.commit import followup_specs
 from leasemill.store.postgres.calls import Calls
 from leasemill.store.postgres.database import Database
@@ -52,9 +52,8 @@ def commit(
 
 def concern_of(command: c.Commit) -> Concern:
     """L6: a commit that is repeated returns the holders of its follow-ups' keys."""
-    unique = [spec for spec in followup_specs(command) if unique_of(spec) is not None]
-    keys = [key.key for spec in unique if (key := unique_of(spec)) is not None]
-    return Concern([command.job_id, *(spec.id for spec in unique)], keys=keys)
+    keys = {spec.id: key for spec in followup_specs(command) if (key := key_of(spec)) is not None}
+    return Concern([command.job_id, *keys], keys=list(keys.values()))
 
 
 def mark_committed(database: Database, connection: Connection, command: c.Commit) -> bool:

@@ -57,7 +57,7 @@ def enqueue(
         try:
             return _enqueue(database, connection, command, made, channel, are_new=True)
         except UniqueViolation as error:
-            if error.diag.table_name != "keys":  # U1: somebody took a key at the same time
+            if error.diag.table_name != "unique_keys":  # U1: somebody took a key at the same time
                 LOGGER.warning("an id that was drawn for a new job is known: enqueueing as if it came again")
     return _enqueue(database, connection, command, made, channel, are_new=False)
 

@@ -1,5 +1,5 @@
--- enqueue where jobs have unique keys: the plain case, jobs whose ids are new and whose keys nobody has taken (U1). If one of the keys
--- is there, held or not, all are left to the kernel, so that they keep their order; so is a known id. The batch has each key
+-- enqueue where jobs have unique keys: the plain case, jobs whose ids are new and whose keys nobody has taken in their queues (U1). If one of the
+-- keys is there, or is kept in every queue (its queue is empty), held or not, all are left to the kernel, so that they keep their order; so is a known id. The batch has each key
 -- once, and each id.
 -- Returns how many were made and, if not all were, which; and the numbers under which a key was taken and no job was made (its id
 -- came to be known meanwhile): their keys are to be deleted in the same transaction.
@@ -19,12 +19,18 @@ with given as (
 ), fresh as materialized (
     select given.*, gate.now, nextval('{schema}.seq') as no
     from (select * from given order by turn) as given cross join gate
-    where {if_unknown}not exists (select from {schema}.keys where keys.key = any ({keys}::text[]))
+    where {if_unknown}not exists (
+        select from given as named cross join lateral (
+            select from {schema}.unique_keys
+            where unique_keys.queue = any (array[named.queue, '']) and unique_keys.key = named.key
+            offset 0
+        ) as taken
+    )
 ), taken as (
-    insert into {schema}.keys (key, no, until_at, id)
-    select key, no, case when keep_us > 0 then now + keep_us else 0 end, case when keep_us > 0 then id end
+    insert into {schema}.unique_keys (queue, key, no, until_at, id)
+    select queue, key, no, case when keep_us > 0 then now + keep_us else 0 end, case when keep_us > 0 then id end
     from fresh where key is not null
-    order by key collate "C"
+    order by queue collate "C", key collate "C"
     {if_taken}
     returning no
 ), inserted as (

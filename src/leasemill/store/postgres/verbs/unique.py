@@ -19,9 +19,9 @@ from leasemill.kernel.image import Image, KeyImage, restore
 from leasemill.kernel.machine import apply
 from leasemill.kernel.model import JobSpec, Rules, UniqueUntil
 from leasemill.kernel.state import RULES_FORMAT, State
-from leasemill.kernel.unique import unique_of
+from leasemill.kernel.unique import QueueKey, key_of, unique_of
 from leasemill.kernel.verbs.enqueue import decide, is_same_content
-from leasemill.store.postgres.exact.keys import taken_parameters
+from leasemill.store.postgres.exact.keys import key_parameters, taken_parameters
 from leasemill.store.postgres.exact.rows import jobs_of
 from leasemill.store.postgres.exact.tables import Read, decoder
 from leasemill.store.postgres.exact.values import headers_text
@@ -54,10 +54,9 @@ def trying(jobs: Sequence[JobSpec], channel: str | None, *, are_new: bool = Fals
         return set()  # N2: whoever meets a key is made after the others
     if any(job.rules is not None and (job.rules.group is not None or job.rules.chain) for job in jobs):
         return set()  # B1, B6: may be refused
-    first: dict[str, int] = {}
+    first: dict[QueueKey | int, int] = {}
     for index, job in enumerate(jobs):
-        unique = unique_of(job)
-        first.setdefault(f" {index}" if unique is None else unique.key, index)
+        first.setdefault(key_of(job) or index, index)
     tried = [jobs[index] for index in first.values()]
     given = {
         **columns(tried, channel),
@@ -66,7 +65,7 @@ def trying(jobs: Sequence[JobSpec], channel: str | None, *, are_new: bool = Fals
     }
     ((count, ids, unused, _),) = yield "enqueue_unique_new" if are_new else "enqueue_unique", given
     if unused:
-        yield "untake_keys", {"nos": int8s(unused), "keys": given["keys"]}
+        yield "untake_keys", {"nos": int8s(unused), "queues": given["queues"], "keys": given["keys"]}
     made = {job.id for job in tried} if count == len(tried) else set(ids or ())
     return {index for index in first.values() if jobs[index].id in made}
 
@@ -82,9 +81,9 @@ def deciding_rest(
 
 
 def _deciding(jobs: Sequence[JobSpec], channel: str | None, by: str | None) -> Steps[list[c.EnqueueOutcome]]:
-    keys = dict.fromkeys(unique.key for job in jobs if (unique := unique_of(job)) is not None)
-    rows = (yield "lock_keys", {"keys": texts(keys)}) if keys else []
-    ((document,),) = yield "read", {"nos": int8s([no for _, no, *_ in rows]), "ids": texts([job.id for job in jobs])}
+    keys = dict.fromkeys(key for job in jobs if (key := key_of(job)) is not None)
+    rows = (yield "lock_keys", key_parameters(keys)) if keys else []
+    ((document,),) = yield "read", {"nos": int8s([no for _, _, no, *_ in rows]), "ids": texts([job.id for job in jobs])}
     decision = _Decision(rows, _read(document), (yield from begun_chains(jobs)))
     yield from _refusing(decision.new_members(jobs), by)
     outcomes = [decision.on(job) for job in jobs]
@@ -124,11 +123,11 @@ class _Decision:
         self._known = {job.spec.id: job.spec for job in jobs}
         for job in jobs:
             job.spec = _with_key_alone(job.spec)
-        keys = tuple(KeyImage(key, job_id, until_at) for key, no, until_at, job_id, _ in rows if no)
+        keys = tuple(KeyImage(key, job_id, until_at, queue) for queue, key, no, until_at, job_id, _ in rows if no)
         seq = max((job.seq for job in jobs), default=0)
         self._state: State = restore(Image(seq, 0, (), (), (), RULES_FORMAT, keys=keys), jobs)
         self.made: list[JobSpec] = []
-        self.taken: dict[str, JobSpec] = {}
+        self.taken: dict[QueueKey, JobSpec] = {}
         self.replaced: dict[str, list[JobReplaced]] = {}
         self.has_held_up = False
         """Whether claims pass over a job until the transaction ends."""
@@ -163,9 +162,9 @@ class _Decision:
     def _make(self, job: JobSpec) -> None:
         self.made.append(job)
         self._known[job.id] = job
-        unique = unique_of(job)
-        if unique is not None:
-            self.taken[unique.key] = job  # U10: of several the last has it
+        key = key_of(job)
+        if key is not None:
+            self.taken[key] = job  # U10: of several the last has it
 
     def replaced_parameters(self) -> dict[str, Any]:
         latest = [events[-1] for events in self.replaced.values()]

@@ -277,7 +277,7 @@ CLAUSES: Final = {
     "enqueue_new": ("enqueue", {**OF_NO_GROUP, "if_known": ""}),
     "enqueue_unique": (
         "enqueue_unique",
-        {**INSERTED, "if_known": IF_KNOWN, "if_taken": "on conflict (key) do nothing", "if_unknown": IF_UNKNOWN},
+        {**INSERTED, "if_known": IF_KNOWN, "if_taken": "on conflict (queue, key) do nothing", "if_unknown": IF_UNKNOWN},
     ),
     "enqueue_unique_new": ("enqueue_unique", {**INSERTED, "if_known": "", "if_taken": "", "if_unknown": ""}),
     "enqueue_caused": ("enqueue", {**OF_GROUPS, "if_known": IF_KNOWN}),

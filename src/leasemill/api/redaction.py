@@ -1,4 +1,5 @@
-"""Payloads and results as they may be shown: values under keys that look like secrets are left out. Pure."""
+"""Payloads, results and headers as they may be shown and logged: values under keys that look like secrets are left out.
+Pure."""
 
 from __future__ import annotations
 
