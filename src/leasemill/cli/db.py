@@ -36,14 +36,25 @@ def db() -> None:
 @url_option
 @json_option
 def migrate(url: str, is_quiet: bool, as_json: bool) -> None:
-    """Create the tables, or bring them up to date. Safe to repeat."""
+    """Create the tables, or bring them up to date. Safe to repeat, and while workers run.
+
+    Each version is one transaction, and what was applied stays. A version that does not get its locks within a minute,
+    because a transaction on the tables is left open, ends the command with exit code 3: repeat it then.
+    """
     with (
         _connected(url) as (connection, schema),
         ShownProgress("applied", "migration", is_quiet=is_quiet or as_json) as progress,
     ):
         from leasemill.store.postgres.admin.migrate import migrate as bring_up_to_date  # noqa: PLC0415  (an extra)
 
-        done = bring_up_to_date(connection, schema, progress.reach)
+        def reach(done: int, total: int) -> None:
+            progress.note = ""
+            progress.reach(done, total)
+
+        def note(sentence: str) -> None:
+            progress.note = sentence
+
+        done = bring_up_to_date(connection, schema, reach, on_wait=note)
     names = [one.name for one in done]
     result = f": applied {', '.join(names)}" if names else " is up to date"
     emit(as_json, {"schema": schema, "applied": names}, f"schema {schema}{result}")
