@@ -95,13 +95,20 @@ def status(url: str, as_json: bool) -> None:
 @url_option
 @json_option
 def check(url: str, rebuild: bool, is_quiet: bool, as_json: bool) -> None:
-    """Check that derived rows agree with jobs and executions. Reads everything."""
+    """Check that derived rows agree with jobs and executions. Reads everything.
+
+    Also shows which settings of the server may lose jobs in a crash (warning) or in a failover (note). They do not
+    change the exit code.
+    """
     with (
         _connected(url) as (connection, schema),
         ShownProgress(f"checking schema {schema}", is_quiet=is_quiet or as_json) as progress,
     ):
         from leasemill.store.postgres.admin import check as checking  # noqa: PLC0415  (psycopg is an extra)
+        from leasemill.store.postgres.admin.durability import durability  # noqa: PLC0415
 
+        settings = durability(connection)
+        warnings, notes = [*settings.warnings(), *settings.role_warnings()], settings.notes()
         wrong = checking.check(connection, schema)
         if rebuild:
             progress.what = f"rebuilding schema {schema}"
@@ -112,8 +119,9 @@ def check(url: str, rebuild: bool, is_quiet: bool, as_json: bool) -> None:
                 for sentence in found:
                     progress.echo(f"was wrong: {sentence}")
                 progress.echo(f"schema {schema}: rebuilt, {counted(claimable, 'job')} can be claimed")
-    document = {"schema": schema, "is_sound": not wrong, "wrong": wrong}
-    emit(as_json, document, *wrong, f"schema {schema} is {'not ' if wrong else ''}sound")
+    document = {"schema": schema, "is_sound": not wrong, "wrong": wrong, "warnings": warnings, "notes": notes}
+    lines = [*(f"warning: {one}" for one in warnings), *(f"note: {one}" for one in notes), *wrong]
+    emit(as_json, document, *lines, f"schema {schema} is {'not ' if wrong else ''}sound")
     if wrong:
         raise SystemExit(EXIT_UNSOUND)
 
