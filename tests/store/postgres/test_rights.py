@@ -13,6 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 from click.testing import CliRunner, Result
+from psycopg import errors
 
 from leasemill import App, Context, Debounce, JobState, Retry, Worker
 from leasemill.api.handle import JobHandle
@@ -22,6 +23,7 @@ from leasemill.errors import Refused, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import ChainedJob, JobSpec, LimitTerms, LimitUse, Policy, Rules, Verb
 from leasemill.store.opening import open_store
+from leasemill.store.postgres.admin.migrate import applied, migrate, migrations
 from leasemill.store.postgres.store import PostgresStore
 from leasemill.store.postgres.wire.errors import not_let_in, not_reached
 from leasemill.store.postgres.wire.url import parse_url
@@ -205,6 +207,55 @@ def test_a_worker_can_do_all_that_workers_and_operators_do(url_of: Url) -> None:
         assert store.prune(2**60, keep=0) == 4
         assert store.acquire([c.AcquireRequest("stream", "a", 1, "w", "t")])
     assert leasemill("db", "check", "--url", url).exit_code == 0
+
+
+def test_no_function_that_runs_with_its_owners_rights_is_for_everybody(
+    admin: psycopg.Connection[Any], schema: str
+) -> None:
+    query = """select proname, has_function_privilege('public', pg_proc.oid, 'execute')
+        from pg_proc join pg_namespace on pg_namespace.oid = pronamespace
+        where nspname = %s and prosecdef order by proname"""
+    found = dict(admin.execute(query, [schema]).fetchall())
+    assert found == dict.fromkeys(
+        ["commit", "enqueue", "guard", "lower_watermarks", "mark_at_commit", "use_rules"], False
+    )
+
+
+def test_a_role_that_may_enqueue_keeps_the_functions_that_it_needs(
+    server_url: str, admin: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a schema whose grants were made when everybody might execute them; one that only reads loses them."""
+    schema, app, reader = "leasemill_rights", f"leasemill_old_app_{os.getpid()}", f"leasemill_old_reader_{os.getpid()}"
+    admin.execute(f"drop schema if exists {schema} cascade".encode())
+    with monkeypatch.context() as as_it_was:
+        as_it_was.setattr("leasemill.store.postgres.admin.migrate.migrations", lambda: migrations()[:21])
+        migrate(admin, schema)
+    try:
+        for role in (app, reader):
+            admin.execute(f"create role {role}; grant usage on schema {schema} to {role}".encode())
+        admin.execute(f"grant insert on {schema}.jobs to {app}".encode())
+        migrate(admin, schema)
+        query = """select proname, has_function_privilege(%s, pg_proc.oid, 'execute')
+            from pg_proc join pg_namespace on pg_namespace.oid = pronamespace
+            where nspname = %s and proname in ('use_rules', 'lower_watermarks')"""
+        for role, may in ((app, True), (reader, False)):
+            rights = dict(admin.execute(query, [role, schema]).fetchall())
+            assert rights == {"use_rules": may, "lower_watermarks": may}
+    finally:
+        admin.execute(f"drop schema {schema} cascade; drop role if exists {app}, {reader}".encode())
+
+
+def test_a_role_that_may_only_enqueue_in_sql_changes_no_version_of_the_tables(
+    url_of: Url, admin: psycopg.Connection[Any], schema: str
+) -> None:
+    url = url_of("shop")
+    admin.execute(f"grant usage on schema {schema} to leasemill_shop_{os.getpid()}".encode())
+    before = applied(admin, schema)
+    with psycopg.connect(parse_url(url)[0], autocommit=True) as shop:
+        for call in ("use_verbs(1000)", "use_rules()", "lower_watermarks('{q}', '{0}', '{0}')"):
+            with pytest.raises(errors.InsufficientPrivilege):
+                shop.execute(f"select {schema}.{call}".encode())
+    assert applied(admin, schema) == before
 
 
 # What others get -------------------------------------------------------------------------------------------------

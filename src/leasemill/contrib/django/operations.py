@@ -7,13 +7,17 @@ does: either finds what the other has applied. Forward only, as the SQL is. What
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from django.core.management.base import CommandError
+from django.db import transaction
 from django.db.migrations import Migration
 from django.db.migrations.exceptions import IrreversibleError
 from django.db.migrations.operations.base import Operation, OperationCategory
 
 from leasemill.contrib.django.configuration import configuration
+from leasemill.errors import Unavailable
 
 if TYPE_CHECKING:
     from django.db.backends.base.schema import BaseDatabaseSchemaEditor
@@ -58,10 +62,7 @@ class StoreVersion(Operation):
             editor.begin()
             editor.apply(one)
             return
-        editor.lock()
-        if self.version > applied_version(schema_editor.connection, chosen.schema):
-            editor.begin()
-            editor.apply(one)
+        editor.apply_in_turn(one)
 
     def database_backwards(
         self,
@@ -83,22 +84,36 @@ class _Editor:
     """A schema editor of Django's, for one schema of ours."""
 
     def __init__(self, editor: BaseDatabaseSchemaEditor, schema: str) -> None:
-        from leasemill.store.postgres.admin import migrate  # noqa: PLC0415  (psycopg is an extra)
+        from leasemill.store.postgres.admin import locks, migrate  # noqa: PLC0415  (psycopg is an extra)
         from leasemill.store.postgres.wire.statements import check_schema, statement  # noqa: PLC0415
 
         check_schema(schema)
+        self._locks = locks
         self._migrate = migrate
         self._statement = statement
         self._editor = editor
         self._schema = schema
         self._table = f'"{schema}".migrations'
 
-    def lock(self) -> None:
-        """Until the end of the transaction; two that migrate at once take turns."""
-        with self._editor.connection.cursor() as cursor:
-            cursor.execute("select set_config('lock_timeout', %s, true)", [self._migrate.LOCK_TIMEOUT])
-            lock = self._migrate.lock_name(self._schema)
-            cursor.execute("select pg_advisory_xact_lock(hashtextextended(%s, 0))", [lock])
+    def apply_in_turn(self, one: SqlVersion) -> None:
+        """Unless it is there. A try that does not get its locks is rolled back to a savepoint, which releases those it
+        has; then it is repeated, as `leasemill db migrate` does. Two that migrate at once take turns."""
+        connection = self._editor.connection
+
+        def attempt(lock_timeout_ms: int) -> None:
+            with transaction.atomic(using=connection.alias):
+                self._query("select set_config('lock_timeout', %s, true)", [f"{lock_timeout_ms}ms"])
+                lock = self._locks.lock_name(self._schema)
+                self._query("select pg_advisory_xact_lock(hashtextextended(%s, 0))", [lock])
+                if one.version > applied_version(connection, self._schema):
+                    self.begin()
+                    self.apply(one)
+
+        what = f"migration {one.name}"
+        try:
+            self._locks.keep_trying(attempt, self._query, self._schema, lambda: what, self._migrate.LOGGER.warning)
+        except Unavailable as error:
+            raise CommandError(str(error)) from error
 
     def begin(self) -> None:
         if self._editor.collect_sql or not self._has_schema():
@@ -111,9 +126,12 @@ class _Editor:
 
     def _has_schema(self) -> bool:
         """IF NOT EXISTS would need the right to make schemas where somebody else has made this one."""
+        return bool(self._query("select true from pg_namespace where nspname = %s", [self._schema]))
+
+    def _query(self, text: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
         with self._editor.connection.cursor() as cursor:
-            cursor.execute("select from pg_namespace where nspname = %s", [self._schema])
-            return cursor.fetchone() is not None
+            cursor.execute(text, values)
+            return list(cursor.fetchall())
 
     def _execute(self, text: str) -> None:
         self._editor.execute(text.rstrip().rstrip(";"), params=None)

@@ -16,6 +16,7 @@ from leasemill.errors import Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.verbs.claim import LOOK
 from leasemill.store.postgres import admission
+from leasemill.store.postgres.admin.durability import durability
 from leasemill.store.postgres.database import Database
 from leasemill.store.postgres.exact.decide import decide_expired
 from leasemill.store.postgres.forgetting import Forgetting
@@ -40,6 +41,7 @@ class PostgresMaintenance:
         self.watermarks = Watermarks(database)
         self.retention = Retention(connections, database)
         self.forgetting = Forgetting(connections, self.retention, options)
+        self._has_warned = False
 
     def after_fork(self) -> None:
         self.watermarks.after_fork()
@@ -51,6 +53,7 @@ class PostgresMaintenance:
         self.admit()
         self._move(self.watermarks.keep)
         self.forgetting.begin()
+        self._warn()
         return expired
 
     def look(self) -> None:
@@ -122,6 +125,21 @@ class PostgresMaintenance:
             self._connections.run(lambda connection: self._database.all(connection, "trim", given))
         except Unavailable as error:
             LOGGER.warning("old executions not trimmed: %s", error)
+
+    def _warn(self) -> None:
+        """Once: what the server's settings may lose. Who runs a reaper has a log that somebody reads."""
+        if self._has_warned:
+            return
+        self._has_warned = True
+        try:
+            found = self._connections.run(durability)
+        except Unavailable as error:
+            LOGGER.warning("the server's settings were not checked: %s", error)
+            return
+        for sentence in found.warnings():
+            LOGGER.warning("%s", sentence)
+        for sentence in found.notes():
+            LOGGER.info("%s", sentence)
 
     def _move(self, move: Callable[[Connection], None]) -> None:
         try:

@@ -1,23 +1,29 @@
-"""The schema's versions: forward only, one transaction each run, safe while workers run and to run twice at once."""
+"""The schema's versions: forward only, one transaction each, safe while workers run and to run twice at once.
+
+A version is applied whole or not at all, and what was applied stays. Processes of the version before work on every
+state in between; those of this one open the schema when its last version is there.
+"""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import psycopg
 from msgspec import Struct
 from psycopg import sql
-from psycopg.errors import LockNotAvailable
 
-from leasemill.errors import Refused, Unavailable
+from leasemill.errors import Refused
+from leasemill.store.postgres.admin.locks import PATIENCE_S, OnWait, keep_trying, lock_name
 from leasemill.store.postgres.wire.statements import check_schema, statement
 from leasemill.store.progress import OnProgress, not_shown
 
+LOGGER: Final = logging.getLogger("leasemill.postgres")
 ENCODINGS: Final = frozenset({"UTF8", "SQL_ASCII", None})
 """The last: a pooler did not report it."""
 FOLDER: Final = Path(__file__).parent / "schema"
-LOCK_TIMEOUT = "10s"
 TABLE: Final = (
     "create table if not exists {} "
     "(version int4 primary key, name text not null, applied_at timestamptz not null default now())"
@@ -36,11 +42,6 @@ def migrations() -> list[Migration]:
     return [Migration(int(path.stem.partition("_")[0]), path.stem, path.read_text()) for path in found]
 
 
-def lock_name(schema: str) -> str:
-    """Of the advisory lock that whoever changes a schema holds."""
-    return f"leasemill migrate {schema}"
-
-
 def applied(connection: psycopg.Connection[Any], schema: str) -> list[int]:
     """The versions a schema has; none if there is no such schema."""
     check_schema(schema)
@@ -51,42 +52,63 @@ def applied(connection: psycopg.Connection[Any], schema: str) -> list[int]:
     return [version for (version,) in connection.execute(query).fetchall()]
 
 
-def migrate(connection: psycopg.Connection[Any], schema: str, on_progress: OnProgress = not_shown) -> list[Migration]:
-    """Bring a schema up to date; returns what was missing. `on_progress`: in migrations."""
+def migrate(
+    connection: psycopg.Connection[Any],
+    schema: str,
+    on_progress: OnProgress = not_shown,
+    *,
+    on_wait: OnWait = LOGGER.warning,
+    patience_s: float = PATIENCE_S,
+) -> list[Migration]:
+    """Bring a schema up to date; returns what was applied. `on_progress`: in migrations. `patience_s`: how long each of
+    them may wait for its locks."""
     check_schema(schema)
-    try:
-        return _migrate(connection, schema, on_progress)
-    except LockNotAvailable as error:
-        raise Unavailable(
-            f"the schema {schema!r} was not changed: a transaction has held a lock on its tables for {LOCK_TIMEOUT}; "
-            "repeat when it has ended"
-        ) from error
+    done: list[Migration] = []
+    under_way = f"the schema {schema!r}"
+
+    def apply_next(lock_timeout_ms: int) -> Migration | None:
+        nonlocal under_way
+        with connection.transaction():
+            missing = _missing(connection, schema, lock_timeout_ms)
+            if not missing:
+                return None
+            on_progress(len(done), len(done) + len(missing))
+            under_way = f"migration {missing[0].name}"
+            _apply(connection, schema, missing[0])
+            return missing[0]
+
+    def query(text: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+        return connection.execute(text.encode(), values).fetchall()
+
+    while (one := keep_trying(apply_next, query, schema, lambda: under_way, on_wait, patience_s)) is not None:
+        done.append(one)
+    return done
 
 
-def _migrate(connection: psycopg.Connection[Any], schema: str, on_progress: OnProgress) -> list[Migration]:
-    with connection.transaction():
-        connection.execute("set transaction isolation level read committed")  # to see what another has just made
-        connection.execute("select set_config('lock_timeout', %s, true)", [LOCK_TIMEOUT])
-        connection.execute("select pg_advisory_xact_lock(hashtextextended(%s, 0))", [lock_name(schema)])
+def _missing(connection: psycopg.Connection[Any], schema: str, lock_timeout_ms: int) -> list[Migration]:
+    """What a schema lacks; locks it until the end of the transaction against others that migrate."""
+    connection.execute("set transaction isolation level read committed")  # to see what another has just made
+    connection.execute("select set_config('lock_timeout', %s, true)", [f"{lock_timeout_ms}ms"])
+    connection.execute("select pg_advisory_xact_lock(hashtextextended(%s, 0))", [lock_name(schema)])
+    known = applied(connection, schema)
+    if is_too_new(known):
+        raise Refused(too_new(schema, known))
+    latest = max(known, default=0)
+    return [one for one in migrations() if one.version > latest]
+
+
+def _apply(connection: psycopg.Connection[Any], schema: str, one: Migration) -> None:
+    if one.version == 1:
+        _check_encoding(connection)
         found = connection.execute("select from pg_namespace where nspname = %s", [schema]).fetchone()
         if found is None:  # IF NOT EXISTS would need the right to make schemas where somebody else has made this one
             connection.execute(sql.SQL("create schema {}").format(sql.Identifier(schema)))
         connection.execute(sql.SQL(TABLE).format(sql.Identifier(schema, "migrations")))
-        known = applied(connection, schema)
-        if is_too_new(known):
-            raise Refused(too_new(schema, known))
-        latest = max(known, default=0)
-        if latest == 0:
-            _check_encoding(connection)
-        missing = [one for one in migrations() if one.version > latest]
-        for number, one in enumerate(missing):
-            on_progress(number, len(missing))
-            connection.execute(statement(one.text, schema).text, prepare=False)
-            connection.execute(
-                sql.SQL("insert into {} (version, name) values (%s, %s)").format(sql.Identifier(schema, "migrations")),
-                [one.version, one.name],
-            )
-    return missing
+    connection.execute(statement(one.text, schema).text, prepare=False)
+    connection.execute(
+        sql.SQL("insert into {} (version, name) values (%s, %s)").format(sql.Identifier(schema, "migrations")),
+        [one.version, one.name],
+    )
 
 
 def _check_encoding(connection: psycopg.Connection[Any]) -> None:

@@ -41,7 +41,9 @@ class Messages:
         status = self._call("lease_status", *_quoted(connection, lease.job_id, lease.token), self._now())
         limit = b"set local idle_in_transaction_session_timeout=%d;" % idle_ms
         mark = b"set local leasemill.block=%s;" % _quoted(connection, lease.token)[0]
-        return b"begin isolation level read committed;" + limit + mark + status
+        durability = connection.synchronous_commit
+        durable = b"" if durability is None else b"set local synchronous_commit=%s;" % durability.encode()
+        return b"begin isolation level read committed;" + durable + limit + mark + status
 
     def end(self, connection: UserConnection, command: c.Commit) -> bytes:
         """Gives whether the session must not be used again; fails with NOT_HELD before COMMIT, and with ENDED_INSIDE if

@@ -1,7 +1,7 @@
 """Connections for users' transactions: apart from the store's own, so that slow blocks never starve a heartbeat.
 
 They run with the server's own settings, for the statements on them are the user's, except for how soon the server
-notices that a client has vanished. Made when they are needed. Nothing here knows a verb.
+notices that a client has vanished, and how durable a COMMIT is. Made when they are needed. Nothing here knows a verb.
 """
 
 from __future__ import annotations
@@ -19,7 +19,13 @@ from psycopg.rows import tuple_row
 from leasemill.store.postgres.wire.connections import Connections
 from leasemill.store.postgres.wire.errors import not_reached
 from leasemill.store.postgres.wire.pool import Pool
-from leasemill.store.postgres.wire.url import SERVER_NETWORK, PostgresOptions, network_parameters, session_options
+from leasemill.store.postgres.wire.url import (
+    SERVER_NETWORK,
+    PostgresOptions,
+    SynchronousCommit,
+    network_parameters,
+    session_options,
+)
 
 PREPARE_AFTER: Final = 5
 EXHAUSTED: Final = (
@@ -36,6 +42,8 @@ class _OfBlocks(psycopg.BaseConnection[tuple[Any, ...]]):
         super().__init__(*args, **kwargs)
         self.is_reset = True
         """Whether nothing of the last block is left in its session."""
+        self.synchronous_commit: SynchronousCommit | None = None
+        """What its transactions begin with; None: what the session has."""
         self._block_adapters: AdaptersMap | None = None
         self._remove_handlers: list[Callable[[], None]] = []
 
@@ -94,10 +102,14 @@ class CommitConnections:
         self._async_pool = Pool[AsyncCommitConnection](options.commit_pool_size, options.pool_timeout_s, EXHAUSTED)
 
     def take(self) -> CommitConnection:
-        return self._pool.take(self._connect)
+        connection = self._pool.take(self._connect)
+        connection.synchronous_commit = self._own.synchronous_commit
+        return connection
 
     async def atake(self) -> AsyncCommitConnection:
-        return await self._async_pool.atake(self._aconnect)
+        connection = await self._async_pool.atake(self._aconnect)
+        connection.synchronous_commit = self._own.synchronous_commit
+        return connection
 
     def give_back(self, connection: CommitConnection | AsyncCommitConnection) -> None:
         connection.forget_block()

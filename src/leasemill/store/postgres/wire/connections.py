@@ -26,7 +26,13 @@ from psycopg.waiting import Ready, Wait
 from leasemill.errors import Unavailable
 from leasemill.store.postgres.wire.errors import is_lost, meaning, not_let_in, not_reached
 from leasemill.store.postgres.wire.pool import Pool
-from leasemill.store.postgres.wire.url import SERVER_NETWORK, PostgresOptions, network_parameters, session_options
+from leasemill.store.postgres.wire.url import (
+    SERVER_NETWORK,
+    PostgresOptions,
+    SynchronousCommit,
+    network_parameters,
+    session_options,
+)
 
 LOGGER: Final = logging.getLogger("leasemill.postgres")
 ResultT = TypeVar("ResultT")
@@ -42,6 +48,10 @@ ISOLATION: Final = r"-c default_transaction_isolation=read\ committed"
 SILENCE_S: Final = 5.0
 """How long after its own limit for a statement a server may stay silent."""
 EXHAUSTED: Final = "all {size} connections have been in use for {timeout_s:g} s: raise pool_size, or repeat the call"
+NOT_SET: Final = (
+    "synchronous_commit is %s for this role, and behind a pooler the store cannot set it to %s in every call: a crash "
+    "of the server may lose what was accepted last; set it with ALTER ROLE, or connect without the pooler"
+)
 CONFLICTS: Final = (errors.DeadlockDetected, errors.SerializationFailure, errors.LockNotAvailable)
 NOT_PREPARED: Final = (errors.InvalidSqlStatementName, errors.DuplicatePreparedStatement)
 
@@ -119,6 +129,9 @@ class Connections:
         self.has_settings = options.session_settings
         """Whether the server takes settings at the start of a session, as far as is known."""
         self._pool = Pool[StoreConnection](options.pool_size, options.pool_timeout_s, EXHAUSTED)
+        self.synchronous_commit: SynchronousCommit | None = options.synchronous_commit
+        """What our transactions set, as far as is known; None: what the server, database or role has."""
+        self._has_logged_durability = False
         self._gives_up = False
         self._has_connected = False
         """From then on whatever keeps us out is waited for: passwords are changed, servers replaced."""
@@ -224,12 +237,31 @@ class Connections:
         if self._options.statement_timeout_s:
             connection.silent_for_s = self._options.statement_timeout_s + SILENCE_S
         self._has_connected = True
-        if self.prepares and _is_pooled(connection):
+        is_pooled = _is_pooled(connection)
+        if self.prepares and is_pooled:
             LOGGER.info("a pooler is in front of the server: continuing without prepared statements")
             self.prepares = False
+        self._set_durability(connection, is_pooled)
         if self.prepares:
             connection.prepare_threshold = 0
         return connection
+
+    def _set_durability(self, connection: Connection, is_pooled: bool) -> None:
+        """E1: a COMMIT that returned is on disk, unless the URL chooses less. Only `off` is raised: every other value
+        waits for the disk, and the server may have reasons for one above `on`."""
+        (current,) = connection.execute("select current_setting('synchronous_commit')").fetchone() or ("on",)
+        wanted = self._options.synchronous_commit or ("on" if current == "off" else None)
+        self.synchronous_commit = wanted
+        if wanted is None or wanted == current:
+            return
+        level, text = logging.INFO, "synchronous_commit is %s for this role: the store's sessions set it to %s"
+        if is_pooled:  # the session is not ours: the setting would stay with others
+            level, text = logging.WARNING, NOT_SET
+        else:
+            connection.execute(f"set synchronous_commit = {wanted}".encode())
+        if not self._has_logged_durability:
+            self._has_logged_durability = True
+            LOGGER.log(level, text, current, wanted)
 
 
 def _is_pooled(connection: Connection) -> bool:

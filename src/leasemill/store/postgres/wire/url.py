@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias
 from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
@@ -21,6 +21,9 @@ from leasemill.errors import Invalid
 from leasemill.store.options import check_numbers
 from leasemill.store.postgres.wire.statements import check_schema
 from leasemill.store.url import hidden_password
+
+SynchronousCommit: TypeAlias = Literal["off", "local", "remote_write", "on", "remote_apply"]
+"""How durable a COMMIT is when it returns, from the least to the most: PostgreSQL's setting."""
 
 
 class PostgresOptions(Struct, frozen=True):
@@ -36,6 +39,7 @@ class PostgresOptions(Struct, frozen=True):
     listen: bool = True
     prepare: bool = True
     session_settings: bool = True
+    synchronous_commit: SynchronousCommit | None = None
     auto_migrate: bool = False
     retain_for_s: float = 24 * 3600
     retain_count: int = 1_000_000

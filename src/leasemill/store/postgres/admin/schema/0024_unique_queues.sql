@@ -80,7 +80,7 @@ begin
 end
 $lock_keys$;
 
--- As the client does, for one job. Runs with its owner's rights, so producers need none on the tables.
+-- As the client does, for one job, with the kernel's bounds (I4). Runs with its owner's rights, so producers need none on the tables.
 create or replace function {schema}.enqueue(
     queue text, kind text, payload jsonb default '{{}}', id text default null, lane text default null,
     priority int4 default 0, delay interval default null, run_at timestamptz default null,
@@ -89,9 +89,6 @@ create or replace function {schema}.enqueue(
 ) returns text language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $enqueue$
 #variable_conflict use_column
 declare
-    -- What Python does not call printable, as far as it is assigned: controls, formats, separators, private use.
-    unprintable constant text := '[\u0001-\u001f\u007f-\u00a0\u00ad\u0600-\u0605\u061c\u06dd\u1680\u180e\u2000-\u200f'
-        || '\u2028-\u202f\u205f-\u206f\u3000\ue000-\uf8ff\ufeff\ufff9-\uffff]';
     name_form constant text := '^[A-Za-z0-9_][A-Za-z0-9_.:-]{{0,99}}$';
     latest constant int8 := 253402300799000000;
     longest constant int8 := 316224000000000;
@@ -117,14 +114,14 @@ begin
     if given_id is null then  -- a UUIDv7
         given_id := encode(set_bit(set_bit(overlay(uuid_send(gen_random_uuid())
             placing substring(int8send(created / 1000) from 3) from 1 for 6), 52, 1), 53, 1), 'hex')::uuid::text;
-    elsif length(given_id) not between 1 and 200 or given_id ~ unprintable then
+    elsif length(given_id) not between 1 and 200 or not {schema}.is_printable(given_id) then
         raise exception using errcode = 'invalid_parameter_value',
             message = format('job id %L must be 1 to 200 printable characters', left(given_id, 80));
     elsif starts_with(given_id, 'cron/') then  -- P4
         raise exception using errcode = 'invalid_parameter_value',
             message = format('job id %L begins with ''cron/'', as those of schedules'' jobs do: use another', left(given_id, 80));
     end if;
-    if length(enqueue.lane) not between 1 and 200 or enqueue.lane ~ unprintable then
+    if length(enqueue.lane) not between 1 and 200 or not {schema}.is_printable(enqueue.lane) then
         raise exception using errcode = 'invalid_parameter_value',
             message = format('lane %L must be 1 to 200 printable characters', left(enqueue.lane, 80));
     end if;
@@ -132,11 +129,14 @@ begin
         raise exception using errcode = 'invalid_parameter_value',
             message = 'payload must be a JSON object with the arguments of the handler by name, of at most 1,048,576 bytes';
     end if;
+    if {schema}.unreadable(enqueue.payload) is not null then
+        raise exception using errcode = 'invalid_parameter_value', message = 'payload ' || {schema}.unreadable(enqueue.payload);
+    end if;
     if enqueue.priority is null or enqueue.priority not between 0 and 9 then
         raise exception using errcode = 'invalid_parameter_value',
             message = format('priority is %s; it must be a whole number from 0 to 9', enqueue.priority);
     end if;
-    if enqueue.delay is not null and enqueue.run_at is not null then
+    if wait_us is not null and enqueue.run_at is not null then
         raise exception using errcode = 'invalid_parameter_value',
             message = 'run_at and delay exclude each other: give one of them';
     end if;
@@ -144,7 +144,7 @@ begin
         raise exception using errcode = 'invalid_parameter_value',
             message = 'delay must be from 0 to 3660 days, run_at from 1970 to 9999';
     end if;
-    if length(enqueue.unique_key) not between 1 and 200 or enqueue.unique_key ~ unprintable then
+    if length(enqueue.unique_key) not between 1 and 200 or not {schema}.is_printable(enqueue.unique_key) then
         raise exception using errcode = 'invalid_parameter_value',
             message = format('unique_key %L must be 1 to 200 printable characters', left(enqueue.unique_key, 80));
     end if;
@@ -158,12 +158,12 @@ begin
             message = 'unique_until and unique_keep need a unique_key';
     end if;
 
-    if length(enqueue.group_id) not between 1 and 200 or enqueue.group_id ~ unprintable then
+    if length(enqueue.group_id) not between 1 and 200 or not {schema}.is_printable(enqueue.group_id) then
         raise exception using errcode = 'invalid_parameter_value',
             message = format('group_id %L must be 1 to 200 printable characters', left(enqueue.group_id, 80));
     end if;
     if enqueue.headers is not null and (jsonb_typeof(enqueue.headers) <> 'object'
-            or jsonb_path_exists(enqueue.headers, '$.* ? (@.type() != "string")')) then
+            or jsonb_path_exists(enqueue.headers, 'strict $.* ? (@.type() != "string")')) then
         raise exception using errcode = 'invalid_parameter_value',
             message = 'headers must be a JSON object of texts by name';
     end if;

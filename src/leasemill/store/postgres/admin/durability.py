@@ -1,0 +1,76 @@
+"""What the server's settings mean for what was accepted: whether a crash, or a failover, may lose it.
+
+`leasemill db check` shows it, and the first run of a process's reaper logs it. Nothing is changed here: the server is
+the operator's.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import psycopg
+from msgspec import Struct
+
+SETTINGS: Final = """
+select current_setting('fsync'), current_setting('full_page_writes'), current_setting('synchronous_commit'),
+    current_setting('synchronous_standby_names'), (
+        select count(*) from pg_stat_replication as one
+        where coalesce(one.state, 'streaming') = 'streaming' and not exists (
+            select from pg_replication_slots as slot where slot.active_pid = one.pid and slot.slot_type = 'logical'))
+"""
+"""A role that is no member of pg_monitor sees the standbys, but not their state."""
+
+
+ROLE_IS_OFF: Final = (
+    "synchronous_commit is off for this role: the store's own sessions set it to on, but what using(session) or "
+    "leasemill.enqueue() put into other transactions may be lost if the server crashes; set it with ALTER ROLE"
+)
+
+
+class Durability(Struct, frozen=True):
+    """As one session sees it."""
+
+    fsync: str
+    full_page_writes: str
+    synchronous_commit: str
+    synchronous_standby_names: str
+    standbys: int
+
+    def warnings(self) -> list[str]:
+        """What may lose jobs that were accepted when the server, or its machine, crashes."""
+        found: list[str] = []
+        if self.fsync == "off":
+            found.append("fsync is off: a crash of the server's machine may lose or damage every job; turn it on")
+        if self.full_page_writes == "off":
+            found.append(
+                "full_page_writes is off: a crash of the server's machine may damage tables, unless its file system "
+                "writes whole pages; turn it on"
+            )
+        return found
+
+    def role_warnings(self) -> list[str]:
+        """What is so for transactions of this role that are not the store's own."""
+        if self.synchronous_commit != "off":
+            return []
+        return [ROLE_IS_OFF]
+
+    def notes(self) -> list[str]:
+        """What may lose them in a failover."""
+        if not self.standbys:
+            return []
+        count = "1 standby" if self.standbys == 1 else f"{self.standbys} standbys"
+        why = None
+        if not self.synchronous_standby_names:
+            why = "is empty"
+        elif self.synchronous_commit in {"off", "local"}:
+            why = f"is set, but synchronous_commit is {self.synchronous_commit}"
+        if why is None:
+            return []
+        note = f"{count}, and synchronous_standby_names {why}: commits do not wait for a standby; if one is promoted, "
+        return [note + "jobs that it has not received are lost, and fences are granted again"]
+
+
+def durability(connection: psycopg.Connection[Any]) -> Durability:
+    row = connection.execute(SETTINGS.encode()).fetchone()
+    assert row is not None
+    return Durability(*row)
