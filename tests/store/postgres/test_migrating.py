@@ -22,6 +22,8 @@ from tests.store.postgres.conftest import with_option
 SCHEMA = "leasemill_behind"
 LIMIT_S = 60.0
 LATEST = [one.version for one in migrations()]
+ON_RECORD = [version for version in LATEST if not 8 <= version <= 21]
+"""What a schema that is up to date has: version 24 removes those of builds that must not open it."""
 Admin = psycopg.Connection[Any]
 
 
@@ -68,7 +70,7 @@ def test_a_migration_gives_way_to_a_transaction_that_would_wait_for_it(
         worker.execute(f"select from {SCHEMA}.{wanted}".encode())
         worker.commit()
     assert [one.version for one in migration.result(LIMIT_S)] == LATEST[7:]
-    assert applied(admin, SCHEMA) == LATEST
+    assert applied(admin, SCHEMA) == ON_RECORD
 
 
 def test_a_migration_reports_which_session_it_waits_for_and_goes_on_when_that_has_ended(
@@ -142,7 +144,7 @@ def test_a_store_that_migrates_itself_waits_too_and_logs_what_for(
     finally:
         logging.getLogger("leasemill.postgres").removeHandler(handler)
     assert messages[0].startswith("migration 0008_rules waits for a lock held by session ")
-    assert applied(admin, SCHEMA) == LATEST
+    assert applied(admin, SCHEMA) == ON_RECORD
 
 
 class _NotFree(Exception):
