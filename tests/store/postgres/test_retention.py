@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from queue import Queue
 from typing import Any
@@ -12,14 +13,23 @@ import psycopg
 import pytest
 
 from leasemill.kernel import commands as c
-from leasemill.kernel.model import JobSpec, JobState, Policy
+from leasemill.kernel.model import SECOND, JobSpec, JobState, Policy
 from leasemill.store.base import Store
 from leasemill.store.memory import MemoryStore
 from leasemill.store.postgres import forgetting
 from leasemill.store.postgres.admin.check import check, rebuild
-from leasemill.store.postgres.forgetting import FEWEST_ROWS, EndRate, rest_s, rows_for
-from leasemill.store.postgres.retention import Pruned
+from leasemill.store.postgres.forgetting import (
+    EVERY_S,
+    FEWEST_ROWS,
+    EndRate,
+    Forgetting,
+    rest_s,
+    rows_for,
+    until_next_s,
+)
+from leasemill.store.postgres.retention import BATCH, Pruned
 from leasemill.store.postgres.store import PostgresStore
+from leasemill.store.postgres.wire.url import parse_url
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.rules import rule
 from tests.store.postgres.conftest import with_option
@@ -178,7 +188,7 @@ def test_closing_a_store_waits_for_no_rest(postgres_url: str, monkeypatch: pytes
     monkeypatch.setattr("leasemill.store.postgres.forgetting.BATCH", 1)
     rests: Queue[float] = Queue()
 
-    def long(took_s: float, forgotten: int, ended_per_s: float) -> float:
+    def long(took_s: float, forgotten: int, ended_per_s: float, surplus: int) -> float:
         rests.put(took_s)
         return 3600.0
 
@@ -217,7 +227,7 @@ def test_there_is_a_rest_even_where_jobs_end_faster_than_they_can_be_forgotten()
 def test_the_rate_at_which_jobs_end_is_that_of_what_is_there_and_what_was_forgotten() -> None:
     rate = EndRate()
     rate.note(0.0, Pruned(100, True, 1, 1, 1_000))
-    assert rate.per_s == 0.0
+    assert rate.per_s is None
     rate.note(0.5, Pruned(100, True, 1, 1, 1_000))  # 100 have ended since
     rate.note(2.0, Pruned(100, True, 1, 1, 1_200))
     assert rate.per_s == pytest.approx((1_200 + 200 - 1_000) / 2)
@@ -230,3 +240,77 @@ def test_as_many_rows_are_read_as_hold_a_batch() -> None:
     assert rows_for(2_000, Pruned(2_000, True, 1, 8, 10_000)) == FEWEST_ROWS + 16
     assert rows_for(2_000, Pruned(2_000, True, 1, 2_000, 10_000)) == 2_000
     assert rows_for(2_000, Pruned(0, False, None, 0, 0)) == 2_000
+
+
+def test_what_is_too_much_is_forgotten_within_a_minute_or_so_whatever_the_rate_seems_to_be() -> None:
+    """Another process that forgets too makes the rate look like none."""
+    assert rest_s(0.01, 2_000, 0.0, surplus=1_200_000) == pytest.approx(2_000 / 20_000 - 0.01)
+    assert rest_s(0.01, 2_000, 10_000.0, surplus=450_000) == pytest.approx(2_000 / 20_000 - 0.01)
+    assert rest_s(0.1, 2_000, 0.0, surplus=100_000_000) == pytest.approx(0.01)
+
+
+def test_the_next_look_is_when_a_batch_will_be_too_much() -> None:
+    assert until_next_s(None, 0) == 1.0
+    assert until_next_s(1_000.0, 0) == BATCH / 1_000.0
+    assert until_next_s(1_000.0, 8_000) == (8_000 + BATCH) / 1_000.0
+    assert until_next_s(1_000_000.0, 0) == 0.1
+    assert until_next_s(0.0, 0) > EVERY_S
+
+
+class Simulated:
+    """A store in which jobs end at a rate, and its time: retention, connections, the event that a rest waits for and
+    the module `time` in one."""
+
+    def __init__(self, ended_per_s: float, until_s: float) -> None:
+        self.now_s = 0.0
+        self.forgotten = 0
+        self.most: list[float] = []
+        """The most jobs that were kept at any look, for each ten seconds."""
+        self._ended_per_s = ended_per_s
+        self._until_s = until_s
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def is_set(self) -> bool:
+        return self.now_s > self._until_s
+
+    def wait(self, seconds: float) -> None:
+        self.now_s += seconds
+
+    def run(self, work: Callable[[Any], Any]) -> Any:
+        return work(None)
+
+    def now(self) -> int:
+        return int(self.now_s * SECOND)
+
+    def nothing(self, *_: Any) -> int:
+        return 0
+
+    fold_groups = forget_requests = forget_rates = forget_keys = prune_groups = nothing
+
+    def prune_some(self, prune: c.Prune, *, from_at: int, rows: int) -> Pruned:
+        kept = int(self.now_s * self._ended_per_s) - self.forgotten
+        while len(self.most) <= self.now_s // 10:
+            self.most.append(kept)
+        self.most[-1] = max(self.most[-1], kept)
+        forgotten = min(prune.limit, max(0, kept - prune.keep))
+        self.forgotten += forgotten
+        self.now_s += 0.02
+        return Pruned(forgotten, False, from_at if forgotten else None, 1, kept)
+
+
+@rule("O7")
+@pytest.mark.parametrize("ended_per_s", [500.0, 5_000.0, 20_000.0, 50_000.0])
+def test_under_a_steady_load_no_more_is_kept_than_the_number_and_a_few_batches(
+    ended_per_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever came together before the first round is gone after two minutes, and does not come again."""
+    store: Any = Simulated(ended_per_s, 300.0)
+    monkeypatch.setattr(forgetting, "time", store)
+    rounds = Forgetting(store, store, parse_url("postgresql://host/db?retain_count=20000")[1])
+    rounds._stopped = store
+    while not store.is_set():
+        store.now_s += EVERY_S  # as if a round had just ended when the load began
+        rounds._run()
+    assert max(store.most[12:]) <= 20_000 + 5 * BATCH

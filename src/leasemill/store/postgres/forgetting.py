@@ -1,12 +1,13 @@
 """When retention is at work: in rounds, in a thread beside the reaper's, a batch at a time with rests in between.
 
-A round ends when nothing is left to forget, or when another process is found at it. Rests are long compared with the
-batches before them, but never so long that jobs end faster than they are forgotten. What must never happen here: a call
-of the reaper, or the end of a store, that waits for a rest.
+A round ends when nothing is left to forget and will not be soon, or when another process is found at it. Rests are long
+compared with the batches before them, but never so long that jobs end faster than they are forgotten. What must never
+happen here: a call of the reaper, or the end of a store, that waits for a rest.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -29,6 +30,10 @@ KEEPS_UP: Final = 1.25
 """Times the rate at which jobs end: how fast they are forgotten at least, while there are too many."""
 LEAST_REST: Final = 0.1
 """Of a batch's time: the rest after it, whatever is left to do."""
+CATCHES_UP_S: Final = 60.0
+"""In how long what is too much is forgotten, if that takes no longer than batches with their least rests."""
+LOOKS_EVERY_S: Final = 0.1
+"""At most, while jobs end fast and none is too much."""
 MEASURED_S: Final = 1.0
 """Over how long the rate at which jobs end is taken."""
 SETTLED_US: Final = 60 * SECOND
@@ -36,13 +41,21 @@ SETTLED_US: Final = 60 * SECOND
 FEWEST_ROWS: Final = 8
 
 
-def rest_s(took_s: float, forgotten: int, ended_per_s: float) -> float:
-    """How long to rest after a batch that took so long, while jobs end at this rate."""
+def rest_s(took_s: float, forgotten: int, ended_per_s: float, surplus: int = 0) -> float:
+    """How long to rest after a batch that took so long, while jobs end at this rate and so many are too much."""
     lazily_s = took_s * (1 / SHARE - 1)
-    if forgotten == 0 or ended_per_s <= 0:
+    wanted_per_s = KEEPS_UP * ended_per_s + surplus / CATCHES_UP_S
+    if forgotten == 0 or wanted_per_s <= 0:
         return lazily_s
-    keeping_up_s = forgotten / (KEEPS_UP * ended_per_s) - took_s
+    keeping_up_s = forgotten / wanted_per_s - took_s
     return max(took_s * LEAST_REST, min(lazily_s, keeping_up_s))
+
+
+def until_next_s(ended_per_s: float | None, room: int) -> float:
+    """When none is too much, and there is room for so many: how long until a batch is. None: the rate is not known."""
+    if ended_per_s is None:
+        return MEASURED_S
+    return max(LOOKS_EVERY_S, (room + BATCH) / ended_per_s) if ended_per_s else math.inf
 
 
 def rows_for(limit: int, pruned: Pruned | None) -> int:
@@ -56,7 +69,8 @@ class EndRate:
     """How many jobs succeed in a second, from how many there are and how many were forgotten meanwhile."""
 
     def __init__(self) -> None:
-        self.per_s = 0.0
+        self.per_s: float | None = None
+        """None: not known yet."""
         self._since: tuple[float, int] | None = None
         self._forgotten = 0
 
@@ -115,8 +129,9 @@ class Forgetting:
             self._thread.join(max(0.0, until_s - time.monotonic()))
 
     def _run(self) -> None:
+        rate = EndRate()
         try:
-            while self._round():
+            while self._round(rate):
                 pass
         except Unavailable as error:
             if not self._stopped.is_set():
@@ -124,7 +139,7 @@ class Forgetting:
         except LeasemillError as error:
             LOGGER.error("retention failed, and is tried again in %.0f s: %s", EVERY_S, error)
 
-    def _round(self) -> bool:
+    def _round(self, rate: EndRate) -> bool:
         """Whether to go on at once: jobs are left to be forgotten."""
         now = self._retention.now()
         prune = c.Prune(now - int(self._options.retain_for_s * SECOND), self._options.retain_count, BATCH)
@@ -133,7 +148,7 @@ class Forgetting:
         self._repeat(lambda: run(retention.forget_requests))
         self._repeat(lambda: run(retention.forget_rates))
         self._repeat(lambda: run(retention.forget_keys))
-        is_unfinished = self._prune(prune, now - SETTLED_US, time.monotonic() + EVERY_S)
+        is_unfinished = self._prune(prune, rate, now - SETTLED_US, time.monotonic() + EVERY_S)
         self._repeat(lambda: retention.prune_groups(prune))
         return is_unfinished and not self._stopped.is_set()
 
@@ -146,24 +161,31 @@ class Forgetting:
             if is_full:
                 self._stopped.wait(rest_s(time.monotonic() - began_s, 0, 0.0))
 
-    def _prune(self, prune: c.Prune, settled_at: int, until_s: float) -> bool:
-        """Forget jobs until then. Whether there are more, and nobody else is at it.
+    def _prune(self, prune: c.Prune, rate: EndRate, settled_at: int, until_s: float) -> bool:
+        """Forget jobs until then. Whether there are more, or soon will be, and nobody else is at it.
 
+        A round that ended as soon as none was too much would let half a minute's jobs come together before the next.
         From where the last batch ended on: rows that are gone are not looked at again, even if a snapshot keeps them.
         """
-        rate = EndRate()
         pruned: Pruned | None = None
         from_at = 0
         while not self._stopped.is_set():
             began_s = time.monotonic()
             pruned = self._retention.prune_some(prune, from_at=from_at, rows=rows_for(prune.limit, pruned))
             ended_s = time.monotonic()
-            if pruned is None or not (pruned.forgotten == prune.limit or (pruned.forgotten and pruned.has_more_rows)):
+            if pruned is None:
                 return False
+            rate.note(ended_s, pruned)
+            if pruned.forgotten == prune.limit or (pruned.forgotten and pruned.has_more_rows):
+                assert pruned.last_at is not None
+                from_at = max(from_at, min(pruned.last_at, settled_at))
+                surplus = max(0, pruned.succeeded - pruned.forgotten - prune.keep)
+                pause_s = rest_s(ended_s - began_s, pruned.forgotten, rate.per_s or 0.0, surplus)
+            else:
+                pause_s = until_next_s(rate.per_s, max(0, prune.keep - pruned.succeeded))
+                if pause_s >= EVERY_S:
+                    return False
             if ended_s >= until_s:
                 return True
-            assert pruned.last_at is not None
-            from_at = max(from_at, min(pruned.last_at, settled_at))
-            rate.note(ended_s, pruned)
-            self._stopped.wait(rest_s(ended_s - began_s, pruned.forgotten, rate.per_s))
+            self._stopped.wait(pause_s)
         return False
