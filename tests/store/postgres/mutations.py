@@ -22,6 +22,7 @@ ISOLATION: Final = "tests/store/postgres/test_isolation.py"
 WORK_LEASE: Final = "tests/store/postgres/test_work_lease.py"
 LIMIT_RACES: Final = "tests/store/postgres/test_limits_races.py"
 SQL_COMMIT: Final = "tests/store/postgres/test_sql_commit.py"
+SQL_BOUNDS: Final = "tests/store/postgres/test_sql_bounds.py"
 COMMIT_FAULTS: Final = "tests/store/postgres/test_user_commit_faults.py"
 GROUPS: Final = "tests/store/postgres/test_groups.py"
 HANDOVER: Final = "tests/store/postgres/test_handover.py"
@@ -588,6 +589,23 @@ MUTATIONS: Final = (
         "if {schema}.lease_status(job_id, lease_token, now) is distinct from 'held' then",
         "if false then",
         SQL_COMMIT,
+    ),
+    Mutation("SQL takes JSON of any depth", "I4", "0025_enqueue_bounds", "$.**{{500}} ?", "$.**{{700}} ?", SQL_BOUNDS),
+    Mutation(
+        "SQL takes characters of the upper planes that nobody can see",
+        "I4",
+        "0025_enqueue_bounds",
+        "\\U000110bd",
+        "",
+        SQL_BOUNDS,
+    ),
+    Mutation(
+        "SQL takes headers that are lists",
+        "I4",
+        "0025_enqueue_bounds",
+        """'strict $.* ? (@.type() != "string")'""",
+        """'$.* ? (@.type() != "string")'""",
+        SQL_BOUNDS,
     ),
     Mutation(
         "groups are forgotten before their members",

@@ -19,7 +19,6 @@ from leasemill.store.memory import MemoryStore
 from leasemill.store.postgres import forgetting
 from leasemill.store.postgres.admin.check import check, rebuild
 from leasemill.store.postgres.forgetting import (
-    BATCH,
     EVERY_S,
     FEWEST_ROWS,
     EndRate,
@@ -28,7 +27,7 @@ from leasemill.store.postgres.forgetting import (
     rows_for,
     until_next_s,
 )
-from leasemill.store.postgres.retention import Pruned
+from leasemill.store.postgres.retention import BATCH, Pruned
 from leasemill.store.postgres.store import PostgresStore
 from leasemill.store.postgres.wire.url import parse_url
 from leasemill.testing.clock import ManualClock

@@ -148,6 +148,7 @@ def test_the_sql_function_accepts_what_the_kernel_accepts(mine: Connection, sche
     assert sql_accepts(mine, schema, call) == kernel_accepts(mine, call)
 
 
+@rule("I4")
 @pytest.mark.parametrize("call", [
     {"payload": nested(600)}, {"payload": f'{{"a": {"1" * 4301}}}'}, {"headers": {"a": ["b"]}}, {"headers": {"a": []}},
     *({name: text} for name in ("id", "lane", "unique_key") for text in ("\U000110bd", "\U0001d173", "\U000e0041")),
