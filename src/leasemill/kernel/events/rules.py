@@ -102,7 +102,8 @@ class RateHeld(Event, frozen=True, tag=39):
 
 
 class ScheduleSet(Event, frozen=True, tag=19):
-    """A schedule is there, or has other content. `wall`: when it was set, by the clock its ticks are asked of."""
+    """A schedule is there, or has other content. `wall`: when it was set, by the clock that its ticks follow: the
+    store's, and in earlier versions the caller's."""
 
     schedule: ScheduleSpec
     revision: int

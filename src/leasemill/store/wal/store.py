@@ -46,7 +46,7 @@ class FileStore(Store):
         disk: Disk | None = None,
         machine: Machine | None = None,
     ) -> None:
-        super().__init__(entropy, clock)
+        super().__init__(entropy, has_test_clock=clock is not None)
         self._path = Path(path)
         self.name = f"file:{self._path.absolute()}"
         options, machine = options or FileOptions(), machine or RealMachine()
