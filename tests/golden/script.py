@@ -1,7 +1,8 @@
-"""`python -m tests.golden.script`: writes tests/golden/format-4, a folder as format 4 has it. Never run it to make a
+"""`python -m tests.golden.script`: writes tests/golden/format-5, a folder as format 5 has it. Never run it to make a
 test pass: files that differ mean that folders of users cannot be read any more.
 
-`format-3` is the same run without orders to workers, `format-2` without deaths as well; both are still written so.
+`format-4` is the same run without a clock that is set, `format-3` without orders to workers, `format-2` without deaths
+as well; all are still written so.
 `format-1` and `format-1b` are folders of earlier versions, read and never written again: `format-1` from before
 LeaseReleased had its field `error` and the manifest its list of acquire queues, both from before headers and rules.
 
@@ -45,7 +46,8 @@ from leasemill.testing.clock import ManualClock
 from tests.crash.lab import open_simulated, snapshot, state_of
 from tests.lab.faults import SimulatedMachine
 
-FOLDER: Final = Path(__file__).parent / "format-4"
+FOLDER: Final = Path(__file__).parent / "format-5"
+WITHOUT_CLOCK: Final = Path(__file__).parent / "format-4"
 WITHOUT_ORDERS: Final = Path(__file__).parent / "format-3"
 WITHOUT_DEATHS: Final = Path(__file__).parent / "format-2"
 OLDER: Final = (Path(__file__).parent / "format-1", Path(__file__).parent / "format-1b")
@@ -97,7 +99,7 @@ class Script:
         self.enqueue(*(f"last-{number}" for number in range(50)), run_at=2**52)
 
     def everything(self) -> None:
-        """Every event there is, but for a death and an order."""
+        """Every event there is, but for a death, an order and a clock that is set."""
         self.rules()
         self.ask(c.SetPolicy("mail", Policy(max_retries=1, on_failure=OnFailure.BLOCK), "ada", "be strict"))
         self.ask(c.Pause("mail", "ada", "a break"))
@@ -195,7 +197,10 @@ def written(folder: Path) -> tuple[SimulatedMachine, State]:
         script.before_the_snapshot()
         if snapshot(machine, Path(scratch), segment_bytes=SEGMENT_BYTES) is None:
             raise AssertionError("the script is too short for a snapshot")
-        script.behind_it(has_deaths=folder != WITHOUT_DEATHS, has_orders=folder == FOLDER)
+        script.behind_it(has_deaths=folder != WITHOUT_DEATHS, has_orders=folder in (FOLDER, WITHOUT_CLOCK))
+        if folder == FOLDER:
+            store.set_clock()
+            script.enqueue("afterwards")
         return machine, state_of(store)
 
 

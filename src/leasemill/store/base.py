@@ -86,6 +86,11 @@ class Store(StoreOperations):
         one, of which nothing had to be read."""
         return None
 
+    def set_clock(self) -> int | None:
+        """Set the store's clock to this machine's, and return it, where it is one of this machine (`file:`). Elsewhere
+        there is nothing to set."""
+        return None
+
     @abstractmethod
     def close(self) -> None:
         """Release everything; a closed store runs no command."""

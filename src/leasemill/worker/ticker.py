@@ -153,6 +153,8 @@ class Ticker:
         self._read_now = self._store.time()
         if not self._store.has_test_clock:
             self._clock.observe(self._read_now)
+            if self._clock.is_to_be_followed(self._store.presence):
+                self._read_now = self._store.set_clock() or self._read_now
         return self._read_now
 
     def _fire_of(self, schedule: Schedule, now: int) -> TickFire | None:

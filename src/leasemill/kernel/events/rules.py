@@ -181,6 +181,13 @@ class WorkerOrdered(Event, frozen=True, tag=51):
     reason: str
 
 
+class ClockSet(Event, frozen=True, tag=52):
+    """The store's clock was at `from_at`, or a little later, and goes on at `at` (W17)."""
+
+    from_at: int
+    at: int
+
+
 RuleEvent: TypeAlias = (
     JobReplaced
     | GroupCreated
@@ -200,4 +207,5 @@ RuleEvent: TypeAlias = (
     | ScheduleFiredByHand
     | ScheduleBackfilled
     | WorkerOrdered
+    | ClockSet
 )
