@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from msgspec.structs import replace
-
 from leasemill.kernel.commands import (
     FireTicks,
     GetSchedule,
@@ -17,6 +15,7 @@ from leasemill.kernel.commands import (
 from leasemill.kernel.model import SECOND, JobSpec, Policy, Verb
 from leasemill.kernel.schedule import (
     DAY_US,
+    Overlap,
     Schedule,
     ScheduleSpec,
     SkipReason,
@@ -83,11 +82,11 @@ def fire_until(harness: Harness, until: int, now: int | None = None) -> TickFire
 
 
 def set_far_ahead(harness: Harness) -> Schedule:
-    """A schedule whose next tick was set a year ahead, by a caller whose clock was."""
-    set_schedule(harness, every_minute())
-    far = NOON + 365 * DAY_US
-    command = SetSchedule(replace(every_minute(), expression="*/1 * * * *"), far, far - 1, OPERATOR, WHY)
-    return expect(Schedule, harness.store.run(command))
+    """A schedule whose latest tick is in a year, and its next one too: the clock was ahead, and is right again."""
+    schedule = set_schedule(harness, every_minute(overlap=Overlap.ALLOW))
+    expect(TickFired, fire(harness, fire_of(schedule, until=NOON + 365 * DAY_US, most=20)))
+    harness.clock.advance(us=NOON - 1 - harness.clock.now())
+    return schedule_of(harness)
 
 
 def move_back(schedule: Schedule, next_at: int) -> SetSchedule:

@@ -245,7 +245,7 @@ class Scheduling:
         far = set_far_ahead(harness)
         wait_until(harness, NOON)
         moved = expect(Schedule, harness.store.run(move_back(far, NOON + MINUTE)))
-        assert (moved.next_at, moved.revision) == (NOON + MINUTE, far.revision + 1)
+        assert (moved.next_at, moved.revision, moved.last_at) == (NOON + MINUTE, far.revision + 1, None)
         assert (moved.fired, moved.skipped, moved.spec) == (far.fired, far.skipped, far.spec), "its counts stay"
         assert schedule_of(harness) == moved
         assert harness.store.actions()[0].reason == WHY
@@ -287,7 +287,7 @@ class Scheduling:
     def test_a_schedule_that_was_changed_or_removed_meanwhile_is_not_moved(self, harness: Harness) -> None:
         far = set_far_ahead(harness)
         command = move_back(far, NOON + MINUTE)
-        changed = set_schedule(harness, replace(far.spec, overlap=Overlap.ALLOW))
+        changed = set_schedule(harness, replace(far.spec, missed=Missed.ALL))
         assert harness.store.run(command) == ScheduleMoved("tidy", changed)
         harness.store.run(RemoveSchedule("tidy", OPERATOR, WHY))
         assert harness.store.run(command) == ScheduleMoved("tidy", None)
