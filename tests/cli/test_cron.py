@@ -81,6 +81,7 @@ def test_a_schedule_that_no_worker_declares_any_more_is_named(store: Store) -> N
         "schedules": app.schedules.declared,
         "queues": {},
         "mismatched": {},
+        "clock_ahead_s": 0.0,
         "is_stopping": False,
     }
     presence.publish(Slots(1, Metrics()), Metrics(), **declared)

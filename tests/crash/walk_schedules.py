@@ -1,4 +1,7 @@
-"""The part of random walks that is about schedules: two of them, by a wall clock that also jumps."""
+"""The part of random walks that is about schedules: two of them, by a caller's clock that also jumps.
+
+It is behind the store's, which decides: what the caller takes for due is due, and what it fires far too early is not.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,8 @@ from leasemill.kernel.state import State
 
 NAMES = ("tidy", "poll")
 MINUTE = 60 * SECOND
-START = 1_900_000_800 * SECOND
+START = 1_600_000_020 * SECOND
+NOT_YET = 3_000_000_000 * SECOND
 CALLS = (
     JobSpec("", "q", "k"),
     JobSpec("", "r", "l", b'{"a":1}', priority=3),
@@ -78,6 +82,8 @@ class ScheduleWalk:
         """Mostly what is due; at times a tick that is not."""
         tick = schedule.next_at
         due = tuple(range(tick, max(self._wall, tick) + 1, MINUTE))
+        if self._random.random() < 0.1:
+            due = (*due, NOT_YET)
         most = self._random.choice((1, 3, 20))
         fire = c.TickFire(
             schedule.spec.name, schedule.revision, tick, due[-most:], due[-1] + MINUTE, max(0, len(due) - most)

@@ -25,7 +25,7 @@ def fill_schedules(store: Store, text: str = "plain text") -> None:
     """`report` has made a job, and skipped a tick because of it; `sweep` is paused."""
     by, reason = f"ann {text}", f"reason {text}"
     call = JobSpec("", "reports", "report", as_json({"body": text, "password": "hunter2"}))
-    first = store.wall.now() // MINUTE * MINUTE - 2 * MINUTE
+    first = store.time() // MINUTE * MINUTE - 2 * MINUTE
     set_at = store.run(c.SetSchedule(ScheduleSpec("report", "* * * * *", "UTC", call), first, first - 1, by, reason))
     assert not isinstance(set_at, c.ScheduleMoved)
     for tick in (first, first + MINUTE):

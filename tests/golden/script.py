@@ -1,7 +1,8 @@
-"""`python -m tests.golden.script`: writes tests/golden/format-4, a folder as format 4 has it. Never run it to make a
+"""`python -m tests.golden.script`: writes tests/golden/format-5, a folder as format 5 has it. Never run it to make a
 test pass: files that differ mean that folders of users cannot be read any more.
 
-`format-3` is the same run without orders to workers, `format-2` without deaths as well; both are still written so.
+`format-4` is the same run without a clock that is set, `format-3` without orders to workers, `format-2` without deaths
+as well; all are still written so.
 `format-1` and `format-1b` are folders of earlier versions, read and never written again: `format-1` from before
 LeaseReleased had its field `error` and the manifest its list of acquire queues, both from before headers and rules.
 
@@ -15,6 +16,7 @@ import json
 import tempfile
 from pathlib import Path
 from typing import Any, Final
+from unittest.mock import patch
 
 import msgspec
 from msgspec.structs import replace
@@ -35,15 +37,17 @@ from leasemill.kernel.model import (
     UniqueUntil,
 )
 from leasemill.kernel.orders import Order
-from leasemill.kernel.schedule import ScheduleSpec
+from leasemill.kernel.schedule import ScheduleSpec, is_next
 from leasemill.kernel.state import State
+from leasemill.kernel.verbs import ticks
 from leasemill.store.wal.format import SEGMENT_HEADER_BYTES, Frame, read_frame
 from leasemill.store.wal.store import FileStore
 from leasemill.testing.clock import ManualClock
 from tests.crash.lab import open_simulated, snapshot, state_of
 from tests.lab.faults import SimulatedMachine
 
-FOLDER: Final = Path(__file__).parent / "format-4"
+FOLDER: Final = Path(__file__).parent / "format-5"
+WITHOUT_CLOCK: Final = Path(__file__).parent / "format-4"
 WITHOUT_ORDERS: Final = Path(__file__).parent / "format-3"
 WITHOUT_DEATHS: Final = Path(__file__).parent / "format-2"
 OLDER: Final = (Path(__file__).parent / "format-1", Path(__file__).parent / "format-1b")
@@ -95,7 +99,7 @@ class Script:
         self.enqueue(*(f"last-{number}" for number in range(50)), run_at=2**52)
 
     def everything(self) -> None:
-        """Every event there is, but for a death and an order."""
+        """Every event there is, but for a death, an order and a clock that is set."""
         self.rules()
         self.ask(c.SetPolicy("mail", Policy(max_retries=1, on_failure=OnFailure.BLOCK), "ada", "be strict"))
         self.ask(c.Pause("mail", "ada", "a break"))
@@ -167,12 +171,14 @@ class Script:
         self.ask(c.Prune(self._clock.now() + SECOND, 1_000, 10))
 
     def schedules(self) -> None:
+        """By the caller's clock, far from the store's, as versions did that wrote these folders."""
         noon, minute = 1_900_000_800 * SECOND, 60 * SECOND
         call = JobSpec("", "ticks", "tidy", b'{"days":3}')
         tidy = ScheduleSpec("tidy", "* * * * *", "Europe/Berlin", call, jitter_us=SECOND)
         self.ask(c.SetSchedule(tidy, noon, noon - minute, "ada", "at start"))
         fires = [noon, noon + minute, noon + 2 * minute]
-        self.ask(c.FireTicks([c.TickFire("tidy", 1, noon, tuple(fires), noon + 3 * minute)], fires[-1]))
+        with patch.object(ticks, "is_next", lambda schedule, fire, _now: is_next(schedule, fire, fire.due[-1])):
+            self.ask(c.FireTicks([c.TickFire("tidy", 1, noon, tuple(fires), noon + 3 * minute)], fires[-1]))
         self.ask(c.FireNow("tidy", noon + 200 * SECOND, "ada", "by hand"))
         self.ask(c.Backfill("tidy", (noon - 2 * minute,), "ada", "for the report"))
         self.ask(c.PauseSchedule("tidy", "ada", "a break"))
@@ -191,7 +197,10 @@ def written(folder: Path) -> tuple[SimulatedMachine, State]:
         script.before_the_snapshot()
         if snapshot(machine, Path(scratch), segment_bytes=SEGMENT_BYTES) is None:
             raise AssertionError("the script is too short for a snapshot")
-        script.behind_it(has_deaths=folder != WITHOUT_DEATHS, has_orders=folder == FOLDER)
+        script.behind_it(has_deaths=folder != WITHOUT_DEATHS, has_orders=folder in (FOLDER, WITHOUT_CLOCK))
+        if folder == FOLDER:
+            store.set_clock()
+            script.enqueue("afterwards")
         return machine, state_of(store)
 
 

@@ -472,9 +472,9 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "a tick is fired before it is due",
-        "P2",
+        "P2 L8",
         "schedule.py",
-        "        and fire.due[-1] <= wall\n",
+        "        and fire.due[-1] <= now  # L8: by the store's clock, whatever the caller's shows\n",
         "",
     ),
     Mutation(
@@ -488,14 +488,14 @@ MUTATIONS: Final = (
         "ticks of any age are made up for",
         "P5",
         "schedule.py",
-        "if tick >= wall - spec.catch_up_us)",
+        "if tick >= now - spec.catch_up_us)",
         "if tick)",
     ),
     Mutation(
         "a late tick is fired although it is to be skipped",
         "P5",
         "schedule.py",
-        "if tick > wall - FRESH_US)",
+        "if tick > now - FRESH_US)",
         "if tick)",
     ),
     Mutation(
@@ -539,6 +539,34 @@ MUTATIONS: Final = (
         "verbs/schedules.py",
         "and command.next_at <= known.last_at:",
         "and False:",
+    ),
+    Mutation(
+        "a next tick within a day is moved back",
+        "P10",
+        "verbs/schedules.py",
+        "known.next_at <= now + FAR_US or ",
+        "",
+    ),
+    Mutation(
+        "a next tick is moved to a time that has passed",
+        "P10",
+        "verbs/schedules.py",
+        " or command.next_at <= now:",
+        ":",
+    ),
+    Mutation(
+        "a schedule that was changed meanwhile is moved back",
+        "P10",
+        "verbs/schedules.py",
+        "    if known is None or without_headers(known.spec) != without_headers(command.schedule):",
+        "    if known is None:",
+    ),
+    Mutation(
+        "a schedule that was moved back keeps a latest tick that is to come",
+        "P10",
+        "verbs/schedules.py",
+        "last_at=None if is_moved_back else known.last_at,",
+        "last_at=known.last_at,",
     ),
     Mutation(
         "ticks to come are backfilled",

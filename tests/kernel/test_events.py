@@ -74,6 +74,7 @@ FULL: list[tuple[int, AnyEvent]] = [
     (24, e.ScheduleFiredByHand("tidy", 5, "ada", "why", "cron/tidy/a")),
     (50, e.HolderDied("job", "token", 5, True, False, "exit status 137")),
     (51, e.WorkerOrdered("worker", "instance", Order.QUIET, 5, "ada", "why")),
+    (52, e.ClockSet(9, 5)),
     (25, e.ScheduleBackfilled("tidy", 5, "ada", "why", ("cron/tidy/a",))),
 ]
 by_name = pytest.mark.parametrize(("number", "event"), FULL, ids=lambda value: type(value).__name__)

@@ -86,6 +86,7 @@ def test_every_record_that_holds_a_verb_is_known_here() -> None:
         e.LimitDeclared("api", 5, "worker", "declared in code", LimitTerms(3)),
         e.RateHeld("api", None, 5, 7),
         e.WorkerOrdered("worker", "instance", Order.QUIET, 5, "ada", "why"),
+        e.ClockSet(9, 5),
     ],
     ids=lambda event: type(event).__name__,
 )

@@ -35,10 +35,10 @@ def _member(store: Store) -> str:
 
 
 def _ticked(store: Store) -> str:
-    tick = store.wall.now() // HOUR * HOUR
+    tick = store.time() // HOUR * HOUR
     spec = ScheduleSpec("hourly", "@hourly", "UTC", JobSpec("", QUEUE, "send"))
     store.run(c.SetSchedule(spec, tick, tick - 1, "ada", "a test"))
-    (fired,) = store.run(c.FireTicks([TickFire("hourly", 1, tick, (tick,), tick + HOUR)], store.wall.now()))
+    (fired,) = store.run(c.FireTicks([TickFire("hourly", 1, tick, (tick,), tick + HOUR)], store.time()))
     assert isinstance(fired, c.TickFired)
     (job_id,) = fired.job_ids
     return job_id

@@ -14,7 +14,8 @@ from leasemill import App, Context, JobState
 from leasemill.errors import Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, JobSpec
-from leasemill.kernel.schedule import Overlap, Schedule, ScheduleSpec, TickFire
+from leasemill.kernel.schedule import Overlap, Schedule, ScheduleSpec, SkipReason, TickFire
+from leasemill.operator.lateness import late_schedules
 from leasemill.store.base import Store
 from leasemill.store.memory import MemoryStore
 from leasemill.store.wal.store import FileStore
@@ -23,7 +24,7 @@ from leasemill.testing.rules import rule
 from leasemill.worker import ticker
 from leasemill.worker.housekeeping import Housekeeping
 from leasemill.worker.metrics import Metrics
-from leasemill.worker.ticker import LOOK_S, STAGGER_US, TickChore, Ticker
+from leasemill.worker.ticker import LOOK_BACK_S, LOOK_S, STAGGER_US, TickChore, Ticker
 from tests.worker.support import FaultyStore, drained, until, working
 
 MINUTE_S = 60
@@ -60,7 +61,7 @@ def store(clock: ManualClock) -> FaultyStore:
 
 def set_schedule(store: Store, name: str = "tidy", every_s: int = MINUTE_S, zone: str = "UTC") -> None:
     spec = ScheduleSpec(name, f"@every {every_s}s", zone, JobSpec("", "q", "k"), Overlap.ALLOW)
-    wall = store.wall.now()
+    wall = store.time()
     store.run(c.SetSchedule(spec, (wall // (every_s * SECOND) + 1) * every_s * SECOND, wall, "ada", "why"))
 
 
@@ -116,14 +117,14 @@ def test_workers_wake_up_a_little_apart(store: FaultyStore, clock: ManualClock) 
     assert max(waits) - min(waits) < STAGGER_US / SECOND
 
 
-def test_an_idle_look_is_one_reading(store: FaultyStore, clock: ManualClock) -> None:
+def test_an_idle_look_reads_the_time_and_the_next_tick(store: FaultyStore, clock: ManualClock) -> None:
     for number in range(50):
         set_schedule(store, f"schedule-{number}", 3_600)
     hand = Hand(store, clock)
     hand.run()
     store.sent.clear()
     hand.run()
-    assert [type(command) for command in store.sent] == [c.NextTick]
+    assert [type(command) for command in store.sent] == [c.GetTime, c.NextTick]
 
 
 @rule("P2", "P3")
@@ -205,7 +206,7 @@ def test_a_declaration_that_is_refused_is_logged_and_the_others_are_set(
 
 @rule("P3")
 def test_clocks_that_are_ten_minutes_apart_fire_each_tick_once() -> None:
-    """Each worker has a wall of its own; the one ahead fires early, the one behind finds everything moved."""
+    """As readers of a clock that jumps: the one ahead fires early, the one behind finds everything moved."""
     clock = ManualClock(1_900_000_800 * SECOND)
     store = MemoryStore(clock)
     set_schedule(store)
@@ -343,3 +344,83 @@ async def test_a_tick_whose_kind_no_code_declares_is_fired_and_its_job_waits_for
     clock.advance(s=120)
     await drained(later)
     assert later.handle(tick).result(timeout=0) == "ran"
+
+
+@rule("P10")
+def test_a_schedule_that_an_earlier_version_moved_a_year_ahead_is_moved_back(
+    store: FaultyStore, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As it is left by a worker whose clock was a year ahead: its latest tick is in a year, and so is its next."""
+    set_schedule(store)
+    year = timedelta(days=365)
+    clock.advance(year)
+    Hand(store, clock).run()
+    clock.advance(-year)
+    before = store.run(c.GetSchedule("tidy"))
+    assert before is not None
+    assert before.last_at is not None
+    assert before.last_at > clock.now()
+    assert set(late_schedules(store)) == {"tidy"}, "an alert, until a worker has seen it"
+    hand = Hand(store, clock)
+    hand.run()
+    after = store.run(c.GetSchedule("tidy"))
+    assert after is not None
+    assert (after.next_at, after.revision) == (clock.now() + MINUTE_S * SECOND, before.revision + 1)
+    assert (after.fired, after.skipped) == (before.fired, before.skipped), "its counts stay"
+    assert "schedule tidy: its next tick was 2031-03-17T18:01:00" in caplog.text
+    assert late_schedules(store) == {}
+    clock.advance(s=60)
+    hand.run()
+    assert made(store)[-1] == "cron/tidy/2030-03-17T18:01:00Z"
+    assert len(store.commands(c.SetSchedule)) == 2, "it is moved once"
+
+
+@rule("P10")
+def test_a_worker_that_runs_finds_a_schedule_that_is_too_far_ahead_within_minutes(
+    store: FaultyStore, clock: ManualClock
+) -> None:
+    hand = Hand(store, clock)
+    hand.run()
+    spec = ScheduleSpec("tidy", "@every 60s", "UTC", JobSpec("", "q", "k"), Overlap.ALLOW)
+    far = clock.now() + 400 * 86_400 * SECOND
+    store.run(c.SetSchedule(spec, far, far - 1, "web", "set by an application whose clock was wrong"))
+    clock.advance(s=LOOK_BACK_S)
+    hand.run()
+    schedule = store.run(c.GetSchedule("tidy"))
+    assert schedule is not None
+    assert schedule.next_at == clock.now() + MINUTE_S * SECOND
+
+
+@rule("P10", "P3")
+@pytest.mark.parametrize("back", [timedelta(hours=2), timedelta(hours=23)])
+def test_after_a_clock_was_set_back_a_schedule_waits_and_fires_nothing_twice(
+    store: FaultyStore, clock: ManualClock, back: timedelta
+) -> None:
+    set_schedule(store, every_s=3_600)
+    for _ in range(30):
+        clock.advance(s=3_600)
+        Hand(store, clock).run()
+    ids = made(store)
+    clock.advance(-back)
+    late = late_schedules(store)
+    assert late["tidy"] == back // timedelta(microseconds=1), "it is an alert meanwhile"
+    for _ in range(back // timedelta(hours=1)):
+        clock.advance(s=3_600)
+        Hand(store, clock).run()
+    assert made(store) == ids
+    clock.advance(s=3_600)
+    Hand(store, clock).run()
+    assert len(made(store)) == len(set(made(store))) == 31
+
+
+@rule("P5", "L8")
+def test_after_a_clock_was_set_forward_the_ticks_it_passed_are_missed(store: FaultyStore, clock: ManualClock) -> None:
+    set_schedule(store)
+    hand = Hand(store, clock)
+    hand.run()
+    clock.advance(timedelta(hours=2))
+    hand.run()
+    assert made(store) == ["cron/tidy/2030-03-17T20:00:00Z"]
+    schedule = store.run(c.GetSchedule("tidy"))
+    assert schedule is not None
+    assert schedule.skipped == {SkipReason.MISSED: 119}

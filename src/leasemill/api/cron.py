@@ -232,12 +232,12 @@ class Due(NamedTuple):
     next_at: int
 
 
-def due_ticks(expression: str, zone: str, tick_at: int, wall: int, keep: int) -> Due:
+def due_ticks(expression: str, zone: str, tick_at: int, now: int, keep: int) -> Due:
     """What is due from this tick on; it is itself. Beyond 100,000 ticks only the latest are looked at."""
     latest: deque[int] = deque([tick_at], keep)
     count = 1
     for tick in ticks_after(expression, zone, tick_at):
-        if tick > wall:
+        if tick > now:
             return Due(tuple(latest), count - len(latest), tick)
         if count >= COUNTED:
             break
@@ -246,7 +246,7 @@ def due_ticks(expression: str, zone: str, tick_at: int, wall: int, keep: int) ->
     else:
         raise Invalid(f"{expression!r} has no tick after {instant_of(tick_at).isoformat()}")
     window = 3_600 * SECOND
-    while not (last := _ticks_between(expression, zone, max(tick_at, wall - window), wall, keep)).ticks:
+    while not (last := _ticks_between(expression, zone, max(tick_at, now - window), now, keep)).ticks:
         window *= 4
     return Due(last.ticks, max(1, count + last.passed), last.next_at)
 

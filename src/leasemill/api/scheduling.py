@@ -1,4 +1,4 @@
-"""Commands about schedules, with what they need from the calendar. The wall clock decides what is due.
+"""Commands about schedules, with what they need from the calendar. What is due is asked of the store's clock (L8).
 
 If another caller changes the schedule meanwhile, it is read again and the ticks are computed again.
 """
@@ -10,12 +10,13 @@ from datetime import datetime
 from itertools import takewhile
 from typing import Final, NoReturn
 
-from leasemill.api.cron import due_ticks, next_tick_after, ticks_after
+from leasemill.api.cron import due_ticks, instant_of, next_tick_after, ticks_after
 from leasemill.api.steps import Steps, Stepwise, ask
 from leasemill.errors import Invalid, NotFound, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.schedule import (
     CAUGHT_UP,
+    FAR_US,
     RESERVED,
     SKIPS_KEPT,
     Missed,
@@ -47,13 +48,27 @@ def tick_of(job_id: str) -> tuple[str, datetime] | None:
 def set_schedule(store: Store, spec: ScheduleSpec, *, by: str, reason: str) -> Steps[Schedule]:
     """P1: its first tick is after now, and after the latest one that was decided on."""
     for _ in range(TRIES):
-        known, wall = (yield from ask(c.GetSchedule(spec.name))), store.wall.now()
-        after = wall if known is None else max(wall, known.last_at or 0)
+        known, now = (yield from ask(c.GetSchedule(spec.name))), (yield from ask(c.GetTime()))
+        after = now if known is None else max(now, known.last_at or 0)
         next_at = next_tick_after(spec.expression, spec.zone, after)
-        answer = yield from ask(c.SetSchedule(spec, next_at, wall, by, reason))
+        answer = yield from ask(c.SetSchedule(spec, next_at, now, by, reason))
         if not isinstance(answer, c.ScheduleMoved):
             return answer
     raise _changed_meanwhile(spec.name)
+
+
+@Stepwise
+def move_back(store: Store, schedule: Schedule, *, by: str) -> Steps[Schedule | None]:
+    """P10: let a schedule whose next tick lies too far ahead go on with the first tick after now, if it does; returns
+    the schedule as it is then. None: there is nothing to do, or another caller has done it."""
+    now = yield from ask(c.GetTime())
+    if not passes_over(schedule, now, FAR_US):
+        return None
+    spec, wrong = schedule.spec, instant_of(schedule.next_at).isoformat().replace("+00:00", "Z")
+    next_at = next_tick_after(spec.expression, spec.zone, now)
+    reason = f"its next tick was {wrong}, and would have passed over those before it"
+    answer = yield from ask(c.SetSchedule(spec, next_at, now, by, reason, schedule.next_at))
+    return None if isinstance(answer, c.ScheduleMoved) else answer
 
 
 @Stepwise
@@ -70,11 +85,11 @@ def pause_schedule(store: Store, name: str, *, by: str, reason: str) -> Steps[Sc
 def resume_schedule(store: Store, name: str, *, by: str, reason: str) -> Steps[Schedule]:
     """P5: ticks that went by while it was paused are skipped."""
     for _ in range(TRIES):
-        known, wall = (yield from _known(name)), store.wall.now()
+        known, now = (yield from _known(name)), (yield from ask(c.GetTime()))
         tick_at, spec = known.next_at, known.spec
         command = c.ResumeSchedule(name, tick_at, (), tick_at, by, reason)
-        if tick_at <= wall:
-            due = due_ticks(spec.expression, spec.zone, tick_at, wall, SKIPS_KEPT)
+        if tick_at <= now:
+            due = due_ticks(spec.expression, spec.zone, tick_at, now, SKIPS_KEPT)
             command = c.ResumeSchedule(name, tick_at, due.ticks, due.next_at, by, reason, due.passed)
         answer = (yield from ask(command)) or _unknown(name)
         if not isinstance(answer, c.ScheduleMoved):
@@ -85,7 +100,8 @@ def resume_schedule(store: Store, name: str, *, by: str, reason: str) -> Steps[S
 @Stepwise
 def fire_now(store: Store, name: str, *, by: str, reason: str) -> Steps[c.EnqueueOutcome]:
     """Make a job at once; the next tick stays unchanged."""
-    return (yield from ask(c.FireNow(name, store.wall.now(), by, reason))) or _unknown(name)
+    now = yield from ask(c.GetTime())
+    return (yield from ask(c.FireNow(name, now, by, reason))) or _unknown(name)
 
 
 @Stepwise
@@ -123,11 +139,18 @@ def _known(name: str) -> Steps[Schedule]:
     return (yield from ask(c.GetSchedule(name))) or _unknown(name)
 
 
-def fire_of(schedule: Schedule, wall: int) -> TickFire:
+def passes_over(schedule: Schedule, now: int, after_us: int) -> bool:
+    """Whether a tick that is more than `after_us` ahead comes before the schedule's next tick, and would be lost."""
+    spec = schedule.spec
+    from_at = now + after_us
+    return schedule.next_at > from_at and schedule.next_at > next_tick_after(spec.expression, spec.zone, from_at)
+
+
+def fire_of(schedule: Schedule, now: int) -> TickFire:
     """The ticks of a schedule that are due: with `missed` all, each that may be fired, else the latest and a few."""
     spec = schedule.spec
     keep = CAUGHT_UP if spec.missed is Missed.ALL else SKIPS_KEPT
-    due = due_ticks(spec.expression, spec.zone, schedule.next_at, wall, keep)
+    due = due_ticks(spec.expression, spec.zone, schedule.next_at, now, keep)
     return TickFire(spec.name, schedule.revision, schedule.next_at, due.ticks, due.next_at, due.passed)
 
 

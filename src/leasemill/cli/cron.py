@@ -39,7 +39,7 @@ def cron() -> None:
 def list_all(store: Store, as_json: bool) -> None:
     """List schedules. For each: the last tick and its job's state, the next tick, and how many ticks made no job."""
     found = scheduling.list_schedules(store)
-    wall, at_work = store.wall.now(), _declared_at_work(store)
+    now, at_work = store.time(), _declared_at_work(store)
     emit_table(
         as_json,
         (_document(store, schedule, at_work) for schedule in found),
@@ -53,7 +53,7 @@ def list_all(store: Store, as_json: bool) -> None:
                 local(schedule, schedule.last_at),
                 _job_state(store, schedule),
                 "paused" if schedule.pause is not None else local(schedule, schedule.next_at),
-                _due_in(schedule, wall),
+                _due_in(schedule, now),
                 f"{schedule.fired:,}",
                 _skipped(schedule),
             )
@@ -88,7 +88,7 @@ def show(store: Store, name: str, as_json: bool) -> None:
             "last job",
             "-" if schedule.last_job_id is None else f"{schedule.last_job_id} ({_job_state(store, schedule)})",
         ),
-        ("next tick", f"{local(schedule, schedule.next_at)} ({_due_in(schedule, store.wall.now())})"),
+        ("next tick", f"{local(schedule, schedule.next_at)} ({_due_in(schedule, store.time())})"),
         ("fired", f"{schedule.fired:,}"),
         ("skipped", _skipped(schedule)),
     ]
@@ -221,10 +221,10 @@ def _job_state(store: Store, schedule: Schedule) -> str:
     return KNOWN_JOB_GONE if job is None else job.state.value
 
 
-def _due_in(schedule: Schedule, wall: int) -> str:
+def _due_in(schedule: Schedule, now: int) -> str:
     if schedule.pause is not None:
         return "paused"
-    left = schedule.next_at - wall
+    left = schedule.next_at - now
     return f"in {span(left)}" if left > 0 else f"due for {span(-left)}"
 
 

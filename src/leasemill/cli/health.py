@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import sys
+from typing import Final
 
 import click
 
 from leasemill.cli.lazy import EXIT_REFUSED
 from leasemill.cli.opening import on_store
 from leasemill.cli.output import emit
-from leasemill.operator.wording import counted
+from leasemill.operator.clocks import ahead_or_behind, clocks_apart
+from leasemill.operator.wording import counted, listed
 from leasemill.store.base import Store
 from leasemill.store.records import WorkerRecord, records
+
+CLOCKS_SHOWN: Final = 5
 
 
 @click.command()
@@ -53,6 +57,10 @@ def health(store: Store, max_age: float, worker_id: str | None, as_json: bool) -
         missing = [name for name in processes if name not in usable]
         counts = f"{len(processes) - len(missing)} of {counted(len(processes), 'process', 'processes')}"
         why = f"{counts}, {why}" + (f"; not healthy: {', '.join(missing)}" if missing else "")
+    apart = clocks_apart(live)
+    if apart:
+        shown = listed([f"{worker} ({ahead_or_behind(ahead_s)} it)" for worker, ahead_s in apart.items()], CLOCKS_SHOWN)
+        why += f"; clocks that differ from the store's: {shown}"
     ages = {record.worker: age_s for record, age_s in found}
     emit(
         as_json,
@@ -62,6 +70,7 @@ def health(store: Store, max_age: float, worker_id: str | None, as_json: bool) -
             "youngest_s": youngest_s,
             "slots": slots,
             "stuck": stuck,
+            "clocks_apart": apart,
             **(
                 {"processes": {name: {"is_healthy": name in usable, "age_s": ages.get(name)} for name in processes}}
                 if processes

@@ -9,7 +9,7 @@ import msgspec
 
 from leasemill.cli.filters import filter_options, wanted
 from leasemill.cli.opening import limit_option, on_store
-from leasemill.cli.output import emit, first_line, now_us, print_fields, print_json, print_table
+from leasemill.cli.output import emit, first_line, print_fields, print_json, print_table
 from leasemill.cli.sweep import cancel, failures, purge, redrive
 from leasemill.errors import NotFound
 from leasemill.kernel.filter import last_error
@@ -56,7 +56,7 @@ def list_jobs(store: Store, oldest_first: bool, limit: int, cursor: int, as_json
     if as_json:
         print_json({"jobs": [summary(job) for job in found], "cursor": goes_on})
         return
-    now = now_us()
+    now = store.time()
     rows = [
         (
             job.spec.id,
@@ -88,7 +88,7 @@ def show(store: Store, job_id: str, as_json: bool) -> None:
     if as_json:
         print_json(detailed(job))
     else:
-        _print_job(job)
+        _print_job(job, store.time())
 
 
 def _no_such_job(job_id: str) -> NotFound:
@@ -103,7 +103,7 @@ def explain_job(store: Store, job_id: str, as_json: bool) -> None:
 
     It says what the job waits for, who runs it, why it ran more than once, how it ended, and what you can do.
     """
-    facts = gather(store, job_id, now_us(), at_work(store.presence))
+    facts = gather(store, job_id, store.time(), at_work(store.presence))
     found = explain_absent(store, job_id) if facts is None else explain(facts)
     if found is None:
         raise _no_such_job(job_id)
@@ -172,11 +172,11 @@ def _fields(record: Execution | Cancellation | Refusal, *names: str) -> dict[str
     return {name: instant(value) if name.endswith("at") else value for name, value in values.items()}
 
 
-def _print_job(job: Job) -> None:
+def _print_job(job: Job, now: int) -> None:
     spec = job.spec
     lines = [
         ("job", spec.id),
-        ("state", shown_state(job, now_us()).upper() + (" (blocks its lane)" if job.blocks_lane else "")),
+        ("state", shown_state(job, now).upper() + (" (blocks its lane)" if job.blocks_lane else "")),
         ("queue", spec.queue),
         ("kind", spec.kind),
         ("lane", spec.lane or "-"),

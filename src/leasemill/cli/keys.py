@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from leasemill.cli.opening import by_option, json_option, on_store, refuse_memory, url_option
-from leasemill.cli.output import emit, emit_table, json_instant, now_us, print_json
+from leasemill.cli.output import emit, emit_table, json_instant, print_json
 from leasemill.cli.quantities import span_us
 from leasemill.errors import NotFound, Refused
 from leasemill.operator.times import instant
@@ -18,6 +18,7 @@ from leasemill.operator.wording import did_you_mean
 from leasemill.store.base import Store
 from leasemill.store.keys import ALL_QUEUES, AccessKey, new_key
 from leasemill.store.opening import open_store
+from leasemill.store.sources import WallClock
 from leasemill.wire.routes import Role
 
 
@@ -66,7 +67,7 @@ def create(
     The name is recorded with everything an operator does with the key.
     """
     refuse_memory(url)
-    now = now_us()
+    now = WallClock().now()
     expires_at = None if expires_us is None else now + expires_us
     with open_store(url) as store:
         key, text = new_key(
@@ -85,7 +86,7 @@ def create(
 @on_store
 def list_keys(store: Store, with_all: bool, as_json: bool) -> None:
     """List keys, oldest first. For each: what it is for, and when it was last used (to the minute)."""
-    now = now_us()
+    now = WallClock().now()
     found = [key for key in store.keys.all() if with_all or key.is_live(now)]
     emit_table(
         as_json,
@@ -115,11 +116,11 @@ def list_keys(store: Store, with_all: bool, as_json: bool) -> None:
 def revoke(store: Store, key: str, by: str, as_json: bool) -> None:
     """Revoke the key with this id or name. Running servers refuse it within about a second."""
     found = _find(store, key)
-    after = store.keys.revoke(found.id, at=now_us(), by=by)
+    after = store.keys.revoke(found.id, at=WallClock().now(), by=by)
     if after is None:
         raise NotFound(f"key {found.id} was removed meanwhile")
     note = "" if found.revoked_at is None else f" (it was already, by {after.revoked_by})"
-    emit(as_json, _as_json(after, now_us()), f"key {after.id} ({after.name}) revoked{note}")
+    emit(as_json, _as_json(after, WallClock().now()), f"key {after.id} ({after.name}) revoked{note}")
 
 
 def _find(store: Store, wanted: str) -> AccessKey:

@@ -10,7 +10,7 @@ from typing import Any, assert_never
 import click
 
 from leasemill.cli.opening import acting_on_store, limit_option, on_store
-from leasemill.cli.output import emit, emit_table, now_us, print_fields, print_json
+from leasemill.cli.output import emit, emit_table, print_fields, print_json
 from leasemill.errors import NotFound, Refused
 from leasemill.kernel.commands import Cancelled, JobFilter, LaneView
 from leasemill.kernel.model import Job, JobState
@@ -46,7 +46,7 @@ def lanes() -> None:
 @on_store
 def list_lanes(store: Store, queue: str | None, blocked: bool, limit: int, as_json: bool) -> None:
     """List lanes that have work. For each: its head, what the head does, and how many jobs wait behind it."""
-    now = now_us()
+    now = store.time()
     views = list(islice(_views(store, queue, blocked), limit + 1))
     found = views[:limit]
     emit_table(
@@ -72,7 +72,7 @@ def show(store: Store, queue: str, lane: str, as_json: bool) -> None:
     lines = [
         ("lane", f"{lane} (queue {queue})"),
         ("state", "BLOCKED until an operator acts" if view.is_blocked else "moving"),
-        ("head", f"{_id(view.head)}, which {_which(view.head, now_us())}" if view.head else "-"),
+        ("head", f"{_id(view.head)}, which {_which(view.head, store.time())}" if view.head else "-"),
         ("waiting", f"{view.waiting:,}"),
     ]
     for name, ranges in (("finished", view.finished), ("failed", view.failed)):
@@ -98,7 +98,7 @@ def unblock(store: Store, queue: str, lane: str, how: str, reason: str, by: str,
     """Unblock a lane whose head has failed. Redrive, cancel or purge that job."""
     view = _found(store, queue, lane)
     if not view.is_blocked or view.head is None:
-        does = "" if view.head is None else f": its head {view.head.spec.id!r} {what_it_does(view.head, now_us())}"
+        does = "" if view.head is None else f": its head {view.head.spec.id!r} {what_it_does(view.head, store.time())}"
         raise Refused(f"lane {lane!r} of queue {queue!r} is not blocked{does}")
     head = view.head.spec.id
     if not _act(store, How(how), head, by, reason):

@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from leasemill.cli.opening import acting_on_store, limit_option, on_store
-from leasemill.cli.output import emit, emit_table, json_instant, now_us, print_fields, print_json, print_table
+from leasemill.cli.output import emit, emit_table, json_instant, print_fields, print_json, print_table
 from leasemill.cli.quantities import as_limit_rate
 from leasemill.errors import Invalid, NotFound
 from leasemill.kernel.commands import LimitKeyView, LimitView
@@ -34,7 +34,7 @@ def limits() -> None:
 @on_store
 def list_limits(store: Store, limit: int, as_json: bool) -> None:
     """List limits. For each: its numbers, the places that are held, and how many jobs wait."""
-    found = list(islice(all_limits(store), limit + 1))
+    now, found = store.time(), list(islice(all_limits(store), limit + 1))
     emit_table(
         as_json,
         map(_document, found[:limit]),
@@ -46,7 +46,7 @@ def list_limits(store: Store, limit: int, as_json: bool) -> None:
                 _source(view),
                 f"{view.held:,}",
                 f"{view.waiting:,}",
-                _next(view.opens_at),
+                _next(view.opens_at, now),
             )
             for view in found[:limit]
         ),
@@ -67,7 +67,7 @@ def show(store: Store, name: str, key: str | None, limit: int, as_json: bool) ->
     if as_json:
         print_json(_document(view) | {"keys": [_key_document(one) for one in view.keys]})
         return
-    record = view.record
+    record, now = view.record, store.time()
     lines = [("limit", view.name), ("numbers", numbers(view.terms))]
     if record.declared is not None:
         lines.append(("code", f"{numbers(record.declared)}, by {record.declared_by} at {instant(record.declared_at)}"))
@@ -76,13 +76,13 @@ def show(store: Store, name: str, key: str | None, limit: int, as_json: bool) ->
         lines.append(("operator", f"{numbers(record.set)}, {who}"))
     lines += [("held", _held(view.held, view.holders)), ("waiting", f"{view.waiting:,}")]
     if view.opens_at is not None:
-        lines.append(("next", f"{instant(view.opens_at)} ({_next(view.opens_at)})"))
+        lines.append(("next", f"{instant(view.opens_at)} ({_next(view.opens_at, now)})"))
     print_fields(lines)
     if view.keys:
         print_table(
             ("key", "held", "waiting", "next", "holders"),
             [
-                (one.key, f"{one.held:,}", f"{one.waiting:,}", _next(one.opens_at), listed(one.holders) or "-")
+                (one.key, f"{one.held:,}", f"{one.waiting:,}", _next(one.opens_at, now), listed(one.holders) or "-")
                 for one in view.keys
             ],
         )
@@ -158,8 +158,8 @@ def _source(view: LimitView) -> str:
     return "-" if view.record.declared is None else "code"
 
 
-def _next(opens_at: int | None) -> str:
-    return "-" if opens_at is None else f"in {span(max(0, opens_at - now_us()))}"
+def _next(opens_at: int | None, now: int) -> str:
+    return "-" if opens_at is None else f"in {span(max(0, opens_at - now))}"
 
 
 def _held(held: int, holders: tuple[str, ...]) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Iterable, Sequence
 from typing import Final, TextIO
 
@@ -74,10 +73,6 @@ def first_line(error: str | None) -> str:
     """The first line of an error, short enough for a table."""
     line = (error or "").partition("\n")[0]
     return line if len(line) <= ERROR_SHOWN else line[: ERROR_SHOWN - 3] + "..."
-
-
-def now_us() -> int:
-    return time.time_ns() // 1_000
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

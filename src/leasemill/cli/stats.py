@@ -11,7 +11,8 @@ import click
 from leasemill.cli.opening import on_store
 from leasemill.cli.output import print_json, print_table
 from leasemill.kernel.commands import LimitView
-from leasemill.kernel.model import QUEUE_LIMIT, JobState
+from leasemill.kernel.model import QUEUE_LIMIT, SECOND, JobState
+from leasemill.operator.clocks import ahead_or_behind, clocks_apart
 from leasemill.operator.lateness import late_schedules, open_groups
 from leasemill.operator.paging import all_queues
 from leasemill.operator.times import span
@@ -24,6 +25,7 @@ LIMITS_READ = 1_000
 LIMITS_SHOWN = 5
 SCHEDULES_SHOWN = 5
 UNSERVED_SHOWN = 5
+CLOCKS_SHOWN = 5
 
 
 @click.command()
@@ -57,8 +59,7 @@ def stats(store: Store, watch: bool, interval: float, as_json: bool) -> None:
 
 
 def gathered(store: Store) -> dict[str, Any]:
-    totals = store.totals()
-    now = time.time()
+    now, totals = store.time(), store.totals()
     workers = [record for record, age_s in records(store.presence) if not record.is_stale(age_s)]
     served = {queue for worker in workers if not worker.is_quiet for queue in worker.queues}
     groups = open_groups(store)
@@ -66,11 +67,12 @@ def gathered(store: Store) -> dict[str, Any]:
     for record in workers:
         mismatched.update(record.mismatched)
     return {
-        "at": now,
+        "at": now / SECOND,
         "jobs": dict(totals.counts),
         "leases": totals.timed_leases,
         "claims_ever": totals.fence,
         "workers": len(workers),
+        "clocks_apart": {worker: {"ahead_s": ahead_s} for worker, ahead_s in clocks_apart(workers).items()},
         "stuck_slots": sum(len(worker.stuck) for worker in workers),
         "mismatched": dict(mismatched.most_common()),
         "late_schedules": {name: {"late_us": late_us} for name, late_us in late_schedules(store).items()},
@@ -126,6 +128,9 @@ def _print(found: dict[str, Any], before: dict[str, Any] | None) -> None:
         click.echo(f"queues with due jobs and no worker: {listed(waiting, UNSERVED_SHOWN)} (see `leasemill workers`)")
     if found["stuck_slots"]:
         click.echo(f"slots taken by handlers that do not return: {found['stuck_slots']} (see `leasemill workers`)")
+    apart = [f"{worker} ({ahead_or_behind(one['ahead_s'])} it)" for worker, one in found["clocks_apart"].items()]
+    if apart:
+        click.echo(f"workers whose clock differs from the store's: {listed(apart, CLOCKS_SHOWN)}")
     full = [
         f"{name} ({limit['held']:,} of {limit['places']:,} held, {limit['waiting']:,} waiting)"
         for name, limit in found["limits"].items()

@@ -13,9 +13,11 @@ import msgspec
 from leasemill.cli.opening import json_option
 from leasemill.cli.output import emit, print_fields, print_json
 from leasemill.cli.progress import MEGABYTES, ShownProgress, quiet_option
-from leasemill.kernel.model import NEVER
+from leasemill.kernel.model import NEVER, SECOND
+from leasemill.operator.clocks import ahead_or_behind, are_apart
 from leasemill.operator.times import instant
 from leasemill.operator.wording import counted
+from leasemill.store.sources import WallClock
 from leasemill.store.url import choose_url, hidden_password
 from leasemill.store.wal.disk import holds_log
 from leasemill.store.wal.options import parse_folder_url
@@ -46,8 +48,8 @@ folder_argument = click.argument("folder", type=as_folder, default=lambda: choos
 def wal() -> None:
     """Inspect the log of a file: store.
 
-    FOLDER is its path, or its URL. Default: LEASEMILL_URL, then file:./.leasemill. Only `snapshot` changes anything;
-    all of these commands can be used while workers run. Exit codes: 0 sound, 1 damaged, 2 usage error.
+    FOLDER is its path, or its URL. Default: LEASEMILL_URL, then file:./.leasemill. Only `snapshot` and `clock --set`
+    change anything; all of these commands can be used while workers run. Exit codes: 0 sound, 1 damaged, 2 usage error.
     """
 
 
@@ -158,6 +160,31 @@ def snapshot(folder: Path, keep_segments: bool, is_quiet: bool, as_json: bool) -
         size = (folder / taken.name).stat().st_size
         line = f"{taken.name}: {size / 1e6:,.1f} MB, covers the log up to position {taken.position}"
     emit(as_json, {"snapshot": None if taken is None else msgspec.to_builtins(taken)}, line)
+
+
+@wal.command()
+@folder_argument
+@click.option("--set", "is_set", is_flag=True, help="Set the folder's clock to this machine's.")
+@json_option
+def clock(folder: Path, is_set: bool, as_json: bool) -> None:
+    """Compare the folder's clock with this machine's, and set it.
+
+    All processes of a folder share one clock, which decides what is due. It may be wrong because the machine's clock
+    was, when the folder was first opened after a boot. Set it when the machine's clock is right. Running jobs keep
+    their leases, and jobs for a time of day keep that time.
+    """
+    from leasemill.store.wal.store import FileStore  # noqa: PLC0415
+
+    with FileStore(folder) as store:
+        before, machine = store.time(), WallClock().now()
+        after = store.set_clock() if is_set else before
+    apart_s = (before - machine) / SECOND
+    difference = "it agrees with this machine's"
+    if are_apart(apart_s):
+        difference = f"{ahead_or_behind(apart_s)} this machine's"
+        difference += "" if is_set else "; if that is right: leasemill wal clock --set"
+    line = f"the folder's clock was {instant(before)}, {difference}" + (f"; set to {instant(after)}" if is_set else "")
+    emit(as_json, {"before": instant(before), "after": instant(after), "ahead_s": apart_s}, line)
 
 
 def _events(examiner: Examiner, first: int) -> Iterator[tuple[Frame, AnyEvent]]:

@@ -16,6 +16,7 @@ from leasemill.cli.output import emit, emit_table
 from leasemill.errors import Refused
 from leasemill.kernel.model import SECOND
 from leasemill.kernel.orders import Order, WorkerOrder
+from leasemill.operator.clocks import ahead_or_behind, are_apart
 from leasemill.operator.times import span
 from leasemill.operator.wording import counted
 from leasemill.operator.workers import OrderOutcome, is_obeyed, named, order_each, state_of
@@ -67,6 +68,10 @@ def _list(store: Store, as_json: bool) -> None:
     for record, age_s in [] if as_json else found:
         if record.order is not None and record.order.order is not Order.RESUME and not record.is_stale(age_s):
             click.echo(f"  {record.worker} was asked to {_asked(record.order)}")
+        if are_apart(record.clock_ahead_s) and not record.is_stale(age_s):
+            click.echo(
+                f"  the clock of {record.worker}'s machine is {ahead_or_behind(record.clock_ahead_s)} the store's"
+            )
         for job in record.running:
             where = "" if job.pid is None else f" in process {job.pid}"
             click.echo(f"  {record.worker} has run {job.kind} {job.job} for {job.seconds:.1f} s{where}{_progress(job)}")

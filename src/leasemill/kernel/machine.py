@@ -15,12 +15,13 @@ from leasemill.kernel import commands as c
 from leasemill.kernel import events as e
 from leasemill.kernel.command import Decision, Do
 from leasemill.kernel.events import AnyEvent
-from leasemill.kernel.state import DEATHS_FORMAT, ORDERS_FORMAT, PLAIN_FORMAT, RULES_FORMAT, State
+from leasemill.kernel.state import CLOCK_FORMAT, DEATHS_FORMAT, ORDERS_FORMAT, PLAIN_FORMAT, RULES_FORMAT, State
 from leasemill.kernel.verbs import (
     ack,
     acquire,
     cancel,
     claim,
+    clock,
     commit,
     death,
     enqueue,
@@ -212,6 +213,7 @@ EVENTS: Final[dict[type, EventRules]] = {
     e.ScheduleFiredByHand: EventRules(RULES_FORMAT, ticks.apply_fired_by_hand),
     e.ScheduleBackfilled: EventRules(RULES_FORMAT, ticks.apply_backfilled),
     e.WorkerOrdered: EventRules(ORDERS_FORMAT, orders.apply),
+    e.ClockSet: EventRules(CLOCK_FORMAT, clock.apply),
 }
 
 APPLIERS: Final[dict[type, Apply]] = {kind: _raising_format(*rules) for kind, rules in EVENTS.items()}

@@ -25,7 +25,7 @@ class ListSchedules(Command[list[Schedule]], frozen=True):
 
 
 class DueSchedules(Command[list[Schedule]], frozen=True):
-    """Those with a tick at or before the wall's time, the longest due first; none that is paused."""
+    """Those with a tick at or before `wall`, the longest due first; none that is paused."""
 
     wall: int
     limit: int

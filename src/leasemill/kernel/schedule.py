@@ -1,8 +1,8 @@
-"""Schedules as records, and what happens to their ticks. Rules P1 to P9.
+"""Schedules as records, and what happens to their ticks. Rules P1 to P10.
 
 Pure, and without a calendar: ticks are instants that callers compute from an expression and a zone. What is decided
 here is which of the ticks that are due make a job, and why the others do not. Whether a tick is due is asked of the
-wall clock, an input of the command; when its job may be claimed is the store's clock.
+store's clock, like everything else: the clock of a caller decides nothing (L8).
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ RESERVED: Final = "cron/"
 """P4: ids that begin so are those of schedules' jobs."""
 
 DAY_US: Final = 24 * 3_600 * SECOND
+FAR_US: Final = DAY_US
+"""P10: how far ahead of now a next tick must be before it may be moved back."""
 FRESH_US: Final = 60 * SECOND
 """P5: with `missed` skip, a tick this late is missed."""
 
@@ -96,7 +98,7 @@ class Schedule(Struct, array_like=True, gc=False):
     revision: int
     next_at: int
     since_at: int
-    """By the wall, when it was first set: no tick before that is ever due."""
+    """When it was first set: no tick before that is ever due."""
     set_at: int
     last_at: int | None = None
     """The latest tick that was decided on."""
@@ -141,22 +143,22 @@ class Plan(NamedTuple):
 # Ticks and their jobs --------------------------------------------------------------------------------------------
 
 
-def is_next(schedule: Schedule, fire: TickFire, wall: int) -> bool:
+def is_next(schedule: Schedule, fire: TickFire, now: int) -> bool:
     """P2: the ticks are those that are due now, of the schedule as it is."""
     return (
         schedule.pause is None
         and schedule.revision == fire.revision
         and schedule.next_at == fire.tick_at
-        and fire.due[-1] <= wall
+        and fire.due[-1] <= now  # L8: by the store's clock, whatever the caller's shows
     )
 
 
 def plan(
-    schedule: Schedule, fire: TickFire, wall: int, state_of: Callable[[str], JobState | None], *, is_refused: bool
+    schedule: Schedule, fire: TickFire, now: int, state_of: Callable[[str], JobState | None], *, is_refused: bool
 ) -> Plan:
     """What happens to each tick (P5, P6). `state_of`: of a job by its id; `is_refused`: its queue takes no jobs."""
     spec = schedule.spec
-    taken = _taken(spec, fire.due, wall)
+    taken = _taken(spec, fire.due, now)
     skips = [Skip(tick, SkipReason.MISSED) for tick in fire.due if tick not in taken]
     states = {job_id: state_of(job_id) for job_id in schedule.open_ids}
     open_ids = [job_id for job_id, state in states.items() if state in UNENDED_STATES]
@@ -178,15 +180,15 @@ def plan(
     return Plan(ticks, jobs, skips, open_ids)
 
 
-def _taken(spec: ScheduleSpec, due: Sequence[int], wall: int) -> frozenset[int]:
+def _taken(spec: ScheduleSpec, due: Sequence[int], now: int) -> frozenset[int]:
     """P5: those of the due ticks that are not missed."""
     match spec.missed:
         case Missed.LATEST:
             return frozenset(due[-1:])
         case Missed.ALL:
-            return frozenset(tick for tick in due if tick >= wall - spec.catch_up_us)
+            return frozenset(tick for tick in due if tick >= now - spec.catch_up_us)
         case Missed.SKIP:
-            return frozenset(tick for tick in due[-1:] if tick > wall - FRESH_US)
+            return frozenset(tick for tick in due[-1:] if tick > now - FRESH_US)
 
 
 def job_of_tick(spec: ScheduleSpec, job_id: str, delay_us: int = 0) -> JobSpec:

@@ -47,6 +47,7 @@ RULES_FORMAT: Final = 2
 DEATHS_FORMAT: Final = 3
 ORDERS_FORMAT: Final = 4
 KEYS_FORMAT: Final = 5
+CLOCK_FORMAT: Final = 6
 """What a reader of the events must know: with rules or headers, more than versions before these did."""
 
 LaneKey = tuple[str, str]

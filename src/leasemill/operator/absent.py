@@ -19,7 +19,7 @@ from leasemill.store.base import Store
 def explain_absent(store: Store, job_id: str) -> Explanation | None:
     """What a job that does not exist waits for; None if nothing that is recorded would enqueue it."""
     if (tick := tick_of(job_id)) is not None:
-        return explain_tick(job_id, store.run(GetSchedule(tick[0])), store.wall.now())
+        return explain_tick(job_id, store.run(GetSchedule(tick[0])), store.time())
     stem = stem_of(job_id)
     if stem is None:
         return None

@@ -1,4 +1,4 @@
-"""Schedules and groups that may need an operator: ticks that no worker fires, and groups that are open."""
+"""Schedules and groups that may need an operator: ticks that no worker fires or will fire, and groups that are open."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from typing import Final
 
 from msgspec import Struct
 
+from leasemill.api.cron import next_tick_after
 from leasemill.api.scheduling import list_schedules
+from leasemill.errors import Invalid
 from leasemill.kernel.model import SECOND
+from leasemill.kernel.schedule import Schedule
 from leasemill.operator.paging import all_groups
 from leasemill.store.base import Store
 
@@ -26,10 +29,23 @@ class OpenGroups(Struct, frozen=True):
 
 
 def late_schedules(store: Store) -> dict[str, int]:
-    """The schedules whose next tick is overdue, with by how many microseconds; the longest first."""
-    wall = store.wall.now()
-    late = {one.spec.name: wall - one.next_at for one in list_schedules(store) if one.pause is None}
+    """The schedules that are late, with by how many microseconds; the longest first.
+
+    One is late when its next tick is overdue. It is also late when its next tick lies so far ahead that ticks before it
+    will not be fired, because a clock was wrong: by the time from the first of those to its next tick."""
+    now = store.time()
+    late = {one.spec.name: _late_us(one, now) for one in list_schedules(store) if one.pause is None}
     return {name: us for name, us in sorted(late.items(), key=lambda it: (-it[1], it[0])) if us > LATE_US}
+
+
+def _late_us(schedule: Schedule, now: int) -> int:
+    if schedule.next_at <= now + LATE_US:
+        return now - schedule.next_at
+    spec = schedule.spec
+    try:
+        return schedule.next_at - next_tick_after(spec.expression, spec.zone, now + LATE_US)
+    except Invalid:
+        return 0  # its zone is not known here
 
 
 def open_groups(store: Store) -> OpenGroups:

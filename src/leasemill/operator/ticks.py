@@ -10,7 +10,7 @@ from leasemill.operator.explain import Explanation, Situation
 from leasemill.operator.times import local_instant, span
 
 
-def explain_tick(job_id: str, schedule: Schedule | None, wall: int) -> Explanation | None:
+def explain_tick(job_id: str, schedule: Schedule | None, now: int) -> Explanation | None:
     """None: the id is not that of a tick."""
     found = tick_of(job_id)
     if found is None:
@@ -19,7 +19,7 @@ def explain_tick(job_id: str, schedule: Schedule | None, wall: int) -> Explanati
     if schedule is None:
         sentences = [f"There is no job {job_id!r}, and no schedule {name!r}: it was never set, or has been removed."]
         return Explanation(job_id, None, Situation.NO_TICK, sentences, [], ["leasemill actions --target cron/" + name])
-    why, advice = _why(schedule, micros(tick), wall)
+    why, advice = _why(schedule, micros(tick), now)
     headline = f"There is no job {job_id!r}, for the tick {local(schedule, micros(tick))} of schedule {name!r}."
     return Explanation(job_id, None, Situation.NO_TICK, [headline, why], [], advice)
 
@@ -29,7 +29,7 @@ def local(schedule: Schedule, at: int | None) -> str:
     return "-" if at is None else local_instant(instant_of(at), schedule.spec.zone)
 
 
-def _why(schedule: Schedule, tick: int, wall: int) -> tuple[str, list[str]]:
+def _why(schedule: Schedule, tick: int, now: int) -> tuple[str, list[str]]:
     spec, skips = schedule.spec, {skip.tick_at: skip for skip in schedule.skips}
     show = f"leasemill cron show {spec.name}"
     if tick in skips:
@@ -44,8 +44,8 @@ def _why(schedule: Schedule, tick: int, wall: int) -> tuple[str, list[str]]:
             pause = schedule.pause
             why = f"The schedule is paused, by {pause.by} ({pause.reason}): ticks that go by meanwhile make no job."
             return why, [f"leasemill cron resume {spec.name} --reason …"]
-        if tick <= wall:
-            why = f"It has been due for {span(wall - tick)}, and no worker has fired it: is one running?"
+        if tick <= now:
+            why = f"It has been due for {span(now - tick)}, and no worker has fired it: is one running?"
             return why, ["leasemill workers"]
         return f"It is not due yet: the next tick is {local(schedule, schedule.next_at)}.", []
     if tick < schedule.since_at:

@@ -23,7 +23,7 @@ from leasemill.store.expiries import Expiries
 from leasemill.store.keys import AccessKeys, NoKeys
 from leasemill.store.operating import StoreOperations
 from leasemill.store.reading import Pulse
-from leasemill.store.sources import Clock, Entropy, SystemEntropy, WallClock
+from leasemill.store.sources import Entropy, SystemEntropy
 
 
 class Watch(Protocol):
@@ -58,10 +58,10 @@ class Store(StoreOperations):
     keys: AccessKeys = NoKeys()
     """Of clients of `leasemill serve`; not to be confused with the unique keys of jobs."""
 
-    def __init__(self, entropy: Entropy | None = None, wall: Clock | None = None) -> None:
+    def __init__(self, entropy: Entropy | None = None, *, has_test_clock: bool = False) -> None:
         self.entropy: Entropy = entropy or SystemEntropy()
-        self.wall: Clock = wall or WallClock()
-        """What ticks of schedules are asked of: the machine's clock or, in tests, the store's."""
+        self.has_test_clock = has_test_clock
+        """A test moves its time: it is not compared with the machine's clock."""
         self.expiries = Expiries()
 
     @abstractmethod
@@ -84,6 +84,11 @@ class Store(StoreOperations):
 
         `within_s`: beside a busy process stop after so long. A pulse is returned if there is more to read: the latest
         one, of which nothing had to be read."""
+        return None
+
+    def set_clock(self) -> int | None:
+        """Set the store's clock to this machine's, and return it, where it is one of this machine (`file:`). Elsewhere
+        there is nothing to set."""
         return None
 
     @abstractmethod

@@ -28,7 +28,7 @@ class MemoryStore(Store):
     name = "memory:"
 
     def __init__(self, clock: Clock | None = None, entropy: Entropy | None = None) -> None:
-        super().__init__(entropy, clock)
+        super().__init__(entropy, has_test_clock=clock is not None)
         self.presence = MemoryPresence(order_of=self.order)
         self.keys = MemoryKeys()
         self._clock = clock or SteadyClock()

@@ -69,6 +69,8 @@ class WorkerRecord(Struct, frozen=True):
     """False: its version does not know them."""
     order: WorkerOrder | None = None
     """The latest that it has read, and obeys (O13)."""
+    clock_ahead_s: float = 0.0
+    """How far its machine's clock is ahead of the store's; negative: behind."""
 
     @property
     def is_quiet(self) -> bool:

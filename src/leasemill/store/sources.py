@@ -32,7 +32,7 @@ class SteadyClock:
 
 
 class WallClock:
-    """What the machine's clock shows: it may be stepped, or wrong. For the ticks of schedules, and nothing else."""
+    """What the machine's clock shows: it may be stepped, or wrong. No store decides by it."""
 
     def now(self) -> int:
         return time.time_ns() // NANOSECONDS_PER_MICROSECOND

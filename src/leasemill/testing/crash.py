@@ -89,7 +89,7 @@ class CrashingStore(Store):
     def __init__(
         self, inner: Store, clock: ManualClock, point: CrashPoint | None = None, kind: str | None = None
     ) -> None:
-        super().__init__(inner.entropy, inner.wall)
+        super().__init__(inner.entropy, has_test_clock=inner.has_test_clock)
         self.name = inner.name
         self.presence = inner.presence
         self.expiries = inner.expiries

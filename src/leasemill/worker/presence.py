@@ -80,6 +80,7 @@ class WorkerPresence:
         schedules: Iterable[str],
         mismatched: Mapping[str, int],
         is_stopping: bool,
+        clock_ahead_s: float,
     ) -> None:
         self.check_first()
         now, active = time.monotonic(), slots.running()
@@ -106,6 +107,7 @@ class WorkerPresence:
             is_exporting=self._is_exporting,
             takes_orders=True,
             order=self._order,
+            clock_ahead_s=clock_ahead_s,
         )
         order = self._presence.publish(self._worker_id, encode_record(record))
         if self.on_first is not None:

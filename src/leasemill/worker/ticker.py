@@ -17,23 +17,27 @@ from typing import Final
 
 from leasemill.api.observer import Observer
 from leasemill.api.schedules import Schedules
-from leasemill.api.scheduling import fire_of, is_same, set_schedule
+from leasemill.api.scheduling import fire_of, is_same, list_schedules, move_back, set_schedule
 from leasemill.errors import Refused, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.actions import DECLARED
 from leasemill.kernel.model import MILLISECOND, SECOND
 from leasemill.kernel.schedule import CAUGHT_UP, Schedule, SkipReason, TickFire
+from leasemill.operator.times import instant
 from leasemill.store.backoff import backoff_s
 from leasemill.store.base import Store
 from leasemill.worker.housekeeping import Chore
 from leasemill.worker.metrics import Metrics
 from leasemill.worker.observers import Observers
+from leasemill.worker.store_clock import StoreClock
 from leasemill.worker.threads import DaemonExecutor
 
 log = logging.getLogger("leasemill.worker")
 
 LOOK_S: Final = 5.0
 """A schedule that was set elsewhere is noticed within this time; one that is known is fired when it is due."""
+LOOK_BACK_S: Final = 300.0
+"""How often every schedule is read, to find one whose next tick lies too far ahead."""
 STAGGER_US: Final = 200 * MILLISECOND
 """Workers wake up within this time of each other: most find the tick decided on."""
 PAGE: Final = 1_000
@@ -49,6 +53,7 @@ class Ticker:
         store: Store,
         metrics: Metrics,
         monotonic: Callable[[], float] = time.monotonic,
+        clock: StoreClock | None = None,
     ) -> None:
         self._worker_id = worker_id
         self._schedules = schedules
@@ -56,7 +61,11 @@ class Ticker:
         self._metrics = metrics
         self._monotonic = monotonic
         self._is_registered = False
+        self._clock = clock or StoreClock(worker_id)
         self._next_at: int | None = None
+        self._read_now, self._read_at = 0, 0.0
+        """The store's time as it was last read, and when that was by the monotonic clock."""
+        self._looked_back_at = -math.inf
         self._failures = 0
         self._retry_at = -math.inf
         self._refused: dict[str, str] = {}
@@ -79,6 +88,10 @@ class Ticker:
                 self._register()
                 self._is_registered = True
                 next_at = self._fire_due()
+            if self._monotonic() >= self._looked_back_at + LOOK_BACK_S:
+                self._looked_back_at = self._monotonic()
+                if self._move_back():
+                    next_at = self._fire_due()
         except (Unavailable, OSError):
             self._failures += 1
             self._retry_at = self._monotonic() + backoff_s(self._failures, self._store.entropy.jitter())
@@ -87,7 +100,8 @@ class Ticker:
         self._next_at = next_at
 
     def due_at(self, done_at: float | None) -> float:
-        """When to run again, by the monotonic clock. Asked of the wall each time: it may have been stepped."""
+        """When to run again, by the monotonic clock: when the store's time, as last read, will have come to the next
+        tick. A store whose clock is stepped is read again within `LOOK_S`."""
         if done_at is None:
             return -math.inf
         latest = done_at + LOOK_S
@@ -95,8 +109,7 @@ class Ticker:
             return min(latest, self._retry_at)
         if self._next_at is None:
             return latest
-        wait_us = self._next_at + self._stagger_us - self._store.wall.now()
-        return -math.inf if wait_us <= 0 else min(latest, self._monotonic() + wait_us / SECOND)
+        return min(latest, self._read_at + (self._next_at + self._stagger_us - self._read_now) / SECOND)
 
     # What is declared
 
@@ -123,23 +136,55 @@ class Ticker:
         """Until nothing is due that can be fired here; returns the next tick, if it is known and to come."""
         store = self._store
         while True:
-            wall, next_at = store.wall.now(), store.run(c.NextTick())
-            if next_at is None or next_at > wall:
+            now, next_at = self._time(), store.run(c.NextTick())
+            if next_at is None or next_at > now:
                 return next_at
-            due = store.run(c.DueSchedules(wall, PAGE))
-            fires = [fire for schedule in due if (fire := self._fire_of(schedule, wall)) is not None]
+            due = store.run(c.DueSchedules(now, PAGE))
+            fires = [fire for schedule in due if (fire := self._fire_of(schedule, now)) is not None]
             if due and not fires:
                 return None
             for batch in _batches(fires):
-                for outcome in store.run(c.FireTicks(batch, wall)):
+                for outcome in store.run(c.FireTicks(batch, now)):
                     self._report(outcome)
 
-    def _fire_of(self, schedule: Schedule, wall: int) -> TickFire | None:
+    def _time(self) -> int:
+        """The store's time, and when that was."""
+        self._read_at = self._monotonic()
+        self._read_now = self._store.time()
+        if not self._store.has_test_clock:
+            self._clock.observe(self._read_now)
+            if self._clock.is_to_be_followed(self._store.presence):
+                self._read_now = self._store.set_clock() or self._read_now
+        return self._read_now
+
+    def _fire_of(self, schedule: Schedule, now: int) -> TickFire | None:
         try:
-            return fire_of(schedule, wall)
+            return fire_of(schedule, now)
         except Refused as error:
             self._refuse(schedule.spec.name, error)
             return None
+
+    # What lies too far ahead
+
+    def _move_back(self) -> bool:
+        """P10: schedules that a wrong clock has moved far ahead, which would be silent until then."""
+        is_moved = False
+        for schedule in list_schedules(self._store):
+            name = schedule.spec.name
+            try:
+                moved = move_back(self._store, schedule, by=self._worker_id)
+            except Refused as error:
+                self._refuse(name, error)
+                continue
+            if moved is not None:
+                is_moved = True
+                log.error(
+                    "schedule %s: its next tick was %s, which a wrong clock must have set; it goes on at %s. Ticks "
+                    "that were passed over can be made up for with `leasemill cron backfill %s`",
+                    *(name, instant(schedule.next_at), instant(moved.next_at), name),
+                    extra={"worker": self._worker_id},
+                )
+        return is_moved
 
     def _refuse(self, name: str, error: Refused) -> None:
         """Logged once for each schedule and reason."""

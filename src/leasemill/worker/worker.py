@@ -44,6 +44,7 @@ from leasemill.worker.reaper import Reaper
 from leasemill.worker.shutdown import Shutdown, end_tasks, signals_taken
 from leasemill.worker.slots import all_stuck
 from leasemill.worker.starting import StartFacts, log_started
+from leasemill.worker.store_clock import StoreClock
 from leasemill.worker.threads import DaemonExecutor
 from leasemill.worker.ticker import TickChore, Ticker
 from leasemill.worker.timing import Times
@@ -115,7 +116,8 @@ class Worker:
         self._background = Background(self._fail)
         self.deaths = Deaths(self.id, self.presence.instance, self._store, self.metrics, self._background.ended)
         """What is proved elsewhere is reported here: `deaths.ended`."""
-        self._ticker = Ticker(self.id, app.schedules, self._store, self.metrics)
+        self._clock = StoreClock(self.id)
+        self._ticker = Ticker(self.id, app.schedules, self._store, self.metrics, clock=self._clock)
         self.on_start: Callable[[str, StartFacts], None] = log_started
         self._failure: BaseException | None = None
         self._is_stuck = False
@@ -369,4 +371,5 @@ class Worker:
             schedules=self.app.schedules.declared,
             mismatched=self._parts.unmatched.by_kind,
             is_stopping=self.shutdown.is_requested,
+            clock_ahead_s=self._clock.ahead_s,
         )

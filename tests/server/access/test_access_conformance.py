@@ -39,7 +39,7 @@ class KeyedStore(Store):
     """A store, as a client of a key uses it."""
 
     def __init__(self, behind: MemoryStore, key: AccessKey) -> None:
-        super().__init__(behind.entropy, behind.wall)
+        super().__init__(behind.entropy)
         self.presence = behind.presence
         behind.expiries.listen(lambda found: self.expiries.notify(unbound(key, found)))
         self._behind = behind

@@ -46,7 +46,7 @@ class HttpHarness:
         self._serving = server.serving(self.behind)
         self._serving.__enter__()
         self._url = server.url
-        self._store = HttpStore(self._url, wall=self.clock)
+        self._store = HttpStore(self._url)
 
     @property
     def store(self) -> Store:
@@ -54,7 +54,7 @@ class HttpHarness:
 
     def reopen(self) -> None:
         self._store.close()
-        self._store = HttpStore(self._url, wall=self.clock)
+        self._store = HttpStore(self._url)
 
     def close(self) -> None:
         self._store.close()

@@ -127,8 +127,10 @@ def test_workers_that_set_it_for_the_first_time_at_once_set_it_once(postgres_url
 def test_a_tick_that_was_cut_off_before_its_record_made_no_job(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with PostgresStore(postgres_url, clock=ManualClock(START)) as store:
+    clock = ManualClock(START)
+    with PostgresStore(postgres_url, clock=clock) as store:
         set_schedule(store, spec("tidy", Overlap.QUEUE), by="ada", reason="why")
+        clock.advance(us=MINUTE)
         fire = c.FireTicks([TickFire("tidy", 1, START + MINUTE, (START + MINUTE,), START + 2 * MINUTE)], START + MINUTE)
 
         def cut_off(*_: object) -> None:
@@ -149,7 +151,8 @@ def test_a_connection_that_is_lost_in_the_middle_costs_no_tick(
     postgres_url: str, admin: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server ends the session after the job was inserted: the call is repeated, and fires once."""
-    with PostgresStore(postgres_url, clock=ManualClock(START)) as store:
+    clock = ManualClock(START)
+    with PostgresStore(postgres_url, clock=clock) as store:
         set_schedule(store, spec("tidy"), by="ada", reason="why")
         write, cuts = schedules._Row.write, [1]
 
@@ -160,6 +163,7 @@ def test_a_connection_that_is_lost_in_the_middle_costs_no_tick(
             write(row, events)
 
         monkeypatch.setattr(schedules._Row, "write", lost)
+        clock.advance(us=MINUTE)
         fire = c.FireTicks([TickFire("tidy", 1, START + MINUTE, (START + MINUTE,), START + 2 * MINUTE)], START + MINUTE)
         (outcome,) = store.run(fire)
         assert isinstance(outcome, c.TickFired)

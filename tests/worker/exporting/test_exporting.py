@@ -167,7 +167,7 @@ def test_how_long_the_oldest_claimable_job_has_been_due(store: FaultyStore, cloc
 
 
 def test_how_late_the_most_overdue_schedule_is(store: FaultyStore) -> None:
-    now = store.wall.now()
+    now = store.time()
     for name, next_at in (("early", now - 60 * SECOND), ("late", now - 90 * SECOND), ("next", now + 90 * SECOND)):
         spec = ScheduleSpec(name, "@hourly", "UTC", JobSpec("", "mail", "send"))
         store.run(SetSchedule(spec, next_at, now - 100 * SECOND, "ann", "a test"))

@@ -44,9 +44,9 @@ class SkipOnPage(Struct, frozen=True):
 
 def read(viewing: Viewing) -> Mapping[str, Any]:
     name = viewing.asked("name")
-    wall = viewing.store.wall.now()
+    now = viewing.store.time()
     if name is not None:
-        return _one(viewing, name, wall)
+        return _one(viewing, name, now)
     found = viewing.store.run(c.ListSchedules(SCHEDULES_READ))
     rows = _rows(viewing, found)
     return {
@@ -60,11 +60,11 @@ def read(viewing: Viewing) -> Mapping[str, Any]:
         "is_cut": len(found) == SCHEDULES_READ,
         "most": SCHEDULES_READ,
         "local": local,
-        "now": wall,
+        "now": now,
     }
 
 
-def _one(viewing: Viewing, name: str, wall: int) -> Mapping[str, Any]:
+def _one(viewing: Viewing, name: str, now: int) -> Mapping[str, Any]:
     schedule = viewing.store.run(c.GetSchedule(name))
     if schedule is None:
         raise NotFound(f"there is no schedule {name!r}: it was never set, or has been removed")
@@ -76,7 +76,7 @@ def _one(viewing: Viewing, name: str, wall: int) -> Mapping[str, Any]:
         "payload": viewing.redaction.text(schedule.spec.call.payload),
         "skips": skips_of([schedule]),
         "local": local,
-        "now": wall,
+        "now": now,
     }
 
 

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from leasemill.dashboard.sampling import Worked
 from leasemill.dashboard.viewing import Page, Viewing
+from leasemill.operator.clocks import ahead_or_behind, are_apart
 from leasemill.store.records import RunningJob, WorkerRecord
 
 WORKERS_SHOWN: Final = 200
@@ -49,6 +50,8 @@ def read(viewing: Viewing) -> Mapping[str, Any]:
         "quiet": sum(one.record.is_quiet for one in live),
         "hosts": len({one.record.host for one in live}),
         "taken_slots": taken_slots,
+        "are_apart": are_apart,
+        "ahead_or_behind": ahead_or_behind,
     }
 
 

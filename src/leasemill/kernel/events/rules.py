@@ -102,7 +102,8 @@ class RateHeld(Event, frozen=True, tag=39):
 
 
 class ScheduleSet(Event, frozen=True, tag=19):
-    """A schedule is there, or has other content. `wall`: when it was set, by the clock its ticks are asked of."""
+    """A schedule is there, or has other content. `wall`: when it was set, by the clock that its ticks follow: the
+    store's, and in earlier versions the caller's."""
 
     schedule: ScheduleSpec
     revision: int
@@ -180,6 +181,13 @@ class WorkerOrdered(Event, frozen=True, tag=51):
     reason: str
 
 
+class ClockSet(Event, frozen=True, tag=52):
+    """The store's clock was at `from_at`, or a little later, and goes on at `at` (W17)."""
+
+    from_at: int
+    at: int
+
+
 RuleEvent: TypeAlias = (
     JobReplaced
     | GroupCreated
@@ -199,4 +207,5 @@ RuleEvent: TypeAlias = (
     | ScheduleFiredByHand
     | ScheduleBackfilled
     | WorkerOrdered
+    | ClockSet
 )

@@ -43,9 +43,9 @@ def decide(state: State, command: Expire, now: int) -> Decision[list[Expiration]
     return tuple(events), outcomes
 
 
-def expire_regardless(state: State, limit: int, now: int) -> list[AnyEvent]:
-    """End timed leases whatever their time: their holders are known to be gone."""
-    found = state.leases.first(limit, NEVER)
+def expire_regardless(state: State, limit: int, now: int, until: int = NEVER) -> list[AnyEvent]:
+    """End timed leases whatever their time, or those until then: their holders are known to be gone."""
+    found = state.leases.first(limit, until)
     return [expire_one(state.jobs[execution.job_id], execution, now)[0] for execution in found]
 
 

@@ -21,6 +21,7 @@ from leasemill.kernel.events import (
 )
 from leasemill.kernel.model import Verb
 from leasemill.kernel.schedule import (
+    FAR_US,
     RESERVED,
     SKIPS_KEPT,
     Missed,
@@ -53,13 +54,18 @@ class ScheduleMoved(Struct, frozen=True):
 
 
 class SetSchedule(Command[Schedule | ScheduleMoved], frozen=True):
-    """`next_at`: the first tick after the wall and after the latest one that was decided on, as the caller knows it."""
+    """`next_at`: the first tick after `wall`, the store's time as the caller read it, and after the latest one that was
+    decided on, as the caller knows it.
+
+    `moves`: the next tick on record, which lies too far ahead: the schedule, with the content it has, is to go on at
+    `next_at` instead (P10)."""
 
     schedule: ScheduleSpec
     next_at: int
     wall: int
     by: str
     reason: str
+    moves: int | None = None
 
 
 class RemoveSchedule(Command[Schedule | None], frozen=True):
@@ -118,6 +124,8 @@ def check_set(command: SetSchedule) -> None:
         )
     check_number("wall", command.wall, 0, LATEST)
     check_number("next_at", command.next_at, command.wall + 1, LATEST)
+    if command.moves is not None:
+        check_number("moves", command.moves, command.next_at + 1, LATEST)
 
 
 def check_named(command: RemoveSchedule | PauseSchedule) -> None:
@@ -159,6 +167,8 @@ def decide_set(state: State, command: SetSchedule, now: int) -> Decision[Schedul
     for queue in queues_of(spec.call):
         enqueue.check_queue(state, queue)
     known = state.schedules.get(spec.name)
+    if command.moves is not None:
+        return _decide_move(known, command, now)
     if known is None:
         event = ScheduleSet(spec, 1, command.next_at, now, command.by, command.reason, command.wall)
         return (event,), schedule_of(event)
@@ -169,6 +179,19 @@ def decide_set(state: State, command: SetSchedule, now: int) -> Decision[Schedul
         return (), ScheduleMoved(spec.name, replace(known))
     next_at = known.next_at if keeps_times else command.next_at
     event = ScheduleSet(spec, known.revision + 1, next_at, now, command.by, command.reason, command.wall)
+    return (event,), _changed(known, event)
+
+
+def _decide_move(known: Schedule | None, command: SetSchedule, now: int) -> Decision[Schedule | ScheduleMoved]:
+    """P10: only a next tick that is far ahead is moved back, and never to a time that has passed, in which ticks were
+    fired. By a new revision, so that a caller that computed ticks before this is not heard (P2). A schedule that was
+    removed or changed meanwhile is left alone."""
+    name = command.schedule.name
+    if known is None or without_headers(known.spec) != without_headers(command.schedule):
+        return (), ScheduleMoved(name, None if known is None else replace(known))
+    if known.next_at != command.moves or known.next_at <= now + FAR_US or command.next_at <= now:
+        return (), ScheduleMoved(name, replace(known))
+    event = ScheduleSet(known.spec, known.revision + 1, command.next_at, now, command.by, command.reason, command.wall)
     return (event,), _changed(known, event)
 
 
@@ -217,8 +240,10 @@ def schedule_of(event: ScheduleSet) -> Schedule:
 
 
 def _changed(known: Schedule, event: ScheduleSet) -> Schedule:
+    is_moved_back = known.last_at is not None and event.next_at <= known.last_at
     return replace(
         known,
+        last_at=None if is_moved_back else known.last_at,  # P10: it was decided on before its time
         spec=event.schedule,
         revision=event.revision,
         next_at=event.next_at,

@@ -55,7 +55,9 @@ TickOutcome: TypeAlias = TickFired | ScheduleMoved
 
 
 class FireTicks(Command[list[TickOutcome]], frozen=True):
-    """P2: each happens only if the schedule is as the caller knows it and its ticks are due by the wall."""
+    """P2: each happens only if the schedule is as the caller knows it and its ticks are due by the store's clock.
+
+    `wall`: the store's time, as the caller read it. Only servers of earlier versions decide by it."""
 
     fires: Sequence[TickFire]
     wall: int
@@ -66,7 +68,8 @@ class FireTicks(Command[list[TickOutcome]], frozen=True):
 
 
 class FireNow(Command[EnqueueOutcome | None], frozen=True):
-    """A job of the schedule at once, whatever its next tick; `wall` distinguishes it from others, and repeats it."""
+    """A job of the schedule at once, whatever its next tick; `wall`, the store's time as the caller read it,
+    distinguishes it from others, and repeats it."""
 
     name: str
     wall: int
@@ -122,16 +125,16 @@ def check_backfill(command: Backfill) -> None:
 
 
 def fire_steps(state: State, command: FireTicks, now: int, do: Do) -> list[TickOutcome]:
-    return [_fire(state, fire, command.wall, now, do) for fire in command.fires]
+    return [_fire(state, fire, now, do) for fire in command.fires]
 
 
-def _fire(state: State, fire: TickFire, wall: int, now: int, do: Do) -> TickOutcome:
+def _fire(state: State, fire: TickFire, now: int, do: Do) -> TickOutcome:
     schedule = state.schedules.get(fire.name)
-    if schedule is None or not is_next(schedule, fire, wall):
+    if schedule is None or not is_next(schedule, fire, now):
         return ScheduleMoved(fire.name, None if schedule is None else replace(schedule))
     queues = [state.queues.get(name) for name in queues_of(schedule.spec.call)]
     is_refused = any(queue is not None and queue.mode is QueueMode.ACQUIRE for queue in queues)
-    planned = plan(schedule, fire, wall, lambda job_id: job_state(state, job_id), is_refused=is_refused)
+    planned = plan(schedule, fire, now, lambda job_id: job_state(state, job_id), is_refused=is_refused)
     outcomes = [do(enqueue.decide(state, job, now)) for job in planned.jobs]
     return do(decide_fired(fire, planned, outcomes, now))
 

@@ -20,7 +20,7 @@ from leasemill.store.http.enqueues import SharedEnqueues
 from leasemill.store.http.loop import LoopThread
 from leasemill.store.http.presence import HttpPresence
 from leasemill.store.http.watch import HttpCancellations, watch_end, watch_queues
-from leasemill.store.sources import Clock, Entropy
+from leasemill.store.sources import Entropy
 from leasemill.store.threads import Threads
 
 AnswerT = TypeVar("AnswerT")
@@ -32,8 +32,8 @@ CALLS_AT_A_TIME: Final = 32
 class HttpStore(Store):
     """A server's jobs. Threads, event loops and forked children may use one object."""
 
-    def __init__(self, url: str, *, entropy: Entropy | None = None, wall: Clock | None = None) -> None:
-        super().__init__(entropy, wall)
+    def __init__(self, url: str, *, entropy: Entropy | None = None) -> None:
+        super().__init__(entropy)
         address = parse_address(url)
         self.name = address.base
         self._client = HttpClient(address, self.entropy, self.expiries)

@@ -27,7 +27,7 @@ SPECIAL_CLAIMS: Final = 10
 """After a claim under limits that was not plain, this many claims are not tried as plain ones."""
 
 
-KNOWN_SINCE: Final = {DEATHS_FORMAT: 15, KEYS_FORMAT: 22}
+KNOWN_SINCE: Final = {DEATHS_FORMAT: 15, KEYS_FORMAT: 24}
 """Of formats (W16) that bring what rows may hold: the first version of the tables that knows it. For rules there is
 `use_rules`; no row of a job names an order."""
 

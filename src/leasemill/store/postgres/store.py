@@ -79,7 +79,7 @@ class PostgresStore(Store):
     """A database's jobs. Threads and event loops may share one object."""
 
     def __init__(self, url: str, *, clock: Clock | None = None, entropy: Entropy | None = None) -> None:
-        super().__init__(entropy, clock)
+        super().__init__(entropy, has_test_clock=clock is not None)
         self.name = hidden_password(url)
         self.own_url = url
         conninfo, self._options = parse_url(url)

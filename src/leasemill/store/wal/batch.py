@@ -6,6 +6,7 @@ own.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -16,14 +17,14 @@ from leasemill.errors import Broken, LeasemillError, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.events import AnyEvent, JobEnqueued
 from leasemill.kernel.machine import carry_out, run
-from leasemill.kernel.model import SECOND, JobSpec, JobState, QueueMode
+from leasemill.kernel.model import NEVER, SECOND, JobSpec, JobState, QueueMode
 from leasemill.kernel.state import State
 from leasemill.kernel.verbs.cancel import cancels_a_run
 from leasemill.kernel.verbs.expire import MAY_EXPIRE, expirations, expire_regardless
 from leasemill.store.expiries import Expiries
 from leasemill.store.reading import Pulse
 from leasemill.store.sources import Clock
-from leasemill.store.wal.clock import Machine
+from leasemill.store.wal.clock import Machine, shown, step
 from leasemill.store.wal.control import FULL, TAIL
 from leasemill.store.wal.disk import unavailable
 from leasemill.store.wal.log import LockTimeout, Log
@@ -34,6 +35,7 @@ from leasemill.store.wal.replica import Replica
 from leasemill.store.wal.tickets import READS, LogTicket
 from leasemill.store.wal.waiters import FolderWaiters
 
+LOGGER: Final = logging.getLogger("leasemill.wal")
 SUPERSEDED_TRIES: Final = 20
 PULSE_EVERY_S: Final = 0.25
 AT_REST_S: Final = 1.0
@@ -144,7 +146,7 @@ class BatchRunner:
             replica.load()
         are_reads = True
         for ticket in batch:
-            if ticket.command is not None and type(ticket.command) not in READS:
+            if ticket.sets_clock or (ticket.command is not None and type(ticket.command) not in READS):
                 are_reads = False
                 break
         tail = log.page[TAIL]
@@ -187,6 +189,9 @@ class BatchRunner:
             replica.catch_up()
         state = replica.state
         assert state is not None
+        if any(ticket.sets_clock for ticket in batch):
+            replica.latest_at = max(replica.latest_at, self._now(log))
+            log.forget_clock()
         if log.manifest.clock.boot_id != log.boot_id:
             self._end_other_boots(log, state)
         if log.manifest.acquire_queues is None:
@@ -275,14 +280,23 @@ class BatchRunner:
             log.list_acquired([queue.name for queue in state.queues.values() if queue.mode is QueueMode.ACQUIRE])
 
     def _end_other_boots(self, log: Log, state: State) -> None:
-        """W10: no process outlived the boot its lease was granted in."""
+        """W10: no process outlived the boot its lease was granted in. W17: in a boot, holders keep what they hold."""
         log.refresh()
         if not log.is_new_boot:
             return  # another process has ended them meanwhile
-        while events := expire_regardless(state, EXPIRE_BATCH, self._replica.latest_at):
-            made = carry_out(state, events, self._replica.latest_at)
+        replica, is_asked = self._replica, not log.manifest.clock.boot_id
+        until = replica.latest_at if is_asked else NEVER
+        while events := expire_regardless(state, EXPIRE_BATCH, replica.latest_at, until):
+            made = carry_out(state, events, replica.latest_at)
             log.sync(self._record(log, state, made))
-        log.anchor(self._replica.latest_at)
+        event = step(self._machine, replica.latest_at, is_asked=is_asked)
+        if event is not None:
+            log.sync(self._record(log, state, carry_out(state, [event], event.at)))
+            # Should this process die here, the next one finds this event as the latest, and sets nothing again.
+            replica.latest_at = event.at
+            was, now = shown(event.from_at), shown(event.at)
+            LOGGER.error("the clock of %s was %s; it is set to this machine's, %s", log.disk.where, was, now)
+        log.anchor(replica.latest_at)
 
     def _has_overdue(self, log: Log) -> bool:
         """W15: whether leases expired before this process first looked, and nobody has recorded it."""

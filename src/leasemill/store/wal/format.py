@@ -16,9 +16,16 @@ import msgspec
 
 from leasemill.errors import Broken
 from leasemill.kernel.events import AnyEvent
-from leasemill.kernel.state import DEATHS_FORMAT, KEYS_FORMAT, ORDERS_FORMAT, PLAIN_FORMAT, RULES_FORMAT
+from leasemill.kernel.state import (
+    CLOCK_FORMAT,
+    DEATHS_FORMAT,
+    KEYS_FORMAT,
+    ORDERS_FORMAT,
+    PLAIN_FORMAT,
+    RULES_FORMAT,
+)
 
-FORMATS: Final = (PLAIN_FORMAT, RULES_FORMAT, DEATHS_FORMAT, ORDERS_FORMAT, KEYS_FORMAT)
+FORMATS: Final = (PLAIN_FORMAT, RULES_FORMAT, DEATHS_FORMAT, ORDERS_FORMAT, KEYS_FORMAT, CLOCK_FORMAT)
 SEGMENT_MAGIC: Final = b"LEASEMILL LOG\0"
 SEGMENT_HEADER: Final = struct.Struct("<14sHQI")
 SEGMENT_HEADER_BYTES: Final = 64

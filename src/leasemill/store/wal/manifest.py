@@ -29,7 +29,8 @@ class Snapshot(Struct, frozen=True):
 
 
 class BootClock(Struct, frozen=True):
-    """In this boot of the machine, the store's time is the boot clock plus `offset_us`."""
+    """In this boot of the machine, the store's time is the boot clock plus `offset_us`. Without a boot: it is to be set
+    (W17), by the first process that decides something."""
 
     boot_id: str
     offset_us: int

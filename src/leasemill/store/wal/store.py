@@ -46,7 +46,7 @@ class FileStore(Store):
         disk: Disk | None = None,
         machine: Machine | None = None,
     ) -> None:
-        super().__init__(entropy, clock)
+        super().__init__(entropy, has_test_clock=clock is not None)
         self._path = Path(path)
         self.name = f"file:{self._path.absolute()}"
         options, machine = options or FileOptions(), machine or RealMachine()
@@ -81,6 +81,11 @@ class FileStore(Store):
         if acking.error is not None:
             raise acking.error
         return acking.answer, None if claiming.error is not None else claiming.answer
+
+    def set_clock(self) -> int:
+        """W17: set the folder's clock to the machine's. Leases keep the time they have left."""
+        now: int = self._pipeline.run(LogTicket(c.GetTime(), sets_clock=True))
+        return now
 
     def watch(self, queues: Sequence[str]) -> Watch:
         return FolderWatch(self._path, self._pipeline, c.DueIn(tuple(queues)))

@@ -36,6 +36,8 @@ class LogTicket(pipeline.Ticket, eq=False):
     is_durable: bool = True
     within_s: float | None = None
     are_plain: bool = False
+    sets_clock: bool = False
+    """The folder's clock is set to the machine's before the command is decided (W17)."""
 
     def __post_init__(self) -> None:
         command = self.command

@@ -14,13 +14,14 @@ from leasemill.store.wal.control import (
     ACQUIRE_DIGEST,
     FOLDER_UNSYNCED,
     FULL,
+    GENERATION,
     POISONED,
     SEGMENT,
     TAIL,
     Control,
 )
 from leasemill.store.wal.disk import Disk
-from leasemill.store.wal.manifest import Manifest, Segment, adopt_manifest, segment_name, write_manifest
+from leasemill.store.wal.manifest import BootClock, Manifest, Segment, adopt_manifest, segment_name, write_manifest
 from leasemill.store.wal.reader import Reader
 from leasemill.store.wal.space import NO_SPACE, Space
 
@@ -74,6 +75,13 @@ class Writer(Reader):
         """W10: under the lock, when the leases of an earlier boot have been ended: this boot's clock."""
         clock = anchored(self._machine, latest_at)
         self.replace_manifest(replace(self.read_manifest(), clock=clock))
+
+    def forget_clock(self) -> None:
+        """W17: under the lock; whoever decides something next sets the clock first. The generation rises, so that every
+        process reads the manifest again."""
+        manifest = self.read_manifest()
+        self.replace_manifest(replace(manifest, generation=manifest.generation + 1, clock=BootClock("", 0)))
+        self.page[GENERATION] = manifest.generation + 1
 
     # New segments
 

@@ -24,9 +24,11 @@ from leasemill.kernel.commands import (
 )
 from leasemill.kernel.model import SECOND, JobSpec, JobState, Policy, Verb
 from leasemill.kernel.schedule import (
+    DAY_US,
     Missed,
     Overlap,
     Schedule,
+    SkipReason,
     tick_id,
 )
 from leasemill.testing.conformance.harness import Harness
@@ -38,9 +40,14 @@ from leasemill.testing.conformance.schedule_steps import (
     fire,
     fire_next,
     fire_of,
+    fire_until,
+    move_back,
+    reasons,
     schedule_of,
+    set_far_ahead,
     set_schedule,
     verbs,
+    wait_until,
 )
 from leasemill.testing.conformance.steps import (
     OFFSETS,
@@ -187,9 +194,9 @@ class Scheduling:
         acked(harness, lease)
 
     @rule("P2")
-    def test_the_job_is_due_by_the_stores_clock_whatever_the_wall_says(self, harness: Harness) -> None:
+    def test_the_job_is_due_at_once_however_late_its_tick_is_fired(self, harness: Harness) -> None:
         set_schedule(harness, every_minute())
-        fire_next(harness)
+        fire_until(harness, NOON, NOON + 10 * SECOND)
         assert only(every_job(harness)).available_at == harness.clock.now()
 
     @rule("P2", "P3")
@@ -202,11 +209,89 @@ class Scheduling:
         assert schedule_of(harness) == after
         assert len(every_job(harness)) == 1
 
-    @rule("P2")
-    def test_a_tick_is_not_fired_before_the_wall_says_so(self, harness: Harness) -> None:
+    @rule("P2", "L8")
+    @pytest.mark.parametrize("ahead_us", [0, 1, MINUTE, 365 * DAY_US])
+    def test_a_tick_is_not_fired_before_its_time_whatever_clock_the_caller_has(
+        self, harness: Harness, ahead_us: int
+    ) -> None:
         before = set_schedule(harness, every_minute())
-        assert fire(harness, fire_of(before), NOON - 1) == ScheduleMoved("tidy", before)
+        early = fire_of(before, until=NOON - 1 + ahead_us, most=20)
+        assert harness.store.run(FireTicks([early], NOON - 1 + ahead_us)) == [ScheduleMoved("tidy", before)]
+        assert schedule_of(harness) == before
         assert every_job(harness) == []
+
+    @rule("P2", "L8")
+    @pytest.mark.parametrize("behind_us", [1, MINUTE, 365 * DAY_US])
+    def test_a_tick_that_is_due_is_fired_by_a_caller_whose_clock_is_behind(
+        self, harness: Harness, behind_us: int
+    ) -> None:
+        before = set_schedule(harness, every_minute())
+        wait_until(harness, NOON)
+        (outcome,) = harness.store.run(FireTicks([fire_of(before)], NOON - behind_us))
+        assert expect(TickFired, outcome).job_ids == (tick_id("tidy", NOON),)
+
+    @rule("P5", "L8")
+    def test_how_old_a_tick_is_is_asked_of_the_stores_clock(self, harness: Harness) -> None:
+        before = set_schedule(harness, every_minute(missed=Missed.SKIP))
+        wait_until(harness, NOON + 60 * SECOND)
+        (outcome,) = harness.store.run(FireTicks([fire_of(before)], NOON))
+        assert reasons(expect(TickFired, outcome)) == [SkipReason.MISSED]
+
+    # A next tick that lies too far ahead
+
+    @rule("P10", "O8")
+    def test_a_next_tick_that_is_far_ahead_is_moved_back(self, harness: Harness) -> None:
+        """As a version left it that believed a worker's clock: a year of ticks is decided on."""
+        far = set_far_ahead(harness)
+        wait_until(harness, NOON)
+        moved = expect(Schedule, harness.store.run(move_back(far, NOON + MINUTE)))
+        assert (moved.next_at, moved.revision, moved.last_at) == (NOON + MINUTE, far.revision + 1, None)
+        assert (moved.fired, moved.skipped, moved.spec) == (far.fired, far.skipped, far.spec), "its counts stay"
+        assert schedule_of(harness) == moved
+        assert harness.store.actions()[0].reason == WHY
+        assert fire_next(harness).job_ids == (tick_id("tidy", NOON + MINUTE),)
+        assert schedule_of(harness).last_at == NOON + MINUTE
+
+    @rule("P10", "P2")
+    def test_whoever_computed_ticks_before_the_move_is_not_heard(self, harness: Harness) -> None:
+        far = set_far_ahead(harness)
+        moved = expect(Schedule, harness.store.run(move_back(far, NOON + MINUTE)))
+        assert harness.store.run(move_back(far, NOON + MINUTE)) == ScheduleMoved("tidy", moved)
+        assert fire(harness, fire_of(far)) == ScheduleMoved("tidy", moved)
+
+    @rule("P10", "P3")
+    @pytest.mark.parametrize("ahead_us", [MINUTE, DAY_US])
+    def test_a_next_tick_within_a_day_is_never_moved_back(self, harness: Harness, ahead_us: int) -> None:
+        """A clock that was set back by less fires nothing again."""
+        set_schedule(harness, every_minute(missed=Missed.LATEST))
+        known = expect(TickFired, fire(harness, fire_of(schedule_of(harness))))
+        harness.clock.advance(us=known.next_at - ahead_us - harness.clock.now())
+        before = schedule_of(harness)
+        answer = harness.store.run(move_back(before, known.next_at - ahead_us + 1))
+        assert answer == ScheduleMoved("tidy", before)
+        assert schedule_of(harness) == before
+
+    @rule("P10", "P3")
+    def test_a_next_tick_is_not_moved_to_a_time_that_has_passed(self, harness: Harness) -> None:
+        far = set_far_ahead(harness)
+        wait_until(harness, NOON + MINUTE)
+        assert harness.store.run(move_back(far, NOON + MINUTE)) == ScheduleMoved("tidy", far)
+
+    @rule("P10")
+    def test_a_move_that_is_none_is_refused(self, harness: Harness) -> None:
+        far = set_far_ahead(harness)
+        with pytest.raises(Invalid, match="moves"):
+            harness.store.run(move_back(far, far.next_at))
+
+    @rule("P10")
+    def test_a_schedule_that_was_changed_or_removed_meanwhile_is_not_moved(self, harness: Harness) -> None:
+        far = set_far_ahead(harness)
+        command = move_back(far, NOON + MINUTE)
+        changed = set_schedule(harness, replace(far.spec, missed=Missed.ALL))
+        assert harness.store.run(command) == ScheduleMoved("tidy", changed)
+        harness.store.run(RemoveSchedule("tidy", OPERATOR, WHY))
+        assert harness.store.run(command) == ScheduleMoved("tidy", None)
+        assert harness.store.run(GetSchedule("tidy")) is None
 
     @rule("P2")
     def test_a_tick_of_another_revision_is_not_fired(self, harness: Harness) -> None:
@@ -249,6 +334,7 @@ class Scheduling:
     @rule("P2", "E6")
     def test_a_batch_fires_each_of_its_schedules(self, harness: Harness) -> None:
         fires = [fire_of(set_schedule(harness, every_minute(name))) for name in ("a", "b")]
+        wait_until(harness, NOON)
         outcomes = harness.store.run(FireTicks([*fires, fires[0]], NOON))
         assert [type(outcome) for outcome in outcomes] == [TickFired, TickFired, ScheduleMoved]
         assert len(every_job(harness)) == 2

@@ -96,7 +96,7 @@ QUEUE_PAUSED: Final = Metric(
 SCHEDULE_LATE: Final = Metric(
     "leasemill_schedule_late_seconds",
     "gauge",
-    "How long the most overdue schedule has been due, by one elected worker.",
+    "How long the most overdue schedule has been due, or a wrong clock has moved one ahead. By one elected worker.",
     is_summed=False,
 )
 GROUPS_OPEN: Final = Metric(

@@ -18,9 +18,8 @@ from contextlib import suppress
 from typing import Final
 
 from leasemill.errors import Refused, Unavailable
-from leasemill.kernel.commands import NextTick
 from leasemill.kernel.model import SECOND
-from leasemill.operator.lateness import open_groups
+from leasemill.operator.lateness import late_schedules, open_groups
 from leasemill.operator.paging import all_queues
 from leasemill.store.base import Store
 from leasemill.store.records import WorkerRecord, records
@@ -137,8 +136,7 @@ def counted(store: Store) -> Samples:
         due_at = now if queue.oldest_available_at is None else queue.oldest_available_at
         found.add(QUEUE_OLDEST, (queue.name,), max(0, now - due_at) / SECOND)
         found.add(QUEUE_PAUSED, (queue.name,), int(queue.is_paused))
-    wall, tick_at = store.wall.now(), store.run(NextTick())
-    found.add(SCHEDULE_LATE, by=0 if tick_at is None else max(0, wall - tick_at) / SECOND)
+    found.add(SCHEDULE_LATE, by=max(late_schedules(store).values(), default=0) / SECOND)
     with suppress(Refused):  # behind a server, to a key that may work and not read
         found.add(GROUPS_OPEN, by=open_groups(store).count)
     return found

@@ -98,22 +98,22 @@ def change(
 
 
 def fire_ticks(calls: Calls, command: c.FireTicks) -> list[c.TickOutcome]:
-    return [_making_jobs(calls, fire.name, _fire(fire, command.wall)) for fire in command.fires]
+    return [_making_jobs(calls, fire.name, _fire(fire)) for fire in command.fires]
 
 
 _Enqueue = Callable[[Sequence[JobSpec]], list[c.EnqueueOutcome]]
 
 
-def _fire(fire: TickFire, wall: int) -> Callable[[_Row, Database, Connection, _Enqueue], c.TickOutcome]:
+def _fire(fire: TickFire) -> Callable[[_Row, Database, Connection, _Enqueue], c.TickOutcome]:
     def decide(row: _Row, database: Database, connection: Connection, enqueue: _Enqueue) -> c.TickOutcome:
         schedule = row.schedule
-        if schedule is None or not is_next(schedule, fire, wall):
+        if schedule is None or not is_next(schedule, fire, row.now):
             return c.ScheduleMoved(fire.name, schedule)
         jobs = reading.read_jobs(database, connection, ids=list(schedule.open_ids)) if schedule.open_ids else []
         states = {job.spec.id: job.state for job in jobs}
         uses = modes(database, connection, queues_of(schedule.spec.call) - database.claim_queues)
         is_refused = QueueUse.ACQUIRE in uses.values()
-        planned = plan(schedule, fire, wall, states.get, is_refused=is_refused)
+        planned = plan(schedule, fire, row.now, states.get, is_refused=is_refused)
         try:
             outcomes = enqueue(planned.jobs)
         except QueueRefused as error:
