@@ -259,7 +259,7 @@ def test_another_format_of_the_manifest_is_refused_with_a_sentence(tmp_path: Pat
     machine = small_machine(tmp_path)
     listed = json.loads(machine.files()["manifest"].partition(b"\n")[2])
     machine.put("manifest", with_checksum(json.dumps(listed | {"format": 9}).encode()))
-    with pytest.raises(Broken, match="has format 9, this Leasemill reads up to 4"):
+    with pytest.raises(Broken, match="has format 9, this Leasemill reads up to 6"):
         open_simulated(machine.copy(), tmp_path)
 
 
@@ -271,7 +271,7 @@ def test_another_format_of_a_segment_is_refused_with_a_sentence(tmp_path: Path) 
     struct.pack_into("<H", content, 14, 9)
     struct.pack_into("<I", content, 24, checksum(bytes(content[:24])))
     machine.put(name, bytes(content))
-    with pytest.raises(Broken, match="has format 9, this Leasemill reads up to 4"):
+    with pytest.raises(Broken, match="has format 9, this Leasemill reads up to 6"):
         open_simulated(machine.copy(), tmp_path)
 
 
@@ -285,7 +285,7 @@ def test_another_format_of_a_frame_is_refused_with_a_sentence(tmp_path: Path) ->
     body = bytes(content[64 + 28 : 64 + 28 + length])
     struct.pack_into("<I", content, 64 + FRAME_HEADER.size, checksum(bytes(content[64:88]) + body))
     machine.put(name, bytes(content))
-    with pytest.raises(Broken, match="has format 9, this Leasemill reads up to 4"):
+    with pytest.raises(Broken, match="has format 9, this Leasemill reads up to 6"):
         open_simulated(machine.copy(), tmp_path).totals()
     assert machine.files()[name] == bytes(content)
 

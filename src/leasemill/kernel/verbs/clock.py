@@ -83,7 +83,7 @@ def _move_keys(state: State, at: int, step_us: int) -> None:
             state.keys.put(key, Key(taken.job_id, until, taken.queue))
     kept = {(queue, key) for _, queue, key in state.kept_keys}
     state.kept_keys = sorted(
-        (taken.until, queue, key) for queue, key in kept if (taken := state.keys.get(queue, key)) is not None
+        (one.until, queue, key) for queue, key in kept if (one := state.keys.get(queue, key)) is not None
     )
 
 
