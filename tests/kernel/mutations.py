@@ -267,7 +267,7 @@ MUTATIONS: Final = (
         "a follow-up does not see the keys of those before it",
         "U5",
         "verbs/commit.py",
-        "    if key is not None:\n        ahead",
+        "    if rules is not None and rules.unique is not None:\n        ahead",
         "    if False:\n        ahead",
     ),
     Mutation(

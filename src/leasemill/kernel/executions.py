@@ -47,8 +47,10 @@ def reported(state: State, event: Any) -> tuple[Job, Execution]:
 
 
 def reported_uncommitted(state: State, event: Any) -> tuple[Job, Execution]:
-    uncommitted(state, event)
-    return reported(state, event)
+    job, execution = reported(state, event)
+    if execution.status is ExecutionStatus.COMMITTED:
+        does_not_follow(event, "its effect stands")
+    return job, execution
 
 
 def does_not_follow(event: Any, why: str) -> NoReturn:

@@ -101,9 +101,9 @@ def decide(state: State, command: Commit, now: int) -> Decision[CommitOutcome]:
 
 def _come_ahead(ahead: dict[QueueKey, Job], event: JobEnqueued) -> None:
     """E6: a follow-up sees the keys of those before it."""
-    key = key_of(event.job)
-    if key is not None:
-        ahead[key] = Job(event.job, 0, event.at, due_at(event.job, event.at), event.at)
+    rules = event.job.rules
+    if rules is not None and rules.unique is not None:
+        ahead[event.job.queue, rules.unique.key] = Job(event.job, 0, event.at, due_at(event.job, event.at), event.at)
 
 
 def _replace_ahead(ahead: dict[QueueKey, Job], event: JobReplaced) -> None:
