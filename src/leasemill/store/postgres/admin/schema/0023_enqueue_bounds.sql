@@ -3,13 +3,13 @@
 -- with their grants: locks no table, safe while jobs are enqueued.
 
 -- What the kernel's UNPRINTABLE refuses: controls, formats, separators, surrogates, private use and what is no character.
-create function {schema}.is_printable(given text) returns bool language sql immutable parallel safe
+create or replace function {schema}.is_printable(given text) returns bool language sql immutable parallel safe
 return given !~ ('[\u0001-\u001f\u007f-\u00a0\u00ad\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u1680\u180e\u2000-\u200f\u2028-\u202f'
     || '\u205f-\u206f\u3000\ud800-\uf8ff\ufdd0-\ufdef\ufeff\ufff0-\ufffb\ufffe\uffff\U000110bd\U000110cd\U00013430-\U0001343f'
     || '\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U0001fffe\U0001ffff\U0002fffe\U0002ffff\U0003fffe-\U000e00ff\U000e01f0-\U0010ffff]');
 
 -- Why no client can read this JSON, or null. Only a text with as many brackets, or digits in a row, is looked into.
-create function {schema}.unreadable(given jsonb) returns text language plpgsql immutable parallel safe
+create or replace function {schema}.unreadable(given jsonb) returns text language plpgsql immutable parallel safe
 set search_path = pg_catalog, pg_temp as $unreadable$
 declare
     content constant text := given::text;
