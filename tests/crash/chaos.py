@@ -97,6 +97,11 @@ def _full(seed: int, count: int) -> str:
     return "refused, then went on" if simulations.fill_at(seed, _work(), count) else "never in need"
 
 
+def _reserve(seed: int, count: int) -> str:
+    space.SPARE_RETRY_S = 0.0  # type: ignore[misc]
+    return "kept" if simulations.crash_when_full(seed, _work(), count) else "ended first"
+
+
 def _strace(call: str, count: int) -> str:
     return "killed" if killed.kill_at(_work(), call, count) else "ended first"
 
@@ -111,6 +116,7 @@ _TASKS: dict[str, Callable[..., str]] = {
     "unsynced": _unsynced,
     "failed sync": _failed_sync,
     "full": _full,
+    "reserve": _reserve,
     "strace": _strace,
 }
 
@@ -239,6 +245,10 @@ def _chaos(seed: int, only: str) -> None:
     wanted(
         "no space from every step on (simulated)",
         lambda: (("full", (seed + more, n)) for more in range(6) for n in range(1, 36)),
+    )
+    wanted(
+        "dies at every operation on a full disk (simulated)",
+        lambda: (("reserve", (seed + more, n)) for more in range(6) for n in range(1, 120)),
     )
     if only in "no space (a small file system)":
         report.run_alone("no space (a small file system)", 1, _fill_a_real_one)

@@ -30,6 +30,8 @@ ZEROS: Final = bytes(1024 * 1024)
 MOST_TRIES: Final = 12
 """To take the lock, before the first pause: where processes only enqueue it is held for some 20 µs, and the shortest
 pause takes 70. Where it is held for longer, half as many each time."""
+STAT_BLOCK_BYTES: Final = 512
+NOT_SUPPORTED: Final = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
 FIRST_PAUSE_S: Final = 0.000_02
 LONGEST_PAUSE_S: Final = 0.001
 NETWORK_FILE_SYSTEMS: Final = frozenset(
@@ -95,6 +97,24 @@ class Disk(Protocol):
     def remove(self, name: str) -> None: ...
     def sync_folder(self) -> None: ...
     def names(self) -> list[str]: ...
+    def size(self, name: str) -> int:
+        """In bytes; 0 if there is no such file."""
+        ...
+
+    def allocate(self, name: str, size: int) -> None:
+        """Give a file at least this size, with blocks of the file system behind all of it; its content does not
+        matter. It stays as it was if there is no room."""
+        ...
+
+    def shrink(self, name: str, size: int) -> None:
+        """Return to the file system what a file has beyond this size."""
+        ...
+
+    @property
+    def free_bytes(self) -> int:
+        """What the file system still has for this user."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -139,8 +159,9 @@ class RealDisk:
             refuse_network_file_system(path)
             self._lock_fd = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             opened.callback(os.close, self._lock_fd)
-            if os.fstat(self._lock_fd).st_size < CONTROL_BYTES:
-                os.ftruncate(self._lock_fd, CONTROL_BYTES)
+            if os.fstat(self._lock_fd).st_blocks == 0:
+                # A store to a mapped page without a block ends the process (SIGBUS) when the disk is full.
+                _allocate_blocks(self._lock_fd, CONTROL_BYTES)
             self._folder_fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             opened.callback(os.close, self._folder_fd)
             self._map = mmap.mmap(self._lock_fd, CONTROL_BYTES)
@@ -236,6 +257,35 @@ class RealDisk:
     def names(self) -> list[str]:
         return sorted(entry.name for entry in self._path.iterdir())
 
+    def size(self, name: str) -> int:
+        try:
+            return (self._path / name).stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def allocate(self, name: str, size: int) -> None:
+        fd = os.open(self._path / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            had = os.fstat(fd)
+            if had.st_size >= size and had.st_blocks * STAT_BLOCK_BYTES >= size:
+                return
+            try:
+                _allocate_blocks(fd, size)
+            except OSError:
+                if os.fstat(fd).st_size > had.st_size:
+                    os.ftruncate(fd, had.st_size)
+                raise
+        finally:
+            os.close(fd)
+
+    def shrink(self, name: str, size: int) -> None:
+        os.truncate(self._path / name, size)
+
+    @property
+    def free_bytes(self) -> int:
+        found = os.fstatvfs(self._folder_fd)
+        return found.f_bavail * found.f_frsize
+
     def close(self) -> None:
         """Close without unlocking: the lock goes with the last descriptor, and a forked child's must not free it."""
         if self._lock_fd < 0:
@@ -246,6 +296,22 @@ class RealDisk:
         os.close(self._lock_fd)
         self._lock_fd = -1
         self.unlock = _is_unlocked
+
+
+def _allocate_blocks(fd: int, size: int) -> None:
+    """A file of at least this size that has its blocks. Where the system has no call for it, what is missing is
+    written."""
+    try:
+        os.posix_fallocate(fd, 0, size)
+    except AttributeError:
+        pass
+    except OSError as error:
+        if error.errno not in NOT_SUPPORTED:
+            raise
+    else:
+        return
+    for offset in range(os.fstat(fd).st_size, size, len(ZEROS)):
+        os.pwrite(fd, ZEROS[: size - offset], offset)
 
 
 def _is_unlocked() -> None:

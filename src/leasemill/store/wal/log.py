@@ -237,8 +237,9 @@ class Log(Writer):
 
     # Writing
 
-    def append(self, events: Sequence[AnyEvent], version: int = PLAIN_FORMAT) -> int:
-        """Under the lock, at the tail: one frame. Returns the position behind it, to be synced."""
+    def append(self, events: Sequence[AnyEvent], version: int = PLAIN_FORMAT, *, may_use_reserve: bool = True) -> int:
+        """Under the lock, at the tail: one frame. Returns the position behind it, to be synced. W7: what adds jobs or
+        gives them out may not use the reserve."""
         assert self.knows_tail
         if version > self.manifest.format:
             self._raise_format(version)
@@ -248,7 +249,7 @@ class Log(Writer):
             raise Invalid(f"{length:,} bytes in one append; at most {LARGEST_BODY:,}: send smaller batches")
         offset = SEGMENT_HEADER_BYTES + self.position - self.segment.first
         if self.file_bytes - offset < length + SEAL_BYTES:
-            self._rotate(length)
+            self._rotate(length, may_use_reserve=may_use_reserve)
             offset = SEGMENT_HEADER_BYTES
         assert self.file is not None
         self.knows_tail = False
@@ -278,11 +279,11 @@ class Log(Writer):
         if self.position > self.segment.first:
             self._rotate(0)
 
-    def _rotate(self, needed_bytes: int) -> None:
+    def _rotate(self, needed_bytes: int, *, may_use_reserve: bool = True) -> None:
         """W6: the old segment is sealed and synced before the new one is named. W7: all that needs space is written
         before that, so that a full disk seals nothing."""
         assert self.file is not None
-        following = self.write_ahead(self.position + SEAL_BYTES, needed_bytes)
+        following = self.write_ahead(self.position + SEAL_BYTES, needed_bytes, may_use_reserve=may_use_reserve)
         self.knows_tail = False
         self.file.write(self.offset, frame_bytes(Kind.SEAL, self.position, self.synced_to, b""))
         self.sync(self.position + SEAL_BYTES)
@@ -329,7 +330,7 @@ class Log(Writer):
         except OSError as error:
             if error.errno not in NO_SPACE:
                 raise
-            raise self.space.no_space() from error
+            raise self.space.reserve_is_used_up() from error
 
     def adopt(self, snapshot: Snapshot) -> list[str]:
         """Under the lock: the snapshot stands for all before its position. Returns the files no longer needed."""

@@ -119,8 +119,9 @@ def rewrite_unsynced(log: Writer) -> None:
 
 def _write_again(log: Writer, first: int, generation: int, content: bytes) -> Segment:
     segment = Segment(segment_name(first, generation), first)
-    size = max(log.space.segment_bytes, SEGMENT_HEADER_BYTES + len(content) + SEAL_BYTES)
-    log.disk.create(f"{segment.name}.new", size, segment_header(first) + content).close()
+    size = max(log.space.report_bytes, SEGMENT_HEADER_BYTES + len(content) + SEAL_BYTES)
+    head = segment_header(first) + content
+    log.space.from_reserve(lambda: log.disk.create(f"{segment.name}.new", size, head).close(), size)
     log.disk.rename(f"{segment.name}.new", segment.name)
     log.disk.sync_folder()
     return segment

@@ -20,8 +20,15 @@ from leasemill.store.wal.control import (
     Control,
 )
 from leasemill.store.wal.disk import Disk
-from leasemill.store.wal.manifest import Manifest, Segment, adopt_manifest, segment_name, write_manifest
-from leasemill.store.wal.reader import Reader
+from leasemill.store.wal.manifest import (
+    Manifest,
+    Segment,
+    adopt_manifest,
+    manifest_content,
+    segment_name,
+    write_manifest,
+)
+from leasemill.store.wal.reader import Reader, RoomGone
 from leasemill.store.wal.space import NO_SPACE, Space
 
 
@@ -40,8 +47,8 @@ class Writer(Reader):
         """A new log, in an empty folder."""
         segment = Segment(segment_name(0, 1), 0)
         manifest = Manifest(PLAIN_FORMAT, 1, anchored(self._machine, 0), (segment,), acquire_queues=())
-        write_manifest(self.disk, manifest)
-        self.space.write_segment(segment)
+        write_manifest(self.disk, manifest_content(manifest))
+        self.space.write_segment(segment, 0, may_use_reserve=False)
         self.name_segment(manifest)
         return manifest
 
@@ -62,8 +69,10 @@ class Writer(Reader):
     # The manifest
 
     def replace_manifest(self, manifest: Manifest) -> None:
-        """W6: should this process die in between, the next one syncs the folder before it writes anything."""
-        write_manifest(self.disk, manifest)
+        """W6: should this process die in between, the next one syncs the folder before it writes anything. W7: it is
+        small, and a start, a raised format or a snapshot needs it: it may use the reserve."""
+        content = manifest_content(manifest)
+        self.space.from_reserve(lambda: write_manifest(self.disk, content), len(content))
         self.page[ACQUIRE_DIGEST] = manifest.acquire_digest
         self.page[FOLDER_UNSYNCED] = 1
         adopt_manifest(self.disk)
@@ -77,22 +86,36 @@ class Writer(Reader):
 
     # New segments
 
-    def write_ahead(self, first: int, needed_bytes: int = 0) -> Manifest:
+    def write_ahead(self, first: int, needed_bytes: int = 0, *, may_use_reserve: bool = True) -> Manifest:
         """The manifest with a segment that begins at `first`: both are written, and neither counts yet."""
         manifest = self.read_manifest()
         last = manifest.last
         segment = Segment(segment_name(first, manifest.generation), first)
         segments = (*manifest.segments[:-1], Segment(last.name, last.first, first), segment)
         following = replace(manifest, segments=segments)
+        content = manifest_content(following)
         try:
-            write_manifest(self.disk, following)
-            self.space.write_segment(segment, needed_bytes)
+            if may_use_reserve:
+                self.space.from_reserve(lambda: write_manifest(self.disk, content), len(content))
+            else:
+                write_manifest(self.disk, content)
+            self.space.write_segment(segment, needed_bytes, may_use_reserve=may_use_reserve)
         except OSError as error:
             if error.errno not in NO_SPACE:
                 raise
             self.page[FULL] = 1
-            raise self.space.no_space() from error
+            if not may_use_reserve:
+                raise RoomGone from error
+            raise self.space.reserve_is_used_up() from error
         return following
+
+    def measure_room(self) -> None:
+        """What the reserves have to hold, by the folder's files as they are now."""
+        manifest = self.manifest
+        snapshot, last_bytes = manifest.snapshot, self.disk.size(manifest.last.name)
+        since = manifest.last.first - (0 if snapshot is None else snapshot.position)
+        earlier_bytes = 0 if snapshot is None else self.disk.size(snapshot.name)
+        self.space.measure(last_bytes, earlier_bytes + since + last_bytes)
 
     def name_segment(self, manifest: Manifest) -> None:
         """Segment and manifest, as written, count from now on."""
