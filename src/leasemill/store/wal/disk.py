@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from leasemill.errors import Broken, Invalid, Unavailable
+from leasemill.store.descriptors import out_of_descriptors
 
 LOCK_NAME: Final = "lock"
 LOCK_AT_ONCE: Final = fcntl.LOCK_EX | fcntl.LOCK_NB
@@ -330,6 +331,9 @@ def holds_log(path: Path) -> bool:
 
 def unavailable(path: Path, error: OSError) -> Unavailable:
     """What the system refused, as the caller is to read it."""
+    sentence = out_of_descriptors(error)
+    if sentence is not None:
+        return Unavailable(sentence)
     if isinstance(error, PermissionError):
         return Unavailable(f"{path}: permission denied{_owner(path)}; {_remedy(path)}, or name another folder")
     return Unavailable(f"{path}: {error.strerror or error}; check the disk and the folder, then repeat the call")
