@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 
 import click
+import msgspec
 
 from leasemill.cli.lazy import EXIT_REFUSED
 from leasemill.cli.opening import on_store
 from leasemill.cli.output import emit
-from leasemill.operator.wording import counted
+from leasemill.operator.wording import counted, without_room
 from leasemill.store.base import Store
 from leasemill.store.records import WorkerRecord, records
 
@@ -32,6 +33,8 @@ def health(store: Store, max_age: float, worker_id: str | None, as_json: bool) -
 
     A slot is stuck, and not usable, if its handler does not return after its job timed out or was lost.
 
+    A full disk under a file: store is reported, and does not change the exit code: restarting a worker frees nothing.
+
     The command reads no jobs, so it is fast however many there are.
     """
     found = [
@@ -53,6 +56,9 @@ def health(store: Store, max_age: float, worker_id: str | None, as_json: bool) -
         missing = [name for name in processes if name not in usable]
         counts = f"{len(processes) - len(missing)} of {counted(len(processes), 'process', 'processes')}"
         why = f"{counts}, {why}" + (f"; not healthy: {', '.join(missing)}" if missing else "")
+    room = store.room()
+    if room is not None and room.is_full:
+        why += f"; the disk is full: {without_room(room.needed_bytes)}"
     ages = {record.worker: age_s for record, age_s in found}
     emit(
         as_json,
@@ -62,6 +68,7 @@ def health(store: Store, max_age: float, worker_id: str | None, as_json: bool) -
             "youngest_s": youngest_s,
             "slots": slots,
             "stuck": stuck,
+            "disk": msgspec.to_builtins(room),
             **(
                 {"processes": {name: {"is_healthy": name in usable, "age_s": ages.get(name)} for name in processes}}
                 if processes

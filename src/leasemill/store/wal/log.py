@@ -43,7 +43,7 @@ from leasemill.store.wal.format import (
 from leasemill.store.wal.manifest import Manifest, Snapshot
 from leasemill.store.wal.reader import Superseded
 from leasemill.store.wal.recovery import cut_tail, look_first, rewrite_unsynced
-from leasemill.store.wal.space import NO_SPACE
+from leasemill.store.wal.space import ALL_RESERVES, FOR_REPORTS, NO_RESERVE, NO_SPACE, Reserves
 from leasemill.store.wal.writer import Writer
 
 LOCK_WAIT_S: Final = 0.000_3
@@ -118,6 +118,7 @@ class Log(Writer):
         try:
             with self.locked():
                 look_first(self, may_create=may_create)
+                self.measure_room()
         except BaseException:
             self.close()
             raise
@@ -249,7 +250,7 @@ class Log(Writer):
             raise Invalid(f"{length:,} bytes in one append; at most {LARGEST_BODY:,}: send smaller batches")
         offset = SEGMENT_HEADER_BYTES + self.position - self.segment.first
         if self.file_bytes - offset < length + SEAL_BYTES:
-            self._rotate(length, may_use_reserve=may_use_reserve)
+            self._rotate(length, FOR_REPORTS if may_use_reserve else NO_RESERVE)
             offset = SEGMENT_HEADER_BYTES
         assert self.file is not None
         self.knows_tail = False
@@ -277,13 +278,13 @@ class Log(Writer):
         """Under the lock: end the last segment, so that a snapshot can cover all there is."""
         self.skip_to_tail()
         if self.position > self.segment.first:
-            self._rotate(0)
+            self._rotate(0, ALL_RESERVES)
 
-    def _rotate(self, needed_bytes: int, *, may_use_reserve: bool = True) -> None:
+    def _rotate(self, needed_bytes: int, reserves: Reserves) -> None:
         """W6: the old segment is sealed and synced before the new one is named. W7: all that needs space is written
         before that, so that a full disk seals nothing."""
         assert self.file is not None
-        following = self.write_ahead(self.position + SEAL_BYTES, needed_bytes, may_use_reserve=may_use_reserve)
+        following = self.write_ahead(self.position + SEAL_BYTES, needed_bytes, reserves)
         self.knows_tail = False
         self.file.write(self.offset, frame_bytes(Kind.SEAL, self.position, self.synced_to, b""))
         self.sync(self.position + SEAL_BYTES)

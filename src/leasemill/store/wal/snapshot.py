@@ -31,7 +31,7 @@ from leasemill.store.wal.log import Log
 from leasemill.store.wal.manifest import Snapshot
 from leasemill.store.wal.recovery import BUILDER_LOCK
 from leasemill.store.wal.shelf.state import ShelvedState
-from leasemill.store.wal.space import BLOCK_BYTES, NO_SPACE, SNAPSHOT_RESERVE, Space
+from leasemill.store.wal.space import BLOCK_BYTES, FOR_SNAPSHOTS, NO_SPACE, Space
 
 JOBS_IN_A_FRAME: Final = 1_000
 KEYS_IN_A_FRAME: Final = 10_000
@@ -60,14 +60,14 @@ def write_snapshot(disk: Disk, space: Space, state: State, latest_at: int, posit
     name = f"snapshot-{position:016x}"
     try:
         create = partial(disk.create, f"{name}.new", 0)
-        with closing(space.from_reserve(create, BLOCK_BYTES, SNAPSHOT_RESERVE)) as file:
+        with closing(space.from_reserve(create, BLOCK_BYTES, FOR_SNAPSHOTS)) as file:
             offset = 0
             for body in _bodies(state, latest_at):
                 frame = frame_bytes(Kind.EVENTS, offset, 0, body)
-                space.from_reserve(partial(file.write, offset, frame), len(frame), SNAPSHOT_RESERVE)
+                space.from_reserve(partial(file.write, offset, frame), len(frame), FOR_SNAPSHOTS)
                 offset += len(frame)
             seal = frame_bytes(Kind.SEAL, offset, 0, b"")
-            space.from_reserve(partial(file.write, offset, seal), len(seal), SNAPSHOT_RESERVE)
+            space.from_reserve(partial(file.write, offset, seal), len(seal), FOR_SNAPSHOTS)
             file.sync()
     except OSError as error:
         disk.remove(f"{name}.new")  # on a full disk a part of a snapshot only takes room

@@ -14,11 +14,10 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final, TypeVar
-
-from msgspec import Struct
+from typing import Final, TypeAlias, TypeVar
 
 from leasemill.errors import Unavailable
+from leasemill.store.room import DiskRoom
 from leasemill.store.wal.control import FULL
 from leasemill.store.wal.disk import Disk
 from leasemill.store.wal.format import SEAL_BYTES, SEGMENT_HEADER_BYTES, segment_header
@@ -38,16 +37,11 @@ LEAST_FOR_MANIFESTS: Final = 4 * BLOCK_BYTES
 LARGEST_SNAPSHOT_RESERVE: Final = 256 * 1024 * 1024
 _spares_made: Final = itertools.count(1)
 ResultT = TypeVar("ResultT")
-
-
-class Room(Struct, frozen=True):
-    """The disk under a folder. `needed_bytes`: what is missing for new jobs to be accepted again; 0 if they are."""
-
-    free_bytes: int
-    reserve_bytes: int
-    is_reserve_whole: bool
-    is_full: bool
-    needed_bytes: int
+Reserves: TypeAlias = tuple[str, ...]
+NO_RESERVE: Final[Reserves] = ()
+FOR_REPORTS: Final[Reserves] = (RESERVE,)
+FOR_SNAPSHOTS: Final[Reserves] = (SNAPSHOT_RESERVE,)
+ALL_RESERVES: Final[Reserves] = (RESERVE, SNAPSHOT_RESERVE)
 
 
 class Space:
@@ -70,7 +64,7 @@ class Space:
 
     # Segments
 
-    def write_segment(self, segment: Segment, frame_bytes: int, *, may_use_reserve: bool) -> None:
+    def write_segment(self, segment: Segment, frame_bytes: int, reserves: Reserves) -> None:
         """Write a segment's file, not named yet, with room for a frame of this size. Made from the spare if there is
         one; that is renamed first, since others may replace it at any time."""
         made, header = f"{segment.name}.new", segment_header(segment.first)
@@ -92,10 +86,24 @@ class Space:
         try:
             self._disk.create(made, max(self.segment_bytes, needed), header).close()
         except OSError as error:
-            if error.errno not in NO_SPACE or not may_use_reserve:
+            if error.errno not in NO_SPACE or not reserves:
                 raise
-            size = max(self.report_bytes, needed)
-            self.from_reserve(lambda: self._disk.create(made, size, header).close(), size)
+            self._write_from_reserve(made, header, needed, reserves)
+
+    def _write_from_reserve(self, made: str, header: bytes, needed: int, reserves: Reserves) -> None:
+        """As large as reports were promised; if there is less left, smaller, so that all of it is used. For a snapshot
+        a small one will do: the snapshot then makes room for more."""
+        least = max(needed, min(self.report_bytes, BLOCK_BYTES))
+        size = max(least, self._manifest_bytes if reserves == ALL_RESERVES else self.report_bytes)
+        while True:
+            try:
+                self.from_reserve(lambda size=size: self._disk.create(made, size, header).close(), size, reserves)  # type: ignore[misc]
+            except OSError as error:
+                if error.errno not in NO_SPACE or size == least:
+                    raise
+                size = max(least, size // 2)
+            else:
+                return
 
     def prepare_spare(self) -> None:
         """Make the next segment ahead of its use, and the reserves whole. Needs no lock, and other threads may do it
@@ -141,14 +149,14 @@ class Space:
         if self._disk.size(SNAPSHOT_RESERVE) > self.snapshot_bytes:
             self._disk.shrink(SNAPSHOT_RESERVE, self.snapshot_bytes)
 
-    def from_reserve(self, write: Callable[[], ResultT], needed_bytes: int, name: str = RESERVE) -> ResultT:
-        """Call `write`, with as much of a reserve given up as it needs. Repeated as long as there is some left: other
-        programs may take what was given up."""
+    def from_reserve(self, write: Callable[[], ResultT], needed_bytes: int, reserves: Reserves) -> ResultT:
+        """Call `write`, with as much of the reserves given up as it needs. Repeated as long as there is some left:
+        other programs may take what was given up."""
         while True:
             try:
                 return write()
             except OSError as error:
-                if error.errno not in NO_SPACE or not self._give_up(name, needed_bytes):
+                if error.errno not in NO_SPACE or not any(self._give_up(name, needed_bytes) for name in reserves):
                     raise
 
     def _give_up(self, name: str, needed_bytes: int) -> bool:
@@ -159,6 +167,12 @@ class Space:
         blocks = max(0, left - needed_bytes) // BLOCK_BYTES
         self._disk.shrink(name, blocks * BLOCK_BYTES)
         return True
+
+    def give_up_block(self) -> bool:
+        """For a worker's record, which is no part of the log; returns whether there was one to spare for it."""
+        if self._disk.size(RESERVE) - BLOCK_BYTES < self.report_bytes:
+            return False
+        return self._give_up(RESERVE, BLOCK_BYTES)
 
     # What is refused
 
@@ -185,11 +199,11 @@ class Space:
             self.prepare_spare()
         return bool(self._page[FULL])
 
-    def room(self) -> Room:
+    def room(self) -> DiskRoom:
         is_full = self._is_still_full()
         held = self._disk.size(RESERVE), self._disk.size(SNAPSHOT_RESERVE)
         is_whole = held[0] >= self.report_bytes + self._manifest_bytes and held[1] >= self.snapshot_bytes
-        return Room(self._disk.free_bytes, sum(held), is_whole, is_full, self._needed_bytes() if is_full else 0)
+        return DiskRoom(is_full, self._disk.free_bytes, self._needed_bytes() if is_full else 0, sum(held), is_whole)
 
     def _needed_bytes(self) -> int:
         """What has to be freed until new jobs are accepted: for the reserves, a spare, and a manifest."""

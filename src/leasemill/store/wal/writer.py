@@ -29,7 +29,7 @@ from leasemill.store.wal.manifest import (
     write_manifest,
 )
 from leasemill.store.wal.reader import Reader, RoomGone
-from leasemill.store.wal.space import NO_SPACE, Space
+from leasemill.store.wal.space import ALL_RESERVES, FOR_REPORTS, NO_RESERVE, NO_SPACE, Reserves, Space
 
 
 class Writer(Reader):
@@ -48,7 +48,7 @@ class Writer(Reader):
         segment = Segment(segment_name(0, 1), 0)
         manifest = Manifest(PLAIN_FORMAT, 1, anchored(self._machine, 0), (segment,), acquire_queues=())
         write_manifest(self.disk, manifest_content(manifest))
-        self.space.write_segment(segment, 0, may_use_reserve=False)
+        self.space.write_segment(segment, 0, NO_RESERVE)
         self.name_segment(manifest)
         return manifest
 
@@ -72,7 +72,7 @@ class Writer(Reader):
         """W6: should this process die in between, the next one syncs the folder before it writes anything. W7: it is
         small, and a start, a raised format or a snapshot needs it: it may use the reserve."""
         content = manifest_content(manifest)
-        self.space.from_reserve(lambda: write_manifest(self.disk, content), len(content))
+        self.space.from_reserve(lambda: write_manifest(self.disk, content), len(content), ALL_RESERVES)
         self.page[ACQUIRE_DIGEST] = manifest.acquire_digest
         self.page[FOLDER_UNSYNCED] = 1
         adopt_manifest(self.disk)
@@ -86,7 +86,7 @@ class Writer(Reader):
 
     # New segments
 
-    def write_ahead(self, first: int, needed_bytes: int = 0, *, may_use_reserve: bool = True) -> Manifest:
+    def write_ahead(self, first: int, needed_bytes: int = 0, reserves: Reserves = FOR_REPORTS) -> Manifest:
         """The manifest with a segment that begins at `first`: both are written, and neither counts yet."""
         manifest = self.read_manifest()
         last = manifest.last
@@ -95,16 +95,13 @@ class Writer(Reader):
         following = replace(manifest, segments=segments)
         content = manifest_content(following)
         try:
-            if may_use_reserve:
-                self.space.from_reserve(lambda: write_manifest(self.disk, content), len(content))
-            else:
-                write_manifest(self.disk, content)
-            self.space.write_segment(segment, needed_bytes, may_use_reserve=may_use_reserve)
+            self.space.from_reserve(lambda: write_manifest(self.disk, content), len(content), reserves)
+            self.space.write_segment(segment, needed_bytes, reserves)
         except OSError as error:
             if error.errno not in NO_SPACE:
                 raise
             self.page[FULL] = 1
-            if not may_use_reserve:
+            if reserves == NO_RESERVE:
                 raise RoomGone from error
             raise self.space.reserve_is_used_up() from error
         return following
