@@ -25,7 +25,8 @@ from enum import Enum
 from typing import Final, Literal, cast
 
 from leasemill.kernel.model import SECOND
-from leasemill.store.wal.disk import CONTROL_BYTES, LOCK_NAME, File
+from leasemill.store.wal.disk import CONTROL_BYTES, File
+from leasemill.store.wal.folder import LOCK_NAME
 
 SECTOR_BYTES: Final = 512
 FOREVER: Final = 2**62
@@ -416,6 +417,12 @@ class SimulatedPage:
 
     def __eq__(self, other: object) -> bool:
         return self._view == other
+
+    def __len__(self) -> int:
+        return len(self._view)
+
+    def __bytes__(self) -> bytes:
+        return bytes(self._view)
 
     def cast(self, kind: Literal["Q"]) -> SimulatedPage:
         return SimulatedPage(self._disk, self._view.cast(kind))

@@ -177,7 +177,7 @@ class BatchRunner:
         and need no more: whoever reads beside a busy process must not stop it by taking the lock."""
         if all(ticket.command is None for ticket in batch):
             return True
-        if not log.has_read(tail) or self._has_overdue(log):
+        if not log.has_read(tail) or self._has_overdue(log) or not log.disk.is_there:
             return False
         self._run_all(log, batch)
         return True

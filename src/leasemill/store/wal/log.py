@@ -118,6 +118,7 @@ class Log(Writer):
         try:
             with self.locked():
                 look_first(self, may_create=may_create)
+                self.folder = self.control.name_folder()
                 self.measure_room()
         except BaseException:
             self.close()

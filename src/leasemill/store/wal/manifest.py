@@ -9,7 +9,8 @@ import msgspec
 from msgspec import Struct
 
 from leasemill.errors import Broken
-from leasemill.store.wal.disk import MANIFEST_NAME, Disk
+from leasemill.store.wal.disk import Disk
+from leasemill.store.wal.folder import MANIFEST_NAME
 from leasemill.store.wal.format import FORMATS, checksum
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from leasemill.errors import Unavailable
+from leasemill.errors import Broken, Unavailable
 from leasemill.kernel.state import PLAIN_FORMAT
 from leasemill.store.wal.clock import Machine, anchored
 from leasemill.store.wal.control import (
@@ -20,6 +20,7 @@ from leasemill.store.wal.control import (
     Control,
 )
 from leasemill.store.wal.disk import Disk
+from leasemill.store.wal.format import FRAME_HEADER_BYTES, SEGMENT_HEADER_BYTES
 from leasemill.store.wal.manifest import (
     Manifest,
     Segment,
@@ -44,13 +45,30 @@ class Writer(Reader):
         self._machine = machine
 
     def create(self) -> Manifest:
-        """A new log, in an empty folder."""
+        """A new log, in an empty folder, or in one whose creation was interrupted."""
         segment = Segment(segment_name(0, 1), 0)
+        self._refuse_lost_manifest(segment.name)
         manifest = Manifest(PLAIN_FORMAT, 1, anchored(self._machine, 0), (segment,), acquire_queues=())
         write_manifest(self.disk, manifest_content(manifest))
         self.space.write_segment(segment, 0, NO_RESERVE)
         self.name_segment(manifest)
         return manifest
+
+    def _refuse_lost_manifest(self, first_name: str) -> None:
+        """Where a frame or another segment is, there was a manifest: a new log would overwrite what is left."""
+        for name in self.disk.names():
+            if not name.startswith(("segment-", "snapshot-0")) or name.endswith(".new"):
+                continue
+            if name == first_name:
+                file = self.disk.open(name)
+                try:
+                    if not file.read(SEGMENT_HEADER_BYTES, FRAME_HEADER_BYTES).strip(b"\0"):
+                        continue
+                finally:
+                    file.close()
+            raise Broken(
+                f"the manifest of {self.disk.where} is missing, and {name} is there; restore the folder from a backup"
+            )
 
     def sync_file(self) -> None:
         assert self.file is not None
