@@ -210,10 +210,10 @@ def _chaos(seed: int, only: str) -> None:
     wanted("torn at every offset of 400 events (simulated)", lambda: _torn_tasks(seed))
     wanted("bits flipped, frames dropped, doubled, swapped", lambda: (("damaged", (seed, n)) for n in range(DAMAGES)))
     scripts = range(seed, seed + SCRIPTS)
-    operations = {one: simulations.operations_of_a_script(one, _work()) for one in scripts}
+    operations = cache(lambda one: simulations.operations_of_a_script(one, _work()))  # only where a row needs it
     wanted(
         "a process dies at every operation, then the power goes",
-        lambda: (("crash", (one, n)) for one in scripts for n in range(1, operations[one] + 1)),
+        lambda: (("crash", (one, n)) for one in scripts for n in range(1, operations(one) + 1)),
     )
     wanted(
         "or at a store to the control page",
@@ -229,7 +229,7 @@ def _chaos(seed: int, only: str) -> None:
     wanted(
         "the power goes at every operation",
         lambda: (
-            ("power", (one, n, luck)) for one in scripts for n in range(1, operations[one] + 1) for luck in (1, 2)
+            ("power", (one, n, luck)) for one in scripts for n in range(1, operations(one) + 1) for luck in (1, 2)
         ),
     )
     wanted(

@@ -14,6 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from click.testing import CliRunner, Result
+
+from leasemill.cli import main
 from leasemill.errors import Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec, JobState, Policy
@@ -121,7 +124,7 @@ def _take_snapshot(store: FileStore, folder: Path) -> None:
         pass
     used = sum(path.stat().st_size for path in folder.glob("segment-*"))
     ended = _run("wal", "snapshot", str(folder))
-    _require(ended.returncode == 0, f"wal snapshot exited with {ended.returncode}: {ended.stderr}")
+    _require(ended.exit_code == 0, f"wal snapshot exited with {ended.exit_code}: {ended.output}")
     left = sum(path.stat().st_size for path in (*folder.glob("segment-*"), *folder.glob("snapshot-*")))
     _require(left < used, f"the snapshot freed nothing: {used} bytes before, {left} after")
 
@@ -132,11 +135,11 @@ def _require_reported(folder: Path) -> None:
         _require(disk["is_full"] and disk["needed_bytes"] > 0, f"{command} does not report the full disk: {disk}")
         _require(disk["reserve_bytes"] > SEGMENT_BYTES, f"{command} reports no reserve: {disk}")
         ended = _run(command, "--url", f"file:{folder}")
-        _require("the disk is full" in ended.stdout, f"{command} says nothing of the disk: {ended.stdout}")
+        _require("the disk is full" in ended.output, f"{command} says nothing of the disk: {ended.output}")
 
 
 def _asked(folder: Path, command: str) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads(_run(command, "--json", "--url", f"file:{folder}").stdout)
+    document: dict[str, Any] = json.loads(_run(command, "--json", "--url", f"file:{folder}").output)
     return document
 
 
@@ -154,7 +157,7 @@ def _start_a_worker(folder: Path, work: Path) -> None:
     try:
         until = time.monotonic() + START_LIMIT_S
         while worker.poll() is None and time.monotonic() < until:
-            if _run("health", "--worker", "first", "--url", url).returncode == 0:
+            if _run("health", "--worker", "first", "--url", url).exit_code == 0:
                 break
             time.sleep(0.1)
         worker.send_signal(signal.SIGTERM)
@@ -165,10 +168,8 @@ def _start_a_worker(folder: Path, work: Path) -> None:
     _require("worker started" in log, f"the worker did not start: {log[-2_000:]}")
 
 
-def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "leasemill", *arguments], check=False, capture_output=True, text=True, timeout=120
-    )
+def _run(*arguments: str) -> Result:
+    return CliRunner().invoke(main, arguments)
 
 
 def _segments(folder: Path) -> int:

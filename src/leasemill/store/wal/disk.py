@@ -290,7 +290,7 @@ class RealDisk:
 
     @property
     def free_bytes(self) -> int:
-        found = os.fstatvfs(self._folder_fd)
+        found = os.statvfs(self._path)  # not by a descriptor: a thread may ask while the store is closed
         return found.f_bavail * found.f_frsize
 
     def close(self) -> None:
