@@ -242,3 +242,26 @@ def test_the_first_process_of_a_boot_starts_on_a_full_disk(tmp_path: Path) -> No
 @pytest.mark.parametrize("count", range(1, 60, 3))
 def test_a_process_may_die_at_any_operation_on_a_full_disk(tmp_path: Path, count: int) -> None:
     simulations.crash_when_full(count, tmp_path, count)
+
+
+@rule("W7")
+def test_a_report_that_cannot_fit_leaves_the_reserve_to_the_others(tmp_path: Path) -> None:
+    machine = SimulatedMachine()
+    store, (large, small, *_) = running_on_a_full_disk(machine, tmp_path)
+    reserved = len(machine.files()["reserve"])
+    with pytest.raises(Unavailable, match="no space left"):
+        store.ack([c.AckReport(large.job.id, large.token, b'"%s"' % (b"r" * 100_000))])
+    assert reserved - len(machine.files()["reserve"]) <= 4096, "a block for the manifest at most"
+    assert store.ack([c.AckReport(small.job.id, small.token)]) == [c.Acked(small.job.id)]
+
+
+@rule("W7", "W8")
+def test_a_snapshot_that_does_not_fit_gives_its_reserve_back(tmp_path: Path) -> None:
+    machine = SimulatedMachine()
+    store, leases = running_on_a_full_disk(machine, tmp_path)
+    log_of(store).space.shrink_snapshot_reserve()
+    store.ack([c.AckReport(lease.job.id, lease.token, b'"%s"' % (b"r" * 400)) for lease in leases])
+    reserved = len(machine.files()["reserve-snapshot"])
+    with pytest.raises(Unavailable, match=r"nothing was changed; purge finished jobs, or free [0-9]+ MB or more"):
+        snapshot(machine, tmp_path, seal_first=True)
+    assert len(machine.files()["reserve-snapshot"]) >= reserved - 16 * 1024 > 0 or reserved < 16 * 1024

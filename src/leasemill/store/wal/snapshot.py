@@ -31,7 +31,7 @@ from leasemill.store.wal.log import Log
 from leasemill.store.wal.manifest import Snapshot
 from leasemill.store.wal.recovery import BUILDER_LOCK
 from leasemill.store.wal.shelf.state import ShelvedState
-from leasemill.store.wal.space import BLOCK_BYTES, FOR_SNAPSHOTS, NO_SPACE, Space
+from leasemill.store.wal.space import BLOCK_BYTES, FOR_SNAPSHOTS, NO_SPACE, SNAPSHOT_RESERVE, Space
 
 JOBS_IN_A_FRAME: Final = 1_000
 KEYS_IN_A_FRAME: Final = 10_000
@@ -57,7 +57,7 @@ _decode_head = msgspec.msgpack.Decoder(Head).decode
 
 def write_snapshot(disk: Disk, space: Space, state: State, latest_at: int, position: int) -> Snapshot:
     """Write and sync the file; it counts only once the manifest names it. W7: on a full disk it uses its reserve."""
-    name = f"snapshot-{position:016x}"
+    name, reserved = f"snapshot-{position:016x}", disk.size(SNAPSHOT_RESERVE)
     try:
         create = partial(disk.create, f"{name}.new", 0)
         with closing(space.from_reserve(create, BLOCK_BYTES, FOR_SNAPSHOTS)) as file:
@@ -73,7 +73,7 @@ def write_snapshot(disk: Disk, space: Space, state: State, latest_at: int, posit
         disk.remove(f"{name}.new")  # on a full disk a part of a snapshot only takes room
         if error.errno not in NO_SPACE:
             raise
-        space.keep_reserves()
+        space.take_back(SNAPSHOT_RESERVE, reserved)
         raise space.no_room_for_snapshot() from error
     disk.rename(f"{name}.new", name)
     disk.sync_folder()

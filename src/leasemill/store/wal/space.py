@@ -57,9 +57,9 @@ class Space:
         self._spare_tried_at = -SPARE_RETRY_S
 
     def measure(self, segment_bytes: int, covered_bytes: int) -> None:
-        """How much to reserve: a segment like the last one of the folder, which this process may exceed, and what a
-        snapshot would replace. A snapshot that is larger than that would free nothing."""
-        self.report_bytes = min(self.segment_bytes, segment_bytes)
+        """How much to reserve: a segment like the last one or the spare of the folder, since a command may not know how
+        large its processes make them, and what a snapshot would replace. A larger snapshot would free nothing."""
+        self.report_bytes = min(self.segment_bytes, max(segment_bytes, self._disk.size(SPARE)))
         self.snapshot_bytes = min(covered_bytes, LARGEST_SNAPSHOT_RESERVE)
 
     # Segments
@@ -92,8 +92,10 @@ class Space:
 
     def _write_from_reserve(self, made: str, header: bytes, needed: int, reserves: Reserves) -> None:
         """As large as reports were promised; if there is less left, smaller, so that all of it is used. For a snapshot
-        a small one will do: the snapshot then makes room for more."""
+        a small one will do: the snapshot then makes room for more. What cannot fit at all leaves the reserves alone."""
         least = max(needed, min(self.report_bytes, BLOCK_BYTES))
+        if least > self._disk.free_bytes + sum(map(self._disk.size, reserves)):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         size = max(least, self._manifest_bytes if reserves == ALL_RESERVES else self.report_bytes)
         while True:
             try:
@@ -109,6 +111,7 @@ class Space:
         """Make the next segment ahead of its use, and the reserves whole. Needs no lock, and other threads may do it
         too. The reserves come first: without a spare the log goes on in them."""
         self._spare_tried_at = time.monotonic()
+        self.report_bytes = self.segment_bytes  # the last segment may be a small one, made of the rest of a reserve
         is_full = not self._has_reserves()
         try:
             if not is_full and SPARE not in self._disk.names():
@@ -143,6 +146,14 @@ class Space:
                 raise
             return False
         return True
+
+    def take_back(self, name: str, size: int) -> None:
+        """What was given up for a file that was removed again, if nobody has taken it meanwhile."""
+        try:
+            self._disk.allocate(name, size)
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
 
     def shrink_snapshot_reserve(self) -> None:
         """After a snapshot: the next one replaces less."""
@@ -190,7 +201,7 @@ class Space:
     def has_room_to_finish(self, bytes_left: int, jobs: int) -> bool:
         """No job is given out when what is left of the segment is only enough to end those that then run, or when
         reports have begun to use the reserve."""
-        wanted = max(self.segment_bytes // CLAIMS_SHARE, jobs * BYTES_TO_FINISH)
+        wanted = max(self.report_bytes // CLAIMS_SHARE, jobs * BYTES_TO_FINISH)
         is_reserved = self._disk.size(RESERVE) >= self.report_bytes
         return (bytes_left >= wanted and is_reserved) or not self._is_still_full()
 
