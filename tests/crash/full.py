@@ -139,7 +139,7 @@ def _require_reported(folder: Path) -> None:
 
 
 def _asked(folder: Path, command: str) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads(_run(command, "--json", "--url", f"file:{folder}").output)
+    document: dict[str, Any] = json.loads(_run(command, "--json", "--url", f"file:{folder}").stdout)
     return document
 
 
