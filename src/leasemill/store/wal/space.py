@@ -111,7 +111,6 @@ class Space:
         """Make the next segment ahead of its use, and the reserves whole. Needs no lock, and other threads may do it
         too. The reserves come first: without a spare the log goes on in them."""
         self._spare_tried_at = time.monotonic()
-        self.report_bytes = self.segment_bytes  # the last segment may be a small one, made of the rest of a reserve
         is_full = not self._has_reserves()
         try:
             if not is_full and SPARE not in self._disk.names():
