@@ -61,7 +61,7 @@ KEYS: dict[tuple[str, ...], str] = {
     ("queues", "pause", "mail", *WHY): "queue is_paused",
     ("queues", "resume", "mail", *WHY): "queue is_paused",
     ("queues", "set", "mail", "--lease", "50", *WHY): "queue policy limit",
-    ("stats",): "at jobs leases claims_ever workers stuck_slots mismatched late_schedules groups limits queues",
+    ("stats",): "at jobs leases claims_ever workers stuck_slots mismatched late_schedules disk groups limits queues",
     ("top",): "store at jobs in_per_s out_per_s queues workers running failures leases_total failures_total is_part",
     ("version",): "leasemill python",
     ("wal", "stats", ".leasemill"): "folder format generation snapshot segments events jobs lanes queues bytes_on_disk",

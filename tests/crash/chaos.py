@@ -97,6 +97,11 @@ def _full(seed: int, count: int) -> str:
     return "refused, then went on" if simulations.fill_at(seed, _work(), count) else "never in need"
 
 
+def _reserve(seed: int, count: int) -> str:
+    space.SPARE_RETRY_S = 0.0  # type: ignore[misc]
+    return "kept" if simulations.crash_when_full(seed, _work(), count) else "ended first"
+
+
 def _strace(call: str, count: int) -> str:
     return "killed" if killed.kill_at(_work(), call, count) else "ended first"
 
@@ -111,6 +116,7 @@ _TASKS: dict[str, Callable[..., str]] = {
     "unsynced": _unsynced,
     "failed sync": _failed_sync,
     "full": _full,
+    "reserve": _reserve,
     "strace": _strace,
 }
 
@@ -204,10 +210,10 @@ def _chaos(seed: int, only: str) -> None:
     wanted("torn at every offset of 400 events (simulated)", lambda: _torn_tasks(seed))
     wanted("bits flipped, frames dropped, doubled, swapped", lambda: (("damaged", (seed, n)) for n in range(DAMAGES)))
     scripts = range(seed, seed + SCRIPTS)
-    operations = {one: simulations.operations_of_a_script(one, _work()) for one in scripts}
+    operations = cache(lambda one: simulations.operations_of_a_script(one, _work()))  # only where a row needs it
     wanted(
         "a process dies at every operation, then the power goes",
-        lambda: (("crash", (one, n)) for one in scripts for n in range(1, operations[one] + 1)),
+        lambda: (("crash", (one, n)) for one in scripts for n in range(1, operations(one) + 1)),
     )
     wanted(
         "or at a store to the control page",
@@ -223,7 +229,7 @@ def _chaos(seed: int, only: str) -> None:
     wanted(
         "the power goes at every operation",
         lambda: (
-            ("power", (one, n, luck)) for one in scripts for n in range(1, operations[one] + 1) for luck in (1, 2)
+            ("power", (one, n, luck)) for one in scripts for n in range(1, operations(one) + 1) for luck in (1, 2)
         ),
     )
     wanted(
@@ -239,6 +245,10 @@ def _chaos(seed: int, only: str) -> None:
     wanted(
         "no space from every step on (simulated)",
         lambda: (("full", (seed + more, n)) for more in range(6) for n in range(1, 36)),
+    )
+    wanted(
+        "dies at every operation on a full disk (simulated)",
+        lambda: (("reserve", (seed + more, n)) for more in range(6) for n in range(1, 120)),
     )
     if only in "no space (a small file system)":
         report.run_alone("no space (a small file system)", 1, _fill_a_real_one)

@@ -171,10 +171,10 @@ def write_walk(store: FileStore, clock: ManualClock, events: int, walk: Walk, so
     log = log_of(store)
     append = log.append
 
-    def counting(events: Sequence[AnyEvent], version: int = PLAIN_FORMAT) -> int:
+    def counting(events: Sequence[AnyEvent], version: int = PLAIN_FORMAT, *, may_use_reserve: bool = True) -> int:
         nonlocal count
         count += len(events)
-        return append(events, version)
+        return append(events, version, may_use_reserve=may_use_reserve)
 
     log.append = counting  # type: ignore[method-assign]
     while count < events:

@@ -36,12 +36,14 @@ def open_simulated(
     return FileStore(folder, options=options, clock=clock, entropy=entropy, disk=used, machine=machine)
 
 
-def snapshot(machine: SimulatedMachine, folder: Path, *, segment_bytes: int = SEGMENT_BYTES) -> Snapshot | None:
+def snapshot(
+    machine: SimulatedMachine, folder: Path, *, segment_bytes: int = SEGMENT_BYTES, seal_first: bool = False
+) -> Snapshot | None:
     """Take one, in a process of its own; `folder` is a real one, for the builder's lock."""
     disk = machine.process()
     log = Log(disk, machine, segment_bytes=segment_bytes, lock_timeout_s=0.0)
     try:
-        return take_snapshot(disk, log, folder, keep_segments=False)
+        return take_snapshot(disk, log, folder, keep_segments=False, seal_first=seal_first)
     finally:
         log.close()
 

@@ -66,6 +66,12 @@ def run_on(store: FileStore, command: c.Command[Any]) -> tuple[c.Command[Any], o
     return command, [acking.answer, None if claiming.error is not None else claiming.answer]
 
 
+def prepare_room(store: FileStore) -> None:
+    """As a folder's maintenance does: a spare segment, and the reserves."""
+    log_of(store).measure_room()
+    log_of(store).space.prepare_spare()
+
+
 class Scene:
     """`act` one step at a time; faults are the machine's."""
 
@@ -115,7 +121,7 @@ class Scene:
             case "snapshot":
                 self.snapshot()
             case _:
-                self._suffer(index, lambda store: log_of(store).space.prepare_spare())
+                self._suffer(index, prepare_room)
 
     def act(self, index: int) -> None:
         self.call(index, self._walk.next(self.truths[0].state))
@@ -125,7 +131,7 @@ class Scene:
         try:
             self.store(index)
         except SimulatedCrash:
-            self._crashed(index)
+            self.bury(index)
             return None
         except Unavailable as error:
             self.refusals.append(str(error))  # it was never asked
@@ -135,7 +141,7 @@ class Scene:
             with following(store, self.truths, self.clock.now()):
                 command, given = run_on(store, command)
         except SimulatedCrash:
-            self._crashed(index)
+            self.bury(index)
             self._split(command)
             return None
         except Unavailable as error:
@@ -205,7 +211,7 @@ class Scene:
             except Unavailable as error:
                 self.refusals.append(str(error))
             except SimulatedCrash:
-                self._crashed(index)
+                self.bury(index)
         raise Lost(f"the folder cannot be used any more: {self.refusals[-1]}")
 
     # What may be true
@@ -231,7 +237,8 @@ class Scene:
         if not self.truths:
             raise Lost(f"{command} was answered {given}, it should be {expected[0]}")
 
-    def _crashed(self, index: int) -> None:
+    def bury(self, index: int) -> None:
+        """A process has died: another one takes its place."""
         self.crashes += 1
         self._stores[index] = None
         self._disks[index] = self.machine.process()
@@ -240,6 +247,6 @@ class Scene:
         try:
             act(self.store(index))
         except SimulatedCrash:
-            self._crashed(index)
+            self.bury(index)
         except (OSError, Unavailable):
             pass

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from leasemill.errors import Unavailable
-from tests.crash.scene import MOST_TRUTHS, Lost, Scene, little_in_memory
-from tests.lab.faults import Sync
+from tests.crash.scene import MOST_TRUTHS, Lost, Scene, little_in_memory, prepare_room
+from tests.lab.faults import SimulatedCrash, Sync
 
 STEPS = 160
 SEGMENT_BYTES = 1536
@@ -122,6 +122,30 @@ def fill_at(seed: int, folder: Path, count: int) -> bool:
     return refused
 
 
+@little_in_memory()
+def crash_when_full(seed: int, folder: Path, count: int) -> bool:
+    """A folder with its reserves stands on a full disk, and a process dies at an operation while they are used. Answers
+    whether one died."""
+    scene = Scene(seed, folder, segment_bytes=SEGMENT_BYTES, has_limits=False)
+    scene.steps(20)
+    prepare_room(scene.store(0))
+    scene.machine.fill()
+    scene.machine.crash_at(count)
+    for _ in range(40):
+        if len(scene.truths) > MOST_TRUTHS // 4:
+            break
+        _step_in_need(scene)
+    crashes = scene.crashes
+    scene.machine.forget_faults()
+    scene.machine.make_room()
+    scene.look_after_failure(1)
+    scene.steps(10)
+    scene.lose_power()
+    scene.steps(5)
+    scene.look(0)
+    return crashes > 0
+
+
 def _step_in_need(scene: Scene) -> None:
     before = len(scene.refusals)
     try:
@@ -130,6 +154,8 @@ def _step_in_need(scene: Scene) -> None:
             scene.look(0)
     except Unavailable as error:
         scene.refusals.append(str(error))
+    except SimulatedCrash:
+        scene.bury(0)
     for refusal in scene.refusals[before:]:
         if "no space left" not in refusal.lower():
             raise Lost(f"refused without a word about space: {refusal}")

@@ -25,7 +25,8 @@ from enum import Enum
 from typing import Final, Literal, cast
 
 from leasemill.kernel.model import SECOND
-from leasemill.store.wal.disk import CONTROL_BYTES, LOCK_NAME, File
+from leasemill.store.wal.disk import CONTROL_BYTES, File
+from leasemill.store.wal.folder import LOCK_NAME
 
 SECTOR_BYTES: Final = 512
 FOREVER: Final = 2**62
@@ -44,6 +45,8 @@ class Operation(Enum):
     RENAME = "rename"
     REMOVE = "remove"
     SYNC_FOLDER = "sync_folder"
+    ALLOCATE = "allocate"
+    SHRINK = "shrink"
     STORE = "store"
     """A number is put on the control page; only of a machine that `counts_stores`."""
     UNLOCK = "unlock"
@@ -159,7 +162,7 @@ class SimulatedMachine:
         self._platter: dict[str, SimulatedContent] = {}
         self._unsynced: list[FolderChange] = []
         self._control = bytearray(CONTROL_BYTES)
-        self._is_full = False
+        self._free_bytes: int | None = None
         self.forget_faults()
 
     # The machine's clocks
@@ -231,11 +234,16 @@ class SimulatedMachine:
         self._sync_fails_in, self._sync_fails_of, self._sync_leaves = count, process, leaves
 
     def fill_at(self, count: int) -> None:
-        """From the `count`th step on that needs space (a new file, or one that grows), there is none."""
+        """From the `count`th step on that needs space (a new file, or one that grows), there is none but what is freed
+        then."""
         self._full_in = count
 
+    def fill(self) -> None:
+        """There is no space but what is freed from now on."""
+        self._free_bytes = 0
+
     def make_room(self) -> None:
-        self._is_full = False
+        self._free_bytes = None
         self._full_in = FOREVER
 
     # What tests look at
@@ -286,11 +294,21 @@ class SimulatedMachine:
         self._sync_fails_in -= 1
         return self._sync_fails_in == 0
 
-    def _require_space(self) -> None:
+    def _take_space(self, before_bytes: int, after_bytes: int) -> None:
+        """A file grows from one size to another."""
         self._full_in -= 1
-        self._is_full = self._is_full or self._full_in == 0
-        if self._is_full:
+        if self._full_in == 0:
+            self._free_bytes = 0
+        if self._free_bytes is None:
+            return
+        needed = _blocks(after_bytes) - _blocks(before_bytes)
+        if needed > self._free_bytes:
             raise OSError(errno.ENOSPC, "No space left on device")
+        self._free_bytes -= needed
+
+    def _free_space(self, before_bytes: int, after_bytes: int = 0) -> None:
+        if self._free_bytes is not None:
+            self._free_bytes += _blocks(before_bytes) - _blocks(after_bytes)
 
     def _change_folder(self, change: FolderChange) -> None:
         change(self._entries)
@@ -325,7 +343,7 @@ class SimulatedFile:
                 opened.write(offset, content[: len(content) // 2])  # killed in the middle of it
                 raise
             if offset + len(content) > len(opened.cached):
-                machine._require_space()
+                machine._take_space(len(opened.cached), offset + len(content))
             opened.write(offset, content)
 
     def sync(self) -> None:
@@ -400,6 +418,12 @@ class SimulatedPage:
     def __eq__(self, other: object) -> bool:
         return self._view == other
 
+    def __len__(self) -> int:
+        return len(self._view)
+
+    def __bytes__(self) -> bytes:
+        return bytes(self._view)
+
     def cast(self, kind: Literal["Q"]) -> SimulatedPage:
         return SimulatedPage(self._disk, self._view.cast(kind))
 
@@ -462,11 +486,12 @@ class SimulatedDisk:
         machine = self.machine
         with machine._guard:
             machine._step(self, Operation.CREATE, name)
-            machine._require_space()
+            machine._take_space(0, 1)
             content = machine._entries.get(name)
             if content is None:
                 content = SimulatedContent()
                 machine._change_folder(_naming(name, content))
+            machine._free_space(len(content.cached) + 1)
             content.truncate()
         file = SimulatedFile(self, name, content)
         try:
@@ -488,6 +513,8 @@ class SimulatedDisk:
             content = machine._entries.get(old)
             if content is None:
                 raise FileNotFoundError(errno.ENOENT, "No such file or directory", old)
+            if new in machine._entries:
+                machine._free_space(len(machine._entries[new].cached))
             machine._change_folder(_renaming(old, new, content))
 
     def remove(self, name: str) -> None:
@@ -509,17 +536,55 @@ class SimulatedDisk:
         self._refuse_if_dead()
         return sorted(self.machine._entries)
 
+    def size(self, name: str) -> int:
+        self._refuse_if_dead()
+        content = self.machine._entries.get(name)
+        return 0 if content is None else len(content.cached)
+
+    def allocate(self, name: str, size: int) -> None:
+        """What such a file holds matters to nobody: it is there, or after a crash it may be not."""
+        machine = self.machine
+        with machine._guard:
+            machine._step(self, Operation.ALLOCATE, name)
+            had = self.size(name)
+            if had < size:
+                machine._take_space(had, size)
+                if name not in machine._entries:
+                    machine._change_folder(_naming(name, SimulatedContent()))
+                machine._entries[name].write(0, bytes(size))
+
+    def shrink(self, name: str, size: int) -> None:
+        machine = self.machine
+        with machine._guard:
+            machine._step(self, Operation.SHRINK, name)
+            content = machine._entries[name]
+            machine._free_space(len(content.cached), size)
+            for kept in (content.cached, content.platter):
+                del kept[size:]
+            content.unsynced.clear()
+
+    @property
+    def free_bytes(self) -> int:
+        free = self.machine._free_bytes
+        return FOREVER if free is None else free
+
     def close(self) -> None:
         """Closing frees the lock, as closing the last descriptor does."""
         self.machine._release(self)
 
     def _forget(self, name: str) -> None:
         if name in self.machine._entries:
+            self.machine._free_space(len(self.machine._entries[name].cached))
             self.machine._change_folder(_removing(name))
 
     def _refuse_if_dead(self) -> None:
         if self.is_dead:
             raise SimulatedCrash
+
+
+def _blocks(count: int) -> int:
+    """In bytes, as the disk counts them: whole sectors."""
+    return -(-count // SECTOR_BYTES) * SECTOR_BYTES
 
 
 def _naming(name: str, content: SimulatedContent) -> FolderChange:

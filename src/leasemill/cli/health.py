@@ -6,12 +6,13 @@ import sys
 from typing import Final
 
 import click
+import msgspec
 
 from leasemill.cli.lazy import EXIT_REFUSED
 from leasemill.cli.opening import on_store
 from leasemill.cli.output import emit
 from leasemill.operator.clocks import ahead_or_behind, clocks_apart
-from leasemill.operator.wording import counted, listed
+from leasemill.operator.wording import counted, listed, without_room
 from leasemill.store.base import Store
 from leasemill.store.records import WorkerRecord, records
 
@@ -35,6 +36,8 @@ def health(store: Store, max_age: float, worker_id: str | None, as_json: bool) -
     if the store is unavailable.
 
     A slot is stuck, and not usable, if its handler does not return after its job timed out or was lost.
+
+    A full disk under a file: store is reported, and does not change the exit code: restarting a worker frees nothing.
 
     The command reads no jobs, so it is fast however many there are.
     """
@@ -61,6 +64,9 @@ def health(store: Store, max_age: float, worker_id: str | None, as_json: bool) -
     if apart:
         shown = listed([f"{worker} ({ahead_or_behind(ahead_s)} it)" for worker, ahead_s in apart.items()], CLOCKS_SHOWN)
         why += f"; clocks that differ from the store's: {shown}"
+    room = store.room()
+    if room is not None and room.is_full:
+        why += f"; the disk is full: {without_room(room.needed_bytes)}"
     ages = {record.worker: age_s for record, age_s in found}
     emit(
         as_json,
@@ -71,6 +77,7 @@ def health(store: Store, max_age: float, worker_id: str | None, as_json: bool) -
             "slots": slots,
             "stuck": stuck,
             "clocks_apart": apart,
+            "disk": msgspec.to_builtins(room),
             **(
                 {"processes": {name: {"is_healthy": name in usable, "age_s": ages.get(name)} for name in processes}}
                 if processes

@@ -7,6 +7,7 @@ from collections import Counter
 from typing import Any
 
 import click
+import msgspec
 
 from leasemill.cli.opening import on_store
 from leasemill.cli.output import print_json, print_table
@@ -16,7 +17,7 @@ from leasemill.operator.clocks import ahead_or_behind, clocks_apart
 from leasemill.operator.lateness import late_schedules, open_groups
 from leasemill.operator.paging import all_queues
 from leasemill.operator.times import span
-from leasemill.operator.wording import counted, did_you_mean, listed
+from leasemill.operator.wording import counted, did_you_mean, listed, without_room
 from leasemill.store.base import Store
 from leasemill.store.records import records
 
@@ -76,6 +77,7 @@ def gathered(store: Store) -> dict[str, Any]:
         "stuck_slots": sum(len(worker.stuck) for worker in workers),
         "mismatched": dict(mismatched.most_common()),
         "late_schedules": {name: {"late_us": late_us} for name, late_us in late_schedules(store).items()},
+        "disk": msgspec.to_builtins(store.room()),
         "groups": {"open": groups.count, "unsealed": groups.unsealed},
         "limits": {
             view.name: {
@@ -141,6 +143,8 @@ def _print(found: dict[str, Any], before: dict[str, Any] | None) -> None:
     late = [f"{name} ({span(one['late_us'])})" for name, one in found["late_schedules"].items()]
     if late:
         click.echo(f"schedules that are late: {listed(late, SCHEDULES_SHOWN)} (see `leasemill cron list`)")
+    if found["disk"] is not None and found["disk"]["is_full"]:
+        click.echo(f"the disk is full: {without_room(found['disk']['needed_bytes'])}")
     groups = found["groups"]
     if groups["open"]:
         line = f"{counted(groups['open'], 'group')} open, {groups['unsealed']:,} not sealed"

@@ -21,6 +21,7 @@ from leasemill.errors import LeasemillError, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.operator.wording import did_you_mean
 from leasemill.store.backoff import backoff_s
+from leasemill.store.descriptors import out_of_descriptors
 from leasemill.worker.exits import EXIT_REPLACE
 from leasemill.worker.exporting.endpoint import Endpoint, parsed_address
 from leasemill.worker.exporting.measures import Measures
@@ -89,7 +90,10 @@ def run(worker: Worker, supervised: Supervised | None) -> None:
         run_process(worker, worker.app.close, worker.stop if supervised is None else supervised.stop_once)
     except LeasemillError:
         raise
-    except Exception:  # the entry of the command line: logged with the worker's id, and passed on
+    except Exception as error:  # the entry of the command line: logged with the worker's id, and passed on
+        sentence = out_of_descriptors(error)
+        if sentence is not None:
+            raise Unavailable(sentence) from error
         log.critical("worker stops: unexpected error", exc_info=True, extra={"worker": worker.id})
         raise
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final, Protocol, Self
 
 from leasemill.store.url import URL_VARIABLE
-from leasemill.store.wal.disk import LOCK_NAME
+from leasemill.store.wal.folder import LOCK_NAME
 from leasemill.store.wal.options import parse_folder_url
 
 PROGRAM: Final = "from leasemill.cli import main; main()"

@@ -25,3 +25,11 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
     near = get_close_matches(name, list(known), n=3)
     return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+
+
+def without_room(needed_bytes: int) -> str:
+    """What a full disk under a folder means."""
+    return (
+        f"new jobs are refused, running jobs can finish; free {-(-needed_bytes // 1_000_000):,} MB or more, or purge "
+        "finished jobs and run `leasemill wal snapshot`"
+    )

@@ -23,6 +23,7 @@ from leasemill.store.expiries import Expiries
 from leasemill.store.keys import AccessKeys, NoKeys
 from leasemill.store.operating import StoreOperations
 from leasemill.store.reading import Pulse
+from leasemill.store.room import DiskRoom
 from leasemill.store.sources import Entropy, SystemEntropy
 
 
@@ -84,6 +85,10 @@ class Store(StoreOperations):
 
         `within_s`: beside a busy process stop after so long. A pulse is returned if there is more to read: the latest
         one, of which nothing had to be read."""
+        return None
+
+    def room(self) -> DiskRoom | None:
+        """The disk under a folder; None for a store that is not a folder of this machine."""
         return None
 
     def set_clock(self) -> int | None:

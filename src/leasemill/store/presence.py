@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import socket
@@ -15,12 +16,14 @@ from urllib.parse import quote, unquote
 
 from msgspec import MsgspecError, Struct, json
 
+from leasemill.errors import Unavailable
 from leasemill.kernel.orders import WorkerOrder
 
 WORKERS: Final = "workers"
 RECORD: Final = ".worker"
 LONGEST_NAME: Final = 200  # of 255 bytes, with room for what is written beside it
 DIGEST: Final = "="  # begins no quoted id
+NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def new_worker_id() -> str:
@@ -72,6 +75,10 @@ def _no_order(_instance: str) -> None:
     return None
 
 
+def _no_room() -> bool:
+    return False
+
+
 class MemoryPresence:
     """Records of the workers of this process."""
 
@@ -104,13 +111,21 @@ class FolderPresence:
     """A file for each worker, in a folder of its own; written beside and renamed, never synced.
 
     A file is the time since the machine's boot, in microseconds, a newline, and the record. It is named by the worker's
-    id; where that is too long for a file name, by its digest, and the id has a line before the record.
+    id; where that is too long for a file name, by its digest, and the id has a line before the record. `make_room` is
+    called on a full disk, and returns whether it has freed a block.
     """
 
-    def __init__(self, path: Path, since_boot_us: Callable[[], int], order_of: OrderOf = _no_order) -> None:
+    def __init__(
+        self,
+        path: Path,
+        since_boot_us: Callable[[], int],
+        order_of: OrderOf = _no_order,
+        make_room: Callable[[], bool] = _no_room,
+    ) -> None:
         self._path = path / WORKERS
         self._since_boot_us = since_boot_us
         self._order_of = order_of
+        self._make_room = make_room
 
     def publish(self, worker_id: str, record: bytes) -> WorkerOrder | None:
         self._write(worker_id, record)
@@ -122,12 +137,19 @@ class FolderPresence:
         if path.name.startswith(DIGEST):
             record = b"%b\n%b" % (quote(worker_id, safe="").encode(), record)
         content = b"%d\n%b" % (self._since_boot_us(), record)
-        try:
-            beside.write_bytes(content)
-        except FileNotFoundError:
-            self._path.mkdir(mode=0o700, exist_ok=True)
-            beside.write_bytes(content)
-        beside.replace(path)
+        while True:
+            try:
+                self._path.mkdir(mode=0o700, exist_ok=True)
+                beside.write_bytes(content)
+                beside.replace(path)
+            except OSError as error:
+                beside.unlink(missing_ok=True)
+                if error.errno not in NO_SPACE:
+                    raise
+                if not self._make_room():
+                    raise Unavailable(f"no space left for the record of worker {worker_id} in {self._path}") from error
+            else:
+                return
 
     def records(self) -> list[Present]:
         found: list[Present] = []

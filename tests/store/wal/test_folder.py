@@ -29,7 +29,7 @@ from leasemill.kernel.model import SECOND, JobSpec, JobState, LossReason, Policy
 from leasemill.kernel.orders import Order
 from leasemill.store.wal.batch import PRUNE_BATCH, PRUNE_EVERY_S, PRUNE_LEAST
 from leasemill.store.wal.clock import RealMachine
-from leasemill.store.wal.disk import refuse_network_file_system
+from leasemill.store.wal.folder import refuse_network_file_system
 from leasemill.store.wal.format import FRAME_HEADER, Kind, checksum, frame_bytes
 from leasemill.store.wal.inspect import examine
 from leasemill.store.wal.options import FileOptions

@@ -58,9 +58,9 @@ def counted_appends(store: FileStore) -> Iterator[list[int]]:
     log, sizes = log_of(store), list[int]()
     append = log.append
 
-    def counting(events: list[object], *given: int) -> int:
+    def counting(events: list[object], *given: int, **named: bool) -> int:
         sizes.append(len(events))
-        return append(events, *given)  # type: ignore[arg-type]
+        return append(events, *given, **named)  # type: ignore[arg-type]
 
     log.append = counting  # type: ignore[method-assign,assignment]
     try:

@@ -267,4 +267,5 @@ def test_opening_stays_short_whatever_has_passed_through(tmp_path: Path, monkeyp
     assert reopened.totals().counts[JobState.SUCCEEDED] <= 40
     assert passed == 1_000
     assert sum(read) < 200
-    assert sum(len(content) for content in machine.files().values()) < 40_000
+    kept = {name: len(content) for name, content in machine.files().items() if not name.startswith("reserve")}
+    assert sum(kept.values()) < 40_000

@@ -1,7 +1,7 @@
 """`file:` a folder with a write-ahead log, shared by any number of local processes. No server.
 
 format       bytes: frames, segment headers                      (docs/log-format.md)
-disk         the operating system: files, the lock, the control page
+disk         the operating system: files, the lock, the control page; folder: making it
 control      the numbers on the control page
 manifest     which files make the log
 reader       where a process is in the log, and reading on

@@ -45,6 +45,8 @@ PRUNE_BATCH: Final = 500
 """Some milliseconds, in which everybody waits."""
 PRUNE_LEAST: Final = 50
 EXPIRE_BATCH: Final = 1_000
+ADDING_JOBS: Final = (c.Enqueue, c.Acquire, c.CreateGroup, c.SetSchedule, c.FireTicks, c.FireNow, c.Backfill)
+TAKING_ROOM: Final = (*ADDING_JOBS, c.Claim)
 
 
 class BatchRunner:
@@ -177,7 +179,7 @@ class BatchRunner:
         and need no more: whoever reads beside a busy process must not stop it by taking the lock."""
         if all(ticket.command is None for ticket in batch):
             return True
-        if not log.has_read(tail) or self._has_overdue(log):
+        if not log.has_read(tail) or self._has_overdue(log) or not log.disk.is_there:
             return False
         self._run_all(log, batch)
         return True
@@ -210,7 +212,7 @@ class BatchRunner:
             events += self._prune(log, state)
         if not events:
             return log.position
-        position = log.append(events, state.format)
+        position = log.append(events, state.format, may_use_reserve=not any(map(_takes_room, batch)))
         if now_s - self._pulse_at_s >= PULSE_EVERY_S:
             self._pulse_at_s = now_s
             leased = sum(queue.counts[JobState.LEASED] for queue in state.queues.values())
@@ -267,10 +269,13 @@ class BatchRunner:
             if not log.is_intact:
                 log.check()
             log.skip_to_tail()
+            if log.page[FULL]:
+                raise log.space.no_space()  # a rotation was finished that has used the reserve
             if log.may_be_acquired(queues):
                 return None
             now = self._now(log)
-            return log.append([JobEnqueued(job, now) for job in jobs]) if jobs else log.position
+            events = [JobEnqueued(job, now) for job in jobs]
+            return log.append(events, may_use_reserve=False) if events else log.position
 
     # What is recorded before the first answer, and now and then
 
@@ -341,14 +346,17 @@ class BatchRunner:
 def _require_room(log: Log, state: State, command: object) -> None:
     """W7: on a full disk, what adds jobs or gives them out is refused before it is decided."""
     match command:
-        case c.Enqueue() | c.Acquire() | c.CreateGroup():
-            log.space.require_room_to_grow()
-        case c.SetSchedule() | c.FireTicks() | c.FireNow() | c.Backfill():
-            log.space.require_room_to_grow()
         case c.Claim() if not log.space.has_room_to_finish(log.bytes_left, len(state.leases) + command.limit):
             raise log.space.no_space()
+        case _ if isinstance(command, ADDING_JOBS):
+            log.space.require_room_to_grow()
         case _:
             pass
+
+
+def _takes_room(ticket: LogTicket) -> bool:
+    """Whether a call has added jobs or given them out: its events may not use the reserve."""
+    return ticket.error is None and isinstance(ticket.command, TAKING_ROOM)
 
 
 def _acquire_queues(state: State, command: c.Acquire) -> list[str]:

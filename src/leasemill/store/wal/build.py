@@ -24,9 +24,12 @@ def build(
         raise unavailable(folder, error) from error
     log = Log(disk, RealMachine(), segment_bytes=16 * 1024 * 1024, lock_timeout_s=60.0, may_create=False)
     try:
+        log.space.segment_bytes = log.space.report_bytes  # as the folder's processes make them
         return take_snapshot(
             disk, log, folder, keep_segments=keep_segments, seal_first=seal_first, on_progress=on_progress
         )
+    except OSError as error:
+        raise unavailable(folder, error) from error
     finally:
         log.close()
 

@@ -38,15 +38,20 @@ PULSE_AT: Final = PULSE + 3
 LOOKED: Final = 15
 """The same `Control` as LAST, written before it: then nothing is behind the tail. Earlier versions do not write it."""
 
+FOLDER_BYTES: Final = slice(4080, 4096)
+"""Drawn by the first process that opens a folder: a copy has the same, a new folder at the same path has another. It
+need not outlive a boot: no process does. Earlier versions do not write it."""
+
 
 class Control:
     """`identity` is that of the boot and the lock file: a page of another is not current. It is current when the first
     bytes of the page (`boot`) are this identity's `digest`: then the log's tail has been looked at in this boot."""
 
-    __slots__ = ("boot", "digest", "me", "page", "process_id")
+    __slots__ = ("boot", "digest", "folder", "me", "page", "process_id")
 
     def __init__(self, disk: Disk, identity: str) -> None:
         self.boot = disk.control[:BOOT_BYTES]
+        self.folder = disk.control[FOLDER_BYTES]
         self.page = disk.control.cast("Q")
         self.digest = hashlib.blake2b(identity.encode(), digest_size=BOOT_BYTES).digest()
         self.me = int.from_bytes(os.urandom(8), "little") | 1
@@ -54,11 +59,18 @@ class Control:
 
     def close(self) -> None:
         self.boot.release()
+        self.folder.release()
         self.page.release()
 
     @property
     def is_current(self) -> bool:
         return self.boot == self.digest
+
+    def name_folder(self) -> bytes:
+        """Under the lock: the folder's identity, drawn if it has none yet."""
+        if self.folder == bytes(len(self.folder)):
+            self.folder[:] = os.urandom(len(self.folder))
+        return bytes(self.folder)
 
     def publish_pulse(self, seq: int, fence: int, leased: int, position: int) -> None:
         """Whoever reads it meanwhile, without the lock, does not get a mixture."""

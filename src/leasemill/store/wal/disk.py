@@ -19,22 +19,21 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
-from leasemill.errors import Broken, Invalid, Unavailable
+from leasemill.errors import Unavailable
+from leasemill.store.descriptors import out_of_descriptors
+from leasemill.store.wal.folder import LOCK_NAME, MANIFEST_NAME, make_folder, refuse_network_file_system
 
-LOCK_NAME: Final = "lock"
 LOCK_AT_ONCE: Final = fcntl.LOCK_EX | fcntl.LOCK_NB
-MANIFEST_NAME: Final = "manifest"
 CONTROL_BYTES: Final = 4096
 FULL_SYNC: Final[int | None] = getattr(fcntl, "F_FULLFSYNC", None)  # macOS has it, Linux does not need it
 ZEROS: Final = bytes(1024 * 1024)
 MOST_TRIES: Final = 12
 """To take the lock, before the first pause: where processes only enqueue it is held for some 20 µs, and the shortest
 pause takes 70. Where it is held for longer, half as many each time."""
+STAT_BLOCK_BYTES: Final = 512
+NOT_SUPPORTED: Final = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
 FIRST_PAUSE_S: Final = 0.000_02
 LONGEST_PAUSE_S: Final = 0.001
-NETWORK_FILE_SYSTEMS: Final = frozenset(
-    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "glusterfs", "lustre", "fuse.sshfs", "fuse.s3fs", "9p"}
-)
 
 
 _let_others_run: Final[Callable[[], None]] = getattr(os, "sched_yield", partial(time.sleep, 0))
@@ -95,6 +94,24 @@ class Disk(Protocol):
     def remove(self, name: str) -> None: ...
     def sync_folder(self) -> None: ...
     def names(self) -> list[str]: ...
+    def size(self, name: str) -> int:
+        """In bytes; 0 if there is no such file."""
+        ...
+
+    def allocate(self, name: str, size: int) -> None:
+        """Give a file at least this size, with blocks of the file system behind all of it; its content does not
+        matter. It stays as it was if there is no room."""
+        ...
+
+    def shrink(self, name: str, size: int) -> None:
+        """Return to the file system what a file has beyond this size."""
+        ...
+
+    @property
+    def free_bytes(self) -> int:
+        """What the file system still has for this user."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -135,12 +152,17 @@ class RealDisk:
         self._tries = MOST_TRIES
         with ExitStack() as opened:
             if may_make:
-                _make_folder(path)
+                for changed in make_folder(path):
+                    _sync_folder(changed)
             refuse_network_file_system(path)
             self._lock_fd = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             opened.callback(os.close, self._lock_fd)
-            if os.fstat(self._lock_fd).st_size < CONTROL_BYTES:
-                os.ftruncate(self._lock_fd, CONTROL_BYTES)
+            found = os.fstat(self._lock_fd)
+            if found.st_blocks == 0:
+                # A store to a mapped page without a block ends the process (SIGBUS) when the disk is full.
+                _allocate_blocks(self._lock_fd, CONTROL_BYTES)
+            self._lock_path = str(path / LOCK_NAME)
+            self._lock_dev, self._lock_ino = found.st_dev, found.st_ino
             self._folder_fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             opened.callback(os.close, self._folder_fd)
             self._map = mmap.mmap(self._lock_fd, CONTROL_BYTES)
@@ -155,13 +177,14 @@ class RealDisk:
     @property
     def is_there(self) -> bool:
         try:
-            return _identity((self._path / LOCK_NAME).stat()) == self.identity
-        except OSError:
+            self._require_folder()
+        except (OSError, Unavailable):
             return False
+        return True
 
     @property
     def identity(self) -> str:
-        return _identity(os.fstat(self._lock_fd))
+        return f"{self._lock_dev}:{self._lock_ino}"
 
     @property
     def control(self) -> memoryview:
@@ -175,8 +198,13 @@ class RealDisk:
             self._wait_for_lock(timeout_s)
 
     def _require_folder(self) -> None:
-        if os.fstat(self._lock_fd).st_nlink == 0:
-            raise Unavailable(f"the folder {self._path} was removed while it was in use; put it back")
+        """One call of the system: each batch makes it."""
+        try:
+            found = os.stat(self._lock_path)  # noqa: PTH116  (a Path would take twice as long)
+        except FileNotFoundError:
+            found = None
+        if found is None or found.st_ino != self._lock_ino or found.st_dev != self._lock_dev:
+            raise Unavailable(f"the folder {self._path} was removed or replaced while it was in use; put it back")
 
     def _wait_for_lock(self, timeout_s: float) -> None:
         for _ in range(self._tries):
@@ -236,6 +264,35 @@ class RealDisk:
     def names(self) -> list[str]:
         return sorted(entry.name for entry in self._path.iterdir())
 
+    def size(self, name: str) -> int:
+        try:
+            return (self._path / name).stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def allocate(self, name: str, size: int) -> None:
+        fd = os.open(self._path / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            had = os.fstat(fd)
+            if had.st_size >= size and had.st_blocks * STAT_BLOCK_BYTES >= size:
+                return
+            try:
+                _allocate_blocks(fd, size)
+            except OSError:
+                if os.fstat(fd).st_size > had.st_size:
+                    os.ftruncate(fd, had.st_size)
+                raise
+        finally:
+            os.close(fd)
+
+    def shrink(self, name: str, size: int) -> None:
+        os.truncate(self._path / name, size)
+
+    @property
+    def free_bytes(self) -> int:
+        found = os.statvfs(self._path)  # not by a descriptor: a thread may ask while the store is closed
+        return found.f_bavail * found.f_frsize
+
     def close(self) -> None:
         """Close without unlocking: the lock goes with the last descriptor, and a forked child's must not free it."""
         if self._lock_fd < 0:
@@ -246,6 +303,30 @@ class RealDisk:
         os.close(self._lock_fd)
         self._lock_fd = -1
         self.unlock = _is_unlocked
+
+
+def _allocate_blocks(fd: int, size: int) -> None:
+    """A file of at least this size that has its blocks. Where the system has no call for it, what is missing is
+    written."""
+    try:
+        os.posix_fallocate(fd, 0, size)
+    except AttributeError:
+        pass
+    except OSError as error:
+        if error.errno not in NOT_SUPPORTED:
+            raise
+    else:
+        return
+    for offset in range(os.fstat(fd).st_size, size, len(ZEROS)):
+        os.pwrite(fd, ZEROS[: size - offset], offset)
+
+
+def _sync_folder(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        sync_descriptor(fd)
+    finally:
+        os.close(fd)
 
 
 def _is_unlocked() -> None:
@@ -264,6 +345,9 @@ def holds_log(path: Path) -> bool:
 
 def unavailable(path: Path, error: OSError) -> Unavailable:
     """What the system refused, as the caller is to read it."""
+    sentence = out_of_descriptors(error)
+    if sentence is not None:
+        return Unavailable(sentence)
     if isinstance(error, PermissionError):
         return Unavailable(f"{path}: permission denied{_owner(path)}; {_remedy(path)}, or name another folder")
     return Unavailable(f"{path}: {error.strerror or error}; check the disk and the folder, then repeat the call")
@@ -286,54 +370,3 @@ def _owner(path: Path) -> str:
         return f" (it belongs to {path.owner()})"
     except (OSError, KeyError, NotImplementedError):
         return ""
-
-
-def _sync_folder(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        sync_descriptor(fd)
-    finally:
-        os.close(fd)
-
-
-def _identity(found: os.stat_result) -> str:
-    return f"{found.st_dev}:{found.st_ino}"
-
-
-def _make_folder(path: Path) -> None:
-    made = [one for one in (path, *path.parents) if not one.exists()]
-    try:
-        path.mkdir(parents=True, exist_ok=True, mode=0o700)
-    except FileExistsError:
-        raise Invalid(f"{path} is a file, not a folder: name another path") from None
-    for one in made:
-        _sync_folder(one.parent)
-
-
-def refuse_network_file_system(path: Path, mounts: Path = Path("/proc/self/mountinfo")) -> None:
-    """Locks and syncs of network file systems are not to be trusted: refuse them where they can be recognized."""
-    kind = _file_system(path, mounts)
-    if kind in NETWORK_FILE_SYSTEMS:
-        raise Broken(
-            f"{path} is on a network file system ({kind}), whose locks and syncs a log cannot rely on; "
-            "use a local folder, or postgresql:// for several machines"
-        )
-
-
-def _file_system(path: Path, mounts: Path) -> str | None:
-    """The type of the file system a path is on, where the system reports it (Linux)."""
-    try:
-        lines = mounts.read_text().splitlines()
-    except OSError:
-        return None
-    here = path.resolve()
-    best: tuple[int, str] = (-1, "")
-    for line in lines:
-        left, separator, right = line.partition(" - ")
-        fields = left.split()
-        if not separator or len(fields) < 5:
-            continue
-        point = Path(fields[4].encode().decode("unicode_escape"))
-        if here.is_relative_to(point) and len(point.parts) >= best[0]:
-            best = (len(point.parts), right.split()[0])
-    return best[1] or None

@@ -43,7 +43,7 @@ from leasemill.store.wal.format import (
 from leasemill.store.wal.manifest import Manifest, Snapshot
 from leasemill.store.wal.reader import Superseded
 from leasemill.store.wal.recovery import cut_tail, look_first, rewrite_unsynced
-from leasemill.store.wal.space import NO_SPACE
+from leasemill.store.wal.space import ALL_RESERVES, FOR_REPORTS, NO_RESERVE, NO_SPACE, Reserves
 from leasemill.store.wal.writer import Writer
 
 LOCK_WAIT_S: Final = 0.000_3
@@ -118,6 +118,8 @@ class Log(Writer):
         try:
             with self.locked():
                 look_first(self, may_create=may_create)
+                self.folder = self.control.name_folder()
+                self.measure_room()
         except BaseException:
             self.close()
             raise
@@ -237,8 +239,9 @@ class Log(Writer):
 
     # Writing
 
-    def append(self, events: Sequence[AnyEvent], version: int = PLAIN_FORMAT) -> int:
-        """Under the lock, at the tail: one frame. Returns the position behind it, to be synced."""
+    def append(self, events: Sequence[AnyEvent], version: int = PLAIN_FORMAT, *, may_use_reserve: bool = True) -> int:
+        """Under the lock, at the tail: one frame. Returns the position behind it, to be synced. W7: what adds jobs or
+        gives them out may not use the reserve."""
         assert self.knows_tail
         if version > self.manifest.format:
             self._raise_format(version)
@@ -248,7 +251,7 @@ class Log(Writer):
             raise Invalid(f"{length:,} bytes in one append; at most {LARGEST_BODY:,}: send smaller batches")
         offset = SEGMENT_HEADER_BYTES + self.position - self.segment.first
         if self.file_bytes - offset < length + SEAL_BYTES:
-            self._rotate(length)
+            self._rotate(length, FOR_REPORTS if may_use_reserve else NO_RESERVE)
             offset = SEGMENT_HEADER_BYTES
         assert self.file is not None
         self.knows_tail = False
@@ -276,13 +279,13 @@ class Log(Writer):
         """Under the lock: end the last segment, so that a snapshot can cover all there is."""
         self.skip_to_tail()
         if self.position > self.segment.first:
-            self._rotate(0)
+            self._rotate(0, ALL_RESERVES)
 
-    def _rotate(self, needed_bytes: int) -> None:
+    def _rotate(self, needed_bytes: int, reserves: Reserves) -> None:
         """W6: the old segment is sealed and synced before the new one is named. W7: all that needs space is written
         before that, so that a full disk seals nothing."""
         assert self.file is not None
-        following = self.write_ahead(self.position + SEAL_BYTES, needed_bytes)
+        following = self.write_ahead(self.position + SEAL_BYTES, needed_bytes, reserves)
         self.knows_tail = False
         self.file.write(self.offset, frame_bytes(Kind.SEAL, self.position, self.synced_to, b""))
         self.sync(self.position + SEAL_BYTES)
@@ -329,7 +332,7 @@ class Log(Writer):
         except OSError as error:
             if error.errno not in NO_SPACE:
                 raise
-            raise self.space.no_space() from error
+            raise self.space.reserve_is_used_up() from error
 
     def adopt(self, snapshot: Snapshot) -> list[str]:
         """Under the lock: the snapshot stands for all before its position. Returns the files no longer needed."""

@@ -38,9 +38,12 @@ class FolderMaintenance:
         self._builder = None
 
     def look(self, log: Log, *, may_snapshot: bool) -> None:
+        is_other = self.segment is None or log.segment.name != self.segment.name
         self.segment, self.due_at = log.segment, math.inf
         if not self._options.does_maintenance:
             return
+        if is_other:
+            _keep_reserves(log)
         half_left = log.segment.first + log.file_bytes - SEGMENT_HEADER_BYTES - log.space.segment_bytes // 2
         if log.position <= half_left:
             self.due_at = half_left + 1
@@ -71,6 +74,15 @@ class FolderMaintenance:
         )
         # Waited for even when the store is closed meanwhile: no ended process is left unclaimed.
         threading.Thread(target=_report_builder, args=(self._builder, self._path), daemon=True).start()
+
+
+def _keep_reserves(log: Log) -> None:
+    """W7: before jobs fill the segment, so that a snapshot can cover it on a full disk."""
+    try:
+        log.measure_room()
+        log.space.keep_reserves()
+    except OSError:
+        LOGGER.warning("no room could be reserved on the disk; it is tried again later", exc_info=True)
 
 
 def _prepare_spare(space: Space) -> None:

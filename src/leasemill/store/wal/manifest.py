@@ -9,7 +9,8 @@ import msgspec
 from msgspec import Struct
 
 from leasemill.errors import Broken
-from leasemill.store.wal.disk import MANIFEST_NAME, Disk
+from leasemill.store.wal.disk import Disk
+from leasemill.store.wal.folder import MANIFEST_NAME
 from leasemill.store.wal.format import FORMATS, checksum
 
 
@@ -91,10 +92,13 @@ def read_manifest(disk: Disk) -> Manifest | None:
     return msgspec.json.decode(body, type=Manifest)
 
 
-def write_manifest(disk: Disk, manifest: Manifest) -> None:
-    """Write and sync it beside the one that counts."""
+def manifest_content(manifest: Manifest) -> bytes:
     body = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
-    content = f"{checksum(body):08x}\n".encode() + body
+    return f"{checksum(body):08x}\n".encode() + body
+
+
+def write_manifest(disk: Disk, content: bytes) -> None:
+    """Write and sync it beside the one that counts."""
     disk.create(f"{MANIFEST_NAME}.new", len(content), content).close()
 
 

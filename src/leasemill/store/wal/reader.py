@@ -30,6 +30,10 @@ class Superseded(Exception):
     """What this process has read is not the log any more: begin again from the manifest."""
 
 
+class RoomGone(Superseded):
+    """There is no room for what was decided, and some of it may not use the reserve: decide again, on a full disk."""
+
+
 class Reader:
     """`position` is how far this process has read, `segment` the one it is in, `file` that segment, opened. Everything
     before `synced_to` is known to be on disk."""

@@ -22,6 +22,7 @@ from leasemill.store.wal.format import (
     whole_frames_behind,
 )
 from leasemill.store.wal.manifest import Segment, read_manifest, segment_name
+from leasemill.store.wal.space import FOR_REPORTS
 from leasemill.store.wal.writer import Writer
 
 LOGGER: Final = logging.getLogger("leasemill.wal")
@@ -119,8 +120,9 @@ def rewrite_unsynced(log: Writer) -> None:
 
 def _write_again(log: Writer, first: int, generation: int, content: bytes) -> Segment:
     segment = Segment(segment_name(first, generation), first)
-    size = max(log.space.segment_bytes, SEGMENT_HEADER_BYTES + len(content) + SEAL_BYTES)
-    log.disk.create(f"{segment.name}.new", size, segment_header(first) + content).close()
+    size = max(log.space.report_bytes, SEGMENT_HEADER_BYTES + len(content) + SEAL_BYTES)
+    head = segment_header(first) + content
+    log.space.from_reserve(lambda: log.disk.create(f"{segment.name}.new", size, head).close(), size, FOR_REPORTS)
     log.disk.rename(f"{segment.name}.new", segment.name)
     log.disk.sync_folder()
     return segment

@@ -9,7 +9,7 @@ import gc
 import time
 from pathlib import Path
 
-from leasemill.errors import Broken
+from leasemill.errors import Broken, Unavailable
 from leasemill.kernel.machine import apply_all
 from leasemill.store.ends import Ends
 from leasemill.store.wal.clock import Machine
@@ -32,6 +32,7 @@ class Replica:
         self._machine = machine
         self._given_disk = disk
         self._ends = ends
+        self._folder: bytes | None = None
         self.log: Log | None = None
         self.state: ShelvedState | None = None
         self.latest_at = 0
@@ -41,14 +42,22 @@ class Replica:
 
     def open(self, *, may_create: bool) -> Log:
         disk = self._given_disk or RealDisk(self._path, may_make=may_create)
-        self.log = Log(
+        log = Log(
             disk,
             self._machine,
             segment_bytes=self._options.segment_bytes,
             lock_timeout_s=self._options.lock_timeout_s,
             may_create=may_create,
         )
-        return self.log
+        if self._folder not in (None, log.folder):
+            log.close()
+            raise Unavailable(
+                f"the folder {self._path} is another one than this process has used: that was removed or moved, and a "
+                "new one is in its place. Put the old one back, or restart this process to use the new one; nothing "
+                "was written to it"
+            )
+        self._folder, self.log = log.folder, log
+        return log
 
     def opened_log(self) -> Log:
         return self.log or self.open(may_create=False)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Final, cast
@@ -17,18 +18,20 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from leasemill.errors import Broken
+from leasemill.errors import Broken, Unavailable
 from leasemill.kernel.image import ImageWithOrders, KeyImage, image, jobs_in_order, restore
 from leasemill.kernel.machine import apply
 from leasemill.kernel.model import Job
 from leasemill.kernel.state import State
 from leasemill.store.progress import OnProgress, not_shown
+from leasemill.store.wal.control import FULL
 from leasemill.store.wal.disk import Disk, File
 from leasemill.store.wal.format import Frame, Kind, frame_bytes, read_frame
 from leasemill.store.wal.log import Log
 from leasemill.store.wal.manifest import Snapshot
 from leasemill.store.wal.recovery import BUILDER_LOCK
 from leasemill.store.wal.shelf.state import ShelvedState
+from leasemill.store.wal.space import BLOCK_BYTES, FOR_SNAPSHOTS, NO_SPACE, SNAPSHOT_RESERVE, Space
 
 JOBS_IN_A_FRAME: Final = 1_000
 KEYS_IN_A_FRAME: Final = 10_000
@@ -52,23 +55,26 @@ class Head(Struct, frozen=True, array_like=True):
 _decode_head = msgspec.msgpack.Decoder(Head).decode
 
 
-def write_snapshot(disk: Disk, state: State, latest_at: int, position: int) -> Snapshot:
-    """Write and sync the file; it counts only once the manifest names it."""
-    name = f"snapshot-{position:016x}"
-    file = disk.create(f"{name}.new", 0)
+def write_snapshot(disk: Disk, space: Space, state: State, latest_at: int, position: int) -> Snapshot:
+    """Write and sync the file; it counts only once the manifest names it. W7: on a full disk it uses its reserve."""
+    name, reserved = f"snapshot-{position:016x}", disk.size(SNAPSHOT_RESERVE)
     try:
-        offset = 0
-        for body in _bodies(state, latest_at):
-            frame = frame_bytes(Kind.EVENTS, offset, 0, body)
-            file.write(offset, frame)
-            offset += len(frame)
-        file.write(offset, frame_bytes(Kind.SEAL, offset, 0, b""))
-        file.sync()
-    except OSError:
+        create = partial(disk.create, f"{name}.new", 0)
+        with closing(space.from_reserve(create, BLOCK_BYTES, FOR_SNAPSHOTS)) as file:
+            offset = 0
+            for body in _bodies(state, latest_at):
+                frame = frame_bytes(Kind.EVENTS, offset, 0, body)
+                space.from_reserve(partial(file.write, offset, frame), len(frame), FOR_SNAPSHOTS)
+                offset += len(frame)
+            seal = frame_bytes(Kind.SEAL, offset, 0, b"")
+            space.from_reserve(partial(file.write, offset, seal), len(seal), FOR_SNAPSHOTS)
+            file.sync()
+    except OSError as error:
         disk.remove(f"{name}.new")  # on a full disk a part of a snapshot only takes room
-        raise
-    finally:
-        file.close()
+        if error.errno not in NO_SPACE:
+            raise
+        space.take_back(SNAPSHOT_RESERVE, reserved)
+        raise space.no_room_for_snapshot() from error
     disk.rename(f"{name}.new", name)
     disk.sync_folder()
     return Snapshot(name, position)
@@ -148,13 +154,12 @@ def take_snapshot(
         except BlockingIOError:
             return None
         _remove_unfinished(disk)
-        if seal_first:
-            with log.locked():
-                log.check()
-                log.seal()
+        not_sealed = _seal(log) if seal_first else None
         earlier = log.begin()
         target = log.manifest.last.first
         if log.position >= target:
+            if not_sealed is not None:
+                raise not_sealed
             return None
         state, latest_at = (ShelvedState(disk.scratch), 0) if earlier is None else read_snapshot(disk, earlier)
         first = shown_at = log.position
@@ -174,12 +179,36 @@ def take_snapshot(
                 raise Broken(
                     f"the log in {disk.where} is damaged at position {log.position}; see: leasemill wal verify"
                 )
-            snapshot = write_snapshot(disk, state, latest_at, target)
+            log.measure_room()
+            snapshot = write_snapshot(disk, log.space, state, latest_at, target)
         with log.locked():
             gone = log.adopt(snapshot)
         for name in gone:
             discard(disk, folder, name, keep=keep_segments and name.startswith("segment-"))
+        _restore_reserves(log)
     return snapshot
+
+
+def _seal(log: Log) -> Unavailable | None:
+    """End the last segment. Without room for the next one it stays as it is: covering those before it frees some."""
+    with log.locked():
+        log.check()
+        try:
+            log.seal()
+        except Unavailable as error:
+            if not log.page[FULL]:
+                raise
+            return error
+    return None
+
+
+def _restore_reserves(log: Log) -> None:
+    """What was freed goes back to the reserves first; then jobs are accepted again, if there is room for more."""
+    log.refresh()
+    log.measure_room()
+    log.space.shrink_snapshot_reserve()
+    if log.page[FULL]:
+        log.space.prepare_spare()
 
 
 def _remove_unfinished(disk: Disk) -> None:

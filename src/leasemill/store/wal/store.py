@@ -19,6 +19,7 @@ from leasemill.store.forks import start_over_in_children
 from leasemill.store.pipeline import Pipeline
 from leasemill.store.presence import FolderPresence
 from leasemill.store.reading import Pulse
+from leasemill.store.room import DiskRoom
 from leasemill.store.sources import Clock, Entropy
 from leasemill.store.wal.batch import BatchRunner
 from leasemill.store.wal.clock import Machine, RealMachine
@@ -50,7 +51,9 @@ class FileStore(Store):
         self._path = Path(path)
         self.name = f"file:{self._path.absolute()}"
         options, machine = options or FileOptions(), machine or RealMachine()
-        self.presence = FolderPresence(self._path, lambda: machine.since_boot_ns() // 1_000, self.order)
+        self.presence = FolderPresence(
+            self._path, lambda: machine.since_boot_ns() // 1_000, self.order, self._give_up_block
+        )
         self.keys = FolderKeys(self._path)
         self._waiters = FolderWaiters(self._path, self._catch_up)
         self._replica = Replica(self._path, options, machine, disk, self._waiters.ends)
@@ -106,6 +109,18 @@ class FileStore(Store):
     def keep_up(self, within_s: float | None = None) -> Pulse | None:
         pulse: Pulse | None = self._pipeline.run(LogTicket(None, is_durable=False, within_s=within_s))
         return pulse
+
+    def room(self) -> DiskRoom:
+        try:
+            log = self._replica.opened_log()
+            log.measure_room()
+            return log.space.room()
+        except OSError as error:
+            raise unavailable(self._path, error) from error
+
+    def _give_up_block(self) -> bool:
+        log = self._replica.log
+        return log is not None and log.space.give_up_block()
 
     def _catch_up(self) -> None:
         """Catch up, and no more: whoever waits for an end that is found is woken."""

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from leasemill.store.ends import Cancellations, Ends
-from leasemill.store.wal.disk import LOCK_NAME
+from leasemill.store.wal.folder import LOCK_NAME
 from leasemill.store.wal.watch import IN_ATTRIB, Inotify
 
 LOOK_EVERY_S: Final = 1.0

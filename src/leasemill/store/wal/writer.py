@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from leasemill.errors import Unavailable
+from leasemill.errors import Broken, Unavailable
 from leasemill.kernel.state import PLAIN_FORMAT
 from leasemill.store.wal.clock import Machine, anchored
 from leasemill.store.wal.control import (
@@ -21,9 +21,18 @@ from leasemill.store.wal.control import (
     Control,
 )
 from leasemill.store.wal.disk import Disk
-from leasemill.store.wal.manifest import BootClock, Manifest, Segment, adopt_manifest, segment_name, write_manifest
-from leasemill.store.wal.reader import Reader
-from leasemill.store.wal.space import NO_SPACE, Space
+from leasemill.store.wal.format import FRAME_HEADER_BYTES, SEGMENT_HEADER_BYTES
+from leasemill.store.wal.manifest import (
+    BootClock,
+    Manifest,
+    Segment,
+    adopt_manifest,
+    manifest_content,
+    segment_name,
+    write_manifest,
+)
+from leasemill.store.wal.reader import Reader, RoomGone
+from leasemill.store.wal.space import ALL_RESERVES, FOR_REPORTS, NO_RESERVE, NO_SPACE, Reserves, Space
 
 
 class Writer(Reader):
@@ -38,13 +47,30 @@ class Writer(Reader):
         self._machine = machine
 
     def create(self) -> Manifest:
-        """A new log, in an empty folder."""
+        """A new log, in an empty folder, or in one whose creation was interrupted."""
         segment = Segment(segment_name(0, 1), 0)
+        self._refuse_lost_manifest(segment.name)
         manifest = Manifest(PLAIN_FORMAT, 1, anchored(self._machine, 0), (segment,), acquire_queues=())
-        write_manifest(self.disk, manifest)
-        self.space.write_segment(segment)
+        write_manifest(self.disk, manifest_content(manifest))
+        self.space.write_segment(segment, 0, NO_RESERVE)
         self.name_segment(manifest)
         return manifest
+
+    def _refuse_lost_manifest(self, first_name: str) -> None:
+        """Where a frame or another segment is, there was a manifest: a new log would overwrite what is left."""
+        for name in self.disk.names():
+            if not name.startswith(("segment-", "snapshot-0")) or name.endswith(".new"):
+                continue
+            if name == first_name:
+                file = self.disk.open(name)
+                try:
+                    if not file.read(SEGMENT_HEADER_BYTES, FRAME_HEADER_BYTES).strip(b"\0"):
+                        continue
+                finally:
+                    file.close()
+            raise Broken(
+                f"the manifest of {self.disk.where} is missing, and {name} is there; restore the folder from a backup"
+            )
 
     def sync_file(self) -> None:
         assert self.file is not None
@@ -63,8 +89,10 @@ class Writer(Reader):
     # The manifest
 
     def replace_manifest(self, manifest: Manifest) -> None:
-        """W6: should this process die in between, the next one syncs the folder before it writes anything."""
-        write_manifest(self.disk, manifest)
+        """W6: should this process die in between, the next one syncs the folder before it writes anything. W7: it is
+        small, and a start, a raised format or a snapshot needs it: it may use the reserve."""
+        content = manifest_content(manifest)
+        self.space.from_reserve(lambda: write_manifest(self.disk, content), len(content), ALL_RESERVES)
         self.page[ACQUIRE_DIGEST] = manifest.acquire_digest
         self.page[FOLDER_UNSYNCED] = 1
         adopt_manifest(self.disk)
@@ -85,22 +113,33 @@ class Writer(Reader):
 
     # New segments
 
-    def write_ahead(self, first: int, needed_bytes: int = 0) -> Manifest:
+    def write_ahead(self, first: int, needed_bytes: int = 0, reserves: Reserves = FOR_REPORTS) -> Manifest:
         """The manifest with a segment that begins at `first`: both are written, and neither counts yet."""
         manifest = self.read_manifest()
         last = manifest.last
         segment = Segment(segment_name(first, manifest.generation), first)
         segments = (*manifest.segments[:-1], Segment(last.name, last.first, first), segment)
         following = replace(manifest, segments=segments)
+        content = manifest_content(following)
         try:
-            write_manifest(self.disk, following)
-            self.space.write_segment(segment, needed_bytes)
+            self.space.from_reserve(lambda: write_manifest(self.disk, content), len(content), reserves)
+            self.space.write_segment(segment, needed_bytes, reserves)
         except OSError as error:
             if error.errno not in NO_SPACE:
                 raise
             self.page[FULL] = 1
-            raise self.space.no_space() from error
+            if reserves == NO_RESERVE:
+                raise RoomGone from error
+            raise self.space.reserve_is_used_up() from error
         return following
+
+    def measure_room(self) -> None:
+        """What the reserves have to hold, by the folder's files as they are now."""
+        manifest = self.manifest
+        snapshot, last_bytes = manifest.snapshot, self.disk.size(manifest.last.name)
+        since = manifest.last.first - (0 if snapshot is None else snapshot.position)
+        earlier_bytes = 0 if snapshot is None else self.disk.size(snapshot.name)
+        self.space.measure(last_bytes, earlier_bytes + since + last_bytes)
 
     def name_segment(self, manifest: Manifest) -> None:
         """Segment and manifest, as written, count from now on."""
