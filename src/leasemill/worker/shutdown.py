@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
@@ -27,6 +28,10 @@ class Shutdown:
         """It does not wait for handlers."""
         self.on_planned: Callable[[float], None] | None = None
         """Called with the monotonic time by which the worker is gone, and again if that gets earlier."""
+        self.stopping = threading.Event()
+        """`ctx.stopping` of every handler: set at once, also while the event loop is blocked."""
+        self.on_stopping: Callable[[], None] | None = None
+        """Called when `stopping` was set, in whatever thread did it."""
         self._worker_id = worker_id
         self._limit_s = limit_s
         self._plan: ShutdownPlan | None = None
@@ -37,6 +42,7 @@ class Shutdown:
         """From any thread; `begin` follows on the event loop, if there is one."""
         self.hurries = now or self.is_requested
         self.is_requested = True
+        self._announce()
         self.plan()
 
     def begin(self) -> None:
@@ -49,7 +55,14 @@ class Shutdown:
                 "stopping: waiting for running jobs; a second signal gives them back at once",
                 extra={"worker": self._worker_id},
             )
+        self._announce()
         self._begun.set()
+
+    def _announce(self) -> None:
+        if not self.stopping.is_set():
+            self.stopping.set()
+            if self.on_stopping is not None:
+                self.on_stopping()
 
     def plan(self) -> ShutdownPlan:
         """When which part of the shutdown is over, set when it begins; a hurry makes it shorter, never longer."""
@@ -84,6 +97,12 @@ class Shutdown:
         finally:
             stopping.cancel()
             doing.cancel()
+
+    async def grace(self, work: Coroutine[Any, Any, None]) -> None:
+        """Wait for it until the grace of handlers that were stopped is over, whatever else is requested."""
+        future = asyncio.ensure_future(work)
+        await asyncio.wait([future], timeout=max(0.0, self.plan().grace_until - time.monotonic()))
+        future.cancel()
 
     async def until(self, deadline: float, work: asyncio.Future[Any] | Coroutine[Any, Any, Any]) -> None:
         """Wait for it, no longer than until the deadline or a second request to stop."""

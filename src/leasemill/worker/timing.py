@@ -136,7 +136,7 @@ def shutdown_plan(now: float, limit_s: float, *, waits_for_handlers: bool = True
     reports_until = gone_by - min(CLOSING_S, limit_s / 6)
     closing_until = (reports_until + gone_by) / 2
     if not waits_for_handlers:
-        return ShutdownPlan(now, now, reports_until, closing_until, gone_by)
+        return ShutdownPlan(now, now + min(STOP_GRACE_S, limit_s / 3), reports_until, closing_until, gone_by)
     grace_until = reports_until - min(LAST_REPORTS_S, limit_s / 6)
     handlers_until = grace_until - min(STOP_GRACE_S, limit_s / 6)
     return ShutdownPlan(handlers_until, grace_until, reports_until, closing_until, gone_by)

@@ -245,6 +245,7 @@ class Worker:
             process_kinds=self.process_kinds,
             mismatch_s=self._mismatch_s,
             state=self._state,
+            stopping=self.shutdown.stopping,
             on_loop=self._on_loop,
             on_end=self._background.ended,
             on_failure=self._fail,
@@ -252,6 +253,7 @@ class Worker:
         )
         self._parts = parts = Parts(setup)
         self.orders.steer(parts.fetcher, parts.runner)
+        self.shutdown.on_stopping = parts.runner.announce_stop
         self._reaper = Reaper(self.id, self._store, self.metrics, self._observers)
         self._reaper.on_quarantined = self.deaths.on_quarantined = parts.hooks.quarantined
         self._housekeeping = self._new_housekeeping(parts)
@@ -268,7 +270,7 @@ class Worker:
                 TickChore(self._ticker),
             ],
             self.metrics,
-            at_end=Chore("withdrawal of the presence", lambda: 0.0, self.presence.withdraw),
+            at_end=Chore("withdrawal of the presence", lambda: 0.0, self._withdraw),
             jitter=self._store.entropy.jitter,
             on_end=self._background.ended,
             observers=self._observers,
@@ -326,8 +328,7 @@ class Worker:
             await shutdown.until(shutdown.plan().handlers_until, self._parts.slots.emptied())
         if self._parts.slots.active:
             self._parts.watchdog.stop_all(shutdown.plan().grace_until)
-            if not shutdown.hurries:
-                await shutdown.until(shutdown.plan().grace_until, self._parts.slots.emptied())
+            await shutdown.grace(self._parts.slots.emptied())
             self._parts.watchdog.abandon_all()
             await self._parts.slots.without_processes((time.monotonic() + shutdown.plan().reports_until) / 2)
         if not isinstance(self._failure, Broken):  # the store takes reports, whatever else went wrong
@@ -358,6 +359,11 @@ class Worker:
             self.shutdown.begin()
 
     # Now and then ------------------------------------------------------------------------------------------------
+
+    def _withdraw(self) -> None:
+        """Unless it holds leases still, of handlers that did not end: by its record others prove its death (L10)."""
+        if not self._parts.slots.holds_leases:
+            self.presence.withdraw()
 
     def _publish(self) -> None:
         self.presence.publish(
