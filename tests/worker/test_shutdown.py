@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import signal
 import subprocess
 import sys
 import threading
+import time
 from contextlib import suppress
 from typing import IO
 
 import pytest
 
 from leasemill import App, Context, JobState, JobType, Release, Worker
+from leasemill.errors import Broken
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import AbortReason
 from leasemill.kernel.orders import WorkerOrder
@@ -412,3 +415,76 @@ def test_signals_end_the_process_in_order_and_with_success(
 
 def await_line(stream: IO[str], beginning: str) -> None:
     assert any(line.startswith(beginning) for line in stream), f"it ended without a line that begins with {beginning}"
+
+
+async def test_a_worker_that_waits_for_its_jobs_extends_their_leases_and_claims_no_more(app: App) -> None:
+    may_end = asyncio.Event()
+
+    @app.job(lease=0.4, timeout=600)
+    async def long() -> str:
+        await may_end.wait()
+        return "done"
+
+    first, second = long.enqueue(), long.enqueue()
+    worker, task = await started(app, concurrency=1, shutdown_timeout=math.inf)
+    await until(lambda: worker.metrics.running)
+    worker.stop()
+    extended = worker.metrics.extended
+    await until(lambda: worker.metrics.extended >= extended + 5, "several leases")
+    assert not task.done()
+    may_end.set()
+    await asyncio.wait_for(task, 30)
+    assert (first.result(0), first.record().attempt) == ("done", 1)
+    assert second.record().attempt == 0
+
+
+async def test_a_second_request_gives_back_what_a_worker_would_wait_for_without_end(app: App) -> None:
+    @app.job(timeout=600)
+    async def long() -> None:
+        await asyncio.sleep(600)
+
+    handle = long.enqueue()
+    worker, task = await started(app, shutdown_timeout=math.inf)
+    await until(lambda: worker.metrics.running)
+    worker.stop()
+    await asyncio.sleep(0.01)
+    assert not task.done()
+    worker.stop()
+    await asyncio.wait_for(task, 30)
+    job = handle.record()
+    assert (job.state, job.retries, job.executions[0].reason) == (JobState.READY, 0, AbortReason.RELEASED)
+
+
+async def test_a_broken_store_ends_a_worker_that_waits_without_end(app: App, store: FaultyStore) -> None:
+    @app.job(timeout=600, lease=1)
+    async def long() -> None:
+        await asyncio.sleep(600)
+
+    long.enqueue()
+    worker, task = await started(app, shutdown_timeout=math.inf)
+    await until(lambda: worker.metrics.running)
+    worker.stop()
+    store.refuses = Broken("the disk is gone")
+    with pytest.raises(Broken):
+        await asyncio.wait_for(task, 30)
+
+
+@pytest.mark.parametrize("kind_lease", [30, 60])
+async def test_a_shutdown_takes_no_longer_than_the_shortest_lease_in_hand(app: App, kind_lease: float) -> None:
+    """RULE-020-031, for a job whose own lease is shorter than its kind's."""
+    may_end = threading.Event()
+
+    @app.job(lease=kind_lease)
+    def deaf() -> None:
+        may_end.wait(60)
+
+    deaf.options(lease=2, timeout=60).enqueue()
+    worker, task = await started(app)
+    await until(lambda: worker.metrics.running)
+    before = time.monotonic()
+    worker.stop()
+    try:
+        assert worker.shutdown.plan().gone_by <= before + 2 + 0.5
+        await asyncio.wait_for(task, 30)
+    finally:
+        may_end.set()

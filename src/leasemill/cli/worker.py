@@ -49,8 +49,9 @@ SUPERVISED_BY: Final = ("processes", "max_jobs", "max_memory", "reload", "reload
 @click.option(
     "--shutdown-timeout",
     type=Seconds(),
-    metavar="SECONDS",
-    help="How long the process may take to stop. Default: 20, or the shortest lease.",
+    metavar="SECONDS|infinity",
+    help="How long the process may take to stop; infinity: until its running jobs have ended. Default: 20, or the "
+    "shortest lease.",
 )
 @click.option(
     "--mismatch-timeout",

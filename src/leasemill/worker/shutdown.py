@@ -1,12 +1,14 @@
 """When a worker stops, and how the time it has for that is spent.
 
-Asked once, it waits for running jobs; asked twice, it does not.
+Asked once, it waits for running jobs: for a time or, with a limit of infinity, until they have ended. Asked twice, it
+does not.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import signal
 import threading
 import time
@@ -22,7 +24,7 @@ log = logging.getLogger("leasemill.worker")
 class Shutdown:
     """Whether a worker is to stop, how soon, and waiting that ends when it is."""
 
-    def __init__(self, worker_id: str, limit_s: Callable[[], float]) -> None:
+    def __init__(self, worker_id: str, limit_s: Callable[[], float], *, waits_for_jobs: bool = False) -> None:
         self.is_requested = False
         self.hurries = False
         """It does not wait for handlers."""
@@ -34,6 +36,8 @@ class Shutdown:
         """Called when `stopping` was set, in whatever thread did it."""
         self._worker_id = worker_id
         self._limit_s = limit_s
+        """How long a shutdown that begins now may take."""
+        self._waits_for_jobs = waits_for_jobs
         self._plan: ShutdownPlan | None = None
         self._begun = asyncio.Event()
         self._hurried = asyncio.Event()
@@ -43,7 +47,8 @@ class Shutdown:
         self.hurries = now or self.is_requested
         self.is_requested = True
         self._announce()
-        self.plan()
+        if not self.is_patient:
+            self.plan()
 
     def begin(self) -> None:
         """Wake whoever waits. On the event loop."""
@@ -63,6 +68,16 @@ class Shutdown:
             self.stopping.set()
             if self.on_stopping is not None:
                 self.on_stopping()
+
+    @property
+    def is_patient(self) -> bool:
+        """It waits for running jobs however long they take: the limit is for what follows."""
+        return self._waits_for_jobs and not self.hurries
+
+    @property
+    def handlers_until(self) -> float:
+        """Handlers may end by themselves until this monotonic time."""
+        return math.inf if self.is_patient else self.plan().handlers_until
 
     def plan(self) -> ShutdownPlan:
         """When which part of the shutdown is over, set when it begins; a hurry makes it shorter, never longer."""
@@ -107,7 +122,7 @@ class Shutdown:
     async def until(self, deadline: float, work: asyncio.Future[Any] | Coroutine[Any, Any, Any]) -> None:
         """Wait for it, no longer than until the deadline or a second request to stop."""
         future, hurry = asyncio.ensure_future(work), asyncio.ensure_future(self._hurried.wait())
-        left_s = max(0.0, deadline - time.monotonic())
+        left_s = None if deadline == math.inf else max(0.0, deadline - time.monotonic())
         try:
             await asyncio.wait({future, hurry}, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
         finally:

@@ -102,7 +102,8 @@ class Times:
         if shutdown_s is not None and not 0 <= shutdown_s <= lease_s:
             sentences.append(
                 f"shutdown timeout {shutdown_s:g} s must not be negative nor longer than {lease}: "
-                f"write {default_shutdown_s(lease_s):g}, or leave it out"
+                f"write {default_shutdown_s(lease_s):g}, or leave it out; to let long jobs end before the worker does, "
+                "write `infinity` (math.inf), or quiet the worker first: `leasemill workers quiet WORKER --wait`"
             )
         for (kind, queue), terms in self._terms.items():
             sentences += _broken_terms(_where(kind, queue), terms)

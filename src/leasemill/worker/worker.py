@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext, suppress
@@ -40,6 +41,7 @@ from leasemill.worker.presence import WorkerPresence
 from leasemill.worker.processes.launch import Importing
 from leasemill.worker.processes.pool import process_kinds
 from leasemill.worker.reaper import Reaper
+from leasemill.worker.run import Run
 from leasemill.worker.shutdown import Shutdown, end_tasks, signals_taken
 from leasemill.worker.slots import all_stuck
 from leasemill.worker.starting import StartFacts, log_started
@@ -94,7 +96,7 @@ class Worker:
             self.queues,
             heartbeat_s=seconds("heartbeat interval", heartbeat_interval),
             reaper_s=reaper_s(reaper_interval),
-            shutdown_s=seconds("shutdown timeout", shutdown_timeout),
+            shutdown_s=None if shutdown_timeout == math.inf else seconds("shutdown timeout", shutdown_timeout),
         )
         self._times.check()
         self._store = app.store
@@ -119,7 +121,8 @@ class Worker:
         self._failure: BaseException | None = None
         self._is_stuck = False
         self.is_retired = False
-        self.shutdown = Shutdown(self.id, lambda: self._times.shutdown_s)
+        self._held: Callable[[], Iterable[Run]] = lambda: ()
+        self.shutdown = Shutdown(self.id, self._shutdown_s, waits_for_jobs=shutdown_timeout == math.inf)
         self.orders = Orders(self.id, self.shutdown, self.stop)
         self.presence.on_order = partial(self._on_loop, self.orders.obey)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -206,13 +209,18 @@ class Worker:
             self._state = await self._lifespan.enter()
 
     def stop(self, *, now: bool = False) -> None:
-        """Stop: no more claims, running jobs may end, the rest is given back, all of it within the shutdown timeout.
+        """Stop: no more claims, running jobs may end, the rest is released, all of it within the shutdown timeout.
 
-        A second call, or `now`, does not wait for handlers. From any thread.
+        With a timeout of `math.inf` it waits until running jobs have ended, and extends their leases meanwhile. A
+        second call, or `now`, does not wait for handlers. From any thread.
         """
         self.shutdown.request(now=now)
         if self._loop is not None:
             self._on_loop(self.shutdown.begin)
+
+    def _shutdown_s(self) -> float:
+        """No longer than the shortest lease in hand: a job may have a shorter one than its kind. From any thread."""
+        return min([self._times.shutdown_s, *(run.lease_s for run in self._held())])
 
     def retire(self) -> None:
         """Claim no more, and end when the running jobs have ended, however long that takes. On the event loop."""
@@ -254,6 +262,7 @@ class Worker:
         self._parts = parts = Parts(setup)
         self.orders.steer(parts.fetcher, parts.runner)
         self.shutdown.on_stopping = parts.runner.announce_stop
+        self._held = parts.slots.running
         self._reaper = Reaper(self.id, self._store, self.metrics, self._observers)
         self._reaper.on_quarantined = self.deaths.on_quarantined = parts.hooks.quarantined
         self._housekeeping = self._new_housekeeping(parts)
@@ -321,11 +330,11 @@ class Worker:
         shutdown = self.shutdown
         shutdown.is_requested = True
         self._parts.take_no_more()
-        await shutdown.until(shutdown.plan().handlers_until, fetching)
+        await shutdown.until(min(shutdown.handlers_until, time.monotonic() + self._times.shutdown_s), fetching)
         if fetching.done() and not fetching.cancelled() and (error := fetching.exception()) is not None:
             self._fail(error)
         if self._failure is None:
-            await shutdown.until(shutdown.plan().handlers_until, self._parts.slots.emptied())
+            await shutdown.until(shutdown.handlers_until, self._parts.slots.emptied())
         if self._parts.slots.active:
             self._parts.watchdog.stop_all(shutdown.plan().grace_until)
             await shutdown.grace(self._parts.slots.emptied())
@@ -348,6 +357,8 @@ class Worker:
         if self._failure is None:
             self._failure = error
             log.critical("worker stops: %s", error, extra={"worker": self.id})
+        if self.shutdown.is_requested and self.shutdown.is_patient:
+            self.shutdown.request(now=True)  # what it waits for may never end now
         self.shutdown.begin()
 
     def _end_stuck(self) -> None:
