@@ -45,6 +45,7 @@ class WorkerSetup:
     times: Times
     concurrency: int
     drains: bool
+    drain_wait_us: int
     process_kinds: Collection[str]
     mismatch_s: float
     state: Any
@@ -89,6 +90,7 @@ class Parts:
             queues=setup.queues,
             kinds=setup.kinds,
             drains=setup.drains,
+            drain_wait_us=setup.drain_wait_us,
             times=setup.times,
             observers=setup.observers,
         )

@@ -34,7 +34,7 @@ from leasemill.worker.housekeeping import Chore, Housekeeping
 from leasemill.worker.lifespan import WorkerLifespan
 from leasemill.worker.metrics import Metrics
 from leasemill.worker.observers import Observers
-from leasemill.worker.options import at_least, seconds, start_facts, warn_of_jobs, weights
+from leasemill.worker.options import at_least, drain_wait_us, seconds, start_facts, warn_of_jobs, weights
 from leasemill.worker.orders import Orders
 from leasemill.worker.policies import QueuePolicies
 from leasemill.worker.presence import WorkerPresence
@@ -68,6 +68,7 @@ class Worker:
         concurrency: int = 10,
         prefetch: int | None = None,
         drain: bool = False,
+        drain_wait: Duration = 0,
         heartbeat_interval: Duration | None = None,
         reaper_interval: Duration | ReaperPreset | None = None,
         shutdown_timeout: Duration | None = None,
@@ -85,6 +86,7 @@ class Worker:
         self._has_given_id = bool(worker_id)
         most_ahead = pacing.PREFETCH_MOST if prefetch is None else at_least("prefetch", prefetch, 0)
         self._drains = drain
+        self._drain_wait_us = drain_wait_us(drain_wait, drains=drain)
         self.process_kinds = process_kinds(app, executor)
         """Of the jobs whose handlers run in processes of their own."""
         self._handles_signals = handle_signals
@@ -142,7 +144,7 @@ class Worker:
             loop.close()
 
     async def run(self) -> None:
-        """Work until stopped (`stop`, SIGTERM, SIGINT) or, with `drain`, until nothing is left to do.
+        """Work until stopped (`stop`, SIGTERM, SIGINT) or, with `drain`, until no job is due.
 
         If its task is cancelled, running jobs are given back first: that takes up to 2 s.
         """
@@ -250,6 +252,7 @@ class Worker:
             times=self._times,
             concurrency=self.concurrency,
             drains=self._drains,
+            drain_wait_us=self._drain_wait_us,
             process_kinds=self.process_kinds,
             mismatch_s=self._mismatch_s,
             state=self._state,
