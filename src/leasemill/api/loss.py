@@ -8,6 +8,8 @@ from typing import Final
 
 NOT_EXTENDED: Final = "it could not be extended in time"
 """Why a lease is lost of which the store has reported nothing."""
+TIMED_OUT: Final = "timed out"
+SHUTTING_DOWN: Final = "the worker is shutting down"
 
 _events_lock: Final = threading.Lock()
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from leasemill.api.loss import NOT_EXTENDED
+from leasemill.api.loss import NOT_EXTENDED, SHUTTING_DOWN, TIMED_OUT
 from leasemill.api.observer import Observer
 from leasemill.worker import pacing
 from leasemill.worker.hooks import WorkerHooks
@@ -30,9 +30,6 @@ log = logging.getLogger("leasemill.worker")
 
 CANCEL_GRACE_S: Final = 5.0
 """How long a handler may take to clean up after its timeout before its job is reported without it."""
-
-
-SHUTTING_DOWN: Final = "the worker is shutting down"
 
 
 class Watchdog:
@@ -191,9 +188,9 @@ class Watchdog:
         self._metrics.timed_out += 1
         self._observers.notify(Observer.timed_out, run.lease)
         log.error("job timed out after %g s", time.monotonic() - run.started_at, extra=run.log_fields)
-        run.loss.set("timed out")
+        run.loss.set(TIMED_OUT)
         if run.process is not None:
-            self._end_process(run, "timed out", time.monotonic() + pacing.KILL_GRACE_S)
+            self._end_process(run, TIMED_OUT, time.monotonic() + pacing.KILL_GRACE_S)
         else:
             self._stop(run, time.monotonic() + CANCEL_GRACE_S)
 
