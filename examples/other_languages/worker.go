@@ -5,7 +5,7 @@
 // handlers has a function for each kind of job. It gets the payload and a job with its id, attempt and fence. The context
 // is cancelled when the lease is lost, and the fence is for systems that can refuse an older one. What a handler returns is
 // the result; an error is a failure, and the job is retried.
-// With DRAIN=1 the worker ends when nothing is left to do.
+// With DRAIN=1 the worker ends once no job is due.
 package main
 
 import (

@@ -5,7 +5,7 @@
 // `handlers` has a function for each kind of job. It gets the payload and { id, attempt, fence, signal }: the signal is
 // aborted when the lease is lost, and the fence is for systems that can refuse an older one. What it returns is the
 // result; what it throws is a failure, and the job is retried.
-// With DRAIN=1 the worker ends when nothing is left to do.
+// With DRAIN=1 the worker ends once no job is due.
 
 import { appendFile } from "node:fs/promises";
 import { hostname } from "node:os";

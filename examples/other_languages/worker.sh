@@ -7,7 +7,7 @@
 # and what it wrote to standard error is recorded. It finds LEASEMILL_JOB_ID, LEASEMILL_ATTEMPT and LEASEMILL_FENCE in its
 # environment: pass the fence on to systems that can refuse an older one.
 #
-# Needs bash 5, curl (7.84 or newer) and jq. With DRAIN=1 it ends when nothing is left to do. After SIGTERM it ends when its
+# Needs bash 5, curl (7.84 or newer) and jq. With DRAIN=1 it ends once no job is due. After SIGTERM it ends when its
 # job, or the claim that waits (WAIT_S, 20 seconds), is over.
 set -uo pipefail
 

@@ -55,7 +55,8 @@ class LeaseLost(Refused):
     def __init__(self, job_id: str, verb: str, reason: str, attempt: int | None, current_attempt: int) -> None:
         held = "an unknown token" if attempt is None else f"attempt {attempt}"
         super().__init__(
-            f"{verb} of job {job_id!r} by {held} refused: lease {reason}; the latest attempt is {current_attempt}"
+            f"{verb} of job {job_id!r} by {held} refused: lease lost ({reason}); "
+            f"the latest attempt is {current_attempt}"
         )
         self.job_id = job_id
         self.verb = verb

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from contextvars import ContextVar
 from typing import Any
@@ -34,7 +35,7 @@ class Calls:
         runs = [Run(lease, self.app.jobs[lease.job.kind], 0.0) for lease in leases]
         for run in runs:
             assert run.mismatch() is None
-            run.begin(self.app.store, None, time.monotonic())
+            run.begin(self.app.store, None, time.monotonic(), threading.Event())
         return runs
 
     def start(self, *runs: Run) -> None:

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from leasemill import App, Context, JobState, Worker
-from leasemill.api.loss import LossSignal
+from leasemill import App, Context, JobState, Limit, Worker
+from leasemill.api.loss import NOT_EXTENDED, LossSignal
 from leasemill.errors import Broken
 from leasemill.kernel import commands as c
-from leasemill.kernel.model import SECOND, JobSpec
+from leasemill.kernel.model import SECOND, AbortReason, JobSpec
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.rules import rule
 from leasemill.worker.heartbeat import Heartbeat
@@ -366,8 +366,16 @@ async def test_a_handler_in_a_thread_sees_its_lease_end_while_the_store_is_unava
     loss = LossSignal(time.monotonic() + 0.02)
     assert not loss.is_set()
     assert loss.wait(30)
+    assert loss.reason == NOT_EXTENDED
+
+
+@rule("X8")
+def test_a_loss_that_a_handler_has_seen_is_not_taken_back_by_a_late_extension() -> None:
+    loss = LossSignal(time.monotonic())
     assert loss.is_set()
-    assert loss.reason is None
+    loss.held_until = time.monotonic() + 60
+    assert loss.is_set()
+    assert loss.wait(0)
 
 
 def test_waiting_for_a_loss_ends_in_time_and_sees_an_extension() -> None:
@@ -414,3 +422,28 @@ async def test_a_broken_store_stops_the_worker_with_its_error(app: App, store: F
     store.refuses = Broken("the log is damaged at 7")
     with pytest.raises(Broken, match="damaged"):
         await asyncio.wait_for(task, 30)
+
+
+@rule("X8", "T3")
+async def test_a_job_is_not_released_while_its_thread_runs_and_its_place_stays_taken(
+    clock: ManualClock, store: FaultyStore, app: App
+) -> None:
+    may_end = threading.Event()
+
+    @app.job(lease=1, timeout=60, limit=Limit(1))
+    def deaf() -> None:
+        may_end.wait(60)
+
+    first, second = deaf.enqueue(), deaf.enqueue()
+    async with working(app) as worker:
+        try:
+            await until(lambda: worker.metrics.lost, "the lease to be lost: the clock stands, so it is not extended")
+            assert (store.commands(c.Release), first.status()) == ([], JobState.LEASED)
+            assert store.claim("other", ["default"], 1) == [], "the place under the limit is taken"
+            store.pause("default", by="ann", reason="nothing runs again")
+        finally:
+            may_end.set()
+        await until(lambda: worker.metrics.running == 0, "the thread")
+    assert (first.record().state, first.record().retries) == (JobState.READY, 0)
+    assert first.record().executions[0].reason is AbortReason.RELEASED
+    assert second.record().attempt == 0

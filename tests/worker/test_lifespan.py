@@ -196,7 +196,6 @@ async def test_one_that_ends_by_itself_stops_the_worker(app: App, seen: list[str
 
 async def test_jobs_are_given_back_when_it_ends_by_itself(app: App) -> None:
     task: list[asyncio.Task[Any] | None] = []
-    may_end = threading.Event()
 
     @app.lifespan
     @asynccontextmanager
@@ -205,10 +204,10 @@ async def test_jobs_are_given_back_when_it_ends_by_itself(app: App) -> None:
         yield
 
     @app.job
-    def deaf() -> None:
-        may_end.wait(600)
+    def listens(ctx: Context) -> None:
+        ctx.lost.wait(600)
 
-    handle = deaf.enqueue()
+    handle = listens.enqueue()
     worker = Worker(app, handle_signals=False, shutdown_timeout=3)
     running = asyncio.create_task(worker.run())
     await until(lambda: worker.metrics.running)
@@ -217,7 +216,6 @@ async def test_jobs_are_given_back_when_it_ends_by_itself(app: App) -> None:
     with pytest.raises(LifespanFailed):
         await asyncio.wait_for(running, 30)
     assert handle.status() is JobState.READY
-    may_end.set()
 
 
 async def test_a_worker_that_is_stopped_while_it_starts_is_gone(app: App, store: FaultyStore, seen: list[str]) -> None:

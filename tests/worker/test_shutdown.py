@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import signal
 import subprocess
 import sys
 import threading
+import time
 from contextlib import suppress
 from typing import IO
 
 import pytest
 
-from leasemill import App, Context, Fail, JobState, JobType, Worker
+from leasemill import App, Context, JobState, JobType, Release, Worker
+from leasemill.errors import Broken
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import AbortReason
 from leasemill.kernel.orders import WorkerOrder
+from leasemill.store.records import records
+from leasemill.testing.rules import rule
 from tests.worker.support import FaultyStore, until
 
 
@@ -67,13 +72,14 @@ async def test_what_does_not_end_in_time_is_stopped_and_given_back_without_a_pen
     worker.stop()
     await asyncio.wait_for(task, 30)
     assert sorted(saw) == ["cancelled", "lost: the worker is shutting down"]
-    thread_job = handles[1].record()
-    assert thread_job.state is JobState.SUCCEEDED, "it ended by itself when ctx.lost was set"
-    job = handles[0].record()
-    assert (job.state, job.retries, job.executions[0].reason) == (JobState.READY, 0, AbortReason.RELEASED)
+    for job in (handle.record() for handle in handles):
+        assert (job.state, job.retries, job.executions[0].reason) == (JobState.READY, 0, AbortReason.RELEASED)
 
 
-async def test_a_thread_that_does_not_listen_is_left_behind_and_its_job_given_back(app: App) -> None:
+@rule("C7")
+async def test_the_job_of_a_handler_that_does_not_end_is_not_released_and_its_death_can_be_proved(
+    app: App, store: FaultyStore, caplog: pytest.LogCaptureFixture
+) -> None:
     may_end = threading.Event()
 
     @app.job
@@ -85,7 +91,9 @@ async def test_a_thread_that_does_not_listen_is_left_behind_and_its_job_given_ba
     await until(lambda: worker.metrics.running)
     worker.stop()
     await asyncio.wait_for(task, 30)
-    assert handle.status() is JobState.READY
+    assert (handle.status(), store.commands(c.Release)) == (JobState.LEASED, [])
+    assert "handler has not ended: its job is not released" in caplog.text
+    assert [record.worker for record, _ in records(store.presence)] == [worker.id], "by which others see it die"
     may_end.set()
 
 
@@ -99,36 +107,47 @@ async def test_a_second_request_does_not_wait_for_handlers(app: App) -> None:
                 if done:
                     raise
 
+    @app.job
+    async def listens() -> None:
+        await asyncio.sleep(60)
+
     done: list[bool] = []
-    handle = stubborn.enqueue()
+    handle, listener = stubborn.enqueue(), listens.enqueue()
     worker, task = await started(app)
-    await until(lambda: worker.metrics.running)
+    await until(lambda: worker.metrics.running == 2)
     worker.stop()
+    worker.stop()
+    try:
+        await asyncio.wait_for(task, 15)  # the shutdown timeout is 20 s
+        assert [listener.status(), handle.status()] == [JobState.READY, JobState.LEASED]
+    finally:
+        done.append(True)
+
+
+async def test_handlers_see_at_once_that_the_worker_stops_and_may_end_early_or_give_the_job_back(app: App) -> None:
+    saw: list[bool] = []
+
+    @app.job
+    def ends_early(ctx: Context) -> str:
+        assert ctx.stopping.wait(60)
+        saw.append(ctx.lost.is_set())
+        return "as far as it got"
+
+    @app.job
+    async def goes_on_elsewhere(ctx: Context) -> None:
+        while not ctx.stopping.is_set():  # noqa: ASYNC110  (as handlers do)
+            await asyncio.sleep(0.001)
+        raise Release
+
+    early, elsewhere = ends_early.enqueue(), goes_on_elsewhere.enqueue()
+    worker, task = await started(app)
+    await until(lambda: worker.metrics.running == 2)
+    assert not worker.shutdown.stopping.is_set()
     worker.stop()
     await asyncio.wait_for(task, 15)  # the shutdown timeout is 20 s
-    assert handle.status() is JobState.READY
-    done.append(True)
-
-
-@pytest.mark.parametrize(
-    ("hurries", "state"), [(False, JobState.FAILED), (True, JobState.READY)], ids=["stopped", "at once"]
-)
-async def test_the_outcome_of_a_stopped_handler_counts_where_the_worker_waits_for_it(
-    app: App, hurries: bool, state: JobState
-) -> None:
-    @app.job
-    async def decides() -> None:
-        try:
-            await asyncio.sleep(60)
-        except asyncio.CancelledError:
-            raise Fail("never mind") from None
-
-    handle = decides.enqueue()
-    worker, task = await started(app, shutdown_timeout=3)
-    await until(lambda: worker.metrics.running)
-    worker.stop(now=hurries)
-    await asyncio.wait_for(task, 30)
-    assert handle.status() is state
+    assert (early.status(), early.result(0), saw) == (JobState.SUCCEEDED, "as far as it got", [False])
+    job = elsewhere.record()
+    assert (job.state, job.retries, job.executions[0].reason) == (JobState.READY, 0, AbortReason.RELEASED)
 
 
 async def test_a_worker_that_is_stopped_waits_neither_for_a_deaf_handler_nor_for_a_store_that_hangs(
@@ -142,12 +161,17 @@ async def test_a_worker_that_is_stopped_waits_neither_for_a_deaf_handler_nor_for
             with suppress(asyncio.CancelledError):
                 await may_end.wait()
 
+    @app.job
+    async def listens() -> None:
+        await may_end.wait()
+
     async def hangs(command: c.Command[object]) -> object:
         return await asyncio.get_running_loop().create_future()
 
     deaf.enqueue()
+    listens.enqueue()
     worker, task = await started(app, shutdown_timeout=0.5)
-    await until(lambda: worker.metrics.running)
+    await until(lambda: worker.metrics.running == 2)
     monkeypatch.setattr(store, "arun", hangs)
     worker.stop()
     await asyncio.wait_for(task, 30)
@@ -391,3 +415,76 @@ def test_signals_end_the_process_in_order_and_with_success(
 
 def await_line(stream: IO[str], beginning: str) -> None:
     assert any(line.startswith(beginning) for line in stream), f"it ended without a line that begins with {beginning}"
+
+
+async def test_a_worker_that_waits_for_its_jobs_extends_their_leases_and_claims_no_more(app: App) -> None:
+    may_end = asyncio.Event()
+
+    @app.job(lease=0.4, timeout=600)
+    async def long() -> str:
+        await may_end.wait()
+        return "done"
+
+    first, second = long.enqueue(), long.enqueue()
+    worker, task = await started(app, concurrency=1, shutdown_timeout=math.inf)
+    await until(lambda: worker.metrics.running)
+    worker.stop()
+    extended = worker.metrics.extended
+    await until(lambda: worker.metrics.extended >= extended + 5, "several leases")
+    assert not task.done()
+    may_end.set()
+    await asyncio.wait_for(task, 30)
+    assert (first.result(0), first.record().attempt) == ("done", 1)
+    assert second.record().attempt == 0
+
+
+async def test_a_second_request_gives_back_what_a_worker_would_wait_for_without_end(app: App) -> None:
+    @app.job(timeout=600)
+    async def long() -> None:
+        await asyncio.sleep(600)
+
+    handle = long.enqueue()
+    worker, task = await started(app, shutdown_timeout=math.inf)
+    await until(lambda: worker.metrics.running)
+    worker.stop()
+    await asyncio.sleep(0.01)
+    assert not task.done()
+    worker.stop()
+    await asyncio.wait_for(task, 30)
+    job = handle.record()
+    assert (job.state, job.retries, job.executions[0].reason) == (JobState.READY, 0, AbortReason.RELEASED)
+
+
+async def test_a_broken_store_ends_a_worker_that_waits_without_end(app: App, store: FaultyStore) -> None:
+    @app.job(timeout=600, lease=1)
+    async def long() -> None:
+        await asyncio.sleep(600)
+
+    long.enqueue()
+    worker, task = await started(app, shutdown_timeout=math.inf)
+    await until(lambda: worker.metrics.running)
+    worker.stop()
+    store.refuses = Broken("the disk is gone")
+    with pytest.raises(Broken):
+        await asyncio.wait_for(task, 30)
+
+
+@pytest.mark.parametrize("kind_lease", [30, 60])
+async def test_a_shutdown_takes_no_longer_than_the_shortest_lease_in_hand(app: App, kind_lease: float) -> None:
+    """RULE-020-031, for a job whose own lease is shorter than its kind's."""
+    may_end = threading.Event()
+
+    @app.job(lease=kind_lease)
+    def deaf() -> None:
+        may_end.wait(60)
+
+    deaf.options(lease=2, timeout=60).enqueue()
+    worker, task = await started(app)
+    await until(lambda: worker.metrics.running)
+    before = time.monotonic()
+    worker.stop()
+    try:
+        assert worker.shutdown.plan().gone_by <= before + 2 + 0.5
+        await asyncio.wait_for(task, 30)
+    finally:
+        may_end.set()

@@ -19,7 +19,7 @@ from leasemill.api.call import Call
 from leasemill.api.executor import is_on_event_loop
 from leasemill.api.handle import JobHandle
 from leasemill.api.job import JobType
-from leasemill.api.loss import LossSignal
+from leasemill.api.loss import NOT_EXTENDED, LossSignal
 from leasemill.errors import Invalid, JobConflict, LeaseLost, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.verbs.commit import followup_id
@@ -173,6 +173,7 @@ class Boundary(Generic[SyncT, AsyncT]):
             raise Invalid("this handler runs on the event loop: write `async with ctx.commit() as tx`")
         self._check_first()
         try:
+            self._check_held()
             self._refuse(self._persist(self._block.begin))
         except BaseException:
             self._block.roll_back()
@@ -228,6 +229,7 @@ class Boundary(Generic[SyncT, AsyncT]):
     async def __aenter__(self) -> AsyncT:
         self._check_first()
         try:
+            self._check_held()
             self._refuse(await self._apersist(self._block.abegin))
         except BaseException:
             await self._block.aroll_back()
@@ -284,6 +286,11 @@ class Boundary(Generic[SyncT, AsyncT]):
         if self._run.commit_sent is not None or self._work is not None:
             raise self._repeated()
 
+    def _check_held(self) -> None:
+        """X8: before the block, and again before the commit is sent. If the loss comes later, the store decides."""
+        if self._run.lost.is_set():
+            raise self._lost(self._run.lost.reason or NOT_EXTENDED, self._lease.attempt)
+
     def _repeated(self) -> Invalid:
         return Invalid(f"job {self._lease.job.id!r} has committed in this run already; one commit holds everything")
 
@@ -305,6 +312,7 @@ class Boundary(Generic[SyncT, AsyncT]):
         self._close()
         if self._run.commit_sent is not None:
             raise self._repeated()
+        self._check_held()
         self._command = self._run.commit_sent = self._work._command()
         return self._command
 
@@ -333,9 +341,8 @@ class Boundary(Generic[SyncT, AsyncT]):
             self._run.commit_sent = None
 
     def _given_up(self) -> LeaseLost:
-        """The store was unavailable until the lease expired: that is a lost lease, not a failure of the handler."""
-        self._run.lost.set("it could not be extended in time")
-        return self._lost("expired", self._lease.attempt)
+        """The store was unavailable until the lease was lost: that is not a failure of the handler."""
+        return self._lost(self._run.lost.reason or NOT_EXTENDED, self._lease.attempt)
 
     def _lost(self, reason: str, current_attempt: int) -> LeaseLost:
         return LeaseLost(self._lease.job.id, "commit", reason, self._lease.attempt, current_attempt)

@@ -6,6 +6,7 @@ Everything here is about one execution. What `commit` does is in `commit.py`, ef
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Mapping, MutableMapping
 from datetime import UTC, datetime, timedelta
@@ -17,7 +18,7 @@ from leasemill.api.commit import AsyncTransaction, Boundary, Gathered, Transacti
 from leasemill.api.group import OwnGroup
 from leasemill.api.job import JobType
 from leasemill.api.logs import job_fields
-from leasemill.api.loss import LossSignal
+from leasemill.api.loss import NOT_EXTENDED, LossSignal
 from leasemill.api.outcomes import Fail, Release, RetryAfter, Throttled
 from leasemill.api.scheduling import tick_of
 from leasemill.errors import Invalid, LeaseLost
@@ -70,6 +71,7 @@ class Context(Generic[StateT_co]):
         "lost",
         "on_progress",
         "open_commit",
+        "stopping",
         "timeout_at",
     )
 
@@ -81,9 +83,14 @@ class Context(Generic[StateT_co]):
         lost: LossSignal,
         timeout_at: float,
         state: StateT_co | None = None,
+        stopping: threading.Event | None = None,
     ) -> None:
         self.lost = lost
-        """Set when the job is no longer this handler's: stop, nothing it does now changes the job."""
+        """Set when the job is no longer this handler's: stop. Whatever it returns or raises now is ignored, and
+        `commit` raises LeaseLost."""
+        self.stopping = stopping or threading.Event()
+        """Set when the worker has begun to stop. The job is still this handler's, until `lost` is set: it may go on,
+        return early, or raise Release to let another worker go on."""
         self.latest_progress: Progress | None = None
         self.on_progress: Callable[[], None] | None = None
         """Called after each report of progress, where others must learn of it."""
@@ -248,8 +255,8 @@ class Context(Generic[StateT_co]):
         """The commit boundary: `with ctx.commit() as tx` in a thread, `async with ctx.commit() as tx` on the loop.
 
         Leaving the block writes one record, once per job: the job took effect, with its follow-up jobs and its result;
-        on PostgreSQL with what `tx.execute` wrote. Raises LeaseLost if the job is no longer this handler's: then
-        nothing has happened, and the handler should stop.
+        on PostgreSQL with what `tx.execute` wrote. Raises LeaseLost if the job is no longer this handler's (`lost` is
+        set, or the store refuses it): then nothing has happened, and the handler should stop.
 
         `session`: a connection or session of your own, to the store's database. What you write with it is part of the
         commit: leaving the block flushes and commits it, an error rolls it back.
@@ -278,4 +285,4 @@ class Context(Generic[StateT_co]):
 
     def _check_held(self) -> None:
         if self.lost.is_set():
-            raise LeaseLost(self.job_id, "once", self.lost.reason or "expired", self.attempt, self.attempt)
+            raise LeaseLost(self.job_id, "once", self.lost.reason or NOT_EXTENDED, self.attempt, self.attempt)

@@ -6,11 +6,16 @@ import threading
 import time
 from typing import Final
 
+NOT_EXTENDED: Final = "it could not be extended in time"
+"""Why a lease is lost of which the store has reported nothing."""
+TIMED_OUT: Final = "timed out"
+SHUTTING_DOWN: Final = "the worker is shutting down"
+
 _events_lock: Final = threading.Lock()
 
 
 class LossSignal:
-    """Set when the job is no longer this handler's.
+    """Set when the job is no longer this handler's. It stays set: nothing gives the job back to this run (X8).
 
     Set by the worker, and by time: past `held_until` (the worker's monotonic time) another worker may have the job,
     even if the store could not report it.
@@ -24,7 +29,13 @@ class LossSignal:
         self._event: threading.Event | None = None
 
     def is_set(self) -> bool:
-        return self.reason is not None or time.monotonic() >= self.held_until
+        if self.reason is not None:
+            return True
+        if time.monotonic() < self.held_until:
+            return False
+        # The handler acts on this answer, so an extension that is confirmed a moment later must not take it back.
+        self.set(NOT_EXTENDED)
+        return True
 
     def set(self, reason: str) -> None:
         with _events_lock:

@@ -36,7 +36,14 @@ SUPERVISED_BY: Final = ("processes", "max_jobs", "max_memory", "reload", "reload
     help="Keep each process on a core of its own, for handlers that compute without a pause.",
 )
 @click.option("--prefetch", type=click.IntRange(0), help="How many jobs to claim ahead of a free slot, at most.")
-@click.option("--drain", is_flag=True, help="Stop when nothing is left to do.")
+@click.option("--drain", is_flag=True, help="Exit once no job is due. (Jobs waiting for a retry stay queued.)")
+@click.option(
+    "--drain-wait",
+    type=Seconds(),
+    metavar="SECONDS",
+    default=0,
+    help="With --drain, wait for jobs that are due within this time, such as retries.",
+)
 @click.option(
     "--heartbeat", type=Seconds(), metavar="SECONDS", help="Time between heartbeats. Default: 0.3 of the lease."
 )
@@ -49,8 +56,9 @@ SUPERVISED_BY: Final = ("processes", "max_jobs", "max_memory", "reload", "reload
 @click.option(
     "--shutdown-timeout",
     type=Seconds(),
-    metavar="SECONDS",
-    help="How long the process may take to stop. Default: 20, or the shortest lease.",
+    metavar="SECONDS|infinity",
+    help="How long the process may take to stop; infinity: until its running jobs have ended. Default: 20, or the "
+    "shortest lease.",
 )
 @click.option(
     "--mismatch-timeout",

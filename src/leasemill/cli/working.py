@@ -75,6 +75,7 @@ def new_worker(app: App, queues: Mapping[str, int], given: Mapping[str, Any], wo
         concurrency=given["concurrency"],
         prefetch=given["prefetch"],
         drain=given["drain"],
+        drain_wait=given["drain_wait"],
         heartbeat_interval=given["heartbeat"],
         reaper_interval=given["reaper_interval"],
         shutdown_timeout=given["shutdown_timeout"],

@@ -5,6 +5,7 @@ What must never happen here: a call of a part that is built later, before all of
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -44,10 +45,13 @@ class WorkerSetup:
     times: Times
     concurrency: int
     drains: bool
+    drain_wait_us: int
     process_kinds: Collection[str]
     mismatch_s: float
     state: Any
     """Of the app's lifespan."""
+    stopping: threading.Event
+    """`ctx.stopping` of every handler."""
     on_loop: Callable[..., None]
     """Calls a function on the event loop, from any thread."""
     on_end: Callable[[BaseException | None], None]
@@ -86,6 +90,7 @@ class Parts:
             queues=setup.queues,
             kinds=setup.kinds,
             drains=setup.drains,
+            drain_wait_us=setup.drain_wait_us,
             times=setup.times,
             observers=setup.observers,
         )
@@ -151,6 +156,7 @@ class Parts:
             observers=setup.observers,
             hooks=self.hooks,
             state=setup.state,
+            stopping=setup.stopping,
             on_room=self.fetcher.room_changed,
             on_failure=setup.on_failure,
         )

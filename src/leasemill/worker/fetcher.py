@@ -16,6 +16,7 @@ from leasemill.api.observer import Observer
 from leasemill.errors import Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobState, Policy
+from leasemill.operator.times import span
 from leasemill.operator.wording import counted
 from leasemill.store.backoff import backoff_s
 from leasemill.store.base import Store, Watch
@@ -51,6 +52,7 @@ class Fetcher:
         queues: Mapping[str, int],
         kinds: Mapping[str, Policy],
         drains: bool,
+        drain_wait_us: int,
         times: Times,
         observers: Observers,
     ) -> None:
@@ -63,6 +65,8 @@ class Fetcher:
         self._credit: dict[str, int] = {}
         self._kinds = dict(kinds)
         self._drains = drains
+        self._drain_wait_us = drain_wait_us
+        """A drain also waits for jobs that are due within this time."""
         self._times = times
         self._observers = observers
         self._runner: Runner | None = None
@@ -165,7 +169,7 @@ class Fetcher:
         return self._along > 0 or time.monotonic() < self._fed_at + FED_S
 
     async def run(self, runner: Runner) -> None:
-        """Until it is stopped or, when draining, nothing is left to do."""
+        """Until it is stopped or, when draining, no job is due."""
         self._runner = runner
         watch = await self._watch()
         empty_claims = 0
@@ -197,7 +201,7 @@ class Fetcher:
                 else:
                     empty_claims += 1
                     if self._drains and had_nothing_left and not await self._something_is_due():
-                        await self._warn_of_paused_queues()
+                        await self._log_waiting_jobs()
                         return
                     await self._sleep(pacing.pause_s(empty_claims))
                 if await self._wait_for_jobs(watch):
@@ -226,21 +230,29 @@ class Fetcher:
         return is_reported
 
     async def _something_is_due(self) -> bool:
-        """A claim may miss a job that another caller has locked, or is just admitting to its lane."""
+        """Now, or soon enough to wait for it. A claim may miss a job that another caller has locked, or is just
+        admitting to its lane."""
         try:
-            return await self._store.arun(c.DueIn(self._names)) == 0
+            due_in_us = await self._store.arun(c.DueIn(self._names))
         except Unavailable:
             return True
+        return due_in_us is not None and due_in_us <= self._drain_wait_us
 
-    async def _warn_of_paused_queues(self) -> None:
-        """A drain leaves their jobs where they are."""
+    async def _log_waiting_jobs(self) -> None:
+        """The jobs that a drain leaves where they are: in paused queues, waiting for a retry, or due later."""
+        fields, waiting = {"worker": self._worker_id}, 0
         with suppress(Unavailable):
             for queue in await self._store.arun(c.ListQueues(QUEUES_READ)):
-                waiting = queue.counts[JobState.READY]
-                if queue.is_paused and waiting and queue.name in self._queues:
+                ready = queue.counts[JobState.READY] if queue.name in self._queues else 0
+                if queue.is_paused and ready:
                     message = "queue %s is paused, %s left waiting: leasemill queues resume %s lets workers have them"
-                    names = queue.name, counted(waiting, "job"), queue.name
-                    log.warning(message, *names, extra={"worker": self._worker_id})
+                    log.warning(message, queue.name, counted(ready, "job"), queue.name, extra=fields)
+                else:
+                    waiting += ready
+            due_in_us = await self._store.arun(c.DueIn(self._names)) if waiting else None
+            if due_in_us is not None:
+                message = "no job is due: %s left waiting, the next is due in %s; --drain-wait waits for such jobs"
+                log.info(message, counted(waiting, "job"), span(due_in_us), extra=fields)
 
     async def _watch(self) -> Watch:
         failures = 0

@@ -84,6 +84,7 @@ def _around_sync(
 
 def success(run: Run, value: object) -> Report:
     """The handler returned. Its effects stand, so a result that cannot be stored is no reason to run it again (F9)."""
+    run.has_ended_in_time = not run.loss.is_set()
     lease, job = run.lease, run.handler
     if value is None and job.arguments.may_return_none:
         return c.AckReport(lease.job.id, lease.token)
@@ -105,6 +106,7 @@ def success(run: Run, value: object) -> Report:
 
 def failure(run: Run, error: BaseException, jitter: float) -> Report:
     """The report of what a handler raised. It never raises itself: a run without a report would keep its slot."""
+    run.has_ended_in_time = not run.loss.is_set()
     lease = run.lease
     run.raised = error
     try:
@@ -141,19 +143,20 @@ def _is_for_the_log(error: BaseException) -> bool:
 
 
 def last_report(run: Run, report: Report | None, jitter: Callable[[], float]) -> Report | None:
-    """What is reported of a run that ended with this report, or without one; None: nothing, its lease is lost."""
+    """What is reported of a run that ended with this report, or without one; None: nothing, the store has ended it.
+
+    X8: a handler that ended after its loss has no say in it, whatever it returned or raised.
+    """
     match run.stop:
-        case None:
+        case Stop.LOST:
+            return given_back(run) if run.is_given_back_at_end else None
+        case Stop.TIMEOUT if not run.has_ended_in_time:
+            return _timed_out(run, jitter())
+        case Stop.SHUTDOWN if not run.has_ended_in_time:
+            return given_back(run)
+        case _:
             assert report is not None
             return _final(report) if run.is_never_retried else report
-        case Stop.TIMEOUT:
-            return _timed_out(run, jitter())
-        case Stop.SHUTDOWN:
-            return given_back(run) if report is None or _is_cut_short(report) else report
-        case Stop.LOST:
-            return None
-        case _:
-            assert_never(run.stop)
 
 
 def _timed_out(run: Run, jitter: float) -> c.NackReport:
@@ -175,8 +178,3 @@ def _final(report: Report) -> Report:
 
 def given_back(run: Run, delay_us: int | None = None) -> c.ReleaseReport:
     return c.ReleaseReport(run.lease.job.id, run.lease.token, delay_us)
-
-
-def _is_cut_short(report: Report) -> bool:
-    """A handler that was stopped and raised: not a failure of the job, unless it was raised on purpose."""
-    return isinstance(report, c.NackReport) and not report.is_permanent and report.delay_us is None

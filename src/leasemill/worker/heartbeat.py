@@ -25,7 +25,7 @@ from leasemill.worker.handler import Ended
 from leasemill.worker.metrics import Metrics
 from leasemill.worker.observers import NOBODY, Observers
 from leasemill.worker.pacing import HURRY_EVERY_S, beat_at, retry_beat_s, worth_extending
-from leasemill.worker.run import Phase, Run
+from leasemill.worker.run import Phase, Run, Stop
 from leasemill.worker.threads import start_background
 
 log = logging.getLogger("leasemill.worker")
@@ -230,7 +230,9 @@ class Heartbeat:
 
 
 def _is_extended(run: Run, now: float) -> bool:
-    if run.phase is not Phase.RUNNING or run.loss.reason is not None:
+    if run.phase is not Phase.RUNNING:
         return False
+    if run.loss.reason is not None and run.stop not in (Stop.TIMEOUT, Stop.SHUTDOWN):
+        return False  # one that the worker stops is held until its handler has ended
     # The loop stops a handler at its timeout. If it could not, for a whole lease, it is blocked.
     return now < run.timeout_at + run.lease_s

@@ -54,6 +54,15 @@ def seconds(what: str, duration: Duration | None) -> float | None:
     return None if duration is None else microseconds(what, duration) / SECOND
 
 
+def drain_wait_us(wait: Duration, *, drains: bool) -> int:
+    """How long before a job is due a drain waits for it."""
+    if wait and not drains:
+        raise Invalid(
+            "drain_wait (--drain-wait) is for a worker that drains: add drain=True (--drain), or leave it out"
+        )
+    return microseconds("drain wait", wait)
+
+
 def start_facts(app: App, queues: Mapping[str, int], concurrency: int) -> StartFacts:
     return StartFacts(__version__, app.store.name, list(queues), sorted(app.jobs), concurrency)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import threading
 import time
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -85,6 +86,8 @@ class Run:
     is_stuck: bool = False
     """It has not returned for long since then."""
     ended_at: float = 0.0
+    has_ended_in_time: bool = False
+    """X8: the handler ended before `loss` was set, so how it ended is how the job is reported."""
     task: asyncio.Task[None] | None = None
     """Where its handler runs on the event loop, or will."""
     is_in_line: bool = False
@@ -94,7 +97,7 @@ class Run:
     kill_at: float | None = None
     """When its process is killed, if the handler has not ended by then."""
     is_given_back_at_end: bool = False
-    """Its lease could not be extended in time: released when its process is gone, and not before."""
+    """The worker waits for its handler no longer: it is released when that has ended, and not before (C7)."""
     context: Context | None = None
     raised: BaseException | None = None
     """What the handler raised, for hooks; until its end is reported."""
@@ -155,14 +158,14 @@ class Run:
             self._call = error
         return None
 
-    def begin(self, store: Store, state: Any, now: float) -> None:
+    def begin(self, store: Store, state: Any, now: float, stopping: threading.Event) -> None:
         """The handler is about to be called."""
         self.phase = Phase.RUNNING
         self.started_at = now
         self.timeout_at = now + self.lease.terms.timeout_us / SECOND
         job = self.handler
         if job.arguments.takes_context or job.around_hooks:
-            self.context = Context(self.lease, job, store, self.loss, self.timeout_at, state)
+            self.context = Context(self.lease, job, store, self.loss, self.timeout_at, state, stopping)
 
     def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """What the handler is called with."""

@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 
 from leasemill.api.app import App
+from leasemill.api.loss import NOT_EXTENDED
 from leasemill.api.observer import Observer
 from leasemill.errors import LeasemillError, Unavailable
 from leasemill.kernel import commands as c
@@ -65,6 +67,7 @@ class Runner:
         observers: Observers,
         hooks: WorkerHooks,
         state: Any,
+        stopping: threading.Event,
         on_room: Callable[[], None],
         on_failure: Callable[[BaseException], None],
     ) -> None:
@@ -87,6 +90,8 @@ class Runner:
         self._hooks = hooks
         self._state = state
         """What the app's lifespan yielded."""
+        self._stopping = stopping
+        """`ctx.stopping` of every handler."""
         self._on_room = on_room
         self._on_failure = on_failure
         self._takes_no_more = False
@@ -98,11 +103,16 @@ class Runner:
             app,
             store,
             kinds=process_kinds,
+            stopping=stopping,
             on_begun=lambda run: watchdog.expect(run.started_at + pacing.LATE_START_S),
             on_end=self.ended,
             on_not_begun=self.not_begun,
             on_failure=on_failure,
         )
+
+    def announce_stop(self) -> None:
+        """`ctx.stopping` is set; handlers in processes of their own are notified. From any thread."""
+        self._processes.announce_stop()
 
     async def prepare(self) -> None:
         """Raises Refused if handlers cannot run."""
@@ -250,7 +260,7 @@ class Runner:
             self.ended(run, c.ReleaseReport(run.lease.job.id, run.lease.token))
 
     def _begin_handler(self, run: Run, now: float) -> None:
-        run.begin(self._store, self._state, now)
+        run.begin(self._store, self._state, now, self._stopping)
         self._heartbeat.expect(run)
         self._watchdog.expect(now + pacing.LATE_START_S)
         self._metrics.started += 1
@@ -336,8 +346,10 @@ class Runner:
     def _end(self, run: Run, report: Report | None) -> None:
         ended_at = run.ended_at
         if run.phase is Phase.RUNNING:
-            if run.stop is None and run.loss.reason is not None:
-                self._watchdog.note_loss(run, run.loss.reason)  # its own commit was refused, or the heartbeat knew
+            if run.stop is None and run.loss.reason is not None and not run.has_ended_in_time:
+                # Its own commit was refused, the heartbeat knew, or the handler saw that time had ended its lease.
+                run.is_given_back_at_end = run.loss.reason == NOT_EXTENDED
+                self._watchdog.note_loss(run, run.loss.reason)
             self._reporter.report_end(run, report)
         else:
             ended_at = 0.0  # it was reported earlier

@@ -1,13 +1,16 @@
 """When a worker stops, and how the time it has for that is spent.
 
-Asked once, it waits for running jobs; asked twice, it does not.
+Asked once, it waits for running jobs: for a time or, with a limit of infinity, until they have ended. Asked twice, it
+does not.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import signal
+import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
@@ -21,14 +24,20 @@ log = logging.getLogger("leasemill.worker")
 class Shutdown:
     """Whether a worker is to stop, how soon, and waiting that ends when it is."""
 
-    def __init__(self, worker_id: str, limit_s: Callable[[], float]) -> None:
+    def __init__(self, worker_id: str, limit_s: Callable[[], float], *, waits_for_jobs: bool = False) -> None:
         self.is_requested = False
         self.hurries = False
         """It does not wait for handlers."""
         self.on_planned: Callable[[float], None] | None = None
         """Called with the monotonic time by which the worker is gone, and again if that gets earlier."""
+        self.stopping = threading.Event()
+        """`ctx.stopping` of every handler: set at once, also while the event loop is blocked."""
+        self.on_stopping: Callable[[], None] | None = None
+        """Called when `stopping` was set, in whatever thread did it."""
         self._worker_id = worker_id
         self._limit_s = limit_s
+        """How long a shutdown that begins now may take."""
+        self._waits_for_jobs = waits_for_jobs
         self._plan: ShutdownPlan | None = None
         self._begun = asyncio.Event()
         self._hurried = asyncio.Event()
@@ -37,7 +46,9 @@ class Shutdown:
         """From any thread; `begin` follows on the event loop, if there is one."""
         self.hurries = now or self.is_requested
         self.is_requested = True
-        self.plan()
+        self._announce()
+        if not self.is_patient:
+            self.plan()
 
     def begin(self) -> None:
         """Wake whoever waits. On the event loop."""
@@ -49,7 +60,24 @@ class Shutdown:
                 "stopping: waiting for running jobs; a second signal gives them back at once",
                 extra={"worker": self._worker_id},
             )
+        self._announce()
         self._begun.set()
+
+    def _announce(self) -> None:
+        if not self.stopping.is_set():
+            self.stopping.set()
+            if self.on_stopping is not None:
+                self.on_stopping()
+
+    @property
+    def is_patient(self) -> bool:
+        """It waits for running jobs however long they take: the limit is for what follows."""
+        return self._waits_for_jobs and not self.hurries
+
+    @property
+    def handlers_until(self) -> float:
+        """Handlers may end by themselves until this monotonic time."""
+        return math.inf if self.is_patient else self.plan().handlers_until
 
     def plan(self) -> ShutdownPlan:
         """When which part of the shutdown is over, set when it begins; a hurry makes it shorter, never longer."""
@@ -85,10 +113,16 @@ class Shutdown:
             stopping.cancel()
             doing.cancel()
 
+    async def grace(self, work: Coroutine[Any, Any, None]) -> None:
+        """Wait for it until the grace of handlers that were stopped is over, whatever else is requested."""
+        future = asyncio.ensure_future(work)
+        await asyncio.wait([future], timeout=max(0.0, self.plan().grace_until - time.monotonic()))
+        future.cancel()
+
     async def until(self, deadline: float, work: asyncio.Future[Any] | Coroutine[Any, Any, Any]) -> None:
         """Wait for it, no longer than until the deadline or a second request to stop."""
         future, hurry = asyncio.ensure_future(work), asyncio.ensure_future(self._hurried.wait())
-        left_s = max(0.0, deadline - time.monotonic())
+        left_s = None if deadline == math.inf else max(0.0, deadline - time.monotonic())
         try:
             await asyncio.wait({future, hurry}, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
         finally:

@@ -9,7 +9,7 @@ from collections import deque
 from leasemill.errors import WorkerStuck
 from leasemill.worker.ahead import Ahead
 from leasemill.worker.metrics import Metrics
-from leasemill.worker.run import Run
+from leasemill.worker.run import Phase, Run
 
 
 class Slots:
@@ -34,6 +34,11 @@ class Slots:
     @property
     def stuck(self) -> int:
         return sum(run.is_stuck for run in self.active.values())
+
+    @property
+    def holds_leases(self) -> bool:
+        """Some job is not released, because its handler has not ended."""
+        return any(run.phase is Phase.RUNNING or run.is_given_back_at_end for run in self.active.values())
 
     @property
     def is_idle(self) -> bool:

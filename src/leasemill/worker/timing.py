@@ -102,7 +102,8 @@ class Times:
         if shutdown_s is not None and not 0 <= shutdown_s <= lease_s:
             sentences.append(
                 f"shutdown timeout {shutdown_s:g} s must not be negative nor longer than {lease}: "
-                f"write {default_shutdown_s(lease_s):g}, or leave it out"
+                f"write {default_shutdown_s(lease_s):g}, or leave it out; to let long jobs end before the worker does, "
+                "write `infinity` (math.inf), or quiet the worker first: `leasemill workers quiet WORKER --wait`"
             )
         for (kind, queue), terms in self._terms.items():
             sentences += _broken_terms(_where(kind, queue), terms)
@@ -136,7 +137,7 @@ def shutdown_plan(now: float, limit_s: float, *, waits_for_handlers: bool = True
     reports_until = gone_by - min(CLOSING_S, limit_s / 6)
     closing_until = (reports_until + gone_by) / 2
     if not waits_for_handlers:
-        return ShutdownPlan(now, now, reports_until, closing_until, gone_by)
+        return ShutdownPlan(now, now + min(STOP_GRACE_S, limit_s / 3), reports_until, closing_until, gone_by)
     grace_until = reports_until - min(LAST_REPORTS_S, limit_s / 6)
     handlers_until = grace_until - min(STOP_GRACE_S, limit_s / 6)
     return ShutdownPlan(handlers_until, grace_until, reports_until, closing_until, gone_by)

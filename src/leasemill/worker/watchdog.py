@@ -1,8 +1,9 @@
 """Stops jobs: at their timeout, when their lease is lost, when they wait too long for a slot, at a shutdown.
 
 One timer serves everything that becomes due while jobs run; no job has a timer of its own. An async handler is
-cancelled, a thread can only be asked to stop (`ctx.lost`), a process is stopped and then killed: nothing is reported
-about its run before it is gone. All of it on the event loop.
+cancelled, a thread can only be asked to stop (`ctx.lost`), a process is stopped and then killed. All of it on the event
+loop. What must never happen: a job that is released while its handler runs. If the handler does not end, the lease ends
+by time, or with this process (L10). Only a timeout is reported without the handler, after a grace: the job has failed.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from leasemill.api.loss import NOT_EXTENDED, SHUTTING_DOWN, TIMED_OUT
 from leasemill.api.observer import Observer
 from leasemill.worker import pacing
 from leasemill.worker.hooks import WorkerHooks
@@ -27,7 +29,7 @@ from leasemill.worker.stalls import Stalls
 log = logging.getLogger("leasemill.worker")
 
 CANCEL_GRACE_S: Final = 5.0
-"""How long a cancelled async handler may take to clean up before its job is reported without it."""
+"""How long a handler may take to clean up after its timeout before its job is reported without it."""
 
 
 class Watchdog:
@@ -106,9 +108,11 @@ class Watchdog:
                 self._abandon(run)
                 return math.inf
             return min(run.abandon_at or math.inf, run.loss.held_until)
+        if run.has_ended_in_time:
+            return math.inf  # its report is on its way
         if now >= run.timeout_at and not self._is_excused(run):
             self._time_out(run)
-            return math.inf
+            return math.inf  # `expect` has been called for what follows
         next_at = min(run.timeout_at, run.loss.held_until)
         if run.started_at and not run.is_start_reported and not run.is_in_line:
             start_at = run.started_at + pacing.LATE_START_S
@@ -143,17 +147,19 @@ class Watchdog:
         """The lease is not ours any more, as the store reports, or (None) because it could not be extended in time."""
         if run.phase is not Phase.RUNNING or run.stop is Stop.LOST:
             return
-        if reason is None and time.monotonic() < run.loss.held_until:
-            return  # extended in the meantime
-        run.loss.set(reason or "expired")
-        self.note_loss(run, reason or "it could not be extended in time")
+        if reason is None and (time.monotonic() < run.loss.held_until or run.has_ended_in_time):
+            return  # extended in the meantime, or its report is on its way
+        if reason is None and run.stop is Stop.TIMEOUT:
+            self._abandon(run)  # what is left of the lease is for its report
+            return
+        run.loss.set(reason or NOT_EXTENDED)
+        self.note_loss(run, reason or NOT_EXTENDED)
         run.phase = Phase.ENDED
-        # The store did not answer. Giving the job back frees it at once, or leaves a record that it came too late.
+        # The store did not answer. Releasing the job when the handler has ended frees it at once, or leaves a record
+        # that it came too late. Not before: the store may answer again, and another worker would run the job beside it.
+        run.is_given_back_at_end = reason is None
         if run.process is not None:
-            run.is_given_back_at_end = reason is None
             self._end_process(run, run.loss.reason or "", pacing.kill_at(reason, time.monotonic(), run.ends_at))
-        elif reason is None:
-            self._reporter.give_back(run)
         self._leave(run)
         self._cancel(run)
 
@@ -182,28 +188,27 @@ class Watchdog:
         self._metrics.timed_out += 1
         self._observers.notify(Observer.timed_out, run.lease)
         log.error("job timed out after %g s", time.monotonic() - run.started_at, extra=run.log_fields)
+        run.loss.set(TIMED_OUT)
         if run.process is not None:
-            self._end_process(run, "timed out", time.monotonic() + pacing.KILL_GRACE_S)
-        elif run.task is None:
-            self._abandon(run)
+            self._end_process(run, TIMED_OUT, time.monotonic() + pacing.KILL_GRACE_S)
         else:
             self._stop(run, time.monotonic() + CANCEL_GRACE_S)
 
     # Shutdown ----------------------------------------------------------------------------------------------------
 
     def stop_all(self, grace_until: float) -> None:
-        """Stop every handler; each is given back when it ends, or after the grace."""
+        """Stop every handler; the job of each is released when it has ended."""
         for run in self._slots.running():
-            if run.stop is None:
+            if run.stop is None and not run.has_ended_in_time:
                 run.stop = Stop.SHUTDOWN
-                if run.task is None:
-                    run.loss.set("the worker is shutting down")
+                run.loss.set(SHUTTING_DOWN)
                 if run.process is not None:
-                    self._end_process(run, "the worker is shutting down", grace_until)
+                    self._end_process(run, SHUTTING_DOWN, grace_until)
                 else:
-                    self._stop(run, grace_until)
+                    self._cancel(run)
 
     def abandon_all(self) -> None:
+        """Wait for no handler any longer."""
         for run in self._slots.running():
             if run.process is None:
                 self._abandon(run)
@@ -241,13 +246,19 @@ class Watchdog:
             self._loop.call_soon(_cancel_task, run, run.task)
 
     def _abandon(self, run: Run) -> None:
-        """Report without waiting for the handler, which does not end; it keeps its slot."""
-        if run.phase is not Phase.RUNNING:
+        """Do not wait for the handler, which does not end; it keeps its slot."""
+        if run.phase is not Phase.RUNNING or run.has_ended_in_time:
             return
         run.phase = Phase.ENDED
         run.abandon_at = None
-        run.loss.set("the worker did not wait any longer")
-        self._reporter.report_end(run, None)
+        if run.stop is Stop.TIMEOUT:
+            self._reporter.report_end(run, None)
+        else:
+            run.is_given_back_at_end = True
+            log.warning(
+                "handler has not ended: its job is not released, another worker gets it when its lease has ended",
+                extra=run.log_fields,
+            )
         self._leave(run)
 
     def _leave(self, run: Run) -> None:

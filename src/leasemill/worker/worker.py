@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext, suppress
@@ -34,13 +35,14 @@ from leasemill.worker.housekeeping import Chore, Housekeeping
 from leasemill.worker.lifespan import WorkerLifespan
 from leasemill.worker.metrics import Metrics
 from leasemill.worker.observers import Observers
-from leasemill.worker.options import at_least, seconds, start_facts, warn_of_jobs, weights
+from leasemill.worker.options import at_least, drain_wait_us, seconds, start_facts, warn_of_jobs, weights
 from leasemill.worker.orders import Orders
 from leasemill.worker.policies import QueuePolicies
 from leasemill.worker.presence import WorkerPresence
 from leasemill.worker.processes.launch import Importing
 from leasemill.worker.processes.pool import process_kinds
 from leasemill.worker.reaper import Reaper
+from leasemill.worker.run import Run
 from leasemill.worker.shutdown import Shutdown, end_tasks, signals_taken
 from leasemill.worker.slots import all_stuck
 from leasemill.worker.starting import StartFacts, log_started
@@ -68,6 +70,7 @@ class Worker:
         concurrency: int = 10,
         prefetch: int | None = None,
         drain: bool = False,
+        drain_wait: Duration = 0,
         heartbeat_interval: Duration | None = None,
         reaper_interval: Duration | ReaperPreset | None = None,
         shutdown_timeout: Duration | None = None,
@@ -85,6 +88,7 @@ class Worker:
         self._has_given_id = bool(worker_id)
         most_ahead = pacing.PREFETCH_MOST if prefetch is None else at_least("prefetch", prefetch, 0)
         self._drains = drain
+        self._drain_wait_us = drain_wait_us(drain_wait, drains=drain)
         self.process_kinds = process_kinds(app, executor)
         """Of the jobs whose handlers run in processes of their own."""
         self._handles_signals = handle_signals
@@ -96,7 +100,7 @@ class Worker:
             self.queues,
             heartbeat_s=seconds("heartbeat interval", heartbeat_interval),
             reaper_s=reaper_s(reaper_interval),
-            shutdown_s=seconds("shutdown timeout", shutdown_timeout),
+            shutdown_s=None if shutdown_timeout == math.inf else seconds("shutdown timeout", shutdown_timeout),
         )
         self._times.check()
         self._store = app.store
@@ -122,7 +126,8 @@ class Worker:
         self._failure: BaseException | None = None
         self._is_stuck = False
         self.is_retired = False
-        self.shutdown = Shutdown(self.id, lambda: self._times.shutdown_s)
+        self._held: Callable[[], Iterable[Run]] = lambda: ()
+        self.shutdown = Shutdown(self.id, self._shutdown_s, waits_for_jobs=shutdown_timeout == math.inf)
         self.orders = Orders(self.id, self.shutdown, self.stop)
         self.presence.on_order = partial(self._on_loop, self.orders.obey)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -142,7 +147,7 @@ class Worker:
             loop.close()
 
     async def run(self) -> None:
-        """Work until stopped (`stop`, SIGTERM, SIGINT) or, with `drain`, until nothing is left to do.
+        """Work until stopped (`stop`, SIGTERM, SIGINT) or, with `drain`, until no job is due.
 
         If its task is cancelled, running jobs are given back first: that takes up to 2 s.
         """
@@ -210,13 +215,18 @@ class Worker:
             self._state = await self._lifespan.enter()
 
     def stop(self, *, now: bool = False) -> None:
-        """Stop: no more claims, running jobs may end, the rest is given back, all of it within the shutdown timeout.
+        """Stop: no more claims, running jobs may end, the rest is released, all of it within the shutdown timeout.
 
-        A second call, or `now`, does not wait for handlers. From any thread.
+        With a timeout of `math.inf` it waits until running jobs have ended, and extends their leases meanwhile. A
+        second call, or `now`, does not wait for handlers. From any thread.
         """
         self.shutdown.request(now=now)
         if self._loop is not None:
             self._on_loop(self.shutdown.begin)
+
+    def _shutdown_s(self) -> float:
+        """No longer than the shortest lease in hand: a job may have a shorter one than its kind. From any thread."""
+        return min([self._times.shutdown_s, *(run.lease_s for run in self._held())])
 
     def retire(self) -> None:
         """Claim no more, and end when the running jobs have ended, however long that takes. On the event loop."""
@@ -246,9 +256,11 @@ class Worker:
             times=self._times,
             concurrency=self.concurrency,
             drains=self._drains,
+            drain_wait_us=self._drain_wait_us,
             process_kinds=self.process_kinds,
             mismatch_s=self._mismatch_s,
             state=self._state,
+            stopping=self.shutdown.stopping,
             on_loop=self._on_loop,
             on_end=self._background.ended,
             on_failure=self._fail,
@@ -256,6 +268,8 @@ class Worker:
         )
         self._parts = parts = Parts(setup)
         self.orders.steer(parts.fetcher, parts.runner)
+        self.shutdown.on_stopping = parts.runner.announce_stop
+        self._held = parts.slots.running
         self._reaper = Reaper(self.id, self._store, self.metrics, self._observers)
         self._reaper.on_quarantined = self.deaths.on_quarantined = parts.hooks.quarantined
         self._housekeeping = self._new_housekeeping(parts)
@@ -272,7 +286,7 @@ class Worker:
                 TickChore(self._ticker),
             ],
             self.metrics,
-            at_end=Chore("withdrawal of the presence", lambda: 0.0, self.presence.withdraw),
+            at_end=Chore("withdrawal of the presence", lambda: 0.0, self._withdraw),
             jitter=self._store.entropy.jitter,
             on_end=self._background.ended,
             observers=self._observers,
@@ -323,15 +337,14 @@ class Worker:
         shutdown = self.shutdown
         shutdown.is_requested = True
         self._parts.take_no_more()
-        await shutdown.until(shutdown.plan().handlers_until, fetching)
+        await shutdown.until(min(shutdown.handlers_until, time.monotonic() + self._times.shutdown_s), fetching)
         if fetching.done() and not fetching.cancelled() and (error := fetching.exception()) is not None:
             self._fail(error)
         if self._failure is None:
-            await shutdown.until(shutdown.plan().handlers_until, self._parts.slots.emptied())
+            await shutdown.until(shutdown.handlers_until, self._parts.slots.emptied())
         if self._parts.slots.active:
             self._parts.watchdog.stop_all(shutdown.plan().grace_until)
-            if not shutdown.hurries:
-                await shutdown.until(shutdown.plan().grace_until, self._parts.slots.emptied())
+            await shutdown.grace(self._parts.slots.emptied())
             self._parts.watchdog.abandon_all()
             await self._parts.slots.without_processes((time.monotonic() + shutdown.plan().reports_until) / 2)
         if not isinstance(self._failure, Broken):  # the store takes reports, whatever else went wrong
@@ -351,6 +364,8 @@ class Worker:
         if self._failure is None:
             self._failure = error
             log.critical("worker stops: %s", error, extra={"worker": self.id})
+        if self.shutdown.is_requested and self.shutdown.is_patient:
+            self.shutdown.request(now=True)  # what it waits for may never end now
         self.shutdown.begin()
 
     def _end_stuck(self) -> None:
@@ -362,6 +377,11 @@ class Worker:
             self.shutdown.begin()
 
     # Now and then ------------------------------------------------------------------------------------------------
+
+    def _withdraw(self) -> None:
+        """Unless it holds leases still, of handlers that did not end: by its record others prove its death (L10)."""
+        if not self._parts.slots.holds_leases:
+            self.presence.withdraw()
 
     def _publish(self) -> None:
         self.presence.publish(

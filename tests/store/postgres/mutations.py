@@ -590,11 +590,11 @@ MUTATIONS: Final = (
         "if false then",
         SQL_COMMIT,
     ),
-    Mutation("SQL takes JSON of any depth", "I4", "0025_enqueue_bounds", "$.**{{500}} ?", "$.**{{700}} ?", SQL_BOUNDS),
+    Mutation("SQL takes JSON of any depth", "I4", "0023_enqueue_bounds", "$.**{{500}} ?", "$.**{{700}} ?", SQL_BOUNDS),
     Mutation(
         "SQL takes characters of the upper planes that nobody can see",
         "I4",
-        "0025_enqueue_bounds",
+        "0023_enqueue_bounds",
         "\\U000110bd",
         "",
         SQL_BOUNDS,
@@ -602,7 +602,7 @@ MUTATIONS: Final = (
     Mutation(
         "SQL takes headers that are lists",
         "I4",
-        "0025_enqueue_bounds",
+        "0024_unique_queues",
         """'strict $.* ? (@.type() != "string")'""",
         """'$.* ? (@.type() != "string")'""",
         SQL_BOUNDS,

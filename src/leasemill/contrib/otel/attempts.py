@@ -17,6 +17,7 @@ from opentelemetry.trace import Link, Span, SpanKind, set_span_in_context
 from opentelemetry.trace.status import StatusCode
 
 from leasemill.api.context import Context
+from leasemill.api.loss import SHUTTING_DOWN, TIMED_OUT
 from leasemill.api.outcomes import Outcome, Release, Throttled
 from leasemill.contrib.otel.carrier import creation
 from leasemill.contrib.otel.conventions import (
@@ -116,6 +117,10 @@ class Attempt:
 
 def _ended(context: Context, raised: BaseException | None) -> _Ended:
     """A handler that lost its lease, or gave its job back, has not failed."""
+    if context.lost.reason == TIMED_OUT:
+        return "timed_out", TimeoutError, None
+    if context.lost.reason == SHUTTING_DOWN:
+        return "released", None, None
     if context.lost.is_set() or isinstance(raised, LeaseLost):
         return "lost", None, None
     if isinstance(raised, Release | Throttled):
@@ -123,7 +128,7 @@ def _ended(context: Context, raised: BaseException | None) -> _Ended:
     if context.seconds_left <= 0:
         return "timed_out", TimeoutError, None
     if isinstance(raised, asyncio.CancelledError):
-        return "released", None, None  # the worker is shutting down
+        return "released", None, None
     if raised is None:
         return _SUCCEEDED
     error = raised.__cause__ or raised if isinstance(raised, Outcome) else raised

@@ -42,6 +42,7 @@ from leasemill.worker.processes.messages import (
     StopRun,
     StoreAnswered,
     StoreRaised,
+    WorkerStops,
     to_child,
 )
 from leasemill.worker.processes.running import Running
@@ -111,7 +112,7 @@ def _begun(
         store = OpenedAtUse(lambda: app.store, begin.store_name)
         cleaning.callback(app.close)
     inbox.start()
-    running = Running(app, store, channel, interruption, cleaning)
+    running = Running(app, store, channel, interruption, cleaning, inbox.stopping)
     running.enter_lifespan()
     return running
 
@@ -139,6 +140,8 @@ class Inbox:
         self.jobs: queue.SimpleQueue[BeginRun | None] = queue.SimpleQueue()
         """None: there are no more."""
         self.requests: Requests
+        self.stopping = threading.Event()
+        """`ctx.stopping`: the worker has begun to stop."""
         self._channel = channel
         self._interruption = interruption
         self._unread: list[AnyToChild] = []
@@ -218,6 +221,8 @@ class Inbox:
                 if self._running is not None:
                     self._running.loss.set(reason)
                 self._interruption.stop(reason)
+            case WorkerStops():
+                self.stopping.set()
             case Begin():
                 raise AssertionError("a process begins once")
 

@@ -63,6 +63,10 @@ class StopRun(ToChild, frozen=True):
     reason: str
 
 
+class WorkerStops(ToChild, frozen=True):
+    """Set `ctx.stopping`."""
+
+
 class StoreAnswered(ToChild, frozen=True):
     request: int
     items: list[Packed]
@@ -136,7 +140,7 @@ class LogLine(ToWorker, frozen=True):
     """It was written where the handler runs, not by a thread that goes on beside it."""
 
 
-AnyToChild: TypeAlias = Begin | BeginRun | LeaseHeld | StopRun | StoreAnswered | StoreRaised
+AnyToChild: TypeAlias = Begin | BeginRun | LeaseHeld | StopRun | WorkerStops | StoreAnswered | StoreRaised
 AnyToWorker: TypeAlias = ChildReady | CannotBegin | RunEnded | AskStore | AskPresence | ProgressMade | LogLine
 
 encode = msgpack.Encoder(enc_hook=str).encode

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
@@ -38,6 +39,7 @@ class HandlerProcesses:
         store: Store,
         *,
         kinds: Collection[str],
+        stopping: threading.Event,
         on_begun: Callable[[Run], None],
         on_end: Callable[[Run, Report | None], None],
         on_not_begun: Callable[[Run], None],
@@ -48,6 +50,7 @@ class HandlerProcesses:
         self._store = store
         self.kinds = kinds
         """Of the jobs whose handlers run in processes."""
+        self._stopping = stopping
         self._on_begun = on_begun
         self._on_end = on_end
         self._on_not_begun = on_not_begun
@@ -81,6 +84,11 @@ class HandlerProcesses:
         run.process = slot
         slot.begin(run, jitter)
 
+    def announce_stop(self) -> None:
+        """The worker has begun to stop: handlers may want to know. From any thread."""
+        for slot in list(self._slots):
+            slot.announce_stop()
+
     def close(self) -> None:
         """Let the processes end; those with a job when that has ended."""
         for slot in self._slots:
@@ -97,6 +105,7 @@ class HandlerProcesses:
             f"{self._worker_id}-process-{len(self._slots)}",
             self._launch,
             self._store,
+            self._stopping,
             on_ready=partial(self._on_loop, self._ready),
             on_begun=partial(self._on_loop, self._on_begun),
             on_ended=partial(self._on_loop, self._ended),

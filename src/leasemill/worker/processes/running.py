@@ -37,7 +37,13 @@ class Running:
     """The app's handlers, called here; the event loop is made for the first that needs it, and kept."""
 
     def __init__(
-        self, app: App, store: Store, channel: HandlersChannel, interruption: Interruption, cleaning: ExitStack
+        self,
+        app: App,
+        store: Store,
+        channel: HandlersChannel,
+        interruption: Interruption,
+        cleaning: ExitStack,
+        stopping: threading.Event,
     ) -> None:
         self.app = app
         self._store = store
@@ -46,6 +52,7 @@ class Running:
         self._cleaning = cleaning
         self._runner: asyncio.Runner | None = None
         self._state: Any = None
+        self._stopping = stopping
         self._progress = _ProgressSender(channel)
 
     def enter_lifespan(self) -> None:
@@ -82,10 +89,9 @@ class Running:
         inbox.ended()
         raised = None if run.error is None else "".join(traceback.format_exception(run.error)).rstrip("\n")
         is_committed = run.context is not None and run.context.is_committed
+        lost = None if run.has_ended_in_time else run.loss.reason
         has_raised = run.raised is not None
-        self._channel.send(
-            RunEnded(codec.pack(report), run.is_never_retried, is_committed, run.loss.reason, raised, has_raised)
-        )
+        self._channel.send(RunEnded(codec.pack(report), run.is_never_retried, is_committed, lost, raised, has_raised))
 
     def _report(self, run: Run, jitter: float) -> Report:
         kind = run.lease.job.kind
@@ -93,7 +99,7 @@ class Running:
         if why is not None:
             text = f"Invalid: {why}; the code that its process imported is not the code of the worker: start it again"
             return c.NackReport(run.lease.job.id, run.lease.token, fitting(text), jitter)
-        run.begin(self._store, self._state, time.monotonic())
+        run.begin(self._store, self._state, time.monotonic(), self._stopping)
         if run.context is not None:
             self._progress.follow(run)
         self._interruption.begin()

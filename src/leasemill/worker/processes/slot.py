@@ -38,6 +38,7 @@ from leasemill.worker.processes.messages import (
     ProgressMade,
     RunEnded,
     StopRun,
+    WorkerStops,
     to_worker,
 )
 from leasemill.worker.processes.serving import answered
@@ -61,6 +62,7 @@ class ProcessSlot:
         name: str,
         launch: Callable[[], Spawned],
         store: Store,
+        stopping: threading.Event,
         *,
         on_ready: Callable[[list[str]], None],
         on_begun: Callable[[Run], None],
@@ -70,6 +72,7 @@ class ProcessSlot:
     ) -> None:
         self._launch = launch
         self._store = store
+        self._stopping = stopping
         self._on_ready = on_ready
         self._on_begun = on_begun
         self._on_ended = on_ended
@@ -81,6 +84,8 @@ class ProcessSlot:
         self._is_sent = False
         self._is_stopping = False
         self._is_closing = False
+        self._is_announced = False
+        """Its process knows that the worker has begun to stop."""
         self._spawned: Spawned | None = None
         self._is_ready = False
         self._give_up_at: float | None = None
@@ -119,6 +124,10 @@ class ProcessSlot:
         spawned = self._of(run)
         if spawned is not None:
             spawned.channel.offer(LeaseHeld(run.loss.held_until, run.ends_at))
+
+    def announce_stop(self) -> None:
+        """The worker has begun to stop: its process is notified as soon as it is ready."""
+        self._wake_up()
 
     def stop(self, run: Run, reason: str) -> None:
         """Ask the handler to end; its process ends with it."""
@@ -162,6 +171,8 @@ class ProcessSlot:
                 if self._spawned is None:
                     break
                 self._ask_to_end(self._spawned)
+            if self._stopping.is_set() and self._is_ready and not self._is_announced:
+                self._send_stop()
             self._wait()
         self._woken.close()
         self._wake.close()
@@ -178,6 +189,7 @@ class ProcessSlot:
 
     def _start(self) -> None:
         self._is_cut_off, self._cut_off_cause, self._refusal, self._report = False, None, None, None
+        self._is_announced = False
         try:
             self._spawned = self._launch()
         except OSError as error:
@@ -195,6 +207,12 @@ class ProcessSlot:
             self._on_begun(run)
         with suppress(OSError):  # it has ended, which is noticed at once
             self._spawned.channel.send(BeginRun(run.lease, self._jitter, run.loss.held_until, run.ends_at))
+
+    def _send_stop(self) -> None:
+        assert self._spawned is not None
+        self._is_announced = True
+        with suppress(OSError):  # it has ended, which is noticed at once
+            self._spawned.channel.send(WorkerStops())
 
     def _ask_to_end(self, spawned: Spawned) -> None:
         if self._give_up_at is None:
@@ -295,6 +313,7 @@ class ProcessSlot:
         run = self._run
         assert run is not None
         run.is_never_retried = message.is_never_retried
+        run.has_ended_in_time = message.lost is None
         run.error = None if message.raised is None else RaisedInProcess(f"\n{message.raised}")
         if message.is_committed:
             run.note_commit()
