@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.db import connection, transaction
-from django.test import TestCase, TransactionTestCase, override_settings
+from django.db import connection, connections, transaction
+from django.test import SimpleTestCase, TestCase, TransactionTestCase, override_settings
 
 from leasemill.contrib.django import app
 from leasemill.contrib.django.task_backend.names import TaskResultStatus
 from leasemill.contrib.django.testing import JobsMixin
+from leasemill.kernel import commands as c
 from tests.contrib.django.shop import tasks
 from tests.contrib.django.shop.jobs import fails_late, notify, notify_async, ship
 from tests.contrib.django.shop.models import Order
@@ -97,3 +98,12 @@ class StoreElsewhere(JobsMixin, TestCase):
         order.refresh_from_db()
         assert order.state == "notified"
         assert app.store.name == "memory:"
+
+
+class WithoutDatabase(SimpleTestCase):
+    def test_an_enqueue_is_refused_like_a_query(self) -> None:
+        app.close()
+        connections.close_all()
+        with self.assertRaisesMessage(AssertionError, "not allowed in SimpleTestCase"):
+            notify.enqueue(1)
+        assert app.store.run(c.ListJobs(c.JobFilter(), 1)).jobs == ()
