@@ -13,7 +13,7 @@ from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Iterat
 from contextlib import contextmanager
 from datetime import timedelta
 from types import FrameType
-from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar, Unpack, overload
+from typing import Any, ClassVar, Concatenate, Final, ParamSpec, Self, TypeVar, Unpack, overload
 
 from leasemill.api.arguments import Arguments
 from leasemill.api.call import Call
@@ -57,6 +57,9 @@ class App(AppHooks):
     `.leasemill` in the working directory. `include`: the names of modules that declare jobs; they are imported when the
     kinds are first needed, for example by a worker. `queue`, `retry`, `lease`, `timeout`: defaults for the app's jobs.
     """
+
+    binding_refusal: ClassVar[str | None] = None
+    """Why the pytest fixture `leasemill` must not bind apps of this class, and what to use instead; None: it may."""
 
     def __init__(
         self,

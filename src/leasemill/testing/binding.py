@@ -51,6 +51,7 @@ class Binder:
         """
         if not isinstance(app, App):
             raise Invalid(f"{app!r} is not a leasemill.App: write `with leasemill(app) as jobs:`")
+        _check_may_bind(app)
         self.not_entered += 1
         return self._binding(app, store, seed)
 
@@ -66,6 +67,8 @@ class Binder:
     @contextmanager
     def all_bound(self, apps: Sequence[App]) -> Iterator[None]:
         """Bind several apps to one store."""
+        for app in apps:
+            _check_may_bind(app)
         with self._opened(self.kind, None) as (opened, clock), ExitStack() as stack:
             for app in apps:
                 stack.enter_context(app.bound_to(opened))
@@ -109,6 +112,11 @@ class Binder:
             yield database.url
         finally:
             self._on_database -= 1
+
+
+def _check_may_bind(app: App) -> None:
+    if app.binding_refusal is not None:
+        raise Invalid(app.binding_refusal)
 
 
 def check_kind(kind: str) -> StoreKind:

@@ -98,6 +98,10 @@ def test_pytest_passes_and_leaves_no_database(run: Run) -> None:
     assert "19 passed" in run(PYTEST)
 
 
+def test_with_pytest_a_fixture_runs_jobs_in_the_transaction_of_the_test(run: Run) -> None:
+    assert "3 passed" in run([*PYTEST[:-1], str(PROJECT / "books" / "jobs_with_pytest.py")])
+
+
 @pytest.mark.parametrize("arguments", [[*DJANGO, "--parallel", "2"], PYTEST], ids=["django", "pytest"])
 def test_the_same_holds_on_sqlite_with_jobs_in_a_folder(arguments: list[str], environment: dict[str, str]) -> None:
     environment["BOOKS_DATABASE"] = "sqlite"
