@@ -278,15 +278,18 @@ class Pacing:
 
 
 class Report:
-    """Prints ids as they come, without holding them in memory."""
+    """Prints ids as they come, without holding them in memory; without `shows_ids` only if it prints JSON."""
 
-    def __init__(self, as_json: bool, dry_run: bool, done: str, named: Iterable[str]) -> None:
+    def __init__(
+        self, as_json: bool, dry_run: bool, done: str, named: Iterable[str], *, shows_ids: bool = True
+    ) -> None:
         self.count = 0
         self.missing = dict.fromkeys(named)
         """Jobs named by their ids that were not acted on yet."""
         self.has_failed = False
         self._left: list[dict[str, str]] = []
         self._as_json = as_json
+        self._shows_ids = shows_ids
         self._dry_run = dry_run
         self._done = f"{'would be ' if dry_run else ''}{done}"
         if as_json:
@@ -303,7 +306,7 @@ class Report:
                 click.echo(f"{comma}\n  {msgspec.json.encode(job_id).decode()}", nl=False)
             self.count += 1
             self.missing.pop(job_id, None)
-        if found and not self._as_json:
+        if found and self._shows_ids and not self._as_json:
             progress.echo("\n".join(found))
         progress.add(len(found))
 
