@@ -372,12 +372,12 @@ async def test_a_handler_that_set_its_result_in_the_commit_need_not_return_it(
     app: App, caplog: pytest.LogCaptureFixture, is_async: bool
 ) -> None:
     @app.job(name="charge_async")
-    async def charge_async(ctx: Context) -> int:
+    async def charge_async(ctx: Context) -> int:  # type: ignore[return]
         async with ctx.commit() as tx:
             tx.set_result(5)
 
     @app.job(name="charge_sync")
-    def charge_sync(ctx: Context) -> int:
+    def charge_sync(ctx: Context) -> int:  # type: ignore[return]
         with ctx.commit() as tx:
             tx.set_result(5)
 
