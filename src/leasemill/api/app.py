@@ -35,7 +35,7 @@ from leasemill.api.retry import RetryChoice, retry_of
 from leasemill.api.schedules import CronOptions, Schedules
 from leasemill.api.sending import StreamCount, aenqueue_all, aenqueue_stream, enqueue_all, enqueue_stream
 from leasemill.api.unique import AnyUnique, unique_rule
-from leasemill.errors import Invalid
+from leasemill.errors import Invalid, Unavailable
 from leasemill.kernel.bounds import check_name
 from leasemill.kernel.model import LimitTerms, OnFailure
 from leasemill.store.base import Store
@@ -107,7 +107,11 @@ class App(AppHooks):
             with self._opening:
                 store = self._store
                 if store is None:
-                    store = self._store = self._open()
+                    try:
+                        store = self._store = self._open()
+                    except Unavailable as error:
+                        error.add_note("the store could not be opened, so nothing was sent to it: repeat the same call")
+                        raise
         return store
 
     @property
