@@ -16,6 +16,7 @@ import pytest
 
 if TYPE_CHECKING:
     from leasemill import App
+    from leasemill.contrib.django.testing import TestJobs
     from leasemill.testing.binding import Binder
     from leasemill.testing.database import PostgresSchema
     from leasemill.testing.every_crash import EveryCrash, Point
@@ -29,6 +30,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", MARKER)
+    has_django = config.pluginmanager.hasplugin("django")
+    config.pluginmanager.register(_WithDjango() if has_django else _WithoutDjango(), "leasemill-django")
     if names := config.getini("leasemill_apps"):
         config.pluginmanager.register(_BindsApps(names), "leasemill-apps")
 
@@ -90,6 +93,29 @@ def leasemill_postgres_schema() -> Iterator[PostgresSchema]:
         except NoServer as error:
             pytest.fail(str(error), pytrace=False)
         yield schema
+
+
+class _WithDjango:
+    """What pytest-django makes possible."""
+
+    @pytest.fixture
+    def leasemill_django(self, db: None) -> Iterator[TestJobs]:
+        """The jobs of a Django project inside one test: `leasemill_django.run()` runs them.
+
+        `db` is a parameter because pytest-django reads from the parameters which tests need a test database: requested
+        in any other way, it would be the real one. The test's mark says whether it is a transaction.
+        """
+        from leasemill.contrib.django.testing import jobs_of_test  # noqa: PLC0415
+
+        with jobs_of_test() as jobs:
+            yield jobs
+
+
+class _WithoutDjango:
+    @pytest.fixture
+    def leasemill_django(self) -> None:
+        """The jobs of a Django project, for which pytest-django is needed."""
+        pytest.fail("the fixture leasemill_django needs pytest-django: pip install pytest-django", pytrace=False)
 
 
 class _BindsApps:

@@ -213,7 +213,7 @@ class TestApps:
         ("named", "line"),
         [
             ("shop", "*leasemill_apps: 'shop' does not name an app: write MODULE:APP*"),
-            ("shop:application", "*leasemill_apps: shop has no 'application': write shop:app*"),
+            ("shop:application", "*leasemill_apps: shop has no 'application'. Did you mean shop:app[?]*"),
             ("shap:app", "*leasemill_apps: there is no module 'shap' here*"),
         ],
     )

@@ -220,7 +220,7 @@ def test_an_old_payload_gets_the_defaults_of_parameters_added_since() -> None:
 
 
 def test_a_payload_with_an_unknown_argument_is_refused() -> None:
-    with pytest.raises(Invalid, match=r"charge: .*unknown field `sum`"):
+    with pytest.raises(Invalid, match=r"charge: .*unknown argument 'sum'"):
         arguments_of(charge).decode(b'{"account":"a","cents":1,"sum":2}')
 
 

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from leasemill import __version__
 from leasemill.cli import COMMANDS, main
 from leasemill.cli.stats import gathered, unserved
+from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobState
 from leasemill.kernel.orders import Order, WorkerOrder
 from leasemill.store.opening import open_store
@@ -109,9 +110,13 @@ def test_the_same_id_and_content_again_is_a_duplicate_and_other_content_a_confli
         (("enqueue", "cli_tasks:app", "send", "--args", "{"), 2, "is not JSON"),
         (("enqueue", "cli_tasks:app", "sned"), 1, "did you mean 'send'? (declared: crunch, send)"),
         (("enqueue", "cli_tasks:app", "send", "--args", '{"to":"a"}', "--run-at", "soon"), 2, "is not a time"),
-        (("enqueue", "cli_tasks:other", "send"), 2, "is not a leasemill.App: write cli_tasks:app"),
+        (
+            ("enqueue", "cli_tasks:other", "send"),
+            2,
+            "cli_tasks:other is an object, not a leasemill.App. Did you mean cli_tasks:app?",
+        ),
         (("enqueue", "cli_tasks", "send"), 2, "write MODULE:APP"),
-        (("enqueue", "cli_tasks:ap", "send"), 2, "cli_tasks has no 'ap': write cli_tasks:app"),
+        (("enqueue", "cli_tasks:ap", "send"), 2, "cli_tasks has no 'ap'. Did you mean cli_tasks:app?"),
         (("enqueue", "cli_tasks:app", "crunch", "--url", "memory:"), 1, "gone when this command ends"),
         (("jobs", "list", "--url", "memory:"), 1, "gone when this command ends"),
         (("stats", "--url", ""), 2, "is not the URL of a store"),
@@ -561,3 +566,39 @@ def test_the_shell_completes_commands_options_and_values(words: str, completions
     *before, last = words.split()[1:]
     shell = BashComplete(main, {}, "leasemill", "_LEASEMILL_COMPLETE")
     assert [one.value for one in shell.get_completions(before, last)] == completions
+
+
+def test_scheduled_is_a_state_to_filter_by_as_it_is_one_to_read() -> None:
+    enqueue("crunch", "--args", '{"number": 1}', "--id", "now")
+    enqueue("crunch", "--args", '{"number": 2}', "--id", "later", "--delay", "3600")
+
+    def listed(*states: str) -> list[str]:
+        found = result_of("jobs", "list", "--json", *(f"--state={state}" for state in states))
+        assert isinstance(found, dict)
+        return [job["id"] for job in found["jobs"]]
+
+    assert listed("scheduled") == ["later"]
+    assert listed("ready") == listed("ready", "scheduled") == ["later", "now"]
+    cancelled = result_of("jobs", "cancel", "--state", "scheduled", "--reason", "not needed", "--json")
+    assert isinstance(cancelled, dict)
+    assert cancelled["job_ids"] == ["later"]
+
+
+def test_a_job_that_succeeded_in_the_end_shows_no_old_error() -> None:
+    enqueue("crunch", "--args", '{"number": 1}', "--id", "one")
+    with open_store("file:./.leasemill") as store:
+        for outcome in ("fails", "succeeds"):
+            (lease,) = store.claim("w", ["slow"], 1)
+            if outcome == "fails":
+                store.nack([c.NackReport("one", lease.token, "ValueError: once", delay_us=0)])
+            else:
+                store.ack([c.AckReport("one", lease.token)])
+    found = result_of("jobs", "show", "one", "--json")
+    assert isinstance(found, dict)
+    assert (found["state"], found["error"]) == ("succeeded", None)
+    assert found["executions"][0]["error"] == "ValueError: once"
+    assert "ValueError" not in leasemill("jobs", "list").output
+
+
+def test_states_know_whether_they_are_an_end() -> None:
+    assert {state.value for state in JobState if state.has_ended} == {"succeeded", "failed", "dead", "cancelled"}

@@ -109,8 +109,8 @@ def test_a_group_is_shown_with_its_callbacks_and_what_is_in_their_way() -> None:
     drain()
     text = leasemill("groups", "show", "import-17").stdout
     assert "members    3 members, 2 succeeded, 1 failed, 0 unfinished" in text
-    assert "then       report, job import-17/then: not there" in text
-    assert "on_end     notify, job import-17/end: succeeded" in text
+    assert "then       report (import-17/then): not enqueued, 1 member has not succeeded" in text
+    assert "on_end     notify (import-17/end): succeeded" in text
     assert "row-1  failed  rows   load  1         Fail: row 1" in text
     shown = document("groups", "show", "import-17")
     assert shown["then"] == {"id": "import-17/then", "kind": "report", "queue": "reports", "state": None}
@@ -155,6 +155,19 @@ def test_a_group_is_cancelled_with_a_reason() -> None:
         assert store.job("import-17/then") is None
 
 
+def test_cancelling_a_group_prints_how_many_jobs_and_not_every_id() -> None:
+    make()
+    cancelled = leasemill("groups", "cancel", "import-17", "--reason", "wrong file")
+    assert (cancelled.stdout, cancelled.stderr) == ("", "3 jobs cancelled\n")
+    redriven = leasemill("groups", "redrive", "import-17", "--reason", "it was right")
+    assert redriven.stderr.splitlines() == [
+        "0 jobs redriven",
+        "3 cancelled members are not redriven: name them, leasemill jobs redrive JOB_ID… --include-cancelled",
+    ]
+    shown = leasemill("groups", "show", "import-17").stdout
+    assert "then       report (import-17/then): not enqueued, 3 members have not succeeded" in shown
+
+
 @pytest.mark.parametrize("command", ["show", "seal", "cancel", "redrive"])
 def test_a_group_that_is_not_there_is_refused(command: str) -> None:
     make()
@@ -194,7 +207,8 @@ def test_a_callback_that_is_not_there_yet_is_explained() -> None:
     make()
     text = leasemill("jobs", "explain", "import-17/then").stdout
     assert (
-        "Job 'import-17/then' (report, queue 'reports') does not exist: it is the `then` of group 'import-17'." in text
+        "Job 'import-17/then' (report, queue 'reports') has not been enqueued yet: it is the `then` callback of group "
+        "'import-17'." in text
     )
     assert "It waits for 3 of 3 members." in text
     found = document("jobs", "explain", "import-17/end")

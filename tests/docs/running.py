@@ -44,6 +44,8 @@ class PageRun:
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # a reader has pytest and Leasemill, and its plugin
             "PYTEST_PLUGINS": "pytest_leasemill",
         }
+        if "pytest-django`.\n" in page.read_text():  # the page says that its examples need it
+            self._environment["PYTEST_ADDOPTS"] = "-p django"
         self._session = subprocess.Popen(
             [python, str(SESSION)],
             cwd=folder,

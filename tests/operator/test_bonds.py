@@ -101,7 +101,10 @@ def test_a_callback_of_a_running_group_waits_for_members(clock: ManualClock) -> 
     app.store.cancel([f"row-{row}" for row in range(14)], by="ann", reason="enough")
     found = absent("import-17/end")
     assert found.now == [
-        "Job 'import-17/end' (report, queue 'default') does not exist: it is the `on_end` of group 'import-17'.",
+        (
+            "Job 'import-17/end' (report, queue 'default') has not been enqueued yet: "
+            "it is the `on_end` callback of group 'import-17'."
+        ),
         "It waits for 3 of 17 members.",
         "The group has 17 members, 14 cancelled, 3 unfinished.",
     ]
@@ -112,8 +115,32 @@ def test_a_then_that_some_members_prevented_waits_for_a_redrive(clock: ManualClo
     make_group(3)
     drain(app, clock)
     found = absent("import-17/then")
-    assert found.now[1] == "It waits until all members have succeeded; 1 of 3 ended without success."
+    assert found.now[1] == (
+        "It is enqueued when all 3 members have succeeded: 1 ended without success, 0 are unfinished."
+    )
     assert found.advice == ["leasemill groups redrive import-17 --reason …"]
+
+
+def test_a_then_that_cancelled_members_prevent_counts_them_while_the_group_runs() -> None:
+    make_group(17)
+    app.store.cancel([f"row-{row}" for row in range(14)], by="ann", reason="enough")
+    assert absent("import-17/then").now[1] == (
+        "It is enqueued when all 17 members have succeeded: 14 ended without success, 3 are unfinished."
+    )
+
+
+def test_the_advice_for_a_cancelled_group_brings_its_then(clock: ManualClock) -> None:
+    make_group(2)
+    app.store.cancel_group("import-17", by="ann", reason="wrong file")
+    found = absent("import-17/then")
+    assert found.advice == [
+        "leasemill jobs list --group import-17 --state cancelled",
+        "leasemill jobs redrive JOB_ID… --include-cancelled --reason …",
+    ]
+    where = c.JobFilter(job_ids=("row-0", "row-1"))
+    app.store.redrive(where, by="ann", reason="it was right", include_cancelled=True)
+    drain(app, clock)
+    assert explained("import-17/then", clock).situation is Situation.SUCCEEDED
 
 
 def test_a_callback_that_was_purged_is_not_awaited(clock: ManualClock) -> None:

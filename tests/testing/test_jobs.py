@@ -112,6 +112,22 @@ def test_failures_are_named(leasemill: Binder, store: StoreKind) -> None:
         assert (failed.state, failed.error) == (JobState.FAILED, "Fail: no address")
 
 
+def test_the_error_of_a_failure_is_one_line_and_its_details_have_the_traceback(leasemill: Binder) -> None:
+    own = App()
+
+    @own.job(retry=0)
+    def divides(by: int) -> float:
+        return 1 / by
+
+    with leasemill(own) as jobs:
+        divides.enqueue(0)
+        jobs.drain()
+        (failed,) = jobs.failures
+    assert failed.error == "ZeroDivisionError: division by zero"
+    assert failed.details is not None
+    assert "return 1 / by" in failed.details
+
+
 async def test_async_tests_have_twins(leasemill: Binder) -> None:
     with leasemill(app) as jobs:
         await order.aenqueue("ann")

@@ -366,6 +366,28 @@ async def test_a_result_returned_after_a_commit_without_one_is_missed_loudly(
         handle.result(0)
 
 
+@rule("F9")
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_a_handler_that_set_its_result_in_the_commit_need_not_return_it(
+    app: App, caplog: pytest.LogCaptureFixture, is_async: bool
+) -> None:
+    @app.job(name="charge_async")
+    async def charge_async(ctx: Context) -> int:  # type: ignore[return]
+        async with ctx.commit() as tx:
+            tx.set_result(5)
+
+    @app.job(name="charge_sync")
+    def charge_sync(ctx: Context) -> int:  # type: ignore[return]
+        with ctx.commit() as tx:
+            tx.set_result(5)
+
+    handle = (charge_async if is_async else charge_sync).enqueue()
+    await drained(app)
+    assert handle.result(0) == 5
+    assert handle.record().executions[-1].error is None
+    assert "InvalidResult" not in caplog.text
+
+
 async def test_a_job_cancelled_while_it_commits_does_not_come_back(app: App, store: FaultyStore) -> None:
     """X5: the timeout hits while the commit's reply is out; the job has succeeded all the same."""
 

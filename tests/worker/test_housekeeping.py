@@ -224,6 +224,7 @@ async def test_a_worker_shows_what_it_runs_and_how_far_it_is(app: App, monkeypat
         assert {name: job[name] for name in ("job", "kind", "attempt", "done", "total", "note")} == {
             "job": handle.id, "kind": "imports", "attempt": 1, "done": 3, "total": 10, "note": "rows",
         }  # fmt: skip
+        assert [type(job[name]) for name in ("done", "total")] == [int, int]
         (record,) = [decode_record(content) for _, content, _ in presence.records()]
         assert (record.worker, record.queues, record.concurrency) == ("w1", {"default": 1}, 10)
         assert record.counters["started"] == worker.metrics.started == 1

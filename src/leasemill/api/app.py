@@ -13,7 +13,7 @@ from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Iterat
 from contextlib import contextmanager
 from datetime import timedelta
 from types import FrameType
-from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar, Unpack, overload
+from typing import Any, ClassVar, Concatenate, Final, ParamSpec, Self, TypeVar, Unpack, overload
 
 from leasemill.api.arguments import Arguments
 from leasemill.api.call import Call
@@ -35,7 +35,7 @@ from leasemill.api.retry import RetryChoice, retry_of
 from leasemill.api.schedules import CronOptions, Schedules
 from leasemill.api.sending import StreamCount, aenqueue_all, aenqueue_stream, enqueue_all, enqueue_stream
 from leasemill.api.unique import AnyUnique, unique_rule
-from leasemill.errors import Invalid
+from leasemill.errors import Invalid, Unavailable
 from leasemill.kernel.bounds import check_name
 from leasemill.kernel.model import LimitTerms, OnFailure
 from leasemill.store.base import Store
@@ -57,6 +57,9 @@ class App(AppHooks):
     `.leasemill` in the working directory. `include`: the names of modules that declare jobs; they are imported when the
     kinds are first needed, for example by a worker. `queue`, `retry`, `lease`, `timeout`: defaults for the app's jobs.
     """
+
+    binding_refusal: ClassVar[str | None] = None
+    """Why the pytest fixture `leasemill` must not bind apps of this class, and what to use instead; None: it may."""
 
     def __init__(
         self,
@@ -104,7 +107,11 @@ class App(AppHooks):
             with self._opening:
                 store = self._store
                 if store is None:
-                    store = self._store = self._open()
+                    try:
+                        store = self._store = self._open()
+                    except Unavailable as error:
+                        error.add_note("the store could not be opened, so nothing was sent to it: repeat the same call")
+                        raise
         return store
 
     @property

@@ -19,10 +19,10 @@ from typing import Any, Final
 
 import msgspec
 
-from leasemill.api.arrival import difference, non_finite
+from leasemill.api.arrival import difference, non_finite, non_string_key
 from leasemill.api.carried import ENCODING_ERRORS, CarriedType, PlainType, carried_type, encode_json
 from leasemill.api.pydantic_type import PydanticType
-from leasemill.api.unfit import Unfit, Unresolved
+from leasemill.api.unfit import Unfit, Unresolved, in_our_words
 from leasemill.errors import Invalid
 from leasemill.kernel.bounds import PAYLOAD_BYTES
 
@@ -41,6 +41,24 @@ NO_ARGUMENTS: Final = b"{}"
 NO_KEYWORDS: Final[dict[str, Any]] = {}
 """Of a call by position: one for all, to be unpacked and never changed."""
 CONTEXT_NAME: Final = "ctx"
+OPTIONS: Final = {
+    "delay": "delay=5",
+    "countdown": "delay=5",
+    "run_at": "run_at=...",
+    "eta": "run_at=...",
+    "priority": "priority=9",
+    "job_id": 'job_id="..."',
+    "task_id": 'job_id="..."',
+    "queue": 'queue="..."',
+    "lane": 'lane="..."',
+    "retry": "retry=3",
+    "lease": "lease=60",
+    "timeout": "timeout=600",
+    "job_timeout": "timeout=600",
+    "headers": "headers={...}",
+    "unique": 'unique="..."',
+}
+"""What is often passed to `enqueue` and is an option, here or in other libraries, and how it is written."""
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -126,7 +144,7 @@ class Arguments:
         try:
             content, _ = codec.result.encode(value)
         except Unfit as error:
-            what = "JSON cannot carry" if codec.result.accepts_anything else "does not match its annotation"
+            what = "is not JSON-serializable" if codec.result.accepts_anything else "does not match its annotation"
             raise Invalid(f"{self.name} returned a value that {what}: {error}") from None
         if len(content) > PAYLOAD_BYTES:
             raise Invalid(
@@ -210,7 +228,9 @@ class _Codec:
         except TypeError as error:
             unknown = [name for name in kwargs if name not in self._name_set]
             why = f"got an unexpected keyword argument {unknown[0]!r}" if unknown else error
-            raise Invalid(f"{self.name}: {why}; it takes {_listed(self.names)}") from None
+            option = OPTIONS.get(unknown[0]) if unknown else None
+            hint = "" if option is None else f"; to set it for one job write {self.name}.options({option}).enqueue(...)"
+            raise Invalid(f"{self.name}: {why}; it takes {_listed(self.names)}{hint}") from None
         return dict(bound.arguments)
 
     def encode(self, given: dict[str, Any], decoder: msgspec.json.Decoder[Any]) -> bytes:
@@ -265,7 +285,7 @@ class _Codec:
 
     def _why_not(self, given: dict[str, Any], error: Exception) -> str:
         for name, value in given.items():
-            found = non_finite(value)
+            found = non_finite(value) or non_string_key(value)
             if found is not None:
                 return argument_sentence(self.name, name, *found)
             if name not in self.validated and isinstance(error, TypeError) and not _is_json(value):
@@ -359,10 +379,10 @@ def _call_sentence(name: str, error: Exception) -> str:
     """msgspec's sentence with the parameter's name in front: "charge: argument 'cents': Expected `int`, got `str`"."""
     text, _, path = str(error).partition(" - at `$.")
     if not path:
-        return f"{name}: {text}"
+        return f"{name}: {in_our_words(text, 'argument')}"
     parameter, _, rest = path.rstrip("`").partition(".")
     parameter, bracket, more = parameter.partition("[")
-    return argument_sentence(name, parameter, (bracket + more + "." + rest).strip("."), text)
+    return argument_sentence(name, parameter, (bracket + more + "." + rest).strip("."), in_our_words(text))
 
 
 def argument_sentence(name: str, parameter: str, at: str, text: str) -> str:

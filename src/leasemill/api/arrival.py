@@ -83,6 +83,21 @@ def non_finite(value: object, at: str = "") -> Difference | None:
     return None
 
 
+def non_string_key(value: object, at: str = "") -> Difference | None:
+    """The first dict in a value with a key that JSON objects cannot have."""
+    names = field_names(value)
+    if names is not None:
+        return _first(non_string_key(getattr(value, name, None), _inner(at, name)) for name in names)
+    if isinstance(value, Mapping):
+        wrong = next((key for key in value if not isinstance(key, str)), None)
+        if wrong is not None:
+            return at, f"a dict has a non-string key ({wrong!r}); JSON object keys must be strings"
+        return _first(non_string_key(item, f"{at}[{key!r}]") for key, item in value.items())
+    if isinstance(value, (*_ARRAYS, *_SETS)):
+        return _first(non_string_key(item, f"{at}[{index}]") for index, item in enumerate(value))
+    return None
+
+
 def _first(found: Iterable[Difference | None]) -> Difference | None:
     return next((one for one in found if one is not None), None)
 

@@ -12,9 +12,9 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from leasemill.api.arrival import difference, non_finite
+from leasemill.api.arrival import difference, non_finite, non_string_key
 from leasemill.api.pydantic_type import PydanticType, pydantic_module
-from leasemill.api.unfit import Unfit, Unresolved
+from leasemill.api.unfit import Unfit, Unresolved, in_our_words
 from leasemill.errors import Invalid
 
 ENCODING_ERRORS: Final = (msgspec.MsgspecError, TypeError, ValueError, OverflowError)
@@ -48,7 +48,7 @@ class PlainType:
             content = encode_json(value)
             arrived = self._decoder.decode(content)
         except ENCODING_ERRORS as error:
-            raise Unfit(*(non_finite(value) or _place(error))) from None
+            raise Unfit(*(non_finite(value) or non_string_key(value) or _place(error))) from None
         changed = difference(value, arrived) if self.has_fields else None
         if changed is not None:
             raise Unfit(*changed)
@@ -147,4 +147,4 @@ def _has_markers(annotation: Any) -> bool:
 def _place(error: Exception) -> tuple[str, str]:
     """msgspec's sentence in two: "Expected `int`, got `str` - at `$.items[2].price`"."""
     text, _, path = str(error).partition(" - at `$")
-    return path.rstrip("`").lstrip("."), text
+    return path.rstrip("`").lstrip("."), in_our_words(text)

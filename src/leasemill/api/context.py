@@ -243,7 +243,9 @@ class Context(Generic[StateT_co]):
 
     def progress(self, done: float, total: float | None = None, note: str = "") -> None:
         """Report the progress of this run. Shown with the worker, safe to lose, cheap to call often."""
-        self.latest_progress = Progress(float(done), None if total is None else float(total), str(note)[:NOTE_LENGTH])
+        self.latest_progress = Progress(
+            _number(done), None if total is None else _number(total), str(note)[:NOTE_LENGTH]
+        )
         if self.on_progress is not None:
             self.on_progress()
 
@@ -286,3 +288,8 @@ class Context(Generic[StateT_co]):
     def _check_held(self) -> None:
         if self.lost.is_set():
             raise LeaseLost(self.job_id, "once", self.lost.reason or NOT_EXTENDED, self.attempt, self.attempt)
+
+
+def _number(given: float) -> float:
+    """A whole number stays one; anything else that counts as a number, of a library for example, becomes a float."""
+    return int(given) if isinstance(given, int) else float(given)

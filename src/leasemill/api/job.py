@@ -6,7 +6,7 @@ from collections.abc import AsyncIterable, Callable, Iterable
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import WRAPPER_ASSIGNMENTS
-from typing import Any, Generic, ParamSpec, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Self, TypeVar, Unpack
 
 from leasemill.api.argument_keys import KeyOf, key_text
 from leasemill.api.arguments import PREVIOUS, Arguments
@@ -25,6 +25,21 @@ from leasemill.store.base import Store
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+ELSEWHERE: Final = {
+    "delay": "enqueue(...), or to run it later .options(delay=5).enqueue(...)",
+    "apply_async": "options(delay=5).enqueue(...)",
+    "send": "enqueue(...)",
+    "send_with_options": "options(delay=5).enqueue(...)",
+    "defer": "enqueue(...)",
+    "schedule": "options(delay=5).enqueue(...), or @app.cron(...) for a schedule",
+    "enqueue_in": "options(delay=5).enqueue(...)",
+    "enqueue_at": "options(run_at=...).enqueue(...)",
+    "s": "call(...)",
+    "si": "call(...)",
+    "signature": "call(...)",
+}
+"""What the methods of other libraries are called here."""
 
 
 class OfFunction:
@@ -68,6 +83,14 @@ class JobType(OfFunction, Generic[P, R]):
         for name in WRAPPER_ASSIGNMENTS:
             if hasattr(self.function, name):
                 setattr(self, name, getattr(self.function, name))
+
+    if not TYPE_CHECKING:  # or a type checker would accept every name
+
+        def __getattr__(self, name: str) -> Any:
+            """The names by which other libraries enqueue are refused with what to write here."""
+            known = ELSEWHERE.get(name)
+            hint = "" if known is None else f"; write {self.__dict__.get('kind', 'job')}.{known}"
+            raise AttributeError(f"a job has no attribute {name!r}{hint}")
 
     def __repr__(self) -> str:
         return f"<job {self.kind!r} in queue {self.queue!r}>"

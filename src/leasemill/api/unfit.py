@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from typing import Final
+
 from leasemill.errors import Invalid
 
 
@@ -17,3 +20,12 @@ class Unfit(ValueError):
 
 class Unresolved(Invalid):
     """An annotation names something that is not defined (yet)."""
+
+
+_MISSING: Final = re.compile(r"^Object missing required field `(.*)`$")
+_UNKNOWN: Final = re.compile(r"^Object contains unknown field `(.*)`$")
+
+
+def in_our_words(text: str, what: str = "field") -> str:
+    """What msgspec says of an object, in the words of a reader who knows arguments and not msgspec."""
+    return _UNKNOWN.sub(rf"unknown {what} '\1'", _MISSING.sub(rf"missing {what} '\1'", text))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -12,7 +12,10 @@ from leasemill.cli.opening import Command, with_options
 from leasemill.errors import Invalid
 from leasemill.kernel.bounds import check_headers
 from leasemill.kernel.commands import JobFilter
-from leasemill.kernel.model import SECOND, JobState
+from leasemill.kernel.model import SECOND, Job, JobState
+
+SCHEDULED: Final = "scheduled"
+"""How a READY job that is not due yet is shown. Not a state of the store."""
 
 
 def time_option(name: str, *, help: str) -> Callable[[Command], Command]:  # noqa: A002  (click's word)
@@ -39,8 +42,8 @@ def filter_options(command: Command) -> Command:
             "--state",
             "states",
             multiple=True,
-            type=click.Choice([state.value for state in JobState]),
-            help="Jobs in this state; may be repeated.",
+            type=click.Choice([*(state.value for state in JobState), SCHEDULED]),
+            help="Jobs in this state; may be repeated. `scheduled`: ready, and not due yet.",
         ),
         click.option("--error", help="Jobs whose latest error contains this text."),
         time_option("--after", help="Jobs that last changed at or after this time: 2030-01-31T12:00:00+01:00."),
@@ -66,7 +69,7 @@ def wanted(
         queue=queue,
         kind=kind,
         lane=lane,
-        states=frozenset(map(JobState, states)) or None,
+        states=frozenset(JobState.READY if one == SCHEDULED else JobState(one) for one in states) or None,
         updated_after=_instant(after),
         updated_before=_instant(before),
         error_contains=error,
@@ -74,6 +77,13 @@ def wanted(
         unique_key=unique,
         headers=headers or None,
     )
+
+
+def is_wanted(job: Job, states: Collection[str], now: int) -> bool:
+    """What a JobFilter cannot say: a READY job that is due is not `scheduled`."""
+    if SCHEDULED not in states or JobState.READY.value in states or job.state is not JobState.READY:
+        return True
+    return job.available_at > now
 
 
 def names_something(filters: dict[str, Any]) -> bool:

@@ -20,7 +20,7 @@ from leasemill.kernel.model import ChainedJob, Job, JobState
 from leasemill.operator.bonds import progress
 from leasemill.operator.paging import PAGE, all_groups, all_jobs
 from leasemill.operator.times import instant
-from leasemill.operator.wording import did_you_mean
+from leasemill.operator.wording import counted, did_you_mean
 from leasemill.store.base import Store
 from leasemill.store.cancelling import cancelled
 
@@ -86,7 +86,7 @@ def show(store: Store, group_id: str, as_json: bool) -> None:
             ("created", instant(view.created_at)),
             ("sealed", instant(view.sealed_at)),
             ("ended", instant(view.ended_at)),
-            *((name, _callback_line(one)) for name, one in callbacks.items() if one is not None),
+            *((name, _callback_line(one, view)) for name, one in callbacks.items() if one is not None),
             *([("parent", view.parent)] if view.parent is not None else []),
         ]
     )
@@ -128,10 +128,11 @@ def seal(store: Store, group_id: str, reason: str, by: str, as_json: bool) -> No
 def cancel(store: Store, group_id: str, is_quiet: bool, reason: str, by: str, as_json: bool) -> None:
     """Seal a group and cancel its unfinished members. The groups in it are cancelled too.
 
-    Its `on_end` is enqueued; its `then` only if all members had succeeded.
+    Its `on_end` is enqueued; its `then` only if all members had succeeded. Prints how many jobs it cancelled; --json
+    prints their ids.
     """
     _found(store, group_id)
-    report = Report(as_json, False, "cancelled", ())
+    report = Report(as_json, False, "cancelled", (), shows_ids=False)
     try:
         with Interruptible() as interruptible, report.progress(None, is_quiet) as shown:
             for operated in cancelled(store, group_id, by, reason):
@@ -156,10 +157,13 @@ def redrive(
 
     When they have succeeded, the group's `then` is enqueued. Its `on_end` is enqueued only once, ever.
     """
-    _found(store, group_id)
+    view = _found(store, group_id)
     states = (JobState.FAILED.value,) if failed else ()
     filters = {**NO_FILTERS, "group": group_id, "states": states}
     sweep(store, redriving(store, by, reason), dry_run=dry_run, as_json=as_json, is_quiet=is_quiet, **filters)
+    if view.cancelled:
+        were = counted(view.cancelled, "cancelled member is", "cancelled members are")
+        click.echo(f"{were} not redriven: name them, leasemill jobs redrive JOB_ID… --include-cancelled", err=True)
 
 
 # How a group is shown -------------------------------------------------------------------------------------------
@@ -198,9 +202,19 @@ def _callback(store: Store, template: ChainedJob | None, job_id: str) -> dict[st
     return {"id": job_id, "kind": template.kind, "queue": template.queue, "state": None if job is None else job.state}
 
 
-def _callback_line(callback: dict[str, str | None]) -> str:
-    state = callback["state"]
-    return f"{callback['kind']}, job {callback['id']}: {'not there' if state is None else state}"
+def _callback_line(callback: dict[str, str | None], view: GroupView) -> str:
+    return f"{callback['kind']} ({callback['id']}): {callback['state'] or _why_absent(callback, view)}"
+
+
+def _why_absent(callback: dict[str, str | None], view: GroupView) -> str:
+    if view.sealed_at is None:
+        return "not enqueued, the group is not sealed"
+    is_then = callback["id"] == then_id(view.id)
+    left = view.total - view.succeeded if is_then else view.unfinished
+    if not left:
+        return "removed since it was enqueued"
+    missing = "succeeded" if is_then else "ended"
+    return f"not enqueued, {counted(left, 'member has', 'members have')} not {missing}"
 
 
 def _found(store: Store, group_id: str) -> GroupView:

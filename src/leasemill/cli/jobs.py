@@ -7,17 +7,17 @@ from typing import Any
 import click
 import msgspec
 
-from leasemill.cli.filters import filter_options, wanted
+from leasemill.cli.filters import SCHEDULED, filter_options, is_wanted, wanted
 from leasemill.cli.opening import limit_option, on_store
 from leasemill.cli.output import emit, first_line, print_fields, print_json, print_table
 from leasemill.cli.sweep import cancel, failures, purge, redrive
 from leasemill.errors import NotFound
-from leasemill.kernel.filter import last_error
 from leasemill.kernel.model import NEVER, Cancellation, Execution, Job, JobState, Refusal, Rules
 from leasemill.kernel.unique import unique_of
 from leasemill.operator.absent import explain_absent
 from leasemill.operator.explain import explain
 from leasemill.operator.facts import at_work, gather
+from leasemill.operator.history import shown_error
 from leasemill.operator.times import instant, span
 from leasemill.operator.wording import counted
 from leasemill.store.base import Store
@@ -46,17 +46,17 @@ def list_jobs(store: Store, oldest_first: bool, limit: int, cursor: int, as_json
     A READY job that is not due yet is shown as `scheduled`, with the time left.
     """
     found: list[Job] = []
+    now = store.time()
     goes_on: int | None = cursor
     while goes_on is not None and len(found) < limit:
         page = store.jobs(
             wanted(**filters), limit=min(PAGE, limit - len(found)), after=goes_on, newest_first=not oldest_first
         )
-        found += page.jobs
+        found += [job for job in page.jobs if is_wanted(job, filters["states"], now)]
         goes_on = page.after
     if as_json:
         print_json({"jobs": [summary(job) for job in found], "cursor": goes_on})
         return
-    now = store.time()
     rows = [
         (
             job.spec.id,
@@ -67,7 +67,7 @@ def list_jobs(store: Store, oldest_first: bool, limit: int, cursor: int, as_json
             job.spec.lane or "-",
             str(job.attempt),
             instant(job.updated_at),
-            first_line(last_error(job)),
+            first_line(shown_error(job)),
         )
         for job in found
     ]
@@ -119,7 +119,7 @@ for command in (failures, cancel, redrive, purge):
 
 def shown_state(job: Job, now: int) -> str:
     """A job that is READY but not due yet is shown as scheduled, unlike one that waits for a worker."""
-    return "scheduled" if job.state is JobState.READY and job.available_at > now else job.state.value
+    return SCHEDULED if job.state is JobState.READY and job.available_at > now else job.state.value
 
 
 def _due(job: Job, now: int) -> str:
@@ -147,7 +147,7 @@ def summary(job: Job) -> dict[str, Any]:
         "created_at": instant(job.created_at),
         "available_at": instant(job.available_at),
         "updated_at": instant(job.updated_at),
-        "error": last_error(job),
+        "error": shown_error(job),
     }
 
 

@@ -17,6 +17,7 @@ import click
 from leasemill.api.app import App
 from leasemill.errors import Refused
 
+VOWELS: Final = "AEIOUaeiou"
 OUR_FRAMES: Final = (__file__, "<frozen importlib", import_module.__code__.co_filename)
 
 
@@ -32,12 +33,13 @@ def load_app(target: str, url: str | None = None) -> App:
     module = _imported(module_name)
     app = getattr(module, attribute, None)
     if not isinstance(app, App):
-        found = f"{module_name} has no {attribute!r}" if app is None else f"{target} is not a leasemill.App"
+        kind = type(app).__name__
+        found = f"{module_name} has no {attribute!r}"
+        if app is not None:
+            found = f"{target} is {'an' if kind[0] in VOWELS else 'a'} {kind}, not a leasemill.App"
         apps = sorted(name for name, value in vars(module).items() if isinstance(value, App))
-        known = (
-            f"write {' or '.join(f'{module_name}:{name}' for name in apps)}" if apps else "declare app = App() there"
-        )
-        raise click.UsageError(f"{found}: {known}")
+        named = " or ".join(f"{module_name}:{name}" for name in apps)
+        raise click.UsageError(f"{found}. Did you mean {named}?" if apps else f"{found}: declare app = App() there")
     for included in app.include:
         _imported(included, f"App(include=[{included!r}]) of {target}: ")
     if url is not None:

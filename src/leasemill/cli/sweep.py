@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
@@ -17,11 +17,11 @@ from typing import Any, Final
 import click
 import msgspec
 
-from leasemill.cli.filters import filter_options, names_something, wanted
+from leasemill.cli.filters import SCHEDULED, filter_options, is_wanted, names_something, wanted
 from leasemill.cli.interrupting import Interruptible
 from leasemill.cli.lazy import EXIT_REFUSED
 from leasemill.cli.opening import Command, by_option, limit_option, on_store, reason_option, with_options
-from leasemill.cli.output import emit_table
+from leasemill.cli.output import emit_table, now_us
 from leasemill.cli.progress import ShownProgress, quiet_option
 from leasemill.cli.quantities import as_rate
 from leasemill.errors import Invalid, Refused
@@ -177,13 +177,19 @@ def _narrowed(where: c.JobFilter, states: frozenset[JobState]) -> c.JobFilter:
     return msgspec.structs.replace(where, states=states & (where.states or states))
 
 
-def _pages(store: Store, where: c.JobFilter, print_: str | None = None) -> Iterator[list[Job]]:
+def _pages(
+    store: Store, where: c.JobFilter, print_: str | None = None, states: Sequence[str] = (), now: int = 0
+) -> Iterator[list[Job]]:
     """Jobs that match, page by page, of those that exist now."""
     last = store.totals().seq
     after: int | None = 0
     while after is not None and after <= last:
         page = store.jobs(where, limit=PAGE, after=after)
-        found = [job for job in page.jobs if job.seq <= last and (print_ is None or fingerprint(job) == print_)]
+        found = [
+            job
+            for job in page.jobs
+            if job.seq <= last and (print_ is None or fingerprint(job) == print_) and is_wanted(job, states, now)
+        ]
         if found:
             yield found
         after = page.after
@@ -207,12 +213,13 @@ def sweep(
     if not (names_something(filters) or print_ or is_all):
         raise Invalid("which jobs? Name their ids, a filter (--queue, --kind, --error, …), or --all")
     where = _narrowed(wanted(**filters), act.among)
-    total = None if print_ else _expected(store, where, limit)
+    states, now = filters["states"], now_us()
+    total = None if print_ or SCHEDULED in states else _expected(store, where, limit)
     report = Report(as_json, dry_run, act.done, ids)
     pacing = Pacing(None if dry_run else rate)
     try:
         with Interruptible() as interruptible, report.progress(total, is_quiet) as progress:
-            for batch in _batches(_pages(store, where, print_), pacing.batch, limit):
+            for batch in _batches(_pages(store, where, print_, states, now), pacing.batch, limit):
                 interruptible.sleep(pacing.wait_s())
                 report.add(batch if dry_run else act.run(msgspec.structs.replace(where, job_ids=batch)), progress)
                 pacing.count(len(batch))
@@ -278,15 +285,18 @@ class Pacing:
 
 
 class Report:
-    """Prints ids as they come, without holding them in memory."""
+    """Prints ids as they come, without holding them in memory; without `shows_ids` only if it prints JSON."""
 
-    def __init__(self, as_json: bool, dry_run: bool, done: str, named: Iterable[str]) -> None:
+    def __init__(
+        self, as_json: bool, dry_run: bool, done: str, named: Iterable[str], *, shows_ids: bool = True
+    ) -> None:
         self.count = 0
         self.missing = dict.fromkeys(named)
         """Jobs named by their ids that were not acted on yet."""
         self.has_failed = False
         self._left: list[dict[str, str]] = []
         self._as_json = as_json
+        self._shows_ids = shows_ids
         self._dry_run = dry_run
         self._done = f"{'would be ' if dry_run else ''}{done}"
         if as_json:
@@ -303,7 +313,7 @@ class Report:
                 click.echo(f"{comma}\n  {msgspec.json.encode(job_id).decode()}", nl=False)
             self.count += 1
             self.missing.pop(job_id, None)
-        if found and not self._as_json:
+        if found and self._shows_ids and not self._as_json:
             progress.echo("\n".join(found))
         progress.add(len(found))
 

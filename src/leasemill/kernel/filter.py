@@ -77,6 +77,7 @@ def fits(job: Job, wanted: JobFilter) -> bool:
 
 
 def last_error(job: Job) -> str | None:
+    """The latest error of a job, of whichever attempt: what filters look at."""
     return next((execution.error for execution in reversed(job.executions) if execution.error is not None), None)
 
 

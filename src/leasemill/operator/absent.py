@@ -36,22 +36,39 @@ def explain_absent(store: Store, job_id: str) -> Explanation | None:
 def _callback(job_id: str, name: str, group: GroupView) -> Explanation:
     template = group.then if name == "then" else group.on_end
     assert template is not None
-    headline = f"{_headline(job_id, template)}: it is the `{name}` of group {group.id!r}."
-    stands = f"The group has {progress(group)}."
+    is_then = name == "then"
+    unsuccessful = group.failed + group.dead + group.cancelled
     advice: list[str] = []
     if group.sealed_at is None:
         why = "It waits for the group to be sealed: until then more members may come."
         advice = [f"leasemill groups seal {quote(group.id)} --reason …"]
+    elif is_then and unsuccessful:
+        why = (
+            f"It is enqueued when all {counted(group.total, 'member')} have succeeded: {unsuccessful:,} ended without "
+            f"success, {group.unfinished:,} {'is' if group.unfinished == 1 else 'are'} unfinished."
+        )
+        advice = _redrive_advice(group)
     elif not group.is_over:
         why = f"It waits for {group.unfinished:,} of {counted(group.total, 'member')}."
         advice = [f"leasemill groups show {quote(group.id)}"]
-    elif name == "then" and group.succeeded < group.total:
-        missing = group.total - group.succeeded
-        why = f"It waits until all members have succeeded; {missing:,} of {group.total:,} ended without success."
-        advice = [f"leasemill groups redrive {quote(group.id)} --reason …"]
     else:
         why = "It was enqueued when the group ended; retention or purge has removed it."
+    is_due = group.is_over and not (is_then and unsuccessful)
+    state = "does not exist" if is_due else "has not been enqueued yet"
+    headline = f"{_named(job_id, template)} {state}: it is the `{name}` callback of group {group.id!r}."
+    stands = f"The group has {progress(group)}."
     return Explanation(job_id, None, Situation.WAITS_FOR_GROUP, [headline, why, stands], [], advice)
+
+
+def _redrive_advice(group: GroupView) -> list[str]:
+    """What lets the members that ended without success run again: those that were cancelled only by their ids (O2)."""
+    advice = [f"leasemill groups redrive {quote(group.id)} --reason …"] if group.failed or group.dead else []
+    if group.cancelled:
+        advice += [
+            f"leasemill jobs list --group {quote(group.id)} --state cancelled",
+            "leasemill jobs redrive JOB_ID… --include-cancelled --reason …",
+        ]
+    return advice
 
 
 # Chains ---------------------------------------------------------------------------------------------------------
@@ -71,7 +88,7 @@ def _before(store: Store, job_id: str) -> tuple[Job, int] | None:
 
 def _chained(job_id: str, before: Job, places: int) -> Explanation:
     assert before.spec.rules is not None
-    headline = f"{_headline(job_id, before.spec.rules.chain[places - 1])}: it is a later job of a chain."
+    headline = f"{_named(job_id, before.spec.rules.chain[places - 1])} does not exist: it is a later job of a chain."
     where = f"job {before.spec.id!r} ({before.spec.kind})"
     advice = [f"leasemill jobs explain {quote(before.spec.id)}"]
     if before.state is JobState.SUCCEEDED:
@@ -89,5 +106,5 @@ def _chained(job_id: str, before: Job, places: int) -> Explanation:
     return Explanation(job_id, None, Situation.WAITS_FOR_CHAIN, [headline, why], [], advice)
 
 
-def _headline(job_id: str, template: ChainedJob) -> str:
-    return f"Job {job_id!r} ({template.kind}, queue {template.queue!r}) does not exist"
+def _named(job_id: str, template: ChainedJob) -> str:
+    return f"Job {job_id!r} ({template.kind}, queue {template.queue!r})"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from leasemill.kernel.filter import last_error
 from leasemill.kernel.model import AbortReason, Execution, Job, JobState, Verb
 from leasemill.operator.facts import JobFacts
 from leasemill.operator.fingerprint import NO_ERROR
@@ -88,6 +89,11 @@ def cancellation(job: Job) -> str:
 
 def error_of(execution: Execution) -> str:
     return error_line(execution.error)
+
+
+def shown_error(job: Job) -> str | None:
+    """The error to show beside a job's state: of one that has succeeded, only what its last attempt has on record."""
+    return job.executions[-1].error if job.state is JobState.SUCCEEDED else last_error(job)
 
 
 def error_line(error: str | None) -> str:

@@ -16,8 +16,8 @@ class RunningJob(Struct, frozen=True, omit_defaults=True):
     kind: str
     attempt: int
     seconds: float
-    done: float | None = None
-    total: float | None = None
+    done: int | float | None = None
+    total: int | float | None = None
     note: str = ""
     pid: int | None = None
     """Of the process of its own that its handler runs in."""

@@ -51,6 +51,7 @@ class Binder:
         """
         if not isinstance(app, App):
             raise Invalid(f"{app!r} is not a leasemill.App: write `with leasemill(app) as jobs:`")
+        _check_may_bind(app)
         self.not_entered += 1
         return self._binding(app, store, seed)
 
@@ -60,27 +61,30 @@ class Binder:
         if store is None and seed is None and app in self._bound:
             yield self._bound[app]
             return
-        with self._opened(store or self.kind, seed) as (opened, clock), app.bound_to(opened):
-            yield Jobs(app, clock)
+        with self._opened(store or self.kind, seed) as (opened, clock, warn), app.bound_to(opened):
+            yield Jobs(app, clock, warn)
 
     @contextmanager
     def all_bound(self, apps: Sequence[App]) -> Iterator[None]:
         """Bind several apps to one store."""
-        with self._opened(self.kind, None) as (opened, clock), ExitStack() as stack:
+        for app in apps:
+            _check_may_bind(app)
+        with self._opened(self.kind, None) as (opened, clock, warn), ExitStack() as stack:
             for app in apps:
                 stack.enter_context(app.bound_to(opened))
-                self._bound[app] = Jobs(app, clock)
+                self._bound[app] = Jobs(app, clock, warn)
             try:
                 yield
             finally:
                 self._bound.clear()
 
     @contextmanager
-    def _opened(self, kind: StoreKind, seed: int | None) -> Iterator[tuple[Store, ManualClock]]:
+    def _opened(self, kind: StoreKind, seed: int | None) -> Iterator[tuple[Store, ManualClock, Callable[[], None]]]:
         clock = ManualClock()
         entropy = None if seed is None else SeededEntropy(seed)
         with _without_url(), ExitStack() as stack:
             store: Store
+            warn: Callable[[], None] = lambda: None  # noqa: E731
             match check_kind(kind):
                 case "memory":
                     store = MemoryStore(clock, entropy)
@@ -90,13 +94,14 @@ class Binder:
                     store = FileStore(self._new_folder(), clock=clock, entropy=entropy)
                 case "postgresql":
                     url = stack.enter_context(self._database_in_use())
-                    from leasemill.store.postgres.store import PostgresStore  # noqa: PLC0415  (needs psycopg)
+                    from leasemill.testing.uncommitted import TestPostgresStore  # noqa: PLC0415  (needs psycopg)
 
                     # Near the server's own time, which statements in users' transactions go by.
                     clock = ManualClock(time.time_ns() // NANOSECONDS_PER_MICROSECOND)
-                    store = PostgresStore(url, clock=clock, entropy=entropy)
+                    store = TestPostgresStore(url, clock=clock, entropy=entropy)
+                    warn = store.warn_of_uncommitted
             stack.enter_context(store)
-            yield store, clock
+            yield store, clock, warn
 
     @contextmanager
     def _database_in_use(self) -> Iterator[str]:
@@ -109,6 +114,11 @@ class Binder:
             yield database.url
         finally:
             self._on_database -= 1
+
+
+def _check_may_bind(app: App) -> None:
+    if app.binding_refusal is not None:
+        raise Invalid(app.binding_refusal)
 
 
 def check_kind(kind: str) -> StoreKind:

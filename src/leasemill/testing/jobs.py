@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -33,13 +33,17 @@ class FailedJob:
     arguments: dict[str, Any]
     state: JobState
     error: str | None
+    """In one line: the exception and its causes."""
+    details: str | None
+    """The error as it is recorded, with the deepest frames of its traceback."""
 
 
 class Jobs:
     """The jobs of an app inside a test."""
 
-    def __init__(self, app: App, clock: ManualClock) -> None:
+    def __init__(self, app: App, clock: ManualClock, when_nothing_ran: Callable[[], None] = lambda: None) -> None:
         self.app = app
+        self._when_nothing_ran = when_nothing_ran
         self.clock = clock
         """Moves by `clock.advance(s=60)` alone; `advance` also runs what becomes due."""
 
@@ -47,27 +51,32 @@ class Jobs:
 
     def drain(self) -> Metrics:
         """Run what is due now, and what that makes due; returns a worker's counters."""
-        return drain(self.app)
+        return self._ran(drain(self.app))
 
     async def adrain(self) -> Metrics:
         """`drain` in async code."""
-        return await adrain(self.app)
+        return self._ran(await adrain(self.app))
 
     def finish(self) -> Metrics:
         """Run everything: the clock moves on to retries and delayed jobs, until nothing waits (ticks do not count)."""
-        return drain(self.app, self.clock)
+        return self._ran(drain(self.app, self.clock))
 
     async def afinish(self) -> Metrics:
         """`finish` in async code."""
-        return await adrain(self.app, self.clock)
+        return self._ran(await adrain(self.app, self.clock))
 
     def advance(self, by: timedelta | None = None, *, s: float = 0) -> Metrics:
         """Let time pass: retries, delayed jobs and ticks of schedules run when they are due on the way."""
-        return drain(self.app, self.clock, until=_duration(by, s))
+        return self._ran(drain(self.app, self.clock, until=_duration(by, s)))
 
     async def aadvance(self, by: timedelta | None = None, *, s: float = 0) -> Metrics:
         """`advance` in async code."""
-        return await adrain(self.app, self.clock, until=_duration(by, s))
+        return self._ran(await adrain(self.app, self.clock, until=_duration(by, s)))
+
+    def _ran(self, counted: Metrics) -> Metrics:
+        if not counted.started:
+            self._when_nothing_ran()
+        return counted
 
     def fire(self, schedule: str) -> JobHandle[Any]:
         """Enqueue the job of a schedule, whenever it is due."""
@@ -104,8 +113,9 @@ class Jobs:
         return all_jobs(self.app.store, c.JobFilter(states=states, kind=kind))
 
     def _failed(self, job: Job) -> FailedJob:
-        error = job.executions[-1].error if job.executions else None
-        return FailedJob(job.spec.id, job.spec.kind, self._arguments(job), job.state, error)
+        details = job.executions[-1].error if job.executions else None
+        error = None if details is None else details.partition("\n")[0]
+        return FailedJob(job.spec.id, job.spec.kind, self._arguments(job), job.state, error, details)
 
     def _arguments(self, job: Job) -> dict[str, Any]:
         """By name and with defaults, as the handler gets them; of a kind that is not the app's: as they are stored."""

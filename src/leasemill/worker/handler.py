@@ -86,7 +86,8 @@ def success(run: Run, value: object) -> Report:
     """The handler returned. Its effects stand, so a result that cannot be stored is no reason to run it again (F9)."""
     run.has_ended_in_time = not run.loss.is_set()
     lease, job = run.lease, run.handler
-    if value is None and job.arguments.may_return_none:
+    has_committed = run.context is not None and run.context.is_committed
+    if value is None and (has_committed or job.arguments.may_return_none):  # the commit has the result, if there is one
         return c.AckReport(lease.job.id, lease.token)
     try:
         if inspect.iscoroutine(value):

@@ -132,10 +132,9 @@ class UnmatchedJobs:
         self._lines[key] = now, 0
         more = f" ({skipped:,} more like it since the last such line)" if skipped else ""
         log.warning(
-            "job does not match this worker's code and is given back%s: %s; "
-            "it fails after %s unless a worker whose code matches claims it",
-            more,
+            "this worker can't run the job (%s); released for another worker, FAILED in %s if none can%s",
             why,
             span(self._timeout_us),
+            more,
             extra=run.log_fields,
         )

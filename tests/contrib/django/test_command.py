@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+import sys
 from typing import Any
 
 import click
@@ -10,7 +12,7 @@ import pytest
 from django.core.management import call_command
 from django.test import override_settings
 
-from leasemill.contrib.django.management.commands.leasemill import Command
+from leasemill.contrib.django.management.commands.leasemill import Command, leave_console_to_worker
 from leasemill.errors import NotFound
 from tests.contrib.django.shop.models import Order
 
@@ -74,3 +76,13 @@ def test_a_worker_runs_the_jobs_of_the_project(capsys: pytest.CaptureFixture[str
     assert "worker started" in capsys.readouterr().err
     order.refresh_from_db()
     assert order.state == "notified"
+
+
+def test_a_worker_prints_a_line_of_a_configured_logger_once(capsys: pytest.CaptureFixture[str]) -> None:
+    logger, kept = logging.getLogger("django"), logging.getLogger("django").handlers[:]
+    logger.handlers[:] = [logging.StreamHandler(sys.stderr), mail := logging.NullHandler()]
+    try:
+        leave_console_to_worker()
+        assert logger.handlers == [mail]
+    finally:
+        logger.handlers[:] = kept

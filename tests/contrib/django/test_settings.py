@@ -49,6 +49,14 @@ def test_the_store_is_opened_when_it_is_first_used_and_follows_the_settings(tmp_
     app.close()
 
 
+def test_overridden_settings_name_the_store_at_once_and_the_first_returns_after_them() -> None:
+    assert app.store.name.startswith("postgresql://")
+    with override_settings(LEASEMILL={"URL": "memory:"}):
+        assert isinstance(app.store, MemoryStore)
+    assert app.store.name.startswith("postgresql://")
+    app.close()
+
+
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.db import connection, transaction
-from django.test import TestCase, TransactionTestCase, override_settings
+import pytest
+from django.db import connection, connections, transaction
+from django.test import SimpleTestCase, TestCase, TransactionTestCase, override_settings
 
 from leasemill.contrib.django import app
 from leasemill.contrib.django.task_backend.names import TaskResultStatus
-from leasemill.contrib.django.testing import JobsMixin
+from leasemill.contrib.django.testing import JobsMixin, jobs_of_test
+from leasemill.errors import Invalid
+from leasemill.kernel import commands as c
+from leasemill.testing.binding import Binder
 from tests.contrib.django.shop import tasks
 from tests.contrib.django.shop.jobs import fails_late, notify, notify_async, ship
 from tests.contrib.django.shop.models import Order
@@ -70,6 +74,15 @@ class Cases(JobsMixin):
         self.jobs.run()
         assert tasks.bill.enqueue("ann").id != first.id
 
+    async def test_async_tests_run_jobs_too(self) -> None:
+        order = await Order.objects.acreate(article="book")
+        await notify.aenqueue(order.pk)
+        with pytest.raises(Invalid, match=r"write `await jobs.arun\(\)`"):
+            self.jobs.run()
+        assert (await self.jobs.arun()).succeeded == 1
+        await order.arefresh_from_db()
+        assert order.state == "notified"
+
     def test_nothing_of_a_test_is_left_to_the_next(self) -> None:
         assert self.jobs.enqueued() == []
         assert Order.objects.count() == 0
@@ -97,3 +110,36 @@ class StoreElsewhere(JobsMixin, TestCase):
         order.refresh_from_db()
         assert order.state == "notified"
         assert app.store.name == "memory:"
+
+
+class WithoutDatabase(SimpleTestCase):
+    def test_an_enqueue_is_refused_like_a_query(self) -> None:
+        app.close()
+        connections.close_all()
+        with self.assertRaisesMessage(AssertionError, "not allowed in SimpleTestCase"):
+            notify.enqueue(1)
+        assert app.store.run(c.ListJobs(c.JobFilter(), 1)).jobs == ()
+
+
+def test_the_fixture_for_other_apps_refuses_and_names_the_one_for_django(leasemill: Binder) -> None:
+    with pytest.raises(Invalid, match="use the fixture `leasemill_django`, or JobsMixin in a TestCase"):
+        leasemill(app)
+    with pytest.raises(Invalid, match="use the fixture `leasemill_django`"), leasemill.all_bound([app]):
+        pass
+
+
+def test_jobs_that_another_test_committed_are_not_those_of_the_next() -> None:
+    notify.enqueue(1)
+    with jobs_of_test() as jobs:
+        assert jobs.enqueued() == []
+    app.close()
+
+
+def test_the_mixin_without_a_test_case_names_the_fixture() -> None:
+    with pytest.raises(Invalid, match="use the fixture `leasemill_django` instead"):
+        JobsMixin().jobs  # noqa: B018  (asked for)
+
+
+def test_the_fixture_says_that_it_needs_pytest_django(request: pytest.FixtureRequest) -> None:
+    with pytest.raises(pytest.fail.Exception, match="pip install pytest-django"):
+        request.getfixturevalue("leasemill_django")

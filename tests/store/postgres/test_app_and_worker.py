@@ -81,7 +81,7 @@ async def test_a_job_that_does_not_match_waits_and_then_fails_by_the_servers_tim
         store.enqueue([JobSpec("job", "default", "send", b'{"to":"ada","cc":"bob"}')])
         await drained(app)
         job = app.handle("job").record()
-        error = "Mismatch: send: Object contains unknown field `cc`"
+        error = "Mismatch: send: unknown argument 'cc'"
         assert (job.state, job.retries) == (JobState.READY, 0)
         assert (job.executions[0].error or "").startswith(error)
         clock.advance(s=3599)

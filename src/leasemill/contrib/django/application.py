@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import ClassVar, Final
 
 from leasemill.api.app import App
 from leasemill.contrib.django.configuration import WrongSetting, check_database, configuration, is_same_database
@@ -13,6 +13,11 @@ from leasemill.store.opening import open_store
 
 class DjangoApp(App):
     """The jobs of a Django project. Use the one there is: `from leasemill.contrib.django import app`."""
+
+    binding_refusal: ClassVar[str | None] = (
+        "with the fixture `leasemill` the handlers of a Django project would run outside the test's transaction and "
+        "see none of its rows: use the fixture `leasemill_django`, or JobsMixin in a TestCase"
+    )
 
     def __init__(self) -> None:
         self._url: str | None = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, TypeVar, cast
 
 from asgiref.sync import sync_to_async
-from django.db import connections
+from django.db import Error, connections
 
 from leasemill.errors import Invalid
 from leasemill.kernel import commands as c
@@ -28,6 +28,7 @@ class DjangoStore(PostgresStore):
 
     def __init__(self, url: str, alias: str) -> None:
         self.alias = alias
+        self._is_access_checked = False
         super().__init__(url)
 
     def run(self, command: c.Command[AnswerT]) -> AnswerT:
@@ -38,10 +39,30 @@ class DjangoStore(PostgresStore):
                     "that has committed. Put the atomic block inside the group's, or seal it in transaction.on_commit()"
                 )
             return cast(AnswerT, self.using(connections[self.alias]).run(command))
+        if isinstance(command, c.Enqueue | c.CreateGroup):
+            self._check_access()
         answer = super().run(command)
         if answer is None and isinstance(command, c.GetJob) and in_transaction(self.alias):
             return cast(AnswerT, self._own_job(command))
         return answer
+
+    def _check_access(self) -> None:
+        """Raise what Django raises in a test that may not use the database: our own connections ask nobody.
+
+        Without a test database such a test would write into the project's real one. Once for each store: whoever may
+        connect once has a test database, or is not a test.
+        """
+        if self._is_access_checked:
+            return
+        connection = connections[self.alias]
+        was_connected = connection.connection is not None
+        try:
+            connection.ensure_connection()
+        except Error:
+            return  # the server cannot be reached, which the store reports itself
+        if not was_connected:
+            connection.close()
+        self._is_access_checked = True
 
     def _own_job(self, query: c.GetJob) -> Job | None:
         """A job that was enqueued in this transaction, which nobody else sees yet."""

@@ -1,4 +1,4 @@
-"""Jobs in Django's tests: `JobsMixin` for TestCase and TransactionTestCase.
+"""Jobs in Django's tests: `JobsMixin` for TestCase and TransactionTestCase, and what the fixture `leasemill_django` is.
 
     class OrderTests(JobsMixin, TestCase):
         def test_an_order_is_shipped(self) -> None:
@@ -48,11 +48,21 @@ ROUNDS_MOST = 1_000
 class JobsMixin:
     """Before TestCase or TransactionTestCase: `self.jobs` has the jobs of each test."""
 
-    jobs: TestJobs
+    _jobs: TestJobs | None = None
+
+    @property
+    def jobs(self) -> TestJobs:
+        """The jobs of this test."""
+        if self._jobs is None:
+            raise Invalid(
+                "self.jobs is set by JobsMixin.setUp: put JobsMixin before TestCase, and call super().setUp(); "
+                "in a class or function of pytest's own style use the fixture `leasemill_django` instead"
+            )
+        return self._jobs
 
     def setUp(self) -> None:
         super().setUp()  # type: ignore[misc]  # of the TestCase
-        self.jobs = self.enterContext(jobs_of_test())  # type: ignore[attr-defined]  # of the TestCase
+        self._jobs = self.enterContext(jobs_of_test())  # type: ignore[attr-defined]  # of the TestCase
 
 
 class TestJobs:
@@ -68,6 +78,8 @@ class TestJobs:
 
     def run(self) -> Metrics:
         """Run jobs until none waits."""
+        if is_on_event_loop():
+            raise Invalid("run() was called in async code: write `await jobs.arun()`")
         total = Metrics()
         for _ in range(ROUNDS_MOST):
             self._store.take()
@@ -77,6 +89,10 @@ class TestJobs:
             if not self._store.has_untaken():
                 return total
         raise Invalid(f"after {ROUNDS_MOST:,} rounds jobs still wait: do they enqueue each other without end?")
+
+    async def arun(self) -> Metrics:
+        """`run` in async code."""
+        return await sync_to_async(self.run)()
 
     def enqueued(self, kind: str | None = None) -> list[dict[str, Any]]:
         """The arguments of the jobs that wait, oldest first; of one kind, or of all."""
@@ -90,6 +106,7 @@ def jobs_of_test() -> Iterator[TestJobs]:
     """Inside the block the app's jobs are those of a test."""
     clock = ManualClock(time.time_ns() // 1_000)
     store = TestStore(clock)
+    store.discard_committed()
     with app.bound_to(store):
         try:
             yield TestJobs(app, store, clock)
@@ -130,6 +147,11 @@ class TestStore(MemoryStore):
         """Move what is in the tables here."""
         if self._tables is not None and (specs := self._tables.take()):
             super().run(c.Enqueue(specs))
+
+    def discard_committed(self) -> None:
+        """If the test's transactions commit, so did those of other tests; Django empties only the tables of models."""
+        if self._tables is not None and not self._tables.is_in_transaction():
+            self._tables.take()
 
     def close(self) -> None:
         super().close()

@@ -16,6 +16,11 @@ class JobState(StrEnum):
     DEAD = "dead"
     CANCELLED = "cancelled"
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the job is SUCCEEDED, FAILED, DEAD or CANCELLED: nothing runs it again unless it is redriven."""
+        return self in ENDED_STATES
+
 
 REDRIVEN_STATES: Final = frozenset({JobState.FAILED, JobState.DEAD})
 UNSUCCESSFUL_STATES: Final = REDRIVEN_STATES | {JobState.CANCELLED}

@@ -124,8 +124,8 @@ class AskPresence(ToWorker, frozen=True):
 
 class ProgressMade(ToWorker, frozen=True):
     token: str
-    done: float
-    total: float | None
+    done: int | float
+    total: int | float | None
     note: str
 
 

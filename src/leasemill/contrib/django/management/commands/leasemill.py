@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from argparse import REMAINDER, ArgumentParser
 from typing import Any
 
+from django.conf import settings
 from django.core.management.base import BaseCommand
 
 from leasemill.cli import main
@@ -35,11 +37,22 @@ class LeasemillCommand(BaseCommand):
         self._run(arguments, "leasemill", None)
 
     def _run(self, arguments: list[str], name: str, program: tuple[str, ...] | None) -> None:
+        if arguments[:1] == ["worker"]:
+            leave_console_to_worker()
         embedded = Embedded(APP, lambda: app.url, program)
         try:
             main.main(arguments, prog_name=name, obj=embedded, standalone_mode=program is not None)
         finally:
             app.follow_settings()  # --url is for this call
+
+
+def leave_console_to_worker() -> None:
+    """A worker writes every line to the console, whichever logger it is of: the project's handlers would repeat it."""
+    for name in ("django", *settings.LOGGING.get("loggers", ())):
+        logger = logging.getLogger(name)
+        for handler in logger.handlers[:] if logger.propagate else ():
+            if getattr(handler, "stream", None) in {sys.stdout, sys.stderr}:
+                logger.removeHandler(handler)
 
 
 Command = LeasemillCommand

@@ -1,0 +1,6 @@
+from django.apps import AppConfig
+
+
+class BooksConfig(AppConfig):
+    name = "tests.contrib.django.newcomer.books"
+    label = "books"
