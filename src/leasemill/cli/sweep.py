@@ -21,7 +21,7 @@ from leasemill.cli.filters import SCHEDULED, filter_options, is_wanted, names_so
 from leasemill.cli.interrupting import Interruptible
 from leasemill.cli.lazy import EXIT_REFUSED
 from leasemill.cli.opening import Command, by_option, limit_option, on_store, reason_option, with_options
-from leasemill.cli.output import emit_table, now_us
+from leasemill.cli.output import emit_table
 from leasemill.cli.progress import ShownProgress, quiet_option
 from leasemill.cli.quantities import as_rate
 from leasemill.errors import Invalid, Refused
@@ -213,7 +213,7 @@ def sweep(
     if not (names_something(filters) or print_ or is_all):
         raise Invalid("which jobs? Name their ids, a filter (--queue, --kind, --error, …), or --all")
     where = _narrowed(wanted(**filters), act.among)
-    states, now = filters["states"], now_us()
+    states, now = filters["states"], store.time()
     total = None if print_ or SCHEDULED in states else _expected(store, where, limit)
     report = Report(as_json, dry_run, act.done, ids)
     pacing = Pacing(None if dry_run else rate)
