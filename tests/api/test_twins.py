@@ -45,6 +45,7 @@ WITHOUT_STORE = {
     Store: {
         *{"run", "close", "using", "block", "joined_block", "watch", "watch_end", "watch_cancellations"},
         *{"keep_up", "pulse"},  # of one thread, which reads often
+        *{"room", "set_clock"},  # of a folder, for operators
         *{"enqueue", "claim", "start", "extend", "commit", "ack", "nack", "release", "expire", "death", "acquire"},
         *{"create_group", "seal_group"},
     },

@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import textwrap
-import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -25,7 +24,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from leasemill import App, Broken, Invalid, JobState, Worker, open_store
+from leasemill import App, Broken, Context, Invalid, JobState, Worker, open_store
 from leasemill.contrib.starlette import Health, WorkerOptions, health, lifespan
 from leasemill.testing.drain import in_memory
 
@@ -204,7 +203,6 @@ async def test_a_worker_that_dies_is_reported_by_health_and_by_the_shutdown(
 async def test_a_stop_under_load_gives_jobs_back_within_the_shutdown_timeout() -> None:
     store = open_store("memory:")
     app = App(store=store)
-    has_ended = threading.Event()
     started: list[bool] = []
 
     @app.job
@@ -213,9 +211,9 @@ async def test_a_stop_under_load_gives_jobs_back_within_the_shutdown_timeout() -
         await asyncio.Event().wait()
 
     @app.job
-    def blocks() -> None:
+    def blocks(ctx: Context) -> None:
         started.append(True)
-        has_ended.wait(LONG_S)
+        ctx.lost.wait(LONG_S)
 
     @app.job
     async def ends() -> str:
@@ -229,7 +227,6 @@ async def test_a_stop_under_load_gives_jobs_back_within_the_shutdown_timeout() -
         await until(lambda: len(started) == 6)
     for handle in handles:
         assert handle.status() is JobState.READY
-    has_ended.set()
     store.close()
 
 
@@ -243,17 +240,17 @@ async def test_the_worker_takes_no_signals() -> None:
 
 
 PROGRAM = """
-import time
 from fastapi import FastAPI
-from leasemill import App
+from leasemill import App, Context
 from leasemill.contrib.starlette import health, lifespan
 
 jobs = App()
 
 @jobs.job
-def slow() -> None:
+def slow(ctx: Context) -> str:
     open("started", "w").close()
-    time.sleep(60)
+    ctx.lost.wait(60)
+    return "half done"
 
 @jobs.job
 async def quick(number: int) -> int:
@@ -346,7 +343,7 @@ async def plain(web: object) -> AsyncIterator[None]:
 
 
 def test_every_option_is_one_of_the_workers() -> None:
-    known = set(inspect.signature(Worker).parameters) - {"app", "drain", "handle_signals"}
+    known = set(inspect.signature(Worker).parameters) - {"app", "drain", "drain_wait", "handle_signals"}
     assert set(WorkerOptions.__annotations__) == known
 
 

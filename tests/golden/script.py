@@ -1,8 +1,8 @@
-"""`python -m tests.golden.script`: writes tests/golden/format-5, a folder as format 5 has it. Never run it to make a
+"""`python -m tests.golden.script`: writes tests/golden/format-6, a folder as format 6 has it. Never run it to make a
 test pass: files that differ mean that folders of users cannot be read any more.
 
-`format-4` is the same run without a clock that is set, `format-3` without orders to workers, `format-2` without deaths
-as well; all are still written so.
+`format-4` is the same run without a clock that is set (format 5 changes no record), `format-3` without orders to
+workers, `format-2` without deaths as well; all are still written so.
 `format-1` and `format-1b` are folders of earlier versions, read and never written again: `format-1` from before
 LeaseReleased had its field `error` and the manifest its list of acquire queues, both from before headers and rules.
 
@@ -46,7 +46,7 @@ from leasemill.testing.clock import ManualClock
 from tests.crash.lab import open_simulated, snapshot, state_of
 from tests.lab.faults import SimulatedMachine
 
-FOLDER: Final = Path(__file__).parent / "format-5"
+FOLDER: Final = Path(__file__).parent / "format-6"
 WITHOUT_CLOCK: Final = Path(__file__).parent / "format-4"
 WITHOUT_ORDERS: Final = Path(__file__).parent / "format-3"
 WITHOUT_DEATHS: Final = Path(__file__).parent / "format-2"

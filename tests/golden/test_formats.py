@@ -116,7 +116,7 @@ def test_every_event_is_among_those_of_the_golden_files() -> None:
 def test_the_golden_files_have_a_snapshot_a_sealed_segment_and_one_in_use(folder: Path) -> None:
     files = files_of(folder)
     listed = json.loads(files["manifest"].partition(b"\n")[2])
-    assert listed["format"] == {FOLDER: 5, WITHOUT_CLOCK: 4, WITHOUT_ORDERS: 3, WITHOUT_DEATHS: 2}.get(folder, 1)
+    assert listed["format"] == {FOLDER: 6, WITHOUT_CLOCK: 4, WITHOUT_ORDERS: 3, WITHOUT_DEATHS: 2}.get(folder, 1)
     assert listed["snapshot"]["name"] in files
     assert len(listed["segments"]) >= 2
     assert sum(map(len, files.values())) < 60_000

@@ -84,7 +84,9 @@ def non_finite(value: object, at: str = "") -> Difference | None:
 
 
 def non_string_key(value: object, at: str = "") -> Difference | None:
-    """The first dict in a value with a key that JSON objects cannot have."""
+    """The first dict in a value with a key that JSON objects cannot have; Pydantic converts those of its models."""
+    if hasattr(type(value), "__pydantic_fields__"):
+        return None
     names = field_names(value)
     if names is not None:
         return _first(non_string_key(getattr(value, name, None), _inner(at, name)) for name in names)

@@ -223,15 +223,12 @@ class _Evidence:
         return Finding("leases ended", text, holds)
 
     def _about_refused(self, audit: Audit) -> Finding:
-        """The stopped worker did try to commit late; each handler that was refused is on record, and nobody else is."""
-        on_record = sorted(
-            (refusal.worker or "", refusal.attempt or 0)
-            for job in self.jobs.values()
-            for refusal in job.refusals
-            if refusal.verb is Verb.COMMIT
-        )
-        refused = sorted((mark.worker, mark.attempt) for mark in self.marks if mark.what == "refused")
-        holds = on_record == refused and any(worker == self.disturbance.stopped for worker, _ in refused)
+        """The stopped worker came too late: a refused report of each run that could not commit is on record."""
+        on_record = {
+            (job_id, refusal.worker, refusal.attempt) for job_id, job in self.jobs.items() for refusal in job.refusals
+        }
+        refused = {(mark.job, mark.worker, mark.attempt) for mark in self.marks if mark.what == "refused"}
+        holds = refused <= on_record and any(worker == self.disturbance.stopped for _, worker, _ in refused)
         by_verb = audit.late_reports_refused
         verbs = ", ".join(f"{count} {verb}" for verb, count in sorted(by_verb.items())) or "none"
         return Finding("late reports refused", f"{sum(by_verb.values())}: {verbs}", holds)

@@ -141,6 +141,8 @@ class ServerApp:
             command, wait_s = decode_request(route, body)
         except DECODE_ERRORS as error:
             raise _unreadable(error) from None
+        if LISTENS in head.headers:
+            self._expired.expect_listener()
         try:
             key = head.headers.get(KEY_HEADER)
             command = drawn(command, self.store.entropy, admission.principal, key)

@@ -43,6 +43,10 @@ class ExpiredLeases:
             self._found.extend((now, one) for one in expired)
         self.sweep()
 
+    def expect_listener(self) -> None:
+        """A worker that listens has sent a command: what that records is for its answer."""
+        self._listened_at = self._monotonic()
+
     def take(self) -> bytes | None:
         """For a worker that listens: those that were reported to nobody yet, as the value of a header."""
         self._listened_at = self._monotonic()

@@ -112,7 +112,7 @@ class Watchdog:
             return math.inf  # its report is on its way
         if now >= run.timeout_at and not self._is_excused(run):
             self._time_out(run)
-            return math.inf  # `expect` has been called for what follows
+            return run.loss.held_until  # the heartbeat does not extend it for ever: its report must not come too late
         next_at = min(run.timeout_at, run.loss.held_until)
         if run.started_at and not run.is_start_reported and not run.is_in_line:
             start_at = run.started_at + pacing.LATE_START_S
