@@ -195,7 +195,8 @@ def test_every_alert_has_a_page_that_says_what_to_do() -> None:
         assert f"`{rule['alert']}`" in page.read_text().split("\n\n")[1], "the page names its alert"
         assert "\n## What to do\n\n1. " in page.read_text()
         named.setdefault(page.name, []).append(rule["alert"])
-    assert {page.name for page in RUNBOOKS.glob("*.md")} - {"README.md"} == set(named)
+    without_alert = {"README.md", "disk-full.md"}  # commands report a full disk: no metric has it
+    assert {page.name for page in RUNBOOKS.glob("*.md")} - without_alert == set(named)
     index = (RUNBOOKS / "README.md").read_text()
     for name, alerts in named.items():
         assert f"]({name}) | {', '.join(f'`{alert}`' for alert in alerts)} |" in index

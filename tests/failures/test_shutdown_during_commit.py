@@ -45,7 +45,7 @@ def test_reproduce_without_it_a_committed_job_is_given_back_and_runs_again(
 
 
 def test_reproduce_with_processes_without_it_a_deployment_applies_the_effect_again(scene: Scene) -> None:
-    handle = jobs.commits_and_waits.enqueue()
+    handle = jobs.commits_and_listens.enqueue()
     options = ("--queue", "hit", "--shutdown-timeout", "0.2")
     a = scene.worker("a", *options, environment=environment_without(GUARD))
     wait_until(lambda: scene.trail.marks("committed", job=handle.id), "the commit")

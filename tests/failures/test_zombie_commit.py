@@ -56,7 +56,8 @@ def take_out_the_fence(patch: pytest.MonkeyPatch) -> None:
         return job, next(it for it in job.executions if it.token == event.token)
 
     swap(patch, fence.held, lambda execution, _now: execution is not None)
-    swap(patch, executions.live, execution_of)
+    for found in (executions.live, executions.reported, executions.reported_uncommitted):
+        swap(patch, found, execution_of)
 
 
 def test_reproduce_without_the_fence_both_commit_and_the_zombies_result_stays(

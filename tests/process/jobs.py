@@ -212,6 +212,16 @@ def books_elsewhere(ctx: Context, database: str, is_guarded: bool, waits_first: 
 
 
 @app.job(queue="hit", lease=SHORT_LEASE_S)
+def commits_and_listens(ctx: Context) -> str:
+    """Ends when it is asked to; its effect has been applied."""
+    trail = Trail.of_process()
+    trail.leave("began", ctx)
+    effect(ctx, trail)
+    ctx.lost.wait(60)
+    return ctx.worker
+
+
+@app.job(queue="hit", lease=SHORT_LEASE_S)
 def commits_and_waits(ctx: Context) -> str:
     """Is still running when its effect has been applied."""
     trail = Trail.of_process()

@@ -34,12 +34,16 @@ def test_a_worker_outlives_the_removal_of_its_folder(scene: Scene) -> None:
     assert scene.trail.marks("committed", job=handle.id) == [], "a commit that nobody keeps is none"
     scene.await_logged(worker, "unavailable")
     scene.await_logged(worker, "lease lost", job=handle.id)
+    before = len(scene.trail.marks("began", worker="only"))
 
     with ExitStack() as cleaning:
         again = Scene(scene.url, scene.folder, cleaning)
+        new = again.worker("new")
         again.still_works(limit_s=30)
         worker.check_running()
+        assert len(again.trail.marks("began", worker="only")) == before, "it claims nothing from another folder (W18)"
         assert worker.end() == 0
+        assert new.end() == 0
 
 
 @pytest.fixture
