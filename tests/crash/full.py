@@ -58,7 +58,7 @@ def small_file_system(where: Path, size_bytes: int) -> Iterator[Path]:
     try:
         yield where
     finally:
-        subprocess.run(["umount", str(where)], check=True)
+        subprocess.run(["umount", "--lazy", str(where)], check=True)
 
 
 def fill_a_real_one(work: Path) -> str:

@@ -53,9 +53,7 @@ def test_without_room_for_a_segment_enqueue_is_refused_everywhere_and_leases_fin
     log_of(store).space.prepare_spare()
     third = open_simulated(machine, tmp_path)
     for one in (store, other, third):
-        with pytest.raises(
-            Unavailable, match=r"no space left for .* free [0-9]+ MB or more; then purging finished jobs"
-        ):
+        with pytest.raises(Unavailable, match=r"no space left for .* free [0-9]+ MB or more, or purge finished jobs"):
             one.enqueue([job("no")])
         with pytest.raises(Unavailable, match="no space left"):
             one.acquire([c.AcquireRequest("offsets", "lane", 1, "worker", "token")])

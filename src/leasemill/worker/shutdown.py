@@ -53,11 +53,11 @@ class Shutdown:
     def begin(self) -> None:
         """Wake whoever waits. On the event loop."""
         if self.hurries and not self._hurried.is_set():
-            log.warning("stopping now: running jobs are given back", extra={"worker": self._worker_id})
+            log.warning("stopping now: running handlers are stopped", extra={"worker": self._worker_id})
             self._hurried.set()
         elif self.is_requested and not self._begun.is_set():
             log.info(
-                "stopping: waiting for running jobs; a second signal gives them back at once",
+                "stopping: waiting for running jobs; a second signal stops them",
                 extra={"worker": self._worker_id},
             )
         self._announce()

@@ -61,7 +61,7 @@ class StoreClock:
         if is_apart and not self._is_reported:
             log.error(
                 "this machine's clock is %s the store's (%s against %s): schedules and leases follow the store's; "
-                "set the clock that is wrong (a folder's: leasemill wal clock --set)",
+                "check this machine's time service first; see docs/failures/clock-jump.md",
                 *(ahead_or_behind(self.ahead_s), instant(wall_ns // 1_000), instant(store_now)),
                 extra={"worker": self._worker_id},
             )

@@ -226,8 +226,8 @@ class Space:
 
     def no_space(self) -> Unavailable:
         return Unavailable(
-            f"no space left for {self._disk.where}: free {_megabytes(self._needed_bytes())} MB or more; then purging "
-            "finished jobs and a snapshot (leasemill wal snapshot) free more; running jobs can still finish"
+            f"no space left for {self._disk.where}: free {_megabytes(self._needed_bytes())} MB or more, or "
+            "purge finished jobs and then take a snapshot (leasemill wal snapshot); running jobs can still finish"
         )
 
     def reserve_is_used_up(self) -> Unavailable:
