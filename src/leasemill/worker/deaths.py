@@ -49,7 +49,7 @@ class Ended(NamedTuple):
     then: Callable[[], None] | None = None
 
 
-def what_became_of(died: Sequence[c.Died]) -> str:
+def what_became_of(died: Sequence[c.Died | c.Released]) -> str:
     """The jobs of a worker that has ended, for a line in the log."""
     count = Counter(one.state for one in died)
     dead = [one.job_id for one in died if one.state is JobState.DEAD]
@@ -80,7 +80,7 @@ class Deaths:
         self.on_quarantined: Callable[[str], None] | None = None
         """Called with the id of each job that is DEAD now, in this one's thread."""
         self._ended: deque[Ended] = deque()
-        self._again: deque[tuple[float, Ended]] = deque()
+        self._again: deque[tuple[float, Ended, bool]] = deque()
         self._done: set[str] = set()
         """Instances whose leases were ended here."""
         self._watched: dict[str, tuple[int, WorkerRecord]] = {}
@@ -176,14 +176,16 @@ class Deaths:
             if time.monotonic() >= self._look_at:
                 self.look()
             while self._ended:
-                if self._ended[0].instance not in self._done:
-                    self._end(self._ended[0])
-                    self._again.append((time.monotonic() + AGAIN_S, self._ended[0]))
+                ended = self._ended[0]
+                if ended.instance not in self._done:
+                    was_stopping = self._was_stopping(ended)
+                    self._end(ended, was_stopping)
+                    self._again.append((time.monotonic() + AGAIN_S, ended, was_stopping))
                 then = self._ended.popleft().then
                 if then is not None:
                     then()
             while self._again and time.monotonic() >= self._again[0][0]:
-                self._end(self._again[0][1])
+                self._end(*self._again[0][1:])
                 self._again.popleft()
         except (Unavailable, OSError) as error:
             self._failures += 1
@@ -193,17 +195,24 @@ class Deaths:
         else:
             self._failures = 0
 
-    def _end(self, ended: Ended) -> None:
+    def _was_stopping(self, ended: Ended) -> bool:
+        """X8: it ended by a shutdown that did not wait for a handler. A deployment must not count against the job."""
+        found = (record for record, _ in records(self._store.presence))
+        return any(record.is_stopping for record in found if record.instance == ended.instance)
+
+    def _end(self, ended: Ended, was_stopping: bool) -> None:
         cause = f"worker {ended.worker} ended: {ended.cause}"
-        all_died: list[c.Died] = []
+        all_died: list[c.Died | c.Released] = []
         after = 0
         while page := self._store.leases(worker=ended.worker, limit=BATCH, after=after):
             after = page[-1].fence
-            reports = [
-                c.DeathReport(one.job_id, one.token, cause) for one in page if one.token.startswith(ended.instance)
-            ]
-            outcomes = self._store.death(reports) if reports else []
-            died = [one for one in outcomes if isinstance(one, c.Died) and not one.is_repeat]
+            held = [one for one in page if one.token.startswith(ended.instance)]
+            outcomes: Sequence[c.DeathOutcome | c.ReleaseOutcome] = ()
+            if held and was_stopping:
+                outcomes = self._store.release([c.ReleaseReport(one.job_id, one.token) for one in held])
+            elif held:
+                outcomes = self._store.death([c.DeathReport(one.job_id, one.token, cause) for one in held])
+            died = [one for one in outcomes if isinstance(one, c.Died | c.Released) and not one.is_repeat]
             all_died += died
             for one in died:
                 if one.state is JobState.DEAD and self.on_quarantined is not None:
@@ -214,7 +223,8 @@ class Deaths:
         self._metrics.dead_workers += is_first
         if is_first or all_died:
             fields = {"worker": self._worker_id, "dead_worker": ended.worker}
-            log.error("%s; %s", cause, what_became_of(all_died), extra=fields)
+            level = logging.WARNING if was_stopping else logging.ERROR
+            log.log(level, "%s; %s", cause, what_became_of(all_died), extra=fields)
 
     # Waiting -----------------------------------------------------------------------------------------------------
 
@@ -225,7 +235,7 @@ class Deaths:
         by_descriptor = {descriptor: instance for instance, (descriptor, _) in self._watched.items()}
         for descriptor in by_descriptor:
             poll.register(descriptor, select.POLLIN)
-        until = min(self._look_at, *(at for at, _ in self._again), math.inf)
+        until = min(self._look_at, *(at for at, *_ in self._again), math.inf)
         until = max(until, self._not_before)
         for descriptor, _ in poll.poll(max(0.0, until - time.monotonic()) * 1000):
             if descriptor == self._wake_read:

@@ -251,7 +251,7 @@ class Fetcher:
                     waiting += ready
             due_in_us = await self._store.arun(c.DueIn(self._names)) if waiting else None
             if due_in_us is not None:
-                message = "no job is due: %s left waiting, the next is due in %s; --drain-wait SECONDS waits for jobs due within that time"
+                message = "no job is due: %s left waiting, the next is due in %s; --drain-wait SECONDS waits for it"
                 log.info(message, counted(waiting, "job"), span(due_in_us), extra=fields)
 
     async def _watch(self) -> Watch:

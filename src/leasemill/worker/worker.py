@@ -379,8 +379,11 @@ class Worker:
     # Now and then ------------------------------------------------------------------------------------------------
 
     def _withdraw(self) -> None:
-        """Unless it holds leases still, of handlers that did not end: by its record others prove its death (L10)."""
-        if not self._parts.slots.holds_leases:
+        """Unless it holds leases still, of handlers that did not end: by its record, in which it is stopping, others prove
+        that it has ended and release them (X8)."""
+        if self._parts.slots.holds_leases:
+            self._publish()
+        else:
             self.presence.withdraw()
 
     def _publish(self) -> None:
