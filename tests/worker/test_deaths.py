@@ -319,8 +319,8 @@ def test_a_claim_that_arrives_after_the_death_is_found_a_moment_later(
     real = deaths._end
     late = iter(["a"])
 
-    def then_claim(ended: module.Ended) -> None:
-        real(ended)
+    def then_claim(ended: module.Ended, was_stopping: bool) -> None:
+        real(ended, was_stopping)
         for job_id in late:
             claim(store, DEAD, job_id)
 

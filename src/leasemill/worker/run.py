@@ -205,10 +205,13 @@ class Run:
         read what that one did: then the lease has gained the difference between the two ends, and no more.
         """
         gained_s = (expires_at - self.expires_at) / SECOND
-        if gained_s <= 0:
+        if gained_s == 0:
             return False
         self.expires_at = expires_at
-        self.sent_at = min(sent_at, self.sent_at + gained_s) if is_repeat else sent_at
+        # L9: no extension makes a lease shorter. An earlier end is that of a folder whose clock was set back (W17), where
+        # every extension is granted in full.
+        has_own_end = not is_repeat or gained_s < 0
+        self.sent_at = sent_at if has_own_end else min(sent_at, self.sent_at + gained_s)
         self.loss.held_until = held_until(self.sent_at, self.lease_s)
         if self.process is not None:
             self.process.extended(self)

@@ -379,8 +379,8 @@ class Worker:
     # Now and then ------------------------------------------------------------------------------------------------
 
     def _withdraw(self) -> None:
-        """Unless it holds leases still, of handlers that did not end: by its record, in which it is stopping, others prove
-        that it has ended and release them (X8)."""
+        """Unless it still holds leases of handlers that did not end: its record says that it is stopping, and others
+        who prove that it has ended release them (X8)."""
         if self._parts.slots.holds_leases:
             self._publish()
         else:

@@ -17,9 +17,12 @@ from leasemill.kernel.invariants import violations
 from leasemill.kernel.machine import apply, run
 from leasemill.kernel.model import SECOND, JobSpec, JobState, LimitTerms, LimitUse, Rules, UniqueKey, UniqueUntil
 from leasemill.kernel.state import State
+from leasemill.store.memory import MemoryStore
 from leasemill.store.wal.clock import EARLIEST_US, FAR_AHEAD_US, RealMachine
 from leasemill.store.wal.store import FileStore
+from leasemill.testing.clock import ManualClock
 from leasemill.testing.rules import rule
+from leasemill.worker.run import Run
 from tests.crash.lab import open_simulated, state_of
 from tests.lab.faults import SimulatedCrash, SimulatedMachine
 
@@ -153,6 +156,37 @@ def test_a_clock_that_is_set_in_a_boot_ends_no_lease_and_revives_none(tmp_path: 
         assert later is not None
         assert later.available_at - set_at <= DAY, "it waits no longer than it would have"
         assert violations(state_of(other)) == []
+
+
+@rule("W17", "C3")
+@pytest.mark.parametrize("ends", ["release", "expire"])
+def test_a_job_that_was_held_while_the_clock_was_set_back_is_due_at_once_when_its_lease_ends(
+    tmp_path: Path, ends: str
+) -> None:
+    machine = SimulatedMachine(wall_us=NOW + YEAR)
+    with open_simulated(machine, tmp_path) as store:
+        store.enqueue([JobSpec("held", "q", "k")])
+        machine.advance(SECOND)
+        (held,) = store.claim("w", ["q"], 1)
+        machine.wall_us_now -= YEAR
+        store.set_clock()
+        if ends == "release":
+            store.release([c.ReleaseReport("held", held.token)])
+        else:
+            machine.advance(31 * SECOND)
+        assert [one.job.id for one in store.claim("w", ["q"], 1)] == ["held"]
+        assert violations(state_of(store)) == []
+
+
+@rule("W17", "L9")
+def test_a_worker_believes_an_extension_that_ends_earlier_by_a_clock_that_was_set_back() -> None:
+    with MemoryStore(ManualClock()) as store:
+        store.enqueue([JobSpec("job", "q", "k")])
+        (lease,) = store.claim("w", ["q"], 1)
+    held = Run(lease, None, sent_at=100.0)
+    assert held.extended(110.0, lease.expires_at - 7_200 * SECOND, is_repeat=False)
+    assert held.ends_at == 110.0 + held.lease_s
+    assert not held.extended(111.0, held.expires_at, is_repeat=False), "the end it had"
 
 
 @rule("W17", "T10")

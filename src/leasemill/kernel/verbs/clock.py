@@ -50,16 +50,16 @@ def _move_job(state: State, job: Job, at: int, step_us: int) -> None:
     if job.executions and job.executions[-1].leased_at > at:
         _move_run(job.executions[-1], step_us)
     spec, available_at = job.spec, job.available_at
-    if job.state is not READY or available_at <= at:
+    if available_at <= at:
         return
     if is_replaced(spec) and spec.run_at is not None:
         job.spec = replace(spec, run_at=spec.run_at + step_us)
     elif spec.run_at == available_at:
         return  # E3: a time that the caller named
-    if spec.offset is None:
+    if job.state is READY and spec.offset is None:
         postpone(state, job, available_at + step_us, at)
     else:
-        job.available_at = available_at + step_us
+        job.available_at = available_at + step_us  # C3: one that is held is due then if it is released, or expires
 
 
 def _move_run(execution: Execution, step_us: int) -> None:
