@@ -127,6 +127,7 @@ def states(store: PostgresStore, ids: Sequence[str]) -> list[JobState | None]:
 def test_a_job_that_is_claimed_while_its_cancel_is_decided_is_decided_again(
     store: PostgresStore, schema: str, admin: Admin, meanwhile: Any
 ) -> None:
+    store.claim("w", ["q"], 1)  # L7: the first claim of a process looks for expired leases, on the exact path too
     store.enqueue([JobSpec("job", "q", "k")])
     tries = meanwhile(lambda: store.claim("w", ["q"], 1))
     assert store.cancel(["job"], by="ada", reason="because") == [c.Cancelled("job", JobState.CANCELLED)]
