@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from operator import attrgetter
 from pathlib import Path
 from typing import Final
 
@@ -47,6 +48,9 @@ PRUNE_LEAST: Final = 50
 EXPIRE_BATCH: Final = 1_000
 ADDING_JOBS: Final = (c.Enqueue, c.Acquire, c.CreateGroup, c.SetSchedule, c.FireTicks, c.FireNow, c.Backfill)
 TAKING_ROOM: Final = (*ADDING_JOBS, c.Claim)
+
+
+_sets_clock: Final = attrgetter("sets_clock")
 
 
 class BatchRunner:
@@ -191,7 +195,7 @@ class BatchRunner:
             replica.catch_up()
         state = replica.state
         assert state is not None
-        if any(ticket.sets_clock for ticket in batch):
+        if any(map(_sets_clock, batch)):
             replica.latest_at = max(replica.latest_at, self._now(log))
             log.forget_clock()
         if log.manifest.clock.boot_id != log.boot_id:
