@@ -208,8 +208,8 @@ class Run:
         if gained_s == 0:
             return False
         self.expires_at = expires_at
-        # L9: no extension makes a lease shorter. An earlier end is that of a folder whose clock was set back (W17): there
-        # every extension is granted in full.
+        # L9: no extension makes a lease shorter. An earlier end is that of a folder whose clock was set back (W17), and
+        # there every extension is granted in full.
         has_own_end = not is_repeat or gained_s < 0
         self.sent_at = sent_at if has_own_end else min(sent_at, self.sent_at + gained_s)
         self.loss.held_until = held_until(self.sent_at, self.lease_s)
