@@ -71,7 +71,9 @@ def test_recover_a_crash_after_the_commit_is_finished_without_a_second_run(scene
     assert handle.record().executions[-1].status is ExecutionStatus.COMMITTED
     b = scene.worker("b")
     job = scene.check_applied_once(handle, by=a)
-    assert [(it.worker, it.status, it.ended_by) for it in job.executions] == [("a", ExecutionStatus.DONE, Verb.DEATH)]
+    (run,) = job.executions
+    assert (run.worker, run.status) == ("a", ExecutionStatus.DONE)
+    assert run.ended_by in {Verb.DEATH, Verb.EXPIRE}, "its lease is short: it may be over before b has started"
     scene.still_works()
     assert len(scene.trail.marks("began", job=handle.id)) == 1
     assert b.end() == 0
