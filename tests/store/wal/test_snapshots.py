@@ -22,6 +22,7 @@ from leasemill.kernel.orders import Order
 from leasemill.kernel.state import State
 from leasemill.store.wal import batch, maintenance, replica
 from leasemill.store.wal.build import build
+from leasemill.store.wal.control import FULL
 from leasemill.store.wal.disk import Disk
 from leasemill.store.wal.format import Frame
 from leasemill.store.wal.manifest import Snapshot
@@ -32,7 +33,7 @@ from leasemill.testing.clock import ManualClock
 from leasemill.testing.rules import rule
 from tests.crash.damage import write_walk
 from tests.crash.hammer import every_event, replayed
-from tests.crash.lab import digest_of, open_simulated, snapshot, state_of
+from tests.crash.lab import digest_of, log_of, open_simulated, snapshot, state_of
 from tests.crash.walk import Walk
 from tests.lab.faults import SimulatedMachine
 
@@ -203,6 +204,21 @@ def test_a_store_starts_a_builder_by_itself(tmp_path: Path) -> None:
         assert store._runner.maintenance._builder.wait(30) == 0
         assert len(list(folder.glob("snapshot-0*"))) == 1
         assert store.totals().seq == 150
+
+
+@rule("W7", "W8")
+def test_on_a_full_disk_a_store_covers_what_it_can_at_once(tmp_path: Path) -> None:
+    folder = tmp_path / "jobs"
+    with FileStore(folder, options=FileOptions(segment_bytes=2048)) as store:
+        for number in range(150):
+            store.enqueue([job(f"j-{number}")])
+        assert store._runner.maintenance._builder is None
+        log_of(store).page[FULL] = True
+        assert store.totals().seq == 150
+        wait_until(lambda: build_ended(store))
+        assert len(list(folder.glob("snapshot-0*"))) == 1
+        assert not log_of(store).page[FULL], "the builder has found room"
+        assert store.room().is_full is False
 
 
 @rule("W8")

@@ -118,7 +118,7 @@ class BatchRunner:
             if replica.state is not None and replica.state.is_untidy:
                 replica.state.tidy()
             maintenance = self.maintenance
-            if log.segment is not maintenance.segment or log.position >= maintenance.due_at:
+            if log.segment is not maintenance.segment or log.position >= maintenance.due_at or log.page[FULL]:
                 maintenance.look(log, may_snapshot=replica.state is not None)
 
     def _fail(self, batch: list[LogTicket], error: LeasemillError) -> None:

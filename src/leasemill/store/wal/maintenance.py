@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Final
 
+from leasemill.store.wal.control import FULL
 from leasemill.store.wal.format import SEGMENT_HEADER_BYTES
 from leasemill.store.wal.log import Log
 from leasemill.store.wal.manifest import Segment
@@ -22,7 +23,7 @@ SNAPSHOT_PAUSE_S: Final = 10.0
 
 
 class FolderMaintenance:
-    """`look` is due when the log is in another segment than `segment`, or has reached `due_at`."""
+    """`look` is due when the log is in another segment than `segment` or has reached `due_at`, and on a full disk."""
 
     def __init__(self, path: Path, options: FileOptions) -> None:
         self._path = path
@@ -50,8 +51,8 @@ class FolderMaintenance:
         elif self._spare_made_for != log.segment.name:
             self._spare_made_for = log.segment.name
             threading.Thread(target=_prepare_spare, args=(log.space,), daemon=True).start()
-        if log.sealed_bytes >= self._options.snapshot_bytes:
-            self.due_at = 0  # until a snapshot covers them
+        if self._is_snapshot_due(log):
+            self.due_at = 0  # until it covers them
             if may_snapshot and self._may_build(log):
                 self._build()
 
@@ -61,7 +62,13 @@ class FolderMaintenance:
         if is_building or time.monotonic() - self._built_at_s < SNAPSHOT_PAUSE_S:
             return False
         log.refresh()
-        return log.sealed_bytes >= self._options.snapshot_bytes
+        return self._is_snapshot_due(log)
+
+    def _is_snapshot_due(self, log: Log) -> bool:
+        """On a full disk as soon as there is anything to cover: on a small one the log never gets as long as a snapshot
+        waits for, and what retention has forgotten would take its room for good."""
+        frees_room = log.page[FULL] and not self._options.keep_segments
+        return log.sealed_bytes >= (1 if frees_room else self._options.snapshot_bytes)
 
     def _build(self) -> None:
         self._built_at_s = time.monotonic()
