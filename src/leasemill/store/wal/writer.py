@@ -5,6 +5,10 @@ Rules W5, W6 and W7. What must never happen here: a file that counts before it i
 
 from __future__ import annotations
 
+import logging
+from pathlib import Path
+from typing import Final
+
 from msgspec.structs import replace
 
 from leasemill.errors import Broken, Unavailable
@@ -34,6 +38,8 @@ from leasemill.store.wal.manifest import (
 from leasemill.store.wal.reader import Reader, RoomGone
 from leasemill.store.wal.space import ALL_RESERVES, FOR_REPORTS, NO_RESERVE, NO_SPACE, Reserves, Space
 
+LOGGER: Final = logging.getLogger("leasemill.wal")
+
 
 class Writer(Reader):
     """A reader that may also change what it reads. `knows_tail`: it has the lock, and the log ends at the tail that is
@@ -54,6 +60,7 @@ class Writer(Reader):
         write_manifest(self.disk, manifest_content(manifest))
         self.space.write_segment(segment, 0, NO_RESERVE)
         self.name_segment(manifest)
+        LOGGER.info("%s is a new store", Path(self.disk.where).absolute())
         return manifest
 
     def _refuse_lost_manifest(self, first_name: str) -> None:
