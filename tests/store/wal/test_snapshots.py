@@ -240,6 +240,22 @@ def test_a_builder_that_fails_is_logged_and_followed_by_another(
         assert len(list(folder.glob("snapshot-0*"))) == 1
 
 
+@rule("W8")
+def test_builders_that_fail_in_a_row_are_started_less_and_less_often(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maintenance, "SNAPSHOT_PAUSE_S", 0.001)
+    monkeypatch.setattr(maintenance, "LONGEST_PAUSE_S", 0.004)
+    monkeypatch.setattr(sys, "executable", shutil.which("false"))
+    with FileStore(tmp_path / "jobs", options=FileOptions(segment_bytes=2048, snapshot_bytes=4096)) as store:
+        own, pauses = store._runner.maintenance, set[float]()
+        until = time.monotonic() + 30
+        while 0.004 not in pauses and time.monotonic() < until:
+            fill(store, 10)
+            pauses.add(own._pause_s)
+        assert pauses >= {0.001, 0.004}
+
+
 @rule("W4", "W8")
 def test_the_first_look_of_a_boot_leaves_the_builders_lock_where_it_is(tmp_path: Path) -> None:
     machine = SimulatedMachine()

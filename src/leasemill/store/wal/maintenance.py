@@ -20,6 +20,8 @@ from leasemill.store.wal.space import Space
 
 LOGGER: Final = logging.getLogger("leasemill.wal")
 SNAPSHOT_PAUSE_S: Final = 10.0
+LONGEST_PAUSE_S: Final = 600.0
+"""After snapshots that failed: on a full disk the next ones may have no room either, and each reads all jobs."""
 
 
 class FolderMaintenance:
@@ -32,7 +34,8 @@ class FolderMaintenance:
         self.due_at: float = 0
         self._spare_made_for: str | None = None
         self._builder: subprocess.Popen[bytes] | None = None
-        self._built_at_s = -SNAPSHOT_PAUSE_S
+        self._build_again_at_s = 0.0
+        self._pause_s = SNAPSHOT_PAUSE_S
 
     def reset(self) -> None:
         """In a forked child: the builder is the parent's."""
@@ -59,7 +62,7 @@ class FolderMaintenance:
     def _may_build(self, log: Log) -> bool:
         """One at a time, not too often, and only if no other process has taken it meanwhile."""
         is_building = self._builder is not None and self._builder.poll() is None
-        if is_building or time.monotonic() - self._built_at_s < SNAPSHOT_PAUSE_S:
+        if is_building or time.monotonic() < self._build_again_at_s:
             return False
         log.refresh()
         return self._is_snapshot_due(log)
@@ -71,7 +74,9 @@ class FolderMaintenance:
         return log.sealed_bytes >= (1 if frees_room else self._options.snapshot_bytes)
 
     def _build(self) -> None:
-        self._built_at_s = time.monotonic()
+        has_failed = self._builder is not None and self._builder.returncode != 0
+        self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S) if has_failed else SNAPSHOT_PAUSE_S
+        self._build_again_at_s = time.monotonic() + self._pause_s
         self._builder = subprocess.Popen(
             [sys.executable, "-m", "leasemill.store.wal.build", str(self._path.resolve())]
             + (["--keep-segments"] if self._options.keep_segments else []),
