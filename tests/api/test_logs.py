@@ -111,9 +111,20 @@ def test_the_start_line_names_the_folder_in_full_and_a_bounded_number_of_kinds(
     with App("file:./jobs") as app:
         for number in range(30):
             app.job(name=f"kind-{number:02}")(lambda: None)
-        started = lines("text", app)[0]
+        (started,) = [line for line in lines("text", app) if "worker started" in line]
     assert f"store file:{tmp_path}/jobs, queues default, kinds kind-00, kind-01," in started
     assert "kind-19 and 10 more, 10 slots" in started
+
+
+@pytest.mark.usefixtures("untouched_root")
+def test_a_folder_that_becomes_a_new_store_is_named_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = []
+    for _ in range(2):
+        with App("file:./jobs") as app:
+            app.job(name="nothing")(lambda: None)
+            found.append([line for line in lines("text", app) if line.endswith(f" {tmp_path}/jobs is a new store")])
+    assert [len(made) for made in found] == [1, 0]
 
 
 @pytest.mark.usefixtures("untouched_root")
