@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import random
 import shutil
 import subprocess
@@ -27,6 +28,7 @@ from leasemill.store.wal.disk import Disk
 from leasemill.store.wal.format import Frame
 from leasemill.store.wal.manifest import Snapshot
 from leasemill.store.wal.options import FileOptions
+from leasemill.store.wal.recovery import BUILDER_LOCK
 from leasemill.store.wal.snapshot import read_snapshot
 from leasemill.store.wal.store import FileStore
 from leasemill.testing.clock import ManualClock
@@ -122,6 +124,18 @@ def test_only_one_process_builds_at_a_time_and_only_when_there_is_something_to_c
         assert taken is not None
         assert build(folder, keep_segments=False) is None
         assert store.totals().seq == 110
+
+
+@rule("W8")
+def test_a_command_waits_for_a_builder_at_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "jobs"
+    with FileStore(folder, options=SMALL) as store:
+        store.enqueue([job("j")])
+    with (folder / BUILDER_LOCK).open("w") as guard:
+        fcntl.flock(guard, fcntl.LOCK_EX)
+        assert build(folder, keep_segments=False) is None
+        monkeypatch.setattr(time, "sleep", lambda _seconds: guard.close())  # it ends while the command waits
+        assert build(folder, keep_segments=False, seal_first=True) is not None
 
 
 @rule("W3", "W8")

@@ -7,12 +7,13 @@ manifest takes the lock. Rule W8.
 from __future__ import annotations
 
 import fcntl
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Final, cast
+from typing import Final, TextIO, cast
 
 import msgspec
 from msgspec import Struct
@@ -35,6 +36,8 @@ from leasemill.store.wal.space import BLOCK_BYTES, FOR_SNAPSHOTS, NO_SPACE, SNAP
 
 JOBS_IN_A_FRAME: Final = 1_000
 KEYS_IN_A_FRAME: Final = 10_000
+OTHER_BUILDER_S: Final = 60.0
+PAUSE_S: Final = 0.05
 READ_BYTES: Final = 4 * 1024 * 1024
 PROGRESS_BYTES: Final = 1024 * 1024
 
@@ -147,11 +150,10 @@ def take_snapshot(
     on_progress: OnProgress = not_shown,
 ) -> Snapshot | None:
     """Cover every sealed segment with a new snapshot; None if there is nothing to cover or another process does it.
+    `seal_first`: cover the last segment too, as a command does, which waits for a builder that a store has started.
     `on_progress`: in bytes of the log that are covered."""
     with (folder / BUILDER_LOCK).open("w") as guard:
-        try:
-            fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not _is_alone(guard, OTHER_BUILDER_S if seal_first else 0.0):
             return None
         _remove_unfinished(disk)
         not_sealed = _seal(log) if seal_first else None
@@ -187,6 +189,20 @@ def take_snapshot(
             discard(disk, folder, name, keep=keep_segments and name.startswith("segment-"))
         _restore_reserves(log)
     return snapshot
+
+
+def _is_alone(guard: TextIO, wait_s: float) -> bool:
+    """Whether no other builder is at work, or has ended within this time. The lock goes with the file's closing."""
+    until_s = time.monotonic() + wait_s
+    while True:
+        try:
+            fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= until_s:
+                return False
+            time.sleep(PAUSE_S)
+        else:
+            return True
 
 
 def _seal(log: Log) -> Unavailable | None:
