@@ -106,3 +106,4 @@ def test_with_pytest_a_fixture_runs_jobs_in_the_transaction_of_the_test(run: Run
 def test_the_same_holds_on_sqlite_with_jobs_in_a_folder(arguments: list[str], environment: dict[str, str]) -> None:
     environment["BOOKS_DATABASE"] = "sqlite"
     completed(arguments, environment)
+    assert not Path(environment["BOOKS_FOLDER"].removeprefix("file:")).exists(), "a test used the project's store"

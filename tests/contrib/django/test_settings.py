@@ -9,9 +9,11 @@ import pytest
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 from django.test import override_settings
+from django.test.utils import setup_test_environment, teardown_test_environment
 from psycopg.conninfo import conninfo_to_dict
 
 from leasemill.contrib.django import app
+from leasemill.contrib.django import configuration as configuration_module
 from leasemill.contrib.django.checks import check_settings, check_tables
 from leasemill.contrib.django.configuration import configuration, database_url
 from leasemill.store.memory import MemoryStore
@@ -47,6 +49,36 @@ def test_the_store_is_opened_when_it_is_first_used_and_follows_the_settings(tmp_
     assert (tmp_path / "jobs").exists()
     assert app.store.name.startswith("postgresql://")
     app.close()
+
+
+@pytest.mark.parametrize("url", ["file:/srv/jobs", "http://127.0.0.1:7766", "postgresql://direct/shop?schema=work"])
+def test_tests_do_not_use_the_store_that_the_projects_url_names(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    setting = {"URL": url}
+    monkeypatch.setattr(configuration_module, "_of_project", setting)
+    with override_settings(LEASEMILL=setting):
+        assert configuration().url_in_use == url
+        setup_test_environment()
+        try:
+            assert configuration().url_in_use == "memory:"
+            with override_settings(LEASEMILL={"URL": "file:/tmp/of-this-test"}):
+                assert configuration().url_in_use == "file:/tmp/of-this-test"
+        finally:
+            teardown_test_environment()
+        assert configuration().url_in_use == url
+
+
+def test_tests_use_the_test_database_where_a_url_is_for_the_stores_own_connections(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    setting = {"URL": "postgresql://direct/shop?schema=work", "DATABASE": "default"}
+    monkeypatch.setattr(configuration_module, "_of_project", setting)
+    with override_settings(LEASEMILL=setting):
+        setup_test_environment()
+        try:
+            chosen = configuration()
+            assert chosen.url_in_use == database_url("default", "work", {})
+        finally:
+            teardown_test_environment()
 
 
 def test_overridden_settings_name_the_store_at_once_and_the_first_returns_after_them() -> None:

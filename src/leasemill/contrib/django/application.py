@@ -30,7 +30,7 @@ class DjangoApp(App):
     @property
     def url(self) -> str:
         """The store's: of the settings, which are read at each use, unless another was set."""
-        return configuration().store_url if self._url is None else self._url
+        return configuration().url_in_use if self._url is None else self._url
 
     @url.setter
     def url(self, url: str) -> None:

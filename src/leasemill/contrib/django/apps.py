@@ -11,7 +11,7 @@ from django.db.backends.signals import connection_created
 from django.utils.module_loading import autodiscover_modules
 
 from leasemill.contrib.django.application import app
-from leasemill.contrib.django.configuration import NAME, configuration
+from leasemill.contrib.django.configuration import NAME, configuration, remember_project
 
 
 class LeasemillConfig(AppConfig):
@@ -23,6 +23,7 @@ class LeasemillConfig(AppConfig):
         """A job is known when its module is imported: in web processes, which enqueue it, and in workers."""
         from leasemill.contrib.django import checks  # noqa: F401, PLC0415  (registers them)
 
+        remember_project()
         connection_created.connect(_close_before_a_database_changes, dispatch_uid="leasemill")
         setting_changed.connect(_close_if_ours, dispatch_uid="leasemill")
         autodiscover_modules(*configuration().modules)

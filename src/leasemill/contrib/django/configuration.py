@@ -8,7 +8,8 @@
     }
 
 `"URL"` names a store instead. With a URL and a DATABASE, the store has connections of its own to the same database.
-Read at each use, so `override_settings` works.
+Read at each use, so `override_settings` works. What must never happen here: a test that enqueues into the store that
+the project's URL names, where the project's workers would run its jobs on the project's data.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 from django.conf import settings
+from django.core import mail
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 from django.utils.connection import ConnectionDoesNotExist
@@ -30,6 +32,10 @@ NAME: Final = "LEASEMILL"
 KEYS: Final = ("DATABASE", "SCHEMA", "OPTIONS", "AUTODISCOVER", "URL")
 MODULES: Final = ("jobs", "tasks")
 DEFAULT_SCHEMA: Final = "leasemill"
+IN_MEMORY: Final = "memory:"
+TEST_HOST: Final = "testserver"
+
+_of_project: object = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +49,15 @@ class Configuration:
     schema: str = DEFAULT_SCHEMA
     options: Mapping[str, Any] = field(default_factory=dict)
     modules: Sequence[str] = MODULES
+    is_for_tests: bool = False
+    """A test is running, and has not overridden the project's setting."""
+
+    @property
+    def url_in_use(self) -> str:
+        """The URL of the store to open. In tests it is in the test database, or in memory."""
+        if self.url is None or not self.is_for_tests:
+            return self.store_url
+        return IN_MEMORY if self.database is None else database_url(self.database, self.schema, {})
 
     @property
     def store_url(self) -> str:
@@ -77,7 +92,20 @@ def configuration() -> Configuration:
         schema=given.get("SCHEMA", DEFAULT_SCHEMA) if url is None else _schema_in(url),
         options=given.get("OPTIONS", {}),
         modules=given.get("AUTODISCOVER", MODULES),
+        is_for_tests=given is _of_project and is_test_environment(),
     )
+
+
+def remember_project() -> None:
+    """The setting as it is now is the project's; another one is a test's, which gets the store that it names."""
+    global _of_project  # noqa: PLW0603  (there is one project in a process, as there is one `settings`)
+    _of_project = getattr(settings, NAME, None)
+
+
+def is_test_environment() -> bool:
+    """Whether `setup_test_environment()` was called, as by Django's test runner and by pytest-django: it makes the
+    outbox of mails, and allows the host of the test client. A project in use may have one of the two, but not both."""
+    return hasattr(mail, "outbox") and TEST_HOST in settings.ALLOWED_HOSTS
 
 
 def _schema_in(url: str) -> str:
