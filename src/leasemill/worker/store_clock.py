@@ -3,9 +3,9 @@
 A clock that is far off makes no tick early or late, and ends no lease. But what handlers read from it is wrong, and so
 is a `run_at` that they compute; and where the store is a folder, the store's own clock may be the wrong one.
 
-A folder's clock follows a step of the machine's (a virtual machine that resumes, a time service that corrects it), if a
-worker has seen the step and all others agree. A worker that was apart from its start is not believed: its clock may be
-wrong alone.
+A folder's clock follows a step forward of the machine's (a virtual machine that resumes, a time service that corrects
+it), if a worker has seen the step and all others agree. A worker that was apart from its start is not believed: its
+clock may be wrong alone. A step back is left to an operator: every job that was written meanwhile has to be changed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log = logging.getLogger("leasemill.worker")
 
 NANOSECONDS_PER_SECOND: Final = 1_000_000_000
 FOLLOWED_S: Final = 86_400.0
-"""A step as long as this, or longer, is reported and left to an operator: `leasemill wal clock --set`."""
+"""A step forward as long as this, or longer, is left to an operator as well: `leasemill wal clock --set`."""
 SEEN_BY_ALL_S: Final = 15.0
 """Every worker reads the store's time every 5 s, and publishes its record every 2 s."""
 
@@ -70,9 +70,9 @@ class StoreClock:
         self._is_reported = is_apart
 
     def is_to_be_followed(self, presence: Presence) -> bool:
-        """W17: this machine's clock was stepped while this worker ran, by less than a day, and long enough ago for the
-        others to have published that they see the same; and they do."""
-        if self._stepped_at is None or abs(self.ahead_s) >= FOLLOWED_S:
+        """W17: this machine's clock was stepped forward while this worker ran, by less than a day, and long enough ago
+        for the others to have published that they see the same; and they do."""
+        if self._stepped_at is None or not 0 < self.ahead_s < FOLLOWED_S:
             return False
         if self._monotonic() - self._stepped_at < SEEN_BY_ALL_S:
             return False
