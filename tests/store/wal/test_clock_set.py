@@ -133,6 +133,19 @@ def test_wherever_a_process_dies_while_it_sets_the_clock_the_next_one_has_set_it
     assert step > 10
 
 
+@rule("W17", "W10")
+def test_a_setting_that_was_interrupted_is_not_taken_up_in_another_boot(tmp_path: Path) -> None:
+    machine = SimulatedMachine(wall_us=NOW)
+    with open_simulated(machine, tmp_path) as store:
+        store.enqueue([JobSpec("job", "q", "k")])
+        log = store._replica.opened_log()
+        with log.locked():
+            log.forget_clock()
+    machine = rebooted(machine, 0)  # no battery: 1970
+    with open_simulated(machine, tmp_path) as store:
+        assert store.time() >= NOW
+
+
 @rule("W17", "L8", "C7")
 @pytest.mark.parametrize("step_us", [-2 * 3_600 * SECOND, 2 * 3_600 * SECOND, -YEAR, YEAR])
 def test_a_clock_that_is_set_in_a_boot_ends_no_lease_and_revives_none(tmp_path: Path, step_us: int) -> None:

@@ -293,7 +293,7 @@ class BatchRunner:
         log.refresh()
         if not log.is_new_boot:
             return  # another process has ended them meanwhile
-        replica, is_asked = self._replica, not log.manifest.clock.boot_id
+        replica, is_asked = self._replica, log.manifest.clock.is_to_be_set(log.boot_id)
         until = replica.latest_at if is_asked else NEVER
         while events := expire_regardless(state, EXPIRE_BATCH, replica.latest_at, until):
             made = carry_out(state, events, replica.latest_at)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from hashlib import blake2b
+from typing import Final
 
 import msgspec
 from msgspec import Struct
@@ -29,12 +30,19 @@ class Snapshot(Struct, frozen=True):
     position: int
 
 
+TO_BE_SET: Final = "set:"
+"""Before the boot's identity: no boot has such a one, so the clock is not used."""
+
+
 class BootClock(Struct, frozen=True):
-    """In this boot of the machine, the store's time is the boot clock plus `offset_us`. Without a boot: it is to be set
-    (W17), by the first process that decides something."""
+    """In this boot of the machine, the store's time is the boot clock plus `offset_us`."""
 
     boot_id: str
     offset_us: int
+
+    def is_to_be_set(self, boot_id: str) -> bool:
+        """W17: the first process that decides something sets it. In another boot it is as after any boot."""
+        return self.boot_id == TO_BE_SET + boot_id
 
 
 class Manifest(Struct, frozen=True):

@@ -27,6 +27,7 @@ from leasemill.store.wal.control import (
 from leasemill.store.wal.disk import Disk
 from leasemill.store.wal.format import FRAME_HEADER_BYTES, SEGMENT_HEADER_BYTES
 from leasemill.store.wal.manifest import (
+    TO_BE_SET,
     BootClock,
     Manifest,
     Segment,
@@ -115,7 +116,8 @@ class Writer(Reader):
         """W17: under the lock; whoever decides something next sets the clock first. The generation rises, so that every
         process reads the manifest again."""
         manifest = self.read_manifest()
-        self.replace_manifest(replace(manifest, generation=manifest.generation + 1, clock=BootClock("", 0)))
+        clock = BootClock(TO_BE_SET + self.boot_id, 0)
+        self.replace_manifest(replace(manifest, generation=manifest.generation + 1, clock=clock))
         self.page[GENERATION] = manifest.generation + 1
 
     # New segments
