@@ -20,6 +20,7 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.ending import ended_jobs
 from leasemill.kernel.events import (
     AnyEvent,
+    ClockSet,
     ExecutionCommitted,
     ExecutionDone,
     JobEnqueued,
@@ -34,8 +35,10 @@ from leasemill.kernel.invariants import violations
 from leasemill.kernel.machine import apply, check, run
 from leasemill.kernel.model import (
     ENDED_STATES,
+    NEVER,
     SECOND,
     ChainedJob,
+    Execution,
     Job,
     JobSpec,
     JobState,
@@ -85,6 +88,7 @@ UNIQUES: tuple[UniqueKey | None, ...] = (
     UniqueKey("l", UniqueUntil.STARTED, at_most_us=25 * SECOND),
     UniqueKey("t", UniqueUntil.STARTED, keep_us=15 * SECOND, is_trailing=True),
 )
+CLOCK_STEPS_S = (-40 * 86_400, -7_200, -100, -20, -1, 1, 20, 100, 3_600, 40 * 86_400)
 FINAL_LOSSES = frozenset(
     {LossReason.EXPIRED, LossReason.SUPERSEDED, LossReason.CANCELLED, LossReason.ENDED, LossReason.DIED}
 )
@@ -155,6 +159,29 @@ class World:
 
     def step_clock_back(self) -> None:
         self.now -= self.choose.number(1, 20) * SECOND
+
+    def set_clock(self) -> None:
+        """W17, as a folder does it: what had expired is ended first, and leases keep the time they have left."""
+        while self.run(c.Expire(100)):
+            pass
+        left = {one.fence: one.expires_at - self.now for one in self._live()}
+        at = self.now + self.choose.one_of(CLOCK_STEPS_S) * SECOND + self.choose.number(0, 1)
+        event = ClockSet(self.now, at)
+        for state in (self.state, self.twin):
+            if state is not None:
+                apply(state, event)
+        self.events.append(event)
+        self.now = at
+        assert {one.fence: one.expires_at - at for one in self._live()} == left
+        for job_id in self.succeeded:
+            job = self.state.jobs.get(job_id)
+            if job is not None:
+                self.succeeded[job_id] = frozen_success(job)  # its times are moved with the clock
+        assert self.twin is None or digest(self.twin) == digest(self.state)
+        self._check()
+
+    def _live(self) -> list[Execution]:
+        return self.state.leases.first(len(self.state.leases) + 1, NEVER)
 
     def enqueue(self) -> None:
         self._unless_refused(c.Enqueue([self._spec() for _ in range(self.choose.number(1, 3))]))
@@ -473,6 +500,7 @@ STEPS: tuple[tuple[int, Callable[[World], None]], ...] = (
     (6, World.acquire),
     (2, World.let_time_pass),
     (1, World.step_clock_back),
+    (1, World.set_clock),
     (2, World.expire),
     (1, World.cancel),
     (2, World.create_group),

@@ -101,6 +101,14 @@ class TimeOrder(Generic[T]):
         fronts = [part[0][0] for part in (self._queue, self._heap) if part]
         return min(fronts, default=None)
 
+    def rekey(self, at_of: Callable[[T], int]) -> None:
+        """The times of items have changed, of any number of them: each is found by its own from now on."""
+        found = {key: item for _, key, item in (*self._queue, *self._heap)}
+        entries = [(at_of(item), key, item) for key, item in found.items()]
+        self._queue = deque(sorted(filter(self._alive, entries), key=_keys))
+        self._heap = []
+        self._dead = 0
+
     def _drop_dead(self) -> None:
         self._queue = deque(entry for entry in self._queue if self._alive(entry))
         self._heap = [entry for entry in self._heap if self._alive(entry)]

@@ -154,6 +154,9 @@ class State:
         """A job to be read, not to be changed."""
         return self.jobs.get(job_id)
 
+    def give_back(self, job: Job) -> None:
+        """It was taken by its id, changed, and is not looked at again soon."""
+
     def take_out(self, job: Job) -> None:
         """Of everything that knows it as a job, but for its lane and its group. It may be one that was looked at."""
         seq = job.seq

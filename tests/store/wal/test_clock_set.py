@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from leasemill.kernel.model import SECOND, JobSpec, JobState, LimitTerms, LimitU
 from leasemill.kernel.state import State
 from leasemill.store.memory import MemoryStore
 from leasemill.store.wal.clock import EARLIEST_US, FAR_AHEAD_US, RealMachine
+from leasemill.store.wal.shelf import state as shelf
 from leasemill.store.wal.store import FileStore
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.rules import rule
@@ -216,6 +218,117 @@ def test_a_rate_that_was_used_by_a_clock_ahead_grants_again_in_time() -> None:
     assert run(state, again, NOW + SECOND)[1] == []
     assert [one.job.id for one in run(state, again, NOW + 61 * SECOND)[1]] == ["b"]
     assert violations(state) == []
+
+
+HOUR = 3_600 * SECOND
+
+
+def set_ahead_and_back(state: State, between: Callable[[int], object], by_us: int = 20 * HOUR) -> None:
+    """The clock is right until NOW, then ahead for a minute, in which `between` gets its time; then right again."""
+    apply(state, ClockSet(NOW, NOW + by_us))
+    between(NOW + by_us + 30 * SECOND)
+    apply(state, ClockSet(NOW + by_us + 60 * SECOND, NOW + 60 * SECOND))
+    assert violations(state) == []
+
+
+def claimed(state: State, now: int) -> list[str]:
+    token = f"t{now}"
+    return [one.job.id for one in run(state, c.Claim("w", ["q"], 1, [token], token, {}), now)[1]]
+
+
+def ack(state: State, job_id: str, claimed_at: int) -> None:
+    run(state, c.Ack([c.AckReport(job_id, f"t{claimed_at}")]), claimed_at)
+
+
+@rule("W17", "E3")
+def test_a_job_for_a_time_of_day_waits_for_it_also_where_the_clock_was_later_when_it_was_enqueued() -> None:
+    state = State()
+    in_an_hour = JobSpec("job", "q", "k", run_at=NOW + HOUR)
+    set_ahead_and_back(state, lambda now: run(state, c.Enqueue([in_an_hour]), now))
+    assert claimed(state, NOW + HOUR - SECOND) == []
+    assert claimed(state, NOW + HOUR) == ["job"]
+
+
+@rule("W17", "E3")
+def test_a_delay_that_was_counted_from_the_right_time_is_not_shortened() -> None:
+    state = State()
+
+    def claim_and_release(now: int) -> None:
+        assert claimed(state, now + DAY) == ["job"]
+        run(state, c.Release([c.ReleaseReport("job", f"t{now + DAY}")]), now + DAY)
+
+    run(state, c.Enqueue([JobSpec("job", "q", "k", delay_us=DAY)]), NOW - SECOND)
+    set_ahead_and_back(state, claim_and_release, by_us=2 * DAY)
+    assert claimed(state, NOW + DAY - 2 * SECOND) == []
+    assert claimed(state, NOW + DAY) == ["job"]
+
+
+@rule("W17", "T10")
+def test_a_rate_that_granted_before_the_clock_was_ahead_grants_no_more_than_it_allows() -> None:
+    state = State()
+    run(state, c.SetLimit("api", LimitTerms(rate=1, per_us=DAY, burst=1), "ada", "why"), NOW - HOUR)
+    rules = Rules(limits=(LimitUse("api"),))
+    run(state, c.Enqueue([JobSpec(name, "q", "k", rules=rules) for name in "ab"]), NOW - HOUR)
+    assert claimed(state, NOW - HOUR) == ["a"]
+    ack(state, "a", NOW - HOUR)
+    set_ahead_and_back(state, lambda _now: None)
+    assert claimed(state, NOW + DAY - HOUR - SECOND) == []
+    assert claimed(state, NOW + DAY - HOUR) == ["b"]
+
+
+@rule("W17", "O7")
+def test_what_succeeded_while_the_clock_was_ahead_is_forgotten_in_time() -> None:
+    state = State()
+
+    def succeed(now: int) -> None:
+        run(state, c.Enqueue([JobSpec("job", "q", "k")]), now)
+        assert claimed(state, now) == ["job"]
+        ack(state, "job", now)
+
+    set_ahead_and_back(state, succeed, by_us=YEAR)
+    assert run(state, c.Prune(NOW, 1_000_000, 10), NOW + DAY)[1] == 0
+    assert run(state, c.Prune(NOW + DAY, 1_000_000, 10), NOW + 2 * DAY)[1] == 1
+
+
+@rule("W17", "U3", "U10")
+def test_a_trailing_job_keeps_its_key_from_when_it_was_due_although_it_failed_while_the_clock_was_ahead() -> None:
+    state = State()
+    unique = UniqueKey("key", UniqueUntil.STARTED, keep_us=HOUR, is_trailing=True)
+
+    def call(name: str, now: int) -> object:
+        return run(state, c.Enqueue([JobSpec(name, "q", "k", rules=Rules(unique=unique))]), now)[1][0]
+
+    def fail(now: int) -> None:
+        assert claimed(state, now) == ["trailing"]
+        run(state, c.Nack([c.NackReport("trailing", f"t{now}", "it broke", delay_us=HOUR)]), now)
+
+    assert isinstance(call("first", NOW - HOUR), c.Enqueued)
+    assert claimed(state, NOW - HOUR) == ["first"]
+    ack(state, "first", NOW - HOUR)
+    call("trailing", NOW - HOUR + SECOND)
+    set_ahead_and_back(state, fail, by_us=HOUR)
+    assert digest(restore(image(state), jobs_in_order(state))) == digest(state)
+    job = state.jobs["trailing"]
+    assert job.spec.run_at == NOW
+    call("next", NOW + 90 * SECOND)
+    assert state.jobs["next"].available_at == NOW + HOUR
+
+
+@rule("W17")
+def test_jobs_that_were_out_of_memory_are_so_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shelf, "KEPT_IN_MEMORY", 100)
+    monkeypatch.setattr(shelf, "TIDIED_AT_ONCE", 50)
+    machine = SimulatedMachine(wall_us=NOW + YEAR)
+    with open_simulated(machine, tmp_path) as store:
+        for batch in range(10):
+            store.enqueue([JobSpec(f"j{batch}-{number}", "q", "k") for number in range(100)])
+        machine.wall_us_now -= YEAR
+        store.set_clock()
+        state = state_of(store)
+        assert isinstance(state, shelf.ShelvedState)
+        assert state.index.count >= 850
+        assert len(store.claim("w", ["q"], 1_000)) == 1_000
+        assert violations(state) == []
 
 
 @rule("W17", "W8")

@@ -156,6 +156,11 @@ class ShelvedState(State):
 
     # Onto the shelf
 
+    def give_back(self, job: Job) -> None:
+        self.note(job)
+        if self.is_untidy:
+            self.tidy()
+
     def note(self, job: Job) -> None:
         """It may be shelved some time."""
         self._noted.append(job)
