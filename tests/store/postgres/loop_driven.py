@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 
 from leasemill.kernel import commands as c
 from leasemill.store.postgres.store import PostgresStore
+from leasemill.testing.clock import ManualClock
 
 AnswerT = TypeVar("AnswerT")
 
@@ -33,6 +34,12 @@ class LoopDrivenStore(PostgresStore):
 
     async def off_loop(self, call: Callable[..., AnswerT], *arguments: Any) -> AnswerT:
         return await super().off_loop(_off_loop, call, *arguments)
+
+
+def loop_driven(url: str, clock: ManualClock, loop: asyncio.AbstractEventLoop) -> LoopDrivenStore:
+    store = LoopDrivenStore(url, clock=clock)
+    store.loop = loop
+    return store
 
 
 def _off_loop(call: Callable[..., AnswerT], *arguments: Any) -> AnswerT:

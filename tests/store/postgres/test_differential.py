@@ -1,17 +1,18 @@
 """PostgreSQL and the kernel alone, side by side: the same answers and the same rows along a random walk.
 
-The same clock, the same tokens. Sequence numbers and fences need not be dense: they are compared by the kernel's number
-of the same job and execution. Answers are compared at every step, all rows at every few. A walk is decided by its seed,
-which a failure names; SEED=… runs that one alone, SEEDS=… that many, STEPS=… a longer one, ROWS_EVERY=1 compares all
-rows at every step. `make walk` is the long run.
+Commands are sent by threads, and by an event loop as in a worker. The same clock, the same tokens. Sequence numbers and
+fences need not be dense: they are compared by the kernel's number of the same job and execution. Answers are compared
+at every step, all rows at every few. A walk is decided by its seed, which a failure names; SEED=… runs that one alone,
+SEEDS=… that many, STEPS=… a longer one, ROWS_EVERY=1 compares all rows at every step. `make walk` is the long run.
 """
 
 from __future__ import annotations
 
 import os
 import random
-from contextlib import closing
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
+from typing import Any, TypeAlias
 
 import msgspec
 import psycopg
@@ -27,11 +28,13 @@ from leasemill.store.postgres.store import PostgresStore
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.rules import rule
 from tests.crash.walk import Model, Walk, asked
+from tests.store.postgres.loop_driven import loop_driven, running_loop
 
-SEEDS = [int(os.environ["SEED"])] if "SEED" in os.environ else list(range(int(os.environ.get("SEEDS", "4"))))
+SEEDS = [int(os.environ["SEED"])] if "SEED" in os.environ else list(range(int(os.environ.get("SEEDS", "3"))))
 STEPS = int(os.environ.get("STEPS", "300"))
 ROWS_EVERY = int(os.environ.get("ROWS_EVERY", "10"))
 PAGE = 1_000
+OpenStore: TypeAlias = Callable[[ManualClock], PostgresStore]
 WORN_RETRIES = 45
 WORN = Policy(max_retries=100, backoff_base_us=1, backoff_cap_us=3_660 * 86_400 * SECOND)
 
@@ -89,17 +92,17 @@ def snapshot(run: Any) -> tuple[tuple[Job, ...], list[Any], list[Any], list[Acti
 class Pair:
     """The store and the kernel, asked the same."""
 
-    def __init__(self, url: str, schema: str, admin: psycopg.Connection[Any]) -> None:
+    def __init__(self, open_store: OpenStore, schema: str, admin: psycopg.Connection[Any]) -> None:
         self.clock, self.model, self.numbers = ManualClock(), Model(), Numbers()
-        self._url, self._schema, self._admin = url, schema, admin
-        self.store = PostgresStore(url, clock=self.clock)
+        self._open_store, self._schema, self._admin = open_store, schema, admin
+        self.store = open_store(self.clock)
 
     def close(self) -> None:
         self.store.close()
 
     def reopen(self) -> None:
         self.close()
-        self.store = PostgresStore(self._url, clock=self.clock)
+        self.store = self._open_store(self.clock)
 
     def ask(self, command: c.Command[Any], again: str, *, by_block: bool = False) -> None:
         lease = held(self.model.state, command, self.clock.now()) if by_block else None
@@ -204,14 +207,35 @@ def walk(pair: Pair, commands: Walk, source: random.Random, again: str, *, check
     pair.check(f"the end; again: {again}")
 
 
+@contextmanager
+def threads(url: str) -> Iterator[OpenStore]:
+    yield lambda clock: PostgresStore(url, clock=clock)
+
+
+@contextmanager
+def the_loop(url: str) -> Iterator[OpenStore]:
+    with running_loop() as loop:
+        yield lambda clock: loop_driven(url, clock, loop)
+
+
+Driver: TypeAlias = Callable[[str], AbstractContextManager[OpenStore]]
+DRIVERS = (threads, the_loop)
+
+
 @rule("E6", "C2", "C8", "F1", "L6", "X2", "X3", "N3", "O6", "U1", "U2", "U3", "U4", "U5", "U8", "U10")
 @pytest.mark.parametrize("uniqueness", [0.0, 0.5])
+@pytest.mark.parametrize("driver", DRIVERS)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_postgres_answers_as_the_kernel_alone_does(
-    seed: int, uniqueness: float, postgres_url: str, schema: str, admin: psycopg.Connection[Any]
+    seed: int,
+    driver: Driver,
+    uniqueness: float,
+    postgres_url: str,
+    schema: str,
+    admin: psycopg.Connection[Any],
 ) -> None:
-    source, pair = random.Random(seed), Pair(postgres_url, schema, admin)
+    source = random.Random(seed)
     again = f"SEED={seed} make test PYTEST_ARGS='-k postgres_answers'"
-    with closing(pair):
+    with driver(postgres_url) as open_store, closing(Pair(open_store, schema, admin)) as pair:
         wear(pair, again)
         walk(pair, Walk(source, uniqueness=uniqueness, hands_over=True), source, again)

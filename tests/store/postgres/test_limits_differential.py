@@ -19,7 +19,7 @@ from leasemill.kernel.model import LIVE
 from leasemill.store.postgres import database
 from leasemill.testing.rules import rule
 from tests.crash.walk_limits import LimitWalk
-from tests.store.postgres.test_differential import SEEDS, Pair, walk
+from tests.store.postgres.test_differential import DRIVERS, SEEDS, Driver, Pair, walk
 
 
 def compared(answer: Any) -> Any:
@@ -74,11 +74,17 @@ def in_use(views: Any) -> Any:
 
 
 @rule("T1", "T2", "T3", "T4", "T6", "T9", "T10", "T11", "T13", "T14")
+@pytest.mark.parametrize("driver", DRIVERS)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_postgres_grants_under_limits_as_the_kernel_does(
-    seed: int, postgres_url: str, schema: str, admin: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+    seed: int,
+    driver: Driver,
+    postgres_url: str,
+    schema: str,
+    admin: psycopg.Connection[Any],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(database, "SPECIAL_CLAIMS", 0)  # every claim is tried as if it were plain
-    source, pair = random.Random(seed), LimitPair(postgres_url, schema, admin)
-    with closing(pair):
+    source = random.Random(seed)
+    with driver(postgres_url) as open_store, closing(LimitPair(open_store, schema, admin)) as pair:
         walk(pair, LimitWalk(source, hands_over=True), source, f"SEED={seed}", check_every=25)

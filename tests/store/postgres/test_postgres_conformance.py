@@ -8,10 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from leasemill.store.postgres.store import PostgresStore
-from leasemill.testing.clock import ManualClock
 from leasemill.testing.conformance import ConformanceSuite, DurableHarness, Harness
 from tests.store.postgres.kept_connections import KeptConnections
-from tests.store.postgres.loop_driven import LoopDrivenStore, running_loop
+from tests.store.postgres.loop_driven import loop_driven, running_loop
 
 
 @pytest.fixture(scope="module")
@@ -39,12 +38,7 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
 class TestPostgresByTheLoop(ConformanceSuite):
     @pytest.fixture
     def harness(self, postgres_url: str, kept: KeptConnections, loop: asyncio.AbstractEventLoop) -> Iterator[Harness]:
-        def open_store(clock: ManualClock) -> LoopDrivenStore:
-            store = LoopDrivenStore(postgres_url, clock=clock)
-            store.loop = loop
-            return store
-
-        harness = DurableHarness(open_store)
+        harness = DurableHarness(lambda clock: loop_driven(postgres_url, clock, loop))
         yield harness
         kept.keep(harness.store)
         harness.close()
