@@ -32,7 +32,7 @@ from leasemill.store.wal.log import Log
 from leasemill.store.wal.manifest import Snapshot
 from leasemill.store.wal.recovery import BUILDER_LOCK
 from leasemill.store.wal.shelf.state import ShelvedState
-from leasemill.store.wal.space import BLOCK_BYTES, FOR_SNAPSHOTS, NO_SPACE, SNAPSHOT_RESERVE, Space
+from leasemill.store.wal.space import BLOCK_BYTES, FOR_SNAPSHOTS, NO_SPACE, SNAPSHOT_RESERVE, Space, remove_left_spares
 
 JOBS_IN_A_FRAME: Final = 1_000
 KEYS_IN_A_FRAME: Final = 10_000
@@ -228,7 +228,9 @@ def _restore_reserves(log: Log) -> None:
 
 
 def _remove_unfinished(disk: Disk) -> None:
-    """What an earlier builder left when it was killed. Holding the builder's lock, nobody else writes any."""
+    """What an earlier builder left when it was killed, and what other processes left of a spare. Holding the builder's
+    lock, nobody else writes a snapshot."""
+    remove_left_spares(disk)
     for name in disk.names():
         if name.startswith("snapshot-") and name.endswith(".new"):
             disk.remove(name)

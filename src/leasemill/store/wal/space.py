@@ -11,6 +11,7 @@ import errno
 import itertools
 import logging
 import os
+import re
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -25,6 +26,7 @@ from leasemill.store.wal.manifest import Segment
 
 LOGGER: Final = logging.getLogger("leasemill.wal")
 SPARE: Final = "spare"
+UNFINISHED_SPARE: Final = re.compile(rf"{SPARE}-([1-9][0-9]*)-[0-9]+\.new")
 RESERVE: Final = "reserve"
 SNAPSHOT_RESERVE: Final = "reserve-snapshot"
 NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -111,12 +113,14 @@ class Space:
         """Make the next segment ahead of its use, and the reserves whole. Needs no lock, and other threads may do it
         too. The reserves come first: without a spare the log goes on in them."""
         self._spare_tried_at = time.monotonic()
+        remove_left_spares(self._disk)
         is_full = not self._has_reserves()
         try:
             if not is_full and SPARE not in self._disk.names():
                 made = f"{SPARE}-{os.getpid()}-{next(_spares_made)}.new"
                 self._disk.create(made, self.segment_bytes).close()
-                self._disk.rename(made, SPARE)
+                with suppress(FileNotFoundError):  # removed by a process that does not see this one
+                    self._disk.rename(made, SPARE)
             is_full = is_full or self._disk.free_bytes < LEAST_FOR_MANIFESTS
         except OSError as error:
             if error.errno not in NO_SPACE:
@@ -244,6 +248,25 @@ class Space:
             f"changed; purge finished jobs, or free {_megabytes(self.snapshot_bytes)} MB or more on its file system, "
             "then repeat the call"
         )
+
+
+def remove_left_spares(disk: Disk) -> None:
+    """Remove what processes left that died while they made a spare: on a full disk it only takes room. A process of
+    another container may seem to have died; it then goes on without a spare."""
+    for name in disk.names():
+        unfinished = UNFINISHED_SPARE.fullmatch(name)
+        if unfinished is not None and not _is_running(int(unfinished[1])):
+            disk.remove(name)
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass  # another user's
+    return True
 
 
 def _megabytes(count: int) -> int:
