@@ -382,8 +382,9 @@ def test_stats_name_queues_with_due_jobs_that_no_worker_serves(project: Path) ->
             ("slow", False),
         ]
         assert "queues with due jobs and no worker: slow (1 job) (see" in leasemill("stats").output
-        store.presence.publish("w1", encode_record(replace(record, order=quiet)))
-        assert line in leasemill("stats").output
+        for idle in (replace(record, order=quiet), replace(record, is_stopping=True)):
+            store.presence.publish("w1", encode_record(idle))
+            assert line in leasemill("stats").output
         store.pause("slow", by="ada", reason="why")
         assert "queues with due jobs and no worker: mail (1 job) (see" in leasemill("stats").output
 

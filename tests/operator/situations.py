@@ -91,6 +91,19 @@ class ExplainSuite:
         assert served.situation is Situation.DUE
         assert served.now[-1] == "Its queue is served by worker-1."
 
+    def test_a_job_whose_queue_stopping_workers_serve_says_that_one_is_to_be_started(self, harness: Harness) -> None:
+        enqueue_one(harness)
+        stopping = AtWork("web-1", frozenset({QUEUE}), is_stopping=True)
+        found = explained(harness, workers=[stopping])
+        assert found.situation is Situation.UNSERVED
+        assert found.now[-1] == "No worker will claim it now: those that serve queue 'work' are stopping, web-1."
+        assert found.advice == ["leasemill worker MODULE:APP --queue work"]
+        quiet = AtWork("web-2", frozenset({QUEUE}), is_quiet=True)
+        mixed = explained(harness, workers=[stopping, quiet])
+        assert mixed.now[-1].endswith("those that serve queue 'work' are quiet or stopping, web-1, web-2.")
+        assert mixed.advice == ["leasemill workers resume web-2 --reason …"]
+        assert explained(harness, workers=[stopping, quiet, *HERE]).now[-1] == "Its queue is served by worker-1."
+
     def test_a_job_for_later_says_when(self, harness: Harness) -> None:
         enqueue_one(harness, delay_us=60 * SECOND)
         found = explained(harness)

@@ -62,7 +62,7 @@ def stats(store: Store, watch: bool, interval: float, as_json: bool) -> None:
 def gathered(store: Store) -> dict[str, Any]:
     now, totals = store.time(), store.totals()
     workers = [record for record, age_s in records(store.presence) if not record.is_stale(age_s)]
-    served = {queue for worker in workers if not worker.is_quiet for queue in worker.queues}
+    served = {queue for worker in workers if worker.claims for queue in worker.queues}
     groups = open_groups(store)
     mismatched: Counter[str] = Counter()
     for record in workers:

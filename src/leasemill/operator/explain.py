@@ -25,7 +25,7 @@ from leasemill.kernel.model import (
     Verb,
 )
 from leasemill.operator.bonds import bonds
-from leasemill.operator.facts import JobFacts
+from leasemill.operator.facts import AtWork, JobFacts
 from leasemill.operator.history import cancellation, error_line, error_of, history
 from leasemill.operator.limits import shutting
 from leasemill.operator.mismatch import MISMATCH, is_mismatch, mismatches
@@ -214,24 +214,22 @@ def _due(facts: JobFacts) -> _Present:
     if facts.workers is None:
         return Situation.DUE, [text], []
     serving = [one for one in facts.workers if job.spec.queue in one.queues]
+    awake = [one.worker for one in serving if not one.is_quiet and not one.is_stopping]
+    if awake:
+        return Situation.DUE, [text, f"Its queue is served by {listed(awake)}."], []
+    why, remedy = _unserved(job.spec.queue, serving, len(facts.workers))
+    return Situation.UNSERVED, [text, f"No worker will claim it now: {why}."], [remedy]
+
+
+def _unserved(queue: str, serving: list[AtWork], running: int) -> tuple[str, str]:
+    """Why no worker claims from the queue, and what to do: none serves it, or none of those takes new jobs."""
+    start = f"leasemill worker MODULE:APP --queue {queue}"
     if not serving:
-        return (
-            Situation.UNSERVED,
-            [text, f"No worker will claim it now: {_none_serves(len(facts.workers))} queue {job.spec.queue!r}."],
-            [f"leasemill worker MODULE:APP --queue {job.spec.queue}"],
-        )
-    awake = [one.worker for one in serving if not one.is_quiet]
-    if not awake:
-        quiet = [one.worker for one in serving]
-        return (
-            Situation.UNSERVED,
-            [
-                text,
-                f"No worker will claim it now: those that serve queue {job.spec.queue!r} are quiet, {listed(quiet)}.",
-            ],
-            [f"leasemill workers resume {quote(quiet[0])} --reason …"],
-        )
-    return Situation.DUE, [text, f"Its queue is served by {listed(awake)}."], []
+        return f"{_none_serves(running)} queue {queue!r}", start
+    quiet = [one.worker for one in serving if not one.is_stopping]
+    how = "stopping" if not quiet else "quiet" if len(quiet) == len(serving) else "quiet or stopping"
+    why = f"those that serve queue {queue!r} are {how}, {listed([one.worker for one in serving])}"
+    return why, f"leasemill workers resume {quote(quiet[0])} --reason …" if quiet else start
 
 
 def _none_serves(running: int) -> str:

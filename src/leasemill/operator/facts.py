@@ -18,16 +18,22 @@ from leasemill.store.records import records
 
 
 class AtWork(Struct, frozen=True):
-    """A worker with a recent heartbeat, and the queues it serves. `is_quiet`: it does not claim from them now."""
+    """A worker with a recent heartbeat, and the queues it serves. `is_quiet`, `is_stopping`: it does not claim from
+    them now, or not any more."""
 
     worker: str
     queues: frozenset[str]
     is_quiet: bool = False
+    is_stopping: bool = False
 
 
 def at_work(presence: Presence) -> list[AtWork]:
     found = records(presence)
-    return [AtWork(one.worker, frozenset(one.queues), one.is_quiet) for one, age_s in found if not one.is_stale(age_s)]
+    return [
+        AtWork(one.worker, frozenset(one.queues), one.is_quiet, one.is_stopping)
+        for one, age_s in found
+        if not one.is_stale(age_s)
+    ]
 
 
 class JobFacts(Struct, frozen=True):

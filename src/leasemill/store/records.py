@@ -78,6 +78,11 @@ class WorkerRecord(Struct, frozen=True):
         return self.order is not None and self.order.order is Order.QUIET
 
     @property
+    def claims(self) -> bool:
+        """It takes new jobs: it is neither quiet nor about to end."""
+        return not self.is_quiet and not self.is_stopping
+
+    @property
     def is_stuck(self) -> bool:
         """No slot is left that could run anything."""
         return len(self.stuck) >= self.concurrency

@@ -42,7 +42,7 @@ def serving(sample: Sample, queue: str) -> list[Worked]:
 
 
 def claims(one: Worked) -> bool:
-    return not one.is_stale and not one.record.is_quiet
+    return not one.is_stale and one.record.claims
 
 
 PAGE: Final = Page("queue", "/queue", "Queue", "queue.html", read)

@@ -53,7 +53,7 @@ def read(viewing: Viewing) -> Mapping[str, Any]:
 def rows_of(sample: Sample) -> list[QueueOnPage]:
     serving: dict[str, int] = {}
     for worker in sample.workers:
-        for queue in () if worker.is_stale or worker.record.is_quiet else worker.record.queues:
+        for queue in worker.record.queues if worker.record.claims and not worker.is_stale else ():
             serving[queue] = serving.get(queue, 0) + 1
     return [on_page(sample, view, serving.get(view.name, 0)) for view in sample.queues]
 
