@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from leasemill import App, Release, Retry
+from leasemill import App, Context, Release, Retry, Worker
 from leasemill.api import logs
 from leasemill.worker import joblog
 from tests.worker.support import drained, until, working
@@ -49,6 +49,34 @@ async def test_each_job_that_ends_has_a_line_with_its_kind_outcome_and_time(
     assert len(lines(caplog, "and will be retried (retry 1 of 1): ValueError: no money")) == 1
     assert len(lines(caplog, "job failed for good after ")) == 1
     assert len(lines(caplog, "later was given back for 1.0 min by its handler after ")) == 1
+
+
+async def test_a_job_whose_handler_a_shutdown_stops_has_a_line_too(app: App, caplog: pytest.LogCaptureFixture) -> None:
+    commits = asyncio.Event()
+
+    @app.job
+    async def restart() -> None:
+        await asyncio.sleep(60)
+
+    @app.job
+    async def charge(ctx: Context) -> None:
+        async with ctx.commit():
+            pass
+        commits.set()
+        await asyncio.sleep(60)
+
+    job, _ = restart.enqueue(), charge.enqueue()
+    worker = Worker(app, handle_signals=False)
+    task = asyncio.create_task(worker.run())
+    await asyncio.wait_for(commits.wait(), 30)
+    await until(lambda: worker.metrics.running == 2)
+    worker.stop(now=True)
+    await asyncio.wait_for(task, 30)
+    (released,) = lines(caplog, "restart was released after ")
+    assert released.getMessage().endswith(": the worker is stopping")
+    assert (released.levelname, vars(released)["job"], vars(released)["attempt"]) == ("INFO", job.id, 1)
+    assert vars(released)[logs.DETAILS]["outcome"] == "given back"
+    assert len(lines(caplog, "charge had committed, so it succeeded, in ")) == 1
 
 
 async def test_many_jobs_are_summed_up_and_failures_are_still_named(

@@ -17,7 +17,7 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, JobState
 from leasemill.operator.times import span
 from leasemill.operator.wording import counted
-from leasemill.worker.run import Run
+from leasemill.worker.run import Run, Stop
 
 log = logging.getLogger("leasemill.worker")
 
@@ -66,13 +66,20 @@ class JobLog:
             kind = run.lease.job.kind
             log.info("%s succeeded in %s", kind, _duration(run), extra=_fields(run, _SUCCEEDED))
 
-    def given_back(self, run: Run, delay_us: int | None) -> None:
-        """Its handler gave it back."""
-        if log.isEnabledFor(logging.INFO) and self._is_named(run, _GIVEN_BACK):
-            wait = "" if delay_us is None else f" for {span(delay_us)}"
-            sentence = "%s was given back%s by its handler after %s"
-            fields = _fields(run, _GIVEN_BACK)
-            log.info(sentence, run.lease.job.kind, wait, _duration(run), extra=fields)
+    def released(self, run: Run, report: c.ReleaseReport, outcome: c.Released) -> None:
+        """Its handler gave it back, or was stopped because the worker stops."""
+        has_succeeded = outcome.state is JobState.SUCCEEDED
+        how = _SUCCEEDED if has_succeeded else _GIVEN_BACK
+        if not log.isEnabledFor(logging.INFO) or not self._is_named(run, how):
+            return
+        kind, fields = run.lease.job.kind, _fields(run, how)
+        if has_succeeded:
+            log.info("%s had committed, so it succeeded, in %s", kind, _duration(run), extra=fields)
+        elif run.stop is Stop.SHUTDOWN:
+            log.info("%s was released after %s: the worker is stopping", kind, _duration(run), extra=fields)
+        else:
+            wait = "" if report.delay_us is None else f" for {span(report.delay_us)}"
+            log.info("%s was given back%s by its handler after %s", kind, wait, _duration(run), extra=fields)
 
     def failed(self, run: Run, outcome: c.Nacked, error: str) -> None:
         how = {JobState.READY: _RETRIED, JobState.FAILED: _FAILED}.get(outcome.state, _SUCCEEDED)

@@ -30,7 +30,7 @@ from leasemill.worker.joblog import JobLog
 from leasemill.worker.metrics import Metrics
 from leasemill.worker.observers import Observers
 from leasemill.worker.pacing import REPORTED_START_S, flush_in_s
-from leasemill.worker.run import Phase, Run
+from leasemill.worker.run import Phase, Run, Stop
 from leasemill.worker.slots import Slots
 
 log = logging.getLogger("leasemill.worker")
@@ -356,8 +356,8 @@ class Reporter:
 
     def _released(self, run: Run, report: c.ReleaseReport, outcome: c.Released) -> _Fate:
         self._metrics.released += 1
-        if run.started_at and run.stop is None:
-            self._joblog.given_back(run, report.delay_us)
+        if run.started_at and run.stop in (None, Stop.SHUTDOWN):
+            self._joblog.released(run, report, outcome)
         self._on_claimable()
         if outcome.state is not JobState.SUCCEEDED:
             return "released", report.error
