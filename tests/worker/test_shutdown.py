@@ -93,6 +93,7 @@ async def test_the_job_of_a_handler_that_does_not_end_is_not_released_and_its_de
     await asyncio.wait_for(task, 30)
     assert (handle.status(), store.commands(c.Release)) == (JobState.LEASED, [])
     assert "handler has not ended: its job is not released" in caplog.text
+    assert "a worker of this machine sees that this process has ended, or when its lease has expired" in caplog.text
     assert [record.worker for record, _ in records(store.presence)] == [worker.id], "by which others see it die"
     may_end.set()
 

@@ -256,7 +256,8 @@ class Watchdog:
         else:
             run.is_given_back_at_end = True
             log.warning(
-                "handler has not ended: its job is not released, another worker gets it when its lease has ended",
+                "handler has not ended: its job is not released; another worker gets it when the supervisor or "
+                "a worker of this machine sees that this process has ended, or when its lease has expired",
                 extra=run.log_fields,
             )
         self._leave(run)
