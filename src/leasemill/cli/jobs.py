@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import click
 import msgspec
 
+from leasemill.api.redaction import REDACTED, Redaction
 from leasemill.cli.filters import SCHEDULED, filter_options, is_wanted, wanted
 from leasemill.cli.opening import limit_option, on_store
-from leasemill.cli.output import emit, first_line, print_fields, print_json, print_table
+from leasemill.cli.output import emit, first_line, print_fields, print_json, print_lines, print_table
 from leasemill.cli.sweep import cancel, failures, purge, redrive
 from leasemill.errors import NotFound
 from leasemill.kernel.model import NEVER, Cancellation, Execution, Job, JobState, Refusal, Rules
@@ -181,7 +183,7 @@ def _print_job(job: Job, now: int) -> None:
         ("kind", spec.kind),
         ("lane", spec.lane or "-"),
         *_bonds(spec.rules),
-        *([("headers", ", ".join(f"{name}={value}" for name, value in spec.headers.items()))] if spec.headers else []),
+        *([("headers", _headers(spec.headers))] if spec.headers else []),
         ("priority", str(spec.priority)),
         ("payload", spec.payload.decode()),
         ("enqueued", instant(job.created_at)),
@@ -202,7 +204,8 @@ def _print_job(job: Job, now: int) -> None:
         )
         for execution in job.executions:
             if execution.error:
-                click.echo(f"\nerror of attempt {execution.attempt}\n{execution.error}")
+                click.echo(f"\nerror of attempt {execution.attempt}")
+                print_lines(execution.error)
     if job.refusals:
         click.echo("\nrefused reports")
         print_table(
@@ -219,6 +222,12 @@ def _print_job(job: Job, now: int) -> None:
                 for refusal in job.refusals
             ],
         )
+
+
+def _headers(headers: Mapping[str, str]) -> str:
+    """Without the values of those that look like secrets; --json has them all."""
+    redaction = Redaction()
+    return ", ".join(f"{name}={REDACTED if redaction.hides(name) else value}" for name, value in headers.items())
 
 
 def _bonds(rules: Rules | None) -> list[tuple[str, str]]:

@@ -1,4 +1,8 @@
-"""How commands print: tables and sentences for people, JSON for machines."""
+"""How commands print: tables and sentences for people, JSON for machines.
+
+Much of what is printed was written by others: headers, errors, progress. What must never happen here: such a text that
+begins a line of its own, or drives the terminal.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ from typing import Final, TextIO
 import click
 import msgspec
 
+from leasemill.api.logs import escaped
 from leasemill.operator.times import instant
 
 GAP: Final = "  "
@@ -44,7 +49,7 @@ def emit(as_json: bool, document: object, *lines: str) -> None:
         print_json(document)
     else:
         for line in lines:
-            click.echo(line)
+            click.echo(escaped(line))
 
 
 def emit_table(
@@ -62,7 +67,13 @@ def emit_table(
 def print_fields(fields: Iterable[tuple[str, object]], width: int = 10) -> None:
     """One name and its value per line, the values below each other."""
     for name, value in fields:
-        click.echo(f"{name:<{width}} {value}")
+        click.echo(f"{name:<{width}} {escaped(str(value))}")
+
+
+def print_lines(text: str) -> None:
+    """A text of several lines, as an error with its traceback: indented, so that none looks like one of ours."""
+    for line in text.split("\n"):
+        click.echo(f"  {escaped(line)}")
 
 
 def json_instant(us: int | None) -> str | None:
@@ -77,6 +88,7 @@ def first_line(error: str | None) -> str:
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Columns as wide as they need to be; nothing is cut off or wrapped, so that ids can be copied and piped on."""
+    rows = [[escaped(cell) for cell in row] for row in rows]
     widths = [max(len(row[index]) for row in (columns, *rows)) for index in range(len(columns))]
     if sys.stdout.isatty():
         _print_styled(columns, rows, sum(widths) + len(GAP) * len(widths))

@@ -10,6 +10,7 @@ import click
 import msgspec
 from click.core import ParameterSource
 
+from leasemill.api.logs import escaped
 from leasemill.cli.lazy import EXIT_REFUSED
 from leasemill.cli.opening import Command, acting_on_store, json_option, opened, url_option, with_options
 from leasemill.cli.output import emit, emit_table
@@ -204,4 +205,4 @@ def _progress(job: RunningJob) -> str:
     if job.done is None:
         return ""
     total = "" if job.total is None else f"/{job.total:g}"
-    return f": {job.done:g}{total}{' ' + job.note if job.note else ''}"
+    return f": {job.done:g}{total}{' ' + escaped(job.note) if job.note else ''}"
