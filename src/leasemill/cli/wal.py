@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from leasemill.cli.opening import json_option
-from leasemill.cli.output import emit, print_fields, print_json
+from leasemill.cli.output import emit, json_instant, print_fields, print_json
 from leasemill.cli.progress import MEGABYTES, ShownProgress, quiet_option
 from leasemill.kernel.model import NEVER, SECOND
 from leasemill.operator.clocks import ahead_or_behind, are_apart
@@ -173,19 +173,46 @@ def clock(folder: Path, is_set: bool, as_json: bool) -> None:
     was, when the folder was first opened after a boot. Set it when the machine's clock is right. Running jobs keep
     their leases, and jobs for a time of day keep that time. A clock that was ahead is set back in some 3 seconds for
     100,000 jobs, in every process, and leases may end meanwhile: stop the workers of a large folder first.
+    Without --set nothing is changed.
     """
+    if is_set:
+        _set_clock(folder, as_json)
+    else:
+        _compare_clock(folder, as_json)
+
+
+def _set_clock(folder: Path, as_json: bool) -> None:
     from leasemill.store.wal.store import FileStore  # noqa: PLC0415
 
     with FileStore(folder) as store:
         before, machine = store.time(), WallClock().now()
-        after = store.set_clock() if is_set else before
+        after = store.set_clock()
     apart_s = (before - machine) / SECOND
-    difference = "it agrees with this machine's"
-    if are_apart(apart_s):
-        difference = f"{ahead_or_behind(apart_s)} this machine's"
-        difference += "" if is_set else "; if that is right: leasemill wal clock --set"
-    line = f"the folder's clock was {instant(before)}, {difference}" + (f"; set to {instant(after)}" if is_set else "")
-    emit(as_json, {"before": instant(before), "after": instant(after), "ahead_s": apart_s}, line)
+    line = f"the folder's clock was {instant(before)}, {_difference(apart_s)}; set to {instant(after)}"
+    emit(as_json, {"before": instant(before), "after": instant(after), "ahead_s": apart_s, "latest_at": None}, line)
+
+
+def _compare_clock(folder: Path, as_json: bool) -> None:
+    from leasemill.store.wal.clock import RealMachine  # noqa: PLC0415
+    from leasemill.store.wal.inspect import read_clock  # noqa: PLC0415
+
+    found = read_clock(folder, RealMachine())
+    before, apart_s = json_instant(found.now), None
+    if found.now is not None:
+        apart_s = (found.now - found.machine) / SECOND
+        advice = "; if that is right: leasemill wal clock --set" if are_apart(apart_s) else ""
+        line = f"the folder's clock is {before}, {_difference(apart_s)}{advice}"
+    else:
+        line = "the folder's clock is not set in this boot: the next process that uses the folder sets it"
+        if found.latest_at is not None:
+            difference = _difference((found.latest_at - found.machine) / SECOND)
+            line += f"; the last event in its log was at {instant(found.latest_at)}, {difference}"
+    latest_at = json_instant(found.latest_at)
+    emit(as_json, {"before": before, "after": before, "ahead_s": apart_s, "latest_at": latest_at}, line)
+
+
+def _difference(ahead_s: float) -> str:
+    return f"{ahead_or_behind(ahead_s)} this machine's" if are_apart(ahead_s) else "it agrees with this machine's"
 
 
 def _events(examiner: Examiner, first: int) -> Iterator[tuple[Frame, AnyEvent]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import random
 from collections.abc import Callable
@@ -363,3 +364,45 @@ def test_an_operator_compares_and_sets_the_clock(tmp_path: Path) -> None:
         assert lease.job.id == "job"
         assert job is not None
         assert job.state is JobState.LEASED
+
+
+@rule("W17", "W10")
+def test_the_clock_is_compared_without_a_change_even_by_the_first_command_of_a_boot(
+    tmp_path: Path,
+) -> None:
+    class Earlier(RealMachine):
+        def boot_id(self) -> str:
+            return "an earlier boot"
+
+        def wall_us(self) -> int:
+            return super().wall_us() - 3 * 3_600 * SECOND
+
+    def content() -> dict[str, bytes]:
+        return {one.name: one.read_bytes() for one in folder.iterdir() if one.is_file()}
+
+    def compared() -> tuple[str, dict[str, object]]:
+        before, opened = content(), ["wal", "clock", str(folder)]
+        found = (
+            CliRunner().invoke(main, opened).output,
+            json.loads(CliRunner().invoke(main, [*opened, "--json"]).output),
+        )
+        assert content() == before
+        return found
+
+    folder = tmp_path / "jobs"
+    with FileStore(folder, machine=Earlier()) as store:
+        store.enqueue([JobSpec("job", "q", "k")])
+        store.claim("w", ["q"], 1)
+    text, fields = compared()
+    assert (
+        "is not set in this boot: the next process that uses the folder sets it; the last event in its log was at "
+        in text
+    )
+    assert "3.0 h behind this machine's" in text
+    assert (fields["before"], fields["ahead_s"]) == (None, None)
+    assert fields["latest_at"] is not None
+    with FileStore(folder) as store:
+        store.enqueue([JobSpec("another", "q", "k")])
+    text, fields = compared()
+    assert "it agrees with this machine's" in text
+    assert fields["before"] == fields["after"] is not None

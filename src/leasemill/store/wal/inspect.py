@@ -18,6 +18,7 @@ from leasemill.kernel.model import JobState
 from leasemill.kernel.read import totals
 from leasemill.kernel.state import State
 from leasemill.store.progress import OnProgress, not_shown
+from leasemill.store.wal.clock import Machine
 from leasemill.store.wal.disk import File, RealDisk, holds_log, unavailable
 from leasemill.store.wal.format import (
     SEGMENT_HEADER_BYTES,
@@ -52,6 +53,15 @@ class SegmentFacts(Struct, frozen=True):
     frames: int
     events: int
     bytes_used: int
+
+
+class FolderClock(Struct, frozen=True):
+    """The folder's time, and this machine's. `now`: None if no process has used the folder since the machine was
+    started; then `latest_at` is the time of the log's last event, None if it has none."""
+
+    now: int | None
+    machine: int
+    latest_at: int | None = None
 
 
 class LogFacts(Struct, frozen=True):
@@ -103,6 +113,17 @@ class Examiner:
         """To be closed by the caller."""
         snapshot = self.manifest.snapshot
         return ShelvedState(self._disk.scratch) if snapshot is None else read_snapshot(self._disk, snapshot)[0]
+
+    def latest_at(self) -> int | None:
+        """When the last event happened. Reads the whole log."""
+        latest_at: int | None = None
+        if self.manifest.snapshot is not None:
+            state, latest_at = read_snapshot(self._disk, self.manifest.snapshot)
+            state.close()
+        for frame in self.frames():
+            for event in frame.events():
+                latest_at = event.at
+        return latest_at
 
     def extent(self) -> tuple[int, int]:
         """The positions where the log begins and where its files end: the last one may have room behind its tail."""
@@ -191,6 +212,15 @@ def examine(folder: Path, on_progress: OnProgress = not_shown) -> LogFacts:
             tuple(broken or violations(state)),
             examiner.damage,
         )
+
+
+def read_clock(folder: Path, machine: Machine) -> FolderClock:
+    """Compare the clocks; changes nothing, unlike a process that opens the folder (W10, W17)."""
+    with closing(Examiner(folder)) as examiner:
+        clock, wall = examiner.manifest.clock, machine.wall_us()
+        if clock.boot_id != machine.boot_id():
+            return FolderClock(None, wall, examiner.latest_at())
+        return FolderClock(machine.since_boot_ns() // 1_000 + clock.offset_us, wall)
 
 
 def _apply(state: State, event: AnyEvent, frame: Frame) -> list[str]:
