@@ -15,7 +15,9 @@ import pytest
 from leasemill import App, Worker
 from leasemill.errors import Invalid, Refused
 from leasemill.store.memory import MemoryStore
-from tests.worker.support import drained
+from leasemill.worker.processes.launch import Spawned, begin_message
+from leasemill.worker.processes.messages import AppTarget
+from tests.worker.support import drained, until
 
 MODULE = "jobs_of_a_test"
 APP = """
@@ -86,6 +88,17 @@ def test_an_unknown_executor_is_refused_where_it_is_written(executor: object) ->
 
     with pytest.raises(Invalid, match="write 'thread' or 'process'"):
         Worker(app, executor=executor)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["app", "no_app"])
+async def test_a_process_whose_worker_ends_while_it_starts_ends_without_a_word(
+    module: ModuleType, name: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    starting = Spawned(begin_message(module.app, AppTarget(MODULE, name)), "worker-1")
+    starting.channel.close()
+    await until(lambda: not starting.is_running(), "the process to end", 60)
+    starting.reap()
+    assert capfd.readouterr().err == ""
 
 
 async def test_a_module_that_cannot_be_imported_again_ends_the_worker_at_its_start(

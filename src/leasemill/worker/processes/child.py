@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 import traceback
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from importlib import import_module
 from multiprocessing import spawn
 from typing import Final
@@ -71,10 +71,12 @@ def main(descriptor: int) -> None:
         try:
             running = _begun(begin, channel, inbox, interruption, cleaning)
         except BaseException as error:  # noqa: BLE001  (the user's module: whatever it raises is shown)
-            channel.send(CannotBegin(f"{type(error).__name__}: {error}", traceback.format_exc()))
+            with suppress(OSError):  # the worker has ended meanwhile
+                channel.send(CannotBegin(f"{type(error).__name__}: {error}", traceback.format_exc()))
             return
         interruption.install()  # the app's module may have taken the signals
-        channel.send(ChildReady(sorted(running.app.handlers)))
+        with suppress(OSError):  # the worker has ended meanwhile: there is no job to come
+            channel.send(ChildReady(sorted(running.app.handlers)))
         try:
             while (job := running.next(inbox.jobs)) is not None:
                 running.run(job, inbox)
