@@ -24,6 +24,7 @@ from leasemill.testing.rules import rule
 Connection = psycopg.Connection[Any]
 REFUSED = (errors.InvalidParameterValue, errors.NumericValueOutOfRange)
 SURROGATES = range(0xD800, 0xE000)
+INFINITE_INTERVALS = 170_000
 DAY_US = 24 * 3_600 * SECOND
 
 
@@ -157,6 +158,22 @@ def test_what_no_worker_could_read_or_name_is_refused_in_sql(
     mine: Connection, schema: str, call: dict[str, Any]
 ) -> None:
     assert not sql_accepts(mine, schema, {"queue": "q", "kind": "k", **call})
+
+
+@rule("I4")
+@pytest.mark.parametrize(
+    "argument",
+    [
+        *(f"run_at => '{text}'" for text in ("infinity", "-infinity", "294276-12-31", "4713-01-01 BC")),
+        *(f"delay => interval '{text}'" for text in ("infinity", "-infinity", "178000000 years", "-178000000 years")),
+        *(f"unique_key => 'key', unique_keep => interval '{text}'" for text in ("infinity", "178000000 years")),
+    ],
+)
+def test_a_time_without_end_is_refused_with_the_bounds(mine: Connection, schema: str, argument: str) -> None:
+    if "interval" in argument and "infinity" in argument and mine.info.server_version < INFINITE_INTERVALS:
+        pytest.skip("this server has no infinite intervals")
+    with pytest.raises(errors.InvalidParameterValue, match=r"from 0 to 3660 days|from 1970 to 9999"):
+        mine.execute(f"select {schema}.enqueue('q', 'k', {argument})".encode())
 
 
 @pytest.mark.parametrize(

@@ -94,9 +94,13 @@ declare
     longest constant int8 := 316224000000000;
     given_id text := enqueue.id;
     content text := enqueue.payload::text;
-    due_us int8 := (extract(epoch from enqueue.run_at) * 1000000)::int8;
-    wait_us int8 := nullif((extract(epoch from enqueue.delay) * 1000000)::int8, 0);
-    keep_us int8 := coalesce((extract(epoch from enqueue.unique_keep) * 1000000)::int8, 0);
+    -- What int8 cannot hold, as infinity, is out of bounds (-1) before it is converted.
+    due_us int8 := case when enqueue.run_at not between to_timestamp(0) and to_timestamp(253402300799) then -1
+        else (extract(epoch from enqueue.run_at) * 1000000)::int8 end;
+    wait_us int8 := nullif(case when enqueue.delay not between interval '-100 years' and interval '100 years' then -1
+        else (extract(epoch from enqueue.delay) * 1000000)::int8 end, 0);
+    keep_us int8 := coalesce(case when enqueue.unique_keep not between interval '-100 years' and interval '100 years' then -1
+        else (extract(epoch from enqueue.unique_keep) * 1000000)::int8 end, 0);
     created int8 := {schema}.clock(null);
     given_rules text;
     held record;
