@@ -27,6 +27,19 @@ async def test_a_drain_leaves_retries_and_logs_how_many_wait_and_for_when(
     assert handle.status() is JobState.READY
     (line,) = [one.getMessage() for one in caplog.records if "no job is due" in one.getMessage()]
     assert line.startswith("no job is due: 2 jobs left waiting, the next is due in ")
+    assert line.endswith("; --drain-wait SECONDS waits for it")
+
+
+async def test_a_drain_that_waits_does_not_advise_to_wait(app: App, caplog: pytest.LogCaptureFixture) -> None:
+    @app.job
+    async def later() -> None: ...
+
+    caplog.set_level(logging.INFO)
+    later.options(delay=7_200).enqueue()
+    await drained(app, drain_wait=1)
+    (line,) = [one.getMessage() for one in caplog.records if "no job is due" in one.getMessage()]
+    assert line.startswith("no job is due: 1 job left waiting, the next is due in ")
+    assert "--drain-wait" not in line
 
 
 async def test_a_drain_that_left_nothing_says_nothing_of_waiting_jobs(

@@ -251,8 +251,9 @@ class Fetcher:
                     waiting += ready
             due_in_us = await self._store.arun(c.DueIn(self._names)) if waiting else None
             if due_in_us is not None:
-                message = "no job is due: %s left waiting, the next is due in %s; --drain-wait SECONDS waits for it"
-                log.info(message, counted(waiting, "job"), span(due_in_us), extra=fields)
+                advice = "" if self._drain_wait_us else "; --drain-wait SECONDS waits for it"
+                message = "no job is due: %s left waiting, the next is due in %s%s"
+                log.info(message, counted(waiting, "job"), span(due_in_us), advice, extra=fields)
 
     async def _watch(self) -> Watch:
         failures = 0
