@@ -139,6 +139,7 @@ def test_the_same_id_and_content_again_is_a_duplicate_and_other_content_a_confli
         (("stats", "--url", "ftp://example"), 2, "is not the URL of a store"),
         (("stats", "--url", "postgresql+psycopg://ann@host/shop"), 2, "leave out the driver, postgresql://"),
         (("stats", "--url", "file:cli_tasks.py"), 2, "cli_tasks.py is a file, not a folder"),
+        (("stats", "--url", "file:."), 2, ". is not a Leasemill folder and not empty (it holds "),
         (("serve", "--url", "http://127.0.0.1:7411"), 2, "is a server already"),
         (("job", "list"), 2, "No such command 'job'; did you mean 'jobs'?"),
         (("mill",), 2, "No such command 'mill'."),

@@ -140,13 +140,19 @@ def opened(url: str) -> Iterator[Store]:
     """A store that exists: a command that reads must not create one."""
     refuse_memory(url)
     if url.startswith("file:"):
-        from leasemill.store.wal.disk import holds_log  # noqa: PLC0415  (only for folders)
+        from leasemill.store.wal.disk import holds_log, unavailable  # noqa: PLC0415  (only for folders)
+        from leasemill.store.wal.folder import refuse_foreign  # noqa: PLC0415
         from leasemill.store.wal.options import parse_folder_url  # noqa: PLC0415
 
         folder = parse_folder_url(url)[0]
         if not holds_log(folder):
             if folder.is_file():
                 raise Invalid(f"{folder} is a file, not a folder: name another store with --url")
+            if folder.is_dir():
+                try:
+                    refuse_foreign(folder)
+                except OSError as error:
+                    raise unavailable(folder, error) from error
             raise NotFound(f"there are no jobs in {folder} yet: enqueue one, or name the store of your app with --url")
     with open_store(url) as store:
         yield store

@@ -31,11 +31,11 @@ def make_folder(path: Path) -> list[Path]:
     except FileExistsError:
         raise Invalid(f"{path} is a file, not a folder: name another path") from None
     if not made:
-        _refuse_foreign(path)
+        refuse_foreign(path)
     return [one.parent for one in made]
 
 
-def _refuse_foreign(path: Path) -> None:
+def refuse_foreign(path: Path) -> None:
     """Others' files are not mixed with a log, which would be made in /etc as well. A folder whose creation was
     interrupted holds nothing but what a log has."""
     if (path / MANIFEST_NAME).exists():
