@@ -140,6 +140,7 @@ def test_the_same_id_and_content_again_is_a_duplicate_and_other_content_a_confli
         (("stats", "--url", "postgresql+psycopg://ann@host/shop"), 2, "leave out the driver, postgresql://"),
         (("stats", "--url", "file:cli_tasks.py"), 2, "cli_tasks.py is a file, not a folder"),
         (("stats", "--url", "file:."), 2, ". is not a Leasemill folder and not empty (it holds "),
+        (("wal", "clock", "postgresql://ann@host/shop"), 2, "the clock of a PostgreSQL store is its server's"),
         (("serve", "--url", "http://127.0.0.1:7411"), 2, "is a server already"),
         (("job", "list"), 2, "No such command 'job'; did you mean 'jobs'?"),
         (("mill",), 2, "No such command 'mill'."),

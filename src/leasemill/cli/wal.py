@@ -41,6 +41,14 @@ def as_folder(value: str) -> Path:
     return path
 
 
+def as_folder_with_clock(value: str) -> Path:
+    if value.startswith(("postgresql:", "postgres:")):
+        raise click.BadParameter(
+            f"{hidden_password(value)} is not a folder: the clock of a PostgreSQL store is its server's, set it there"
+        )
+    return as_folder(value)
+
+
 folder_argument = click.argument("folder", type=as_folder, default=lambda: choose_url(None))
 
 
@@ -163,7 +171,7 @@ def snapshot(folder: Path, keep_segments: bool, is_quiet: bool, as_json: bool) -
 
 
 @wal.command()
-@folder_argument
+@click.argument("folder", type=as_folder_with_clock, default=lambda: choose_url(None))
 @click.option("--set", "is_set", is_flag=True, help="Set the folder's clock to this machine's.")
 @json_option
 def clock(folder: Path, is_set: bool, as_json: bool) -> None:
