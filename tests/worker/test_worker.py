@@ -414,7 +414,9 @@ async def test_a_wrong_result_in_a_commit_block_is_raised_before_the_commit(app:
 
     handle = commits.enqueue()
     await drained(app)
-    assert raised == ["commits returned a value that does not match its annotation: Expected `str`, got `int`"]
+    assert raised == [
+        "commits called tx.set_result with a value that does not match its annotation: Expected `str`, got `int`"
+    ]
     assert handle.result(0) == "seven"
 
 

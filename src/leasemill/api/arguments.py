@@ -136,8 +136,8 @@ class Arguments:
         count = len(values) - codec.keyword_only
         return values[:count], dict(zip(codec.names[count:], values[count:], strict=True))
 
-    def encode_result(self, value: object) -> bytes | None:
-        """The result as JSON, checked against the return annotation; None for None."""
+    def encode_result(self, value: object, how: str = "returned") -> bytes | None:
+        """The result as JSON, checked against the return annotation; None for None. `how`: how it was given."""
         codec = self._codec
         if value is None and codec.may_return_none:
             return None
@@ -145,10 +145,10 @@ class Arguments:
             content, _ = codec.result.encode(value)
         except Unfit as error:
             what = "is not JSON-serializable" if codec.result.accepts_anything else "does not match its annotation"
-            raise Invalid(f"{self.name} returned a value that {what}: {error}") from None
+            raise Invalid(f"{self.name} {how} a value that {what}: {error}") from None
         if len(content) > PAYLOAD_BYTES:
             raise Invalid(
-                f"{self.name} returned {len(content):,} bytes; the limit is {PAYLOAD_BYTES:,}: "
+                f"{self.name} {how} {len(content):,} bytes; the limit is {PAYLOAD_BYTES:,}: "
                 "store it elsewhere and return a reference"
             )
         return content

@@ -80,7 +80,7 @@ class Gathered:
     def set_result(self, value: object) -> None:
         """Set the job's result: what the handler returns after a commit is dropped."""
         self._check_open()
-        self._result = self._job.arguments.encode_result(value)
+        self._result = self._job.arguments.encode_result(value, "called tx.set_result with")
 
     def settle_ids(self, ids: Sequence[str]) -> None:
         """U5: the handle of a follow-up that was merged is that of the job that holds its key."""
