@@ -102,7 +102,7 @@ def test_a_folder_with_files_of_others_is_refused_and_left_alone(folder: Path) -
     assert [path.name for path in folder.iterdir()] == ["passwd"]
     (folder / "tasks.py").write_text("from leasemill import App\napp = App()\n@app.job\ndef f() -> None: ...\n")
     ended = CliRunner().invoke(main, ["stats", "--url", f"file:{folder}"])
-    assert ended.exit_code == 1, ended.output
+    assert (ended.exit_code, "not a Leasemill folder" in ended.output) == (2, True), ended.output
 
 
 @pytest.mark.parametrize("name", [".gitkeep", ".gitignore", "lost+found"])
