@@ -217,17 +217,24 @@ class Scene:
     # What may be true
 
     def _split(self, command: c.Command[Any]) -> None:
-        """It happened, or it did not; and before it, or alone, what the process records that opened the folder."""
+        """It happened, or it did not; and before it, or alone, what the process records that opened the folder. On a
+        full disk an ack with a claim may have been the ack alone: the claim is refused for itself (W7)."""
         now = self.clock.now()
+        carried_out: list[c.Command[Any]] = [command]
+        if isinstance(command, HandOver) and self.machine.is_full:
+            carried_out.append(command.ack)
         for truth in list(self.truths):
             settled = truth.copy()
             settled.settle(now)
             for before in (truth, settled):
-                ahead = before.copy()
-                ahead.answer(command, now)
-                for one in (before, ahead):
-                    if one.digest() not in {other.digest() for other in self.truths}:
-                        self.truths.append(one)
+                found = [before]
+                for one in carried_out:
+                    ahead = before.copy()
+                    ahead.answer(one, now)
+                    found.append(ahead)
+                for model in found:
+                    if model.digest() not in {other.digest() for other in self.truths}:
+                        self.truths.append(model)
         if len(self.truths) > MOST_TRUTHS:
             raise Lost(f"no call was answered for long: {self.refusals[-1:]}")
 

@@ -242,6 +242,10 @@ class SimulatedMachine:
         """There is no space but what is freed from now on."""
         self._free_bytes = 0
 
+    @property
+    def is_full(self) -> bool:
+        return self._free_bytes is not None
+
     def make_room(self) -> None:
         self._free_bytes = None
         self._full_in = FOREVER
