@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from leasemill.errors import Broken
 from leasemill.kernel.events import ClockSet
-from leasemill.kernel.gates import interval_us
-from leasemill.kernel.model import NEVER, Execution, Job, JobGroup, LimitTerms
+from leasemill.kernel.gates import cut
+from leasemill.kernel.model import NEVER, Execution, Job, JobGroup
 from leasemill.kernel.state import READY, State, due_at, finished_at, postpone
 from leasemill.kernel.taken_keys import Key
 from leasemill.kernel.unique import is_replaced, is_untouched, kept_until, taker_of
@@ -123,9 +123,5 @@ def _move_rates(state: State, at: int, step_us: int) -> None:
     for name, limit in list(state.limits.items()):
         for key, tally in list(limit.tallies.items()):
             if tally.tat > at:
-                move_tat(state, name, key, max(tally.tat + step_us, min(tally.tat, at + _whole_burst_us(limit.terms))))
+                move_tat(state, name, key, max(tally.tat + step_us, cut(limit.terms, tally.tat, at)))
                 tally.reopen()
-
-
-def _whole_burst_us(terms: LimitTerms) -> int:
-    return (terms.burst or 1) * interval_us(terms)
