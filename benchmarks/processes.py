@@ -64,7 +64,6 @@ class Variant(NamedTuple):
 
 ONE: Final = Variant("one process", ())
 TWO: Final = Variant("--processes 2", ("--processes", "2"), 2)
-ON_CORES: Final = Variant("--processes 2 --cpu-affinity", ("--processes", "2", "--cpu-affinity"), 2)
 IN_THREADS: Final = Variant("in threads", ())
 IN_PROCESSES: Final = Variant("--executor process", ("--executor", "process"))
 
@@ -132,11 +131,10 @@ def compared(store: str, kind: str, variants: Sequence[Variant]) -> dict[str, tu
 def measured() -> list[Bar]:
     bars: list[Bar] = []
     for store in STORES:
-        burn = _shown(store, "burn", (ONE, TWO, ON_CORES))
+        burn = _shown(store, "burn", (ONE, TWO))
         noop = _shown(store, "noop", (ONE, TWO))
         _shown(store, "plain", (IN_THREADS, IN_PROCESSES))
         bars.append(Bar(f"{store}, {HANDLERS['burn']}: {TWO.name}, of one", burn[TWO.name][1], 1.8))
-        bars.append(Bar(f"{store}, {HANDLERS['burn']}: {ON_CORES.name}, of one", burn[ON_CORES.name][1], 1.8))
         bars.append(Bar(f"{store}, {HANDLERS['noop']}: {TWO.name}, of one", noop[TWO.name][1], 1.0))
     return bars
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 import pytest
-from click.testing import CliRunner
 
-from leasemill.cli import main
 from leasemill.cli.opening import Embedded
-from leasemill.cli.supervising import arguments_of, command_of, cores
+from leasemill.cli.supervising import arguments_of, command_of
 from leasemill.cli.worker import worker
 
 GIVEN = [
@@ -44,27 +40,3 @@ def test_inside_a_framework_the_frameworks_program_is_started_again() -> None:
 def test_a_command_that_a_program_called_has_nothing_to_start_again() -> None:
     with pytest.raises(click.UsageError, match=r"manage\.py leasemill worker"):
         command_of(context(["--processes=2"], Embedded("project:app", lambda: "file:jobs", None)))
-
-
-def test_a_process_does_not_choose_its_core_itself() -> None:
-    assert arguments_of(context(["tasks:app", "--processes=2", "--cpu-affinity"])) == ["tasks:app", "--processes=2"]
-    assert cores(context(["tasks:app", "--processes=2"])) == []
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ([], "add --processes N"),
-        (["--processes=1"], "add --processes N"),
-        (["--processes=2", "--executor=process"], "leave out --executor process"),
-    ],
-)
-def test_a_core_for_each_process_is_refused_where_it_would_do_harm(options: list[str], message: str) -> None:
-    with pytest.raises(click.UsageError, match=message):
-        cores(context(["tasks:app", "--cpu-affinity", *options]))
-
-
-def test_more_processes_than_cores_are_refused_by_the_command() -> None:
-    result = CliRunner().invoke(main, ["worker", "tasks:app", "--processes=100000", "--cpu-affinity"])
-    assert result.exit_code == 2
-    assert "for 100,000 processes: start fewer, or leave it out" in result.output or sys.platform != "linux"

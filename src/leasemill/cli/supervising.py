@@ -19,7 +19,7 @@ from leasemill.cli.opening import Embedded
 if TYPE_CHECKING:
     from leasemill.worker.supervisor.collecting import Collected
 
-SUPERVISORS_OWN: Final = frozenset({"worker_id", "reload", "reload_dirs", "cpu_affinity"})
+SUPERVISORS_OWN: Final = frozenset({"worker_id", "reload", "reload_dirs"})
 """Options that are not for the processes."""
 PROGRAM: Final = ("-P", "-m", "leasemill")
 """-P: the working directory must not hide a module of Python's; a process adds it when it imports the app."""
@@ -68,29 +68,12 @@ def supervise(context: click.Context, name: str) -> int:
         environment={**os.environ, **({DEBUG_VARIABLE: "1"} if debug else {})},
         shutdown_s=given["shutdown_timeout"] or SHUTDOWN_S,
         drains=given["drain"],
-        cores=cores(context),
     )
     if given["reload"]:
         return ReloadingSupervisor(processes, reload_folders(context), collected(given["metrics"])).run()
     if given["reload_dirs"]:
         raise click.UsageError("--reload-dir needs --reload")
     return Supervisor(processes, collected(given["metrics"])).run()
-
-
-def cores(context: click.Context) -> list[int]:
-    """Where the processes are kept; none: --cpu-affinity was not given."""
-    from leasemill.worker.supervisor.affinity import cores_of  # noqa: PLC0415  (--help must be quick)
-
-    given = context.params
-    if not given["cpu_affinity"]:
-        return []
-    if (given["processes"] or 1) == 1:
-        raise click.UsageError("--cpu-affinity is for several processes: add --processes N, or leave it out")
-    if given["executor"] == "process":
-        raise click.UsageError(
-            "with --cpu-affinity the handlers' own processes would share one core: leave out --executor process"
-        )
-    return cores_of(given["processes"])
 
 
 def collected(address: str | None) -> Collected | None:

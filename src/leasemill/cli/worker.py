@@ -11,7 +11,7 @@ from leasemill.api.policy import REAPER_INTERVALS_S
 from leasemill.cli.opening import app_argument, app_url_option
 from leasemill.cli.quantities import Seconds, as_size, metavar, seconds_or
 
-SUPERVISED_BY: Final = ("processes", "max_jobs", "max_memory", "reload", "reload_dirs", "cpu_affinity")
+SUPERVISED_BY: Final = ("processes", "max_jobs", "max_memory", "reload", "reload_dirs")
 """Options that need a supervisor."""
 
 
@@ -29,11 +29,6 @@ SUPERVISED_BY: Final = ("processes", "max_jobs", "max_memory", "reload", "reload
 )
 @click.option(
     "--processes", type=click.IntRange(1), metavar="N", help="Run this many processes, each with its own slots."
-)
-@click.option(
-    "--cpu-affinity",
-    is_flag=True,
-    help="Keep each process on a core of its own, for handlers that compute without a pause.",
 )
 @click.option("--prefetch", type=click.IntRange(0), help="How many jobs to claim ahead of a free slot, at most.")
 @click.option("--drain", is_flag=True, help="Exit once no job is due. (Jobs waiting for a retry stay queued.)")

@@ -17,7 +17,6 @@ from typing import Final
 
 from leasemill.worker.exits import EXIT_CRASH_LOOP, EXIT_OVERRUN, EXIT_REPLACE
 from leasemill.worker.starting import StartFacts, log_started
-from leasemill.worker.supervisor.affinity import kept_to
 from leasemill.worker.supervisor.channel import Message
 from leasemill.worker.supervisor.child import Child
 from leasemill.worker.supervisor.collecting import Collected
@@ -47,8 +46,6 @@ class Processes:
     shutdown_s: float
     drains: bool = False
     pace: RestartPace = field(default_factory=RestartPace)
-    cores: Sequence[int] = ()
-    """One for each process to be kept on; none: the system decides."""
 
 
 @dataclass(slots=True)
@@ -57,8 +54,6 @@ class Place:
 
     worker_id: str
     restarts: Restarts
-    core: int | None = None
-    """Where its processes are kept; None: anywhere."""
     current: Child | None = None
     standby: Child | None = None
     """Its successor: imports the app while the current one still works, and runs when that has ended."""
@@ -76,8 +71,7 @@ class Supervisor:
     def __init__(self, processes: Processes, collected: Collected | None = None) -> None:
         self._processes = processes
         self.places = [
-            Place(f"{processes.name}.{number}", Restarts(processes.pace), core)
-            for number, core in enumerate(processes.cores or [None] * processes.count, 1)
+            Place(f"{processes.name}.{number}", Restarts(processes.pace)) for number in range(1, processes.count + 1)
         ]
         self.on: dict[str, Callable[[Child, Message], None]] = {
             "hello": self._hello,
@@ -170,10 +164,9 @@ class Supervisor:
         """None: the system did not let us start one, now."""
         what = self._processes
         try:
-            with kept_to(place.core):
-                child = Child(
-                    place.worker_id, what.command, what.environment, generation=self._generation, now=time.monotonic()
-                )
+            child = Child(
+                place.worker_id, what.command, what.environment, generation=self._generation, now=time.monotonic()
+            )
         except OSError as error:
             log.error("a process of worker %s could not be started: %s", place.worker_id, error)
             return None
