@@ -140,12 +140,11 @@ if TYPE_CHECKING:
     from leasemill.api.sending import StreamCount
     from leasemill.api.unique import Debounce, Throttle, Unique
     from leasemill.api.worklease import AcquireStatus, FailStatus, SucceedStatus, WorkLease
-    from leasemill.kernel.filter import JobFilter, Operated
-    from leasemill.kernel.limit_views import LimitView
-    from leasemill.kernel.model import Action, Job, JobState, LimitTerms, Policy
-    from leasemill.kernel.orders import Order
-    from leasemill.kernel.read import GroupView, JobPage, KeyView, LanePage, LaneView, QueueView, Totals
-    from leasemill.kernel.read_leases import LeaseView
+    from leasemill.kernel.model import Action, Job, JobState, LimitTerms, Order, Policy
+    from leasemill.kernel.read.filter import JobFilter, Operated
+    from leasemill.kernel.read.jobs import JobPage, KeyView, LeaseView
+    from leasemill.kernel.read.queues import LanePage, LaneView, QueueView, Totals
+    from leasemill.kernel.read.rules import GroupView, LimitView
     from leasemill.store.base import Store
     from leasemill.store.opening import open_store
     from leasemill.worker.worker import Worker
@@ -175,12 +174,11 @@ else:
         "leasemill.api.sending": ["StreamCount"],
         "leasemill.api.unique": ["Debounce", "Throttle", "Unique"],
         "leasemill.api.worklease": ["AcquireStatus", "FailStatus", "SucceedStatus", "WorkLease"],
-        "leasemill.kernel.filter": ["JobFilter", "Operated"],
-        "leasemill.kernel.limit_views": ["LimitView"],
-        "leasemill.kernel.model": ["Action", "Job", "JobState", "LimitTerms", "Policy"],
-        "leasemill.kernel.orders": ["Order"],
-        "leasemill.kernel.read": ["GroupView", "JobPage", "KeyView", "LanePage", "LaneView", "QueueView", "Totals"],
-        "leasemill.kernel.read_leases": ["LeaseView"],
+        "leasemill.kernel.read.filter": ["JobFilter", "Operated"],
+        "leasemill.kernel.model": ["Action", "Job", "JobState", "LimitTerms", "Order", "Policy"],
+        "leasemill.kernel.read.jobs": ["JobPage", "KeyView", "LeaseView"],
+        "leasemill.kernel.read.queues": ["LanePage", "LaneView", "QueueView", "Totals"],
+        "leasemill.kernel.read.rules": ["GroupView", "LimitView"],
         "leasemill.store.base": ["Store"],
         "leasemill.store.opening": ["open_store"],
         "leasemill.worker.worker": ["Worker"],

@@ -10,7 +10,7 @@ import pytest
 from leasemill import App, Invalid, JobType, Retry
 from leasemill.api.retry import RETRIES
 from leasemill.kernel.model import SECOND, Policy
-from leasemill.kernel.retry import DEFAULTS, backoff_us, settle
+from leasemill.kernel.transitions.retry import DEFAULTS, backoff_us, settle
 
 
 @pytest.fixture

@@ -19,8 +19,7 @@ from leasemill import __version__
 from leasemill.cli import COMMANDS, main
 from leasemill.cli.stats import gathered, unserved
 from leasemill.kernel import commands as c
-from leasemill.kernel.model import JobState
-from leasemill.kernel.orders import Order, WorkerOrder
+from leasemill.kernel.model import JobState, Order, WorkerOrder
 from leasemill.store.opening import open_store
 from leasemill.store.records import RunningJob, WorkerRecord, encode_record
 

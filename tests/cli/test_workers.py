@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from leasemill.cli import main
 from leasemill.errors import NotFound, Refused
-from leasemill.kernel.orders import Order, WorkerOrder
+from leasemill.kernel.model import Order, WorkerOrder
 from leasemill.operator.workers import is_obeyed, named, state_of
 from leasemill.store.base import Store
 from leasemill.store.opening import open_store

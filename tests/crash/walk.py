@@ -29,7 +29,7 @@ from leasemill.kernel.model import (
     UniqueUntil,
 )
 from leasemill.kernel.state import State
-from leasemill.kernel.unique import is_replaced
+from leasemill.kernel.transitions.unique import is_replaced
 from leasemill.kernel.verbs.expire import expire_regardless
 from leasemill.store.base import Store
 from tests.crash.walk_groups import GroupWalk

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import msgspec
 
 from leasemill.kernel import commands as c
-from leasemill.kernel.model import SECOND, JobSpec, OnFailure, Policy
-from leasemill.kernel.orders import Order, WorkerOrder
+from leasemill.kernel.model import SECOND, JobSpec, OnFailure, Order, Policy, WorkerOrder
 from leasemill.store.base import Store
 from leasemill.store.records import RunningJob, WorkerRecord, encode_record
 

@@ -9,9 +9,9 @@ from leasemill.dashboard.pages.audit import lines_of, link_of
 from leasemill.dashboard.pages.groups import row_of, state_of
 from leasemill.dashboard.pages.schedules import next_ticks, why_skipped
 from leasemill.kernel import commands as c
-from leasemill.kernel.actions import DECLARED
 from leasemill.kernel.model import Action, JobSpec, LimitTerms, Rules, Verb
 from leasemill.kernel.schedule import Schedule, ScheduleSpec, Skip, SkipReason
+from leasemill.kernel.transitions.actions import DECLARED
 from leasemill.store.base import Store
 from tests.dashboard.conftest import Desk
 from tests.dashboard.filling import Filled

@@ -12,8 +12,8 @@ from leasemill.dashboard.pages.refusals import ATTEMPTED, NEWEST, WHY, find_refu
 from leasemill.dashboard.readings import KEPT, Readings
 from leasemill.dashboard.sampling import Worked
 from leasemill.kernel import commands as c
+from leasemill.kernel.commands import REPORTS
 from leasemill.kernel.model import REDRIVEN_STATES, SECOND, Job, JobSpec, LossReason, Policy, Refusal, ReportVerb, Verb
-from leasemill.kernel.reports import REPORTS
 from leasemill.operator.fingerprint import fingerprint
 from leasemill.store.base import Store
 from leasemill.store.memory import MemoryStore

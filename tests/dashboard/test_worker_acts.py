@@ -6,8 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from leasemill.dashboard import ViewerRole
-from leasemill.kernel.model import Verb
-from leasemill.kernel.orders import Order
+from leasemill.kernel.model import Order, Verb
 from leasemill.store.base import Store
 from leasemill.store.records import WorkerRecord, encode_record
 from tests.dashboard.conftest import Desk, desk_on

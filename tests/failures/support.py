@@ -19,8 +19,9 @@ from typing import Any
 
 import pytest
 
-from leasemill.kernel import executions, machine
+from leasemill.kernel import machine
 from leasemill.kernel.commands import Lease
+from leasemill.kernel.transitions import executions
 from leasemill.store.wal.store import FileStore
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.conformance import Harness

@@ -48,7 +48,9 @@ def busiest(calls: list[int]) -> int:
 def test_reproduce_without_the_random_part_all_jobs_come_back_at_the_same_moment(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    replace(monkeypatch, "leasemill.kernel.retry", "    return int(ceiling * jitter)\n", "    return ceiling\n")
+    replace(
+        monkeypatch, "leasemill.kernel.transitions.retry", "    return int(ceiling * jitter)\n", "    return ceiling\n"
+    )
     enqueue_all(harness)
     calls = outage(harness)
     assert busiest(calls) == JOBS, "every job, in one tenth of a second"

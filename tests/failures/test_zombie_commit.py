@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import pytest
 
-from leasemill.kernel import executions, fence
 from leasemill.kernel.commands import Committed
 from leasemill.kernel.model import LossReason, Verb
+from leasemill.kernel.transitions import executions, fence
 from leasemill.testing.conformance import Harness
 from leasemill.testing.conformance.steps import (
     OTHER,

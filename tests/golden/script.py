@@ -31,12 +31,12 @@ from leasemill.kernel.model import (
     LimitTerms,
     LimitUse,
     OnFailure,
+    Order,
     Policy,
     Rules,
     UniqueKey,
     UniqueUntil,
 )
-from leasemill.kernel.orders import Order
 from leasemill.kernel.schedule import ScheduleSpec, is_next
 from leasemill.kernel.state import State
 from leasemill.kernel.verbs import ticks

@@ -13,7 +13,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from leasemill.kernel import commands as c
-from leasemill.kernel.gates import charged, opens_at
+from leasemill.kernel.index.limit_index import charged, opens_at
 from leasemill.kernel.machine import run
 from leasemill.kernel.model import QUEUE_LIMIT, SECOND, Job, JobSpec, JobState, LimitTerms, LimitUse, Rules, Verb
 from leasemill.kernel.state import State

@@ -7,8 +7,8 @@ from msgspec import json
 
 from leasemill.errors import Invalid
 from leasemill.kernel.bounds import check_rules
-from leasemill.kernel.chained import payload_after
 from leasemill.kernel.model import ChainedJob, Rules
+from leasemill.kernel.transitions.groups import payload_after
 
 
 def chained(payload: bytes, result_name: str | None) -> ChainedJob:

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from leasemill.kernel import commands as c
-from leasemill.kernel.filter import JOBS_LOOKED_AT
 from leasemill.kernel.machine import run
 from leasemill.kernel.model import SECOND, JobSpec, OnFailure, Policy
+from leasemill.kernel.read.filter import JOBS_LOOKED_AT
 from leasemill.kernel.state import State
 from leasemill.testing.rules import rule
 

@@ -25,11 +25,11 @@ from leasemill.kernel.model import (
     LimitTerms,
     LossReason,
     OnFailure,
+    Order,
     Policy,
     Terms,
     Verb,
 )
-from leasemill.kernel.orders import Order
 from leasemill.kernel.schedule import Missed, Overlap, ScheduleSpec, Skip, SkipReason
 from leasemill.kernel.state import State
 from leasemill.testing.rules import rule

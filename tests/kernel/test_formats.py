@@ -9,9 +9,7 @@ import pytest
 from msgspec import Struct
 
 from leasemill.kernel import events as e
-from leasemill.kernel.actions import record, record_job
 from leasemill.kernel.events import AnyEvent
-from leasemill.kernel.formats import VERB_FORMATS
 from leasemill.kernel.image import Image
 from leasemill.kernel.invariants import violations
 from leasemill.kernel.machine import EVENTS, apply
@@ -23,14 +21,16 @@ from leasemill.kernel.model import (
     JobSpec,
     LimitTerms,
     LossReason,
+    Order,
     Refusal,
     Rules,
     Terms,
     UniqueKey,
     Verb,
 )
-from leasemill.kernel.orders import Order
 from leasemill.kernel.state import KEYS_FORMAT, PLAIN_FORMAT, RULES_FORMAT, State
+from leasemill.kernel.transitions.actions import record, record_job
+from leasemill.kernel.transitions.formats import VERB_FORMATS
 from leasemill.store.wal.format import FORMATS
 from leasemill.testing.rules import rule
 

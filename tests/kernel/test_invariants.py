@@ -9,10 +9,10 @@ from msgspec.structs import replace
 
 from leasemill.kernel import commands as c
 from leasemill.kernel.events import JobEnqueued
+from leasemill.kernel.index.ranges import Ranges
 from leasemill.kernel.invariants import violations
 from leasemill.kernel.machine import apply, run
 from leasemill.kernel.model import AbortReason, ExecutionStatus, Job, JobSpec, JobState, LossReason, Refusal, Verb
-from leasemill.kernel.ranges import Ranges
 from leasemill.kernel.state import Lane, State
 from leasemill.testing.rules import rule
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from leasemill.kernel import commands as c
-from leasemill.kernel.gates import Gate, Gates
+from leasemill.kernel.index.limit_index import Gate, Gates
 from leasemill.kernel.invariants import violations
 from leasemill.kernel.machine import run
 from leasemill.kernel.model import SECOND, JobSpec, LimitTerms, LimitUse, Rules

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition
 from hypothesis.stateful import rule as step
 
+from leasemill.kernel.index.order import CHUNK_BITS, DEAD_ENTRIES_TOLERATED, SequenceOrder, TimeOrder
 from leasemill.kernel.model import NEVER, Job, JobSpec
-from leasemill.kernel.order import CHUNK_BITS, DEAD_ENTRIES_TOLERATED, SequenceOrder, TimeOrder
 
 
 class Item:

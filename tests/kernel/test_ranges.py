@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasemill.kernel.ranges import Ranges
+from leasemill.kernel.index.ranges import Ranges
 from leasemill.testing.rules import rule
 
 CHANGES = st.lists(st.tuples(st.booleans(), st.integers(0, 30)), max_size=80)

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any, get_args
 
 from leasemill.kernel import commands as c
+from leasemill.kernel.commands import REPORTS, HolderReport, reports_in, with_tokens
 from leasemill.kernel.machine import VERBS
 from leasemill.kernel.model import REPORT_VERBS, Verb
-from leasemill.kernel.reports import REPORTS, HolderReport, reports_in, with_tokens
 from leasemill.testing.conformance import steps
 from tests.kernel.world import REPORT_WEIGHTS
 

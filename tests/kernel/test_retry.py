@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from leasemill.errors import Invalid
 from leasemill.kernel.bounds import LONGEST_US, check_policy
-from leasemill.kernel.grant import expires_at
 from leasemill.kernel.model import NEVER, SECOND, Job, JobSpec, OnFailure, Policy, Terms
-from leasemill.kernel.retry import backoff_us, exhausted, quarantined, settle, settle_acquired
+from leasemill.kernel.transitions.grant import expires_at
+from leasemill.kernel.transitions.retry import backoff_us, exhausted, quarantined, settle, settle_acquired
 from leasemill.testing.rules import rule
 
 VALUES: dict[str, list[Any]] = {

@@ -8,12 +8,12 @@ from msgspec.structs import replace
 
 from leasemill.kernel import events as e
 from leasemill.kernel.image import KeyImage, image, jobs_in_order, restore
+from leasemill.kernel.index.taken_keys import ANY_QUEUE, Key, TakenKeys
 from leasemill.kernel.invariants import violations
 from leasemill.kernel.machine import apply
 from leasemill.kernel.model import JobSpec, Rules, UniqueKey
 from leasemill.kernel.state import State
-from leasemill.kernel.taken_keys import ANY_QUEUE, Key, TakenKeys
-from leasemill.kernel.unique import holder_of
+from leasemill.kernel.transitions.unique import holder_of
 from leasemill.testing.rules import rule
 
 KEPT = UniqueKey("key", keep_us=100)

@@ -17,7 +17,6 @@ import msgspec
 
 from leasemill.errors import GroupRefused, NotFound
 from leasemill.kernel import commands as c
-from leasemill.kernel.ending import ended_jobs
 from leasemill.kernel.events import (
     AnyEvent,
     ClockSet,
@@ -52,6 +51,7 @@ from leasemill.kernel.model import (
     Verb,
 )
 from leasemill.kernel.state import State
+from leasemill.kernel.transitions.executions import ended_jobs
 
 T = TypeVar("T")
 Reported: TypeAlias = ReportVerb | Literal[Verb.DEATH]

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from leasemill.kernel import commands as c
-from leasemill.kernel.model import SECOND, JobSpec, JobState
-from leasemill.kernel.orders import Order, WorkerOrder
+from leasemill.kernel.model import SECOND, JobSpec, JobState, Order, WorkerOrder
 from leasemill.operator import overview as overviews
 from leasemill.operator.overview import QueueOrder, overview, read
 from leasemill.operator.rates import Rates

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from msgspec import json
 
 from leasemill.kernel.commands import GroupView
-from leasemill.kernel.gates import interval_us
+from leasemill.kernel.index.limit_index import interval_us
 from leasemill.kernel.model import ENDED_STATES, SECOND, AbortReason, Execution, Job, JobState, LimitTerms, LimitUse
 from leasemill.kernel.schedule import Schedule, tick_id
 from tests.process.rules_app import ADDED, STEPS, Flavour, flavour_of

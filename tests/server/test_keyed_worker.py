@@ -15,8 +15,7 @@ from leasemill.cli.stats import gathered
 from leasemill.cli.working import reach_store
 from leasemill.errors import NotFound, Refused
 from leasemill.kernel import commands as c
-from leasemill.kernel.model import JobSpec, Verb
-from leasemill.kernel.orders import Order
+from leasemill.kernel.model import JobSpec, Order, Verb
 from leasemill.server.security import secured
 from leasemill.store.http.store import HttpStore
 from leasemill.store.keys import new_key

@@ -8,7 +8,7 @@ import pytest
 
 from leasemill import App, JobState, JobType, Worker
 from leasemill.kernel import commands as c
-from leasemill.kernel.orders import Order
+from leasemill.kernel.model import Order
 from leasemill.store.records import WorkerRecord, records
 from leasemill.testing.rules import rule
 from leasemill.worker import presence

@@ -18,8 +18,7 @@ import pytest
 from leasemill import App, Context, JobState, JobType, Release, Worker
 from leasemill.errors import Broken
 from leasemill.kernel import commands as c
-from leasemill.kernel.model import AbortReason
-from leasemill.kernel.orders import WorkerOrder
+from leasemill.kernel.model import AbortReason, WorkerOrder
 from leasemill.store.records import records
 from leasemill.testing.rules import rule
 from tests.worker.support import FaultyStore, until

@@ -28,8 +28,8 @@ from leasemill.api.policy import Duration
 from leasemill.api.sending import aenqueue_all, enqueue_all
 from leasemill.errors import Invalid, NotFound
 from leasemill.kernel import commands as c
-from leasemill.kernel.chained import then_id
 from leasemill.kernel.model import ChainedJob, Job, JobState, Rules
+from leasemill.kernel.transitions.groups import then_id
 from leasemill.store.base import Store
 
 R = TypeVar("R")

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from leasemill.errors import Invalid
 from leasemill.kernel.bounds import LONGEST_US, check_policy
 from leasemill.kernel.model import SECOND, OnFailure, Policy
-from leasemill.kernel.retry import settle
+from leasemill.kernel.transitions.retry import settle
 
 Duration: TypeAlias = float | timedelta
 """Seconds, or a timedelta."""

@@ -12,8 +12,8 @@ from leasemill.api.handle import JobHandle
 from leasemill.api.steps import Steps, Stepwise, ask
 from leasemill.errors import NotFound
 from leasemill.kernel import commands as c
-from leasemill.kernel.chained import then_id
 from leasemill.kernel.model import Job
+from leasemill.kernel.transitions.groups import then_id
 from leasemill.store.base import Store
 
 PAGE: Final = 1_000

@@ -14,8 +14,8 @@ from leasemill.cli.opening import acting_on_store, on_store
 from leasemill.cli.output import emit, emit_table, print_fields, print_json, print_table
 from leasemill.errors import Invalid, NotFound
 from leasemill.kernel import commands as c
-from leasemill.kernel.actions import DECLARED
 from leasemill.kernel.schedule import Schedule, SkipReason
+from leasemill.kernel.transitions.actions import DECLARED
 from leasemill.operator.ticks import local
 from leasemill.operator.times import span
 from leasemill.operator.wording import counted, did_you_mean, listed

@@ -13,10 +13,10 @@ from leasemill.cli.output import emit, emit_table, first_line, json_instant, pri
 from leasemill.cli.progress import quiet_option
 from leasemill.cli.sweep import INTERRUPTED, NO_FILTERS, Report, redriving, sweep
 from leasemill.errors import NotFound, Refused
-from leasemill.kernel.chained import end_id, then_id
 from leasemill.kernel.commands import GroupView, JobFilter
-from leasemill.kernel.filter import last_error
 from leasemill.kernel.model import ChainedJob, Job, JobState
+from leasemill.kernel.read.filter import last_error
+from leasemill.kernel.transitions.groups import end_id, then_id
 from leasemill.operator.bonds import progress
 from leasemill.operator.paging import PAGE, all_groups, all_jobs
 from leasemill.operator.times import instant

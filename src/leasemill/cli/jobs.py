@@ -15,7 +15,7 @@ from leasemill.cli.output import emit, first_line, print_fields, print_json, pri
 from leasemill.cli.sweep import cancel, failures, purge, redrive
 from leasemill.errors import NotFound
 from leasemill.kernel.model import NEVER, Cancellation, Execution, Job, JobState, Refusal, Rules
-from leasemill.kernel.unique import unique_of
+from leasemill.kernel.transitions.unique import unique_of
 from leasemill.operator.absent import explain_absent
 from leasemill.operator.explain import explain
 from leasemill.operator.facts import at_work, gather

@@ -15,8 +15,7 @@ from leasemill.cli.lazy import EXIT_REFUSED
 from leasemill.cli.opening import Command, acting_on_store, json_option, opened, url_option, with_options
 from leasemill.cli.output import emit, emit_table
 from leasemill.errors import Refused
-from leasemill.kernel.model import SECOND
-from leasemill.kernel.orders import Order, WorkerOrder
+from leasemill.kernel.model import SECOND, Order, WorkerOrder
 from leasemill.operator.clocks import ahead_or_behind, are_apart
 from leasemill.operator.times import span
 from leasemill.operator.wording import counted

@@ -18,8 +18,8 @@ from urllib.parse import quote, urlencode
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from leasemill.dashboard.charts import short_number
-from leasemill.kernel.filter import last_error
 from leasemill.kernel.model import NEVER, SECOND, Job, JobState
+from leasemill.kernel.read.filter import last_error
 from leasemill.operator.times import HOUR_S, MINUTE_S, instant, span
 from leasemill.operator.wording import counted
 

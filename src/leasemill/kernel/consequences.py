@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from leasemill.kernel.chained import chained_spec, end_id, payload_after, rules_of_chained, then_id
 from leasemill.kernel.command import Decision, Do
 from leasemill.kernel.events import AnyEvent, GroupEnded
-from leasemill.kernel.groups import finished
 from leasemill.kernel.model import ChainedJob, Job, JobGroup, JobSpec
 from leasemill.kernel.state import SUCCEEDED, State
+from leasemill.kernel.transitions.groups import chained_spec, end_id, finished, payload_after, rules_of_chained, then_id
 from leasemill.kernel.verbs import enqueue
 
 

@@ -11,11 +11,9 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from leasemill.kernel.executions import hold
-from leasemill.kernel.lanes import enter_lane
-from leasemill.kernel.model import Action, Job, JobGroup, LimitRecord, Policy, QueueMode, Verb
-from leasemill.kernel.orders import WorkerOrder
-from leasemill.kernel.ranges import Ranges
+from leasemill.kernel.index.ranges import Ranges
+from leasemill.kernel.index.taken_keys import ANY_QUEUE, Key
+from leasemill.kernel.model import Action, Job, JobGroup, LimitRecord, Policy, QueueMode, Verb, WorkerOrder
 from leasemill.kernel.schedule import Schedule
 from leasemill.kernel.state import (
     CANCELLED,
@@ -30,8 +28,9 @@ from leasemill.kernel.state import (
     make_ready,
     take_places,
 )
-from leasemill.kernel.taken_keys import ANY_QUEUE, Key
-from leasemill.kernel.unique import follows, kept_until, taker_of, unique_of
+from leasemill.kernel.transitions.executions import hold
+from leasemill.kernel.transitions.lanes import enter_lane
+from leasemill.kernel.transitions.unique import follows, kept_until, taker_of, unique_of
 from leasemill.kernel.verbs.limits import move_tat, restore_record
 
 

@@ -6,8 +6,6 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 
-from leasemill.kernel.formats import VERB_FORMATS
-from leasemill.kernel.groups import outcome_of
 from leasemill.kernel.limit_invariants import violations_of_limits
 from leasemill.kernel.model import (
     ENDED_STATES,
@@ -22,7 +20,9 @@ from leasemill.kernel.model import (
 )
 from leasemill.kernel.schedule import OPEN_KEPT, SKIPS_KEPT
 from leasemill.kernel.state import KEYS_FORMAT, PLAIN_FORMAT, Lane, LaneKey, State
-from leasemill.kernel.unique import follows, kept_until, taker_of, unique_of
+from leasemill.kernel.transitions.formats import VERB_FORMATS
+from leasemill.kernel.transitions.groups import outcome_of
+from leasemill.kernel.transitions.unique import follows, kept_until, taker_of, unique_of
 
 
 def violations(state: State) -> list[str]:

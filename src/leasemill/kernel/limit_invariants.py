@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from leasemill.kernel.gates import Gate, Gates, by_breadth
+from leasemill.kernel.index.limit_index import Gate, Gates, by_breadth
 from leasemill.kernel.model import QUEUE_LIMIT, Job, JobState, LimitUse
 from leasemill.kernel.state import State
 

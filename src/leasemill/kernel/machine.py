@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
-from leasemill.kernel import bounds, consequences, ending, fence, grant, read, unique
+from leasemill.kernel import bounds, consequences, read
 from leasemill.kernel import commands as c
 from leasemill.kernel import events as e
 from leasemill.kernel.command import Decision, Do
 from leasemill.kernel.events import AnyEvent
 from leasemill.kernel.state import CLOCK_FORMAT, DEATHS_FORMAT, ORDERS_FORMAT, PLAIN_FORMAT, RULES_FORMAT, State
+from leasemill.kernel.transitions import executions, fence, grant, unique
 from leasemill.kernel.verbs import (
     ack,
     acquire,
@@ -30,7 +31,6 @@ from leasemill.kernel.verbs import (
     group,
     limits,
     nack,
-    orders,
     purge,
     queues,
     redrive,
@@ -38,6 +38,7 @@ from leasemill.kernel.verbs import (
     schedules,
     start,
     ticks,
+    worker_commands,
 )
 
 AnswerT = TypeVar("AnswerT")
@@ -159,7 +160,7 @@ VERBS: Final[dict[type, VerbRules]] = {
     c.Pause: VerbRules(queues.check, _once(queues.decide_pause)),
     c.Resume: VerbRules(queues.check, _once(queues.decide_resume)),
     c.SetPolicy: VerbRules(queues.check, _once(queues.decide_policy)),
-    c.OrderWorker: VerbRules(orders.check, _once(orders.decide)),
+    c.OrderWorker: VerbRules(worker_commands.check, _once(worker_commands.decide)),
     c.CreateGroup: VerbRules(group.check_create, _once(group.decide_create)),
     c.SealGroup: VerbRules(group.check_seal, _steps(group.seal_steps)),
     c.CancelGroup: VerbRules(group.check_cancel, _steps(group.cancel_steps)),
@@ -181,7 +182,7 @@ EVENTS: Final[dict[type, EventRules]] = {
     e.ExecutionStarted: EventRules(PLAIN_FORMAT, start.apply),
     e.LeaseExtended: EventRules(PLAIN_FORMAT, extend.apply),
     e.ExecutionCommitted: EventRules(PLAIN_FORMAT, commit.apply),
-    e.ExecutionDone: EventRules(PLAIN_FORMAT, ending.apply),
+    e.ExecutionDone: EventRules(PLAIN_FORMAT, executions.apply),
     e.ExecutionFailed: EventRules(PLAIN_FORMAT, nack.apply_failed),
     e.FailureKept: EventRules(PLAIN_FORMAT, nack.apply_failure_kept),
     e.LeaseReleased: EventRules(PLAIN_FORMAT, release.apply),
@@ -212,7 +213,7 @@ EVENTS: Final[dict[type, EventRules]] = {
     e.ScheduleFired: EventRules(RULES_FORMAT, ticks.apply_fired),
     e.ScheduleFiredByHand: EventRules(RULES_FORMAT, ticks.apply_fired_by_hand),
     e.ScheduleBackfilled: EventRules(RULES_FORMAT, ticks.apply_backfilled),
-    e.WorkerOrdered: EventRules(ORDERS_FORMAT, orders.apply),
+    e.WorkerOrdered: EventRules(ORDERS_FORMAT, worker_commands.apply),
     e.ClockSet: EventRules(CLOCK_FORMAT, clock.apply),
 }
 

@@ -12,7 +12,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from leasemill.kernel.gates import Gates, NamedLimit, Tally, by_breadth
+from leasemill.kernel.index.limit_index import Gates, NamedLimit, Tally, by_breadth
+from leasemill.kernel.index.order import SequenceOrder, TimeOrder, is_claimable
+from leasemill.kernel.index.ranges import Ranges
+from leasemill.kernel.index.taken_keys import TakenKeys
 from leasemill.kernel.model import (
     ACTIONS_KEPT,
     LIVE,
@@ -26,12 +29,9 @@ from leasemill.kernel.model import (
     LimitUse,
     Policy,
     QueueMode,
+    WorkerOrder,
 )
-from leasemill.kernel.order import SequenceOrder, TimeOrder, is_claimable
-from leasemill.kernel.orders import WorkerOrder
-from leasemill.kernel.ranges import Ranges
 from leasemill.kernel.schedule import Schedule
-from leasemill.kernel.taken_keys import TakenKeys
 
 READY: Final = JobState.READY
 LEASED: Final = JobState.LEASED

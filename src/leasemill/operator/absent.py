@@ -5,9 +5,9 @@ from __future__ import annotations
 from shlex import quote
 
 from leasemill.api.scheduling import tick_of
-from leasemill.kernel.chained import then_id
 from leasemill.kernel.commands import GetSchedule, GroupView
 from leasemill.kernel.model import REDRIVEN_STATES, UNSUCCESSFUL_STATES, ChainedJob, Job, JobState
+from leasemill.kernel.transitions.groups import then_id
 from leasemill.operator.bonds import progress
 from leasemill.operator.explain import Explanation, Situation
 from leasemill.operator.facts import callback_name, stem_of

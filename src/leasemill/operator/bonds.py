@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from leasemill.api.scheduling import tick_of
-from leasemill.kernel.chained import then_id
 from leasemill.kernel.commands import GroupView
 from leasemill.kernel.model import UNSUCCESSFUL_STATES, ChainedJob, Job, JobState, UniqueKey, UniqueUntil
-from leasemill.kernel.unique import holds
+from leasemill.kernel.transitions.groups import then_id
+from leasemill.kernel.transitions.unique import holds
 from leasemill.operator.facts import JobFacts, callback_name
 from leasemill.operator.times import instant, span
 from leasemill.operator.wording import counted, listed, times

@@ -13,7 +13,6 @@ from shlex import quote
 from msgspec import Struct
 
 from leasemill.api.outcomes import INVALID_RESULT
-from leasemill.kernel.filter import last_error
 from leasemill.kernel.model import (
     NEVER,
     AbortReason,
@@ -24,6 +23,7 @@ from leasemill.kernel.model import (
     QueueMode,
     Verb,
 )
+from leasemill.kernel.read.filter import last_error
 from leasemill.operator.bonds import bonds
 from leasemill.operator.facts import AtWork, JobFacts
 from leasemill.operator.history import cancellation, error_line, error_of, history

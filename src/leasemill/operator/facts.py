@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
-from leasemill.kernel.chained import end_id, then_id
 from leasemill.kernel.commands import GroupView, KeyView, LaneView, QueueView
 from leasemill.kernel.model import ACTIONS_KEPT, QUEUE_LIMIT, Action, Job, JobState, LimitUse
-from leasemill.kernel.unique import unique_of
+from leasemill.kernel.transitions.groups import end_id, then_id
+from leasemill.kernel.transitions.unique import unique_of
 from leasemill.operator.limits import LimitFact
 from leasemill.operator.paging import find_queue
 from leasemill.store.base import Store

@@ -12,8 +12,8 @@ from typing import Final
 
 from msgspec import Struct
 
-from leasemill.kernel.filter import last_error
 from leasemill.kernel.model import Job, JobState
+from leasemill.kernel.read.filter import last_error
 
 LONGEST: Final = 300
 MOST_GROUPS: Final = 1_000

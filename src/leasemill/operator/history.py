@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from leasemill.kernel.filter import last_error
 from leasemill.kernel.model import AbortReason, Execution, Job, JobState, Verb
+from leasemill.kernel.read.filter import last_error
 from leasemill.operator.facts import JobFacts
 from leasemill.operator.fingerprint import NO_ERROR
 from leasemill.operator.times import instant

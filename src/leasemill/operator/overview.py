@@ -13,8 +13,8 @@ from typing import Final
 from msgspec import Struct
 
 from leasemill.kernel.commands import JobFilter, LeaseView, QueueView, Totals
-from leasemill.kernel.filter import last_error
 from leasemill.kernel.model import REDRIVEN_STATES, SECOND, JobState
+from leasemill.kernel.read.filter import last_error
 from leasemill.operator.rates import Counted, Flow, Rates
 from leasemill.store.base import Store
 from leasemill.store.records import RunningJob, WorkerRecord, records

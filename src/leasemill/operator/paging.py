@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final, TypeVar
 
-from leasemill.kernel.filter import JobFilter
-from leasemill.kernel.limit_views import LimitView
 from leasemill.kernel.model import Job
-from leasemill.kernel.read import GroupView, QueueView
+from leasemill.kernel.read.filter import JobFilter
+from leasemill.kernel.read.queues import QueueView
+from leasemill.kernel.read.rules import GroupView, LimitView
 from leasemill.store.base import Store
 
 PAGE: Final = 1_000

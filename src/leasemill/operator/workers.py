@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from leasemill.errors import NotFound, Refused
 from leasemill.kernel import commands as c
-from leasemill.kernel.orders import Order, WorkerOrder
+from leasemill.kernel.model import Order, WorkerOrder
 from leasemill.operator.wording import counted, did_you_mean, listed
 from leasemill.store.base import Store
 from leasemill.store.orders import check_instance

@@ -9,8 +9,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 
-from leasemill.kernel.ending import ended_jobs
 from leasemill.kernel.events import AnyEvent
+from leasemill.kernel.transitions.executions import ended_jobs
 from leasemill.store.signal import Signal, SignalWatch
 
 

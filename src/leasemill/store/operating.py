@@ -9,8 +9,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 from leasemill.kernel import commands as c
-from leasemill.kernel.model import LimitTerms, Policy
-from leasemill.kernel.orders import Order, WorkerOrder
+from leasemill.kernel.model import LimitTerms, Order, Policy, WorkerOrder
 from leasemill.store.cancelling import acancelled, cancelled
 from leasemill.store.orders import ordered_instance
 from leasemill.store.presence import Presence

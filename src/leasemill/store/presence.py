@@ -17,7 +17,7 @@ from urllib.parse import quote, unquote
 from msgspec import MsgspecError, Struct, json
 
 from leasemill.errors import Unavailable
-from leasemill.kernel.orders import WorkerOrder
+from leasemill.kernel.model import WorkerOrder
 
 WORKERS: Final = "workers"
 RECORD: Final = ".worker"

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
 from leasemill.kernel import commands as c
-from leasemill.kernel.model import Action, Job, JobState
-from leasemill.kernel.orders import WorkerOrder
+from leasemill.kernel.model import Action, Job, JobState, WorkerOrder
 
 AnswerT = TypeVar("AnswerT")
 

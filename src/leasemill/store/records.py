@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from msgspec import MsgspecError, Struct, json
 
-from leasemill.kernel.orders import Order, WorkerOrder
+from leasemill.kernel.model import Order, WorkerOrder
 from leasemill.store.presence import Presence
 
 

@@ -26,9 +26,9 @@ from leasemill.api.job import JobType
 from leasemill.api.logs import running
 from leasemill.errors import Invalid
 from leasemill.kernel import commands as c
-from leasemill.kernel.fence import execution_of
+from leasemill.kernel.commands import REPORTS, HolderReport, reports_in
 from leasemill.kernel.model import Job, LossReason, Verb
-from leasemill.kernel.reports import REPORTS, HolderReport, reports_in
+from leasemill.kernel.transitions.fence import execution_of
 from leasemill.store.base import Store, Watch
 from leasemill.store.block import Block
 from leasemill.store.ends import Subscription

@@ -8,7 +8,7 @@ from typing import Final
 from msgspec import Struct
 
 from leasemill.kernel.command import Command
-from leasemill.kernel.orders import WorkerOrder
+from leasemill.kernel.model import WorkerOrder
 
 LONGEST_WAIT_S: Final = 60.0
 """The longest a call is kept waiting: proxies close what is silent for longer."""

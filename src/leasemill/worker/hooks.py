@@ -20,8 +20,8 @@ from leasemill.api.app import App
 from leasemill.api.hooks import RunHooks
 from leasemill.api.job_event import JobEvent
 from leasemill.errors import Unavailable
-from leasemill.kernel.filter import last_error
 from leasemill.kernel.model import SECOND, Job, JobState
+from leasemill.kernel.read.filter import last_error
 from leasemill.operator.fingerprint import QUARANTINED, error_fingerprint, fingerprint, quarantine_fingerprint
 from leasemill.store.base import Store
 from leasemill.worker.hook_calls import HookCalls, Stage, stage_of

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from typing import assert_never
 
-from leasemill.kernel.orders import Order, WorkerOrder
+from leasemill.kernel.model import Order, WorkerOrder
 from leasemill.worker.fetcher import Fetcher
 from leasemill.worker.runner import Runner
 from leasemill.worker.shutdown import Shutdown

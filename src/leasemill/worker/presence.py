@@ -21,7 +21,7 @@ from msgspec import structs
 
 from leasemill import __version__
 from leasemill.errors import Refused
-from leasemill.kernel.orders import WorkerOrder
+from leasemill.kernel.model import WorkerOrder
 from leasemill.store.presence import Presence
 from leasemill.store.records import RunningJob, WorkerRecord, encode_record, records
 from leasemill.worker.identity import has_ended, own

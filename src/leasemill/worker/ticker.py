@@ -20,9 +20,9 @@ from leasemill.api.schedules import Schedules
 from leasemill.api.scheduling import fire_of, is_same, list_schedules, move_back, set_schedule
 from leasemill.errors import Refused, Unavailable
 from leasemill.kernel import commands as c
-from leasemill.kernel.actions import DECLARED
 from leasemill.kernel.model import MILLISECOND, SECOND
 from leasemill.kernel.schedule import CAUGHT_UP, Schedule, SkipReason, TickFire
+from leasemill.kernel.transitions.actions import DECLARED
 from leasemill.operator.times import instant
 from leasemill.store.backoff import backoff_s
 from leasemill.store.base import Store

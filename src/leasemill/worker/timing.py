@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from leasemill.errors import Invalid
 from leasemill.kernel.model import SECOND, Policy, Terms
-from leasemill.kernel.retry import settle
+from leasemill.kernel.transitions.retry import settle
 from leasemill.worker.pacing import BEAT_FRACTION
 
 DEFAULT_REAPER_S: Final = 10.0

@@ -14,8 +14,7 @@ from msgspec.structs import replace
 
 from leasemill.dashboard.sampling import Sampler
 from leasemill.kernel import commands as c
-from leasemill.kernel.model import QUEUE_LIMIT, SECOND, Job, JobSpec, JobState, LimitTerms, OnFailure, Policy
-from leasemill.kernel.orders import Order
+from leasemill.kernel.model import QUEUE_LIMIT, SECOND, Job, JobSpec, JobState, LimitTerms, OnFailure, Order, Policy
 from leasemill.store.memory import MemoryStore
 from leasemill.store.presence import MemoryPresence
 from leasemill.store.records import RunningJob, WorkerRecord, encode_record

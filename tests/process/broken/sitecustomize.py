@@ -7,7 +7,7 @@ Python imports this module by its name when it starts. It is how the tests show 
 from typing import Any
 
 from leasemill.api.loss import LossSignal
-from leasemill.kernel import executions
+from leasemill.kernel.transitions import executions
 
 
 def is_held(execution: object, now: int) -> bool:
@@ -26,6 +26,6 @@ def is_never_set(signal: LossSignal) -> bool:
 LossSignal.is_set = is_never_set  # type: ignore[method-assign, assignment]
 executions.live = executions.reported = executions.reported_uncommitted = any_execution
 
-from leasemill.kernel import fence  # noqa: E402  (it and the verbs take `live` as it is when they are imported)
+from leasemill.kernel.transitions import fence  # noqa: E402  (it and the verbs take `live` as it is when they are imported)
 
 fence.held = fence.held_or_committed = is_held

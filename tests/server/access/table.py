@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from leasemill.kernel import commands as c
-from leasemill.kernel.model import ChainedJob, JobSpec, LimitTerms, Policy
-from leasemill.kernel.orders import Order
+from leasemill.kernel.model import ChainedJob, JobSpec, LimitTerms, Order, Policy
 from leasemill.kernel.schedule import ScheduleSpec, TickFire
 from leasemill.wire import requests as r
 from leasemill.wire.routes import Role

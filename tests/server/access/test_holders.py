@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from leasemill.kernel import commands as c
+from leasemill.kernel.commands import REPORTS
 from leasemill.kernel.model import JobSpec, JobState, LossReason
-from leasemill.kernel.reports import REPORTS
 from leasemill.store.records import records
 from leasemill.wire import requests as r
 from leasemill.wire.problems import Denied

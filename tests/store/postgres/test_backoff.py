@@ -9,7 +9,7 @@ import pytest
 
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, JobSpec, Policy
-from leasemill.kernel.retry import backoff_us
+from leasemill.kernel.transitions.retry import backoff_us
 from leasemill.store.postgres.store import PostgresStore
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.rules import rule

@@ -12,10 +12,9 @@ import pytest
 
 from leasemill.errors import Broken
 from leasemill.kernel import commands as c
-from leasemill.kernel.formats import VERB_FORMATS
-from leasemill.kernel.model import ENDING_VERBS, REPORT_VERBS, JobSpec, JobState, Rules, UniqueKey
-from leasemill.kernel.orders import Order
+from leasemill.kernel.model import ENDING_VERBS, REPORT_VERBS, JobSpec, JobState, Order, Rules, UniqueKey
 from leasemill.kernel.state import DEATHS_FORMAT, KEYS_FORMAT, PLAIN_FORMAT
+from leasemill.kernel.transitions.formats import VERB_FORMATS
 from leasemill.store.opening import open_store
 from leasemill.store.postgres.admin.migrate import applied, migrate, migrations
 from leasemill.store.postgres.database import KNOWN_SINCE

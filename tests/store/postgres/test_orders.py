@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from leasemill.kernel import commands as c
-from leasemill.kernel.orders import Order
+from leasemill.kernel.model import Order
 from leasemill.store.postgres.presence import PostgresPresence
 from leasemill.store.postgres.store import PostgresStore
 from leasemill.store.presence import Present

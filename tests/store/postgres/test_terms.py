@@ -24,7 +24,7 @@ def later_release(monkeypatch: pytest.MonkeyPatch) -> Any:
     """From here on claims are those of a release with other defaults."""
 
     def upgrade() -> None:
-        monkeypatch.setattr("leasemill.kernel.retry.DEFAULTS", LATER)
+        monkeypatch.setattr("leasemill.kernel.transitions.retry.DEFAULTS", LATER)
         monkeypatch.setattr(claim, "DEFAULT_TERMS", int8s(terms_numbers(LATER)))
 
     return upgrade

@@ -25,8 +25,7 @@ from msgspec.structs import replace
 from leasemill.cli import main
 from leasemill.errors import Broken, Invalid, Unavailable
 from leasemill.kernel import commands as c
-from leasemill.kernel.model import SECOND, JobSpec, JobState, LossReason, Policy
-from leasemill.kernel.orders import Order
+from leasemill.kernel.model import SECOND, JobSpec, JobState, LossReason, Order, Policy
 from leasemill.store.wal.batch import PRUNE_BATCH, PRUNE_EVERY_S, PRUNE_LEAST
 from leasemill.store.wal.clock import RealMachine
 from leasemill.store.wal.folder import refuse_network_file_system

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from leasemill.kernel import commands as c
-from leasemill.kernel.model import JobSpec
-from leasemill.kernel.orders import Order
+from leasemill.kernel.model import JobSpec, Order
 from leasemill.store.opening import open_store
 from leasemill.testing.rules import rule
 from tests.lab.older import RULED, OlderProcess

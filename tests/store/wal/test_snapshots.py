@@ -18,8 +18,7 @@ from leasemill.errors import Broken
 from leasemill.kernel import commands as c
 from leasemill.kernel.image import Image, digest, image
 from leasemill.kernel.invariants import violations
-from leasemill.kernel.model import JobSpec, JobState
-from leasemill.kernel.orders import Order
+from leasemill.kernel.model import JobSpec, JobState, Order
 from leasemill.kernel.state import State
 from leasemill.store.wal import batch, maintenance, replica
 from leasemill.store.wal.build import build

@@ -13,7 +13,7 @@ import msgspec
 
 from leasemill.dashboard.viewing import Done, Given, InputField, OperatorAct, Question, Viewing
 from leasemill.errors import Invalid, NotFound, Refused
-from leasemill.kernel.orders import Order
+from leasemill.kernel.model import Order
 from leasemill.operator.wording import counted
 from leasemill.operator.workers import named, order_each
 from leasemill.store.base import Store

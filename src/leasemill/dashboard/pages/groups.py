@@ -10,9 +10,9 @@ from msgspec import Struct
 
 from leasemill.dashboard.viewing import Page, Viewing
 from leasemill.errors import NotFound
-from leasemill.kernel.chained import end_id, then_id
 from leasemill.kernel.commands import GroupView, JobFilter
 from leasemill.kernel.model import Job, JobState
+from leasemill.kernel.transitions.groups import end_id, then_id
 from leasemill.store.base import Store
 
 PAGE_SIZE: Final = 50

@@ -14,9 +14,9 @@ from leasemill.dashboard.advice import Advised, advised
 from leasemill.dashboard.timeline import extended_us, last_extended_at, timeline
 from leasemill.dashboard.viewing import Page, Viewing
 from leasemill.errors import NotFound
-from leasemill.kernel.chained import end_id, then_id
 from leasemill.kernel.commands import JobFilter
 from leasemill.kernel.model import ExecutionStatus, Job, JobState
+from leasemill.kernel.transitions.groups import end_id, then_id
 from leasemill.kernel.verbs.commit import followup_id
 from leasemill.operator.absent import explain_absent
 from leasemill.operator.explain import Explanation, explain

@@ -14,8 +14,8 @@ from msgspec import Struct
 from leasemill.dashboard.viewing import Page, Viewing
 from leasemill.errors import NotFound
 from leasemill.kernel.commands import JobFilter, LaneView
-from leasemill.kernel.filter import last_error
 from leasemill.kernel.model import Job, JobState
+from leasemill.kernel.read.filter import last_error
 from leasemill.store.base import Store
 
 STEP: Final = 200

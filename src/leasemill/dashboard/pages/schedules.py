@@ -12,9 +12,9 @@ from leasemill.api.cron import ticks_after
 from leasemill.dashboard.viewing import Page, Viewing
 from leasemill.errors import Invalid, NotFound
 from leasemill.kernel import commands as c
-from leasemill.kernel.actions import DECLARED
 from leasemill.kernel.model import Job
 from leasemill.kernel.schedule import Overlap, Schedule, Skip, SkipReason
+from leasemill.kernel.transitions.actions import DECLARED
 from leasemill.operator.ticks import local
 from leasemill.store.base import Store
 

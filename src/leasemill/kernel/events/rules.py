@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from leasemill.kernel.events.jobs import Event
-from leasemill.kernel.model import ChainedJob, LimitTerms
-from leasemill.kernel.orders import Order
+from leasemill.kernel.model import ChainedJob, LimitTerms, Order
 from leasemill.kernel.schedule import ScheduleSpec, Skip
 
 

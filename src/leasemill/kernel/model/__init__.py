@@ -11,3 +11,4 @@ from leasemill.kernel.model.records import *
 from leasemill.kernel.model.spec import *
 from leasemill.kernel.model.states import *
 from leasemill.kernel.model.verb import *
+from leasemill.kernel.model.worker_commands import *

@@ -1,6 +1,6 @@
 """The verbs, as they are recorded; and which of them report on a lease, or end an execution.
 
-A verb that is stored needs a format of the log that knows it: `kernel.formats`.
+A verb that is stored needs a format of the log that knows it: `kernel.transitions.formats`.
 """
 
 from __future__ import annotations

@@ -10,10 +10,10 @@ from msgspec import Struct
 from leasemill.kernel.bounds import check_json, check_reports
 from leasemill.kernel.command import Command, Decision
 from leasemill.kernel.events import ExecutionDone
-from leasemill.kernel.fence import Lost, execution_of, held_or_committed, refuse
-from leasemill.kernel.lanes import LaneHint, hint_at_head, hint_behind_head
 from leasemill.kernel.model import ExecutionStatus, Verb
 from leasemill.kernel.state import State
+from leasemill.kernel.transitions.fence import Lost, execution_of, held_or_committed, refuse
+from leasemill.kernel.transitions.lanes import LaneHint, hint_at_head, hint_behind_head
 
 __all__ = ["Ack", "AckOutcome", "AckReport", "Acked"]
 
@@ -47,7 +47,7 @@ def check(command: Ack) -> None:
 
 
 def decide(state: State, report: AckReport, now: int) -> Decision[AckOutcome]:
-    """The event, `ExecutionDone`, is applied by `kernel.ending`: other verbs make it as well."""
+    """The event, `ExecutionDone`, is applied by `kernel.transitions.executions`: other verbs make it as well."""
     job = state.jobs.get(report.job_id)
     execution = execution_of(job, report.token)
     if job is not None and execution is not None and execution.status is ExecutionStatus.DONE:

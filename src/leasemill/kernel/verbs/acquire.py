@@ -19,14 +19,14 @@ from leasemill.kernel.bounds import (
     check_text,
 )
 from leasemill.kernel.command import Command, Decision, Do
-from leasemill.kernel.ending import expire_one
 from leasemill.kernel.events import JobEnqueued, LeaseGranted
-from leasemill.kernel.fence import held
-from leasemill.kernel.grant import Lease, grant, has_had, lease
-from leasemill.kernel.lanes import LaneHint
 from leasemill.kernel.model import Job, JobSpec, JobState, Policy, QueueMode
-from leasemill.kernel.retry import settle_acquired
 from leasemill.kernel.state import State
+from leasemill.kernel.transitions.executions import expire_one
+from leasemill.kernel.transitions.fence import held
+from leasemill.kernel.transitions.grant import Lease, grant, has_had, lease
+from leasemill.kernel.transitions.lanes import LaneHint
+from leasemill.kernel.transitions.retry import settle_acquired
 
 __all__ = [
     "Acquire",

@@ -7,16 +7,15 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from leasemill.kernel.actions import check_operator, record_job
 from leasemill.kernel.bounds import check_batch
 from leasemill.kernel.command import Command, Decision, Do
-from leasemill.kernel.ending import done_after_commit
 from leasemill.kernel.events import AnyEvent, JobCancelled
-from leasemill.kernel.executions import does_not_follow, end, job_of
-from leasemill.kernel.groups import member_ended
-from leasemill.kernel.lanes import fail_offset, leave_lane
 from leasemill.kernel.model import AbortReason, Cancellation, ExecutionStatus, JobState, Verb
 from leasemill.kernel.state import CANCELLED, LEASED, READY, SUCCEEDED, State, leave_ready, move
+from leasemill.kernel.transitions.actions import check_operator, record_job
+from leasemill.kernel.transitions.executions import does_not_follow, done_after_commit, end, job_of
+from leasemill.kernel.transitions.groups import member_ended
+from leasemill.kernel.transitions.lanes import fail_offset, leave_lane
 
 __all__ = ["AlreadySucceeded", "Cancel", "CancelOutcome", "Cancelled", "Missing"]
 

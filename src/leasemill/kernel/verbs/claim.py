@@ -18,12 +18,12 @@ from leasemill.kernel.bounds import (
 )
 from leasemill.kernel.command import Command, Decision, Do
 from leasemill.kernel.events import AnyEvent, LeaseGranted, RateCharged
-from leasemill.kernel.gates import charged
-from leasemill.kernel.grant import Lease, grant, has_had, lease
+from leasemill.kernel.index.limit_index import charged
+from leasemill.kernel.index.order import Entry
 from leasemill.kernel.model import Job, Policy, QueueMode, Terms
-from leasemill.kernel.order import Entry
-from leasemill.kernel.retry import settle_claimed
 from leasemill.kernel.state import PRIORITIES, Queue, State, has_place
+from leasemill.kernel.transitions.grant import Lease, grant, has_had, lease
+from leasemill.kernel.transitions.retry import settle_claimed
 from leasemill.kernel.verbs import expire
 from leasemill.kernel.verbs.expire import Expire
 

@@ -13,11 +13,11 @@ from msgspec.structs import replace
 
 from leasemill.errors import Broken
 from leasemill.kernel.events import ClockSet
-from leasemill.kernel.gates import cut
+from leasemill.kernel.index.limit_index import cut
+from leasemill.kernel.index.taken_keys import Key
 from leasemill.kernel.model import NEVER, Execution, Job, JobGroup
 from leasemill.kernel.state import READY, State, due_at, finished_at, postpone
-from leasemill.kernel.taken_keys import Key
-from leasemill.kernel.unique import is_replaced, is_untouched, kept_until, taker_of
+from leasemill.kernel.transitions.unique import is_replaced, is_untouched, kept_until, taker_of
 from leasemill.kernel.verbs.limits import move_tat
 
 

@@ -9,14 +9,14 @@ from msgspec import Struct
 
 from leasemill.errors import Invalid
 from leasemill.kernel.bounds import BATCH_BYTES, FOLLOWUPS, check_json, check_reports
-from leasemill.kernel.chained import derived_id
 from leasemill.kernel.command import Command, Decision
 from leasemill.kernel.events import ExecutionCommitted, JobEnqueued, JobReplaced
-from leasemill.kernel.executions import mark_committed, reported_uncommitted
-from leasemill.kernel.fence import Lost, execution_of, held, refuse
 from leasemill.kernel.model import ExecutionStatus, Job, JobSpec, Policy, Rules, Verb
 from leasemill.kernel.state import State, due_at
-from leasemill.kernel.unique import QueueKey, holder_of, key_of, mark_replaced
+from leasemill.kernel.transitions.executions import mark_committed, reported_uncommitted
+from leasemill.kernel.transitions.fence import Lost, execution_of, held, refuse
+from leasemill.kernel.transitions.groups import derived_id
+from leasemill.kernel.transitions.unique import QueueKey, holder_of, key_of, mark_replaced
 from leasemill.kernel.verbs import enqueue
 from leasemill.kernel.verbs.enqueue import Conflict
 

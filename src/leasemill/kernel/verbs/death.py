@@ -9,12 +9,11 @@ from msgspec import Struct
 
 from leasemill.kernel.bounds import check_reports, check_string
 from leasemill.kernel.command import Command, Decision
-from leasemill.kernel.ending import done_after_commit, end_unfinished, quarantine
 from leasemill.kernel.events import HolderDied
-from leasemill.kernel.executions import uncommitted
-from leasemill.kernel.fence import Lost, execution_of, loss_reason
 from leasemill.kernel.model import LIVE, AbortReason, ExecutionStatus, JobState, LossReason, Verb
 from leasemill.kernel.state import State
+from leasemill.kernel.transitions.executions import done_after_commit, end_unfinished, quarantine, uncommitted
+from leasemill.kernel.transitions.fence import Lost, execution_of, loss_reason
 
 __all__ = ["Death", "DeathOutcome", "DeathReport", "Died"]
 

@@ -23,15 +23,14 @@ from leasemill.kernel.bounds import (
     check_rules,
     check_text,
 )
-from leasemill.kernel.chained import chained_spec, rules_of_chained, then_id
 from leasemill.kernel.command import Command, Decision
 from leasemill.kernel.events import JobEnqueued
-from leasemill.kernel.groups import check_group, member_added
-from leasemill.kernel.lanes import join_lane
 from leasemill.kernel.model import Job, JobSpec, QueueMode, Rules, UniqueKey
 from leasemill.kernel.schedule import RESERVED
 from leasemill.kernel.state import READY, RULES_FORMAT, State, due_at, make_ready
-from leasemill.kernel.unique import KeysAhead, check_unique, holder_of, is_replaced, replacement, take
+from leasemill.kernel.transitions.groups import chained_spec, check_group, member_added, rules_of_chained, then_id
+from leasemill.kernel.transitions.lanes import join_lane
+from leasemill.kernel.transitions.unique import KeysAhead, check_unique, holder_of, is_replaced, replacement, take
 
 __all__ = ["Conflict", "Duplicate", "Enqueue", "EnqueueOutcome", "Enqueued", "Merged"]
 

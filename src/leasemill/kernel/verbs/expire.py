@@ -8,11 +8,10 @@ from typing import Final
 from msgspec import Struct
 
 from leasemill.kernel.command import Command, Decision
-from leasemill.kernel.ending import end_unfinished, expire_one
 from leasemill.kernel.events import AnyEvent, ExecutionDone, LeaseExpired
-from leasemill.kernel.executions import uncommitted
 from leasemill.kernel.model import NEVER, AbortReason, JobState, Verb
 from leasemill.kernel.state import State
+from leasemill.kernel.transitions.executions import end_unfinished, expire_one, uncommitted
 
 __all__ = ["Expiration", "Expire"]
 

@@ -10,11 +10,11 @@ from msgspec import Struct
 from leasemill.kernel.bounds import check_reports
 from leasemill.kernel.command import Command, Decision
 from leasemill.kernel.events import LeaseExtended
-from leasemill.kernel.executions import does_not_follow, reported
-from leasemill.kernel.fence import Lost, execution_of, held, refuse
-from leasemill.kernel.grant import expires_at
 from leasemill.kernel.model import Verb
 from leasemill.kernel.state import State
+from leasemill.kernel.transitions.executions import does_not_follow, reported
+from leasemill.kernel.transitions.fence import Lost, execution_of, held, refuse
+from leasemill.kernel.transitions.grant import expires_at
 
 __all__ = ["Extend", "ExtendOutcome", "Extended", "LeaseRef"]
 

@@ -6,16 +6,24 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from leasemill.errors import Broken, GroupRefused, Invalid, NotFound
-from leasemill.kernel.actions import check_operator, record
 from leasemill.kernel.bounds import check_limit, check_text
-from leasemill.kernel.chained import chained_spec, end_id, then_id
 from leasemill.kernel.command import Command, Decision, Do
 from leasemill.kernel.events import GroupCreated, GroupEnded, GroupSealed, GroupsPruned
-from leasemill.kernel.filter import JobFilter, Operated, fitting
-from leasemill.kernel.groups import check_group, count, group_of, outcome_of, use_with_claim
 from leasemill.kernel.model import UNENDED_STATES, ChainedJob, JobGroup, JobState, Verb
-from leasemill.kernel.read import GroupView, group_view
+from leasemill.kernel.read.filter import JobFilter, Operated, fitting
+from leasemill.kernel.read.rules import GroupView, group_view
 from leasemill.kernel.state import State, forget_member, list_if_over
+from leasemill.kernel.transitions.actions import check_operator, record
+from leasemill.kernel.transitions.groups import (
+    chained_spec,
+    check_group,
+    count,
+    end_id,
+    group_of,
+    outcome_of,
+    then_id,
+    use_with_claim,
+)
 from leasemill.kernel.verbs import cancel, enqueue
 
 __all__ = ["CancelGroup", "CreateGroup", "OpenedGroup", "SealGroup"]

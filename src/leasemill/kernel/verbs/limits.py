@@ -10,13 +10,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from leasemill.errors import Invalid, QueueRefused
-from leasemill.kernel.actions import DECLARED, check_operator, record
 from leasemill.kernel.bounds import LONGEST_US, check_batch, check_name, check_number, check_text
 from leasemill.kernel.command import Command, Decision
 from leasemill.kernel.events import LimitCleared, LimitDeclared, LimitSet, RateCharged, RateHeld
-from leasemill.kernel.gates import NO_TERMS, NamedLimit, cut
+from leasemill.kernel.index.limit_index import NO_TERMS, NamedLimit, cut
 from leasemill.kernel.model import QUEUE_LIMIT, SECOND, LimitRecord, LimitTerms, QueueMode, Verb
 from leasemill.kernel.state import State, drop_idle
+from leasemill.kernel.transitions.actions import DECLARED, check_operator, record
 
 __all__ = ["ClearLimit", "DeclareLimits", "DeclaredLimit", "SetLimit"]
 

@@ -10,14 +10,20 @@ from msgspec import Struct
 from leasemill.errors import Invalid
 from leasemill.kernel.bounds import LONGEST_US, check_range, check_reports, check_string
 from leasemill.kernel.command import Command, Decision
-from leasemill.kernel.ending import blocks_lane, done_after_commit, give_back, give_up
 from leasemill.kernel.events import ExecutionFailed, FailureKept
-from leasemill.kernel.executions import end, reported_uncommitted
-from leasemill.kernel.fence import Lost, execution_of, held_or_committed, refuse
-from leasemill.kernel.lanes import LaneHint, hint_at_head, hint_behind_head
 from leasemill.kernel.model import AbortReason, Execution, ExecutionStatus, Job, JobState, KeptFailure, Verb
-from leasemill.kernel.retry import backoff_us, exhausted
 from leasemill.kernel.state import FAILED, State
+from leasemill.kernel.transitions.executions import (
+    blocks_lane,
+    done_after_commit,
+    end,
+    give_back,
+    give_up,
+    reported_uncommitted,
+)
+from leasemill.kernel.transitions.fence import Lost, execution_of, held_or_committed, refuse
+from leasemill.kernel.transitions.lanes import LaneHint, hint_at_head, hint_behind_head
+from leasemill.kernel.transitions.retry import backoff_us, exhausted
 
 __all__ = ["Nack", "NackOutcome", "NackReport", "Nacked"]
 

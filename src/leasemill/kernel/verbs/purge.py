@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import TypeVar
 
 from leasemill.errors import Broken
-from leasemill.kernel.actions import check_operator, record_job
 from leasemill.kernel.bounds import check_limit, check_range
 from leasemill.kernel.command import Command, Decision
 from leasemill.kernel.events import AnyEvent, GroupsPruned, JobPurged, JobsPruned
-from leasemill.kernel.executions import does_not_follow, job_of
-from leasemill.kernel.filter import JobFilter, Operated, check_filter, fitting
-from leasemill.kernel.lanes import leave_lane
+from leasemill.kernel.index.order import TimeOrder
 from leasemill.kernel.model import ENDED_STATES, NEVER, Verb
-from leasemill.kernel.order import TimeOrder
+from leasemill.kernel.read.filter import JobFilter, Operated, check_filter, fitting
 from leasemill.kernel.state import LEASED, READY, SUCCEEDED, State, forget
-from leasemill.kernel.unique import leave_key
+from leasemill.kernel.transitions.actions import check_operator, record_job
+from leasemill.kernel.transitions.executions import does_not_follow, job_of
+from leasemill.kernel.transitions.lanes import leave_lane
+from leasemill.kernel.transitions.unique import leave_key
 
 __all__ = ["Prune", "Purge"]
 

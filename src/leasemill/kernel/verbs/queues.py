@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from leasemill.kernel.actions import check_operator, record
 from leasemill.kernel.bounds import check_name, check_policy
 from leasemill.kernel.command import Command, Decision
 from leasemill.kernel.events import QueuePaused, QueuePolicySet, QueueResumed
 from leasemill.kernel.model import Policy, Verb
 from leasemill.kernel.state import State
+from leasemill.kernel.transitions.actions import check_operator, record
 
 __all__ = ["Pause", "Resume", "SetPolicy"]
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from leasemill.errors import Invalid
-from leasemill.kernel.actions import check_operator, record_job
 from leasemill.kernel.bounds import check_limit
 from leasemill.kernel.command import Command, Decision
 from leasemill.kernel.events import JobRedriven
-from leasemill.kernel.executions import does_not_follow, job_of
-from leasemill.kernel.filter import HeldBack, JobFilter, Operated, check_filter, fitting
-from leasemill.kernel.groups import member_reopened
-from leasemill.kernel.lanes import join_lane, unfail_offset
 from leasemill.kernel.model import REDRIVEN_STATES, UNSUCCESSFUL_STATES, Job, JobState, Verb
+from leasemill.kernel.read.filter import HeldBack, JobFilter, Operated, check_filter, fitting
 from leasemill.kernel.state import CANCELLED, DEAD, FAILED, READY, State, make_ready, move, renumber
-from leasemill.kernel.unique import QueueKey, holder_of, key_of, retakes, take, unique_of
+from leasemill.kernel.transitions.actions import check_operator, record_job
+from leasemill.kernel.transitions.executions import does_not_follow, job_of
+from leasemill.kernel.transitions.groups import member_reopened
+from leasemill.kernel.transitions.lanes import join_lane, unfail_offset
+from leasemill.kernel.transitions.unique import QueueKey, holder_of, key_of, retakes, take, unique_of
 
 __all__ = ["Redrive"]
 

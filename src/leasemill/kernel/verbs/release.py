@@ -10,13 +10,12 @@ from msgspec import Struct
 from leasemill.errors import Invalid
 from leasemill.kernel.bounds import LONGEST_US, check_name, check_range, check_reports, check_string
 from leasemill.kernel.command import Command, Decision
-from leasemill.kernel.ending import done_after_commit, give_back
 from leasemill.kernel.events import LeaseReleased, RateHeld
-from leasemill.kernel.executions import end, reported_uncommitted
-from leasemill.kernel.fence import Lost, execution_of, held_or_committed, refuse
-from leasemill.kernel.gates import NO_TERMS, held_until
+from leasemill.kernel.index.limit_index import NO_TERMS, held_until
 from leasemill.kernel.model import AbortReason, ExecutionStatus, Job, JobState, LimitUse, Verb
 from leasemill.kernel.state import State
+from leasemill.kernel.transitions.executions import done_after_commit, end, give_back, reported_uncommitted
+from leasemill.kernel.transitions.fence import Lost, execution_of, held_or_committed, refuse
 
 __all__ = ["Release", "ReleaseOutcome", "ReleaseReport", "Released"]
 

@@ -10,7 +10,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from leasemill.errors import Broken, Invalid
-from leasemill.kernel.actions import check_operator, record
 from leasemill.kernel.bounds import LATEST, LONGEST_US, check_name, check_number, check_string, check_text
 from leasemill.kernel.command import Command, Decision
 from leasemill.kernel.events import (
@@ -38,6 +37,7 @@ from leasemill.kernel.schedule import (
     without_headers,
 )
 from leasemill.kernel.state import State
+from leasemill.kernel.transitions.actions import check_operator, record
 from leasemill.kernel.verbs import enqueue
 
 __all__ = ["PauseSchedule", "RemoveSchedule", "ResumeSchedule", "ScheduleMoved", "SetSchedule"]

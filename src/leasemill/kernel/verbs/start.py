@@ -10,10 +10,10 @@ from msgspec import Struct
 from leasemill.kernel.bounds import LONGEST_US, check_range, check_reports
 from leasemill.kernel.command import Command, Decision
 from leasemill.kernel.events import ExecutionStarted
-from leasemill.kernel.executions import does_not_follow, reported
-from leasemill.kernel.fence import Lost, execution_of, held, refuse
 from leasemill.kernel.model import ExecutionStatus, Verb
 from leasemill.kernel.state import State
+from leasemill.kernel.transitions.executions import does_not_follow, reported
+from leasemill.kernel.transitions.fence import Lost, execution_of, held, refuse
 
 __all__ = ["Start", "StartOutcome", "StartReport", "Started"]
 

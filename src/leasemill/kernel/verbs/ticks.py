@@ -13,7 +13,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from leasemill.errors import Broken, Invalid
-from leasemill.kernel.actions import check_operator, record
 from leasemill.kernel.bounds import BATCH_ITEMS, LATEST, check_number, check_string
 from leasemill.kernel.command import Command, Decision, Do
 from leasemill.kernel.events import ScheduleBackfilled, ScheduleFired, ScheduleFiredByHand
@@ -35,6 +34,7 @@ from leasemill.kernel.schedule import (
     tick_id,
 )
 from leasemill.kernel.state import State
+from leasemill.kernel.transitions.actions import check_operator, record
 from leasemill.kernel.verbs import enqueue
 from leasemill.kernel.verbs.enqueue import Enqueued, EnqueueOutcome
 from leasemill.kernel.verbs.schedules import ScheduleMoved, check_due, check_named_at, known_schedule, target_of

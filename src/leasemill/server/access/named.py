@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, TypeAlias
 from msgspec import MsgspecError
 
 from leasemill.kernel import commands as c
+from leasemill.kernel.commands import HolderReport, reports_in
 from leasemill.kernel.model import QUEUE_LIMIT, ChainedJob, JobSpec, Rules
-from leasemill.kernel.reports import HolderReport, reports_in
 from leasemill.store.records import decode_record
 from leasemill.wire import requests as r
 

@@ -18,9 +18,9 @@ from msgspec import MsgspecError
 from msgspec.structs import replace
 
 from leasemill.kernel import commands as c
+from leasemill.kernel.commands import HolderReport, with_tokens
 from leasemill.kernel.model import Action, Execution, Job, Refusal
-from leasemill.kernel.reports import HolderReport, with_tokens
-from leasemill.kernel.verbs.orders import VERBS
+from leasemill.kernel.verbs.worker_commands import VERBS
 from leasemill.store.keys import AccessKey
 from leasemill.store.records import decode_record, encode_record
 from leasemill.wire import requests as r

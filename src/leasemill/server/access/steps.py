@@ -17,9 +17,9 @@ from msgspec import MsgspecError
 
 from leasemill.kernel import commands as c
 from leasemill.kernel.command import Command
+from leasemill.kernel.commands import REPORTS
 from leasemill.kernel.machine import check
 from leasemill.kernel.model import QUEUE_LIMIT
-from leasemill.kernel.reports import REPORTS
 from leasemill.server.access.named import (
     groups_named,
     jobs_named,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from leasemill.kernel.bounds import check_json, check_text
-from leasemill.kernel.orders import WorkerOrder
+from leasemill.kernel.model import WorkerOrder
 from leasemill.store.presence import Present
 from leasemill.wire import requests as r
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from leasemill.kernel import commands as c
-from leasemill.kernel.model import SECOND
-from leasemill.kernel.orders import Order, WorkerOrder
+from leasemill.kernel.model import SECOND, Order, WorkerOrder
 from leasemill.store.postgres.database import Database
 from leasemill.store.postgres.wire.connections import Connection, Connections, Row
 from leasemill.store.presence import Present, instance_of

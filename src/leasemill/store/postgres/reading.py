@@ -6,10 +6,10 @@ import msgspec
 from psycopg.errors import InsufficientPrivilege
 
 from leasemill.kernel import commands as c
-from leasemill.kernel.filter import JOBS_LOOKED_AT, fits, is_further
 from leasemill.kernel.model import UNSUCCESSFUL_STATES, Action, Job, JobState, Policy
-from leasemill.kernel.read import group_view
-from leasemill.kernel.unique import holds
+from leasemill.kernel.read.filter import JOBS_LOOKED_AT, fits, is_further
+from leasemill.kernel.read.rules import group_view
+from leasemill.kernel.transitions.unique import holds
 from leasemill.store.postgres.database import Database
 from leasemill.store.postgres.exact.groups import group_of
 from leasemill.store.postgres.exact.rows import jobs_of

@@ -15,7 +15,7 @@ from leasemill.kernel.events import AnyEvent
 from leasemill.kernel.invariants import violations
 from leasemill.kernel.machine import apply
 from leasemill.kernel.model import JobState
-from leasemill.kernel.read import totals
+from leasemill.kernel.read.queues import totals
 from leasemill.kernel.state import State
 from leasemill.store.progress import OnProgress, not_shown
 from leasemill.store.wal.clock import Machine

@@ -12,8 +12,7 @@ from msgspec import Struct, msgpack
 from leasemill import errors
 from leasemill.errors import LeasemillError
 from leasemill.kernel import commands as c
-from leasemill.kernel.model import Action, Job
-from leasemill.kernel.orders import WorkerOrder
+from leasemill.kernel.model import Action, Job, WorkerOrder
 from leasemill.kernel.schedule import Schedule
 from leasemill.worker.processes.messages import Packed, StoreAnswered
 

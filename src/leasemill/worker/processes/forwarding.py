@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar, cast
 from leasemill.errors import Invalid, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.machine import check
-from leasemill.kernel.orders import WorkerOrder
+from leasemill.kernel.model import WorkerOrder
 from leasemill.store.base import Store, Watch
 from leasemill.store.block import Block
 from leasemill.store.ends import Subscription

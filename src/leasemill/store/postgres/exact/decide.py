@@ -15,13 +15,12 @@ import msgspec
 from msgspec.structs import replace
 
 from leasemill.kernel import commands as c
-from leasemill.kernel.ending import ended_jobs
 from leasemill.kernel.events import AnyEvent, ExecutionCommitted, JobCancelled, JobEnqueued
-from leasemill.kernel.executions import hold
 from leasemill.kernel.machine import run
 from leasemill.kernel.model import Job, JobSpec, JobState, QueueMode
 from leasemill.kernel.state import Lane, LaneKey, State, finished_at, make_ready, take_places
-from leasemill.kernel.unique import QueueKey
+from leasemill.kernel.transitions.executions import ended_jobs, hold
+from leasemill.kernel.transitions.unique import QueueKey
 from leasemill.kernel.verbs.cancel import cancels_a_run
 from leasemill.kernel.verbs.expire import MAY_EXPIRE, expirations
 from leasemill.store.postgres import admission, retention

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from leasemill.kernel.events import AnyEvent, JobEnqueued, JobRedriven, JobReplaced
+from leasemill.kernel.index.taken_keys import Key
 from leasemill.kernel.model import JobSpec
 from leasemill.kernel.state import State
-from leasemill.kernel.taken_keys import Key
-from leasemill.kernel.unique import QueueKey, key_of, retakes, unique_of
+from leasemill.kernel.transitions.unique import QueueKey, key_of, retakes, unique_of
 from leasemill.store.postgres.database import Database
 from leasemill.store.postgres.exact.change import Change
 from leasemill.store.postgres.exact.rows import job_row

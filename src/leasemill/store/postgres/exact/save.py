@@ -12,9 +12,9 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from leasemill.kernel.actions import JOINED_AMONG, JOINED_WITHIN_US, TARGETS_KEPT
 from leasemill.kernel.model import ACTIONS_KEPT
 from leasemill.kernel.state import State
+from leasemill.kernel.transitions.actions import JOINED_AMONG, JOINED_WITHIN_US, TARGETS_KEPT
 from leasemill.store.postgres.database import Database
 from leasemill.store.postgres.exact.change import Change
 from leasemill.store.postgres.exact.tables import (

@@ -7,8 +7,8 @@ from typing import Final
 
 import msgspec
 
+from leasemill.kernel.index.ranges import Ranges
 from leasemill.kernel.model import ChainedJob, OnFailure, Policy, QueueMode, Rules, Terms
-from leasemill.kernel.ranges import Ranges
 from leasemill.store.postgres.exact.tables import QueueUse
 
 MODES: Final = {

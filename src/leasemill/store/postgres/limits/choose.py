@@ -18,7 +18,7 @@ from uuid import UUID
 import msgspec
 from msgspec import Struct
 
-from leasemill.kernel.gates import NO_TERMS, charged, interval_us, opens_at
+from leasemill.kernel.index.limit_index import NO_TERMS, charged, interval_us, opens_at
 from leasemill.kernel.model import QUEUE_LIMIT, LimitRecord, LimitTerms, LimitUse
 from leasemill.kernel.verbs.limits import terms_of
 

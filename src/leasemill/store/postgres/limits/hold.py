@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from leasemill.kernel import commands as c
-from leasemill.kernel.gates import held_until
+from leasemill.kernel.index.limit_index import held_until
 from leasemill.kernel.model import LimitRecord
 from leasemill.kernel.verbs.limits import terms_of
 from leasemill.store.postgres.database import Database

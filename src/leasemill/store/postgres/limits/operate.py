@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from leasemill.kernel import commands as c
-from leasemill.kernel.gates import NO_TERMS, interval_us
+from leasemill.kernel.index.limit_index import NO_TERMS, interval_us
 from leasemill.kernel.machine import run
 from leasemill.kernel.model import QUEUE_LIMIT, LimitRecord, LimitTerms
 from leasemill.kernel.state import State

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from leasemill.kernel import commands as c
-from leasemill.kernel.gates import opens_at
+from leasemill.kernel.index.limit_index import opens_at
 from leasemill.kernel.model import LimitRecord, LimitTerms
 from leasemill.kernel.verbs.limits import terms_of
 from leasemill.store.postgres.database import Database

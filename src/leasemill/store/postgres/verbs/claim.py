@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from leasemill.errors import QueueRefused
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import EXECUTIONS_KEPT, QUEUE_LIMIT, TIMEOUT_LEASES, JobSpec
-from leasemill.kernel.retry import DEFAULTS, NO_POLICY
+from leasemill.kernel.transitions.retry import DEFAULTS, NO_POLICY
 from leasemill.store.postgres.calls import Calls
 from leasemill.store.postgres.database import Database, Held, advisory_key
 from leasemill.store.postgres.exact.tables import QueueUse

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from leasemill.kernel import commands as c
-from leasemill.kernel.unique import key_of
+from leasemill.kernel.transitions.unique import key_of
 from leasemill.kernel.verbs.commit import followup_specs
 from leasemill.store.postgres.calls import Calls
 from leasemill.store.postgres.database import Database

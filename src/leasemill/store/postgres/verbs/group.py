@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from leasemill.kernel import commands as c
-from leasemill.kernel.chained import chained_spec, end_id, rules_of_chained, then_id
 from leasemill.kernel.machine import run
 from leasemill.kernel.model import UNENDED_STATES, Job, JobSpec, JobState, QueueMode
 from leasemill.kernel.state import State
+from leasemill.kernel.transitions.groups import chained_spec, end_id, rules_of_chained, then_id
 from leasemill.store.postgres import reading
 from leasemill.store.postgres.calls import Calls
 from leasemill.store.postgres.database import Database

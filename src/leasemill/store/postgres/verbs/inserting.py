@@ -8,9 +8,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from leasemill.kernel import commands as c
-from leasemill.kernel.chained import then_id
-from leasemill.kernel.groups import refusal
 from leasemill.kernel.model import JobSpec
+from leasemill.kernel.transitions.groups import refusal, then_id
 from leasemill.kernel.verbs.enqueue import is_same_content
 from leasemill.store.postgres.exact.rows import spec_of
 from leasemill.store.postgres.exact.tables import JobRow

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobState
-from leasemill.kernel.retry import LONGEST_EXPONENT
+from leasemill.kernel.transitions.retry import LONGEST_EXPONENT
 from leasemill.store.postgres.calls import Calls
 from leasemill.store.postgres.database import Database
 from leasemill.store.postgres.verbs.claim import UNWRITTEN_TERMS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from leasemill.kernel import commands as c
 from leasemill.kernel.machine import run
-from leasemill.kernel.orders import ORDERS_KEPT, WorkerOrder
+from leasemill.kernel.model import ORDERS_KEPT, WorkerOrder
 from leasemill.kernel.state import State
 from leasemill.store.postgres.calls import Calls
 from leasemill.store.postgres.database import Database, advisory_key

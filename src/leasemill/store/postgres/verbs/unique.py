@@ -14,12 +14,12 @@ from msgspec.structs import replace
 
 from leasemill.kernel import commands as c
 from leasemill.kernel.events import JobEnqueued, JobReplaced
-from leasemill.kernel.groups import refusal
 from leasemill.kernel.image import Image, KeyImage, restore
 from leasemill.kernel.machine import apply
 from leasemill.kernel.model import JobSpec, Rules, UniqueUntil
 from leasemill.kernel.state import RULES_FORMAT, State
-from leasemill.kernel.unique import QueueKey, key_of, unique_of
+from leasemill.kernel.transitions.groups import refusal
+from leasemill.kernel.transitions.unique import QueueKey, key_of, unique_of
 from leasemill.kernel.verbs.enqueue import decide, is_same_content
 from leasemill.store.postgres.exact.keys import key_parameters, taken_parameters
 from leasemill.store.postgres.exact.rows import jobs_of

@@ -15,8 +15,8 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
+from leasemill.kernel.index.order import CHUNK_BITS
 from leasemill.kernel.model import Job
-from leasemill.kernel.order import CHUNK_BITS
 from leasemill.store.wal.format import checksum
 from leasemill.store.wal.shelf.volumes import Volumes
 

@@ -13,8 +13,8 @@ from itertools import islice
 from operator import gt
 from typing import Final
 
+from leasemill.kernel.index.order import CHUNK_BITS, Entry, SequenceOrder, TimeOrder
 from leasemill.kernel.model import Job
-from leasemill.kernel.order import CHUNK_BITS, Entry, SequenceOrder, TimeOrder
 from leasemill.store.wal.shelf.index import ShelfIndex
 
 MOST_RUNS: Final = 8

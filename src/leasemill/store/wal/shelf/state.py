@@ -16,8 +16,8 @@ from typing import Any, Final, TypeAlias
 
 from msgspec import Raw
 
+from leasemill.kernel.index.order import TimeOrder, is_claimable
 from leasemill.kernel.model import Job, JobState
-from leasemill.kernel.order import TimeOrder, is_claimable
 from leasemill.kernel.state import READY, SUCCEEDED, State, finished_at, is_finished
 from leasemill.store.wal.disk import File
 from leasemill.store.wal.shelf.index import ShelfIndex, decode_job, encode_job

@@ -5,10 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from leasemill.kernel.command import Decision
-from leasemill.kernel.ending import expire_one
 from leasemill.kernel.events import AnyEvent, ReportRefused
-from leasemill.kernel.executions import job_of
-from leasemill.kernel.formats import require_verb
 from leasemill.kernel.model import (
     LIVE,
     REFUSALS_KEPT,
@@ -21,6 +18,8 @@ from leasemill.kernel.model import (
     Verb,
 )
 from leasemill.kernel.state import State
+from leasemill.kernel.transitions.executions import expire_one, job_of
+from leasemill.kernel.transitions.formats import require_verb
 
 __all__ = ["Lost"]
 

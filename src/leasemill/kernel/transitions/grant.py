@@ -5,9 +5,9 @@ from __future__ import annotations
 from msgspec import Struct
 
 from leasemill.kernel.events import LeaseGranted
-from leasemill.kernel.executions import does_not_follow, hold, job_of
 from leasemill.kernel.model import EXECUTIONS_KEPT, NEVER, Execution, Job, JobSpec, Terms
 from leasemill.kernel.state import LEASED, READY, State, leave_ready, move
+from leasemill.kernel.transitions.executions import does_not_follow, hold, job_of
 
 __all__ = ["Lease"]
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Final, Protocol
 
 from leasemill.kernel.bounds import check_text
-from leasemill.kernel.formats import require_verb
 from leasemill.kernel.model import SECOND, Action, Verb
 from leasemill.kernel.state import State
+from leasemill.kernel.transitions.formats import require_verb
 
 REASON_LENGTH: Final = 1_000
 JOINED_WITHIN_US: Final = 60 * SECOND

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 from typing import Final
 
+from leasemill.kernel.index.order import Entry, TimeOrder, is_claimable
 from leasemill.kernel.model import Job, LimitRecord, LimitTerms, LimitUse
-from leasemill.kernel.order import Entry, TimeOrder, is_claimable
 
 STALE_TOLERATED: Final = 64
 NO_TERMS: Final = LimitTerms()

@@ -6,8 +6,8 @@ from collections import deque
 
 from msgspec import Struct
 
+from leasemill.kernel.index.ranges import Ranges
 from leasemill.kernel.model import Job
-from leasemill.kernel.ranges import Ranges
 from leasemill.kernel.state import READY, Lane, State, forget, make_ready
 
 __all__ = ["LaneHint"]

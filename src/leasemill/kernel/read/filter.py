@@ -15,7 +15,7 @@ from msgspec import Struct
 from leasemill.kernel.bounds import check_headers
 from leasemill.kernel.model import UNSUCCESSFUL_STATES, Job, JobState
 from leasemill.kernel.state import State
-from leasemill.kernel.unique import unique_of
+from leasemill.kernel.transitions.unique import unique_of
 
 __all__ = ["HeldBack", "JobFilter", "Operated"]
 

@@ -8,13 +8,12 @@ from __future__ import annotations
 from typing import Final
 
 from leasemill.errors import Refused
-from leasemill.kernel.actions import check_operator, record
 from leasemill.kernel.bounds import check_text
 from leasemill.kernel.command import Command, Decision
 from leasemill.kernel.events import WorkerOrdered
-from leasemill.kernel.model import Verb
-from leasemill.kernel.orders import ORDERS_KEPT, Order, WorkerOrder
+from leasemill.kernel.model import ORDERS_KEPT, Order, Verb, WorkerOrder
 from leasemill.kernel.state import State
+from leasemill.kernel.transitions.actions import check_operator, record
 
 __all__ = ["OrderWorker"]
 

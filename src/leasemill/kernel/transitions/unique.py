@@ -17,10 +17,10 @@ from msgspec.structs import replace
 
 from leasemill.errors import Invalid
 from leasemill.kernel.events import JobReplaced
-from leasemill.kernel.executions import does_not_follow, job_of
+from leasemill.kernel.index.taken_keys import ANY_QUEUE, Key
 from leasemill.kernel.model import Job, JobSpec, UniqueKey, UniqueUntil
 from leasemill.kernel.state import KEYS_FORMAT, LEASED, READY, State, postpone
-from leasemill.kernel.taken_keys import ANY_QUEUE, Key
+from leasemill.kernel.transitions.executions import does_not_follow, job_of
 
 QueueKey: TypeAlias = tuple[str, str]
 """A queue, and a unique key in it."""
