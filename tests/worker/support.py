@@ -14,6 +14,10 @@ from leasemill.errors import Unavailable
 from leasemill.kernel import commands as c
 from leasemill.store.memory import MemoryStore
 from leasemill.store.sources import Clock
+from leasemill.worker.metrics import Metrics
+from leasemill.worker.observers import Observers
+from leasemill.worker.settings import Settings
+from leasemill.worker.timing import Times
 
 AnswerT = TypeVar("AnswerT")
 Fault = Literal["before", "after"]
@@ -47,6 +51,25 @@ class FaultyStore(MemoryStore):
 
     def commands(self, kind: type[c.Command[Any]]) -> list[Any]:
         return [command for command in self.sent if isinstance(command, kind)]
+
+
+def settings_of(app: App) -> Settings:
+    """The settings of a worker of this app, for a part of one that is tested alone."""
+    queues = dict.fromkeys(app.queues, 1)
+    return Settings(
+        worker_id="worker",
+        instance="instance",
+        app=app,
+        queues=queues,
+        kinds={},
+        times=Times({}, queues or ["default"], heartbeat_s=None, reaper_s=None, shutdown_s=None),
+        concurrency=1,
+        drains=False,
+        drain_wait_us=0,
+        mismatch_s=3600.0,
+        metrics=Metrics(),
+        observers=Observers(),
+    )
 
 
 @asynccontextmanager

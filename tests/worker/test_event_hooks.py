@@ -540,9 +540,9 @@ async def test_a_worker_whose_hooks_do_not_keep_up_claims_fewer_jobs(app: App, m
         await until(
             lambda: (
                 worker.metrics.succeeded
-                and worker._parts.slots.is_idle
-                and worker._parts.reporter.unreported == 0
-                and worker._parts.runner.room() == 0
+                and worker.slots.is_idle
+                and worker.reporter.unreported == 0
+                and worker.runner.room() == 0
             )
         )
         assert worker.metrics.claimed < 200
@@ -681,4 +681,4 @@ async def test_without_hooks_nothing_is_put_together_for_them(app: App, monkeypa
     failed, succeeded = fails.enqueue(), works.enqueue()
     worker = await drained(app)
     assert (failed.status(), succeeded.status()) == (JobState.FAILED, JobState.SUCCEEDED)
-    assert not worker._parts.hooks.are_there
+    assert not worker.hooks.are_there

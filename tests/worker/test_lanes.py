@@ -27,7 +27,7 @@ class HandingStore(FaultyStore):
     async def ack_and_claim(self, ack: c.Ack, claim: c.Claim) -> tuple[list[c.AckOutcome], list[c.Lease] | None]:
         self.together += 1
         if self.stops is not None:
-            runner = self.stops._parts.runner
+            runner = self.stops.runner
             self.stops.stop()
             await until(lambda: runner._takes_no_more, "the worker to stop")
             self.stops = None

@@ -89,7 +89,7 @@ async def test_what_was_claimed_ahead_is_given_back(app: App) -> None:
         assert [lease.job.id for lease in leases] == [ahead.id]
         order(worker, Order.QUIET)
         await until(lambda: is_quiet(worker))
-        worker._parts.runner.accept(leases, asyncio.get_running_loop().time())
+        worker.runner.accept(leases, asyncio.get_running_loop().time())
         await until(lambda: ahead.status() is JobState.READY)
         assert ahead.record().retries == 0
         gate.set()
@@ -104,7 +104,7 @@ async def test_an_idle_worker_that_is_quiet_does_not_ask_for_jobs_and_stays_up(a
 
     async with working(app) as worker:
         await quietened(worker)
-        await until(lambda: worker._parts.fetcher._waits_for_room is not None)
+        await until(lambda: worker.fetcher._waits_for_room is not None)
         asked = len(store.commands(c.Claim)) + len(store.commands(c.DueIn))
         handle = quick.enqueue()
         await until(lambda: len(store.commands(c.GetOrder)) > 10)

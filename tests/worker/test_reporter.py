@@ -13,11 +13,10 @@ from leasemill.kernel import commands as c
 from leasemill.worker import pacing
 from leasemill.worker.handler import Ended
 from leasemill.worker.metrics import Metrics
-from leasemill.worker.observers import Observers
 from leasemill.worker.reporter import Reporter
 from leasemill.worker.run import Run
 from leasemill.worker.slots import Slots
-from tests.worker.support import FaultyStore, until
+from tests.worker.support import FaultyStore, settings_of, until
 
 AT_HAND = 10
 
@@ -37,15 +36,13 @@ class Reported:
         slots = Slots(1, Metrics())
         slots.queued.extend(cast(Any, [None] * AT_HAND))
         self.reporter = Reporter(
-            "worker",
-            store,
+            settings_of(app),
             slots,
-            Metrics(),
             cast(Any, SimpleNamespace(admit=self._admit)),
-            Observers([]),
             cast(Any, SimpleNamespace(succeeded=lambda run: None)),
             on_answered=lambda: None,
             on_claimable=lambda: None,
+            on_failure=lambda error: None,
             claims=cast(Any, SimpleNamespace(claim_along=lambda *_, **__: None)),
         )
 

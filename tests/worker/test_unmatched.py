@@ -234,7 +234,7 @@ async def test_a_mismatch_is_logged_once_for_its_cause_and_then_once_a_minute(
     assert sorted(vars(record)["kind"] for record in lines) == ["send", "send_fax"]
     assert lines[0].levelno == logging.WARNING
     assert worker.metrics.mismatched == 100
-    assert worker._parts.unmatched.by_kind == {"send_fax": 50, "send": 50}
+    assert worker.runner.unmatched.by_kind == {"send_fax": 50, "send": 50}
 
     caplog.clear()
     monkeypatch.setattr(unmatched, "LINE_EVERY_S", 0.0)

@@ -1,6 +1,6 @@
 """The worker: claims jobs, runs their handlers, extends their leases, reports how they ended.
 
-    worker        puts the parts together, starts and stops them (options, shutdown)
+    worker        builds the parts, starts and stops them (settings, shutdown)
     fetcher       claims jobs when there is room
     runner        puts claimed jobs (run) into slots and has their handlers called (handler, threads, error_text)
     watchdog      stops handlers at their timeout and when their lease is lost; stalls notices a blocked event loop

@@ -8,24 +8,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final
 
 from leasemill.api.observer import Observer
 from leasemill.errors import Unavailable
 from leasemill.kernel import commands as c
-from leasemill.kernel.model import JobState, Policy
+from leasemill.kernel.model import JobState
 from leasemill.operator.times import span
 from leasemill.operator.wording import counted
 from leasemill.store.backoff import backoff_s
-from leasemill.store.base import Store, Watch
+from leasemill.store.base import Watch
 from leasemill.worker import pacing
 from leasemill.worker.limits import is_limited
-from leasemill.worker.metrics import Metrics
-from leasemill.worker.observers import Observers
 from leasemill.worker.runner import Runner
-from leasemill.worker.timing import Times
+from leasemill.worker.settings import Settings
 
 log = logging.getLogger("leasemill.worker")
 
@@ -42,33 +39,14 @@ POLL_S: Final = 1.0
 class Fetcher:
     """Keeps the runner supplied."""
 
-    def __init__(
-        self,
-        worker_id: str,
-        instance: str,
-        store: Store,
-        metrics: Metrics,
-        *,
-        queues: Mapping[str, int],
-        kinds: Mapping[str, Policy],
-        drains: bool,
-        drain_wait_us: int,
-        times: Times,
-        observers: Observers,
-    ) -> None:
-        self._worker_id = worker_id
-        self._instance = instance
-        self._store = store
-        self._metrics = metrics
-        self._queues = dict(queues)
-        self._names = list(queues)
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._worker_id = settings.worker_id
+        self._store = settings.app.store
+        self._metrics = settings.metrics
+        self._observers = settings.observers
+        self._names = list(settings.queues)
         self._credit: dict[str, int] = {}
-        self._kinds = dict(kinds)
-        self._drains = drains
-        self._drain_wait_us = drain_wait_us
-        """A drain also waits for jobs that are due within this time."""
-        self._times = times
-        self._observers = observers
         self._runner: Runner | None = None
         self._is_stopping = False
         self._must_claim = False
@@ -105,7 +83,7 @@ class Fetcher:
         waiter = self._waits_for_room
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
-        if self._drains and self._runner is not None and self._runner.has_nothing_left:
+        if self._settings.drains and self._runner is not None and self._runner.has_nothing_left:
             self.wake()  # also a run that is lost, and reports nothing, may have been the last
 
     def wake(self) -> None:
@@ -200,7 +178,7 @@ class Fetcher:
                         continue
                 else:
                     empty_claims += 1
-                    if self._drains and had_nothing_left and not await self._something_is_due():
+                    if self._settings.drains and had_nothing_left and not await self._something_is_due():
                         await self._log_waiting_jobs()
                         return
                     await self._sleep(pacing.pause_s(empty_claims))
@@ -236,14 +214,14 @@ class Fetcher:
             due_in_us = await self._store.arun(c.DueIn(self._names))
         except Unavailable:
             return True
-        return due_in_us is not None and due_in_us <= self._drain_wait_us
+        return due_in_us is not None and due_in_us <= self._settings.drain_wait_us
 
     async def _log_waiting_jobs(self) -> None:
         """The jobs that a drain leaves where they are: in paused queues, waiting for a retry, or due later."""
         fields, waiting = {"worker": self._worker_id}, 0
         with suppress(Unavailable):
             for queue in await self._store.arun(c.ListQueues(QUEUES_READ)):
-                ready = queue.counts[JobState.READY] if queue.name in self._queues else 0
+                ready = queue.counts[JobState.READY] if queue.name in self._settings.queues else 0
                 if queue.is_paused and ready:
                     message = "queue %s is paused, %s left waiting: leasemill queues resume %s lets workers have them"
                     log.warning(message, queue.name, counted(ready, "job"), queue.name, extra=fields)
@@ -251,7 +229,7 @@ class Fetcher:
                     waiting += ready
             due_in_us = await self._store.arun(c.DueIn(self._names)) if waiting else None
             if due_in_us is not None:
-                advice = "" if self._drain_wait_us else "; --drain-wait SECONDS waits for it"
+                advice = "" if self._settings.drain_wait_us else "; --drain-wait SECONDS waits for it"
                 message = "no job is due: %s left waiting, the next is due in %s%s"
                 log.info(message, counted(waiting, "job"), span(due_in_us), advice, extra=fields)
 
@@ -281,7 +259,7 @@ class Fetcher:
                 await self._sleep(backoff_s(failures, self._store.entropy.jitter()))
                 if self._is_stopping:
                     return [], sent_at
-                if pacing.is_request_stale(sent_at, time.monotonic(), self._times.shortest_lease_s):
+                if pacing.is_request_stale(sent_at, time.monotonic(), self._settings.times.shortest_lease_s):
                     command, sent_at = self._new_claim(size, slots), time.monotonic()
                 continue
             if failures:
@@ -299,13 +277,14 @@ class Fetcher:
 
     def _new_claim(self, size: int, slots: int) -> c.Claim:
         if len(self._names) > 1:
-            order, self._credit = pacing.queue_order(self._queues, self._credit)
+            order, self._credit = pacing.queue_order(self._settings.queues, self._credit)
         else:
             order = self._names
         *drawn, request = self._store.entropy.tokens(size + 1)
-        begin, length = self._instance, len(self._instance)
+        begin = self._settings.instance
+        length = len(begin)
         tokens = [begin + token[length:] for token in drawn]  # by which its leases are found should it die
-        return c.Claim(self._worker_id, order, size, tokens, request, self._kinds, slots)
+        return c.Claim(self._worker_id, order, size, tokens, request, self._settings.kinds, slots)
 
     async def _wait_for_jobs(self, watch: Watch) -> bool:
         """True if it was time that ended the wait: then something may be due."""

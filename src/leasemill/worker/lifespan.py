@@ -31,17 +31,25 @@ class WorkerLifespan:
         self._task: asyncio.Task[None] | None = None
         self._started: asyncio.Future[Any] | None = None
         self._must_end = asyncio.Event()
-
-    async def enter(self) -> Any:
+        self._is_entered = False
+        self.state: Any = None
         """What it yields: the state of handlers and hooks."""
-        if self._app.hooks.lifespan is None:
-            return None
+
+    def adopt(self, state: Any) -> None:
+        """Use the state of a lifespan that the caller has entered, and will leave."""
+        self.state, self._is_entered = state, True
+
+    async def enter(self) -> None:
+        """Enter it, and set `state`."""
+        if self._app.hooks.lifespan is None or self._is_entered:
+            return
         self._started = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._live(self._started), name=f"leasemill lifespan {self._worker_id}")
         await asyncio.wait([self._started, self._task], return_when=asyncio.FIRST_COMPLETED)
         if self._started.done():
             self._task.add_done_callback(self._ended)
-            return self._started.result()
+            self.state = self._started.result()
+            return
         raise self._failed("failed to start, so nothing was claimed", self._task)
 
     async def _live(self, started: asyncio.Future[Any]) -> None:

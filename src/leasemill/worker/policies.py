@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
 
-from leasemill.api.app import App
 from leasemill.api.observer import Observer
 from leasemill.errors import Unavailable
 from leasemill.kernel import commands as c
 from leasemill.store.backoff import backoff_s
-from leasemill.store.base import Store
 from leasemill.worker import limits
 from leasemill.worker.heartbeat import Heartbeat
-from leasemill.worker.metrics import Metrics
-from leasemill.worker.observers import Observers
-from leasemill.worker.runner import Runner
-from leasemill.worker.timing import Times
+from leasemill.worker.settings import Settings
 
 log = logging.getLogger("leasemill.worker")
 
@@ -25,25 +19,14 @@ log = logging.getLogger("leasemill.worker")
 class QueuePolicies:
     """The policies of the queues that a worker serves, and whether one of them has a limit."""
 
-    def __init__(
-        self,
-        worker_id: str,
-        app: App,
-        store: Store,
-        queues: Iterable[str],
-        times: Times,
-        metrics: Metrics,
-        observers: Observers,
-        *,
-        most_ahead: int,
-    ) -> None:
-        self._worker_id = worker_id
-        self._app = app
-        self._store = store
-        self._queues = tuple(queues)
-        self._times = times
-        self._metrics = metrics
-        self._observers = observers
+    def __init__(self, settings: Settings, most_ahead: int) -> None:
+        self._worker_id = settings.worker_id
+        self._app = settings.app
+        self._store = settings.app.store
+        self._queues = tuple(settings.queues)
+        self._times = settings.times
+        self._metrics = settings.metrics
+        self._observers = settings.observers
         self._most_ahead = most_ahead
         self.most_ahead = most_ahead
         """How many jobs may be held ahead of their slots: none from queues that have a limit (T8)."""
@@ -74,11 +57,10 @@ class QueuePolicies:
         self.has_limit = limits.any_limited(self._queues, found)
         self.most_ahead = 0 if self.has_limit else self._most_ahead
 
-    def read_again(self, runner: Runner, heartbeat: Heartbeat) -> None:
+    def read_again(self, heartbeat: Heartbeat) -> None:
         """O4: a queue's policy may change at any time. What was given and does not fit it any more is replaced."""
         times, fields = self._times, {"worker": self._worker_id}
         self._look(self._store.run(limits.queue_limits()))
-        runner.claim_ahead(self.most_ahead, has_limit=self.has_limit)
         policies = self._store.run(c.GetPolicies(self._queues))
         if not times.adopt(dict(zip(self._queues, policies, strict=True))):
             return

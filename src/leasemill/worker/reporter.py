@@ -20,17 +20,15 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, JobState, Verb
 from leasemill.operator.wording import counted
 from leasemill.store.backoff import backoff_s
-from leasemill.store.base import Store
 from leasemill.worker.claims import ClaimsAlong
 from leasemill.worker.coroutines import new_task
 from leasemill.worker.handler import Report, given_back, last_report
 from leasemill.worker.heartbeat import Heartbeat
 from leasemill.worker.hooks import WorkerHooks
 from leasemill.worker.joblog import JobLog
-from leasemill.worker.metrics import Metrics
-from leasemill.worker.observers import Observers
 from leasemill.worker.pacing import REPORTED_START_S, flush_in_s
 from leasemill.worker.run import Phase, Run, Stop
+from leasemill.worker.settings import Settings
 from leasemill.worker.slots import Slots
 
 log = logging.getLogger("leasemill.worker")
@@ -49,33 +47,32 @@ class Reporter:
 
     def __init__(
         self,
-        worker_id: str,
-        store: Store,
+        settings: Settings,
         slots: Slots,
-        metrics: Metrics,
         heartbeat: Heartbeat,
-        observers: Observers,
         hooks: WorkerHooks,
         *,
         on_answered: Callable[[], None],
         on_claimable: Callable[[], None],
+        on_failure: Callable[[BaseException], None],
         claims: ClaimsAlong,
     ) -> None:
-        self._worker_id = worker_id
-        self._store = store
+        self._worker_id = settings.worker_id
+        self._store = settings.app.store
         self._slots = slots
-        self._metrics = metrics
+        self._metrics = settings.metrics
         self._heartbeat = heartbeat
-        self._observers = observers
-        self._notify_settled = observers.notifier(Observer.settled)
+        self._observers = settings.observers
+        self._notify_settled = self._observers.notifier(Observer.settled)
         self._hooks = hooks
-        self._joblog = JobLog(worker_id)
+        self._joblog = JobLog(settings.worker_id)
         self._context = contextvars.copy_context()
         """Of no job: what is sent, and logged, is not the business of the handler that happened to end last."""
         self._on_answered = on_answered
-        """A batch was answered, or cannot be (`failure` is why)."""
+        """A batch was answered, or cannot be."""
         self._on_claimable = on_claimable
         """A report may have made a job claimable, now or soon."""
+        self._on_failure = on_failure
         self._claims = claims
         self.failure: BaseException | None = None
         self._starts: list[Run] = []
@@ -165,6 +162,8 @@ class Reporter:
             self.failure = task.exception()
         if self._has_new:
             self._schedule(is_urgent=False)
+        if self.failure is not None:
+            self._on_failure(self.failure)
         self._on_answered()
 
     async def send_last(self, until: float) -> None:

@@ -9,18 +9,15 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 
-from leasemill.api.app import App
 from leasemill.api.loss import NOT_EXTENDED
 from leasemill.api.observer import Observer
 from leasemill.errors import LeasemillError, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, AbortReason
-from leasemill.store.base import Store
 from leasemill.worker import pacing
 from leasemill.worker.async_calls import AsyncCalls
 from leasemill.worker.coroutines import new_task
@@ -29,11 +26,12 @@ from leasemill.worker.heartbeat import Heartbeat
 from leasemill.worker.hook_calls import Stage
 from leasemill.worker.hooks import WorkerHooks
 from leasemill.worker.limits import is_limited
-from leasemill.worker.metrics import Metrics
-from leasemill.worker.observers import Observers
+from leasemill.worker.policies import QueuePolicies
 from leasemill.worker.processes.pool import HandlerProcesses
 from leasemill.worker.reporter import Reporter
 from leasemill.worker.run import Phase, Run
+from leasemill.worker.settings import Settings
+from leasemill.worker.shutdown import Shutdown
 from leasemill.worker.slots import Slots
 from leasemill.worker.stalls import Stalls
 from leasemill.worker.threads import HandlerThreads
@@ -50,64 +48,53 @@ class Runner:
 
     def __init__(
         self,
-        worker_id: str,
-        store: Store,
-        app: App,
+        settings: Settings,
         slots: Slots,
-        metrics: Metrics,
-        *,
-        process_kinds: Collection[str],
-        most_ahead: int,
-        has_limit: bool,
+        policies: QueuePolicies,
         reporter: Reporter,
         heartbeat: Heartbeat,
         stalls: Stalls,
         watchdog: Watchdog,
-        unmatched: UnmatchedJobs,
-        observers: Observers,
         hooks: WorkerHooks,
+        shutdown: Shutdown,
+        *,
+        process_kinds: Collection[str],
         state: Any,
-        stopping: threading.Event,
         on_room: Callable[[], None],
-        on_failure: Callable[[BaseException], None],
     ) -> None:
+        self._store = settings.app.store
+        self._jobs = settings.app.handlers
+        self._metrics = settings.metrics
+        self._observers = settings.observers
+        self._notify_started = self._observers.notifier(Observer.run_started)
+        self._notify_ended = self._observers.notifier(Observer.run_ended)
         self._context = contextvars.copy_context()
-        self._store = store
-        self._jobs = app.handlers
         self._slots = slots
-        self._metrics = metrics
-        self._most_ahead = most_ahead
-        self.has_limit = has_limit
-        """One of the queues has a limit of its own."""
+        self._policies = policies
         self._reporter = reporter
         self._heartbeat = heartbeat
         self._stalls = stalls
         self._watchdog = watchdog
-        self._unmatched = unmatched
-        self._observers = observers
-        self._notify_started = observers.notifier(Observer.run_started)
-        self._notify_ended = observers.notifier(Observer.run_ended)
         self._hooks = hooks
+        self._shutdown = shutdown
         self._state = state
         """What the app's lifespan yielded."""
-        self._stopping = stopping
-        """`ctx.stopping` of every handler."""
         self._on_room = on_room
-        self._on_failure = on_failure
+        self.unmatched = UnmatchedJobs(self._store, settings.metrics, reporter, settings.mismatch_s)
         self._takes_no_more = False
-        self._calls = AsyncCalls(self._ended_together)
         self._is_quiet = False
-        self._threads = HandlerThreads(worker_id, slots.size, self._ended_together)
+        self._calls = AsyncCalls(self._ended_together)
+        self._threads = HandlerThreads(settings.worker_id, slots.size, self._ended_together)
         self._processes = HandlerProcesses(
-            worker_id,
-            app,
-            store,
+            settings.worker_id,
+            settings.app,
+            self._store,
             kinds=process_kinds,
-            stopping=stopping,
+            stopping=shutdown.stopping,
             on_begun=lambda run: watchdog.expect(run.started_at + pacing.LATE_START_S),
             on_end=self.ended,
             on_not_begun=self.not_begun,
-            on_failure=on_failure,
+            on_failure=shutdown.fail,
         )
 
     def announce_stop(self) -> None:
@@ -130,7 +117,7 @@ class Runner:
     def take_no_more(self) -> None:
         """What has no slot by now gets none."""
         self._takes_no_more = True
-        self._unmatched.decide_at_once()
+        self.unmatched.decide_at_once()
         self._watchdog.give_back_queued()
 
     def rest(self) -> None:
@@ -147,14 +134,14 @@ class Runner:
 
     @property
     def _unreported(self) -> int:
-        return self._reporter.unreported + self._unmatched.undecided
+        return self._reporter.unreported + self.unmatched.undecided
 
     def room(self, reported: int = 0) -> int:
         """How many more jobs to claim now, together with `reported` reports."""
         if self._is_quiet:
             return 0
         slots = self._slots
-        ahead = slots.ahead.wanted(self._most_ahead)
+        ahead = slots.ahead.wanted(self._policies.most_ahead)
         kept = self._unreported - reported + self._hooks.overdue
         return pacing.claim_size(slots.size, ahead, len(slots.active), len(slots.queued), kept)
 
@@ -167,9 +154,10 @@ class Runner:
         slots = self._slots
         return pacing.free_slots(slots.size, len(slots.active), len(slots.queued))
 
-    def claim_ahead(self, most: int, *, has_limit: bool) -> None:
-        """How many jobs may be held ahead of their slots, at most, and whether a limit of a queue is why."""
-        self._most_ahead, self.has_limit = most, has_limit
+    @property
+    def has_limit(self) -> bool:
+        """One of the queues has a limit of its own."""
+        return self._policies.has_limit
 
     # From the claim to the handler -------------------------------------------------------------------------------
 
@@ -180,7 +168,7 @@ class Runner:
         for lease in sorted(leases, key=is_limited, reverse=True):  # T8: they were claimed for slots that are free
             run = Run(lease, self._jobs.get(lease.job.kind), sent_at)
             if run.job is None:
-                self._unmatched.take(run, f"no handler for kind {lease.job.kind!r}")
+                self.unmatched.take(run, f"no handler for kind {lease.job.kind!r}")
             elif lease.job.id in self._slots.left:
                 self._put_off(run)
             else:
@@ -213,7 +201,7 @@ class Runner:
                 continue
             why = run.mismatch()
             if why is not None:
-                self._unmatched.take(run, why)
+                self.unmatched.take(run, why)
                 continue
             lease = run.lease
             active[lease.token] = run
@@ -260,7 +248,7 @@ class Runner:
             self.ended(run, c.ReleaseReport(run.lease.job.id, run.lease.token))
 
     def _begin_handler(self, run: Run, now: float) -> None:
-        run.begin(self._store, self._state, now, self._stopping)
+        run.begin(self._store, self._state, now, self._shutdown.stopping)
         self._heartbeat.expect(run)
         self._watchdog.expect(now + pacing.LATE_START_S)
         self._metrics.started += 1
@@ -291,7 +279,7 @@ class Runner:
             return
         except LeasemillError as error:
             self._free(run)
-            self._on_failure(error)
+            self._shutdown.fail(error)
             return
         run.task = None
         if isinstance(outcome, c.Lost):

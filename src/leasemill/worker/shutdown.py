@@ -1,7 +1,7 @@
-"""When a worker stops, and how the time it has for that is spent.
+"""When and why a worker stops, and how the time it has for that is spent.
 
 Asked once, it waits for running jobs: for a time or, with a limit of infinity, until they have ended. Asked twice, it
-does not.
+does not. It also stops when a part of it fails, or when all of its slots are stuck.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
+from leasemill.errors import WorkerStuck
 from leasemill.worker.timing import HURRY_S, ShutdownPlan, shutdown_plan
 
 log = logging.getLogger("leasemill.worker")
@@ -34,6 +35,9 @@ class Shutdown:
         """`ctx.stopping` of every handler: set at once, also while the event loop is blocked."""
         self.on_stopping: Callable[[], None] | None = None
         """Called when `stopping` was set, in whatever thread did it."""
+        self.failure: BaseException | None = None
+        """What the worker raises when it has stopped."""
+        self._is_stuck = False
         self._worker_id = worker_id
         self._limit_s = limit_s
         """How long a shutdown that begins now may take."""
@@ -68,6 +72,33 @@ class Shutdown:
             self.stopping.set()
             if self.on_stopping is not None:
                 self.on_stopping()
+
+    def fail(self, error: BaseException) -> None:
+        """The store cannot be trusted, or a part of the worker broke: stop, and log why. On the event loop."""
+        if self.failure is None:
+            self.failure = error
+            log.critical("worker stops: %s", error, extra={"worker": self._worker_id})
+        if self.is_requested and self.is_patient:
+            self.request(now=True)  # what it waits for may never end now
+        self.begin()
+
+    def end_stuck(self, size: int) -> None:
+        """All slots are stuck. Threads cannot be killed, only the process can: it ends, and its supervisor starts
+        another."""
+        if not self._is_stuck and not self.is_requested:
+            self._is_stuck = True
+            log.critical("worker stops: all slots are stuck (%d of %d)", size, size, extra={"worker": self._worker_id})
+            self.begin()
+
+    def raise_failure(self) -> None:
+        """Raise why the worker has stopped, if it was not asked to."""
+        if self.failure is not None:
+            raise self.failure
+        if self._is_stuck:
+            raise WorkerStuck(
+                f"every slot of worker {self._worker_id} was taken by a handler that had timed out or lost its lease "
+                "and did not return: start the worker again, and let handlers look at ctx.lost"
+            )
 
     @property
     def is_patient(self) -> bool:

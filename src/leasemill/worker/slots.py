@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections import deque
 
-from leasemill.errors import WorkerStuck
 from leasemill.worker.ahead import Ahead
 from leasemill.worker.metrics import Metrics
 from leasemill.worker.run import Phase, Run
@@ -67,10 +66,3 @@ class Slots:
         self._changed.set()
         if self._emptied is not None and not self._emptied.done() and self.stuck == len(self.active):
             self._emptied.set_result(None)
-
-
-def all_stuck(worker_id: str) -> WorkerStuck:
-    return WorkerStuck(
-        f"every slot of worker {worker_id} was taken by a handler that had timed out or lost its lease and did "
-        "not return: start the worker again, and let handlers look at ctx.lost"
-    )

@@ -9,10 +9,11 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import Final, ParamSpec, TypeVar
 
-from leasemill.errors import LeasemillError
+from leasemill.errors import LeasemillError, Unavailable
 from leasemill.store.threads import Threads
 from leasemill.worker.handler import Ended, call_sync
 from leasemill.worker.run import Run
@@ -75,6 +76,13 @@ class DaemonExecutor(ThreadPoolExecutor):
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Let idle threads go. It waits for none, whatever is asked: the process must not."""
         self._daemons.close()
+
+
+async def off_loop(function: Callable[[], None]) -> None:
+    """Call this in a thread. What the store cannot answer now is ignored: records of workers are soft state, and are
+    read and written again while the worker runs."""
+    with suppress(Unavailable, OSError):
+        await asyncio.get_running_loop().run_in_executor(DaemonExecutor(1), function)
 
 
 def start_background(name: str, run: Callable[[], None], on_end: Callable[[BaseException | None], None]) -> None:

@@ -61,7 +61,7 @@ class Ticker:
         self._metrics = metrics
         self._monotonic = monotonic
         self._is_registered = False
-        self._clock = clock or StoreClock(worker_id)
+        self.clock = clock or StoreClock(worker_id)
         self._next_at: int | None = None
         self._read_now, self._read_at = 0, 0.0
         """The store's time as it was last read, and when that was by the monotonic clock."""
@@ -152,8 +152,8 @@ class Ticker:
         self._read_at = self._monotonic()
         self._read_now = self._store.time()
         if not self._store.has_test_clock:
-            self._clock.observe(self._read_now)
-            if self._clock.is_to_be_followed(self._store.presence):
+            self.clock.observe(self._read_now)
+            if self.clock.is_to_be_followed(self._store.presence):
                 self._read_now = self._store.set_clock() or self._read_now
         return self._read_now
 

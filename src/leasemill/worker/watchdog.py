@@ -19,10 +19,9 @@ from leasemill.api.loss import NOT_EXTENDED, SHUTTING_DOWN, TIMED_OUT
 from leasemill.api.observer import Observer
 from leasemill.worker import pacing
 from leasemill.worker.hooks import WorkerHooks
-from leasemill.worker.metrics import Metrics
-from leasemill.worker.observers import Observers
 from leasemill.worker.reporter import Reporter
 from leasemill.worker.run import Phase, Run, Stop
+from leasemill.worker.settings import Settings
 from leasemill.worker.slots import Slots
 from leasemill.worker.stalls import Stalls
 
@@ -37,21 +36,20 @@ class Watchdog:
 
     def __init__(
         self,
+        settings: Settings,
         slots: Slots,
-        metrics: Metrics,
         reporter: Reporter,
         stalls: Stalls,
-        observers: Observers,
         hooks: WorkerHooks,
         *,
         on_room: Callable[[], None],
         on_stuck: Callable[[], None],
     ) -> None:
         self._slots = slots
-        self._metrics = metrics
+        self._metrics = settings.metrics
+        self._observers = settings.observers
         self._reporter = reporter
         self._stalls = stalls
-        self._observers = observers
         self._hooks = hooks
         self._on_room = on_room
         self._on_stuck = on_stuck

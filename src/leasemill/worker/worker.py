@@ -1,4 +1,4 @@
-"""`Worker`: runs the parts that `assembly` connects, and takes them down again in the right order.
+"""`Worker`: builds the parts that a job passes, runs them, and takes them down again in the right order.
 
 A job goes fetcher -> runner -> handler -> reporter; the heartbeat extends its lease meanwhile. When the worker stops,
 claims stop first, then handlers, then reports; leases are extended until the last report is answered. What must never
@@ -22,35 +22,39 @@ from leasemill.api.executor import Executor
 from leasemill.api.logs import worker_in_store_lines
 from leasemill.api.observer import Observer
 from leasemill.api.policy import Duration, ReaperPreset, reaper_s
-from leasemill.errors import Broken, Invalid, Unavailable
+from leasemill.errors import Broken, Invalid
 from leasemill.kernel.bounds import check_text
-from leasemill.kernel.model import Policy
 from leasemill.store.presence import new_worker_id
 from leasemill.worker import pacing, presence
-from leasemill.worker.assembly import Parts, WorkerSetup
 from leasemill.worker.background import Background
 from leasemill.worker.collecting import fewer_collections
 from leasemill.worker.deaths import Deaths
+from leasemill.worker.fetcher import Fetcher
+from leasemill.worker.heartbeat import Heartbeat
+from leasemill.worker.hooks import WorkerHooks
 from leasemill.worker.housekeeping import Chore, Housekeeping
 from leasemill.worker.lifespan import WorkerLifespan
 from leasemill.worker.metrics import Metrics
 from leasemill.worker.observers import Observers
-from leasemill.worker.options import at_least, drain_wait_us, seconds, start_facts, warn_of_jobs, weights
 from leasemill.worker.orders import Orders
 from leasemill.worker.policies import QueuePolicies
 from leasemill.worker.presence import WorkerPresence
 from leasemill.worker.processes.launch import Importing
 from leasemill.worker.processes.pool import process_kinds
 from leasemill.worker.reaper import Reaper
+from leasemill.worker.reporter import Reporter
 from leasemill.worker.run import Run
+from leasemill.worker.runner import Runner
+from leasemill.worker.settings import Settings, at_least, drain_wait_us, seconds, start_facts, warn_of_jobs, weights
 from leasemill.worker.shutdown import Shutdown, end_tasks, signals_taken
-from leasemill.worker.slots import all_stuck
+from leasemill.worker.slots import Slots
+from leasemill.worker.stalls import Stalls
 from leasemill.worker.starting import StartFacts, log_started
-from leasemill.worker.store_clock import StoreClock
-from leasemill.worker.threads import DaemonExecutor
+from leasemill.worker.threads import DaemonExecutor, off_loop
 from leasemill.worker.ticker import TickChore, Ticker
 from leasemill.worker.timing import Times
 from leasemill.worker.unmatched import MISMATCH_TIMEOUT_S
+from leasemill.worker.watchdog import Watchdog
 
 log = logging.getLogger("leasemill.worker")
 
@@ -87,54 +91,49 @@ class Worker:
         check_text("worker id", self.id)
         self._has_given_id = bool(worker_id)
         most_ahead = pacing.PREFETCH_MOST if prefetch is None else at_least("prefetch", prefetch, 0)
-        self._drains = drain
-        self._drain_wait_us = drain_wait_us(drain_wait, drains=drain)
         self.process_kinds = process_kinds(app, executor)
         """Of the jobs whose handlers run in processes of their own."""
         self._handles_signals = handle_signals
-        mismatch_s = seconds("mismatch timeout", mismatch_timeout)
-        self._mismatch_s = MISMATCH_TIMEOUT_S if mismatch_s is None else mismatch_s
-        self._kinds: dict[str, Policy] = {kind: job.policy for kind, job in app.handlers.items()}
+        kinds = {kind: job.policy for kind, job in app.handlers.items()}
         self._times = Times(
-            self._kinds,
+            kinds,
             self.queues,
-            heartbeat_s=seconds("heartbeat interval", heartbeat_interval),
+            heartbeat_s=seconds("heartbeat interval", heartbeat_interval, None),
             reaper_s=reaper_s(reaper_interval),
-            shutdown_s=None if shutdown_timeout == math.inf else seconds("shutdown timeout", shutdown_timeout),
+            shutdown_s=None if shutdown_timeout == math.inf else seconds("shutdown timeout", shutdown_timeout, None),
         )
         self._times.check()
         self._store = app.store
         self._observers = Observers(app.observers, self.id)
-        self._policies = QueuePolicies(
-            self.id,
-            app,
-            self._store,
-            self.queues,
-            self._times,
-            self.metrics,
-            self._observers,
-            most_ahead=most_ahead,
-        )
         exports = self._observers.are_exporting
         self.presence = WorkerPresence(self.id, self._store.presence, time.time(), is_exporting=exports)
-        self._background = Background(self._fail)
+        self._settings = Settings(
+            worker_id=self.id,
+            instance=self.presence.instance,
+            app=app,
+            queues=self.queues,
+            kinds=kinds,
+            times=self._times,
+            concurrency=self.concurrency,
+            drains=drain,
+            drain_wait_us=drain_wait_us(drain_wait, drains=drain),
+            mismatch_s=seconds("mismatch timeout", mismatch_timeout, MISMATCH_TIMEOUT_S),
+            metrics=self.metrics,
+            observers=self._observers,
+        )
+        self._policies = QueuePolicies(self._settings, most_ahead)
+        self.shutdown = Shutdown(self.id, self._shutdown_s, waits_for_jobs=shutdown_timeout == math.inf)
+        self._background = Background(self.shutdown.fail)
         self.deaths = Deaths(self.id, self.presence.instance, self._store, self.metrics, self._background.ended)
         """What is proved elsewhere is reported here: `deaths.ended`."""
-        self._clock = StoreClock(self.id)
-        self._ticker = Ticker(self.id, app.schedules, self._store, self.metrics, clock=self._clock)
+        self._ticker = Ticker(self.id, app.schedules, self._store, self.metrics)
         self.on_start: Callable[[str, StartFacts], None] = log_started
-        self._failure: BaseException | None = None
-        self._is_stuck = False
         self.is_retired = False
         self._held: Callable[[], Iterable[Run]] = lambda: ()
-        self.shutdown = Shutdown(self.id, self._shutdown_s, waits_for_jobs=shutdown_timeout == math.inf)
         self.orders = Orders(self.id, self.shutdown, self.stop)
         self.presence.on_order = partial(self._on_loop, self.orders.obey)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._lifespan: WorkerLifespan | None = WorkerLifespan(app, self.id, self._fail)
-        self._state: Any = None
-
-    # Its life ----------------------------------------------------------------------------------------------------
+        self._lifespan = WorkerLifespan(app, self.id, self.shutdown.fail)
 
     def run_sync(self) -> None:
         """`run`, in a new event loop, which is abandoned together with any handler that does not end."""
@@ -167,30 +166,27 @@ class Worker:
             finally:
                 self.deaths.close()
                 await self._leave()
-        if self._failure is not None:
-            raise self._failure
-        if self._is_stuck:
-            raise all_stuck(self.id)
+        self.shutdown.raise_failure()
 
     async def _settle(self) -> None:
         """What comes before its parts are there."""
         if self._has_given_id:  # a second worker of one id is refused before it claims anything
             wait = partial(self.presence.await_free, lambda: self.shutdown.is_requested)
-            await self.shutdown.unless_begun(self._off_loop(wait))
+            await self.shutdown.unless_begun(off_loop(wait))
         # Before this worker's record replaces that of a predecessor of the same id, which may be dead.
-        await self.shutdown.unless_begun(self._off_loop(self.deaths.look))
+        await self.shutdown.unless_begun(off_loop(self.deaths.look))
         await self.shutdown.unless_begun(self._policies.settle())
-        await self.shutdown.unless_begun(self._enter_lifespan())
+        await self.shutdown.unless_begun(self._lifespan.enter())
         await self.shutdown.unless_begun(self._ticker.fire_first(self._observers))
         self._times.check()
 
     async def _run_parts(self) -> None:
         self._assemble()
         try:
-            await self.shutdown.unless_begun(self._parts.runner.prepare())
+            await self.shutdown.unless_begun(self.runner.prepare())
             # Before the first claim: whoever has a lease can be proved dead.
-            await self.shutdown.unless_begun(self._off_loop(self._publish))
-            await self.shutdown.unless_begun(self._off_loop(self.deaths.round))  # or a drain misses their jobs
+            await self.shutdown.unless_begun(off_loop(self._publish))
+            await self.shutdown.unless_begun(off_loop(self.deaths.round))  # or a drain misses their jobs
         except BaseException:
             await self._close_parts()
             raise
@@ -199,20 +195,15 @@ class Worker:
 
     async def _leave(self) -> None:
         try:
-            if self._lifespan is not None:
-                failed = await self._lifespan.leave(self.shutdown)
-                self._failure = self._failure or failed
+            failed = await self._lifespan.leave(self.shutdown)
+            self.shutdown.failure = self.shutdown.failure or failed
         finally:
             self.presence.end()
 
     async def run_in(self, state: Any) -> None:
         """`run`, inside a lifespan that has been entered already: `async with app.entered_lifespan() as state`."""
-        self._lifespan, self._state = None, state
+        self._lifespan.adopt(state)
         await self.run()
-
-    async def _enter_lifespan(self) -> None:
-        if self._lifespan is not None:
-            self._state = await self._lifespan.enter()
 
     def stop(self, *, now: bool = False) -> None:
         """Stop: no more claims, running jobs may end, the rest is released, all of it within the shutdown timeout.
@@ -231,51 +222,72 @@ class Worker:
     def retire(self) -> None:
         """Claim no more, and end when the running jobs have ended, however long that takes. On the event loop."""
         self.is_retired = True
-        self._parts.take_no_more()
+        self._take_no_more()
 
     @property
     def facts(self) -> StartFacts:
         return start_facts(self.app, self.queues, self.concurrency)
 
-    async def _off_loop(self, function: Callable[..., None], *args: Any) -> None:
-        """Records of workers are soft state: what cannot be read or written now is tried again while it runs."""
-        with suppress(Unavailable, OSError):
-            await asyncio.get_running_loop().run_in_executor(DaemonExecutor(1), function, *args)
-
     def _assemble(self) -> None:
-        setup = WorkerSetup(
-            worker_id=self.id,
-            instance=self.presence.instance,
-            app=self.app,
-            store=self._store,
-            metrics=self.metrics,
-            observers=self._observers,
-            queues=self.queues,
-            kinds=self._kinds,
-            policies=self._policies,
-            times=self._times,
-            concurrency=self.concurrency,
-            drains=self._drains,
-            drain_wait_us=self._drain_wait_us,
-            process_kinds=self.process_kinds,
-            mismatch_s=self._mismatch_s,
-            state=self._state,
-            stopping=self.shutdown.stopping,
-            on_loop=self._on_loop,
-            on_end=self._background.ended,
-            on_failure=self._fail,
-            on_stuck=self._end_stuck,
+        """Build the parts that a job passes, on the event loop: each after those that it calls."""
+        store, metrics, observers, ended = self._store, self.metrics, self._observers, self._background.ended
+        self.slots = slots = Slots(self.concurrency, metrics)
+        self.fetcher = fetcher = Fetcher(self._settings)
+        self.hooks = WorkerHooks(self.id, self.app, store, self._lifespan.state, fetcher.room_changed)
+        self.heartbeat = Heartbeat(
+            self.id,
+            store,
+            metrics,
+            running=slots.running,
+            on_lost=self._lost,
+            on_answered=lambda: self._on_loop(self.reporter.flush),
+            on_end=ended,
+            interval_s=self._times.heartbeat_s,
+            observers=observers,
         )
-        self._parts = parts = Parts(setup)
-        self.orders.steer(parts.fetcher, parts.runner)
-        self.shutdown.on_stopping = parts.runner.announce_stop
-        self._held = parts.slots.running
-        self._reaper = Reaper(self.id, self._store, self.metrics, self._observers)
-        self._reaper.on_quarantined = self.deaths.on_quarantined = parts.hooks.quarantined
-        self._housekeeping = self._new_housekeeping(parts)
+        self._stalls = Stalls(self.id, metrics, running=slots.running, on_end=ended)
+        self.reporter = Reporter(
+            self._settings,
+            slots,
+            self.heartbeat,
+            self.hooks,
+            on_answered=fetcher.reported,
+            on_claimable=fetcher.wake,
+            on_failure=self.shutdown.fail,
+            claims=fetcher,
+        )
+        self._watchdog = Watchdog(
+            self._settings,
+            slots,
+            self.reporter,
+            self._stalls,
+            self.hooks,
+            on_room=fetcher.room_changed,
+            on_stuck=partial(self.shutdown.end_stuck, self.concurrency),
+        )
+        self.runner = Runner(
+            self._settings,
+            slots,
+            self._policies,
+            self.reporter,
+            self.heartbeat,
+            self._stalls,
+            self._watchdog,
+            self.hooks,
+            self.shutdown,
+            process_kinds=self.process_kinds,
+            state=self._lifespan.state,
+            on_room=fetcher.room_changed,
+        )
+        self.orders.steer(fetcher, self.runner)
+        self.shutdown.on_stopping = self.runner.announce_stop
+        self._held = slots.running
+        self._reaper = Reaper(self.id, store, metrics, observers)
+        self._reaper.on_quarantined = self.deaths.on_quarantined = self.hooks.quarantined
+        self._housekeeping = self._new_housekeeping()
 
-    def _new_housekeeping(self, parts: Parts) -> Housekeeping:
-        read_policies = partial(self._policies.read_again, parts.runner, parts.heartbeat)
+    def _new_housekeeping(self) -> Housekeeping:
+        read_policies = partial(self._policies.read_again, self.heartbeat)
         return Housekeeping(
             self.id,
             [
@@ -295,7 +307,7 @@ class Worker:
     async def _work(self) -> None:
         try:
             self._observers.notify(Observer.worker_began, self.id, self.concurrency, partial(asdict, self.metrics))
-            self._background.start([self._parts.heartbeat, self._parts.stalls, self._housekeeping, self.deaths])
+            self._background.start([self.heartbeat, self._stalls, self._housekeeping, self.deaths])
             self.on_start(self.id, self.facts)
             warn_of_jobs(self.id, self.app)
             await self._work_until_stopped()
@@ -306,13 +318,13 @@ class Worker:
 
     async def _work_until_stopped(self) -> None:
         if self.shutdown.has_begun:
-            self._parts.take_no_more()
-        fetching = asyncio.create_task(self._parts.fetcher.run(self._parts.runner))
+            self._take_no_more()
+        fetching = asyncio.create_task(self.fetcher.run(self.runner))
         stopping = asyncio.create_task(self.shutdown.begun())
         try:
             await asyncio.wait({fetching, stopping}, return_when=asyncio.FIRST_COMPLETED)
             if self.is_retired:
-                await self.shutdown.unless_begun(self._parts.slots.emptied())
+                await self.shutdown.unless_begun(self.slots.emptied())
             await self._shut_down(fetching)
         except asyncio.CancelledError:
             if not fetching.cancelling():  # else everything on this loop was cancelled: nothing can be sent any more
@@ -323,35 +335,38 @@ class Worker:
             stopping.cancel()
             fetching.cancel()
 
+    def _take_no_more(self) -> None:
+        """Claim nothing, and start nothing that was claimed."""
+        self.runner.take_no_more()
+        self.fetcher.stop()
+
     async def _close_parts(self) -> None:
         self._background.stop()
         self._reaper.close()
-        self._parts.reporter.close()
-        self._parts.hooks.close()
-        self._parts.runner.close()
-        await self._parts.runner.closed(self.shutdown.plan().closing_until)
+        self.reporter.close()
+        self.hooks.close()
+        self.runner.close()
+        await self.runner.closed(self.shutdown.plan().closing_until)
         await self._background.wait(self.shutdown.plan().closing_until)
 
     async def _shut_down(self, fetching: asyncio.Task[None]) -> None:
         """Claims first, then handlers, then reports."""
         shutdown = self.shutdown
         shutdown.is_requested = True
-        self._parts.take_no_more()
+        self._take_no_more()
         await shutdown.until(min(shutdown.handlers_until, time.monotonic() + self._times.shutdown_s), fetching)
         if fetching.done() and not fetching.cancelled() and (error := fetching.exception()) is not None:
-            self._fail(error)
-        if self._failure is None:
-            await shutdown.until(shutdown.handlers_until, self._parts.slots.emptied())
-        if self._parts.slots.active:
-            self._parts.watchdog.stop_all(shutdown.plan().grace_until)
-            await shutdown.grace(self._parts.slots.emptied())
-            self._parts.watchdog.abandon_all()
-            await self._parts.slots.without_processes((time.monotonic() + shutdown.plan().reports_until) / 2)
-        if not isinstance(self._failure, Broken):  # the store takes reports, whatever else went wrong
-            await self._parts.reporter.send_last(shutdown.plan().reports_until)
-            await self._parts.hooks.finished(shutdown.plan().reports_until)
-
-    # What its parts report ---------------------------------------------------------------------------------------
+            self.shutdown.fail(error)
+        if self.shutdown.failure is None:
+            await shutdown.until(shutdown.handlers_until, self.slots.emptied())
+        if self.slots.active:
+            self._watchdog.stop_all(shutdown.plan().grace_until)
+            await shutdown.grace(self.slots.emptied())
+            self._watchdog.abandon_all()
+            await self.slots.without_processes((time.monotonic() + shutdown.plan().reports_until) / 2)
+        if not isinstance(self.shutdown.failure, Broken):  # the store takes reports, whatever else went wrong
+            await self.reporter.send_last(shutdown.plan().reports_until)
+            await self.hooks.finished(shutdown.plan().reports_until)
 
     def _on_loop(self, function: Callable[..., None], *args: object) -> None:
         """Call it on the event loop. From any thread."""
@@ -359,40 +374,27 @@ class Worker:
         with suppress(RuntimeError):  # the loop is closed: the worker has ended
             self._loop.call_soon_threadsafe(function, *args)
 
-    def _fail(self, error: BaseException) -> None:
-        """The store cannot be trusted, or a part of the worker broke: stop, and log why."""
-        if self._failure is None:
-            self._failure = error
-            log.critical("worker stops: %s", error, extra={"worker": self.id})
-        if self.shutdown.is_requested and self.shutdown.is_patient:
-            self.shutdown.request(now=True)  # what it waits for may never end now
-        self.shutdown.begin()
-
-    def _end_stuck(self) -> None:
-        """Threads cannot be killed, only the process can: it ends, and whoever supervises it starts another."""
-        if not self._is_stuck and not self.shutdown.is_requested:
-            self._is_stuck = True
-            size = self.concurrency
-            log.critical("worker stops: all slots are stuck (%d of %d)", size, size, extra={"worker": self.id})
-            self.shutdown.begin()
-
-    # Now and then ------------------------------------------------------------------------------------------------
+    def _lost(self, run: Run, reason: str | None) -> None:
+        """In the heartbeat's thread."""
+        if reason is not None:
+            run.loss.set(reason)  # at once: the loop may be blocked, a handler in a thread need not wait for it
+        self._on_loop(self._watchdog.lose, run, reason)
 
     def _withdraw(self) -> None:
         """Unless it still holds leases of handlers that did not end: its record says that it is stopping, and others
         who prove that it has ended release them (X8)."""
-        if self._parts.slots.holds_leases:
+        if self.slots.holds_leases:
             self._publish()
         else:
             self.presence.withdraw()
 
     def _publish(self) -> None:
         self.presence.publish(
-            self._parts.slots,
+            self.slots,
             self.metrics,
             queues=self.queues,
             schedules=self.app.schedules.declared,
-            mismatched=self._parts.unmatched.by_kind,
+            mismatched=self.runner.unmatched.by_kind,
             is_stopping=self.shutdown.is_requested,
-            clock_ahead_s=self._clock.ahead_s,
+            clock_ahead_s=self._ticker.clock.ahead_s,
         )

@@ -1,19 +1,49 @@
-"""What a worker is given: checked when it is made, logged when it starts."""
+"""The settings of a worker: its options, checked when it is made, and named in the log when it starts."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
 
 from leasemill import __version__
 from leasemill.api.app import App
 from leasemill.api.policy import Duration, is_whole, microseconds
 from leasemill.errors import Invalid
 from leasemill.kernel.bounds import check_name
-from leasemill.kernel.model import SECOND
+from leasemill.kernel.model import SECOND, Policy
+from leasemill.worker.metrics import Metrics
+from leasemill.worker.observers import Observers
 from leasemill.worker.starting import StartFacts
+from leasemill.worker.timing import Times
+
+DefaultT = TypeVar("DefaultT")
 
 log = logging.getLogger("leasemill.worker")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The checked options of one worker, with the counters and the observers that its parts share."""
+
+    worker_id: str
+    instance: str
+    """The beginning of every token of this run, by which its leases are found if it dies."""
+    app: App
+    queues: Mapping[str, int]
+    """The weights of the queues it serves, by name."""
+    kinds: Mapping[str, Policy]
+    """The policies of the kinds of jobs that its code declares."""
+    times: Times
+    concurrency: int
+    drains: bool
+    drain_wait_us: int
+    """A drain also waits for jobs that are due within this time."""
+    mismatch_s: float
+    """How long a job that no code matches is released before it fails."""
+    metrics: Metrics
+    observers: Observers
 
 
 def weights(app: App, queues: Mapping[str, int] | Iterable[str] | None) -> dict[str, int]:
@@ -50,8 +80,9 @@ def at_least(what: str, value: int, least: int) -> int:
     return value
 
 
-def seconds(what: str, duration: Duration | None) -> float | None:
-    return None if duration is None else microseconds(what, duration) / SECOND
+def seconds(what: str, duration: Duration | None, default: DefaultT) -> float | DefaultT:
+    """Return a duration in seconds, or the default where none was given."""
+    return default if duration is None else microseconds(what, duration) / SECOND
 
 
 def drain_wait_us(wait: Duration, *, drains: bool) -> int:
