@@ -6,7 +6,7 @@ import click
 import pytest
 
 from leasemill.cli.opening import Embedded
-from leasemill.cli.supervising import arguments_of, command_of
+from leasemill.cli.supervising import arguments_of, command_of, reload
 from leasemill.cli.worker import worker
 
 GIVEN = [
@@ -40,3 +40,11 @@ def test_inside_a_framework_the_frameworks_program_is_started_again() -> None:
 def test_a_command_that_a_program_called_has_nothing_to_start_again() -> None:
     with pytest.raises(click.UsageError, match=r"manage\.py leasemill worker"):
         command_of(context(["--processes=2"], Embedded("project:app", lambda: "file:jobs", None)))
+
+
+@pytest.mark.parametrize(
+    ("options", "named"), [("--processes=2", "--processes"), ("--drain", "--drain"), ("--max-jobs=5", "--max-jobs")]
+)
+def test_reload_is_refused_with_what_ends_a_process_or_runs_several(options: str, named: str) -> None:
+    with pytest.raises(click.UsageError, match=f"leave out {named}"):
+        reload(context(["tasks:app", "--reload", options]), "mill")

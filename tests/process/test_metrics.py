@@ -105,7 +105,7 @@ def test_one_process_serves_its_metrics_itself(scene: Scene) -> None:
 def test_an_address_in_use_is_a_wrong_setting(scene: Scene) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
-        for number, options in enumerate([(), ("--processes", "2"), ("--reload",)]):
+        for number, options in enumerate([(), ("--processes", "2")]):
             mill = scene.worker(f"mill-{number}", "--metrics", address, *options)
             assert mill.wait() == 2, options
             assert f"Error: --metrics {address}: cannot listen there: Address already in use" in mill.log()

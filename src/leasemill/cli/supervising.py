@@ -1,4 +1,4 @@
-"""`leasemill worker` with a supervisor: how its processes are started.
+"""`leasemill worker` with a supervisor, or with --reload: how its processes are started.
 
 Each is a fresh interpreter with the options of this command, so that it imports the code as it is now.
 """
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from leasemill.worker.supervisor.collecting import Collected
 
 SUPERVISORS_OWN: Final = frozenset({"worker_id", "reload", "reload_dirs"})
-"""Options that are not for the processes."""
+"""Options that are not passed to the processes."""
+NOT_WITH_RELOAD: Final = {"processes": 1, "drain": False, "max_jobs": None, "max_memory": None}
+"""What ends a process, or runs several, with the values that do neither."""
 PROGRAM: Final = ("-P", "-m", "leasemill")
 """-P: the working directory must not hide a module of Python's; a process adds it when it imports the app."""
 SHUTDOWN_S: Final = 20.0
@@ -56,8 +58,7 @@ def arguments_of(context: click.Context) -> list[str]:
 
 def supervise(context: click.Context, name: str) -> int:
     """Run the processes until they are stopped; returns the exit code."""
-    from leasemill.worker.supervisor.reloading import ReloadingSupervisor  # noqa: PLC0415  (--help must be quick)
-    from leasemill.worker.supervisor.supervisor import Processes, Supervisor  # noqa: PLC0415
+    from leasemill.worker.supervisor.supervisor import Processes, Supervisor  # noqa: PLC0415  (--help must be quick)
 
     given = context.params
     debug = context.find_root().params.get("debug")
@@ -69,11 +70,29 @@ def supervise(context: click.Context, name: str) -> int:
         shutdown_s=given["shutdown_timeout"] or SHUTDOWN_S,
         drains=given["drain"],
     )
-    if given["reload"]:
-        return ReloadingSupervisor(processes, reload_folders(context), collected(given["metrics"])).run()
-    if given["reload_dirs"]:
-        raise click.UsageError("--reload-dir needs --reload")
     return Supervisor(processes, collected(given["metrics"])).run()
+
+
+def reload(context: click.Context, name: str) -> None:
+    """Run one process, and restart it when its code changes, until a signal stops both.
+
+    What is watched is the app's package or folder, in a framework the working directory, and each --reload-dir.
+    """
+    from leasemill.cli import reload  # noqa: PLC0415  (as above)
+
+    given = context.params
+    unfit = [option for option, harmless in NOT_WITH_RELOAD.items() if (given[option] or harmless) != harmless]
+    if unfit:
+        raise click.UsageError(
+            f"--reload runs one process until it is stopped: leave out --{unfit[0].replace('_', '-')}"
+        )
+    reload.check_installed()
+    is_embedded = isinstance(context.obj, Embedded)
+    own = [Path.cwd()] if is_embedded else reload.folders_of(given["app"].partition(":")[0])
+    if context.find_root().params.get("debug"):
+        os.environ[DEBUG_VARIABLE] = "1"
+    command = [*command_of(context), f"--worker-id={name}", "--reloaded"]
+    reload.run_reloading(command, [*own, *map(Path, given["reload_dirs"])])
 
 
 def collected(address: str | None) -> Collected | None:
@@ -86,16 +105,3 @@ def collected(address: str | None) -> Collected | None:
     found = Collected()
     Endpoint(parsed_address(address), found.all).start()
     return found
-
-
-def reload_folders(context: click.Context) -> list[Path]:
-    """What --reload watches: the app's package or folder (in a framework the working directory), and --reload-dir."""
-    from leasemill.worker.supervisor.watching import check_installed, folders_of  # noqa: PLC0415  (as above)
-
-    given = context.params
-    if (given["processes"] or 1) > 1:
-        raise click.UsageError("--reload runs one process: leave out --processes")
-    check_installed()
-    is_embedded = isinstance(context.obj, Embedded)
-    own = [Path.cwd()] if is_embedded else folders_of(given["app"].partition(":")[0])
-    return [*own, *map(Path, given["reload_dirs"])]

@@ -11,7 +11,7 @@ from leasemill.api.policy import REAPER_INTERVALS_S
 from leasemill.cli.opening import app_argument, app_url_option
 from leasemill.cli.quantities import Seconds, as_size, metavar, seconds_or
 
-SUPERVISED_BY: Final = ("processes", "max_jobs", "max_memory", "reload", "reload_dirs")
+SUPERVISED_BY: Final = ("processes", "max_jobs", "max_memory")
 """Options that need a supervisor."""
 
 
@@ -105,6 +105,7 @@ SUPERVISED_BY: Final = ("processes", "max_jobs", "max_memory", "reload", "reload
     help="The lowest level that is logged.",
 )
 @click.option("--control", type=int, hidden=True)
+@click.option("--reloaded", is_flag=True, hidden=True)
 @click.pass_context
 def worker(
     context: click.Context,
@@ -119,14 +120,21 @@ def worker(
     After SIGTERM or SIGINT it claims no more jobs, waits for running jobs, and gives back the rest. After a second
     signal it does not wait.
 
-    With --processes, --max-jobs, --max-memory or --reload a supervisor starts the processes, NAME.1 to NAME.N, and
-    restarts those that die. SIGHUP replaces them one after the other, with new code.
+    With --processes, --max-jobs or --max-memory a supervisor starts the processes, NAME.1 to NAME.N, and restarts those
+    that die. SIGHUP replaces them one after the other, with new code.
     """
     from leasemill.api import logs  # noqa: PLC0415  (--help must answer before these are imported)
     from leasemill.store.presence import new_worker_id  # noqa: PLC0415
 
     worker_id = worker_id or new_worker_id()
     logs.configure_logging(log_format, log_level.upper(), worker_id=worker_id)
+    if given["reload_dirs"] and not given["reload"]:
+        raise click.UsageError("--reload-dir needs --reload")
+    if given["reload"]:
+        from leasemill.cli.supervising import reload  # noqa: PLC0415
+
+        reload(context, worker_id)
+        return
     if given["control"] is None and any(given[name] for name in SUPERVISED_BY):
         from leasemill.cli.supervising import supervise  # noqa: PLC0415
 

@@ -10,13 +10,15 @@ import logging
 import random
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import click
 
 from leasemill.api.app import App
 from leasemill.cli.loading import load_app
+from leasemill.cli.reload import ReloadedProcess
 from leasemill.errors import LeasemillError, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.operator.wording import did_you_mean
@@ -36,6 +38,7 @@ log = logging.getLogger("leasemill.worker")
 def work(given: Mapping[str, Any], worker_id: str) -> None:
     """Run a worker with the options of the command until it is stopped. Exits if it is to be replaced."""
     supervised = None if given["control"] is None else Supervised(given["control"])
+    reloaded = ReloadedProcess() if given["reloaded"] else None
     app = load_app(given["app"], given["url"])
     if given["metrics"] is not None:
         export(app, given["metrics"], supervised)
@@ -53,7 +56,12 @@ def work(given: Mapping[str, Any], worker_id: str) -> None:
     worker = new_worker(app, queues, given, worker_id)
     if supervised is not None:
         supervised.await_run(worker, recycling, given["processes"] or 1)
-    run(worker, supervised)
+    if supervised is not None:
+        run(worker, supervised.stop_once)
+    elif reloaded is not None:
+        run(worker, partial(reloaded.stop, worker))
+    else:
+        run(worker, worker.stop)
     if worker.is_retired:
         sys.exit(EXIT_REPLACE)
 
@@ -86,9 +94,9 @@ def new_worker(app: App, queues: Mapping[str, int], given: Mapping[str, Any], wo
     )
 
 
-def run(worker: Worker, supervised: Supervised | None) -> None:
+def run(worker: Worker, on_signal: Callable[[], None]) -> None:
     try:
-        run_process(worker, worker.app.close, worker.stop if supervised is None else supervised.stop_once)
+        run_process(worker, worker.app.close, on_signal)
     except LeasemillError:
         raise
     except Exception as error:  # the entry of the command line: logged with the worker's id, and passed on

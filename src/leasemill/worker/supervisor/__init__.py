@@ -7,7 +7,6 @@
     restarts    when a process that died is started again, and when that is given up; pure
     collecting  the metrics of all processes, added up for one endpoint
     unrecorded  deaths that no process has recorded yet
-    reloading   `--reload`; watching: which files
     supervised  the worker's side of the channel
 
 The supervisor opens no store, imports no app and runs no handler, so nothing that a job does can take it down.

@@ -47,7 +47,7 @@ class Supervised:
         if worker.app.store.name.startswith("memory:"):
             raise Invalid(
                 "a memory: store lives inside one process: it cannot be shared by several, nor outlive one that is "
-                "replaced. Name another store with --url, or leave out --processes, --max-jobs, --max-memory, --reload"
+                "replaced. Name another store with --url, or leave out --processes, --max-jobs, --max-memory"
             )
 
         def enough() -> None:

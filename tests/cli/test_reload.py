@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from leasemill.cli import reload
 from leasemill.errors import Invalid
-from leasemill.worker.supervisor import watching
 
 
 @pytest.mark.parametrize(
@@ -27,13 +27,13 @@ from leasemill.worker.supervisor import watching
 def test_only_the_apps_own_python_files_count(tmp_path: Path, name: str, counts: bool) -> None:
     (tmp_path / "env").mkdir()
     (tmp_path / "env" / "pyvenv.cfg").touch()
-    assert watching.is_code(tmp_path / name, [tmp_path]) is counts
+    assert reload.is_code(tmp_path / name, [tmp_path]) is counts
 
 
 def test_a_watched_folder_counts_wherever_it_is(tmp_path: Path) -> None:
     folder = tmp_path / "site-packages" / "shop"
-    assert watching.is_code(folder / "tasks.py", [folder])
-    assert not watching.is_code(tmp_path / "tasks.py", [folder])
+    assert reload.is_code(folder / "tasks.py", [folder])
+    assert not reload.is_code(tmp_path / "tasks.py", [folder])
 
 
 def test_the_package_of_an_app_is_watched_or_the_folder_of_its_module(
@@ -43,12 +43,12 @@ def test_the_package_of_an_app_is_watched_or_the_folder_of_its_module(
     (tmp_path / "shop" / "__init__.py").write_text("raise RuntimeError('imported')")
     (tmp_path / "tasks.py").write_text("raise RuntimeError('imported')")
     monkeypatch.chdir(tmp_path)
-    assert watching.folders_of("shop.jobs.mail") == [tmp_path / "shop"]
-    assert watching.folders_of("tasks") == [tmp_path]
-    assert watching.folders_of("not_there_yet") == [tmp_path]
+    assert reload.folders_of("shop.jobs.mail") == [tmp_path / "shop"]
+    assert reload.folders_of("tasks") == [tmp_path]
+    assert reload.folders_of("not_there_yet") == [tmp_path]
 
 
 def test_without_watchfiles_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "watchfiles", None)
     with pytest.raises(Invalid, match=r"pip install 'leasemill\[reload\]'"):
-        watching.check_installed()
+        reload.check_installed()
