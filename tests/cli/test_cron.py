@@ -17,7 +17,7 @@ from leasemill.cli import main
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, JobSpec
 from leasemill.kernel.schedule import Overlap, ScheduleSpec, TickFire
-from leasemill.operator.ticks import explain_tick
+from leasemill.operator.missing_job import explain_tick
 from leasemill.store.base import Store
 from leasemill.store.wal.store import FileStore
 from leasemill.worker.metrics import Metrics

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from leasemill.kernel.model import ACTIONS_KEPT, SECOND, JobState, OnFailure, Policy
 from leasemill.operator.explain import Explanation, Situation, explain
 from leasemill.operator.facts import AtWork, gather
-from leasemill.operator.times import instant
+from leasemill.operator.wording import instant
 from leasemill.testing.conformance import Harness
 from leasemill.testing.conformance.steps import (
     LANE,

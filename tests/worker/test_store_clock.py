@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from leasemill import App
 from leasemill.cli import main
 from leasemill.kernel.model import SECOND
-from leasemill.operator.clocks import ahead_or_behind
+from leasemill.operator.workers import ahead_or_behind
 from leasemill.store.base import Store
 from leasemill.store.records import records
 from leasemill.store.wal.clock import RealMachine

@@ -9,8 +9,7 @@ import click
 from leasemill.cli.opening import limit_option, on_store
 from leasemill.cli.output import emit_table
 from leasemill.kernel.model import ACTIONS_KEPT, Action, Verb
-from leasemill.operator.times import instant
-from leasemill.operator.wording import counted
+from leasemill.operator.wording import counted, instant
 from leasemill.store.base import Store
 
 ACTS = (

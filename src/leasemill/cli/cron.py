@@ -16,9 +16,8 @@ from leasemill.errors import Invalid, NotFound
 from leasemill.kernel import commands as c
 from leasemill.kernel.schedule import Schedule, SkipReason
 from leasemill.kernel.transitions.actions import DECLARED
-from leasemill.operator.ticks import local
-from leasemill.operator.times import span
-from leasemill.operator.wording import counted, did_you_mean, listed
+from leasemill.operator.missing_job import local
+from leasemill.operator.wording import counted, did_you_mean, listed, span
 from leasemill.store.base import Store
 from leasemill.store.records import records
 

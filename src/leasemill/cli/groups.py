@@ -17,10 +17,9 @@ from leasemill.kernel.commands import GroupView, JobFilter
 from leasemill.kernel.model import ChainedJob, Job, JobState
 from leasemill.kernel.read.filter import last_error
 from leasemill.kernel.transitions.groups import end_id, then_id
-from leasemill.operator.bonds import progress
 from leasemill.operator.paging import PAGE, all_groups, all_jobs
-from leasemill.operator.times import instant
-from leasemill.operator.wording import counted, did_you_mean
+from leasemill.operator.relations import progress
+from leasemill.operator.wording import counted, did_you_mean, instant
 from leasemill.store.base import Store
 from leasemill.store.cancelling import cancelled
 

@@ -11,8 +11,8 @@ import msgspec
 from leasemill.cli.lazy import EXIT_REFUSED
 from leasemill.cli.opening import on_store
 from leasemill.cli.output import emit
-from leasemill.operator.clocks import ahead_or_behind, clocks_apart
 from leasemill.operator.wording import counted, listed, without_room
+from leasemill.operator.workers import ahead_or_behind, clocks_apart
 from leasemill.store.base import Store
 from leasemill.store.records import WorkerRecord, records
 

@@ -16,12 +16,11 @@ from leasemill.cli.sweep import cancel, failures, purge, redrive
 from leasemill.errors import NotFound
 from leasemill.kernel.model import NEVER, Cancellation, Execution, Job, JobState, Refusal, Rules
 from leasemill.kernel.transitions.unique import unique_of
-from leasemill.operator.absent import explain_absent
 from leasemill.operator.explain import explain
 from leasemill.operator.facts import at_work, gather
 from leasemill.operator.history import shown_error
-from leasemill.operator.times import instant, span
-from leasemill.operator.wording import counted
+from leasemill.operator.missing_job import explain_missing
+from leasemill.operator.wording import counted, instant, span
 from leasemill.store.base import Store
 
 PAGE = 1_000
@@ -106,7 +105,7 @@ def explain_job(store: Store, job_id: str, as_json: bool) -> None:
     It says what the job waits for, who runs it, why it ran more than once, how it ended, and what you can do.
     """
     facts = gather(store, job_id, store.time(), at_work(store.presence))
-    found = explain_absent(store, job_id) if facts is None else explain(facts)
+    found = explain_missing(store, job_id) if facts is None else explain(facts)
     if found is None:
         raise _no_such_job(job_id)
     emit(as_json, found, *found.now, *found.history, *(f"  -> {line}" for line in found.advice))

@@ -13,8 +13,7 @@ from leasemill.cli.opening import by_option, json_option, on_store, refuse_memor
 from leasemill.cli.output import emit, emit_table, json_instant, print_json
 from leasemill.cli.quantities import span_us
 from leasemill.errors import NotFound, Refused
-from leasemill.operator.times import instant
-from leasemill.operator.wording import did_you_mean
+from leasemill.operator.wording import did_you_mean, instant
 from leasemill.store.base import Store
 from leasemill.store.keys import ALL_QUEUES, AccessKey, new_key
 from leasemill.store.opening import open_store

@@ -16,7 +16,7 @@ from leasemill.kernel.commands import Cancelled, JobFilter, LaneView
 from leasemill.kernel.model import Job, JobState
 from leasemill.operator.explain import what_it_does
 from leasemill.operator.paging import PAGE, all_jobs, all_queues
-from leasemill.operator.times import instant
+from leasemill.operator.wording import instant
 from leasemill.store.base import Store
 
 RANGES_SHOWN = 10

@@ -14,10 +14,8 @@ from leasemill.cli.quantities import as_limit_rate
 from leasemill.errors import Invalid, NotFound
 from leasemill.kernel.commands import LimitKeyView, LimitView
 from leasemill.kernel.model import QUEUE_LIMIT, SECOND, LimitTerms
-from leasemill.operator.limits import numbers
 from leasemill.operator.paging import PAGE, all_limits
-from leasemill.operator.times import instant, span
-from leasemill.operator.wording import did_you_mean, listed
+from leasemill.operator.wording import did_you_mean, instant, listed, numbers, span
 from leasemill.store.base import Store
 
 

@@ -15,7 +15,7 @@ import click
 import msgspec
 
 from leasemill.api.logs import escaped
-from leasemill.operator.times import instant
+from leasemill.operator.wording import instant
 
 GAP: Final = "  "
 ERROR_SHOWN: Final = 60

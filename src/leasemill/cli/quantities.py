@@ -10,7 +10,7 @@ import click
 
 from leasemill.errors import Invalid
 from leasemill.kernel.model import SECOND
-from leasemill.operator.written_rates import jobs_per_second, limit_rate
+from leasemill.operator.wording import jobs_per_second, limit_rate
 
 PresetT = TypeVar("PresetT", bound=str)
 

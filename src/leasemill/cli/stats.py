@@ -13,11 +13,10 @@ from leasemill.cli.opening import on_store
 from leasemill.cli.output import print_json, print_table
 from leasemill.kernel.commands import LimitView
 from leasemill.kernel.model import QUEUE_LIMIT, SECOND, JobState
-from leasemill.operator.clocks import ahead_or_behind, clocks_apart
-from leasemill.operator.lateness import late_schedules, open_groups
+from leasemill.operator.overdue import late_schedules, open_groups
 from leasemill.operator.paging import all_queues
-from leasemill.operator.times import span
-from leasemill.operator.wording import counted, did_you_mean, listed, without_room
+from leasemill.operator.wording import counted, did_you_mean, listed, span, without_room
+from leasemill.operator.workers import ahead_or_behind, clocks_apart
 from leasemill.store.base import Store
 from leasemill.store.records import records
 

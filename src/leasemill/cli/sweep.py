@@ -29,8 +29,7 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.model import ENDED_STATES, REDRIVEN_STATES, UNENDED_STATES, UNSUCCESSFUL_STATES, Job, JobState
 from leasemill.operator.fingerprint import Groups, fingerprint
 from leasemill.operator.paging import PAGE, find_queue
-from leasemill.operator.times import instant
-from leasemill.operator.wording import counted
+from leasemill.operator.wording import counted, instant
 from leasemill.store.base import Store
 
 STEP_S: Final = 0.1

@@ -24,7 +24,7 @@ from leasemill.errors import LeasemillError, Unavailable
 from leasemill.kernel.model import SECOND
 from leasemill.operator.overview import Overview, QueueOrder, StoreReading, overview, read
 from leasemill.operator.rates import Rates
-from leasemill.operator.times import instant, span
+from leasemill.operator.wording import instant, span
 from leasemill.store.base import Store
 
 if TYPE_CHECKING:

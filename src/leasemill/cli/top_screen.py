@@ -13,7 +13,7 @@ from rich.text import Text
 from leasemill.cli.columns import Cell, Column, shortened, table
 from leasemill.kernel.model import SECOND, JobState
 from leasemill.operator.overview import FailureLine, Overview, QueueLine, QueueOrder, RunningLine, WorkerLine
-from leasemill.operator.times import span
+from leasemill.operator.wording import span
 
 WIDE: Final = 120
 """From this many columns on, more is shown."""

@@ -14,9 +14,8 @@ from leasemill.cli.opening import json_option
 from leasemill.cli.output import emit, json_instant, print_fields, print_json
 from leasemill.cli.progress import MEGABYTES, ShownProgress, quiet_option
 from leasemill.kernel.model import NEVER, SECOND
-from leasemill.operator.clocks import ahead_or_behind, are_apart
-from leasemill.operator.times import instant
-from leasemill.operator.wording import counted
+from leasemill.operator.wording import counted, instant
+from leasemill.operator.workers import ahead_or_behind, are_apart
 from leasemill.store.sources import WallClock
 from leasemill.store.url import choose_url, hidden_password
 from leasemill.store.wal.disk import holds_log

@@ -16,10 +16,8 @@ from leasemill.cli.opening import Command, acting_on_store, json_option, opened,
 from leasemill.cli.output import emit, emit_table
 from leasemill.errors import Refused
 from leasemill.kernel.model import SECOND, Order, WorkerOrder
-from leasemill.operator.clocks import ahead_or_behind, are_apart
-from leasemill.operator.times import span
-from leasemill.operator.wording import counted
-from leasemill.operator.workers import OrderOutcome, is_obeyed, named, order_each, state_of
+from leasemill.operator.wording import counted, span
+from leasemill.operator.workers import OrderOutcome, ahead_or_behind, are_apart, is_obeyed, named, order_each, state_of
 from leasemill.store.base import Store
 from leasemill.store.records import RunningJob, WorkerRecord, records
 

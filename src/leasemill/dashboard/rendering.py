@@ -20,8 +20,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from leasemill.dashboard.charts import short_number
 from leasemill.kernel.model import NEVER, SECOND, Job, JobState
 from leasemill.kernel.read.filter import last_error
-from leasemill.operator.times import HOUR_S, MINUTE_S, instant, span
-from leasemill.operator.wording import counted
+from leasemill.operator.wording import HOUR_S, MINUTE_S, counted, instant, span
 
 SHOWN_TOKEN: Final = 6
 INSTANT: Final = re.compile(r"\b(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)\.\d{6}Z")

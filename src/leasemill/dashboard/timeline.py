@@ -12,7 +12,7 @@ from typing import Final
 from msgspec import Struct
 
 from leasemill.kernel.model import NEVER, SECOND, AbortReason, Execution, ExecutionStatus, Job, Refusal, Verb
-from leasemill.operator.times import instant, span
+from leasemill.operator.wording import instant, span
 
 LEAST_US: Final = 1_000
 SHOWN: Final = 30

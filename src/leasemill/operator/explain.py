@@ -24,13 +24,10 @@ from leasemill.kernel.model import (
     Verb,
 )
 from leasemill.kernel.read.filter import last_error
-from leasemill.operator.bonds import bonds
 from leasemill.operator.facts import AtWork, JobFacts
-from leasemill.operator.history import cancellation, error_line, error_of, history
-from leasemill.operator.limits import shutting
-from leasemill.operator.mismatch import MISMATCH, is_mismatch, mismatches
-from leasemill.operator.times import instant, span
-from leasemill.operator.wording import counted, listed, times
+from leasemill.operator.history import MISMATCH, cancellation, error_line, error_of, history, is_mismatch, mismatches
+from leasemill.operator.relations import relations, shutting
+from leasemill.operator.wording import counted, instant, listed, span, times
 
 
 class Situation(StrEnum):
@@ -79,7 +76,7 @@ class Explanation(Struct, frozen=True):
 def explain(facts: JobFacts) -> Explanation:
     job = facts.job
     situation, now, advice = _present(facts)
-    sentences = [_headline(job), *now, *bonds(facts)]
+    sentences = [_headline(job), *now, *relations(facts)]
     return Explanation(
         job.spec.id, job.state, situation, sentences, list(history(facts)), advice, job.spec.headers or {}
     )

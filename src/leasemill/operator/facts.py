@@ -6,15 +6,44 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
-from leasemill.kernel.commands import GroupView, KeyView, LaneView, QueueView
+from leasemill.kernel.commands import GroupView, KeyView, LaneView, LimitView, QueueView
 from leasemill.kernel.model import ACTIONS_KEPT, QUEUE_LIMIT, Action, Job, JobState, LimitUse
 from leasemill.kernel.transitions.groups import end_id, then_id
 from leasemill.kernel.transitions.unique import unique_of
-from leasemill.operator.limits import LimitFact
 from leasemill.operator.paging import find_queue
 from leasemill.store.base import Store
 from leasemill.store.presence import Presence
 from leasemill.store.records import records
+
+
+class LimitFact(Struct, frozen=True):
+    """A limit that a job is under, with its key, and how it stands."""
+
+    use: LimitUse
+    view: LimitView
+
+    @property
+    def held(self) -> int:
+        if self.use.key is not None:
+            return next((one.held for one in self.view.keys if one.key == self.use.key), 0)
+        return self.view.held - sum(one.held for one in self.view.keys)
+
+    @property
+    def holders(self) -> Sequence[str]:
+        if self.use.key is not None:
+            return next((one.holders for one in self.view.keys if one.key == self.use.key), ())
+        return self.view.holders
+
+    @property
+    def opens_at(self) -> int | None:
+        if self.use.key is not None:
+            return next((one.opens_at for one in self.view.keys if one.key == self.use.key), None)
+        return self.view.opens_at
+
+    @property
+    def is_full(self) -> bool:
+        places = self.view.terms.places
+        return places is not None and self.held >= places
 
 
 class AtWork(Struct, frozen=True):

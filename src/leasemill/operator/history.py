@@ -1,4 +1,8 @@
-"""What happened to a job before: earlier attempts, refused reports, what operators did. Pure."""
+"""What happened to a job before: earlier attempts, refused reports, mismatches, what operators did. Pure.
+
+A worker that claims a job of a kind it does not declare, or with arguments that do not fit its handler, releases it and
+records why (F8). A deployment ends such a mismatch; how long to wait for one is decided by the worker.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +13,7 @@ from leasemill.kernel.model import AbortReason, Execution, Job, JobState, Verb
 from leasemill.kernel.read.filter import last_error
 from leasemill.operator.facts import JobFacts
 from leasemill.operator.fingerprint import NO_ERROR
-from leasemill.operator.times import instant
-from leasemill.operator.wording import counted, times
+from leasemill.operator.wording import counted, instant, times
 
 ENDS_SHOWN: Final = 10
 """Earlier attempts that are listed one by one; of more, the first and the latest."""
@@ -99,3 +102,25 @@ def shown_error(job: Job) -> str | None:
 def error_line(error: str | None) -> str:
     """The first line of an error, to be put into a sentence."""
     return (error or NO_ERROR).partition("\n")[0].rstrip(".")
+
+
+# Mismatches -----------------------------------------------------------------------------------------------------
+
+MISMATCH: Final = "Mismatch: "
+"""How the error of such an execution begins."""
+
+
+def mismatches(job: Job) -> list[Execution]:
+    """The executions that ended with a mismatch since a handler last began, or an operator redrove the job."""
+    found: list[Execution] = []
+    for execution in reversed(job.executions):
+        if execution.started_at is not None or execution.attempt <= (job.redriven_attempt or 0):
+            break
+        if is_mismatch(execution):
+            found.append(execution)
+    found.reverse()
+    return found
+
+
+def is_mismatch(execution: Execution) -> bool:
+    return execution.reason is AbortReason.RELEASED and (execution.error or "").startswith(MISMATCH)

@@ -1,14 +1,17 @@
-"""Workers as an operator names them, and when an order to one is obeyed."""
+"""Workers as an operator names them, when an order to one is obeyed, and whose clock is far from the store's.
+
+Nothing is decided by the clocks of workers (L8).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
 
 from leasemill.errors import NotFound, Refused
 from leasemill.kernel import commands as c
-from leasemill.kernel.model import Order, WorkerOrder
-from leasemill.operator.wording import counted, did_you_mean, listed
+from leasemill.kernel.model import SECOND, Order, WorkerOrder
+from leasemill.operator.wording import counted, did_you_mean, listed, span
 from leasemill.store.base import Store
 from leasemill.store.orders import check_instance
 from leasemill.store.records import WorkerRecord
@@ -90,3 +93,22 @@ def is_obeyed(order: Order, found: Found, worker_id: str, instance: str) -> bool
             return not record.is_quiet
         case Order.STOP:
             return False
+
+
+# Clocks ---------------------------------------------------------------------------------------------------------
+
+APART_S: Final = 60.0
+"""From here on the clock of a worker's machine is reported. Clocks that a time service keeps differ by far less."""
+
+
+def are_apart(ahead_s: float) -> bool:
+    return abs(ahead_s) >= APART_S
+
+
+def clocks_apart(workers: Iterable[WorkerRecord]) -> dict[str, float]:
+    """By worker, how many seconds its machine's clock is ahead of the store's (negative: behind), if it is reported."""
+    return {one.worker: one.clock_ahead_s for one in workers if are_apart(one.clock_ahead_s)}
+
+
+def ahead_or_behind(ahead_s: float) -> str:
+    return f"{span(round(abs(ahead_s) * SECOND))} {'ahead of' if ahead_s > 0 else 'behind'}"

@@ -15,8 +15,7 @@ from leasemill.api.observer import Observer
 from leasemill.errors import Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobState
-from leasemill.operator.times import span
-from leasemill.operator.wording import counted
+from leasemill.operator.wording import counted, span
 from leasemill.store.backoff import backoff_s
 from leasemill.store.base import Watch
 from leasemill.worker import pacing

@@ -15,8 +15,7 @@ from typing import Any, Final
 from leasemill.api.logs import DETAILS
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, JobState
-from leasemill.operator.times import span
-from leasemill.operator.wording import counted
+from leasemill.operator.wording import counted, span
 from leasemill.worker.run import Run, Stop
 
 log = logging.getLogger("leasemill.worker")

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from typing import Final
 
 from leasemill.kernel.model import SECOND
-from leasemill.operator.clocks import ahead_or_behind, are_apart
-from leasemill.operator.times import instant
+from leasemill.operator.wording import instant
+from leasemill.operator.workers import ahead_or_behind, are_apart
 from leasemill.store.presence import Presence
 from leasemill.store.records import records
 

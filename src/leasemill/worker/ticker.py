@@ -23,7 +23,7 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.model import MILLISECOND, SECOND
 from leasemill.kernel.schedule import CAUGHT_UP, Schedule, SkipReason, TickFire
 from leasemill.kernel.transitions.actions import DECLARED
-from leasemill.operator.times import instant
+from leasemill.operator.wording import instant
 from leasemill.store.backoff import backoff_s
 from leasemill.store.base import Store
 from leasemill.worker.housekeeping import Chore

@@ -19,8 +19,8 @@ from leasemill.errors import LeasemillError
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND
 from leasemill.operator.fingerprint import normalised
-from leasemill.operator.mismatch import MISMATCH, mismatches
-from leasemill.operator.times import instant, span
+from leasemill.operator.history import MISMATCH, mismatches
+from leasemill.operator.wording import instant, span
 from leasemill.store.base import Store
 from leasemill.worker.coroutines import new_task
 from leasemill.worker.error_text import fitting

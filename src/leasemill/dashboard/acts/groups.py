@@ -5,7 +5,7 @@ from __future__ import annotations
 from leasemill.dashboard.viewing import Done, Given, OperatorAct, Question, Viewing
 from leasemill.errors import NotFound, Refused
 from leasemill.kernel.commands import GroupView
-from leasemill.operator.bonds import progress
+from leasemill.operator.relations import progress
 
 
 def _group(viewing: Viewing) -> GroupView:

@@ -12,8 +12,7 @@ from leasemill.dashboard.viewing import Done, Given, InputField, OperatorAct, Qu
 from leasemill.errors import Invalid, Refused
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import ENDED_STATES, UNSUCCESSFUL_STATES, Job, JobState
-from leasemill.operator.wording import counted, listed
-from leasemill.operator.written_rates import jobs_per_second
+from leasemill.operator.wording import counted, jobs_per_second, listed
 
 MOST_NAMED: Final = 500
 DONE: Final = {SweepVerb.CANCEL: "cancelled", SweepVerb.REDRIVE: "redriven", SweepVerb.PURGE: "purged"}

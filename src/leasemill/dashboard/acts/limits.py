@@ -7,8 +7,7 @@ from leasemill.dashboard.viewing import Done, Given, InputField, OperatorAct, Qu
 from leasemill.errors import Invalid, NotFound
 from leasemill.kernel.commands import LimitView
 from leasemill.kernel.model import QUEUE_LIMIT, SECOND, LimitTerms
-from leasemill.operator.limits import UNITS, numbers
-from leasemill.operator.written_rates import limit_rate
+from leasemill.operator.wording import UNITS, limit_rate, numbers
 
 
 def _limit(viewing: Viewing) -> LimitView:

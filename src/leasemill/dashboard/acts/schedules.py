@@ -7,7 +7,7 @@ from leasemill.dashboard.viewing import Done, Given, OperatorAct, Question, View
 from leasemill.errors import NotFound
 from leasemill.kernel import commands as c
 from leasemill.kernel.schedule import Schedule, SkipReason
-from leasemill.operator.ticks import local
+from leasemill.operator.missing_job import local
 from leasemill.operator.wording import counted
 
 

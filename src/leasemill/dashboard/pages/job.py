@@ -18,9 +18,9 @@ from leasemill.kernel.commands import JobFilter
 from leasemill.kernel.model import ExecutionStatus, Job, JobState
 from leasemill.kernel.transitions.groups import end_id, then_id
 from leasemill.kernel.verbs.commit import followup_id
-from leasemill.operator.absent import explain_absent
 from leasemill.operator.explain import Explanation, explain
 from leasemill.operator.facts import JobFacts, gather
+from leasemill.operator.missing_job import explain_missing
 from leasemill.store.base import Store
 from leasemill.store.records import Reported, reported_run
 
@@ -44,7 +44,7 @@ def read(viewing: Viewing) -> Mapping[str, Any]:
     now = store.time()
     facts = gather(store, job_id, now, viewing.at_work(), viewing.queues())
     if facts is None:
-        absent = explain_absent(store, job_id)
+        absent = explain_missing(store, job_id)
         if absent is None:
             raise NotFound(f"there is no job {job_id!r}: it never existed, or retention or purge has removed it")
         return {"title": job_id, "job": None, "explanation": absent, "advice": _advice(absent), "now": now}

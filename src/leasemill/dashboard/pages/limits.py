@@ -9,7 +9,7 @@ from leasemill.dashboard.viewing import Page, Viewing
 from leasemill.errors import NotFound
 from leasemill.kernel.commands import LimitView
 from leasemill.kernel.model import QUEUE_LIMIT
-from leasemill.operator.limits import numbers, rate_of
+from leasemill.operator.wording import numbers, rate_of
 
 PAGE_SIZE: Final = 100
 KEYS_SHOWN: Final = 50

@@ -12,7 +12,7 @@ from leasemill.dashboard.sampling import QUEUES_SHOWN, Sample
 from leasemill.dashboard.viewing import Page, Viewing
 from leasemill.kernel.commands import LimitView, QueueView
 from leasemill.kernel.model import QUEUE_LIMIT, SECOND, JobState, Policy
-from leasemill.operator.times import span
+from leasemill.operator.wording import span
 
 
 class QueueOnPage(Struct, frozen=True):

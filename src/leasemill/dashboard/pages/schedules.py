@@ -15,7 +15,7 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.model import Job
 from leasemill.kernel.schedule import Overlap, Schedule, Skip, SkipReason
 from leasemill.kernel.transitions.actions import DECLARED
-from leasemill.operator.ticks import local
+from leasemill.operator.missing_job import local
 from leasemill.store.base import Store
 
 SCHEDULES_READ: Final = 200

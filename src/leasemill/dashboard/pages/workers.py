@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from leasemill.dashboard.sampling import Worked
 from leasemill.dashboard.viewing import Page, Viewing
-from leasemill.operator.clocks import ahead_or_behind, are_apart
+from leasemill.operator.workers import ahead_or_behind, are_apart
 from leasemill.store.records import RunningJob, WorkerRecord
 
 WORKERS_SHOWN: Final = 200

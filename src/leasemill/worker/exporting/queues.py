@@ -19,7 +19,7 @@ from typing import Final
 
 from leasemill.errors import Refused, Unavailable
 from leasemill.kernel.model import SECOND
-from leasemill.operator.lateness import late_schedules, open_groups
+from leasemill.operator.overdue import late_schedules, open_groups
 from leasemill.operator.paging import all_queues
 from leasemill.store.base import Store
 from leasemill.store.records import WorkerRecord, records

@@ -6,7 +6,7 @@ import pytest
 
 from leasemill.errors import Invalid
 from leasemill.kernel.model import SECOND
-from leasemill.operator.written_rates import jobs_per_second, limit_rate
+from leasemill.operator.wording import jobs_per_second, limit_rate
 
 
 @pytest.mark.parametrize(("text", "rate"), [("5/s", 5), ("2", 2), ("0.5", 0.5), ("60/min", 1), ("3600/h", 1)])

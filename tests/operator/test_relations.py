@@ -8,9 +8,9 @@ import pytest
 
 from leasemill import PREVIOUS, App, Fail, chain
 from leasemill.kernel import commands as c
-from leasemill.operator.absent import explain_absent
 from leasemill.operator.explain import Explanation, Situation, explain
 from leasemill.operator.facts import gather
+from leasemill.operator.missing_job import explain_missing
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.drain import drain, in_memory
 
@@ -49,7 +49,7 @@ def explained(job_id: str, clock: ManualClock) -> Explanation:
 
 
 def absent(job_id: str) -> Explanation:
-    found = explain_absent(app.store, job_id)
+    found = explain_missing(app.store, job_id)
     assert found is not None
     return found
 
@@ -162,7 +162,7 @@ def test_a_job_of_a_chain_names_those_around_it(clock: ManualClock) -> None:
         "Job 'first/then/then' (double, queue 'default') does not exist: it is a later job of a chain.",
         "The chain is at job 'first' (load), which is READY: its success enqueues the next.",
     ]
-    assert explain_absent(app.store, "first/then/then/then") is None
+    assert explain_missing(app.store, "first/then/then/then") is None
     drain(app, clock)
     assert "its success enqueued 'first/then'." in explained("first", clock).now[-1]
     assert (
@@ -188,4 +188,4 @@ def test_a_chain_that_stopped_says_where(clock: ManualClock) -> None:
 @pytest.mark.parametrize("job_id", ["nobody", "nobody/then", "row-0/then", "/then", "import-17/0"])
 def test_what_nothing_would_enqueue_is_not_explained(job_id: str) -> None:
     make_group(1)
-    assert explain_absent(app.store, job_id) is None
+    assert explain_missing(app.store, job_id) is None

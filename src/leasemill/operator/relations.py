@@ -1,21 +1,30 @@
-"""What binds a job to others, in sentences: schedule, unique key, group, chain, and whose callback it is. Pure."""
+"""How a job relates to others, in sentences: schedule, unique key, group, chain, callback, limits. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from shlex import quote
 
 from leasemill.api.scheduling import tick_of
 from leasemill.kernel.commands import GroupView
-from leasemill.kernel.model import UNSUCCESSFUL_STATES, ChainedJob, Job, JobState, UniqueKey, UniqueUntil
+from leasemill.kernel.model import (
+    QUEUE_LIMIT,
+    UNSUCCESSFUL_STATES,
+    ChainedJob,
+    Job,
+    JobState,
+    LimitUse,
+    UniqueKey,
+    UniqueUntil,
+)
 from leasemill.kernel.transitions.groups import then_id
 from leasemill.kernel.transitions.unique import holds
-from leasemill.operator.facts import JobFacts, callback_name
-from leasemill.operator.times import instant, span
-from leasemill.operator.wording import counted, listed, times
+from leasemill.operator.facts import JobFacts, LimitFact, callback_name
+from leasemill.operator.wording import counted, instant, listed, rate_of, span, times
 
 
-def bonds(facts: JobFacts) -> Iterator[str]:
+def relations(facts: JobFacts) -> Iterator[str]:
     if (found := tick_of(facts.job.spec.id)) is not None:
         yield _of_schedule(*found, is_by_hand="." in facts.job.spec.id.rpartition("/")[2])
     rules = facts.job.spec.rules
@@ -90,3 +99,38 @@ def progress(group: GroupView) -> str:
     ]
     counts = f"{counted(group.total, 'member')}, {', '.join([*ended, f'{group.unfinished:,} unfinished'])}"
     return counts if group.sealed_at is not None else f"{counts}; it is not sealed"
+
+
+# Limits ---------------------------------------------------------------------------------------------------------
+
+
+def shutting(facts: Sequence[LimitFact]) -> tuple[list[str], list[str]]:
+    """Why limits keep a job that is due, and what an operator can do; nothing if they let it through."""
+    full = [fact for fact in facts if fact.is_full]
+    waiting = [fact for fact in facts if fact.opens_at is not None]
+    sentences = [_limit_is_full(fact) for fact in full] + [_rate_is_used(fact) for fact in waiting]
+    names = dict.fromkeys(fact.view.name for fact in (*full, *waiting))
+    return sentences, [f"leasemill limits show {quote(name)}" for name in names]
+
+
+def _limit_is_full(fact: LimitFact) -> str:
+    places = counted(fact.view.terms.places or 0, "place")
+    if fact.view.name.startswith(QUEUE_LIMIT):
+        queue = fact.view.name.removeprefix(QUEUE_LIMIT)
+        return f"It waits for a place in queue {queue!r}, whose limit is {places}: {fact.held:,} are held."
+    by = ""
+    if fact.holders:
+        more = fact.held - len(fact.holders[:5])
+        by = f" by {listed(fact.holders[:5])}" + (f" and {more:,} more" if more > 0 else "")
+    return f"It waits for a place under {_named_limit(fact.use)}: {fact.held:,} of {places} held{by}."
+
+
+def _rate_is_used(fact: LimitFact) -> str:
+    rate, opens_at = rate_of(fact.view.terms), instant(fact.opens_at)
+    if rate:
+        return f"The rate of {_named_limit(fact.use)} ({rate}) allows it to start at {opens_at}."
+    return f"A handler has paused {_named_limit(fact.use)} until {opens_at}."
+
+
+def _named_limit(use: LimitUse) -> str:
+    return f"limit {use.name!r}" if use.key is None else f"limit {use.name!r} for {use.key!r}"
