@@ -6,7 +6,7 @@ conventions.
     instrument(app)
 
 Needs `opentelemetry-api` alone: without an SDK nothing is recorded. What must never happen: that telemetry changes what
-becomes of a job. What is recorded, and why: docs/decisions/0035.
+becomes of a job. What is recorded, and why: docs/decisions/0033.
 """
 
 from __future__ import annotations
