@@ -26,10 +26,9 @@ from benchmarks.report import Bar, finish, medians, table
 from leasemill.kernel import commands as c
 from leasemill.kernel.events import JobEnqueued
 from leasemill.kernel.model import Job, JobSpec, JobState, Policy
-from leasemill.store.sources import SystemEntropy
-from leasemill.store.wal.build import build
-from leasemill.store.wal.disk import RealDisk
-from leasemill.store.wal.format import (
+from leasemill.store.file.build import build
+from leasemill.store.file.disk import RealDisk
+from leasemill.store.file.format import (
     SEGMENT_HEADER_BYTES,
     Frame,
     Kind,
@@ -38,9 +37,10 @@ from leasemill.store.wal.format import (
     frame_bytes,
     read_frame,
 )
-from leasemill.store.wal.manifest import read_manifest
-from leasemill.store.wal.options import FileOptions
-from leasemill.store.wal.store import FileStore
+from leasemill.store.file.manifest import read_manifest
+from leasemill.store.file.options import FileOptions
+from leasemill.store.file.store import FileStore
+from leasemill.store.sources import SystemEntropy
 
 RUNS = 5
 PAYLOAD = b'{"text":"' + b"x" * 89 + b'"}'

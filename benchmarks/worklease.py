@@ -33,8 +33,8 @@ from leasemill.kernel.model import SECOND, Job, JobSpec, Policy
 from leasemill.kernel.state import State
 from leasemill.kernel.verbs.acquire import offset_id
 from leasemill.store.base import Store
+from leasemill.store.file.store import FileStore
 from leasemill.store.postgres.store import PostgresStore
-from leasemill.store.wal.store import FileStore
 from leasemill.testing.postgres import PostgresServer
 
 DOMAINS = 1_000

@@ -19,7 +19,7 @@ from leasemill.kernel.model import SECOND, JobSpec
 from leasemill.kernel.schedule import Overlap, ScheduleSpec, TickFire
 from leasemill.operator.missing_job import explain_tick
 from leasemill.store.base import Store
-from leasemill.store.wal.store import FileStore
+from leasemill.store.file.store import FileStore
 from leasemill.worker.metrics import Metrics
 from leasemill.worker.presence import WorkerPresence
 from leasemill.worker.slots import Slots

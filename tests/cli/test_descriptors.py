@@ -14,8 +14,8 @@ from click.testing import CliRunner
 
 from leasemill.cli import lazy, main
 from leasemill.errors import Unavailable
-from leasemill.store.wal.disk import RealDisk
-from leasemill.store.wal.store import FileStore
+from leasemill.store.file.disk import RealDisk
+from leasemill.store.file.store import FileStore
 
 APP = "from leasemill import App\napp = App()\n@app.job\ndef f(n: int) -> int:\n    return n\n"
 

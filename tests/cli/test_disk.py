@@ -11,9 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 from leasemill.cli import main
-from leasemill.store.wal.disk import RealDisk
-from leasemill.store.wal.space import RESERVE
-from leasemill.store.wal.store import FileStore
+from leasemill.store.file.disk import RealDisk
+from leasemill.store.file.space import RESERVE
+from leasemill.store.file.store import FileStore
 from leasemill.testing.rules import rule
 
 

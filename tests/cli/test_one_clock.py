@@ -11,8 +11,8 @@ from click.testing import CliRunner
 from leasemill.cli import main
 from leasemill.kernel.model import SECOND, JobSpec
 from leasemill.store.base import Store
-from leasemill.store.wal.clock import RealMachine
-from leasemill.store.wal.store import FileStore
+from leasemill.store.file.clock import RealMachine
+from leasemill.store.file.store import FileStore
 from leasemill.testing.rules import rule
 
 HOUR = 3_600 * SECOND

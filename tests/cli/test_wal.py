@@ -11,9 +11,9 @@ from click.testing import CliRunner, Result
 from leasemill.cli import main
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec
-from leasemill.store.wal.format import SEGMENT_HEADER_BYTES
-from leasemill.store.wal.options import FileOptions
-from leasemill.store.wal.store import FileStore
+from leasemill.store.file.format import SEGMENT_HEADER_BYTES
+from leasemill.store.file.options import FileOptions
+from leasemill.store.file.store import FileStore
 from leasemill.testing.rules import rule
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import click
 
-from leasemill.store.wal import space
+from leasemill.store.file import space
 from tests.crash import full, killed, simulations, tails
 from tests.crash.damage import Behind, DamagedFolder, TornLog
 from tests.crash.hammer import Killing

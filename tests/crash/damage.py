@@ -20,8 +20,8 @@ from leasemill.kernel.events import AnyEvent
 from leasemill.kernel.machine import apply
 from leasemill.kernel.model import JobSpec
 from leasemill.kernel.state import PLAIN_FORMAT
-from leasemill.store.wal.format import decode_events
-from leasemill.store.wal.store import FileStore
+from leasemill.store.file.format import decode_events
+from leasemill.store.file.store import FileStore
 from leasemill.testing.clock import ManualClock
 from tests.crash.lab import digest_of, log_of, open_simulated, snapshot, state_of
 from tests.crash.walk import Model, Walk, asked

@@ -20,8 +20,8 @@ from leasemill.cli import main
 from leasemill.errors import Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec, JobState, Policy
-from leasemill.store.wal.options import FileOptions
-from leasemill.store.wal.store import FileStore
+from leasemill.store.file.options import FileOptions
+from leasemill.store.file.store import FileStore
 
 SEGMENT_BYTES = 256 * 1024
 OPTIONS = FileOptions(segment_bytes=SEGMENT_BYTES, snapshot_bytes=2**40)

@@ -28,10 +28,10 @@ from leasemill.kernel.invariants import violations
 from leasemill.kernel.machine import apply
 from leasemill.kernel.model import MILLISECOND, JobSpec, Policy
 from leasemill.kernel.state import State
-from leasemill.store.wal.format import SEGMENT_HEADER_BYTES, Frame, read_frame
-from leasemill.store.wal.options import FileOptions
-from leasemill.store.wal.recovery import BUILDER_LOCK
-from leasemill.store.wal.store import FileStore
+from leasemill.store.file.format import SEGMENT_HEADER_BYTES, Frame, read_frame
+from leasemill.store.file.options import FileOptions
+from leasemill.store.file.recovery import BUILDER_LOCK
+from leasemill.store.file.store import FileStore
 from tests.crash.lab import state_of
 
 OPTIONS = FileOptions(segment_bytes=64 * 1024, snapshot_bytes=128 * 1024, retain_count=1_000, keep_segments=True)

@@ -17,9 +17,9 @@ from typing import Any
 
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec
-from leasemill.store.wal.build import build
-from leasemill.store.wal.options import FileOptions
-from leasemill.store.wal.store import FileStore
+from leasemill.store.file.build import build
+from leasemill.store.file.options import FileOptions
+from leasemill.store.file.store import FileStore
 from leasemill.testing.clock import ManualClock
 from tests.crash.lab import digest_of
 from tests.crash.walk import Model, Walk, asked

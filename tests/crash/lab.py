@@ -8,13 +8,13 @@ from pathlib import Path
 
 from leasemill.kernel.image import digest
 from leasemill.kernel.state import State
+from leasemill.store.file.disk import Disk
+from leasemill.store.file.log import Log
+from leasemill.store.file.manifest import Snapshot
+from leasemill.store.file.options import FileOptions
+from leasemill.store.file.snapshot import take_snapshot
+from leasemill.store.file.store import FileStore
 from leasemill.store.sources import Clock, Entropy
-from leasemill.store.wal.disk import Disk
-from leasemill.store.wal.log import Log
-from leasemill.store.wal.manifest import Snapshot
-from leasemill.store.wal.options import FileOptions
-from leasemill.store.wal.snapshot import take_snapshot
-from leasemill.store.wal.store import FileStore
 from tests.crash.walk import Model
 from tests.lab.faults import SimulatedDisk, SimulatedMachine
 

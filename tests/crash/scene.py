@@ -17,10 +17,10 @@ from leasemill.errors import Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.invariants import violations
 from leasemill.kernel.machine import check
-from leasemill.store.wal.reader import Superseded
-from leasemill.store.wal.shelf import state as shelf
-from leasemill.store.wal.store import FileStore
-from leasemill.store.wal.tickets import LogTicket
+from leasemill.store.file.reader import Superseded
+from leasemill.store.file.shelf import state as shelf
+from leasemill.store.file.store import FileStore
+from leasemill.store.file.tickets import LogTicket
 from leasemill.testing.clock import ManualClock
 from tests.crash.lab import SEGMENT_BYTES, digest_of, following, log_of, open_simulated, snapshot, state_of
 from tests.crash.walk import HandOver, Model, Walk

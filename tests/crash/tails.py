@@ -19,12 +19,12 @@ from leasemill.kernel.image import digest, jobs_in_order
 from leasemill.kernel.invariants import violations
 from leasemill.kernel.model import JobSpec
 from leasemill.kernel.state import State
-from leasemill.store.wal.control import HOLDER, LAST, POISONED
-from leasemill.store.wal.inspect import examine
-from leasemill.store.wal.log import Log
-from leasemill.store.wal.reader import Superseded
-from leasemill.store.wal.snapshot import take_snapshot
-from leasemill.store.wal.store import FileStore
+from leasemill.store.file.control import HOLDER, LAST, POISONED
+from leasemill.store.file.inspect import examine
+from leasemill.store.file.log import Log
+from leasemill.store.file.reader import Superseded
+from leasemill.store.file.snapshot import take_snapshot
+from leasemill.store.file.store import FileStore
 from leasemill.testing.clock import ManualClock
 from tests.crash.lab import disk_of, log_of, open_simulated, state_of
 from tests.lab.faults import Operation, SimulatedCrash, SimulatedDisk, SimulatedMachine

@@ -9,8 +9,8 @@ import pytest
 from leasemill.errors import Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec, JobState, LimitTerms
-from leasemill.store.wal.store import FileStore
-from leasemill.store.wal.tickets import LogTicket
+from leasemill.store.file.store import FileStore
+from leasemill.store.file.tickets import LogTicket
 from leasemill.testing.rules import rule
 from tests.crash import simulations
 from tests.crash.lab import log_of, open_simulated, snapshot
@@ -20,7 +20,7 @@ from tests.lab.faults import SimulatedMachine
 
 @pytest.fixture(autouse=True)
 def _looks_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("leasemill.store.wal.space.SPARE_RETRY_S", 0.0)
+    monkeypatch.setattr("leasemill.store.file.space.SPARE_RETRY_S", 0.0)
 
 
 def job(job_id: str) -> JobSpec:

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from leasemill.kernel.invariants import violations
+from leasemill.store.file.build import build
+from leasemill.store.file.options import FileOptions
+from leasemill.store.file.store import FileStore
 from leasemill.store.memory import MemoryStore
-from leasemill.store.wal.build import build
-from leasemill.store.wal.options import FileOptions
-from leasemill.store.wal.store import FileStore
 from leasemill.testing.clock import ManualClock, SeededEntropy
 from leasemill.testing.rules import rule
 from tests.crash.lab import digest_of, following, log_of, open_simulated, snapshot, state_of

@@ -22,7 +22,7 @@ import pytest
 from leasemill.kernel import machine
 from leasemill.kernel.commands import Lease
 from leasemill.kernel.transitions import executions
-from leasemill.store.wal.store import FileStore
+from leasemill.store.file.store import FileStore
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.conformance import Harness
 from leasemill.testing.conformance.steps import OTHER, claim, committed, enqueue_and_claim, started

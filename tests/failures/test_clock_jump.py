@@ -12,7 +12,7 @@ import pytest
 from leasemill.kernel import commands as c
 from leasemill.kernel.commands import Acked
 from leasemill.kernel.model import SECOND, JobSpec, JobState
-from leasemill.store.wal.store import FileStore
+from leasemill.store.file.store import FileStore
 from leasemill.testing.conformance.steps import expect
 from leasemill.testing.rules import rule
 from tests.crash.lab import open_simulated

@@ -56,7 +56,7 @@ def test_reproduce_without_the_checksum_half_a_record_is_taken_for_a_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     check = "    if _crc_more(checksum(start[: FRAME_HEADER.size]), body) != expected:\n        return Cut.DAMAGE\n"
-    replace(monkeypatch, "leasemill.store.wal.format", check, "")
+    replace(monkeypatch, "leasemill.store.file.format", check, "")
     seen = Counter(outcome(tmp_path, seed) for seed in range(SEEDS))
     assert seen["half of it is taken for a job"] + seen["the folder cannot be read"] >= 5, seen
 

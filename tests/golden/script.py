@@ -40,8 +40,8 @@ from leasemill.kernel.model import (
 from leasemill.kernel.schedule import ScheduleSpec, is_next
 from leasemill.kernel.state import State
 from leasemill.kernel.verbs import ticks
-from leasemill.store.wal.format import SEGMENT_HEADER_BYTES, Frame, read_frame
-from leasemill.store.wal.store import FileStore
+from leasemill.store.file.format import SEGMENT_HEADER_BYTES, Frame, read_frame
+from leasemill.store.file.store import FileStore
 from leasemill.testing.clock import ManualClock
 from tests.crash.lab import open_simulated, snapshot, state_of
 from tests.lab.faults import SimulatedMachine

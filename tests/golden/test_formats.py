@@ -18,8 +18,8 @@ from leasemill.kernel.invariants import violations
 from leasemill.kernel.machine import apply
 from leasemill.kernel.model import JobSpec, JobState
 from leasemill.kernel.state import State
-from leasemill.store.wal.options import FileOptions
-from leasemill.store.wal.store import FileStore
+from leasemill.store.file.options import FileOptions
+from leasemill.store.file.store import FileStore
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.rules import rule
 from tests.crash.lab import state_of

@@ -633,7 +633,7 @@ MUTATIONS: Final = (
         "transitions/formats.py",
         "    Verb.DEATH: DEATHS_FORMAT,\n",
         "    Verb.DEATH: PLAIN_FORMAT,\n",
-        "tests/store/wal/test_folder.py",
+        "tests/store/file/test_folder.py",
     ),
     Mutation(
         "a new event leaves the format as it was",

@@ -31,7 +31,7 @@ from leasemill.kernel.model import (
 from leasemill.kernel.state import KEYS_FORMAT, PLAIN_FORMAT, RULES_FORMAT, State
 from leasemill.kernel.transitions.actions import record, record_job
 from leasemill.kernel.transitions.formats import VERB_FORMATS
-from leasemill.store.wal.format import FORMATS
+from leasemill.store.file.format import FORMATS
 from leasemill.testing.rules import rule
 
 ENQUEUED = e.JobEnqueued(JobSpec("job", "queue", "kind"), 5)

@@ -25,8 +25,8 @@ from enum import Enum
 from typing import Final, Literal, cast
 
 from leasemill.kernel.model import SECOND
-from leasemill.store.wal.disk import CONTROL_BYTES, File
-from leasemill.store.wal.folder import LOCK_NAME
+from leasemill.store.file.disk import CONTROL_BYTES, File
+from leasemill.store.file.folder import LOCK_NAME
 
 SECTOR_BYTES: Final = 512
 FOREVER: Final = 2**62
@@ -436,7 +436,7 @@ class SimulatedPage:
 
 
 class SimulatedDisk:
-    """The folder as one process has it open: a `leasemill.store.wal.disk.Disk`. May be closed and used again."""
+    """The folder as one process has it open: a `leasemill.store.file.disk.Disk`. May be closed and used again."""
 
     def __init__(self, machine: SimulatedMachine, number: int) -> None:
         self.machine = machine

@@ -11,7 +11,7 @@ from leasemill.errors import LeasemillError
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec, JobState
 from leasemill.store.expiries import KEPT, Expiries
-from leasemill.store.wal.store import FileStore
+from leasemill.store.file.store import FileStore
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.rules import rule
 from leasemill.worker.metrics import Metrics

@@ -14,9 +14,9 @@ from leasemill.cli import main
 from leasemill.kernel.model import SECOND
 from leasemill.operator.workers import ahead_or_behind
 from leasemill.store.base import Store
+from leasemill.store.file.clock import RealMachine
+from leasemill.store.file.store import FileStore
 from leasemill.store.records import records
-from leasemill.store.wal.clock import RealMachine
-from leasemill.store.wal.store import FileStore
 from leasemill.testing.rules import rule
 from leasemill.worker.metrics import Metrics
 from leasemill.worker.presence import WorkerPresence

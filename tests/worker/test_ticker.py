@@ -17,8 +17,8 @@ from leasemill.kernel.model import SECOND, JobSpec
 from leasemill.kernel.schedule import Overlap, Schedule, ScheduleSpec, SkipReason, TickFire
 from leasemill.operator.overdue import late_schedules
 from leasemill.store.base import Store
+from leasemill.store.file.store import FileStore
 from leasemill.store.memory import MemoryStore
-from leasemill.store.wal.store import FileStore
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.rules import rule
 from leasemill.worker import ticker

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from leasemill.store.wal.store import FileStore
+from leasemill.store.file.store import FileStore
 from leasemill.testing.rules import rule
 from tests.worklease.racing import race
 

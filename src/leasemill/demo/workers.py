@@ -21,9 +21,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol, Self
 
+from leasemill.store.file.folder import LOCK_NAME
+from leasemill.store.file.options import parse_folder_url
 from leasemill.store.url import URL_VARIABLE
-from leasemill.store.wal.folder import LOCK_NAME
-from leasemill.store.wal.options import parse_folder_url
 
 PROGRAM: Final = "from leasemill.cli import main; main()"
 LOCK_PATIENCE_S: Final = 0.2

@@ -15,7 +15,7 @@ def open_store(url: str) -> Store:
     if scheme == "file" and separator:
         if sys.platform == "win32":
             raise Refused("a file: store needs Linux or macOS: use postgresql://, or memory: for tests")
-        from leasemill.store.wal.store import open_folder  # noqa: PLC0415
+        from leasemill.store.file.store import open_folder  # noqa: PLC0415
 
         return open_folder(url)
     if scheme == "memory" and separator:

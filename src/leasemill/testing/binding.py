@@ -89,7 +89,7 @@ class Binder:
                 case "memory":
                     store = MemoryStore(clock, entropy)
                 case "file":
-                    from leasemill.store.wal.store import FileStore  # noqa: PLC0415  (not on every platform)
+                    from leasemill.store.file.store import FileStore  # noqa: PLC0415  (not on every platform)
 
                     store = FileStore(self._new_folder(), clock=clock, entropy=entropy)
                 case "postgresql":

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from leasemill.store.base import Store
+from leasemill.store.file.options import FileOptions
+from leasemill.store.file.store import FileStore
 from leasemill.store.http.store import HttpStore
 from leasemill.store.memory import MemoryStore
 from leasemill.store.postgres.store import PostgresStore
-from leasemill.store.wal.options import FileOptions
-from leasemill.store.wal.store import FileStore
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.conformance import ConformanceSuite, Harness
 from leasemill.testing.conformance.acquire import Acquiring
