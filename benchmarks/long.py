@@ -19,7 +19,7 @@ from benchmarks.children import child, server
 from benchmarks.postgres_peers.leasemill import migrated
 from benchmarks.pruning import drain, enqueue
 from benchmarks.report import Bar, finish, table
-from leasemill.store.postgres.wire.url import parse_url
+from leasemill.store.postgres.driver.url import parse_url
 
 JOBS: Final = 10_000_000
 BATCHES: Final = 10

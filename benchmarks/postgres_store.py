@@ -19,8 +19,8 @@ import psycopg
 
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec
+from leasemill.store.postgres.driver.url import parse_url
 from leasemill.store.postgres.store import PostgresStore
-from leasemill.store.postgres.wire.url import parse_url
 from leasemill.store.sources import SystemEntropy
 from leasemill.testing.postgres import PostgresServer
 

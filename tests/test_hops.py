@@ -35,13 +35,19 @@ class Hops(NamedTuple):
 
 
 def hops(call: Callable[[], object]) -> Hops:
-    """Of this thread, in the package alone."""
+    """Of this thread, in the package alone.
+
+    A comprehension or a lambda is no other place to look, and a generator that is resumed is returned to, not called.
+    """
     called: list[tuple[str, str]] = []
+    begun: set[FrameType] = set()
 
     def note(frame: FrameType, event: str, _argument: Any) -> None:
         code = frame.f_code
-        if event == "call" and code.co_filename.startswith(PACKAGE):
-            called.append((code.co_filename, code.co_qualname))
+        if event == "call" and code.co_filename.startswith(PACKAGE) and frame not in begun:
+            begun.add(frame)
+            if not code.co_name.startswith("<"):
+                called.append((code.co_filename, code.co_qualname))
 
     sys.setprofile(note)
     try:

@@ -28,7 +28,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from benchmarks.postgres_peers.commits import SLOTS, check
 from benchmarks.postgres_peers.peer import reply
 from leasemill import App, Context, Worker
-from leasemill.store.postgres.wire.url import parse_url
+from leasemill.store.postgres.driver.url import parse_url
 
 Timed = Callable[[str, int], float]
 

@@ -18,8 +18,8 @@ from leasemill import AcquireStatus, SucceedStatus, Worker, WorkLease
 from leasemill.errors import Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import AbortReason, Job, JobSpec, JobState, Policy
+from leasemill.store.postgres.driver.url import parse_url
 from leasemill.store.postgres.store import PostgresStore
-from leasemill.store.postgres.wire.url import parse_url
 from tests.fire import bank
 from tests.fire.faults import Ground
 from tests.fire.load import Verdict

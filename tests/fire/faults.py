@@ -18,7 +18,7 @@ import psycopg
 from psycopg.errors import DeadlockDetected
 
 from leasemill.store.postgres.admin.migrate import migrate
-from leasemill.store.postgres.wire.url import parse_url
+from leasemill.store.postgres.driver.url import parse_url
 from tests.fire.load import ROOT, Load, Verdict
 from tests.lab.postgres import KillableServer, StopMode
 from tests.lab.processes import IMPORT_PATH

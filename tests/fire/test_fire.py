@@ -15,7 +15,7 @@ from leasemill.errors import Unavailable
 from leasemill.kernel.model import JobState
 from leasemill.store.base import Store
 from leasemill.store.opening import open_store
-from leasemill.store.postgres.wire import connections as pool
+from leasemill.store.postgres.driver import connections as pool
 from leasemill.testing.rules import rule
 from leasemill.worker.exits import EXIT_OVERRUN
 from tests.fire import bank, cuts, faults

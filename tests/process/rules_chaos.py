@@ -15,7 +15,7 @@ import click
 import psycopg
 
 from leasemill.store.postgres.admin.migrate import migrate
-from leasemill.store.postgres.wire.url import parse_url
+from leasemill.store.postgres.driver.url import parse_url
 from leasemill.testing.postgres import PostgresServer
 from tests.fire.chaos import settled_seed
 from tests.process.rules_lab import RulesLab

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from leasemill.store.postgres.admin.migrate import migrate
-from leasemill.store.postgres.wire.url import parse_url
+from leasemill.store.postgres.driver.url import parse_url
 from leasemill.testing.postgres import PostgresServer
 from tests.worklease.kills import Scene
 

@@ -137,8 +137,8 @@ def _connected(url: str) -> Iterator[tuple[psycopg.Connection[Any], str]]:
         import psycopg  # noqa: PLC0415  (an extra)
     except ImportError:
         raise Invalid("postgresql:// needs psycopg: pip install 'leasemill[postgres]'") from None
-    from leasemill.store.postgres.wire.errors import meaning, not_let_in, not_reached  # noqa: PLC0415
-    from leasemill.store.postgres.wire.url import network_parameters, parse_url  # noqa: PLC0415
+    from leasemill.store.postgres.driver.errors import meaning, not_let_in, not_reached  # noqa: PLC0415
+    from leasemill.store.postgres.driver.url import network_parameters, parse_url  # noqa: PLC0415
 
     conninfo, options = parse_url(url)
     given = {"application_name": "leasemill db", **network_parameters(conninfo)}

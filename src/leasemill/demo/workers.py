@@ -195,7 +195,7 @@ class RowLocks:
     def are_free(self) -> bool:
         import psycopg  # noqa: PLC0415  (an extra)
 
-        from leasemill.store.postgres.wire.url import parse_url  # noqa: PLC0415  (psycopg is an extra)
+        from leasemill.store.postgres.driver.url import parse_url  # noqa: PLC0415  (psycopg is an extra)
 
         question = "select state from pg_stat_activity where application_name = %s and datname = current_database()"
         deadline = time.monotonic() + LOCK_PATIENCE_S

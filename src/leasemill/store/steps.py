@@ -11,9 +11,11 @@ from typing import Any, TypeVar
 ResultT = TypeVar("ResultT")
 
 
-def drive(steps: Generator[Any, Any, ResultT], carry_out: Callable[[Any], Any]) -> ResultT:
+def drive(steps: Generator[Any, Any, ResultT], carry_out: Callable[[Any], Any], step: Any = None) -> ResultT:
+    """Returns what the steps return. `step`: what they wait for, if they have begun."""
     try:
-        step = next(steps)
+        if step is None:
+            step = next(steps)
         while True:
             try:
                 result = carry_out(step)

@@ -15,7 +15,7 @@ import psycopg
 from psycopg import sql
 
 from leasemill.store.postgres.admin.migrate import migrate
-from leasemill.store.postgres.wire.url import parse_url
+from leasemill.store.postgres.driver.url import parse_url
 from leasemill.testing.postgres import PostgresServer
 
 SERVER_VARIABLE: Final = "LEASEMILL_TEST_POSTGRES_URL"

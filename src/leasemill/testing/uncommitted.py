@@ -30,7 +30,8 @@ class TestPostgresStore(PostgresStore):
         super().__init__(url, clock=clock, entropy=entropy)
 
     def using(self, connection: object) -> BoundStore:
-        return _Remembering(self._joined, self, self._database, self._notifier, self.use_queues, connection)
+        statements = self._thread_driver.statements
+        return _Remembering(self._joined, self, self._known, statements, self._notifier, self.use_queues, connection)
 
     def warn_of_uncommitted(self) -> None:
         """Log a hint if such jobs are not there."""

@@ -17,7 +17,7 @@ from leasemill.contrib.django import configuration as configuration_module
 from leasemill.contrib.django.checks import check_settings, check_tables
 from leasemill.contrib.django.configuration import configuration, database_url
 from leasemill.store.memory import MemoryStore
-from leasemill.store.postgres.wire.url import parse_url
+from leasemill.store.postgres.driver.url import parse_url
 from tests.contrib.django import project
 
 

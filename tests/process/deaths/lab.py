@@ -19,7 +19,7 @@ from leasemill.demo.workers import locks_of
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import ENDED_STATES, AbortReason, Job, JobState
 from leasemill.store.opening import open_store
-from leasemill.store.postgres.wire.url import parse_url
+from leasemill.store.postgres.driver.url import parse_url
 from tests.lab.processes import TookTooLong, wait_until
 from tests.process.deaths import audit
 from tests.process.deaths.app import EFFECTS, KINDS, LANES, app, read_trails

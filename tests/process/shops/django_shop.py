@@ -8,7 +8,7 @@ import django
 from django.conf import settings
 from psycopg.conninfo import conninfo_to_dict
 
-from leasemill.store.postgres.wire.url import parse_url
+from leasemill.store.postgres.driver.url import parse_url
 from tests.process.shops.order import OPTIONS, URL, Order, fall_asleep
 
 _given = conninfo_to_dict(parse_url(URL)[0])

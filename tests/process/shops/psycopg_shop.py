@@ -7,7 +7,7 @@ from typing import Any
 import psycopg
 
 from leasemill import App, Context
-from leasemill.store.postgres.wire.url import parse_url
+from leasemill.store.postgres.driver.url import parse_url
 from tests.process.shops.money import SHOP
 from tests.process.shops.order import OPTIONS, URL, Order, fall_asleep
 

@@ -12,8 +12,9 @@ from contextlib import contextmanager
 import pytest
 
 from leasemill.store.base import Store
+from leasemill.store.postgres.driver.connections import Connections
+from leasemill.store.postgres.driver.exchange import StoreConnection
 from leasemill.store.postgres.store import PostgresStore
-from leasemill.store.postgres.wire.connections import Connections, StoreConnection
 
 
 class KeptConnections:
@@ -26,13 +27,11 @@ class KeptConnections:
     def used(self) -> Iterator[None]:
         connected = Connections._connected
 
-        def connect(pool: Connections, has_settings: bool) -> StoreConnection:
+        def connect(connections: Connections, has_settings: bool) -> StoreConnection:
             if not self._kept:
-                return connected(pool, has_settings)
-            connection = self._kept.pop()
-            connection.must_end = lambda: pool._gives_up
-            pool._has_connected = True
-            return connection
+                return connected(connections, has_settings)
+            connections.has_connected = True
+            return self._kept.pop()
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Connections, "_connected", connect)
@@ -43,6 +42,6 @@ class KeptConnections:
     def keep(self, store: Store) -> None:
         """The connections of a store that is about to be closed."""
         assert isinstance(store, PostgresStore)
-        pool = store._pool._pool
+        pool = store._connections._pool
         idle, pool._idle = pool._idle, []
         self._kept += [connection for connection in idle if not connection.closed]

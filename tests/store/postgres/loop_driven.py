@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Final, TypeVar
+from typing import TypeVar
 
 from leasemill.kernel import commands as c
 from leasemill.store.postgres.store import PostgresStore
 from leasemill.testing.clock import ManualClock
 
 AnswerT = TypeVar("AnswerT")
-
-_thread: Final = threading.local()
-"""`is_off_loop` is set in a thread that works for the loop: a `run` there is one that `arun` itself has sent off."""
 
 
 class LoopDrivenStore(PostgresStore):
@@ -28,26 +25,13 @@ class LoopDrivenStore(PostgresStore):
     loop: asyncio.AbstractEventLoop
 
     def run(self, command: c.Command[AnswerT]) -> AnswerT:
-        if getattr(_thread, "is_off_loop", False):
-            return super().run(command)
         return asyncio.run_coroutine_threadsafe(self.arun(command), self.loop).result()
-
-    async def off_loop(self, call: Callable[..., AnswerT], *arguments: Any) -> AnswerT:
-        return await super().off_loop(_off_loop, call, *arguments)
 
 
 def loop_driven(url: str, clock: ManualClock, loop: asyncio.AbstractEventLoop) -> LoopDrivenStore:
     store = LoopDrivenStore(url, clock=clock)
     store.loop = loop
     return store
-
-
-def _off_loop(call: Callable[..., AnswerT], *arguments: Any) -> AnswerT:
-    _thread.is_off_loop = True
-    try:
-        return call(*arguments)
-    finally:
-        _thread.is_off_loop = False
 
 
 @contextmanager

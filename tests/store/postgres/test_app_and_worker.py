@@ -18,8 +18,8 @@ from leasemill import PREVIOUS, App, Context, Fail, JobState, Retry, Worker, cha
 from leasemill.cli import main
 from leasemill.kernel.model import JobSpec
 from leasemill.kernel.verbs.commit import followup_id
+from leasemill.store.postgres.driver.url import parse_url
 from leasemill.store.postgres.store import PostgresStore
-from leasemill.store.postgres.wire.url import parse_url
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.rules import rule
 from tests.worker.support import until, working

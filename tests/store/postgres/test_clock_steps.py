@@ -21,6 +21,7 @@ from leasemill.kernel.model import SECOND, JobSpec
 from leasemill.store.postgres import watermarks
 from leasemill.store.postgres.admin import check
 from leasemill.store.postgres.admin.migrate import migrate
+from leasemill.store.postgres.steps import Row, Steps, rows, transact
 from leasemill.store.postgres.store import PostgresStore
 from leasemill.testing.rules import rule
 from tests.store.postgres.conftest import with_option
@@ -152,17 +153,16 @@ def test_a_check_after_a_step_that_conflicts_with_another_is_followed_by_a_secon
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first does not see the jobs that were being enqueued meanwhile."""
-    database, checked = store._database, store._maintenance.watermarks
-    read, conflicts = database.all, [psycopg.errors.LockNotAvailable()]
+    checked, conflicts = store._maintenance.watermarks, [psycopg.errors.LockNotAvailable()]
 
-    def read_after_conflict(*arguments: Any) -> list[Any]:
+    def read_after_conflict(*arguments: Any) -> Steps[list[Row]]:
         if conflicts:
             raise conflicts.pop()
-        return read(*arguments)
+        return rows(*arguments)
 
-    database.positions.was_set_back = True
-    monkeypatch.setattr(database, "all", read_after_conflict)
-    store._pool.run(checked.check)
+    store._known.positions.was_set_back = True
+    monkeypatch.setattr(watermarks, "rows", read_after_conflict)
+    store._thread_driver.run(transact(lambda _: checked.check()))
     assert not conflicts
     waits_s = watermarks.CHECK_EVERY_S - (time.monotonic() - checked._checked_at_s)
     assert waits_s <= watermarks.CHECK_AGAIN_S

@@ -24,15 +24,15 @@ def test_a_store_is_closed_while_a_thread_of_its_own_is_being_started(
     name: str, call: Callable[[PostgresStore], Any], postgres_url: str
 ) -> None:
     store = PostgresStore(postgres_url)
-    store._maintenance.forgetting._due_at_s = 0.0
+    store._retention_loop._due_at_s = 0.0
     close_while_starting(name, lambda: call(store), store.close)
 
 
 def test_a_store_that_is_closed_starts_no_thread_any_more(postgres_url: str) -> None:
     store = PostgresStore(postgres_url)
-    store._maintenance.forgetting._due_at_s = 0.0
+    store._retention_loop._due_at_s = 0.0
     store.close()
-    store._maintenance.forgetting.begin()
+    store._retention_loop.begin()
     store.watch(["mail"])
-    assert store._maintenance.forgetting._thread is None
+    assert store._retention_loop._thread is None
     assert store._listener._thread is None

@@ -18,9 +18,10 @@ from leasemill.kernel.model import SECOND, JobSpec, LimitTerms, Rules, UniqueKey
 from leasemill.store.opening import open_store
 from leasemill.store.postgres.admin import migrate as migrating
 from leasemill.store.postgres.admin.migrate import applied, migrate, migrations
+from leasemill.store.postgres.driver.url import parse_url
+from leasemill.store.postgres.encoding import ENCODERS
+from leasemill.store.postgres.statements import FILES, Statements, statement
 from leasemill.store.postgres.store import PostgresStore
-from leasemill.store.postgres.wire.statements import Statements, statement
-from leasemill.store.postgres.wire.url import parse_url
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.rules import rule
 from tests.store.postgres.conftest import with_option
@@ -140,16 +141,25 @@ def test_a_server_that_is_not_there_is_unavailable() -> None:
 
 
 def test_a_statement_has_its_parameters_by_number_in_the_order_of_their_first_use() -> None:
-    text, names = statement("select {late}::int8, {early}, {late} from {schema}.jobs where id = '{{}}'", "mill")
-    assert text == b"select $1::int8, $2, $1 from \"mill\".jobs where id = '{}'"
-    assert names == ("late", "early")
+    text, names, types = statement(
+        "select {late}::int8, {early}::text[], {late}::text from {schema}.jobs where id = '{{}}'", "mill"
+    )
+    assert text == b"select $1::int8, $2::text[], $1::text from \"mill\".jobs where id = '{}'"
+    assert (names, types) == (("late", "early"), ("int8", "text[]"))
+
+
+@pytest.mark.parametrize("name", sorted(FILES))
+def test_every_parameter_of_a_statement_is_cast_to_a_type_that_can_be_encoded(name: str) -> None:
+    assert ENCODERS.keys() >= set(Statements("leasemill")[name].types)
 
 
 def test_the_statement_for_new_ids_is_enqueue_without_its_conflict_clause() -> None:
     statements = Statements("leasemill")
     clause = b"on conflict on constraint job_id do nothing"
-    assert clause in statements["enqueue"].text
-    assert statements["enqueue_new"].text == statements["enqueue"].text.replace(clause, b"")
+    _, _, enqueue = statements["enqueue"].text.partition(b"\nwith ")
+    _, _, enqueue_new = statements["enqueue_new"].text.partition(b"\nwith ")
+    assert clause in enqueue
+    assert enqueue_new.split() == enqueue.replace(clause, b"").split()
 
 
 def test_a_schema_may_have_the_name_of_a_keyword(server_url: str, admin: psycopg.Connection[Any]) -> None:

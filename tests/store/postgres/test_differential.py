@@ -107,7 +107,7 @@ class Pair:
     def ask(self, command: c.Command[Any], again: str, *, by_block: bool = False) -> None:
         lease = held(self.model.state, command, self.clock.now()) if by_block else None
         if self.model.state.leases.first(1, self.clock.now()):
-            self.store._database.expiry_position.look_again()  # L7: the kernel's claims look every time
+            self.store._known.expiry_position.look_again()  # L7: the kernel's claims look every time
         expected = self.model.answer(command, self.clock.now())
         if lease is not None and isinstance(command, c.Commit):
             given = committed_by_block(self.store, command, lease)

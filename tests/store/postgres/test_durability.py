@@ -19,8 +19,8 @@ from leasemill.cli import main
 from leasemill.errors import Invalid
 from leasemill.kernel.model import JobSpec
 from leasemill.store.postgres.admin.durability import Durability, durability
+from leasemill.store.postgres.driver.url import parse_url
 from leasemill.store.postgres.store import PostgresStore
-from leasemill.store.postgres.wire.url import parse_url
 from leasemill.testing.postgres import SUPERUSER
 from leasemill.testing.rules import rule
 from tests.lab.postgres import KillableServer
@@ -46,7 +46,7 @@ def url_with(postgres_url: str, admin: Admin) -> Iterator[Callable[[str], str]]:
 
 
 def setting_of(store: PostgresStore) -> str:
-    ((setting,),) = store._pool.run(lambda connection: connection.execute(SHOW).fetchall())
+    ((setting,),) = store._thread_driver.with_connection(lambda connection: connection.execute(SHOW).fetchall())
     return str(setting)
 
 

@@ -15,7 +15,7 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec
 from leasemill.store.postgres.admin import migrate
 from leasemill.store.postgres.store import PostgresStore
-from leasemill.store.postgres.verbs.many import LEAST
+from leasemill.store.postgres.verbs.enqueue import SHARED_JOBS
 from leasemill.testing.rules import rule
 from tests.store.postgres.conftest import with_option
 from tests.worker.support import until, working
@@ -24,7 +24,7 @@ PAYLOAD = '{"name": "é €"}'
 
 
 @rule("I4")
-@pytest.mark.parametrize("count", [1, 2, LEAST], ids=["one", "some", "many"])
+@pytest.mark.parametrize("count", [1, 2, SHARED_JOBS + 1], ids=["one", "some", "many"])
 @pytest.mark.parametrize("where", ["environment", "url"])
 def test_a_job_is_stored_and_read_as_it_was_given(
     postgres_url: str,

@@ -1,4 +1,4 @@
-"""One job, some jobs and many are written in three ways: what is written is the same."""
+"""One job, some jobs and many: what is written is the same, shared with other calls or not."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, JobSpec, Policy
 from leasemill.store.postgres.admission import ADMITTED_AT_ONCE
 from leasemill.store.postgres.store import PostgresStore
-from leasemill.store.postgres.verbs.many import LEAST
+from leasemill.store.postgres.verbs.enqueue import SHARED_JOBS
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.rules import rule
 
 NOW = ManualClock().now()
+MANY = SHARED_JOBS + 1
+"""So many in one call share their transaction with no other."""
 SHAPES = {
     "plain": JobSpec("", "q", "k", b'{"name":"\xc3\xa9"}'),
     "urgent": JobSpec("", "q", "k", priority=9),
@@ -62,7 +64,7 @@ def test_one_job_some_and_many_are_written_alike(
     def specs(some: int) -> list[JobSpec]:
         return [replace(SHAPES[shape], id=f"job-{next(numbers)}") for _ in range(some)]
 
-    one, some, many = specs(1), specs(2), specs(LEAST)
+    one, some, many = specs(1), specs(2), specs(MANY)
     for batch in (one, some, many):
         assert store.run(c.Enqueue(batch, are_new=True)) == [c.Enqueued(spec.id) for spec in batch]
     (expected,) = {repr(row) for row in written(admin, schema, some)}
@@ -75,13 +77,13 @@ def test_one_job_some_and_many_are_written_alike(
 
 @rule("C2")
 def test_many_are_claimed_in_the_order_in_which_they_were_given(store: PostgresStore) -> None:
-    specs = [JobSpec(f"{LEAST - number}", "q", "k") for number in range(LEAST)]
+    specs = [JobSpec(f"{MANY - number}", "q", "k") for number in range(MANY)]
     store.run(c.Enqueue(specs, are_new=True))
-    assert [lease.job.id for lease in store.claim("w", ["q"], LEAST)] == [spec.id for spec in specs]
+    assert [lease.job.id for lease in store.claim("w", ["q"], MANY)] == [spec.id for spec in specs]
 
 
 @rule("E2", "E4")
-@pytest.mark.parametrize("some", [1, LEAST])
+@pytest.mark.parametrize("some", [1, MANY])
 def test_an_id_that_is_known_nevertheless_is_a_duplicate_or_a_conflict(store: PostgresStore, some: int) -> None:
     store.enqueue([JobSpec("0", "q", "k")])
     specs = [JobSpec(f"{number}", "q", "k") for number in range(some)]
@@ -93,21 +95,21 @@ def test_an_id_that_is_known_nevertheless_is_a_duplicate_or_a_conflict(store: Po
 @rule("I7")
 def test_many_for_a_queue_that_is_not_known_yet_make_it_known(postgres_url: str) -> None:
     with PostgresStore(postgres_url) as store:
-        specs = [JobSpec(f"{number}", "new", "k") for number in range(LEAST)]
+        specs = [JobSpec(f"{number}", "new", "k") for number in range(MANY)]
         assert store.run(c.Enqueue(specs, are_new=True)) == [c.Enqueued(spec.id) for spec in specs]
-        assert len(store.claim("w", ["new"], LEAST)) == LEAST
+        assert len(store.claim("w", ["new"], MANY)) == MANY
 
 
 def test_many_that_are_not_plain_are_inserted(store: PostgresStore) -> None:
-    specs = [JobSpec(f"{number}", "q", "k", policy=Policy(max_retries=1)) for number in range(LEAST)]
+    specs = [JobSpec(f"{number}", "q", "k", policy=Policy(max_retries=1)) for number in range(MANY)]
     specs.append(JobSpec("in a lane", "q", "k", lane="lane"))
     store.run(c.Enqueue(specs, are_new=True))
-    claimed = {lease.job.id: lease for lease in store.claim("w", ["q"], LEAST + 1)}
+    claimed = {lease.job.id: lease for lease in store.claim("w", ["q"], MANY + 1)}
     assert {spec.id for spec in specs} == claimed.keys()
     assert claimed["0"].terms.max_retries == 1
 
 
-@pytest.mark.parametrize("some", [1, LEAST])
+@pytest.mark.parametrize("some", [1, MANY])
 def test_who_listens_is_notified_of_the_queues(
     store: PostgresStore, admin: psycopg.Connection[Any], schema: str, some: int
 ) -> None:

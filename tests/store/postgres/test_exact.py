@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -17,12 +17,12 @@ from leasemill.kernel import commands as c
 from leasemill.kernel import machine
 from leasemill.kernel.model import JobSpec, JobState, LimitTerms, LimitUse, Rules
 from leasemill.store.postgres.admin.check import check
-from leasemill.store.postgres.database import Database
+from leasemill.store.postgres.driver.connections import Connections
 from leasemill.store.postgres.exact import decide as exact
 from leasemill.store.postgres.exact.save import TABLES
+from leasemill.store.postgres.statements import Execute, Statements
+from leasemill.store.postgres.steps import RetryTransaction, Steps
 from leasemill.store.postgres.store import PostgresStore
-from leasemill.store.postgres.wire import batch
-from leasemill.store.postgres.wire.connections import Moved
 from leasemill.testing.rules import rule
 
 Admin = psycopg.Connection[Any]
@@ -39,14 +39,14 @@ def store(postgres_url: str) -> Iterator[PostgresStore]:
 def statements(monkeypatch: pytest.MonkeyPatch, work: Callable[[], Any]) -> list[int]:
     """How many statements `work` sends in each batch."""
     sent: list[int] = []
-    run = batch.run
+    exchange = Connections.exchange
 
-    def noted(connection: Any, *statements: Any) -> Any:
+    def noted(connections: Connections, connection: Any, statements: Any) -> Any:
         sent.append(len(statements))
-        return run(connection, *statements)
+        return exchange(connections, connection, statements)
 
     with monkeypatch.context() as patched:
-        patched.setattr(batch, "run", noted)
+        patched.setattr(Connections, "exchange", noted)
         work()
     return sent
 
@@ -57,7 +57,7 @@ def test_a_decision_is_two_round_trips(store: PostgresStore, monkeypatch: pytest
     refused = c.AckReport("held", "another")
     assert statements(monkeypatch, lambda: store.ack([refused])) == DECISION
     permanent = c.NackReport("failed", failed.token, "broke", is_permanent=True)
-    assert statements(monkeypatch, lambda: store.nack([permanent])) == DECISION
+    assert statements(monkeypatch, lambda: store.nack([permanent])) == [*DECISION, 1], "and a notification"
     request = c.AcquireRequest("offsets", "a", 1, "w", "token")
     assert statements(monkeypatch, lambda: store.acquire([request])) == DECISION
     assert statements(monkeypatch, lambda: store.ack([c.AckReport("offsets/a/1", "token")])) == DECISION
@@ -73,13 +73,13 @@ def test_an_enqueue_of_many_jobs_under_a_limit_is_a_bounded_number_of_statements
     store.declare_limits({"stripe": LimitTerms(5)}, by="worker")
 
     sent: list[str] = []
-    text_of = Database.sent
+    text_of = Statements.sent
 
-    def noted(database: Database, name: str, given: Mapping[str, Any]) -> Any:
-        sent.append(name)
-        return text_of(database, name, given)
+    def noted(statements: Statements, call: Execute) -> Any:
+        sent.append(str(call.statement))
+        return text_of(statements, call)
 
-    monkeypatch.setattr(Database, "sent", noted)
+    monkeypatch.setattr(Statements, "sent", noted)
     for name, count in (("first", 1), ("many", 10_000)):
         sent.clear()
         uses = [(LimitUse("stripe", f"customer-{number % 100}"),) for number in range(count)]
@@ -144,15 +144,18 @@ def test_a_job_that_commits_while_its_cancel_is_decided_is_not_cancelled(
     store: PostgresStore, schema: str, admin: Admin, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
     """It is claimed after the locks were taken and before the rows are read: then its lease is not locked."""
+    store.claim("w", ["q"], 1)  # L7: as above
     store.enqueue([JobSpec("job", "q", "k")])
-    run, run_batch = machine.run, batch.run
+    run, exchange = machine.run, Connections.exchange
     once: list[c.Lease] = []
 
-    def claim_after_the_locks(connection: Any, *statements: Any) -> Any:
-        answers = run_batch(connection, *statements[:2])
-        if len(statements) > 2 and not once:
-            once.extend(store.claim("w", ["q"], 1))
-        return answers + (run_batch(connection, *statements[2:]) if len(statements) > 2 else [])
+    def claim_after_the_locks(connections: Connections, connection: Any, statements: Any) -> Any:
+        is_locked = any(text.startswith(b"-- The exact path, first") for text, _ in statements[:-1])
+        if once or not is_locked:
+            return exchange(connections, connection, statements)
+        answers = exchange(connections, connection, statements[:-1])
+        once.extend(store.claim("w", ["q"], 1))
+        return answers + exchange(connections, connection, statements[-1:])
 
     def end_after_the_decision(*given: Any) -> Any:
         monkeypatch.setattr(exact, "run", run)
@@ -163,7 +166,7 @@ def test_a_job_that_commits_while_its_cancel_is_decided_is_not_cancelled(
             assert store.commit("job", once[0].token) == c.Committed("job", ())
         return decision
 
-    monkeypatch.setattr(batch, "run", claim_after_the_locks)
+    monkeypatch.setattr(Connections, "exchange", claim_after_the_locks)
     monkeypatch.setattr(exact, "run", end_after_the_decision)
     store.cancel(["job"], by="ada", reason="because")
     assert once
@@ -219,10 +222,10 @@ def test_a_repeat_that_is_decided_twice_is_still_reported_as_a_repeat(
     decide = exact._decide
     tries: list[int] = []
 
-    def moved_once(*given: Any) -> Any:
+    def moved_once(*given: Any) -> Steps[Any]:
         tries.append(len(tries))
         if len(tries) == 1:
-            raise Moved("a row had changed")
+            raise RetryTransaction("a row had changed")
         return decide(*given)
 
     monkeypatch.setattr(exact, "_decide", moved_once)
@@ -263,7 +266,7 @@ def test_the_ack_of_a_lanes_head_without_its_lane_is_left_to_the_exact_path(
 ) -> None:
     store.enqueue([JobSpec(one, "q", "k", lane="a") for one in ("head", "next")])
     (lease,) = store.claim("w", ["q"], 1)
-    leases = store._database.leases
+    leases = store._known.leases
     leases[lease.token] = replace(leases[lease.token], lane=None)
     assert store.ack([c.AckReport("head", lease.token)]) == [c.Acked("head", c.LaneHint("next", None))]
     assert check(admin, schema) == []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -13,12 +13,16 @@ import pytest
 from leasemill.errors import Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec, JobState
+from leasemill.store.postgres.driver.connections import Connections
+from leasemill.store.postgres.driver.exchange import Sent, StoreConnection
+from leasemill.store.postgres.driver.thread import Retries
+from leasemill.store.postgres.driver.url import parse_url
+from leasemill.store.postgres.steps import Transact
 from leasemill.store.postgres.store import PostgresStore
 from leasemill.store.postgres.verbs import claim
-from leasemill.store.postgres.wire import batch, connections
-from leasemill.store.postgres.wire.url import parse_url
 from leasemill.testing.rules import rule
 from tests.lab.postgres import KillableServer
+from tests.store.postgres.open_transaction import open_transaction
 
 
 @pytest.fixture
@@ -71,8 +75,8 @@ def test_terminated_backends_are_replaced(postgres_url: str, admin: psycopg.Conn
 
 def test_an_exhausted_pool_says_so(postgres_url: str) -> None:
     with PostgresStore(f"{postgres_url}&pool_size=1&pool_timeout_s=0.1") as store:
-        pool = store._pool._pool
-        taken = pool.take(store._pool.connect)
+        pool = store._connections._pool
+        taken = pool.take(store._connections.connect)
         with pytest.raises(Unavailable, match="pool_size"):
             store.job("job")
         pool.give_back(taken)
@@ -125,10 +129,14 @@ def test_a_claim_repeated_while_the_first_is_at_work_waits_for_it(
         def repeat() -> list[c.Lease]:
             if not is_repeat:
                 return store.run(command)
-            return store._pool.run(lambda own: claim.claim(store._database, own, command, is_repeat=True).leases)
+            again = Retries(store._connections)
+            again.number = 2
+            claims = Transact(lambda attempt: claim._claim(store._known, command, attempt))
+            claimed: claim.Claimed = store._thread_driver.transact(claims, again)
+            return claimed.leases
 
-        with store._pool.connect() as first, first.transaction():
-            leases = claim.claim(store._database, first, command, is_repeat=False).leases
+        with open_transaction(store) as first:
+            leases = first.run(claim._claim_once(store._known, command, waits=False)).leases
             repeated = executor.submit(repeat)
             wait_until_blocked(postgres_url)
             assert not repeated.done()
@@ -137,21 +145,22 @@ def test_a_claim_repeated_while_the_first_is_at_work_waits_for_it(
 
 
 @rule("C5")
-def test_a_claim_that_began_before_the_first_had_committed_gives_no_others(postgres_url: str, schema: str) -> None:
+def test_a_claim_that_began_before_the_first_had_committed_gives_no_others(
+    postgres_url: str, schema: str, admin: psycopg.Connection[Any]
+) -> None:
     """The first ends after the repeat has taken its snapshot, and before the repeat has looked whether it is alone."""
     with PostgresStore(postgres_url) as store, ThreadPoolExecutor(1) as executor:
         store.enqueue([JobSpec(f"j{number}", "q", "k") for number in range(4)])
         command = c.Claim("w", ["q"], 2, ["t1", "t2"], "request")
-        database = store._database
-        look = claim.LookedClaim(database, command, database.positions.look(["q"], is_full=True), 0)
-        unnoticed = {**claim.parameters(command), "request_key": None}
-        with store._pool.connect() as first:
-            with first.transaction():
-                leases = look.claimed(database.all(first, "claim", look.parameters(unnoticed))).leases
-                repeated = executor.submit(store.run, command)
-                wait_until_blocked(postgres_url)
-            assert repeated.result(30) == leases
-            assert len(first.execute(f"select from {schema}.leases".encode()).fetchall()) == len(leases) == 2
+        known = store._known
+        scan = known.positions.scan(["q"], is_full=True)
+        unnoticed = {**claim.parameters(command), "request_key": None, "waits": False}
+        with open_transaction(store) as first:
+            leases = first.run(claim._claim_from(scan, known, command, unnoticed)).leases
+            repeated = executor.submit(store.run, command)
+            wait_until_blocked(postgres_url)
+        assert repeated.result(30) == leases
+        assert len(admin.execute(f"select from {schema}.leases".encode()).fetchall()) == len(leases) == 2
 
 
 def wait_until_blocked(url: str) -> None:
@@ -179,39 +188,39 @@ def test_ids_said_to_be_new_that_are_known_are_answered_as_any_others(postgres_u
 def test_new_jobs_whose_answer_was_lost_are_enqueued_once(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch, admin: psycopg.Connection[Any]
 ) -> None:
-    run = batch.run
+    exchange = Connections.exchange
     lost: list[int] = []
 
-    def run_and_lose(connection: psycopg.Connection[Any], *statements: Any) -> Any:
-        answer = run(connection, *statements)
+    def exchange_and_lose(self: Connections, connection: StoreConnection, statements: Sequence[Sent]) -> Any:
+        answer = exchange(self, connection, statements)
         if not lost:
             lost.append(connection.info.backend_pid)
             admin.execute("select pg_terminate_backend(%s)", lost)
-            connection.execute("select 1")
+            exchange(self, connection, [(b"select 1", ())])
         return answer
 
     with PostgresStore(postgres_url) as store:
         store.enqueue([JobSpec("first", "q", "k")])  # so that the queue is known, and the insert commits by itself
-        monkeypatch.setattr(batch, "run", run_and_lose)
+        monkeypatch.setattr(Connections, "exchange", exchange_and_lose)
         assert store.run(c.Enqueue([JobSpec("job", "q", "k")], are_new=True)) == [c.Duplicate("job")]
         assert lost
         assert store.totals().counts[JobState.READY] == 2
 
 
-def test_behind_a_pooler_nothing_is_prepared(
-    postgres_url: str, admin: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_behind_a_pooler_nothing_is_prepared(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """There another client's statement may stand under the name of ours, and would be carried out instead."""
-    pid = admin.info.backend_pid
-    assert not connections._is_pooled(admin)
-    monkeypatch.setattr(type(admin.info), "backend_pid", pid + 1)
-    assert connections._is_pooled(admin)
+    with PostgresStore(postgres_url) as direct:
+        connection = direct._connections.take()
+        assert not direct._connections._is_pooled(connection)
+        monkeypatch.setattr(type(connection.info), "backend_pid", -1)  # no session has it
+        assert direct._connections._is_pooled(connection)
+        direct._connections.give_back(connection)
     with PostgresStore(postgres_url) as store:
         store.enqueue([JobSpec("job", "q", "k")])
         (lease,) = store.claim("w", ["q"], 1)
         assert store.ack([c.AckReport("job", lease.token)]) == [c.Acked("job")]
-        prepared = store._pool.run(lambda own: own.execute("select count(*) from pg_prepared_statements").fetchone())
-        assert prepared == (0,)
+        count = [(b"select count(*) from pg_prepared_statements", ())]
+        assert store._thread_driver.with_connection(lambda own: store._connections.exchange(own, count)) == [[(0,)]]
         assert store._commits._prepare_threshold is None
 
 
@@ -219,7 +228,7 @@ def test_a_connection_stuck_in_a_pipeline_is_replaced(postgres_url: str) -> None
     """As when its session ends under one: psycopg cannot leave it, and does not know yet that it is closed."""
     used: list[Any] = []
 
-    def work(connection: connections.Connection) -> int:
+    def work(connection: StoreConnection) -> int:
         used.append(connection)
         if len(used) == 1:
             connection.pgconn.enter_pipeline_mode()
@@ -227,5 +236,5 @@ def test_a_connection_stuck_in_a_pipeline_is_replaced(postgres_url: str) -> None
         return 7
 
     with PostgresStore(postgres_url) as store:
-        assert store._pool.run(work) == 7
+        assert store._thread_driver.with_connection(work) == 7
         assert used[0].closed

@@ -31,7 +31,7 @@ def used(postgres_url: str) -> PostgresStore:
     (lease,) = store.claim("w", ["mail"], 1)
     store.ack([c.AckReport("parent", lease.token)])
     store.watch(["mail"])
-    store._maintenance.forgetting._due_at_s = 0.0
+    store._retention_loop._due_at_s = 0.0
     store.run(c.Expire(10))
     return store
 
@@ -59,7 +59,9 @@ def works(store: PostgresStore) -> bool:
 
 def has_nothing_of_its_parent(store: PostgresStore) -> bool:
     """Before any of its threads asks."""
-    return store._pool.take_idle() is None and store._listener._thread is None and store._notifier._thread is None
+    return (
+        store._connections.take_idle() is None and store._listener._thread is None and store._notifier._thread is None
+    )
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
@@ -77,19 +79,19 @@ def test_a_forked_child_has_connections_and_threads_of_its_own_whichever_of_its_
 def test_a_forked_child_waits_for_no_lock_that_a_thread_of_its_parent_held(postgres_url: str) -> None:
     with used(postgres_url) as store:
         held: list[AbstractContextManager[Any]] = [
-            store._pool._pool._changed,
+            store._connections._pool._changed,
             store._commits._pool._changed,
             store._commits._async_pool._changed,
-            store._database.positions._lock,
+            store._known.positions._lock,
             store._maintenance.watermarks._lock,
-            store._maintenance.forgetting._starting,
+            store._retention_loop._starting,
             store._signal._changed,
             store._notifier._changed,
             store._listener._lock,
             store._listener.ends._lock,
             store._listener.cancellations._lock,
-            store._enqueues._guard,
-            *(line._guard for line in store._enqueues._lines.values()),
+            store._batches._lock,
+            *(line._guard for line in store._batches._lines.values()),
             store._threads._work.lock,
         ]
         with ExitStack() as holding:

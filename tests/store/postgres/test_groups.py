@@ -17,10 +17,12 @@ from leasemill.errors import GroupRefused
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import ChainedJob, JobSpec, JobState, Rules
 from leasemill.store.postgres.admin.check import check
+from leasemill.store.postgres.driver.url import parse_url
 from leasemill.store.postgres.exact import decide as exact
+from leasemill.store.postgres.steps import Steps
 from leasemill.store.postgres.store import PostgresStore
-from leasemill.store.postgres.wire.url import parse_url
 from leasemill.testing.rules import rule
+from tests.store.postgres.open_transaction import end_open_transactions
 
 MEMBER = Rules(group="group")
 THEN = ChainedJob("callbacks", "then")
@@ -248,46 +250,28 @@ def test_an_end_and_what_it_causes_are_one_fact(
         store.seal_group("group")
         (lease,) = store.claim("w", ["q"], 1)
         seen: list[tuple[int, int]] = []
-        name = {"before it is written": "saving", "before its jobs are inserted": "follow"}.get(when, "Known")
-        database = store._database
-        insert = database.insert_caused
+        save, insert = exact._save, vars(exact)["insert_caused"]
 
-        def end_session(connection: Any) -> None:
+        def end_session() -> None:
             if not seen:
                 seen.append((view(store).succeeded, len(store.jobs().jobs)))
-                admin.execute("select pg_terminate_backend(%s)", [connection.info.backend_pid])
+                end_open_transactions(admin)
 
-        if name == "Known":
+        def saved(*given: Any) -> Steps[Any]:
+            if when == "before it is written":
+                end_session()
+            return (yield from save(*given))
 
-            def inserted(jobs: Any) -> Any:
-                outcomes = yield from insert(jobs)
-                pids = admin.execute(
-                    "select pid from pg_stat_activity where state = 'idle in transaction' and pid <> pg_backend_pid()"
-                ).fetchall()
-                if not seen:
-                    seen.append((view(store).succeeded, len(store.jobs().jobs)))
-                    for (pid,) in pids:
-                        admin.execute("select pg_terminate_backend(%s)", [pid])
-                return outcomes
+        def inserted(*given: Any) -> Steps[Any]:
+            if when == "before its jobs are inserted":
+                end_session()
+            outcomes = yield from insert(*given)
+            if when == "after all is written":
+                end_session()
+            return outcomes
 
-            monkeypatch.setattr(database, "insert_caused", inserted)
-        else:
-            real_save = exact._save
-
-            def save(database: Any, connection: Any, *rest: Any) -> None:
-                if name == "saving":
-                    end_session(connection)
-                real_save(database, connection, *rest)
-
-            real_follow = vars(exact)["follow"]
-
-            def follow(database: Any, connection: Any, steps: Any) -> Any:
-                end_session(connection)
-                return real_follow(database, connection, steps)
-
-            monkeypatch.setattr(exact, "_save", save)
-            if name == "follow":
-                monkeypatch.setattr(exact, "follow", follow)
+        monkeypatch.setattr(exact, "_save", saved)
+        monkeypatch.setattr(exact, "insert_caused", inserted)
         assert store.ack([c.AckReport("first", lease.token)]) == [c.Acked("first")]
         assert seen == [(0, 1)]
         assert (view(store).total, view(store).succeeded, callbacks(store)) == (2, 1, [])
@@ -318,7 +302,7 @@ def test_many_additions_are_counted_in_one_place(postgres_url: str, schema: str,
         for number in range(150):
             store.enqueue([JobSpec(f"job-{number}", "q", "k", rules=MEMBER)])
         assert view(store).total == 150
-        store._pool.run(store._maintenance.retention.fold_groups)
+        store._thread_driver.run(store._maintenance.retention.fold_groups())
         joins = f"select count(*) from {schema}.group_joins".encode()
         assert admin.execute(joins).fetchone() == (0,)
         leases = store.claim("w", ["q"], 150)

@@ -17,14 +17,16 @@ import pytest
 
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec
+from leasemill.store.postgres.driver.connections import ConnectionLost
+from leasemill.store.postgres.driver.loop import KEPT_TURNS, Answer, FailedMessage, LoopDriver
+from leasemill.store.postgres.statements import Execute, Statement
+from leasemill.store.postgres.steps import BEGIN
 from leasemill.store.postgres.store import PostgresStore
-from leasemill.store.postgres.wire.batch import BEGIN, Sent
-from leasemill.store.postgres.wire.looped import KEPT_TURNS, Answer, LoopMessages, MessageFailed
 from tests.lab.processes import wait_until
 
-ONE: Sent = (b"select 1::int8", ())
-FAILS: Sent = (b"select 1 / 0", ())
-SLEEPS: Sent = (b"select pg_sleep(60)", ())
+ONE = Execute(Statement(b"select 1::int8"), {})
+FAILS = Execute(Statement(b"select 1 / 0"), {})
+SLEEPS = Execute(Statement(b"select pg_sleep(60)"), {})
 LONG_S = 30.0
 
 
@@ -41,26 +43,38 @@ def store(postgres_url: str, size: int) -> Iterator[PostgresStore]:
 
 
 @pytest.fixture
-def messages(store: PostgresStore) -> LoopMessages:
-    return store._loop_messages
+def driver(store: PostgresStore) -> LoopDriver:
+    return store._loop_driver
+
+
+async def answer_to(driver: LoopDriver, *message: Execute) -> Answer | None:
+    """None: no connection is idle."""
+    answered = driver.send(message)
+    return None if answered is None else await answered
+
+
+def send(driver: LoopDriver, *message: Execute) -> asyncio.Future[Answer]:
+    answered = driver.send(message)
+    assert answered is not None
+    return answered
 
 
 @pytest.fixture
 def taken(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """Grows with each connection that is taken from the pool."""
     found: list[object] = []
-    take = store._pool.take_idle
+    take = store._connections.take_idle
 
     def take_idle() -> object:
         found.append(take())
         return found[-1]
 
-    monkeypatch.setattr(store._pool, "take_idle", take_idle)
+    monkeypatch.setattr(store._connections, "take_idle", take_idle)
     return found
 
 
 def in_use(store: PostgresStore) -> int:
-    return store._pool._pool._in_use
+    return store._connections._pool._in_use
 
 
 async def turns(count: int = KEPT_TURNS + 2) -> None:
@@ -69,30 +83,30 @@ async def turns(count: int = KEPT_TURNS + 2) -> None:
 
 
 async def test_a_caller_that_sends_again_at_once_has_the_same_connection(
-    messages: LoopMessages, taken: list[object]
+    driver: LoopDriver, taken: list[object]
 ) -> None:
     for _ in range(5):
-        assert await messages.ask([ONE]) == [[(1,)]]
+        assert await answer_to(driver, ONE) == [[(1,)]]
     assert len(taken) == 1
 
 
-async def test_a_connection_that_nobody_uses_again_is_given_back(store: PostgresStore, messages: LoopMessages) -> None:
-    assert await messages.ask([ONE]) == [[(1,)]]
+async def test_a_connection_that_nobody_uses_again_is_given_back(store: PostgresStore, driver: LoopDriver) -> None:
+    assert await answer_to(driver, ONE) == [[(1,)]]
     await turns()
     assert in_use(store) == 0
-    assert messages._held == set()
+    assert driver._held == set()
 
 
 async def test_two_messages_at_the_same_time_do_not_share_a_connection(store: PostgresStore) -> None:
-    messages, first = store._loop_messages, asyncio.get_running_loop().create_future()
-    assert messages.send([ONE], first.set_result)
-    assert await messages.ask([ONE]) is None
+    driver = store._loop_driver
+    first = send(driver, ONE)
+    assert await answer_to(driver, ONE) is None
     assert await first == [[(1,)]]
 
 
 @pytest.mark.parametrize("size", [1])
 async def test_a_thread_that_waits_is_next_although_the_loop_sends_without_a_pause(
-    store: PostgresStore, messages: LoopMessages
+    store: PostgresStore, driver: LoopDriver
 ) -> None:
     has_run = threading.Event()
 
@@ -101,107 +115,94 @@ async def test_a_thread_that_waits_is_next_although_the_loop_sends_without_a_pau
         has_run.set()
 
     thread = threading.Thread(target=run)
-    sent = 0
 
-    def again(answer: Answer) -> None:
-        nonlocal sent
-        assert not isinstance(answer, MessageFailed)
-        sent += 1
-        if sent == 5:
-            thread.start()
-        if not has_run.is_set() and not messages.send([ONE], again):
-            asyncio.get_running_loop().call_later(0.001, again, answer)
+    async def send_without_a_pause() -> None:
+        sent = 0
+        while not has_run.is_set():
+            answer = await answer_to(driver, ONE)
+            assert not isinstance(answer, FailedMessage)
+            sent += 1
+            if sent == 5:
+                thread.start()
+            if answer is None:
+                await asyncio.sleep(0.001)
 
-    assert messages.send([ONE], again)
-    async with asyncio.timeout(LONG_S):
-        await asyncio.to_thread(has_run.wait)
+    await asyncio.wait_for(send_without_a_pause(), LONG_S)
     thread.join()
 
 
 @pytest.mark.parametrize("size", [1])
 async def test_a_thread_has_the_last_connection_although_who_got_the_answer_blocks_the_loop(
-    store: PostgresStore, messages: LoopMessages
+    store: PostgresStore, driver: LoopDriver
 ) -> None:
     """As a handler does while the worker's heartbeat extends its lease."""
     thread = threading.Thread(target=store.totals, daemon=True)
-    assert await messages.ask([ONE]) == [[(1,)]]
+    assert await answer_to(driver, ONE) == [[(1,)]]
     thread.start()
     thread.join(LONG_S / 3)
     assert not thread.is_alive()
 
 
-async def test_a_transaction_that_failed_does_not_reach_the_next_message(messages: LoopMessages) -> None:
-    failed = await messages.ask([BEGIN, FAILS])
-    assert isinstance(failed, MessageFailed)
-    assert not failed.is_lost
-    assert await messages.ask([ONE]) in (None, [[(1,)]])  # None: the pool has closed it, a thread opens another
+async def test_a_transaction_that_failed_does_not_reach_the_next_message(driver: LoopDriver) -> None:
+    failed = await answer_to(driver, BEGIN, FAILS)
+    assert isinstance(failed, FailedMessage)
+    assert not isinstance(failed.meaning, ConnectionLost)
+    assert await answer_to(driver, ONE) in (None, [[(1,)]])  # None: the pool has closed it, a thread opens another
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_a_loop_that_was_closed_at_once_keeps_no_connection(store: PostgresStore, messages: LoopMessages) -> None:
+def test_a_loop_that_was_closed_at_once_keeps_no_connection(store: PostgresStore, driver: LoopDriver) -> None:
     loop = asyncio.new_event_loop()
 
-    def send() -> None:
-        assert messages.send([ONE], lambda _: loop.stop())
+    def begin() -> None:
+        send(driver, ONE).add_done_callback(lambda _: loop.stop())
 
-    loop.call_soon(send)
+    loop.call_soon(begin)
     loop.run_forever()
     loop.close()
-    assert asyncio.run(messages.ask([ONE])) == [[(1,)]]
+    assert asyncio.run(answer_to(driver, ONE)) == [[(1,)]]
     assert in_use(store) == 0
     assert store.run(c.Enqueue([JobSpec("a", "q", "k")])) == [c.Enqueued("a")]
 
 
 async def test_a_connection_that_the_server_ends_between_two_messages_is_let_go(
-    store: PostgresStore, messages: LoopMessages, admin: psycopg.Connection[tuple[object, ...]]
+    store: PostgresStore, driver: LoopDriver, admin: psycopg.Connection[tuple[object, ...]]
 ) -> None:
-    answered = asyncio.get_running_loop().create_future()
-
-    def end_it(answer: Answer) -> None:
-        (held,) = messages._held
-        admin.execute("select pg_terminate_backend(%s, 10000)", [held.connection.info.backend_pid])
-        answered.set_result(answer)
-
-    assert messages.send([ONE], end_it)
-    assert await answered == [[(1,)]]
+    assert await answer_to(driver, ONE) == [[(1,)]]
+    (held,) = driver._held
+    admin.execute("select pg_terminate_backend(%s, 10000)", [held.connection.info.backend_pid])
     assert await store.arun(c.Enqueue([JobSpec("a", "q", "k")], are_new=True)) == [c.Enqueued("a")]
 
 
-async def test_a_callback_that_raises_keeps_no_connection(store: PostgresStore, messages: LoopMessages) -> None:
-    loop, raised = asyncio.get_running_loop(), asyncio.Event()
-    loop.set_exception_handler(lambda _loop, _context: raised.set())
-
-    def fail(answer: Answer) -> None:
-        raise ValueError
-
-    assert messages.send([ONE], fail)
-    await raised.wait()
-    await turns()
-    assert in_use(store) == 0
+async def test_a_caller_that_was_cancelled_keeps_no_connection(store: PostgresStore, driver: LoopDriver) -> None:
+    send(driver, ONE).cancel()
+    async with asyncio.timeout(LONG_S):
+        while in_use(store):
+            await turns(1)
+    assert driver._held == set()
 
 
 @pytest.mark.parametrize("size", [1])
 def test_a_thread_gets_the_place_of_a_loop_that_was_stopped_before_its_answer(
-    store: PostgresStore, messages: LoopMessages
+    store: PostgresStore, driver: LoopDriver
 ) -> None:
     loop = asyncio.new_event_loop()
-    failed: asyncio.Future[Answer] = loop.create_future()
 
-    async def leave() -> None:
-        assert messages.send([SLEEPS], failed.set_result)
+    async def leave() -> asyncio.Future[Answer]:
+        return send(driver, SLEEPS)
 
-    loop.run_until_complete(leave())
-    (held,) = messages._held
+    failed = loop.run_until_complete(leave())
+    (held,) = driver._held
     held._answer_due_s = 0.0
     assert store.run(c.Enqueue([JobSpec("a", "q", "k")])) == [c.Enqueued("a")]
     assert in_use(store) == 0
 
     answer = loop.run_until_complete(asyncio.wait_for(failed, LONG_S))
-    assert isinstance(answer, MessageFailed)
-    assert answer.is_lost
-    assert loop.run_until_complete(messages.ask([ONE])) == [[(1,)]]
+    assert isinstance(answer, FailedMessage)
+    assert isinstance(answer.meaning, ConnectionLost)
+    assert loop.run_until_complete(answer_to(driver, ONE)) == [[(1,)]]
     assert in_use(store) == 0
-    assert not messages._held
+    assert not driver._held
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(held._descriptor)
     loop.close()
@@ -224,29 +225,29 @@ def test_event_loops_one_after_the_other_use_the_same_few_connections(
         for number in range(200):
             asyncio.run(enqueue(store, number))
         store.totals()
-        assert not store._loop_messages._held
+        assert not store._loop_driver._held
         sessions = "select count(*) from pg_stat_activity where application_name = 'loops'"
         wait_until(lambda: admin.execute(sessions).fetchone() in [(1,), (2,)], "sessions that were given up to end")
 
 
 @pytest.mark.parametrize("size", [1])
 def test_a_thread_gets_the_connection_of_a_loop_that_was_closed_before_its_answer(
-    store: PostgresStore, messages: LoopMessages
+    store: PostgresStore, driver: LoopDriver
 ) -> None:
     async def leave() -> None:
-        assert messages.send([SLEEPS], lambda _: None)
+        send(driver, SLEEPS)
 
     asyncio.run(leave())
     assert store.run(c.Enqueue([JobSpec("a", "q", "k")])) == [c.Enqueued("a")]
 
 
 async def test_where_no_file_can_be_opened_the_connection_is_left_to_a_thread(
-    store: PostgresStore, messages: LoopMessages
+    store: PostgresStore, driver: LoopDriver
 ) -> None:
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
     try:
-        answer = await messages.ask([ONE])
+        answer = await answer_to(driver, ONE)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     assert answer is None
@@ -273,19 +274,18 @@ def idle_child() -> Iterator[None]:
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 @pytest.mark.parametrize("is_given_up", [True, False])
 def test_a_connection_that_a_forked_child_has_too_does_not_wake_the_loop_when_it_is_over(
-    messages: LoopMessages, admin: psycopg.Connection[Any], is_given_up: bool
+    driver: LoopDriver, admin: psycopg.Connection[Any], is_given_up: bool
 ) -> None:
     selector = selectors.EpollSelector()
 
     async def lose_connection() -> list[tuple[int, int]]:
-        answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        assert messages.send([SLEEPS], answered.set_result)
-        (held,) = messages._held
+        answered = send(driver, SLEEPS)
+        (held,) = driver._held
         process = held.connection.info.backend_pid
         if is_given_up:
             held.give_up()
         admin.execute("select pg_terminate_backend(%s, 10000)", [process])
-        assert isinstance(await answered, MessageFailed)
+        assert isinstance(await answered, FailedMessage)
         with select.epoll.fromfd(os.dup(selector.fileno())) as all_watched:
             return all_watched.poll(0)
 

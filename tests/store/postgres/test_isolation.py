@@ -22,13 +22,14 @@ from leasemill.kernel.model import JobSpec
 from leasemill.store.postgres import admission
 from leasemill.store.postgres.admin.check import check
 from leasemill.store.postgres.admin.migrate import migrate
+from leasemill.store.postgres.driver.url import parse_url
+from leasemill.store.postgres.insert import insert_jobs
 from leasemill.store.postgres.store import PostgresStore
-from leasemill.store.postgres.verbs import enqueue
-from leasemill.store.postgres.wire.url import parse_url
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.rules import rule
 from tests.crash.walk import Model, Walk, asked
 from tests.store.postgres.conftest import TABLES
+from tests.store.postgres.open_transaction import open_transaction
 
 LEVELS = ("repeatable read", "serializable")
 LIMIT_S = 60
@@ -97,9 +98,9 @@ def test_the_next_of_a_lane_is_not_stranded_under_another_default_isolation(
         (lease,) = store.claim("w", ["q"], 1)
         acked: list[c.AckOutcome] = []
         acking = threading.Thread(target=lambda: acked.extend(store.ack([c.AckReport("head", lease.token)])))
-        with producer._pool.connect() as connection, connection.transaction():
-            enqueue.insert(producer._database, connection, [JobSpec("next", "q", "k", lane="a")], None)
-            admission.admit(producer._database, connection)
+        with open_transaction(producer) as transaction:
+            transaction.run(insert_jobs([JobSpec("next", "q", "k", lane="a")], None))
+            transaction.run(admission.admit(producer._known))
             acking.start()
             await_waiting(admin, "acking")
         acking.join(LIMIT_S)

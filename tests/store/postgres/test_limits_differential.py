@@ -16,7 +16,6 @@ from msgspec.structs import replace
 
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import LIVE
-from leasemill.store.postgres import database
 from leasemill.testing.rules import rule
 from tests.crash.walk_limits import LimitWalk
 from tests.store.postgres.test_differential import DRIVERS, SEEDS, Driver, Pair, walk
@@ -82,9 +81,7 @@ def test_postgres_grants_under_limits_as_the_kernel_does(
     postgres_url: str,
     schema: str,
     admin: psycopg.Connection[Any],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(database, "SPECIAL_CLAIMS", 0)  # every claim is tried as if it were plain
     source = random.Random(seed)
     with driver(postgres_url) as open_store, closing(LimitPair(open_store, schema, admin)) as pair:
         walk(pair, LimitWalk(source, hands_over=True), source, f"SEED={seed}", check_every=25)

@@ -384,8 +384,8 @@ def test_rates_that_are_not_in_use_are_forgotten(
         store.run(c.Enqueue([JobSpec("j", "q", "k", rules=under("api/x"))]))
         assert claim_ids(store, ["q"], 1) == ["j"]
         forget = store._maintenance.retention.forget_rates
-        assert store._pool.run(forget) == 0
+        assert store._thread_driver.run(forget()) == 0
         admin.execute(f"update {schema}.rates set tat = tat - 61000000".encode())
-        assert store._pool.run(forget) == 1
+        assert store._thread_driver.run(forget()) == 1
     finally:
         store.close()

@@ -9,11 +9,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from leasemill.store.expiries import Expiries
-from leasemill.store.postgres.database import Database
 from leasemill.store.postgres.waking import listen
 from leasemill.store.postgres.waking.listen import FIRST_PAUSE_S, LONGEST_PAUSE_S, Listener
-from leasemill.store.postgres.wire.statements import Statements
 from leasemill.store.signal import Signal
 
 
@@ -25,18 +22,26 @@ class Time:
         return self.now_s
 
 
+class Sessions:
+    """In place of a driver and of its connections."""
+
+    @property
+    def connections(self) -> Sessions:
+        return self
+
+    @contextmanager
+    def connect(self) -> Iterator[None]:
+        yield
+
+
 class Interrupted(Listener):
     """Its sessions last as long as `lasting_s` says, one after the other; then it is closed."""
 
     def __init__(self, time: Time, lasting_s: list[float]) -> None:
-        super().__init__(self._session, Database(Statements("jobs"), None, Expiries()), Signal(), is_enabled=True)  # type: ignore[arg-type]
+        super().__init__(Sessions(), "leasemill_jobs", Signal(), is_enabled=True)  # type: ignore[arg-type]
         self._time = time
         self._lasting = iter(lasting_s)
         self.pauses_s: list[float] = []
-
-    @contextmanager
-    def _session(self) -> Iterator[None]:
-        yield
 
     def _listen(self, connection: Any, woken: Any) -> None:
         self.is_listening.set()

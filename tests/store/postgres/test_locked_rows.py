@@ -13,14 +13,16 @@ import pytest
 
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, JobSpec, JobState, Policy
-from leasemill.store.postgres import admission, forgetting
+from leasemill.store.postgres import admission, retention_loop
 from leasemill.store.postgres.admin.check import check
+from leasemill.store.postgres.driver.url import parse_url
 from leasemill.store.postgres.exact.decide import Concern, decide
+from leasemill.store.postgres.insert import insert_jobs
 from leasemill.store.postgres.store import PostgresStore
 from leasemill.store.postgres.verbs import commit, enqueue
-from leasemill.store.postgres.wire.url import parse_url
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.rules import rule
+from tests.store.postgres.open_transaction import open_transaction
 
 LIMIT_S = 60
 SHORT = Policy(lease_ttl_us=SECOND)
@@ -81,13 +83,13 @@ def test_a_claim_returns_what_it_was_granted_whatever_is_locked_beside_it(
     store.claim("dead", ["q"], 1)
     clock.advance(s=2)
     store.enqueue([JobSpec("new", "q", "k")])
-    with store._pool.connect() as connection:
-        enqueue.insert(store._database, connection, [JobSpec("arrived", "q", "k", lane="a")], None)
-    store._maintenance.forgetting._due_at_s -= forgetting.EVERY_S
+    with open_transaction(store) as transaction:
+        transaction.run(insert_jobs([JobSpec("arrived", "q", "k", lane="a")], None))
+    store._retention_loop._due_at_s -= retention_loop.EVERY_S
     with (
         locking(*lease_of("old")),
-        locking("select pg_advisory_xact_lock(%s)", store._database.retention_key),
-        locking("select pg_advisory_xact_lock(%s)", store._database.admission_key),
+        locking("select pg_advisory_xact_lock(%s)", store._known.retention_key),
+        locking("select pg_advisory_xact_lock(%s)", store._known.admission_key),
     ):
         assert claimed(store) == ["new"]
     assert [one.job_id for one in store.expire(10)] == ["old"]
@@ -123,9 +125,9 @@ def test_a_locked_lane_keeps_the_jobs_of_no_other_lane_from_an_idle_worker(
 ) -> None:
     store.enqueue([JobSpec("head", "q", "k", lane="a")])
     (head,) = store.claim("w", ["q"], 1)
-    with store._pool.connect() as connection:
+    with open_transaction(store) as transaction:
         jobs = [JobSpec("behind", "q", "k", lane="a"), JobSpec("free", "q", "k", lane="b")]
-        enqueue.insert(store._database, connection, jobs, None)
+        transaction.run(insert_jobs(jobs, None))
     with locking("select from leasemill.lanes where lane = 'a' for update"):
         assert claimed(store, 5) == ["free"]
     assert claimed(store, 5) == []
@@ -136,10 +138,10 @@ def test_a_locked_lane_keeps_the_jobs_of_no_other_lane_from_an_idle_worker(
 
 @rule("N3")
 def test_a_worker_whose_claims_always_get_something_gets_what_arrives_in_lanes_too(store: PostgresStore) -> None:
-    with store._pool.connect() as connection:
+    with open_transaction(store) as transaction:
         arrived = [JobSpec("arrived", "q", "k", lane="a", priority=9)]
-        enqueue.fix_uses(store._database, connection, {"q"}, arrived)
-        enqueue.insert(store._database, connection, arrived, None)
+        transaction.run(enqueue.fix_uses(store._known, {"q"}, arrived))
+        transaction.run(insert_jobs(arrived, None))
     seen: list[str] = []
 
     def busy() -> bool:
@@ -177,8 +179,8 @@ def test_expire_returns_what_it_recorded_while_another_forgets_jobs(
     store.enqueue([JobSpec("old", "q", "k", policy=SHORT)])
     store.claim("dead", ["q"], 1)
     clock.advance(s=2)
-    store._maintenance.forgetting._due_at_s -= forgetting.EVERY_S
-    with locking("select pg_advisory_xact_lock(%s)", store._database.retention_key):
+    store._retention_loop._due_at_s -= retention_loop.EVERY_S
+    with locking("select pg_advisory_xact_lock(%s)", store._known.retention_key):
         assert [one.job_id for one in store.expire(10)] == ["old"]
 
 
@@ -219,7 +221,7 @@ def test_a_commit_with_follow_ups_in_its_own_lane_and_a_cancel_of_its_job_meet_n
         store.enqueue([JobSpec("head", "q", "k", lane="a")])
         (lease,) = store.claim("w", ["q"], 1)
         ended: list[Any] = []
-        insert = enqueue.insert
+        insert = enqueue.inserted
 
         def insert_while_the_cancel_waits(*given: Any, **named: Any) -> Any:
             cancelling.start()
@@ -229,17 +231,16 @@ def test_a_commit_with_follow_ups_in_its_own_lane_and_a_cancel_of_its_job_meet_n
 
         def cancel() -> None:
             try:
-                with store._pool.connect() as connection:
+                with open_transaction(store) as transaction:
                     command = c.Cancel(["head"], "ada", "because")
-                    ended.extend(decide(store._database, connection, command, Concern(["head"])))
+                    ended.extend(transaction.run(decide(store._known, command, Concern(["head"]))))
             except psycopg.Error as error:
                 ended.append(error)
 
         cancelling = threading.Thread(target=cancel)
-        monkeypatch.setattr(commit, "insert", insert_while_the_cancel_waits)
+        monkeypatch.setattr(commit, "inserted", insert_while_the_cancel_waits)
         command = c.Commit("head", lease.token, b"1", [c.Followup("q", "k", lane="a")])
-        with store._pool.connect() as connection:
-            outcome = commit.commit(store._database, connection, command, channel=None)
+        outcome = store.run(command)
         cancelling.join(LIMIT_S)
         assert isinstance(outcome, c.Committed)
         assert ended == [c.Cancelled("head", JobState.SUCCEEDED)]  # X5
@@ -255,14 +256,14 @@ def test_a_claim_that_would_give_nothing_waits_for_an_admission_that_is_under_wa
     postgres_url: str, admin: Admin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever admits has the lock; the job is claimable when they are done."""
-    monkeypatch.setattr("leasemill.store.postgres.admission.LONGEST_WAIT_S", float(LIMIT_S))
+    monkeypatch.setattr("leasemill.store.postgres.admission.LONGEST_WAIT_MS", 1_000 * LIMIT_S)
     conninfo, _ = parse_url(postgres_url)
     with PostgresStore(f"{postgres_url}&application_name=claiming") as store, psycopg.connect(conninfo) as caller:
         with caller.transaction():
             store.using(caller).enqueue([JobSpec("a", "q", "k", lane="x")])
         claimed: list[c.Lease] = []
-        with psycopg.connect(conninfo) as other, other.transaction():
-            assert admission.admit(store._database, other)
+        with open_transaction(store) as other:
+            assert other.run(admission.admit(store._known))
             claiming = threading.Thread(target=lambda: claimed.extend(store.claim("w", ["q"], 1)))
             claiming.start()
             query = "select count(*) from pg_stat_activity where application_name = %s and wait_event_type = 'Lock'"
@@ -290,9 +291,9 @@ def test_a_decision_about_a_lane_waits_for_an_admission_to_it_that_is_under_way(
         store.enqueue([JobSpec("head", "q", "k", lane="a")])
         ended: list[c.CancelOutcome] = []
         cancelling = threading.Thread(target=lambda: ended.extend(store.cancel(["head"], by="ada", reason="because")))
-        with producer._pool.connect() as connection, connection.transaction():
-            enqueue.insert(producer._database, connection, [JobSpec("next", "q", "k", lane="a")], None)
-            admission.admit(producer._database, connection)
+        with open_transaction(producer) as transaction:
+            transaction.run(insert_jobs([JobSpec("next", "q", "k", lane="a")], None))
+            transaction.run(admission.admit(producer._known))
             cancelling.start()
             query = "select count(*) from pg_stat_activity where application_name = %s and wait_event_type = 'Lock'"
             eventually(lambda: admin.execute(query, ["cancelling"]).fetchone() != (0,))

@@ -15,6 +15,7 @@ import pytest
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec, JobState
 from leasemill.store.postgres.admin.check import check as check_tables
+from leasemill.store.postgres.statements import Execute, Statement
 from leasemill.store.postgres.store import PostgresStore
 from leasemill.store.postgres.verbs import ack as ack_verb
 from leasemill.testing.rules import rule
@@ -89,7 +90,7 @@ def test_they_go_on_without_threads_after_a_rollback(postgres_url: str, monkeypa
             in_threads += 1
             return submit(*call)
 
-        store._pool.run(roll_back)
+        store._thread_driver.with_connection(roll_back)
         monkeypatch.setattr(store._threads, "submit", counted)
         for _ in range(3):
             assert len(asyncio.run(_run(store, claim(store, 1)))) == 1
@@ -109,10 +110,10 @@ def test_heads_of_lanes_are_acked_with_prepared_statements_after_a_rollback(post
             connection.execute("begin")
             connection.rollback()
 
-        store._pool.run(roll_back)
+        store._thread_driver.with_connection(roll_back)
         (head,) = store.claim("w", ["q"], 1)
         assert store.ack([c.AckReport(head.job.id, head.token)]) == [c.Acked("a1", c.LaneHint("a2", None))]
-        assert store._pool.prepares
+        assert store._connections.prepares
 
 
 def test_a_loop_that_was_closed_under_a_claim_disturbs_no_other(
@@ -207,8 +208,8 @@ def test_a_message_that_cannot_be_written_costs_no_connection(postgres_url: str)
         enqueue(store, "job")
 
         async def malformed() -> None:
-            with pytest.raises(TypeError, match="is not a parameter"):
-                await store._loop_messages.ask([(b"select $1", [1.5])])
+            with pytest.raises(AttributeError):
+                store._loop_driver.send((Execute(Statement(b"select $1", ("value",), ("text",)), {"value": 1.5}),))
 
         asyncio.run(malformed())
         assert [lease.job.id for lease in store.claim("w", ["q"], 1)] == ["job"]

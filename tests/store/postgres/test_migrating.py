@@ -15,8 +15,8 @@ import pytest
 from leasemill.errors import Unavailable
 from leasemill.store.postgres.admin.locks import LOCK_TIMEOUT_MS, keep_trying
 from leasemill.store.postgres.admin.migrate import Migration, applied, migrate, migrations
+from leasemill.store.postgres.driver.url import parse_url
 from leasemill.store.postgres.store import PostgresStore
-from leasemill.store.postgres.wire.url import parse_url
 from tests.store.postgres.conftest import with_option
 
 SCHEMA = "leasemill_behind"

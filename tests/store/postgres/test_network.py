@@ -7,8 +7,10 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from leasemill.store.postgres.wire.connections import Connections
-from leasemill.store.postgres.wire.url import NETWORK, SERVER_NETWORK, network_parameters, parse_url, session_options
+from leasemill.store.postgres.driver.connections import Connections
+from leasemill.store.postgres.driver.thread import ThreadDriver
+from leasemill.store.postgres.driver.url import NETWORK, SERVER_NETWORK, network_parameters, parse_url, session_options
+from leasemill.store.postgres.statements import Statements
 from leasemill.testing.postgres import PostgresServer
 
 
@@ -38,13 +40,14 @@ def tcp_url() -> Iterator[str]:
 
 def test_the_server_too_notices_that_a_client_has_vanished(tcp_url: str) -> None:
     pool = Connections(*parse_url(tcp_url))
+    driver = ThreadDriver(pool, Statements("leasemill"))
 
     def settings(connection: psycopg.Connection[tuple[object, ...]]) -> dict[str, object]:
         return {name: connection.execute(f"show {name}".encode()).fetchone() for name in SERVER_NETWORK}
 
-    given = pool.run(lambda connection: connection.info.get_parameters())
+    given = driver.with_connection(lambda connection: connection.info.get_parameters())
     assert given["tcp_user_timeout"] == "6000"
-    assert pool.run(settings) == {
+    assert driver.with_connection(settings) == {
         "tcp_keepalives_idle": ("5",), "tcp_keepalives_interval": ("2",), "tcp_keepalives_count": ("3",),
         "tcp_user_timeout": ("10000",),
     }  # fmt: skip

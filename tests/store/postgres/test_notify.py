@@ -10,6 +10,7 @@ import pytest
 
 from leasemill.store.postgres.waking import notify
 from leasemill.store.postgres.waking.notify import BURST, Notifier
+from leasemill.store.signal import Signal
 from tests.lab.processes import wait_until
 
 CHANNEL = "leasemill_test"
@@ -35,7 +36,7 @@ def sends() -> Sends:
 
 @pytest.fixture
 def notifier(sends: Sends) -> Iterator[Notifier]:
-    made = Notifier(CHANNEL, sends)
+    made = Notifier(CHANNEL, Signal(), sends)
     yield made
     made.stop()
     made.join(time.monotonic() + 60)

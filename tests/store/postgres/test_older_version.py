@@ -17,7 +17,7 @@ from leasemill.kernel.state import DEATHS_FORMAT, KEYS_FORMAT, PLAIN_FORMAT
 from leasemill.kernel.transitions.formats import VERB_FORMATS
 from leasemill.store.opening import open_store
 from leasemill.store.postgres.admin.migrate import applied, migrate, migrations
-from leasemill.store.postgres.database import KNOWN_SINCE
+from leasemill.store.postgres.known import KNOWN_SINCE
 from leasemill.testing.rules import rule
 from tests.lab.older import RULED, OlderProcess
 from tests.store.postgres.conftest import with_option

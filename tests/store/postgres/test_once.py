@@ -15,7 +15,7 @@ from leasemill import App, Context
 from leasemill.api.effects import Once
 from leasemill.errors import Invalid
 from leasemill.kernel.model import JobState
-from leasemill.store.postgres.wire.url import parse_url
+from leasemill.store.postgres.driver.url import parse_url
 from leasemill.testing.drain import drain, in_memory
 from tests.lab.processes import wait_until
 

@@ -6,11 +6,11 @@ from pathlib import Path
 from threading import Barrier, Thread
 from typing import Any
 
-import psycopg
 import pytest
 
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import Order
+from leasemill.store.postgres.driver.connections import Connections
 from leasemill.store.postgres.presence import PostgresPresence
 from leasemill.store.postgres.store import PostgresStore
 from leasemill.store.presence import Present
@@ -64,13 +64,13 @@ def test_a_heartbeat_and_the_order_that_it_returns_are_one_statement(
     with PostgresStore(postgres_url) as store:
         store.run(c.OrderWorker("worker", "instance", Order.QUIET, "ada", "a leak"))
         sent: list[Any] = []
-        execute: Any = psycopg.Cursor.execute
+        exchange = Connections.exchange
 
-        def counted(cursor: Any, query: Any, *args: Any, **given: Any) -> Any:
-            sent.append(query)
-            return execute(cursor, query, *args, **given)
+        def counted(connections: Connections, connection: Any, statements: Any) -> Any:
+            sent.extend(statements)
+            return exchange(connections, connection, statements)
 
-        monkeypatch.setattr(psycopg.Cursor, "execute", counted)
+        monkeypatch.setattr(Connections, "exchange", counted)
         order = store.presence.publish("worker", b'{"instance":"instance"}')
         assert len(sent) == 1
         monkeypatch.undo()

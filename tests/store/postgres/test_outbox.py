@@ -26,9 +26,9 @@ from leasemill.api.policy import LEASES_S, REAPER_INTERVALS_S
 from leasemill.errors import Invalid, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, AbortReason, Policy
+from leasemill.store.postgres.driver.url import parse_url
+from leasemill.store.postgres.statements import FILES
 from leasemill.store.postgres.store import PostgresStore
-from leasemill.store.postgres.wire.statements import FILES
-from leasemill.store.postgres.wire.url import parse_url
 from leasemill.store.records import WorkerRecord, encode_record
 from leasemill.testing.clock import ManualClock
 from leasemill.worker.housekeeping import Chore, Housekeeping

@@ -12,7 +12,7 @@ import pytest
 from psycopg.pq import TransactionStatus
 
 from leasemill.errors import Unavailable
-from leasemill.store.postgres.wire.pool import Pool
+from leasemill.store.postgres.driver.pool import Pool
 
 LIMIT_S = 30
 

@@ -23,13 +23,15 @@ import pytest
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec, JobState, Policy
 from leasemill.store.postgres.admin.check import check, rebuild
-from leasemill.store.postgres.database import Database
-from leasemill.store.postgres.positions import RANKS, Look
+from leasemill.store.postgres.insert import insert_jobs
+from leasemill.store.postgres.positions import RANKS, Scan
+from leasemill.store.postgres.statements import Statement
+from leasemill.store.postgres.steps import Steps
 from leasemill.store.postgres.store import PostgresStore
-from leasemill.store.postgres.verbs import claim, enqueue
-from leasemill.store.postgres.wire.statements import Statement, Statements
+from leasemill.store.postgres.verbs import claim
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.rules import rule
+from tests.store.postgres.open_transaction import open_transaction
 from tests.store.postgres.test_isolation import await_waiting
 
 SHORT = Policy(lease_ttl_us=300_000, max_retries=1_000, max_expirations=1_000, backoff_base_us=1_000)
@@ -182,13 +184,12 @@ def test_a_job_that_commits_as_its_lanes_head_ends_is_never_stranded(
         store.ack([c.AckReport(lease.job.id, lease.token) for lease in store.claim("w", ["q"], 1)])
 
         def producer(seed: int) -> None:
-            draw, database = random.Random(seed), Database(Statements(schema), None, store.expiries)
-            with store._pool.connect() as connection:
-                for number in range(count):
-                    job = JobSpec(f"p{seed}-{number}", "q", "k", lane=draw.choice(lanes))
-                    with connection.transaction():
-                        enqueue.insert(database, connection, [job], database.channel)
-                        time.sleep(draw.uniform(0, 0.004))
+            draw = random.Random(seed)
+            for number in range(count):
+                job = JobSpec(f"p{seed}-{number}", "q", "k", lane=draw.choice(lanes))
+                with open_transaction(store) as transaction:
+                    transaction.run(insert_jobs([job], store._known.channel))
+                    time.sleep(draw.uniform(0, 0.004))
 
         def worker() -> None:
             deadline = time.monotonic() + 80
@@ -212,8 +213,8 @@ def test_an_open_transaction_of_a_producer_blocks_no_ack_and_no_lane(postgres_ur
     with PostgresStore(postgres_url) as store:
         store.enqueue([JobSpec("head", "q", "k", lane="a"), JobSpec("behind", "q", "k", lane="a")])
         (lease,) = store.claim("w", ["q"], 1)
-        with store._pool.connect() as connection, connection.transaction():
-            enqueue.insert(store._database, connection, [JobSpec("open", "q", "k", lane="a")], None)
+        with open_transaction(store) as transaction:
+            transaction.run(insert_jobs([JobSpec("open", "q", "k", lane="a")], None))
             (acked,) = store.ack([c.AckReport(lease.job.id, lease.token)])
             assert acked == c.Acked("head", c.LaneHint("behind", None))
             (lease,) = store.claim("w", ["q"], 1)
@@ -259,7 +260,7 @@ def test_requests_are_kept_while_they_have_leases_and_can_be_made_anew(
     with PostgresStore(postgres_url, clock=clock) as store:
 
         def forget() -> int:
-            return store._pool.run(store._maintenance.retention.forget_requests)
+            return store._thread_driver.run(store._maintenance.retention.forget_requests())
 
         store.enqueue([JobSpec(f"j{n}", "q", "k") for n in range(5)])
         first = store.claim("w", ["q"], 2, request_id="first")
@@ -288,11 +289,11 @@ LATE = 4_711
 
 def held_up(store: PostgresStore) -> None:
     """Its claims take their snapshot, and then wait for the lock LATE before they look whether they are alone."""
-    text, names = store._database.statements["claim"]
+    text, names, types = store._thread_driver.statements["claim"]
     waits = f"case when pg_advisory_xact_lock({LATE})::text is null or not pg_try_advisory".encode()
     assert text.count(b"case when not pg_try_advisory") == 1
-    late = Statement(text.replace(b"case when not pg_try_advisory", waits), names)
-    store._database.statements._read["claim"] = late
+    late = Statement(text.replace(b"case when not pg_try_advisory", waits), names, types)
+    store._thread_driver.statements._read["claim"] = late
 
 
 @rule("C5")
@@ -321,20 +322,20 @@ def test_a_claim_whose_second_look_is_repeated_as_the_first_claim_is_committed_r
     postgres_url: str, admin: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It looked from a position before the first claim began; the first commits during its full look."""
-    claimed_from, looks = claim._claimed_from, []
+    claimed_from, scans = claim._claim_from, []
 
-    def held_up_when_full(look: Look, *arguments: Any) -> claim.Claimed:
-        looks.append(look.is_full)
-        if looks == [False, True]:
+    def held_up_when_full(scan: Scan, *arguments: Any) -> Steps[claim.Claimed]:
+        scans.append(scan.is_full)
+        if scans == [False, True]:
             admin.execute("select pg_advisory_lock(%s)", [LATE])
-        return claimed_from(look, *arguments)
+        return claimed_from(scan, *arguments)
 
     with PostgresStore(postgres_url) as one, PostgresStore(f"{postgres_url}&application_name=late") as other:
         one.enqueue([JobSpec("job", "q", "k")])
-        other._database.positions._reached = {("q", rank): (2**62, 0) for rank in range(RANKS)}
-        other._database.positions._looked_fully_at_s = math.inf
+        other._known.positions._reached = {("q", rank): (2**62, 0) for rank in range(RANKS)}
+        other._known.positions._looked_fully_at_s = math.inf
         held_up(other)
-        monkeypatch.setattr(claim, "_claimed_from", held_up_when_full)
+        monkeypatch.setattr(claim, "_claim_from", held_up_when_full)
         with ThreadPoolExecutor(1) as executor:
             try:
                 repeated = executor.submit(other.claim, "w", ["q"], 1, request_id="first")
@@ -343,6 +344,6 @@ def test_a_claim_whose_second_look_is_repeated_as_the_first_claim_is_committed_r
                 first = one.claim("w", ["q"], 1, request_id="first")
             finally:
                 admin.execute("select pg_advisory_unlock(%s)", [LATE])
-            assert looks == [False, True]
+            assert scans == [False, True]
             assert [lease.job.id for lease in first] == ["job"]
             assert repeated.result() == first

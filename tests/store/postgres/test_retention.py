@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from queue import Queue
 from typing import Any
@@ -16,20 +16,20 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, JobSpec, JobState, Policy
 from leasemill.store.base import Store
 from leasemill.store.memory import MemoryStore
-from leasemill.store.postgres import forgetting
+from leasemill.store.postgres import retention_loop
 from leasemill.store.postgres.admin.check import check, rebuild
-from leasemill.store.postgres.forgetting import (
+from leasemill.store.postgres.driver.url import parse_url
+from leasemill.store.postgres.retention import BATCH, Pruned
+from leasemill.store.postgres.retention_loop import (
     EVERY_S,
     FEWEST_ROWS,
     EndRate,
-    Forgetting,
+    RetentionLoop,
     rest_s,
     rows_for,
     until_next_s,
 )
-from leasemill.store.postgres.retention import BATCH, Pruned
 from leasemill.store.postgres.store import PostgresStore
-from leasemill.store.postgres.wire.url import parse_url
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.rules import rule
 from tests.store.postgres.conftest import with_option
@@ -51,8 +51,8 @@ def finish(store: Store, rng: random.Random, clock: ManualClock) -> None:
 
 def forget(store: PostgresStore) -> None:
     """A round of retention, begun by the reaper's call, to its end."""
-    rounds = store._maintenance.forgetting
-    rounds._due_at_s -= forgetting.EVERY_S
+    rounds = store._retention_loop
+    rounds._due_at_s -= retention_loop.EVERY_S
     store.expire()
     assert rounds._thread is not None
     rounds.join(time.monotonic() + 60)
@@ -134,7 +134,7 @@ def test_what_retention_goes_by_is_found_wrong_and_made_anew(
 def test_whoever_expires_forgets_old_jobs_and_old_requests_now_and_then(
     postgres_url: str, schema: str, admin: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("retention", "forgetting"):
+    for module in ("retention", "retention_loop"):
         monkeypatch.setattr(f"leasemill.store.postgres.{module}.BATCH", 2)
     with PostgresStore(with_option(postgres_url, "retain_count=3")) as store:
         store.enqueue([JobSpec(f"j{n}", "q", "k") for n in range(6)])
@@ -153,8 +153,8 @@ def test_whoever_expires_forgets_old_jobs_and_old_requests_now_and_then(
 def test_a_round_forgets_the_oldest_however_they_are_spread_over_batches(
     postgres_url: str, schema: str, admin: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("leasemill.store.postgres.forgetting.BATCH", 10)
-    monkeypatch.setattr("leasemill.store.postgres.forgetting.FEWEST_ROWS", 1)
+    monkeypatch.setattr("leasemill.store.postgres.retention_loop.BATCH", 10)
+    monkeypatch.setattr("leasemill.store.postgres.retention_loop.FEWEST_ROWS", 1)
     clock = ManualClock()
     with PostgresStore(with_option(postgres_url, "retain_count=5"), clock=clock) as store:
         store.enqueue([JobSpec(f"j{n:03}", "q", "k") for n in range(100)])
@@ -176,7 +176,7 @@ def test_who_finds_another_at_it_leaves_the_round_to_them(
         store.enqueue([JobSpec("a", "q", "k")])
         store.ack([c.AckReport(lease.job.id, lease.token) for lease in store.claim("w", ["q"], 1)])
         with admin.transaction():
-            admin.execute("select pg_advisory_xact_lock(%s)", [store._database.retention_key])
+            admin.execute("select pg_advisory_xact_lock(%s)", [store._known.retention_key])
             forget(store)
             assert left(store) == ["a"]
         forget(store)
@@ -185,19 +185,19 @@ def test_who_finds_another_at_it_leaves_the_round_to_them(
 
 @rule("O7")
 def test_closing_a_store_waits_for_no_rest(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("leasemill.store.postgres.forgetting.BATCH", 1)
+    monkeypatch.setattr("leasemill.store.postgres.retention_loop.BATCH", 1)
     rests: Queue[float] = Queue()
 
     def long(took_s: float, forgotten: int, ended_per_s: float, surplus: int) -> float:
         rests.put(took_s)
         return 3600.0
 
-    monkeypatch.setattr("leasemill.store.postgres.forgetting.rest_s", long)
+    monkeypatch.setattr("leasemill.store.postgres.retention_loop.rest_s", long)
     store = PostgresStore(with_option(postgres_url, "retain_count=0"))
     store.enqueue([JobSpec(one, "q", "k") for one in "abc"])
     store.ack([c.AckReport(lease.job.id, lease.token) for lease in store.claim("w", ["q"], 3)])
-    rounds = store._maintenance.forgetting
-    rounds._due_at_s -= forgetting.EVERY_S
+    rounds = store._retention_loop
+    rounds._due_at_s -= retention_loop.EVERY_S
     store.expire()
     rests.get(timeout=60)
     store.close()
@@ -278,8 +278,9 @@ class Simulated:
     def wait(self, seconds: float) -> None:
         self.now_s += seconds
 
-    def run(self, work: Callable[[Any], Any]) -> Any:
-        return work(None)
+    def run(self, verb: Any) -> Any:
+        """Either the store's time is asked for, or it has its result already."""
+        return self.now() if isinstance(verb, Generator) else verb
 
     def now(self) -> int:
         return int(self.now_s * SECOND)
@@ -307,8 +308,8 @@ def test_under_a_steady_load_no_more_is_kept_than_the_number_and_a_few_batches(
 ) -> None:
     """Whatever came together before the first round is gone after two minutes, and does not come again."""
     store: Any = Simulated(ended_per_s, 300.0)
-    monkeypatch.setattr(forgetting, "time", store)
-    rounds = Forgetting(store, store, parse_url("postgresql://host/db?retain_count=20000")[1])
+    monkeypatch.setattr(retention_loop, "time", store)
+    rounds = RetentionLoop(store, store, parse_url("postgresql://host/db?retain_count=20000")[1])
     rounds._stopped = store
     while not store.is_set():
         store.now_s += EVERY_S  # as if a round had just ended when the load began

@@ -24,9 +24,9 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.model import ChainedJob, JobSpec, LimitTerms, LimitUse, Policy, Rules, Verb
 from leasemill.store.opening import open_store
 from leasemill.store.postgres.admin.migrate import applied, migrate, migrations
+from leasemill.store.postgres.driver.errors import not_let_in, not_reached
+from leasemill.store.postgres.driver.url import parse_url
 from leasemill.store.postgres.store import PostgresStore
-from leasemill.store.postgres.wire.errors import not_let_in, not_reached
-from leasemill.store.postgres.wire.url import parse_url
 from leasemill.testing.postgres import SUPERUSER
 from leasemill.testing.rules import rule
 from tests.lab.processes import wait_until

@@ -16,6 +16,7 @@ from leasemill.errors import Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, JobSpec
 from leasemill.kernel.schedule import Overlap, Schedule, ScheduleSpec, TickFire
+from leasemill.store.postgres.steps import Steps
 from leasemill.store.postgres.store import PostgresStore
 from leasemill.store.postgres.verbs import schedules
 from leasemill.testing.clock import ManualClock
@@ -23,6 +24,7 @@ from leasemill.testing.rules import rule
 from leasemill.worker.metrics import Metrics
 from leasemill.worker.ticker import Ticker
 from tests.process.ticks_lab import BEGINS, race
+from tests.store.postgres.open_transaction import end_open_transactions
 from tests.worker.support import until, working
 
 START = 1_900_000_800 * SECOND
@@ -156,11 +158,11 @@ def test_a_connection_that_is_lost_in_the_middle_costs_no_tick(
         set_schedule(store, spec("tidy"), by="ada", reason="why")
         write, cuts = schedules._Row.write, [1]
 
-        def lost(row: schedules._Row, events: Any) -> None:
+        def lost(row: schedules._Row, events: Any) -> Steps[None]:
             if cuts:
                 cuts.clear()
-                admin.execute("select pg_terminate_backend(%s)", [row._connection.info.backend_pid])
-            write(row, events)
+                end_open_transactions(admin)
+            return write(row, events)
 
         monkeypatch.setattr(schedules._Row, "write", lost)
         clock.advance(us=MINUTE)

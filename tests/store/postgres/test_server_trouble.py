@@ -117,7 +117,7 @@ def test_after_a_failover_that_keeps_old_sessions_calls_reach_the_server_that_wr
         admin.execute("alter role leasemill set default_transaction_read_only = off")  # of new sessions
         admin.execute("alter system set default_transaction_read_only = on")  # of those there are
         admin.execute("select pg_reload_conf()")
-        (session,) = store._pool._pool._idle
+        (session,) = store._connections._pool._idle
         wait_until(lambda: _is_read_only(session), "the server to read its settings")
         with pytest.raises(Unavailable, match="read-only"):
             store.enqueue([JobSpec("during", "q", "k")])

@@ -17,7 +17,7 @@ import pytest
 from leasemill.errors import Invalid, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec, JobState
-from leasemill.store.postgres.enqueues import LoopLine
+from leasemill.store.postgres.batching import LoopBatcher
 from leasemill.store.postgres.store import PostgresStore
 from leasemill.testing.rules import rule
 
@@ -96,11 +96,11 @@ def wait_until(is_so: Callable[[], bool]) -> None:
 
 
 def waiting(store: PostgresStore, *, are_new: bool = True) -> int:
-    return len(store._enqueues._lines[are_new]._waiting)
+    return len(store._batches._lines[are_new]._waiting)
 
 
-def loop_line(store: PostgresStore, *, are_new: bool = True) -> LoopLine:
-    return store._enqueues._loops[asyncio.get_running_loop(), are_new]
+def loop_batcher(store: PostgresStore, *, are_new: bool = True) -> LoopBatcher:
+    return store._batches._batchers[asyncio.get_running_loop(), are_new]
 
 
 @contextmanager
@@ -128,10 +128,12 @@ def test_threads_that_come_while_one_sends_share_the_next_transaction(store: Pos
 @rule("E1")
 def test_coroutines_share_a_transaction_and_send_without_a_thread(store: PostgresStore, gate: Gate) -> None:
     async def enqueue_all() -> list[list[c.EnqueueOutcome]]:
-        calls = [asyncio.ensure_future(store.arun(drawn(f"j{number}"))) for number in range(CALLERS)]
+        calls = [asyncio.ensure_future(store.arun(drawn("j0")))]
         await asyncio.to_thread(gate.wait_for)
-        assert [held.is_busy for held in store._loop_messages._held] == [True]
-        assert len(loop_line(store)._waiting) == CALLERS - 1
+        calls += [asyncio.ensure_future(store.arun(drawn(f"j{number}"))) for number in range(1, CALLERS)]
+        await asyncio.sleep(0)
+        assert [held.is_busy for held in store._loop_driver._held] == [True]
+        assert len(loop_batcher(store)._waiting) == CALLERS - 1
         gate.open()
         return await asyncio.wait_for(asyncio.gather(*calls), LONG_S)
 
@@ -169,7 +171,7 @@ async def together(store: PostgresStore, gate: Gate, *commands: c.Enqueue) -> li
 def test_each_caller_of_a_batch_has_its_own_outcome(
     store: PostgresStore, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("leasemill.store.postgres.verbs.shared.BRIEF", (b"select 1", ()))
+    monkeypatch.setattr("leasemill.store.postgres.verbs.enqueue.SHARED_WAIT_MS", 1_000 * int(LONG_S))
     outcomes = asyncio.run(
         together(
             store,
@@ -262,7 +264,7 @@ def test_jobs_of_lanes_take_their_places_in_the_order_of_the_calls(store: Postgr
 def test_an_admission_that_is_under_way_is_left_alone(
     store: PostgresStore, admin: psycopg.Connection[Any], *, is_async: bool
 ) -> None:
-    key = store._database.admission_key
+    key = store._known.admission_key
     store.enqueue([job("head", "lane")])
     with psycopg.connect(admin.info.dsn, password=admin.info.password or None) as other:
         other.execute("select pg_advisory_xact_lock(%s)", [key])
@@ -399,10 +401,10 @@ def test_a_session_that_is_ended_under_a_batch_loses_and_repeats_nothing(
 
 def test_a_server_that_does_not_answer_is_given_up(store: PostgresStore, gate: Gate) -> None:
     async def call() -> list[c.EnqueueOutcome]:
-        connection = store._pool.take_idle()
+        connection = store._connections.take_idle()
         assert connection is not None
         connection.silent_for_s = 0.05
-        store._pool.give_back(connection)
+        store._connections.give_back(connection)
         under_way = asyncio.ensure_future(store.arun(drawn("job")))
         await asyncio.to_thread(gate.wait_for, 2)  # that one, and its repeat on another connection
         gate.open()

@@ -18,7 +18,7 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.bounds import UNPRINTABLE
 from leasemill.kernel.machine import check
 from leasemill.kernel.model import SECOND, JobSpec, Rules, UniqueKey, UniqueUntil
-from leasemill.store.postgres.wire.url import parse_url
+from leasemill.store.postgres.driver.url import parse_url
 from leasemill.testing.rules import rule
 
 Connection = psycopg.Connection[Any]

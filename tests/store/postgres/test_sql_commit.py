@@ -15,7 +15,7 @@ from leasemill import App, Context, JobState
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import ExecutionStatus, JobSpec
 from leasemill.kernel.verbs.commit import followup_id
-from leasemill.store.postgres.wire.url import parse_url
+from leasemill.store.postgres.driver.url import parse_url
 from leasemill.testing.rules import rule
 from tests.store.postgres.committing import SOON, WRITE, Connection, cents, drained, held, refused
 

@@ -22,8 +22,8 @@ from leasemill.kernel.model import ChainedJob, JobSpec, Rules
 from leasemill.kernel.verbs.enqueue import check_job
 from leasemill.store.postgres.admin.check import check
 from leasemill.store.postgres.admin.migrate import applied, migrate, migrations
+from leasemill.store.postgres.driver.url import parse_url
 from leasemill.store.postgres.store import PostgresStore
-from leasemill.store.postgres.wire.url import parse_url
 from leasemill.testing.postgres import NoServer, find_binaries
 from leasemill.testing.rules import rule
 from tests.store.postgres.listening import has_succeeded, is_listening

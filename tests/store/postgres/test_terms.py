@@ -9,10 +9,9 @@ import pytest
 
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, JobSpec, JobState, Policy, Terms
-from leasemill.store.postgres.exact.values import NOT_WRITTEN, terms_numbers
+from leasemill.store.postgres.rows.values import NOT_WRITTEN, terms_numbers
 from leasemill.store.postgres.store import PostgresStore
 from leasemill.store.postgres.verbs import claim
-from leasemill.store.postgres.wire.arrays import int8s
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.rules import rule
 
@@ -25,7 +24,7 @@ def later_release(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def upgrade() -> None:
         monkeypatch.setattr("leasemill.kernel.transitions.retry.DEFAULTS", LATER)
-        monkeypatch.setattr(claim, "DEFAULT_TERMS", int8s(terms_numbers(LATER)))
+        monkeypatch.setattr(claim, "DEFAULT_TERMS", terms_numbers(LATER))
 
     return upgrade
 

@@ -20,8 +20,8 @@ from leasemill import App, JobState, JobType, Worker
 from leasemill.errors import Invalid, JobConflict, NotFound, QueueRefused, Refused
 from leasemill.kernel import commands as c
 from leasemill.store.opening import open_store
+from leasemill.store.postgres.driver.url import parse_url
 from leasemill.store.postgres.store import PostgresStore
-from leasemill.store.postgres.wire.url import parse_url
 from leasemill.testing.rules import rule
 from tests.store.postgres.listening import has_succeeded, is_listening
 from tests.worker.support import until, working

@@ -20,9 +20,9 @@ from leasemill import App, Debounce, JobState, Throttle, Unique
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, JobSpec, Rules, UniqueKey, UniqueUntil
 from leasemill.store.postgres.admin.check import check, rebuild
+from leasemill.store.postgres.driver.url import parse_url
 from leasemill.store.postgres.retention import BATCH, Retention
 from leasemill.store.postgres.store import PostgresStore
-from leasemill.store.postgres.wire.url import parse_url
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.rules import rule
 
@@ -345,12 +345,12 @@ def test_rows_of_keys_that_nobody_holds_are_deleted_and_no_others(
             if lease.job.id != "live":
                 store.ack([c.AckReport(lease.job.id, lease.token)])
         store.purge(c.JobFilter(), by="ada", reason="why")
-        retention = Retention(store._pool, store._database)
-        assert store._pool.run(retention.forget_keys) == 3 < BATCH
+        retention, run = Retention(store._known), store._thread_driver.run
+        assert run(retention.forget_keys()) == 3 < BATCH
         assert rows_of(admin, schema) == ["kept", "live"]
         assert store.enqueue([unique("again", "kept")]) == [c.Merged("kept")]
         clock.advance(us=60 * SECOND)
-        store._pool.run(retention.forget_keys)
+        run(retention.forget_keys())
         assert rows_of(admin, schema) == ["live"]
         assert store.enqueue([unique("again", "kept"), unique("more", "live")])[1] == c.Merged("live")
 
@@ -362,7 +362,7 @@ def test_rows_of_a_key_that_one_queue_holds_and_another_does_not_are_told_apart(
     store.enqueue([JobSpec(queue, queue, "k", rules=Rules(UniqueKey("same"))) for queue in ("a", "b", "c")])
     (lease,) = store.claim("w", ["b"], 1)
     store.ack([c.AckReport("b", lease.token)])
-    assert store._pool.run(Retention(store._pool, store._database).forget_keys) == 3
+    assert store._thread_driver.run(Retention(store._known).forget_keys()) == 3
     found = admin.execute(f"select queue, key from {schema}.unique_keys order by queue".encode()).fetchall()
     assert found == [("a", "same"), ("c", "same")]
     admin.execute(f"delete from {schema}.unique_keys".encode())

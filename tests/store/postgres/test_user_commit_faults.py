@@ -15,10 +15,11 @@ from leasemill import App, Context, JobState
 from leasemill.errors import LeaseLost, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.verbs.commit import followup_id
-from leasemill.store.postgres import steps
+from leasemill.store.postgres.driver import simple_query
+from leasemill.store.postgres.driver.url import parse_url
+from leasemill.store.postgres.statements import Execute
 from leasemill.store.postgres.store import PostgresStore
-from leasemill.store.postgres.wire import cursors
-from leasemill.store.postgres.wire.url import parse_url
+from leasemill.store.postgres.transactions import own_cursors
 from leasemill.testing.rules import rule
 from tests.store.postgres.committing import (
     SOON,
@@ -91,6 +92,7 @@ async def test_a_connection_lost_around_commit_is_resolved_by_asking(
 ) -> None:
     """Its reply is lost, or COMMIT itself: the run has succeeded, or is repeated; the effect is there once."""
     cuts = iter([True])
+    real_send, real_asend = simple_query.send, simple_query.asend
 
     def cut(connection: Any) -> None:
         connection.pgconn.finish()
@@ -99,19 +101,19 @@ async def test_a_connection_lost_around_commit_is_resolved_by_asking(
     async def asend(connection: psycopg.AsyncConnection[Any], message: bytes) -> Any:
         if b";commit;" in message and next(cuts, False):
             if is_done:
-                await cursors.asend(connection, message)
+                await real_asend(connection, message)
             cut(connection)
-        return await cursors.asend(connection, message)
+        return await real_asend(connection, message)
 
     def send(connection: Connection, message: bytes) -> Any:
         if b";commit;" in message and next(cuts, False):
             if is_done:
-                cursors.send(connection, message)
+                real_send(connection, message)
             cut(connection)
-        return cursors.send(connection, message)
+        return real_send(connection, message)
 
-    monkeypatch.setattr(steps, "asend", asend)
-    monkeypatch.setattr(steps, "send", send)
+    monkeypatch.setattr(simple_query, "asend", asend)
+    monkeypatch.setattr(simple_query, "send", send)
 
     @app.job(name="cut", retry=SOON)
     async def cut_async(ctx: Context) -> None:
@@ -147,7 +149,8 @@ def test_the_question_waits_for_a_commit_that_is_under_way(
     command = c.Commit(lease.job.id, lease.token)
     with psycopg.connect(parse_url(postgres_url)[0], autocommit=True) as lost:
         lost.execute("begin")
-        store._database.do(lost, "commit", {"id": lease.job.id, "token": lease.token, "result": None})
+        given = {"id": lease.job.id, "token": lease.token, "result": None}
+        own_cursors.rows(lost, *store._thread_driver.statements.complete(Execute("commit_lease", given)))
         asked: list[str] = []
 
         def end() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, JobSpec
+from leasemill.store.postgres.steps import Verb
 from leasemill.store.postgres.store import PostgresStore
 from leasemill.store.postgres.waking.listen import Arrivals
 
@@ -70,7 +71,12 @@ def test_a_decision_notifies_only_where_a_job_may_have_become_claimable(
         notified: list[str] = []
         store.enqueue([JobSpec(job_id, "mail", "k", lane="lane") for job_id in ("first", "second")])
         (lease,) = store.claim("w", ["mail"], 1)
-        monkeypatch.setattr(store._notifier, "notify", lambda: notified.append("notified"))
+
+        def wake() -> Verb[None]:
+            notified.append("notified")
+            yield from ()
+
+        monkeypatch.setattr(store._notifier, "wake", wake)
         store.ack([c.AckReport("first", "another")])
         store.acquire([c.AcquireRequest("offsets", "domain", 0, "w", "0-token")])
         store.ack([c.AckReport("offsets/domain/0", "0-token")])

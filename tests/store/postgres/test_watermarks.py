@@ -19,11 +19,12 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec, JobState, Policy
 from leasemill.store.postgres import positions, watermarks
 from leasemill.store.postgres.admin.check import check
+from leasemill.store.postgres.driver.url import parse_url
 from leasemill.store.postgres.store import PostgresStore
 from leasemill.store.postgres.verbs import release
-from leasemill.store.postgres.wire.url import parse_url
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.rules import rule
+from tests.store.postgres.open_transaction import open_transaction
 
 Admin = psycopg.Connection[Any]
 SECOND = 1_000_000
@@ -117,7 +118,7 @@ def test_a_watermark_passes_the_last_jobs_too_although_nothing_is_claimed_after_
         last_at = clock.now()
         store.expire(10)
         clock.advance(s=10)
-        store._database.positions.claimed_at_s -= 10
+        store._known.positions.claimed_at_s -= 10
         store.expire(10)
         store.expire(10)
         assert low_at(admin, schema) > last_at
@@ -248,9 +249,9 @@ def test_a_job_that_is_being_put_back_holds_its_watermark_until_it_commits(
     while admin.execute(query, [lease.created_at]).fetchone() == (0,):
         run_some(store)
         store.expire(10)
-    with store._pool.connect() as connection, connection.transaction():
+    with open_transaction(store) as transaction:
         report = c.ReleaseReport(lease.job.id, lease.token)
-        assert release.release(store._database, connection, [report])
+        assert transaction.run_verb(release.release(store._context, c.Release([report])))
         for _ in range(5):
             store.expire(10)
     assert seen_by_another(postgres_url) == ["back"]

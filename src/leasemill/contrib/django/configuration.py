@@ -111,7 +111,7 @@ def is_test_environment() -> bool:
 def _schema_in(url: str) -> str:
     if not url.startswith(("postgresql:", "postgres:")):
         return DEFAULT_SCHEMA
-    from leasemill.store.postgres.wire.url import parse_url  # noqa: PLC0415  (psycopg is an extra)
+    from leasemill.store.postgres.driver.url import parse_url  # noqa: PLC0415  (psycopg is an extra)
 
     return parse_url(url)[1].schema
 
@@ -139,7 +139,7 @@ def is_same_database(alias: str, url: str) -> bool:
         return False
     from psycopg.conninfo import conninfo_to_dict  # noqa: PLC0415  (an extra)
 
-    from leasemill.store.postgres.wire.url import parse_url  # noqa: PLC0415
+    from leasemill.store.postgres.driver.url import parse_url  # noqa: PLC0415
 
     given = conninfo_to_dict(parse_url(url)[0])
     params = connections[alias].get_connection_params()

@@ -85,7 +85,7 @@ class _Editor:
 
     def __init__(self, editor: BaseDatabaseSchemaEditor, schema: str) -> None:
         from leasemill.store.postgres.admin import locks, migrate  # noqa: PLC0415  (psycopg is an extra)
-        from leasemill.store.postgres.wire.statements import check_schema, statement  # noqa: PLC0415
+        from leasemill.store.postgres.statements import check_schema, statement  # noqa: PLC0415
 
         check_schema(schema)
         self._locks = locks

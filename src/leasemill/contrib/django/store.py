@@ -17,6 +17,8 @@ from leasemill.kernel.model import Job, JobSpec
 from leasemill.store.block import Block
 from leasemill.store.postgres.reading import get_job, read_jobs
 from leasemill.store.postgres.store import PostgresStore
+from leasemill.store.postgres.transactions.adapters import UserConnection, adapter_of
+from leasemill.store.postgres.transactions.drive import UserSteps, run_in_session
 from leasemill.store.postgres.transactions.joined import JoinedBlock
 from leasemill.store.postgres.transactions.using import BoundStore
 
@@ -69,7 +71,13 @@ class DjangoStore(PostgresStore):
         connection: Any = connections[self.alias]
         if connection.connection is None or connection.needs_rollback:
             return None
-        return get_job(self._database, connection.connection, query)
+        return self._seen_by_django(get_job(query))
+
+    def _seen_by_django(self, steps: UserSteps[AnswerT]) -> AnswerT:
+        """Run steps on the driver's connection below Django's: its query log and `assertNumQueries` see none of it."""
+        session = adapter_of(connections[self.alias].connection)
+        assert isinstance(session, UserConnection)
+        return run_in_session(self._thread_driver.statements, session, steps)
 
     def take_all(self) -> list[JobSpec]:
         """Remove every job that Django's connection sees, and return what they were enqueued as: for tests."""
@@ -80,8 +88,7 @@ class DjangoStore(PostgresStore):
             if not found:
                 return []
             numbers, ids = [no for no, _ in found], [job_id for _, job_id in found]
-            raw: Any = connections[self.alias].connection
-            specs = {job.spec.id: job.spec for job in read_jobs(self._database, raw, ids=ids)}
+            specs = {job.spec.id: job.spec for job in self._seen_by_django(read_jobs(ids=ids))}
             cursor.execute(f"delete from {schema}.ready where seq = any(%s)", [numbers])
             for table in ("arrivals", "unique_keys", "jobs"):
                 cursor.execute(f"delete from {schema}.{table} where no = any(%s)", [numbers])
@@ -92,13 +99,16 @@ class DjangoStore(PostgresStore):
 
     def block(self, lease: c.Lease, seconds_left: float) -> Block:
         """`ctx.commit()`: around what the ORM writes."""
-        return DjangoBlock(self, self._database, lease, connections[self.alias])
+        return self._django_block(lease, connections[self.alias])
 
     def joined_block(self, lease: c.Lease, session: object) -> JoinedBlock:
         """`ctx.commit("default")`, or with a session of another library."""
         if isinstance(session, str):
-            return DjangoBlock(self, self._database, lease, _known(session))
+            return self._django_block(lease, _known(session))
         return super().joined_block(lease, session)
+
+    def _django_block(self, lease: c.Lease, connection: Any) -> DjangoBlock:
+        return DjangoBlock(self, self._known, self._thread_driver.statements, lease, connection)
 
     async def arun(self, command: c.Command[AnswerT]) -> AnswerT:
         if isinstance(command, c.Enqueue | c.SealGroup | c.GetJob):

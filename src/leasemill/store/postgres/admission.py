@@ -1,4 +1,8 @@
-"""Admission: jobs that have arrived take their places in their lanes."""
+"""Admission: jobs that have arrived take their places in their lanes.
+
+An enqueue into a lane only writes an arrival, so that a transaction of a user's locks no lane. One admission at a time,
+in all processes together, then puts arrivals in the order of their numbers at the ends of their lanes.
+"""
 
 from __future__ import annotations
 
@@ -7,42 +11,43 @@ from typing import Final
 
 from psycopg.errors import LockNotAvailable
 
-from leasemill.store.postgres.database import Database
-from leasemill.store.postgres.wire.arrays import int8
-from leasemill.store.postgres.wire.connections import Connection
+from leasemill.store.postgres.known import Known
+from leasemill.store.postgres.statements import Execute
+from leasemill.store.postgres.steps import BEGIN, COMMIT, Steps, send
 
 ADMITTED_AT_ONCE: Final = 2_000
-LONGEST_WAIT_S: Final = 1.0
+LONGEST_WAIT_MS: Final = 1_000
 """For an admission that is under way."""
 
 
-def admit(database: Database, connection: Connection) -> bool:
-    """Arrived jobs join their lanes, in the transaction that is open. Lanes go by arrival.
+def admission(known: Known) -> tuple[Execute, Execute]:
+    """The two statements, for a message in a transaction. Jobs of a lane that another transaction has locked are left
+    to the next admission."""
+    given = {"admission_key": known.admission_key, "limit": ADMITTED_AT_ONCE}
+    return Execute("arrive", given), Execute("admit", given)
 
-    Those of a lane that somebody else has locked are left to the next admission. False: another admission is under way.
-    """
-    given = {"admission_key": int8(database.admission_key), "limit": int8(ADMITTED_AT_ONCE)}
-    is_open, count = database.one(connection, "arrive", given)
-    if is_open and count:
-        database.positions.lower(database.all(connection, "admit", given))
+
+def admit(known: Known) -> Steps[bool]:
+    """Admit in a transaction. False: another admission is under way."""
+    _, ((is_open, _),), admitted, _ = yield from send(BEGIN, *admission(known), COMMIT)
+    known.positions.lower(admitted)
     return bool(is_open)
 
 
-def admit_now(database: Database, connection: Connection) -> bool:
-    """Admit in a transaction of its own. False: another admission is under way."""
-    with connection.transaction():
-        return admit(database, connection)
-
-
-def admit_or_wait(database: Database, connection: Connection) -> None:
+def admit_or_wait(known: Known) -> Steps[None]:
     """What had arrived is admitted when this returns, by this or another admission, unless that takes long."""
-    if admit_now(database, connection):
+    if (yield from admit(known)):
         return
-    with suppress(LockNotAvailable), connection.transaction():
-        connection.execute("select set_config('lock_timeout', %s, true)", [f"{LONGEST_WAIT_S * 1000:.0f}"])
-        lock_admission(database, connection)
+    brief = Execute("lock_timeout", {"milliseconds": str(LONGEST_WAIT_MS)})
+    with suppress(LockNotAvailable):
+        yield from send(BEGIN, brief, lock_admission(known), COMMIT)
 
 
-def lock_admission(database: Database, connection: Connection) -> None:
-    """Wait until no other admission is under way; none begins before the transaction that is open ends."""
-    connection.execute("select pg_advisory_xact_lock(%s)", [int8(database.admission_key)])
+def lock_admission(known: Known) -> Execute:
+    """Wait until no other admission is under way; none begins before the transaction ends."""
+    return lock(known.admission_key)
+
+
+def lock(key: int) -> Execute:
+    """Wait for a lock of this number, which the transaction then has until it ends."""
+    return Execute("lock_number", {"key": key})

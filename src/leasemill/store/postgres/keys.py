@@ -8,60 +8,57 @@ from typing import Any
 from psycopg.errors import UniqueViolation
 
 from leasemill.store.keys import KEYS_KEPT, AccessKey, name_is_taken, too_many
-from leasemill.store.postgres.database import Database
-from leasemill.store.postgres.wire.arrays import int8, int8s, texts
-from leasemill.store.postgres.wire.connections import Connection, Connections
+from leasemill.store.postgres.context import read
+from leasemill.store.postgres.driver.thread import ThreadDriver
+from leasemill.store.postgres.steps import Row, Steps, rows, transact, transaction
 from leasemill.wire.routes import Role
 
 
 class PostgresKeys:
     """A row for each key. Called from threads, never from an event loop."""
 
-    def __init__(self, pool: Connections, database: Database) -> None:
-        self._pool = pool
-        self._database = database
+    def __init__(self, threads: ThreadDriver) -> None:
+        self._threads = threads
 
     def version(self) -> str:
-        ((version,),) = self._all("access_keys_version")
+        ((version,),) = self._rows("access_keys_version")
         return str(version)
 
     def all(self) -> list[AccessKey]:
-        return [_key(*row) for row in self._all("access_keys")]
+        return [_key(*one) for one in self._rows("access_keys")]
 
     def add(self, key: AccessKey) -> None:
         given = {
             "id": key.id,
             "name": key.name,
             "digest": key.digest,
-            "roles": texts(sorted(key.roles)),
-            "queues": texts(key.queues),
-            "created_at": int8(key.created_at),
+            "roles": sorted(key.roles),
+            "queues": key.queues,
+            "created_at": key.created_at,
             "created_by": key.created_by,
-            "expires_at": int8(key.expires_at),
-            "most": int8(KEYS_KEPT),
+            "expires_at": key.expires_at,
+            "most": KEYS_KEPT,
         }
-
-        def add(connection: Connection) -> bool:
-            try:
-                with connection.transaction():
-                    self._database.do(connection, "access_keys_forget", {"most": given["most"]})
-                    return bool(self._database.all(connection, "access_key_add", given))
-            except UniqueViolation:
-                raise name_is_taken(key.name) from None
-
-        if not self._pool.run(add, is_repeatable=False):
+        if not self._threads.run(transact(lambda _: transaction(_add(key, given)), is_repeatable=False)):
             raise too_many()
 
     def revoke(self, key_id: str, *, at: int, by: str) -> AccessKey | None:
-        rows = self._all("access_key_revoke", {"id": key_id, "at": int8(at), "by": by})
-        return _key(*rows[0]) if rows else None
+        found = self._rows("access_key_revoke", {"id": key_id, "at": at, "by": by})
+        return _key(*found[0]) if found else None
 
     def use(self, used: Mapping[str, int]) -> None:
-        given = {"ids": texts(used), "ats": int8s(list(used.values()))}
-        self._pool.run(lambda connection: self._database.do(connection, "access_keys_use", given))
+        self._rows("access_keys_use", {"ids": used, "ats": list(used.values())})
 
-    def _all(self, statement: str, given: Mapping[str, Any] | None = None) -> list[Any]:
-        return self._pool.run(lambda connection: self._database.all(connection, statement, given or {}))
+    def _rows(self, statement: str, given: Mapping[str, Any] | None = None) -> list[Row]:
+        return self._threads.run(read(rows, statement, given or {}))
+
+
+def _add(key: AccessKey, given: Mapping[str, Any]) -> Steps[bool]:
+    try:
+        yield from rows("access_keys_forget", {"most": given["most"]})
+        return bool((yield from rows("access_key_add", given)))
+    except UniqueViolation:
+        raise name_is_taken(key.name) from None
 
 
 def _key(
@@ -80,7 +77,7 @@ def _key(
     return AccessKey(
         id=key_id,
         name=name,
-        digest=bytes(digest),
+        digest=digest,
         roles=frozenset(map(Role, roles)),
         queues=tuple(queues),
         created_at=created_at,

@@ -7,6 +7,7 @@ one that was granted nothing does what may give it a job.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -15,134 +16,132 @@ from psycopg.errors import LockNotAvailable
 from leasemill.errors import Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.verbs.claim import LOOK
-from leasemill.store.postgres import admission
-from leasemill.store.postgres.admin.durability import durability
-from leasemill.store.postgres.database import Database
+from leasemill.store.postgres.admin.durability import Durability
+from leasemill.store.postgres.admission import ADMITTED_AT_ONCE, admit, admit_or_wait
 from leasemill.store.postgres.exact.decide import decide_expired
-from leasemill.store.postgres.forgetting import Forgetting
+from leasemill.store.postgres.known import Known
 from leasemill.store.postgres.retention import Retention
+from leasemill.store.postgres.steps import Steps, TransactionAttempt, Verb, row, rows, transact
+from leasemill.store.postgres.waking.notify import Notifier
 from leasemill.store.postgres.watermarks import Watermarks
-from leasemill.store.postgres.wire.arrays import int8, int8s
-from leasemill.store.postgres.wire.connections import LOGGER, Connection, Connections
-from leasemill.store.postgres.wire.url import PostgresOptions
+
+LOGGER: Final = logging.getLogger("leasemill.postgres")
 
 LOOK_WAIT_MS: Final = 200
 
 
-class PostgresMaintenance:
-    """Of one store. `wake`: called when jobs may have become claimable."""
+class Maintenance:
+    """Keeps one store in order: its methods are verbs, some of them parts of others."""
 
-    def __init__(
-        self, connections: Connections, database: Database, options: PostgresOptions, wake: Callable[[], None]
-    ) -> None:
-        self._connections = connections
-        self._database = database
-        self._wake = wake
-        self.watermarks = Watermarks(database)
-        self.retention = Retention(connections, database)
-        self.forgetting = Forgetting(connections, self.retention, options)
+    def __init__(self, known: Known, notifier: Notifier, begin_retention: Callable[[], None]) -> None:
+        """`begin_retention`: called when the reaper is at work; returns at once."""
+        self._known = known
+        self._notifier = notifier
+        self._begin_retention = begin_retention
+        self.watermarks = Watermarks(known)
+        self.retention = Retention(known)
         self._has_warned = False
 
     def after_fork(self) -> None:
         self.watermarks.after_fork()
-        self.forgetting.after_fork()
 
-    def run(self, limit: int) -> list[c.Expiration]:
+    def run(self, limit: int) -> Verb[list[c.Expiration]]:
         """The reaper's call."""
-        expired = self.expire(limit, self._database.expiry_position.from_at())
-        self.admit()
-        self._move(self.watermarks.keep)
-        self.forgetting.begin()
-        self._warn()
+        expired = yield from self.expire(limit, self._known.expiry_position.from_at())
+        yield from self.admit()
+        yield from self._move(self.watermarks.keep)
+        self._begin_retention()
+        yield from self._warn()
         return expired
 
-    def look(self) -> None:
+    def look(self) -> Verb[None]:
         """L7, before a claim of which it was time: whatever there is to claim, what has expired is claimable too. It
         waits for nobody's locks for long, since slots may be empty meanwhile; the next look will be at those leases."""
-        self.expire(LOOK.limit, self._database.expiry_position.from_at(), longest_wait_ms=LOOK_WAIT_MS)
+        yield from self.expire(LOOK.limit, self._known.expiry_position.from_at(), longest_wait_ms=LOOK_WAIT_MS)
 
-    def found_more(self, expired_from: int | None, has_arrived: bool) -> bool:
+    def found_more(self, expired_from: int | None, has_arrived: bool) -> Verb[bool]:
         """After a claim that was granted nothing and saw these: whether it is worth another try."""
         if expired_from is not None:
-            self.expire(LOOK.limit, expired_from)
+            yield from self.expire(LOOK.limit, expired_from)
         if has_arrived:
-            self._connections.run(lambda connection: admission.admit_or_wait(self._database, connection))
+            yield from transact(lambda _: admit_or_wait(self._known))
         if self.watermarks.are_due:
-            self._move(self.watermarks.move)
+            yield from self._move(self.watermarks.move)
         if self.watermarks.must_be_checked:
-            self._move(self.watermarks.check)
+            yield from self._move(self.watermarks.check)
             return True
         return has_arrived or expired_from is not None
 
-    def expire(self, limit: int, from_at: int, *, longest_wait_ms: int | None = None) -> list[c.Expiration]:
+    def expire(self, limit: int, from_at: int, *, longest_wait_ms: int | None = None) -> Verb[list[c.Expiration]]:
         """L7. Jobs whose rows somebody has locked are left for the next time; with `longest_wait_ms`, all of them are
         if what their ends concern, their groups, is locked for longer."""
 
-        def work(connection: Connection) -> list[c.Expiration]:
-            given = {"from_at": int8(from_at), "limit": int8(limit)}
+        def work(_: TransactionAttempt) -> Steps[list[c.Expiration]]:
+            given = {"from_at": from_at, "limit": limit}
             try:
-                return decide_expired(self._database, connection, c.Expire(limit), given, longest_wait_ms)
+                return (yield from decide_expired(self._known, c.Expire(limit), given, longest_wait_ms))
             except LockNotAvailable:
                 if longest_wait_ms is None:
                     raise
                 return []
 
-        position = self._database.expiry_position
+        position = self._known.expiry_position
         position.looks()  # before it begins: claims beside this one, and after one that fails, do not look as well
-        expired = self._connections.run(work)
+        expired = yield from transact(work)
         if len(expired) == limit:
             position.look_again()
-        self.admit_caused()
+        yield from self.admit_caused()
         if expired:
-            self._wake()
+            yield from self._notifier.wake()
         return expired
 
-    def admit(self, count: int = 1) -> None:
+    def admit(self, count: int = 1) -> Verb[None]:
         """So many arrivals, at least, if there are. They are durable: an admission that fails, or finds another under
         way, is left to the next claim."""
 
-        def work(connection: Connection) -> None:
-            for _ in range(0, count, admission.ADMITTED_AT_ONCE):
-                if not admission.admit_now(self._database, connection):
+        def work(_: TransactionAttempt) -> Steps[None]:
+            for _batch in range(0, count, ADMITTED_AT_ONCE):
+                if not (yield from admit(self._known)):
                     return
 
         try:
-            self._connections.run(work)
+            yield from transact(work)
         except Unavailable as error:
             LOGGER.warning("admission to lanes postponed: %s", error)
 
-    def admit_caused(self) -> None:
+    def admit_caused(self) -> Verb[None]:
         """Jobs that the ends just decided have caused take their places in their lanes."""
-        if self._database.has_caused_arrivals:
-            self._database.has_caused_arrivals = False
-            self.admit()
+        if self._known.has_caused_arrivals:
+            self._known.has_caused_arrivals = False
+            yield from self.admit()
 
-    def trim(self, leases: Sequence[c.Lease]) -> None:
+    def trim(self, leases: Sequence[c.Lease]) -> Verb[None]:
         """I8: executions beyond those that are kept go. That it failed keeps no claim from returning its leases."""
-        nos = int8s([self._database.leases[lease.token].no for lease in leases])
-        given = {"nos": nos, "attempts": int8s([lease.attempt for lease in leases])}
+        nos = [self._known.leases[lease.token].no for lease in leases]
+        given = {"nos": nos, "attempts": [lease.attempt for lease in leases]}
         try:
-            self._connections.run(lambda connection: self._database.all(connection, "trim", given))
+            yield from transact(lambda _: rows("trim", given))
         except Unavailable as error:
             LOGGER.warning("old executions not trimmed: %s", error)
 
-    def _warn(self) -> None:
+    def _warn(self) -> Verb[None]:
         """Once: what the server's settings may lose. Who runs a reaper has a log that somebody reads."""
         if self._has_warned:
             return
         self._has_warned = True
         try:
-            found = self._connections.run(durability)
+            found = yield from transact(lambda _: row("durability", {}))
         except Unavailable as error:
             LOGGER.warning("the server's settings were not checked: %s", error)
             return
-        for sentence in found.warnings():
+        settings = Durability(*found)
+        for sentence in settings.warnings():
             LOGGER.warning("%s", sentence)
-        for sentence in found.notes():
+        for sentence in settings.notes():
             LOGGER.info("%s", sentence)
 
-    def _move(self, move: Callable[[Connection], None]) -> None:
+    def _move(self, move: Callable[[], Steps[None]]) -> Verb[None]:
         try:
-            self._connections.run(move)
+            yield from transact(lambda _: move())
         except Unavailable as error:
             LOGGER.warning("watermarks not moved: %s", error)

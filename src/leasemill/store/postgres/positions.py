@@ -13,10 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeAlias
-
-from leasemill.store.postgres.wire.arrays import Int8Array, TextArray, int8s, texts
 
 RANKS: Final = 10
 FULL_LOOK_S: Final = 1.0
@@ -34,11 +31,11 @@ LAST: Final = (math.inf, 0)
 
 Key: TypeAlias = tuple[str, int]
 """A queue and a rank."""
-Place: TypeAlias = tuple[str, int, int, int]
+ScanKey: TypeAlias = tuple[str, int, int, int]
 """A row of `ready` by its key: queue, rank, available_at, seq."""
 
 
-class Look(NamedTuple):
+class Scan(NamedTuple):
     """Where one claim looks: from a position, or (None) from the watermark."""
 
     keys: list[Key]
@@ -53,18 +50,12 @@ class Look(NamedTuple):
         return self.keys if queues is None else [key for key in self.keys if key[0] in queues]
 
     def parameters(self) -> dict[str, Any]:
-        queues, ranks = _encoded(tuple(self.keys))
         return {
-            "queues": queues,
-            "ranks": ranks,
-            "from_ats": int8s([None if start is None else start[0] for start in self.starts]),
-            "from_seqs": int8s([0 if start is None else start[1] for start in self.starts]),
+            "queues": [queue for queue, _ in self.keys],
+            "ranks": [rank for _, rank in self.keys],
+            "from_ats": [None if start is None else start[0] for start in self.starts],
+            "from_seqs": [0 if start is None else start[1] for start in self.starts],
         }
-
-
-@lru_cache(maxsize=100)
-def _encoded(keys: tuple[Key, ...]) -> tuple[TextArray, Int8Array]:
-    return texts([queue for queue, _ in keys]), int8s([rank for _, rank in keys])
 
 
 class Positions:
@@ -86,16 +77,16 @@ class Positions:
     def after_fork(self) -> None:
         self._lock = threading.Lock()
 
-    def look(self, queues: Sequence[str], *, is_full: bool = False) -> Look:
+    def scan(self, queues: Sequence[str], *, is_full: bool = False) -> Scan:
         at_s = time.monotonic()
         keys = [(queue, rank) for queue in dict.fromkeys(queues) for rank in range(RANKS)]
         with self._lock:
             if is_full or at_s - self._looked_fully_at_s >= FULL_LOOK_S:
                 self._reached.clear()
                 self._looked_fully_at_s = at_s
-            return Look(keys, [self._reached.get(key) for key in keys])
+            return Scan(keys, [self._reached.get(key) for key in keys])
 
-    def advance(self, keys: Sequence[Key], claimed: Sequence[Place], now: int, *, is_exhausted: bool) -> None:
+    def advance(self, keys: Sequence[Key], claimed: Sequence[ScanKey], now: int, *, is_exhausted: bool) -> None:
         """A claim looked through these and took these jobs. `is_exhausted`: there was nothing else for it to take."""
         last = {(queue, rank): (at, seq) for queue, rank, at, seq in claimed}
         newest = (now - BEHIND_US, 0)
@@ -116,7 +107,7 @@ class Positions:
                 if key == final:
                     break
 
-    def lower(self, places: Iterable[Place]) -> None:
+    def lower(self, places: Iterable[ScanKey]) -> None:
         """This process put jobs at these places: its next claim looks there."""
         first: dict[Key, tuple[int, int]] = {}
         for queue, rank, at, seq in places:

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, Order, WorkerOrder
-from leasemill.store.postgres.database import Database
-from leasemill.store.postgres.wire.connections import Connection, Connections, Row
+from leasemill.store.postgres.context import read
+from leasemill.store.postgres.driver.thread import ThreadDriver
+from leasemill.store.postgres.steps import Row, Steps, rows
 from leasemill.store.presence import Present, instance_of
 
 
 class PostgresPresence:
     """A row for each worker. Called from threads, never from an event loop."""
 
-    def __init__(self, pool: Connections, database: Database) -> None:
-        self._pool = pool
-        self._database = database
+    def __init__(self, threads: ThreadDriver) -> None:
+        self._threads = threads
 
     def publish(self, worker_id: str, record: bytes) -> WorkerOrder | None:
         given = {"id": worker_id, "record": record, "instance": instance_of(record)}
-        return _order_of(self._pool.run(lambda connection: self._database.all(connection, "worker_publish", given)))
+        return _order_of(self._threads.run(read(rows, "worker_publish", given)))
 
     def records(self) -> list[Present]:
-        rows = self._pool.run(lambda connection: self._database.all(connection, "worker_records", {}))
-        return [Present(worker_id, bytes(record), age_us / SECOND) for worker_id, record, age_us in rows]
+        found = self._threads.run(read(rows, "worker_records", {}))
+        return [Present(worker_id, record, age_us / SECOND) for worker_id, record, age_us in found]
 
     def remove(self, worker_id: str, instance: str | None = None) -> bool:
         given: dict[str, str | bytes | None] = {"id": worker_id, "record": None}
@@ -31,16 +31,16 @@ class PostgresPresence:
             if not found or instance_of(found[0]) != instance:
                 return False
             given["record"] = found[0]
-        return bool(self._pool.run(lambda connection: self._database.all(connection, "worker_remove", given)))
+        return bool(self._threads.run(read(rows, "worker_remove", given)))
 
 
-def get_order(database: Database, connection: Connection, query: c.GetOrder) -> WorkerOrder | None:
-    return _order_of(database.all(connection, "order", {"instance": query.instance}))
+def get_order(query: c.GetOrder) -> Steps[WorkerOrder | None]:
+    return _order_of((yield from rows("order", {"instance": query.instance})))
 
 
-def _order_of(rows: list[Row]) -> WorkerOrder | None:
+def _order_of(found: list[Row]) -> WorkerOrder | None:
     """What a statement returned that looks for one order."""
-    if not rows:
+    if not found:
         return None
-    ((instance, asked, at, by, reason),) = rows
+    ((instance, asked, at, by, reason),) = found
     return WorkerOrder(instance, Order(asked), at, by, reason)

@@ -1,52 +1,109 @@
-"""Steps on a connection: a message or one of our statements on the user's, or a call of the store's own, which an event
-loop does not wait for.
+"""What is sent, and what it means, without any I/O: every verb is a generator that a driver resumes with rows.
+
+There are two levels. `Steps` run on one connection: each step is a message, one or more statements that are sent
+together, and the generator is resumed with the rows of each. A message that begins with BEGIN and does not end with
+COMMIT leaves a transaction open for the next one. A `Verb` is made of transactions: each step is a `Transact`, which
+is run from its beginning again when a connection was lost or another transaction was in the way, and the generator is
+resumed with its result. Drivers throw what failed into the generator, which may know what to do.
+
+What must never happen here: I/O, a thread, a loop, or a guess about what was committed. A `TransactionAttempt` says
+what earlier attempts may have done, and what a process learns it learns after the message with COMMIT.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Mapping
-from typing import Any, TypeAlias, TypeVar
+from collections.abc import Callable, Generator, Mapping
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
-import psycopg
-from psycopg.rows import tuple_row
-
-from leasemill.store.postgres.database import Database
-from leasemill.store.postgres.wire.cursors import AsyncPlainCursor, asend, send
-from leasemill.store.steps import adrive, drive
+from leasemill.store.postgres.statements import Execute
 
 ResultT = TypeVar("ResultT")
-Step: TypeAlias = bytes | tuple[str, Mapping[str, Any]] | Callable[[], Any]
-Steps: TypeAlias = Generator[Step, Any, ResultT]
 
 
-def follow(database: Database, connection: psycopg.Connection[Any], steps: Steps[ResultT]) -> ResultT:
-    def carry_out(step: Step) -> Any:
-        match step:
-            case bytes():
-                return send(connection, step)
-            case (str(name), given):
-                return database.all(connection, name, given)
-            case _:
-                return step()
+Row: TypeAlias = tuple[Any, ...]
 
-    return drive(steps, carry_out)
+BEGIN: Final = Execute("begin", {})
+COMMIT: Final = Execute("commit", {})
+ROLLBACK: Final = Execute("rollback", {})
+
+Message: TypeAlias = tuple[Execute, ...]
+Steps: TypeAlias = Generator[Message, list[list[Row]], ResultT]
 
 
-async def afollow(
-    database: Database,
-    connection: psycopg.AsyncConnection[Any],
-    steps: Steps[ResultT],
-    off_loop: Callable[[Callable[[], Any]], Awaitable[Any]],
-) -> ResultT:
-    async def carry_out(step: Step) -> Any:
-        match step:
-            case bytes():
-                return await asend(connection, step)
-            case (str(name), given):
-                async with AsyncPlainCursor(connection, row_factory=tuple_row) as cursor:
-                    await cursor.execute(*database.sent(name, given), binary=True)
-                    return await cursor.fetchall()
-            case _:
-                return await off_loop(step)
+class TransactionAttempt(Protocol):
+    """What is known of the attempts at a transaction before this one."""
 
-    return await adrive(steps, carry_out)
+    @property
+    def number(self) -> int:
+        """1 for the first."""
+
+    @property
+    def may_have_happened(self) -> bool:
+        """Whether an earlier one was sent and its answer lost: what looks like a caller's repeat may be our own."""
+
+
+class Transact(NamedTuple):
+    """A transaction, or a statement that is one, with what belongs to its repeats."""
+
+    work: Callable[[TransactionAttempt], Steps[Any]]
+    is_repeatable: bool = True
+    """Whether it may be sent again when its answer was lost."""
+
+
+Verb: TypeAlias = Generator[Transact, Any, ResultT]
+
+
+class RetryTransaction(Exception):
+    """What was read has changed before it was locked: try again."""
+
+
+# Steps ---------------------------------------------------------------------------------------------------------------
+
+
+def send(*calls: Execute) -> Steps[list[list[Row]]]:
+    """Send one message; returns the rows of each of its statements."""
+    return (yield calls)
+
+
+def rows(statement: str, given: Mapping[str, Any]) -> Steps[list[Row]]:
+    """Send one statement; returns its rows."""
+    (found,) = yield (Execute(statement, given),)
+    return found
+
+
+def row(statement: str, given: Mapping[str, Any]) -> Steps[Row]:
+    """Send one statement; returns its only row."""
+    ((found,),) = yield (Execute(statement, given),)
+    return found
+
+
+def transaction(steps: Steps[ResultT]) -> Steps[ResultT]:
+    """Run steps in a transaction: BEGIN goes with the first message, COMMIT follows the last. The driver rolls back
+    what an exception leaves open."""
+    begin: Message = (BEGIN,)
+    is_open = False
+    try:
+        message = next(steps)
+        while True:
+            sent, begin = begin, ()
+            is_open = True
+            try:
+                answer = yield sent + message
+            except BaseException as error:  # noqa: BLE001  (it is for the steps to handle)
+                message = steps.throw(error)
+            else:
+                message = steps.send(answer[len(sent) :])
+    except StopIteration as end:
+        if is_open:
+            yield (COMMIT,)
+        result: ResultT = end.value
+        return result
+
+
+# Verbs ---------------------------------------------------------------------------------------------------------------
+
+
+def transact(work: Callable[[TransactionAttempt], Steps[ResultT]], *, is_repeatable: bool = True) -> Verb[ResultT]:
+    """Run a transaction; returns its result."""
+    result: ResultT = yield Transact(work, is_repeatable)
+    return result

@@ -1,14 +1,15 @@
 """`postgresql://` the Store on PostgreSQL: opened and closed here, and which verb a command is.
 
-Common verbs take the fast path (`verbs`), one statement for a batch; what that leaves over, and everything rare, is
-decided by the kernel under locks (`exact`). Outcomes are returned after COMMIT. Adds no rule of queueing of its own.
+A verb is a generator without I/O (`steps.py`); `run` drives it in the calling thread, `arun` on the event loop. Common
+verbs take one statement for a batch (`verbs`); what that leaves over, and everything rare, is decided by the kernel
+under locks (`exact`). Adds no rule of queueing of its own.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar, cast
 
 from leasemill.kernel import commands as c
@@ -19,17 +20,24 @@ from leasemill.store.block import Block
 from leasemill.store.ends import Subscription
 from leasemill.store.forks import start_over_in_children
 from leasemill.store.postgres import reading
-from leasemill.store.postgres import schedules as scheduled
 from leasemill.store.postgres.admin.migrate import require
-from leasemill.store.postgres.calls import Calls
-from leasemill.store.postgres.database import Database
-from leasemill.store.postgres.enqueues import Enqueues
-from leasemill.store.postgres.exact.decide import decide
+from leasemill.store.postgres.batching import EnqueueBatches
+from leasemill.store.postgres.context import VerbContext, read
+from leasemill.store.postgres.driver.commit_connections import CommitConnections
+from leasemill.store.postgres.driver.connections import Connections
+from leasemill.store.postgres.driver.loop import LoopDriver
+from leasemill.store.postgres.driver.pool import store_closed
+from leasemill.store.postgres.driver.thread import ThreadDriver
+from leasemill.store.postgres.driver.url import PostgresOptions, parse_url
 from leasemill.store.postgres.keys import PostgresKeys
+from leasemill.store.postgres.known import Known
 from leasemill.store.postgres.limits import operate as operate_limits
 from leasemill.store.postgres.limits import views
-from leasemill.store.postgres.maintenance import PostgresMaintenance
+from leasemill.store.postgres.maintenance import Maintenance
 from leasemill.store.postgres.presence import PostgresPresence, get_order
+from leasemill.store.postgres.retention_loop import RetentionLoop
+from leasemill.store.postgres.statements import Statements
+from leasemill.store.postgres.steps import RetryTransaction, Steps, Verb, row, transact
 from leasemill.store.postgres.transactions.block import PostgresBlock
 from leasemill.store.postgres.transactions.joined import JoinedBlock
 from leasemill.store.postgres.transactions.messages import Messages
@@ -44,25 +52,18 @@ from leasemill.store.postgres.verbs import (
     expire,
     extend,
     group,
-    handover,
     nack,
     operate,
-    orders,
     release,
     schedules,
     start,
+    worker_commands,
 )
-from leasemill.store.postgres.verbs.acquire import after_ack
-from leasemill.store.postgres.verbs.inserting import inserting_caused
+from leasemill.store.postgres.verbs.acquire import ack_then_acquire
+from leasemill.store.postgres.verbs.claim import ack_and_claim
 from leasemill.store.postgres.waking.listen import Listener
-from leasemill.store.postgres.waking.notify import Notifier
+from leasemill.store.postgres.waking.notify import Notifier, notification
 from leasemill.store.postgres.waking.watch import PostgresEndWatch, PostgresWatch
-from leasemill.store.postgres.wire.commit_connections import CommitConnections
-from leasemill.store.postgres.wire.connections import Connection, Connections, Moved
-from leasemill.store.postgres.wire.looped import LoopMessages
-from leasemill.store.postgres.wire.pool import store_closed
-from leasemill.store.postgres.wire.statements import Statements
-from leasemill.store.postgres.wire.url import PostgresOptions, parse_url
 from leasemill.store.reading import Pulse
 from leasemill.store.signal import Signal
 from leasemill.store.sources import Clock, Entropy
@@ -83,25 +84,29 @@ class PostgresStore(Store):
         self.name = hidden_password(url)
         self.own_url = url
         conninfo, self._options = parse_url(url)
-        self._pool = Connections(conninfo, self._options)
-        self._commits = CommitConnections(conninfo, self._options, self._pool)
-        self._database = Database(Statements(self._options.schema), clock, self.expiries)
-        self._messages = Messages(self._database)
-        self.presence = PostgresPresence(self._pool, self._database)
-        self.keys = PostgresKeys(self._pool, self._database)
-        self._signal = Signal()
-        self._notifier = Notifier(self._database.channel, self._notify)
-        self._listener = Listener(self._pool.connect, self._database, self._signal, is_enabled=self._options.listen)
-        self._database.insert_caused = lambda jobs: inserting_caused(jobs, self._notifier.channel())
+        statements = Statements(self._options.schema, clock)
+        self._connections = Connections(conninfo, self._options)
+        self._commits = CommitConnections(conninfo, self._options, self._connections)
+        self._known = Known(self._options.schema, clock, self.expiries)
         self._threads = Threads(self._options.pool_size, "leasemill-postgres")
-        self._maintenance = PostgresMaintenance(self._pool, self._database, self._options, self._wake)
-        self._calls = Calls(self._pool, self._database, self._maintenance, self._signal, self._notifier)
-        self._loop_messages = LoopMessages(self._pool)
-        self._enqueues = Enqueues(self._calls, self._loop_messages, self._threads, self.off_loop)
+        self._thread_driver = ThreadDriver(self._connections, statements)
+        self._loop_driver = LoopDriver(self._thread_driver, self.off_loop)
+        self._messages = Messages(statements)
+        self.presence = PostgresPresence(self._thread_driver)
+        self.keys = PostgresKeys(self._thread_driver)
+        self._signal = Signal()
+        self._notifier = Notifier(self._known.channel, self._signal, self._notify)
+        self._listener = Listener(
+            self._thread_driver, self._known.channel, self._signal, is_enabled=self._options.listen
+        )
+        self._maintenance = Maintenance(self._known, self._notifier, self._begin_retention)
+        self._retention_loop = RetentionLoop(self._thread_driver, self._maintenance.retention, self._options)
+        self._context = VerbContext(self._known, self._maintenance, self._notifier, self._signal)
+        self._batches = EnqueueBatches(self._context, self._thread_driver, self._loop_driver)
         self._is_closed = False
         start_over_in_children(self)
         try:
-            self._pool.run(
+            self._thread_driver.with_connection(
                 lambda connection: require(connection, self._options.schema, auto_migrate=self._options.auto_migrate)
             )
         except BaseException:
@@ -118,46 +123,47 @@ class PostgresStore(Store):
         check(command)
         self._check_open()
         if isinstance(command, c.Enqueue):
-            return cast(AnswerT, self._enqueues.run(command))
-        return cast(AnswerT, _VERBS[type(command)](self._calls, command))
+            return cast(AnswerT, self._batches.run(command))
+        verb: Verb[AnswerT] = VERBS[type(command)](self._context, command)
+        return self._thread_driver.run(verb)
 
     async def arun(self, command: c.Command[AnswerT]) -> AnswerT:
+        check(command)
         self._check_open()
         if isinstance(command, c.Enqueue):
-            check(command)
-            return cast(AnswerT, await self._enqueues.arun(command))
-        looped = _LOOPED_VERBS.get(type(command))
-        if looped is None:
-            return await self.off_loop(self.run, command)
-        check(command)
-        answer = await looped(self._calls, self._loop_messages, command)
-        return cast(AnswerT, await self.off_loop(answer) if callable(answer) else answer)
+            return cast(AnswerT, await self._batches.arun(command))
+        verb: Verb[AnswerT] = VERBS[type(command)](self._context, command)
+        return await self._loop_driver.run(verb)
 
     def pulse(self) -> Pulse:
         self._check_open()
-        return self._calls.read(reading.pulse)
+        return self._thread_driver.run(read(reading.pulse))
 
     async def ack_and_claim(self, ack: c.Ack, claim: c.Claim) -> tuple[list[c.AckOutcome], list[c.Lease] | None]:
         """In one transaction, if nothing is special."""
         check(ack)
         check(claim)
         self._check_open()
-        answer = await handover.arun(self._calls, self._loop_messages, ack, claim)
-        return answer if isinstance(answer, tuple) else await self.off_loop(answer)
+        return await self._loop_driver.run(ack_and_claim(self._context, ack, claim))
 
     def ack_then_acquire(
         self, ack: c.AckReport, acquire: c.AcquireRequest
     ) -> tuple[c.AckOutcome, c.AcquireOutcome | None]:
         """In one transaction."""
-        check(c.Ack([ack]))
-        check(c.Acquire([acquire]))
-        self._check_open()
-        return after_ack(self._calls, ack, acquire)
+        return self._thread_driver.run(self._ack_then_acquire(ack, acquire))
 
     async def aack_then_acquire(
         self, ack: c.AckReport, acquire: c.AcquireRequest
     ) -> tuple[c.AckOutcome, c.AcquireOutcome | None]:
-        return await self.off_loop(self.ack_then_acquire, ack, acquire)
+        return await self._loop_driver.run(self._ack_then_acquire(ack, acquire))
+
+    def _ack_then_acquire(
+        self, ack: c.AckReport, acquire: c.AcquireRequest
+    ) -> Verb[tuple[c.AckOutcome, c.AcquireOutcome | None]]:
+        check(c.Ack([ack]))
+        check(c.Acquire([acquire]))
+        self._check_open()
+        return ack_then_acquire(self._context, ack, acquire)
 
     def watch(self, queues: Sequence[str]) -> Watch:
         self._listener.start()
@@ -176,73 +182,69 @@ class PostgresStore(Store):
             return
         self._is_closed = True
         until_s = time.monotonic() + CLOSE_S
-        self._maintenance.forgetting.stop()
+        self._retention_loop.stop()
         self._notifier.stop()
         self._listener.stop()
         self._threads.close()
-        self._loop_messages.finish(CLOSE_S)
-        self._pool.close(CLOSE_S)
-        self._loop_messages.give_up()
+        self._loop_driver.finish(CLOSE_S)
+        self._connections.close(CLOSE_S)
+        self._loop_driver.give_up()
         self._commits.close()
         self._signal.notify()
         self._listener.ends.notify_all()
-        self._maintenance.forgetting.join(until_s)
+        self._retention_loop.join(until_s)
         self._threads.join(until_s)
         self._notifier.join(until_s)
         self._listener.join(until_s)
 
     def after_fork(self) -> None:
         """A child has its own connections, locks and callers."""
-        self._pool.after_fork()
+        self._connections.after_fork()
         self._commits.after_fork()
-        self._database.positions.after_fork()
+        self._known.positions.after_fork()
         self._signal.reset()
         self._notifier.after_fork()
         self._listener.after_fork()
         self._maintenance.after_fork()
-        self._loop_messages.after_fork()
-        self._enqueues.after_fork()
+        self._retention_loop.after_fork()
+        self._loop_driver.after_fork()
+        self._batches.after_fork()
 
     def using(self, connection: object) -> BoundStore:
-        return BoundStore(self, self._database, self._notifier, self.use_queues, connection)
+        return BoundStore(
+            self, self._known, self._thread_driver.statements, self._notifier, self.use_queues, connection
+        )
 
     def block(self, lease: c.Lease, seconds_left: float) -> Block:
-        return PostgresBlock(self, self._database, self._commits, self._messages, lease, seconds_left)
+        return PostgresBlock(
+            self, self._known, self._thread_driver.statements, self._commits, self._messages, lease, seconds_left
+        )
 
     def joined_block(self, lease: c.Lease, session: object) -> JoinedBlock:
-        return JoinedBlock(self, self._database, lease, session)
+        return JoinedBlock(self, self._known, self._thread_driver.statements, lease, session)
 
     # For transactions of users, on connections of our own
 
     def use_queues(self, jobs: Sequence[JobSpec]) -> None:
         """I7, on a connection of our own: a caller's transaction, however long, locks no queue."""
-        if self._database.knows_uses(jobs):
-            return
-
-        def work(connection: Connection) -> None:
-            with connection.transaction():
-                names = enqueue.check_enqueue_queues(self._database, connection, jobs)
-                enqueue.fix_uses(self._database, connection, names, jobs)
-
-        self._pool.run(work)
-        self._database.learn_uses(jobs)
+        self._thread_driver.run(enqueue.register(self._known, jobs))
 
     def look(self, lease: c.LeaseRef) -> c.CommitOutcome | None:
         """Whether a lease is held, before a block runs. An answer: it is not, and the refusal is recorded."""
         given = {"id": lease.job_id, "token": lease.token}
-        (status,) = self._pool.run(lambda connection: self._database.one(connection, "lease_status", given))
+        (status,) = self._thread_driver.run(read(row, "lease_status", given))
         return None if status == "held" else self.settle(c.Commit(lease.job_id, lease.token))
 
     def settle(self, command: c.Commit) -> c.CommitOutcome | None:
         """How a commit sent elsewhere ended, waiting for one under way. None: it did not happen, the lease is held."""
 
-        def work(connection: Connection) -> c.CommitOutcome | None:
+        def steps() -> Steps[c.CommitOutcome | None]:
             try:
-                return decide(self._database, connection, command, commit.concern_of(command))
-            except Moved:
+                return (yield from commit.settle(self._known, command))
+            except RetryTransaction:
                 return None
 
-        return self._pool.run(work)
+        return self._thread_driver.run(transact(lambda _: steps()))
 
     def wake(self) -> None:
         self._signal.notify()
@@ -261,30 +263,24 @@ class PostgresStore(Store):
         if self._is_closed:
             raise store_closed()
 
-    def _wake(self) -> None:
-        self._calls.wake()
+    def _begin_retention(self) -> None:
+        self._retention_loop.begin()
 
     def _notify(self) -> None:
-        channel = self._database.channel
-        self._pool.run(lambda connection: connection.execute("select pg_notify(%s, '')", [channel]))
+        self._thread_driver.run(transact(lambda _: notification(self._known.channel)))
 
 
-_LOOPED_VERBS: Final[dict[type, Callable[[Calls, LoopMessages, Any], Awaitable[Any]]]] = {
-    c.Claim: claim.arun,
-    c.Ack: ack.arun,
-}
-"""What the event loop sends itself: a worker's threads would wait for the interpreter's lock, its handlers have it."""
-_VERBS: Final[dict[type, Callable[[Calls, Any], Any]]] = {
-    c.Claim: claim.run,
-    c.Start: start.run,
-    c.Extend: extend.run,
-    c.Commit: commit.run,
-    c.Ack: ack.run,
-    c.Nack: nack.run,
-    c.Release: release.run,
-    c.Expire: expire.run,
-    c.Death: death.run,
-    c.Acquire: acquire.run,
+VERBS: Final[dict[type, Callable[[VerbContext, Any], Verb[Any]]]] = {
+    c.Claim: claim.claim,
+    c.Start: start.start,
+    c.Extend: extend.extend,
+    c.Commit: commit.commit,
+    c.Ack: ack.ack,
+    c.Nack: nack.nack,
+    c.Release: release.release,
+    c.Expire: expire.expire,
+    c.Death: death.death,
+    c.Acquire: acquire.acquire,
     c.Cancel: operate.cancel,
     c.Redrive: operate.redrive,
     c.Purge: operate.purge,
@@ -294,7 +290,7 @@ _VERBS: Final[dict[type, Callable[[Calls, Any], Any]]] = {
     c.Pause: operate.change_queue,
     c.Resume: operate.change_queue,
     c.SetPolicy: operate.change_queue,
-    c.OrderWorker: orders.order_worker,
+    c.OrderWorker: worker_commands.order_worker,
     c.SetSchedule: schedules.change,
     c.RemoveSchedule: schedules.change,
     c.PauseSchedule: schedules.change,
@@ -302,29 +298,30 @@ _VERBS: Final[dict[type, Callable[[Calls, Any], Any]]] = {
     c.FireTicks: schedules.fire_ticks,
     c.FireNow: schedules.fire_now,
     c.Backfill: schedules.backfill,
-    c.GetSchedule: lambda calls, it: calls.read(scheduled.get_schedule, it),
-    c.ListSchedules: lambda calls, it: calls.read(scheduled.list_schedules, it),
-    c.DueSchedules: lambda calls, it: calls.read(scheduled.due_schedules, it),
-    c.NextTick: lambda calls, it: calls.read(scheduled.next_tick, it),
-    c.Prune: lambda calls, it: calls.maintenance.retention.prune(it),
-    c.GetJob: lambda calls, it: calls.read(reading.get_job, it),
-    c.GetKey: lambda calls, it: calls.read(reading.get_key, it),
-    c.ListJobs: lambda calls, it: calls.read(reading.list_jobs, it),
-    c.ListQueues: lambda calls, it: calls.read(reading.list_queues, it),
-    c.ListLeases: lambda calls, it: calls.read(reading.list_leases, it),
-    c.GetLane: lambda calls, it: calls.read(reading.get_lane, it),
-    c.ListLanes: lambda calls, it: calls.read(reading.list_lanes, it),
-    c.GetGroup: lambda calls, it: calls.read(reading.get_group, it),
-    c.ListGroups: lambda calls, it: calls.read(reading.list_groups, it),
-    c.ListActions: lambda calls, it: calls.read(reading.list_actions, it),
-    c.GetOrder: lambda calls, it: calls.read(get_order, it),
     c.SetLimit: operate_limits.change,
     c.ClearLimit: operate_limits.change,
     c.DeclareLimits: operate_limits.change,
-    c.ListLimits: lambda calls, it: calls.read(views.list_limits, it),
-    c.GetLimit: lambda calls, it: calls.read(views.get_limit, it),
-    c.DueIn: lambda calls, it: calls.read(reading.due_in, it),
-    c.GetPolicies: lambda calls, it: calls.read(reading.get_policies, it),
-    c.GetTotals: lambda calls, _it: calls.read(reading.totals),
-    c.GetTime: lambda calls, _it: calls.read(reading.time),
+    c.Prune: lambda context, command: context.maintenance.retention.prune(command),
+    c.GetSchedule: lambda _, query: read(reading.get_schedule, query),
+    c.ListSchedules: lambda _, query: read(reading.list_schedules, query),
+    c.DueSchedules: lambda _, query: read(reading.due_schedules, query),
+    c.NextTick: lambda _, query: read(reading.next_tick),
+    c.GetJob: lambda _, query: read(reading.get_job, query),
+    c.GetKey: lambda _, query: read(reading.get_key, query),
+    c.ListJobs: lambda _, query: read(reading.list_jobs, query),
+    c.ListQueues: lambda _, query: read(reading.list_queues, query),
+    c.ListLeases: lambda _, query: read(reading.list_leases, query),
+    c.GetLane: lambda _, query: read(reading.get_lane, query),
+    c.ListLanes: lambda _, query: read(reading.list_lanes, query),
+    c.GetGroup: lambda _, query: read(reading.get_group, query),
+    c.ListGroups: lambda _, query: read(reading.list_groups, query),
+    c.ListActions: lambda _, query: read(reading.list_actions, query),
+    c.GetOrder: lambda _, query: read(get_order, query),
+    c.ListLimits: lambda _, query: read(views.list_limits, query),
+    c.GetLimit: lambda _, query: read(views.get_limit, query),
+    c.DueIn: lambda context, query: read(reading.due_in, context.known, query),
+    c.GetPolicies: lambda _, query: read(reading.get_policies, query),
+    c.GetTotals: lambda _, query: read(reading.totals),
+    c.GetTime: lambda _, query: read(reading.time),
 }
+"""The one way of each command; the enqueues of callers at the same time share theirs (`batching.py`)."""

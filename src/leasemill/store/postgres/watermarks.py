@@ -9,14 +9,16 @@ watermark that passes a job.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from typing import Final
 
-from leasemill.store.postgres.database import Database
+from leasemill.store.postgres.known import Known
 from leasemill.store.postgres.positions import Key
-from leasemill.store.postgres.wire.arrays import int8s, texts
-from leasemill.store.postgres.wire.connections import LOGGER, Connection
+from leasemill.store.postgres.steps import Steps, rows
+
+LOGGER: Final = logging.getLogger("leasemill.postgres")
 
 WORN: Final = 1_000
 """So many jobs this process claims from a queue and rank before it moves their watermark."""
@@ -32,10 +34,10 @@ LEASES_S: Final = 300.0
 
 
 class Watermarks:
-    """Moves them, on behalf of one store."""
+    """Moves them, on behalf of one store. Each method is the steps of one transaction."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self, known: Known) -> None:
+        self._known = known
         self.after_fork()
         self._published: dict[Key, int] = {}
         self._writers: set[str] = set()
@@ -51,65 +53,67 @@ class Watermarks:
     def are_due(self) -> bool:
         if time.monotonic() - self._moved_at_s < MOVE_EVERY_S:
             return False
-        return bool(self._published or self._database.positions.worn(WORN))
+        return bool(self._published or self._known.positions.worn(WORN))
 
     @property
     def must_be_checked(self) -> bool:
         """Whether a claim saw that the clock was set back: a new job may be due before a watermark."""
-        if not self._database.positions.was_set_back or self._database.clock is not None:
+        if not self._known.positions.was_set_back or self._known.clock is not None:
             return False
         return time.monotonic() - self._set_back_at_s >= CHECK_AGAIN_S
 
-    def move(self, connection: Connection) -> None:
+    def move(self) -> Steps[None]:
         """Forward, where enough was claimed and nobody who was writing before is still at it."""
         if not self._lock.acquire(blocking=False):
-            return
+            return  # another thread is at it
         try:
             self._moved_at_s = time.monotonic()
-            if self._writers and (writers := self._writers & self._writing(connection)):
+            if self._writers and (writers := self._writers & (yield from _writing())):
                 self._writers = writers
                 return
-            self._move(connection)
+            yield from self._move()
         finally:
             self._lock.release()
 
-    def _move(self, connection: Connection) -> None:
-        positions = self._database.positions
+    def _move(self) -> Steps[None]:
+        positions = self._known.positions
         worn = positions.worn(WORN)
         keys = sorted({*worn, *self._published})
         given = {
-            "queues": texts([queue for queue, _ in keys]),
-            "ranks": int8s([rank for _, rank in keys]),
-            "proven_ats": int8s([self._published.get(key) for key in keys]),
-            "worn": int8s([int(key in worn) for key in keys]),
+            "queues": [queue for queue, _ in keys],
+            "ranks": [rank for _, rank in keys],
+            "proven_ats": [self._published.get(key) for key in keys],
+            "worn": [int(key in worn) for key in keys],
         }
         self._published, self._writers = {}, set()
         if time.monotonic() - positions.claimed_at_s >= SETTLED_S:
             positions.forget_claimed(worn)
-        rows = self._database.all(connection, "move_watermarks", given)
-        published = {(queue, rank): next_at for queue, rank, next_at in rows if next_at is not None}
+        moved = yield from rows("move_watermarks", given)
+        published = {(queue, rank): next_at for queue, rank, next_at in moved if next_at is not None}
         if published:
-            self._writers = self._writing(connection)
+            self._writers = yield from _writing()
         self._published = published
 
-    def _writing(self, connection: Connection) -> set[str]:
-        return {transaction for (transaction,) in self._database.all(connection, "ready_writers", {})}
-
-    def keep(self, connection: Connection) -> None:
+    def keep(self) -> Steps[None]:
         """The reaper's part: moves also what others published, and checks now and then that none has passed a job."""
-        self.move(connection)
-        if time.monotonic() - self._database.positions.claimed_at_s < LEASES_S:
-            self._database.do(connection, "move_lease_watermark", {})
+        yield from self.move()
+        if time.monotonic() - self._known.positions.claimed_at_s < LEASES_S:
+            yield from rows("move_lease_watermark", {})
         if self.must_be_checked or time.monotonic() - self._checked_at_s >= CHECK_EVERY_S:
-            self.check(connection)
+            yield from self.check()
 
-    def check(self, connection: Connection) -> None:
+    def check(self) -> Steps[None]:
         """None has, but for a clock that was set back, or a worker of an older version."""
         self._checked_at_s = at_s = time.monotonic()
         if self.must_be_checked:
-            self._database.positions.was_set_back = False
+            self._known.positions.was_set_back = False
             self._set_back_at_s = at_s
         if at_s - self._set_back_at_s < CHECK_AGAIN_S:  # also when this one is retried after a conflict
             self._checked_at_s -= CHECK_EVERY_S - CHECK_AGAIN_S
-        for queue, rank, low_at in self._database.all(connection, "check_watermarks", {}):
+        for queue, rank, low_at in (yield from rows("check_watermarks", {})):
             LOGGER.warning("the watermark of queue %s, rank %d was lowered to %d", queue, rank, low_at)
+
+
+def _writing() -> Steps[set[str]]:
+    """Transactions that are writing to `ready`."""
+    return {transaction for (transaction,) in (yield from rows("ready_writers", {}))}

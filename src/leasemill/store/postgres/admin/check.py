@@ -11,7 +11,7 @@ from typing import Any, Final
 import psycopg
 from psycopg import sql
 
-from leasemill.store.postgres.wire.statements import Statements
+from leasemill.store.postgres.statements import Statements
 
 SHOWN: Final = 20
 
@@ -20,7 +20,7 @@ def check(connection: psycopg.Connection[Any], schema: str) -> list[str]:
     """Every broken invariant, as a sentence; none for a sound store. Reads everything, in one statement."""
     found = Statements(schema)["check"]
     with psycopg.RawCursor(connection) as cursor:
-        rows = cursor.execute(found.text, found.values({"shown": SHOWN})).fetchall()
+        rows = cursor.execute(found.text, [SHOWN]).fetchall()
     return [f"{what}: job {job_id}" if job_id else str(what) for what, job_id in rows]
 
 

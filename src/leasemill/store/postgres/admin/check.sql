@@ -186,4 +186,4 @@ with standing as materialized (
     from {schema}.jobs
     where jobs.group_id is not null and not exists (select from {schema}.groups where groups.id = jobs.group_id)
 )
-select what, id from wrong order by what, id limit {shown}
+select what, id from wrong order by what, id limit {shown}::int8

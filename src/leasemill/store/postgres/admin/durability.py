@@ -11,15 +11,7 @@ from typing import Any, Final
 import psycopg
 from msgspec import Struct
 
-SETTINGS: Final = """
-select current_setting('fsync'), current_setting('full_page_writes'), current_setting('synchronous_commit'),
-    current_setting('synchronous_standby_names'), (
-        select count(*) from pg_stat_replication as one
-        where coalesce(one.state, 'streaming') = 'streaming' and not exists (
-            select from pg_replication_slots as slot where slot.active_pid = one.pid and slot.slot_type = 'logical'))
-"""
-"""A role that is no member of pg_monitor sees the standbys, but not their state."""
-
+from leasemill.store.postgres.statements import FILES
 
 ROLE_IS_OFF: Final = (
     "synchronous_commit is off for this role: the store's own sessions set it to on, but what using(session) or "
@@ -71,6 +63,6 @@ class Durability(Struct, frozen=True):
 
 
 def durability(connection: psycopg.Connection[Any]) -> Durability:
-    row = connection.execute(SETTINGS.encode()).fetchone()
+    row = connection.execute(FILES["durability"].read_bytes()).fetchone()
     assert row is not None
     return Durability(*row)

@@ -17,7 +17,7 @@ from psycopg import sql
 
 from leasemill.errors import Refused
 from leasemill.store.postgres.admin.locks import PATIENCE_S, OnWait, keep_trying, lock_name
-from leasemill.store.postgres.wire.statements import check_schema, statement
+from leasemill.store.postgres.statements import check_schema, statement
 from leasemill.store.progress import OnProgress, not_shown
 
 LOGGER: Final = logging.getLogger("leasemill.postgres")

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from leasemill.kernel.model import Execution, ExecutionStatus, Job, JobState, Refusal
 from leasemill.kernel.state import LaneKey, State
 from leasemill.store.postgres.exact.groups import group_row
-from leasemill.store.postgres.exact.rows import (
+from leasemill.store.postgres.rows.jobs import (
     execution_row,
     job_row,
     kept_row,
@@ -22,7 +22,7 @@ from leasemill.store.postgres.exact.rows import (
     refusal_row,
     waiting_row,
 )
-from leasemill.store.postgres.exact.tables import (
+from leasemill.store.postgres.rows.tables import (
     CancellationRow,
     GroupRow,
     KeptRow,
@@ -38,8 +38,8 @@ from leasemill.store.postgres.exact.tables import (
     WaitingRow,
     action_row,
 )
-from leasemill.store.postgres.exact.values import policy_numbers, ranges_text
-from leasemill.store.postgres.wire.connections import Moved
+from leasemill.store.postgres.rows.values import policy_numbers, ranges_text
+from leasemill.store.postgres.steps import RetryTransaction
 
 
 class TableRows(NamedTuple):
@@ -212,12 +212,12 @@ def check_locked(change: Change, before: TableRows, locked: Locked) -> None:
     """Rows that came to be after the locks were taken may be read; changed they must not be."""
     nos, lanes = set(locked.nos or ()), set(locked.lanes or ())
     if not lanes.issuperset((row.queue, row.lane) for row in change.written("lanes")):
-        raise Moved("a concurrent call created a lane")
+        raise RetryTransaction("a concurrent call created a lane")
     if not set(locked.groups).issuperset(row.id for row in change.written("groups")):
-        raise Moved("a concurrent call changed a group")
+        raise RetryTransaction("a concurrent call changed a group")
     for table, known in (("leases", before.leases), ("kept", before.kept)):
         if any(row.no in known and row.no not in nos for row in change.written(table)):
-            raise Moved("a concurrent call changed a lease")
+            raise RetryTransaction("a concurrent call changed a lease")
 
 
 def _belongings(before: TableRows, forgotten: Set[int]) -> list[str]:

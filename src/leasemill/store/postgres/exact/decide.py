@@ -2,7 +2,7 @@
 
 Lock and load are sent together, and so are save and COMMIT. What is loaded becomes a small `State`; the kernel decides
 and applies; the difference is written. So a rule that is not in SQL is not written twice either. What must never happen
-here: a decision of its own, or a write to a row that was not locked or checked (`Moved`: try again).
+here: a decision of its own, or a write to a row that was not locked or checked (`RetryTransaction`: try again).
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from leasemill.kernel.transitions.executions import ended_jobs, hold
 from leasemill.kernel.transitions.unique import QueueKey
 from leasemill.kernel.verbs.cancel import cancels_a_run
 from leasemill.kernel.verbs.expire import MAY_EXPIRE, expirations
-from leasemill.store.postgres import admission, retention
-from leasemill.store.postgres.database import KNOWN_SINCE, RUN_CANCELLED, Database
+from leasemill.store.postgres.admission import admission, lock, lock_admission
 from leasemill.store.postgres.exact.change import (
     Change,
     Locked,
@@ -35,15 +34,23 @@ from leasemill.store.postgres.exact.change import (
     table_rows,
 )
 from leasemill.store.postgres.exact.groups import group_of, take_out
-from leasemill.store.postgres.exact.keys import TAKES_KEYS, Keys, take_caused
-from leasemill.store.postgres.exact.rows import jobs_of
+from leasemill.store.postgres.exact.keys import TAKES_KEYS, Keys, lock_keys, take_caused
 from leasemill.store.postgres.exact.save import saving
-from leasemill.store.postgres.exact.tables import LaneRow, LoadedGroup, ParkedRow, QueueRow, Read, WaitingRow, decoder
-from leasemill.store.postgres.exact.values import MODES, policy_of, ranges_of
-from leasemill.store.postgres.steps import follow
-from leasemill.store.postgres.wire import batch
-from leasemill.store.postgres.wire.arrays import int8, texts
-from leasemill.store.postgres.wire.connections import Connection, Moved
+from leasemill.store.postgres.insert import insert_caused
+from leasemill.store.postgres.known import KNOWN_SINCE, RUN_CANCELLED, Known
+from leasemill.store.postgres.rows.jobs import jobs_of
+from leasemill.store.postgres.rows.tables import (
+    LaneRow,
+    LoadedGroup,
+    ParkedRow,
+    QueueRow,
+    Read,
+    WaitingRow,
+    decoder,
+)
+from leasemill.store.postgres.rows.values import MODES, policy_of, ranges_of
+from leasemill.store.postgres.statements import Execute
+from leasemill.store.postgres.steps import BEGIN, COMMIT, ROLLBACK, RetryTransaction, Steps, row, rows, send
 
 AnswerT = TypeVar("AnswerT")
 OutcomeT = TypeVar("OutcomeT")
@@ -61,7 +68,8 @@ class Decide(Protocol):
     def __call__(self, command: c.Command[OutcomeT], /) -> OutcomeT: ...
 
 
-Steps: TypeAlias = Callable[[Decide], AnswerT]
+Decision: TypeAlias = Callable[[Decide], AnswerT]
+"""One command, or several as one fact."""
 
 
 class Concern(NamedTuple):
@@ -77,21 +85,21 @@ class Concern(NamedTuple):
     keys: Sequence[QueueKey] = ()
     """Unique keys with their queues; others that a decision needs are found by deciding."""
 
-    def knowing(self, known: Known) -> Concern:
-        return self._replace(ids=[*self.ids, *known.ids], keys=[*self.keys, *known.keys])
+    def knowing(self, more: MoreRowsNeeded) -> Concern:
+        return self._replace(ids=[*self.ids, *more.ids], keys=[*self.keys, *more.keys])
 
     def parameters(self, holders: Sequence[str]) -> dict[str, Any]:
         """`holders`: the jobs that took its keys last."""
         ids = [*self.ids, *holders]
         lane_queues, lanes = [queue for queue, _ in self.lanes], [lane for _, lane in self.lanes]
         return {
-            "ids": texts(dict.fromkeys(ids)),
-            "lane_queues": texts(lane_queues),
-            "lanes": texts(lanes),
-            "queues": texts(self.queues),
+            "ids": list(dict.fromkeys(ids)),
+            "lane_queues": lane_queues,
+            "lanes": lanes,
+            "queues": self.queues,
             "makes_lanes": self.makes_lanes,
-            "draws": int8(len(ids) if self.makes_lanes else 0),
-            "groups": texts(self.groups),
+            "draws": len(ids) if self.makes_lanes else 0,
+            "groups": self.groups,
         }
 
 
@@ -114,7 +122,7 @@ _locked = msgspec.json.Decoder(Locked).decode
 _loaded = decoder(Loaded)
 
 
-class Part(NamedTuple):
+class LoadedState(NamedTuple):
     """A part of the store as a kernel state, and the numbers of its rows."""
 
     state: State
@@ -124,7 +132,7 @@ class Part(NamedTuple):
     """Of each group, the members that its row does not count yet."""
 
 
-class Known(Moved):
+class MoreRowsNeeded(RetryTransaction):
     """A job that an end was to enqueue is there already (E5), or a unique key is concerned: decide again with it."""
 
     def __init__(self, ids: Sequence[str] = (), keys: Iterable[QueueKey] = ()) -> None:
@@ -133,103 +141,97 @@ class Known(Moved):
         super().__init__(f"jobs {', '.join(ids)} or unique keys {names} were not known to be concerned")
 
 
-def decide(database: Database, connection: Connection, command: c.Command[AnswerT], concern: Concern) -> AnswerT:
-    return decide_steps(database, connection, lambda run: run(command), concern)
+def decide(known: Known, command: c.Command[AnswerT], concern: Concern) -> Steps[AnswerT]:
+    return decide_all(known, lambda run: run(command), concern)
 
 
-def decide_steps(database: Database, connection: Connection, steps: Steps[AnswerT], concern: Concern) -> AnswerT:
+def decide_all(known: Known, decision: Decision[AnswerT], concern: Concern) -> Steps[AnswerT]:
     """Several commands as one fact, each on the state that the one before it left."""
-    try:
-        with batch.transaction(connection):
-            locked, loaded, keys = _lock_and_load(database, connection, concern)
-            return _decide(database, connection, steps, locked, loaded, keys)
-    except Known as known:
-        return decide_steps(database, connection, steps, concern.knowing(known))
+    while True:
+        try:
+            locked, loaded, keys = yield from _lock_and_load(known, concern)
+            return (yield from _decide(known, decision, locked, loaded, keys))
+        except MoreRowsNeeded as more:
+            yield from send(ROLLBACK)
+            concern = concern.knowing(more)
 
 
-def decide_group(database: Database, connection: Connection, command: c.Command[AnswerT], concern: Concern) -> AnswerT:
+def decide_group(known: Known, command: c.Command[AnswerT], concern: Concern) -> Steps[AnswerT]:
     """Alone with a group: nobody is adding members to it. It may concern jobs and keys that are there."""
-    try:
-        with batch.transaction(connection):
-            keys = Keys(database, connection, concern.keys)
+    while True:
+        try:
+            keys, begin = yield from lock_keys(concern.keys)
             given = concern.parameters(keys.holders)
-            statements = [
-                database.sent("lock_groups", given),
-                database.sent("lock_timeout", {"milliseconds": str(LONGEST_WAIT_MS)}),
-                database.sent("lock_members", given),
-                database.sent("load", given),
-            ]
-            *_, groups, _, _, ((document,),) = batch.run(connection, *keys.begin, *statements)
+            *_, groups, _, _, ((document,),) = yield from send(
+                *begin,
+                Execute("lock_groups", given),
+                Execute("lock_timeout", {"milliseconds": str(LONGEST_WAIT_MS)}),
+                Execute("lock_members", given),
+                Execute("load", given),
+            )
             locked = Locked([], [], 0, [one for (one,) in groups])
-            return _decide(database, connection, lambda run: run(command), locked, _loaded(document), keys)
-    except Known as known:
-        return decide_group(database, connection, command, concern.knowing(known))
+            return (yield from _decide(known, lambda run: run(command), locked, _loaded(document), keys))
+        except MoreRowsNeeded as more:
+            yield from send(ROLLBACK)
+            concern = concern.knowing(more)
 
 
 def decide_expired(
-    database: Database,
-    connection: Connection,
-    command: c.Expire,
-    given: Mapping[str, Any],
-    longest_wait_ms: int | None = None,
-) -> Expired:
+    known: Known, command: c.Expire, given: Mapping[str, Any], longest_wait_ms: int | None = None
+) -> Steps[Expired]:
     """The jobs are those that a statement finds, with their lanes; it has locked both."""
+    finding = [Execute("expired", given)]
+    if longest_wait_ms is not None:
+        finding.insert(0, Execute("lock_timeout", {"milliseconds": str(longest_wait_ms)}))
     concern = Concern()
-    waits = [] if longest_wait_ms is None else [database.sent("lock_timeout", {"milliseconds": str(longest_wait_ms)})]
     while True:
         try:
-            with batch.transaction(connection):
-                finding = [*waits, database.sent("expired", given)]
-                return _decide_expired(database, connection, command, finding, concern)
-        except Known as known:
-            concern = concern.knowing(known)
+            return (yield from _decide_expired(known, command, finding, concern))
+        except MoreRowsNeeded as more:
+            yield from send(ROLLBACK)
+            concern = concern.knowing(more)
 
 
-def _decide_expired(
-    database: Database, connection: Connection, command: c.Expire, finding: Sequence[batch.Sent], concern: Concern
-) -> Expired:
-    keys = Keys(database, connection, concern.keys)
-    *_, rows = batch.run(connection, *keys.begin, *finding)
-    if not rows:
-        batch.run(connection, batch.COMMIT)  # psycopg deallocates every prepared statement after a ROLLBACK
+def _decide_expired(known: Known, command: c.Expire, finding: Sequence[Execute], concern: Concern) -> Steps[Expired]:
+    keys, begin = yield from lock_keys(concern.keys)
+    *_, found = yield from send(*begin, *finding)
+    if not found:
+        yield from send(COMMIT)
         return run(State(), command, 0)[1]
-    concern = concern._replace(ids=[*(job_id for job_id, *_ in rows), *concern.ids])
-    lanes = [(queue, lane) for _, _, queue, lane, _ in rows if lane is not None]
-    groups = {group for *_, group in rows if group is not None}
-    locked = Locked(lanes, [no for _, no, *_ in rows], 0, [])
+    concern = concern._replace(ids=[*(job_id for job_id, *_ in found), *concern.ids])
+    lanes = [(queue, lane) for _, _, queue, lane, _ in found if lane is not None]
+    groups = {group for *_, group in found if group is not None}
+    locked = Locked(lanes, [no for _, no, *_ in found], 0, [])
     if groups:
-        named = {"groups": texts(sorted(groups))}
-        (found,) = batch.run(connection, database.sent("lock_groups", named))
-        locked.groups = [one for (one,) in found]
-    (((document,),),) = batch.run(connection, database.sent("load", concern.parameters(keys.holders)))
-    return _decide(database, connection, lambda run: run(command), locked, _loaded(document), keys)
+        locked.groups = [one for (one,) in (yield from rows("lock_groups", {"groups": sorted(groups)}))]
+    (document,) = yield from row("load", concern.parameters(keys.holders))
+    return (yield from _decide(known, lambda run: run(command), locked, _loaded(document), keys))
 
 
-def _lock_and_load(database: Database, connection: Connection, concern: Concern) -> tuple[Locked, Loaded, Keys]:
-    """None of the jobs waits for admission any more."""
+def _lock_and_load(known: Known, concern: Concern) -> Steps[tuple[Locked, Loaded, Keys]]:
+    """In a transaction that is open from then on. None of the jobs waits for admission any more: who does has no place
+    in its lane yet, on which a decision could be made."""
     for _ in range(ADMISSION_TRIES):
-        keys = Keys(database, connection, concern.keys)
+        keys, begin = yield from lock_keys(concern.keys)
         given = concern.parameters(keys.holders)
-        lock, load = database.sent("lock", given), database.sent("load", given)
-        *_, ((locked,),), ((document,),) = batch.run(connection, *keys.begin, lock, load)
+        *_, ((locked,),), ((document,),) = yield from send(*begin, Execute("lock", given), Execute("load", given))
         loaded = _loaded(document)
         if not loaded.has_arrived:
             return _locked(locked), loaded, keys
-        connection.rollback()
-        with connection.transaction():
-            admission.lock_admission(database, connection)
-            database.all(connection, "lock", given)  # waits for their lanes, which the admission would pass over
-            admission.admit(database, connection)
-    raise Moved("jobs wait for their admission")
+        yield from send(ROLLBACK)
+        # The lanes are locked between the two, for an admission passes over those that others have locked.
+        locks = lock_admission(known), Execute("lock", given)
+        *_, admitted, _ = yield from send(BEGIN, *locks, *admission(known), COMMIT)
+        known.positions.lower(admitted)
+    raise RetryTransaction("jobs wait for their admission")
 
 
-def _decide(
-    database: Database, connection: Connection, steps: Steps[AnswerT], locked: Locked, loaded: Loaded, keys: Keys
-) -> AnswerT:
+def _decide(known: Known, decision: Decision[AnswerT], locked: Locked, loaded: Loaded, keys: Keys) -> Steps[AnswerT]:
+    """Decide on what is loaded, write the difference, and end the transaction."""
     part = _part(loaded)
     for key, taken in keys.taken:
         part.state.keys.put(key, taken)
-    parked = {row.no: row for row in loaded.parked or ()}
+    parked = {one.no: one for one in loaded.parked or ()}
     before = as_stored(table_rows(*part, parked), loaded.lanes, loaded.queues)
     queues = set(part.state.queues)
     events: list[AnyEvent] = []
@@ -239,12 +241,12 @@ def _decide(
         events.extend(made)
         return outcome
 
-    answer = steps(decided)
+    answer = decision(decided)
     kinds = {type(event) for event in events}
     if ExecutionCommitted in kinds:
-        raise Moved("the lease is held after all: commit on the fast path")
+        raise RetryTransaction("the lease is held after all: commit on the fast path")
     if not kinds.isdisjoint(TAKES_KEYS) and (missing := keys.missing(part.state, events)):
-        raise Known(keys=missing)
+        raise MoreRowsNeeded(keys=missing)
     following = [event.job for event in events if isinstance(event, JobEnqueued) and event.job.offset is None]
     if following:  # B2, B6: an end has caused them; those of an acquire have an offset
         take_out(part.state, following, queues)
@@ -254,32 +256,32 @@ def _decide(
     if not kinds.isdisjoint(TAKES_KEYS):
         keys.change(change, part.state, part.numbers, events)
     check_locked(change, before, locked)
-    if change.gone or change.come.keys() - {"refusals"}:  # before COMMIT: its reply may be lost
-        database.has_moved_jobs |= any(queue.mode is not QueueMode.ACQUIRE for queue in part.state.queues.values())
-    _save(database, connection, part, change, events, following, _unfolded(part.state, loaded))
+    if change.gone or change.come.keys() - {"refusals"}:  # before COMMIT: its answer may be lost
+        known.has_moved_jobs |= any(queue.mode is not QueueMode.ACQUIRE for queue in part.state.queues.values())
+    yield from _save(known, part, change, events, following, _unfolded(part.state, loaded))
     if not kinds.isdisjoint(MAY_EXPIRE):
-        database.expiries.notify(expirations(part.state, events))
+        known.expiries.notify(expirations(part.state, events))
     if after.ready:
-        database.positions.lower((row.queue, row.rank, row.available_at, row.seq) for row in after.ready.values())
+        known.positions.lower((one.queue, one.rank, one.available_at, one.seq) for one in after.ready.values())
     return _with_fences(answer, fences)
 
 
 # Load --------------------------------------------------------------------------------------------------------------
 
 
-def _part(loaded: Loaded) -> Part:
+def _part(loaded: Loaded) -> LoadedState:
     state, turns = State(), dict[str, int]()
     jobs = jobs_of(loaded)
     for queue in loaded.queues or ():
         known = state.queue(queue.name)
         known.mode, known.is_paused = None if queue.mode is None else MODES[queue.mode], queue.is_paused
         known.policy = None if queue.policy is None else policy_of(queue.policy)
-    for row in loaded.lanes or ():
-        if row.head is not None or row.finished is not None or row.failed is not None:
-            lane = state.lanes[row.queue, row.lane] = Lane()
-            lane.finished, lane.failed = ranges_of(row.finished), ranges_of(row.failed)
-            lane.head = None if row.head is None else jobs.get(row.head)
-            last = None if row.last_finished is None else jobs.get(row.last_finished)
+    for one in loaded.lanes or ():
+        if one.head is not None or one.finished is not None or one.failed is not None:
+            lane = state.lanes[one.queue, one.lane] = Lane()
+            lane.finished, lane.failed = ranges_of(one.finished), ranges_of(one.failed)
+            lane.head = None if one.head is None else jobs.get(one.head)
+            last = None if one.last_finished is None else jobs.get(one.last_finished)
             lane.last_finished = None if last is None else last.spec.id
     for behind in loaded.waiting or ():
         job = jobs[behind.no]
@@ -294,7 +296,7 @@ def _part(loaded: Loaded) -> Part:
         state.groups[group.id] = group_of(group)
     state.seq = state.fence = BASE
     joined = {group.id: group.joined for group in loaded.groups or ()}
-    return Part(state, {job.spec.id: no for no, job in jobs.items()}, turns, joined)
+    return LoadedState(state, {job.spec.id: no for no, job in jobs.items()}, turns, joined)
 
 
 def _unfolded(state: State, loaded: Loaded) -> list[str]:
@@ -330,7 +332,7 @@ def _place(state: State, job: Job, *, is_waiting: bool) -> None:
 # Save --------------------------------------------------------------------------------------------------------------
 
 
-def _number(part: Part, loaded: Loaded) -> dict[int, int]:
+def _number(part: LoadedState, loaded: Loaded) -> dict[int, int]:
     """The numbers that were drawn for what the kernel counted up from BASE; returns the fences."""
     state = part.state
     moved = sorted((job for job in state.jobs.values() if job.seq > BASE), key=lambda job: job.seq)
@@ -364,34 +366,35 @@ def _with_fence(outcome: Any, fences: dict[int, int]) -> Any:
 
 
 def _save(
-    database: Database,
-    connection: Connection,
-    part: Part,
+    known: Known,
+    part: LoadedState,
     change: Change,
     events: Sequence[AnyEvent],
     following: Sequence[JobSpec],
     unfolded: Sequence[str],
-) -> None:
+) -> Steps[None]:
+    """Write what a decision changed, and COMMIT with it. Jobs that an end has caused are inserted as any enqueue's are,
+    in the same transaction."""
     is_announced = any(isinstance(event, JobCancelled) for event in events) and cancels_a_run(part.state, events)
-    announcement = (database.channel, RUN_CANCELLED) if is_announced else None
+    announcement = (known.channel, RUN_CANCELLED) if is_announced else None
     ended = sorted(map(part.numbers.__getitem__, part.numbers.keys() & ended_jobs(events)))
-    if "finished" in change.belongings:
-        retention.lock_retention(database, connection)
-    made = saving(database.statements.schema, change, ended, announcement)
-    writing = [] if made is None else [made]
+    if "finished" in change.belongings:  # retention counts what it forgets, and so it is alone with it
+        yield from send(lock(known.retention_key))
+    writes = saving(known.schema, change, ended, announcement)
     if unfolded:
-        writing.append(database.sent("fold_groups", {"groups": texts(unfolded)}))
+        writes.append(Execute("fold_groups", {"groups": unfolded}))
     if following:
-        batch.run(connection, *writing)
-        outcomes = follow(database, connection, database.insert_caused(following))
-        known = [outcome.job_id for outcome in outcomes if not isinstance(outcome, c.Enqueued)]
-        if known:
-            raise Known(known)
-        take_caused(database, connection, following)
-        database.has_caused_arrivals |= any(job.lane is not None for job in following)
-        writing = []
+        if writes:
+            yield from send(*writes)
+            writes = []
+        outcomes = yield from insert_caused(following, None)  # who waits is notified of the whole decision
+        there = [outcome.job_id for outcome in outcomes if not isinstance(outcome, c.Enqueued)]
+        if there:
+            raise MoreRowsNeeded(there)
+        yield from take_caused(following)
+        known.has_caused_arrivals |= any(job.lane is not None for job in following)
     number = part.state.format
-    if number > database.format and number in KNOWN_SINCE:
-        writing.append(database.sent("use_verbs", {"since": int8(KNOWN_SINCE[number])}))
-    batch.run(connection, *writing, batch.COMMIT)
-    database.format = max(database.format, number)
+    if number > known.format and number in KNOWN_SINCE:
+        writes.append(Execute("use_verbs", {"since": KNOWN_SINCE[number]}))
+    yield from send(*writes, COMMIT)
+    known.format = max(known.format, number)

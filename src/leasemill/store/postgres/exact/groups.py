@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from leasemill.kernel.model import JobGroup, JobSpec
 from leasemill.kernel.state import State
-from leasemill.store.postgres.exact.tables import GroupRow, LoadedGroup
-from leasemill.store.postgres.exact.values import template_of, template_text
+from leasemill.store.postgres.rows.tables import GroupRow, LoadedGroup
+from leasemill.store.postgres.rows.values import template_of, template_text
 
 
 def group_of(row: LoadedGroup) -> JobGroup:

@@ -15,9 +15,8 @@ import msgspec
 from leasemill.kernel.model import ACTIONS_KEPT
 from leasemill.kernel.state import State
 from leasemill.kernel.transitions.actions import JOINED_AMONG, JOINED_WITHIN_US, TARGETS_KEPT
-from leasemill.store.postgres.database import Database
 from leasemill.store.postgres.exact.change import Change
-from leasemill.store.postgres.exact.tables import (
+from leasemill.store.postgres.rows.tables import (
     ActionRow,
     CancellationRow,
     ExecutionRow,
@@ -37,10 +36,8 @@ from leasemill.store.postgres.exact.tables import (
     WaitingRow,
     action_row,
 )
-from leasemill.store.postgres.wire.arrays import int8s
-from leasemill.store.postgres.wire.connections import Connection
-from leasemill.store.postgres.wire.cursors import PlainCursor
-from leasemill.store.postgres.wire.statements import Statement, statement
+from leasemill.store.postgres.statements import Execute, Statement, statement
+from leasemill.store.postgres.steps import Steps, send
 
 
 class Table(NamedTuple):
@@ -179,33 +176,29 @@ LOWER: Final = """(
 _encode = msgspec.json.Encoder().encode
 
 
-def saving(
-    schema: str, change: Change, ended: list[int], announcement: tuple[str, str] | None
-) -> tuple[bytes, list[Any]] | None:
-    """The statement and its parameters; None: there is nothing to write.
+def saving(schema: str, change: Change, ended: list[int], announcement: tuple[str, str] | None) -> list[Execute]:
+    """The statement with its parameters; none if there is nothing to write.
 
     `ended`: jobs that somebody may wait for (O9). `announcement`: a channel, and what is sent on it (O10).
     """
     rows = [(f"{table}_gone", some) for table, some in change.gone.items()]
     rows += [(f"{table}_come", some) for table, some in change.come.items()]
     if not rows and not ended and announcement is None:
-        return None
+        return []
     checked = tuple(name for name, _ in rows)
     finishes = any(isinstance(row, ExecutionRow) and row.slot == 0 for row in change.come.get("executions", ()))
     made = _statement(schema, checked, tuple(change.belongings), finishes, bool(ended), announcement is not None)
     given: dict[str, Any] = {name: _encode(some).decode() for name, some in rows}
-    given |= {"forgotten": int8s(change.forgotten), "ended": int8s(ended)}
+    given |= {"forgotten": change.forgotten, "ended": ended}
     given["channel"], given["announced"] = announcement or (None, None)
-    return made.text, made.values(given)
+    return [Execute(made, given)]
 
 
-def save_actions(database: Database, connection: Connection, state: State) -> None:
+def save_actions(schema: str, state: State) -> Steps[None]:
     """Those of a decision on something else than jobs, in the transaction that is open."""
     rows: list[Row] = [action_row(one) for one in state.actions]
-    made = saving(database.statements.schema, Change({}, {"actions": rows} if rows else {}, [], []), [], None)
-    if made is not None:
-        with PlainCursor(connection) as cursor:
-            cursor.execute(*made, binary=True)
+    if rows:
+        yield from send(*saving(schema, Change({}, {"actions": rows}, [], []), [], None))
 
 
 @cache

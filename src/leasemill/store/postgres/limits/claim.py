@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from leasemill.kernel import commands as c
-from leasemill.store.postgres.database import Database
+from leasemill.store.postgres.known import Known
 from leasemill.store.postgres.limits.choose import (
     Chosen,
     LimitKey,
@@ -25,13 +25,14 @@ from leasemill.store.postgres.limits.choose import (
     line_id,
     uses_of,
 )
-from leasemill.store.postgres.wire import batch
-from leasemill.store.postgres.wire.arrays import int8, int8s, texts
-from leasemill.store.postgres.wire.connections import Connection, Moved, Row
+from leasemill.store.postgres.positions import ScanKey
+from leasemill.store.postgres.statements import Execute
+from leasemill.store.postgres.steps import BEGIN, COMMIT, RetryTransaction, Row, Steps, send
 
 MORE: Final = 10
 """So many jobs beyond those wanted are loaded at first."""
 MOST: Final = 5_000
+NO_TOKEN: Final = "-"
 PARKED_AT_ONCE: Final = 10_000
 """So many jobs are parked before the limits are unlocked for others."""
 
@@ -57,46 +58,57 @@ class LimitClaim(NamedTuple):
     """Something can be granted, and nothing was to be."""
 
 
-class Limited:
-    """One claim. `given`: the parameters it shares with claim.sql."""
+def may_grant(known: Known, queues: tuple[str, ...]) -> Steps[bool]:
+    """Whether a claim from queues with limits would be granted anything, asked without claiming. Jobs that it finds
+    behind full limits are parked, as a claim does, so that no later one looks at them again."""
+    given: dict[str, Any] = {"request_id": None, "request_key": None, "waits": False, "tokens": []}
+    command = c.Claim("", queues, 1, [NO_TOKEN])
+    looked = yield from Limited(known, command, given, 0).steps(grants=False)
+    return looked.may_grant or looked.is_unfinished
 
-    def __init__(
-        self, database: Database, connection: Connection, command: c.Claim, given: dict[str, Any], expired_from: int
-    ) -> None:
-        self._database = database
-        self._connection = connection
+
+class Limited:
+    """One claim. `given`: the parameters it shares with claim.sql, and whether it `waits` for an earlier attempt."""
+
+    def __init__(self, known: Known, command: c.Claim, given: dict[str, Any], expired_from: int) -> None:
+        self._known = known
         self._command = command
         self._given = given
         self._queues = list(dict.fromkeys(command.queues))
         self._expired_from = expired_from
-        self._names = database.limit_names(self._queues)
+        self._names = known.limit_names(self._queues)
         self._slots = command.limit if command.slots is None else command.slots
         self._rows: list[Row] = []
         self._parked = 0
-        self._taken: list[tuple[str, int, int, int]] = []
+        self._taken: list[ScanKey] = []
 
-    def run(self, *, grants: bool = True) -> LimitClaim:
-        """`grants`: False to find out whether anything can be granted."""
+    def steps(self, *, grants: bool = True) -> Steps[LimitClaim]:
+        """`grants`: False to find out whether anything can be granted.
+
+        Locks the limits of all these queues, in one order for all callers, before it reads anything: from then on no
+        other claim takes a place of them. Which names those are is known from the claim before; if it is no longer so,
+        the claim begins again with the names that were found.
+        """
         left = self._command.limit
         window = _window(left, left + MORE, self._slots)
-        with batch.transaction(self._connection):
-            _, ((names, _),), _, ((document,),) = batch.run(
-                self._connection,
-                batch.BEGIN,
-                self._sent("lock_limits", queues=texts(self._queues)),
-                self._sent("open_gates", queues=texts(self._queues), names=texts(self._names)),
-                self._load(window),
-            )
-            if set(names or ()) != set(self._names):
-                self._database.learn_limit_names(self._queues, names or ())
-                raise Moved("jobs name limits that were not known")
-            loaded = _loaded(document)
-            if loaded.is_repeated:
-                batch.run(self._connection, batch.COMMIT)
-                return LimitClaim([], loaded.now, is_repeated=True)
-            return self._walk(loaded, window, grants=grants)
+        _, ((names, _),), _, ((document,),) = yield from send(
+            BEGIN,
+            self._call("lock_limits", queues=self._queues),
+            self._call("open_gates", queues=self._queues, names=self._names),
+            self._load(window),
+        )
+        if set(names or ()) != set(self._names):
+            self._known.learn_limit_names(self._queues, names or ())
+            raise RetryTransaction("jobs name limits that were not known")
+        loaded = _loaded(document)
+        if loaded.is_repeated:
+            yield from send(COMMIT)
+            return LimitClaim([], loaded.now, is_repeated=True)
+        return (yield from self._walk(loaded, window, grants=grants))
 
-    def _walk(self, loaded: Standing, window: Window, *, grants: bool) -> LimitClaim:
+    def _walk(self, loaded: Standing, window: Window, *, grants: bool) -> Steps[LimitClaim]:
+        """Choose from what is loaded, write it, and load more until the claim is full or there is no more to look at.
+        What was written stays in the transaction: the next part is loaded behind it."""
         while True:
             room = Room(loaded)
             self._check_names(loaded)
@@ -109,8 +121,11 @@ class Limited:
             self._take_note(chosen)
             is_last = may_grant or not chosen.has_more or self._parked >= PARKED_AT_ONCE
             writes = list(self._writes(chosen, room, grants=grants))
+            left = self._command.limit - len(self._rows) - len(chosen.picks)
+            window = _window(left, min(4 * window.ready, MOST), self._slots)
+            answers = yield from send(*writes, COMMIT if is_last else self._load(window))
+            self._keep(answers, writes)
             if is_last:
-                self._keep(batch.run(self._connection, *(sent for _, sent in writes), batch.COMMIT), writes)
                 return LimitClaim(
                     self._rows,
                     loaded.now,
@@ -120,11 +135,7 @@ class Limited:
                     is_unfinished=chosen.has_more and not may_grant,
                     may_grant=may_grant,
                 )
-            left = self._command.limit - len(self._rows) - len(chosen.picks)
-            window = _window(left, min(4 * window.ready, MOST), self._slots)
-            results = batch.run(self._connection, *(sent for _, sent in writes), self._load(window))
-            self._keep(results, writes)
-            loaded = _loaded(results[-1][0][0])
+            loaded = _loaded(answers[-1][0][0])
 
     def _take_note(self, chosen: Chosen) -> None:
         for job in (*(pick.job for pick in chosen.picks), *(parked.job for parked in chosen.parked)):
@@ -135,67 +146,67 @@ class Limited:
         locked = set(self._names)
         found = (job.limits for job in loaded.candidates or () if job.limits is not None)
         if not all(name in locked for limits in found for name, _ in uses_of(limits)):
-            raise Moved("a job names a limit that was not locked")
+            raise RetryTransaction("a job names a limit that was not locked")
 
-    def _keep(self, results: Sequence[list[Row]], writes: Sequence[tuple[str, Any]]) -> None:
-        for (name, _), rows in zip(writes, results, strict=False):
-            if name == "grant_chosen":
+    def _keep(self, answers: Sequence[list[Row]], writes: Sequence[Execute]) -> None:
+        for call, rows in zip(writes, answers, strict=False):
+            if call.statement == "grant_chosen":
                 self._rows += rows
 
     # Statements
 
-    def _sent(self, name: str, **given: Any) -> batch.Sent:
-        return self._database.sent(name, {**self._given, **given})
+    def _call(self, name: str, **given: Any) -> Execute:
+        return Execute(name, {**self._given, **given})
 
-    def _load(self, window: Window) -> batch.Sent:
-        return self._sent(
+    def _load(self, window: Window) -> Execute:
+        return self._call(
             "load_limited",
-            queues=texts(self._queues),
-            names=texts(self._names),
-            window=int8(window.ready),
-            gates=int8(window.gates),
-            lines=int8(window.lines),
-            jobs=int8(window.jobs),
+            queues=self._queues,
+            names=self._names,
+            window=window.ready,
+            gates=window.gates,
+            lines=window.lines,
+            jobs=window.jobs,
             has_slots=self._slots > 0,
-            expired_from=int8(self._expired_from),
+            expired_from=self._expired_from,
         )
 
-    def _writes(self, chosen: Chosen, room: Room, *, grants: bool) -> Iterator[tuple[str, batch.Sent]]:
+    def _writes(self, chosen: Chosen, room: Room, *, grants: bool) -> Iterator[Execute]:
         if chosen.picks and grants:
-            yield "grant_chosen", self._grant(chosen)
+            yield self._grant(chosen)
             if room.charged:
                 rates = [
                     {"name": name, "key": key, "tat": charge.tat, "used": charge.used_us}
                     for (name, key), charge in room.charged.items()
                 ]
-                yield "charge_rates", self._sent("charge_rates", rates=_json(rates))
+                yield self._call("charge_rates", rates=_json(rates))
         if not grants and chosen.picks:
             chosen = chosen._replace(lines_gone=[], lines_left=[], gates_gone=[], gates_left=[])
         moved = [(line, gate, place) for line, gate, place in chosen.lines_left if gate != (line.name, line.key)]
         if chosen.lines_gone or chosen.lines_left or chosen.gates_gone or chosen.gates_left:
-            yield "leave_lines", self._leave(chosen, room)
+            yield self._leave(chosen, room)
         if chosen.parked or moved:
-            yield "park", self._park(chosen.parked, moved, room)
+            yield self._park(chosen.parked, moved, room)
 
-    def _grant(self, chosen: Chosen) -> batch.Sent:
+    def _grant(self, chosen: Chosen) -> Execute:
         jobs, first = [pick.job for pick in chosen.picks], len(self._rows)
         places = [(number, use) for number, pick in enumerate(chosen.picks, 1) for use in pick.uses]
-        return self._sent(
+        return self._call(
             "grant_chosen",
-            queues=texts([self._queues[job.turn - 1] for job in jobs]),
-            ranks=int8s([job.rank for job in jobs]),
-            ats=int8s([job.available_at for job in jobs]),
-            seqs=int8s([job.seq for job in jobs]),
-            lines=texts([job.line for job in jobs]),
-            tokens=texts(self._command.tokens[first : first + len(jobs)]),
-            claimed=texts(self._queues),
-            names=texts(self._names),
-            place_numbers=int8s([number for number, _ in places]),
-            place_names=texts([name for _, (name, _) in places]),
-            place_keys=texts([key for _, (_, key) in places]),
+            queues=[self._queues[job.turn - 1] for job in jobs],
+            ranks=[job.rank for job in jobs],
+            ats=[job.available_at for job in jobs],
+            seqs=[job.seq for job in jobs],
+            lines=[job.line for job in jobs],
+            tokens=list(self._command.tokens[first : first + len(jobs)]),
+            claimed=self._queues,
+            names=self._names,
+            place_numbers=[number for number, _ in places],
+            place_names=[name for _, (name, _) in places],
+            place_keys=[key for _, (_, key) in places],
         )
 
-    def _leave(self, chosen: Chosen, room: Room) -> batch.Sent:
+    def _leave(self, chosen: Chosen, room: Room) -> Execute:
         gates_left = [
             {
                 **self._gate(left.gate.turn, (left.gate.name, left.gate.key), left.place),
@@ -204,7 +215,7 @@ class Limited:
             }
             for left in chosen.gates_left
         ]
-        return self._sent(
+        return self._call(
             "leave_lines",
             lines_gone=_json([{"queue": self._queues[line.turn - 1], "id": line.id} for line in chosen.lines_gone]),
             lines_left=_json(
@@ -214,7 +225,7 @@ class Limited:
             gates_left=_json(gates_left),
         )
 
-    def _park(self, parked: list[Parked], moved: list[tuple[Any, LimitKey, Place]], room: Room) -> batch.Sent:
+    def _park(self, parked: list[Parked], moved: list[tuple[Any, LimitKey, Place]], room: Room) -> Execute:
         jobs: list[dict[str, Any]] = []
         lines: dict[tuple[int, str], dict[str, Any]] = {}
         gates: dict[LimitKey, dict[str, Any]] = {}
@@ -227,7 +238,7 @@ class Limited:
             gates[gate] = self._key(gate, is_open=is_open, opens_at=None if is_open else room.opens_at(gate))
         for _, gate, _ in moved:
             gates[gate] = self._key(gate, is_open=False, opens_at=room.opens_at(gate))
-        return self._sent(
+        return self._call(
             "park",
             jobs=_json(jobs),
             lines=_json(list(lines.values())),

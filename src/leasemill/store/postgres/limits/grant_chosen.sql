@@ -30,10 +30,10 @@ with time as materialized (
     delete from {schema}.ready where ctid = any (array(select at_ctid from standing))
 ), taken_parked as (
     delete from {schema}.parked where ctid = any (array(select at_ctid from parked))
-), {with_kinds}, settled as materialized (
+), {_kinds}, settled as materialized (
     select j.*, p.number, p.rank, p.seq, p.available_at, coalesce(p.attempt, 0) + 1 as attempt, p.retries, p.expirations, p.is_own,
         nextval('{schema}.fence') as fence, p.token, p.now, p.now + lease_us as expires_at,
-        {settled_terms}
+        {_terms}
     from (
         select given.*, found.no, found.attempt, found.retries, found.expirations, queue.policy, {defaults}::int8[] as d,
             exists (select from {schema}.limits where limits.name = 'queue:' || given.queue offset 0) as is_own
@@ -43,15 +43,15 @@ with time as materialized (
     ) as p
     cross join lateral (select * from {schema}.jobs where no = p.no offset 0) as j
     left join lateral (select policy from kinds where kind = j.kind offset 0) as k on true
-    {settled_lease}
-), {grant}, held as (
+    {_lease_us}
+), {_grant}, held as (
     insert into {schema}.places (name, key, no, fence)
     select place.name, place.key, settled.no, settled.fence
     from unnest({place_numbers}::int8[], {place_names}::text[], {place_keys}::text[]) as place (number, name, key)
     join settled on settled.number = place.number
     on conflict (name, key, no) do update set fence = excluded.fence
 )
-select {lease_row},
+select {_lease},
     case when (select count(*) from settled) < cardinality({seqs}::int8[]) or (
             select count(distinct name) from {schema}.limit_queues where queue = any ({claimed}::text[])
         ) <> cardinality({names}::text[])

@@ -8,21 +8,18 @@ import msgspec
 from msgspec import Struct
 
 from leasemill.kernel import commands as c
-from leasemill.kernel.index.limit_index import NO_TERMS, interval_us
+from leasemill.kernel.index.limit_index import NO_TERMS, held_until, interval_us
 from leasemill.kernel.machine import run
 from leasemill.kernel.model import QUEUE_LIMIT, LimitRecord, LimitTerms
 from leasemill.kernel.state import State
 from leasemill.kernel.verbs.limits import restore_record, terms_of
-from leasemill.store.postgres.calls import Calls
-from leasemill.store.postgres.database import Database
-from leasemill.store.postgres.exact.change import Change
-from leasemill.store.postgres.exact.save import saving
-from leasemill.store.postgres.exact.tables import QueueUse, action_row
-from leasemill.store.postgres.exact.values import mode_of
+from leasemill.store.postgres.context import VerbContext
+from leasemill.store.postgres.exact.save import save_actions
+from leasemill.store.postgres.known import Known
 from leasemill.store.postgres.limits.choose import terms_of_row
-from leasemill.store.postgres.wire import batch
-from leasemill.store.postgres.wire.arrays import texts
-from leasemill.store.postgres.wire.connections import Connection
+from leasemill.store.postgres.rows.tables import QueueUse
+from leasemill.store.postgres.rows.values import mode_of
+from leasemill.store.postgres.steps import Steps, Verb, row, rows, transact, transaction
 
 _encode = msgspec.json.Encoder().encode
 
@@ -46,56 +43,77 @@ _records = msgspec.json.Decoder(list[LimitRow]).decode
 _modes = msgspec.json.Decoder(list[tuple[str, QueueUse | None]]).decode
 
 
-def change(calls: Calls, command: c.SetLimit | c.ClearLimit | c.DeclareLimits) -> None:
+def change(context: VerbContext, command: c.SetLimit | c.ClearLimit | c.DeclareLimits) -> Verb[None]:
     names = [limit.name for limit in command.limits] if isinstance(command, c.DeclareLimits) else [command.name]
     if not names:
         return
-    database = calls.database
-
-    def work(connection: Connection) -> None:
-        with connection.transaction():
-            _change(database, connection, command, names)
-
-    calls.connections.run(work)
-    database.has_rules = True
-    calls.wake()  # T6: what waited may be claimable
+    known = context.known
+    yield from transact(lambda _: transaction(_change(known, command, names)))
+    known.has_rules = True
+    yield from context.notifier.wake()  # T6: what waited may be claimable
 
 
-def _change(database: Database, connection: Connection, command: c.Command[None], names: Sequence[str]) -> None:
-    given = {"names": texts(names)}
-    database.all(connection, "lock_names", given)
-    now, records, modes, limited = database.one(connection, "load_records", given)
+def _change(known: Known, command: c.Command[None], names: Sequence[str]) -> Steps[None]:
+    given = {"names": names}
+    yield from rows("lock_names", given)
+    now, records, modes, limited = yield from row("load_records", given)
     state, before = State(), dict[str, LimitTerms]()
     for name, mode in _modes(modes or "[]"):
         state.queue(name).mode = mode_of(mode)
-    for row in _records(records or "[]"):
-        record = record_of(row)
-        before[row.name] = terms_of(record)
-        restore_record(state, state.limit(row.name), record)
+    for one in _records(records or "[]"):
+        record = record_of(one)
+        before[one.name] = terms_of(record)
+        restore_record(state, state.limit(one.name), record)
     events, _ = run(state, command, now)
     if not events:
         return
-    if not database.has_rules:
-        database.do(connection, "use_rules", {})
+    if not known.has_rules:
+        yield from rows("use_rules", {})
     for name in names:
         if name.startswith(QUEUE_LIMIT):
-            _limit_queue(database, connection, name.removeprefix(QUEUE_LIMIT), is_new=not limited)
-    rows = [_row(state, name, before.get(name, NO_TERMS), now) for name in names]
-    database.do(connection, "keep_limits", {"records": _encode(rows).decode()})
-    actions = [action_row(one) for one in state.actions]
-    made = saving(database.statements.schema, Change({}, {"actions": list(actions)}, [], []), [], None)
-    assert made is not None
-    batch.run(connection, made)
+            yield from _limit_queue(known, name.removeprefix(QUEUE_LIMIT), is_new=not limited)
+    written = [_row(state, name, before.get(name, NO_TERMS), now) for name in names]
+    yield from rows("keep_limits", {"records": _encode(written).decode()})
+    yield from save_actions(known.schema, state)
 
 
-def _limit_queue(database: Database, connection: Connection, queue: str, *, is_new: bool) -> None:
+def _limit_queue(known: Known, queue: str, *, is_new: bool) -> Steps[None]:
     given = {"queue": queue}
     if is_new:  # no claim may be under way that does not know of it
-        schema = database.statements.schema
-        connection.execute(f'lock table "{schema}".leases in share row exclusive mode'.encode())
-        database.do(connection, "limit_queue", given)
-    database.do(connection, "count_leases", given)
-    database.limited_queues.add(queue)
+        yield from rows("lock_leases", {})
+        yield from rows("limit_queue", given)
+    yield from rows("count_leases", given)
+    known.limited_queues.add(queue)
+
+
+# Limits that a throttled handler holds up (T13) ----------------------------------------------------------------------
+
+
+def lock_held(reports: Sequence[c.ReleaseReport]) -> Steps[None]:
+    """The limits that these hold up, in the transaction that is open: before anything else is locked."""
+    yield from rows("lock_names", {"names": sorted({one.limit for one in reports if one.limit})})
+
+
+def hold_rates(known: Known, reports: Sequence[c.ReleaseReport]) -> Steps[None]:
+    """Grant nothing under the limits of these jobs for a while. They were released in the transaction that is open."""
+    if not reports:
+        return
+    given = {
+        "ids": [one.job_id for one in reports],
+        "names": [one.limit for one in reports],
+        "holds": [one.hold_us for one in reports],
+    }
+    tats: dict[tuple[str, str], int] = {}
+    for name, key, hold_us, declared, set_terms, tat, now in (yield from rows("load_held", given)):
+        terms = terms_of(LimitRecord(name, terms_of_row(declared), set=terms_of_row(set_terms)))
+        tats[name, key] = held_until(terms, max(tat, tats.get((name, key), 0)), now + hold_us)
+    rates = [{"name": name, "key": key, "tat": tat} for (name, key), tat in tats.items()]
+    yield from rows("hold_rates", {"rates": _encode(rates).decode()})
+    if not known.has_rules:
+        yield from rows("use_rules", {})
+
+
+# Rows ----------------------------------------------------------------------------------------------------------------
 
 
 def record_of(row: LimitRow) -> LimitRecord:

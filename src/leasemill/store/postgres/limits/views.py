@@ -6,31 +6,29 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.index.limit_index import opens_at
 from leasemill.kernel.model import LimitRecord, LimitTerms
 from leasemill.kernel.verbs.limits import terms_of
-from leasemill.store.postgres.database import Database
 from leasemill.store.postgres.limits.choose import terms_of_row
-from leasemill.store.postgres.wire.arrays import int8
-from leasemill.store.postgres.wire.connections import Connection, Row
+from leasemill.store.postgres.steps import Row, Steps, rows
 
 
-def list_limits(database: Database, connection: Connection, query: c.ListLimits) -> list[c.LimitView]:
-    return [_view(row) for row in _listed(database, connection, query.after, None, query.limit)]
+def list_limits(query: c.ListLimits) -> Steps[list[c.LimitView]]:
+    return [_view(row) for row in (yield from _listed(query.after, None, query.limit))]
 
 
-def get_limit(database: Database, connection: Connection, query: c.GetLimit) -> c.LimitView | None:
-    rows = _listed(database, connection, "", query.name, 1)
-    if not rows:
+def get_limit(query: c.GetLimit) -> Steps[c.LimitView | None]:
+    found = yield from _listed("", query.name, 1)
+    if not found:
         return None
-    given = {"name": query.name, "key": query.key, "after": query.after, "limit": int8(query.limit)}
-    terms = terms_of(_record(rows[0]))
+    given = {"name": query.name, "key": query.key, "after": query.after, "limit": query.limit}
+    terms = terms_of(_record(found[0]))
     keys = tuple(
         c.LimitKeyView(key, held, waiting, tuple(holders), _opens_at(terms, tat, now))
-        for key, held, waiting, holders, tat, now in database.all(connection, "limit_keys", given)
+        for key, held, waiting, holders, tat, now in (yield from rows("limit_keys", given))
     )
-    return _view(rows[0], keys)
+    return _view(found[0], keys)
 
 
-def _listed(database: Database, connection: Connection, after: str, name: str | None, limit: int) -> list[Row]:
-    return database.all(connection, "list_limits", {"after": after, "name": name, "limit": int8(limit)})
+def _listed(after: str, name: str | None, limit: int) -> Steps[list[Row]]:
+    return (yield from rows("list_limits", {"after": after, "name": name, "limit": limit}))
 
 
 def _view(row: Row, keys: tuple[c.LimitKeyView, ...] = ()) -> c.LimitView:

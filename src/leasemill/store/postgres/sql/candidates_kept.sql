@@ -1,5 +1,5 @@
 -- FAILED, DEAD and CANCELLED jobs in the order of their sequence numbers after a position, as in candidates.sql.
-select first.no, first.seq, {fits} as may_fit
+select first.no, first.seq, {_fits} as may_fit
 from (
     select kept.no, kept.seq from {schema}.kept where kept.seq > {after}::int8 order by kept.seq limit {limit}::int8
 ) as first

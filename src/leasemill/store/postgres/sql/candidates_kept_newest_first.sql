@@ -1,5 +1,5 @@
 -- FAILED and DEAD jobs newest first, from below a position, as in candidates_newest_first.sql.
-select first.no, first.seq, {fits}
+select first.no, first.seq, {_fits}
         and ({states}::text[] is null or first.state = any ({states}::text[]))
         and ({error}::text is null or exists (
             select from {schema}.executions where executions.no = first.no and strpos(executions.error, {error}::text) > 0 offset 0

@@ -10,7 +10,7 @@ with moved as materialized (
     select no, seq from (select no, seq from moved union all select no, seq from unmoved) as both_kinds
     order by seq desc limit {limit}::int8
 )
-select first.no, first.seq, {fits}
+select first.no, first.seq, {_fits}
         and ({states}::text[] is null or case
             when exists (select from {schema}.leases where leases.no = first.no offset 0) then 'leased'
             when exists (select from {schema}.executions where executions.no = first.no and executions.slot <= 0 offset 0) then 'succeeded'

@@ -13,6 +13,6 @@ with moved as materialized (
     select no, seq from (select no, seq from moved union all select no, seq from unmoved) as both_kinds
     order by seq limit {limit}::int8
 )
-select first.no, first.seq, {fits} as may_fit
+select first.no, first.seq, {_fits} as may_fit
 from first cross join lateral (select * from {schema}.jobs where jobs.no = first.no offset 0) as job
 order by first.seq

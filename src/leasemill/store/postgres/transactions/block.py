@@ -20,13 +20,19 @@ from leasemill.kernel.machine import check
 from leasemill.kernel.model import JobSpec
 from leasemill.kernel.verbs.commit import followup_specs
 from leasemill.store.block import Block
-from leasemill.store.postgres.database import Database
-from leasemill.store.postgres.steps import Steps, afollow, follow
+from leasemill.store.postgres.driver.commit_connections import (
+    AsyncCommitConnection,
+    CommitConnection,
+    CommitConnections,
+)
+from leasemill.store.postgres.driver.connections import NOT_PREPARED
+from leasemill.store.postgres.driver.errors import is_lost, not_reached
+from leasemill.store.postgres.known import Known
+from leasemill.store.postgres.statements import Statements
+from leasemill.store.postgres.steps import RetryTransaction
+from leasemill.store.postgres.transactions.drive import UserSteps, arun_in_block, run_in_block
 from leasemill.store.postgres.transactions.messages import ENDED_INSIDE, Messages, ended_inside, is_not_held, is_reset
 from leasemill.store.postgres.verbs import enqueue
-from leasemill.store.postgres.wire.commit_connections import AsyncCommitConnection, CommitConnection, CommitConnections
-from leasemill.store.postgres.wire.connections import NOT_PREPARED, Moved
-from leasemill.store.postgres.wire.errors import is_lost, not_reached
 
 LONGEST_IDLE_MS: Final = 2_000_000_000
 SHORTEST_IDLE_MS: Final = 1_000
@@ -34,7 +40,7 @@ SHORTEST_IDLE_MS: Final = 1_000
 ResultT = TypeVar("ResultT")
 
 
-class Own(Protocol):
+class StorePort(Protocol):
     """What a block needs of the store's own connections."""
 
     def look(self, lease: c.LeaseRef) -> c.CommitOutcome | None:
@@ -55,15 +61,17 @@ class PostgresBlock(Block):
 
     def __init__(
         self,
-        own: Own,
-        database: Database,
+        own: StorePort,
+        known: Known,
+        statements: Statements,
         connections: CommitConnections,
         messages: Messages,
         lease: c.Lease,
         seconds_left: float,
     ) -> None:
         self._own = own
-        self._database = database
+        self._known = known
+        self._statements = statements
         self._connections = connections
         self._messages = messages
         self._lease = c.LeaseRef(lease.job.id, lease.token)
@@ -89,8 +97,8 @@ class PostgresBlock(Block):
     def roll_back(self) -> None:
         self._follow(self._roll_back())
 
-    def _follow(self, steps: Steps[ResultT]) -> ResultT:
-        return follow(self._database, cast(CommitConnection, self._connection), steps)
+    def _follow(self, steps: UserSteps[ResultT]) -> ResultT:
+        return run_in_block(self._statements, cast(CommitConnection, self._connection), steps)
 
     # In async handlers
 
@@ -104,12 +112,13 @@ class PostgresBlock(Block):
     async def aroll_back(self) -> None:
         await self._afollow(self._roll_back())
 
-    async def _afollow(self, steps: Steps[ResultT]) -> ResultT:
-        return await afollow(self._database, cast(AsyncCommitConnection, self._connection), steps, self._own.off_loop)
+    async def _afollow(self, steps: UserSteps[ResultT]) -> ResultT:
+        connection = cast(AsyncCommitConnection, self._connection)
+        return await arun_in_block(self._statements, connection, steps, self._own.off_loop)
 
     # In both
 
-    def _begin(self) -> Steps[c.CommitOutcome | None]:
+    def _begin(self) -> UserSteps[c.CommitOutcome | None]:
         connection = self.connection
         connection.is_reset = False
         try:
@@ -130,7 +139,7 @@ class PostgresBlock(Block):
             raise Unavailable("the lease could not be looked at; repeat the call")
         return outcome
 
-    def _commit(self, command: c.Commit) -> Steps[c.CommitOutcome | None]:
+    def _commit(self, command: c.Commit) -> UserSteps[c.CommitOutcome | None]:
         outcome: c.CommitOutcome | None = None
         if not self._must_ask:
             outcome = yield from self._send(command)
@@ -138,14 +147,14 @@ class PostgresBlock(Block):
             outcome = yield partial(self._own.settle, command)
         return outcome
 
-    def _send(self, command: c.Commit) -> Steps[c.CommitOutcome | None]:
+    def _send(self, command: c.Commit) -> UserSteps[c.CommitOutcome | None]:
         """None: not held, or the connection was lost; the store knows."""
         check(command)
         connection = self.connection
         if connection.info.transaction_status == TransactionStatus.IDLE:
             raise ended_inside()
         specs = followup_specs(command)
-        if not self._database.knows_uses(specs):
+        if not self._known.knows_uses(specs):
             yield partial(self._own.use_queues, specs)
         outcome: c.CommitOutcome | None = None
         try:
@@ -170,14 +179,14 @@ class PostgresBlock(Block):
         yield from self._roll_back()
         return outcome
 
-    def _enqueue(self, specs: Sequence[JobSpec], job_id: str) -> Steps[list[c.EnqueueOutcome]]:
+    def _enqueue(self, specs: Sequence[JobSpec], job_id: str) -> UserSteps[list[c.EnqueueOutcome]]:
         """The follow-ups, in the user's transaction; a conflict refuses the whole commit (X6)."""
         try:
-            return (yield from enqueue.inserting(specs, self._database.channel, by=job_id))
-        except Moved as error:
+            return (yield from enqueue.inserted(specs, self._known.channel, by=job_id))
+        except RetryTransaction as error:
             raise Unavailable(f"{error}; repeat the call") from error
 
-    def _roll_back(self) -> Steps[None]:
+    def _roll_back(self) -> UserSteps[None]:
         connection, self._connection = self._connection, None
         if connection is None:
             return

@@ -7,7 +7,7 @@ here is never the user's SQL.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, TypeAlias
 
 import psycopg
 from psycopg import sql
@@ -15,10 +15,10 @@ from psycopg.pq import Escaping
 
 from leasemill.errors import Refused
 from leasemill.kernel import commands as c
-from leasemill.store.postgres.database import Database
-from leasemill.store.postgres.wire.commit_connections import AsyncCommitConnection, CommitConnection
+from leasemill.store.postgres.driver.commit_connections import AsyncCommitConnection, CommitConnection
+from leasemill.store.postgres.statements import Statements
 
-UserConnection = CommitConnection | AsyncCommitConnection
+BlockConnection: TypeAlias = CommitConnection | AsyncCommitConnection
 
 NOT_HELD: Final = "LM001"
 """The SQLSTATE of a commit that must not happen: of `commit_lease`, docs/postgres.md."""
@@ -31,12 +31,12 @@ RESET: Final = b";close all;set session authorization default;reset all;unlisten
 class Messages:
     """What is sent at both ends of a user's transaction."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
-        self._schema = sql.Identifier(database.statements.schema).as_bytes(None)
+    def __init__(self, statements: Statements) -> None:
+        self._statements = statements
+        self._schema = sql.Identifier(statements.schema).as_bytes(None)
         self._reset = RESET + self._call("is_session_used")
 
-    def begin(self, connection: UserConnection, lease: c.LeaseRef, idle_ms: int) -> bytes:
+    def begin(self, connection: BlockConnection, lease: c.LeaseRef, idle_ms: int) -> bytes:
         """Gives the lease's status. From here the transaction may stand still as long as its handler may run."""
         status = self._call("lease_status", *_quoted(connection, lease.job_id, lease.token), self._now())
         limit = b"set local idle_in_transaction_session_timeout=%d;" % idle_ms
@@ -45,7 +45,7 @@ class Messages:
         durable = b"" if durability is None else b"set local synchronous_commit=%s;" % durability.encode()
         return b"begin isolation level read committed;" + durable + limit + mark + status
 
-    def end(self, connection: UserConnection, command: c.Commit) -> bytes:
+    def end(self, connection: BlockConnection, command: c.Commit) -> bytes:
         """Gives whether the session must not be used again; fails with NOT_HELD before COMMIT, and with ENDED_INSIDE if
         this is not the transaction that was begun."""
         result = None if command.result is None else command.result.decode()
@@ -66,11 +66,11 @@ class Messages:
         return b"%s.%s(%s)" % (self._schema, name.encode(), b",".join(values))
 
     def _now(self) -> bytes:
-        now = self._database.now()
+        now = self._statements.now()
         return b"null" if now is None else b"%d" % now
 
 
-def _quoted(connection: UserConnection, *values: str | None) -> list[bytes]:
+def _quoted(connection: BlockConnection, *values: str | None) -> list[bytes]:
     quote = Escaping(connection.pgconn).escape_literal
     return [b"null" if value is None else quote(value.encode()) for value in values]
 

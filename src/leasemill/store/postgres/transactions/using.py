@@ -19,15 +19,15 @@ from leasemill.kernel.model import JobSpec
 from leasemill.store.base import Store, Watch
 from leasemill.store.block import Block
 from leasemill.store.ends import Subscription
-from leasemill.store.postgres.database import Database
-from leasemill.store.postgres.steps import Steps
-from leasemill.store.postgres.transactions.carriers import AsyncCarrier, Carrier, carrier_of
-from leasemill.store.postgres.transactions.carriers.base import sqlstate
-from leasemill.store.postgres.transactions.carrying import acarry, carry
-from leasemill.store.postgres.verbs.enqueue import inserting
+from leasemill.store.postgres.driver.errors import NO_RIGHTS, UNREADY_CODES, first_line, no_rights
+from leasemill.store.postgres.known import Known
+from leasemill.store.postgres.statements import Statements
+from leasemill.store.postgres.steps import RetryTransaction
+from leasemill.store.postgres.transactions.adapters import AsyncUserConnection, UserConnection, adapter_of
+from leasemill.store.postgres.transactions.adapters.base import sqlstate
+from leasemill.store.postgres.transactions.drive import UserSteps, arun_in_session, run_in_session
+from leasemill.store.postgres.verbs.enqueue import inserted
 from leasemill.store.postgres.waking.notify import Notifier
-from leasemill.store.postgres.wire.connections import Moved
-from leasemill.store.postgres.wire.errors import NO_RIGHTS, UNREADY_CODES, first_line, no_rights
 
 AnswerT = TypeVar("AnswerT")
 
@@ -38,7 +38,8 @@ class BoundStore(Store):
     def __init__(
         self,
         store: Store,
-        database: Database,
+        known: Known,
+        statements: Statements,
         notifier: Notifier,
         register: Callable[[Sequence[JobSpec]], None],
         connection: object,
@@ -48,24 +49,26 @@ class BoundStore(Store):
         self.presence = store.presence
         self.keys = store.keys
         self._store = store
-        self._database = database
+        self._known = known
+        self._statements = statements
         self._notifier = notifier
         self._register = register
-        self._carrier = carrier_of(connection)
+        self._session = adapter_of(connection)
 
     def run(self, command: c.Command[AnswerT]) -> AnswerT:
         if not isinstance(command, c.Enqueue):
             return self._store.run(command)
-        if not isinstance(self._carrier, Carrier):
+        if not isinstance(self._session, UserConnection):
             raise Invalid(f"this is an {self._named()}: write `await job.using(connection).aenqueue(...)`")
-        return cast(AnswerT, carry(self._database, self._carrier, self._enqueue(command)))
+        return cast(AnswerT, run_in_session(self._statements, self._session, self._enqueue(command)))
 
     async def arun(self, command: c.Command[AnswerT]) -> AnswerT:
         if not isinstance(command, c.Enqueue):
             return await self._store.arun(command)
-        if not isinstance(self._carrier, AsyncCarrier):
+        if not isinstance(self._session, AsyncUserConnection):
             raise Invalid(f"this {self._named()} would block the event loop: take an async one, or write `enqueue`")
-        return cast(AnswerT, await acarry(self._database, self._carrier, self._enqueue(command), asyncio.to_thread))
+        steps = self._enqueue(command)
+        return cast(AnswerT, await arun_in_session(self._statements, self._session, steps, asyncio.to_thread))
 
     def block(self, lease: c.Lease, seconds_left: float) -> Block:
         return self._store.block(lease, seconds_left)
@@ -86,18 +89,18 @@ class BoundStore(Store):
         """Nothing here is this object's own."""
 
     def _named(self) -> str:
-        return type(self._carrier.connection).__name__
+        return type(self._session.connection).__name__
 
-    def _enqueue(self, command: c.Enqueue) -> Steps[list[c.EnqueueOutcome]]:
+    def _enqueue(self, command: c.Enqueue) -> UserSteps[list[c.EnqueueOutcome]]:
         check(command)
         if not command.jobs:
             return []
-        self._carrier.check()
-        if not self._database.knows_uses(command.jobs):
+        self._session.check()
+        if not self._known.knows_uses(command.jobs):
             yield partial(self._register, command.jobs)
         try:
-            return (yield from inserting(command.jobs, self._channel()))
-        except Moved as error:
+            return (yield from inserted(command.jobs, self._channel()))
+        except RetryTransaction as error:
             raise Unavailable(f"{error}; roll back, and repeat the transaction") from error
         except Exception as error:  # of the caller's driver: classified, or passed on
             meant = self._meaning(error)
@@ -111,11 +114,11 @@ class BoundStore(Store):
         Where each statement is a transaction of its own, notifications of many of them are sent together, as for the
         store's own.
         """
-        return self._notifier.channel() if self._carrier.commits_each_statement() else self._database.channel
+        return self._notifier.channel() if self._session.commits_each_statement() else self._known.channel
 
     def _meaning(self, error: Exception) -> Exception | None:
         """Of an error of the caller's driver, if it is about our tables; every other is the caller's."""
-        code, schema = sqlstate(error), self._database.statements.schema
+        code, schema = sqlstate(error), self._known.schema
         if code == NO_RIGHTS:
             return no_rights(first_line(error), schema)
         if code in UNREADY_CODES:

@@ -1,129 +1,87 @@
-"""ack: leases that end DONE. Of jobs without lanes in one statement; of heads of lanes in a transaction, where the next
-jobs of their lanes become heads."""
+"""ack: leases that end DONE, all or none in one message; of heads of lanes, the next jobs of their lanes become heads.
+
+Where all of the reports are on leases that were granted here and nothing else depends on their ends, two statements are
+all: `ack`, which fails if one of the leases is not held, and `advance` for the lanes. Members of groups are counted by
+`ack_members`, which also fails if a group may be over with them. Whatever fails or was not tried is decided by the
+kernel on the exact path, in the order of the reports.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Final, TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
 
 import psycopg
 from msgspec.structs import replace
 
 from leasemill.kernel import commands as c
-from leasemill.store.postgres.calls import Calls
-from leasemill.store.postgres.database import Database, Held
-from leasemill.store.postgres.verbs.reports import (
-    REPORTS_AT_ONCE,
-    answered,
-    known,
-    limits_of,
-    references,
-    report,
-)
-from leasemill.store.postgres.wire import batch
-from leasemill.store.postgres.wire.arrays import encoded, texts
-from leasemill.store.postgres.wire.batch import Sent
-from leasemill.store.postgres.wire.connections import Connection, Row
-from leasemill.store.postgres.wire.looped import LoopMessages, MessageFailed
+from leasemill.store.postgres.context import VerbContext
+from leasemill.store.postgres.known import Known, LeaseInfo
+from leasemill.store.postgres.statements import Execute
+from leasemill.store.postgres.steps import BEGIN, COMMIT, Message, Row, Steps, Verb
+from leasemill.store.postgres.verbs.reports import REPORTS_AT_ONCE, known_reports, references, report
 
-Ended: TypeAlias = list[c.AckOutcome]
+Lane = tuple[str, str]
+"""A queue and a lane in it."""
 MAY_BE_OVER: Final = "LM002"
 """The SQLSTATE of `ack_members` where a group may be over."""
 NOT_HELD: Final = "LM004"
-"""The SQLSTATE of `ack_all` where a lease is not held."""
+"""The SQLSTATE of `ack` where a lease is not held."""
 
 
-async def arun(calls: Calls, messages: LoopMessages, command: c.Ack) -> Ended | Callable[[], Ended]:
-    """Sent by the event loop itself, as far as nothing is special. What it returns otherwise is to be called in a
-    thread."""
-    outcomes: Ended = []
-    parts = [command.reports[at : at + REPORTS_AT_ONCE] for at in range(0, len(command.reports), REPORTS_AT_ONCE)]
-    for number, part in enumerate(parts, 1):
-        ended = await _arun(calls, messages, part)
-        if callable(ended):
-            return partial(_finished, calls, outcomes, ended, [one for rest in parts[number:] for one in rest])
-        outcomes += ended
-    return outcomes
-
-
-def _finished(calls: Calls, before: Ended, special: Callable[[], Ended], rest: list[c.AckReport]) -> Ended:
-    """E6: one after the other."""
-    return [*before, *special(), *(run(calls, c.Ack(rest)) if rest else ())]
-
-
-async def _arun(calls: Calls, messages: LoopMessages, reports: Sequence[c.AckReport]) -> Ended | Callable[[], Ended]:
-    database, command = calls.database, c.Ack(reports)
-    found = known(database, reports)
-    held = {report.job_id: database.leases[report.token] for report in found.values()}
-    if len(found) < len(reports) or any(one.causes or one.group is not None or one.limits for one in held.values()):
-        return partial(run, calls, command)
-    lanes = [(one.queue, one.lane) for one in held.values() if one.lane is not None]
-    match await messages.ask(_ending_all(database, found, lanes)):
-        case None:
-            return partial(run, calls, command)
-        case MessageFailed() as failed:
-            return partial(run, calls, command, was_lost=failed.is_lost)
-        case answers:
-            heads = _new_heads(database, answers[2]) if lanes else {}
-    for one in reports:
-        database.leases.pop(one.token, None)
-    calls.signal.notify()
-    if not heads:
-        return [c.Acked(report.job_id) for report in reports]
-    ended = [held[report.job_id] for report in reports]
-    return [c.Acked(one.job_id, heads.get((one.queue, one.lane))) for one in ended]
-
-
-def run(calls: Calls, command: c.Ack, *, was_lost: bool = False) -> list[c.AckOutcome]:
-    """`was_lost`: it was sent before, so what looks like a repeat may be our own."""
-    limits = limits_of(calls.database, command.reports)
-    outcomes = report(calls, command.reports, ack, c.Ack)
-    if was_lost:
+def ack(context: VerbContext, command: c.Ack, *, may_have_happened: bool = False) -> Verb[list[c.AckOutcome]]:
+    """`may_have_happened`: it was sent before, so what looks like a repeat may be our own."""
+    limits = _limits_of(context.known, command.reports)
+    outcomes = yield from report(context, command.reports, _ack, c.Ack)
+    if may_have_happened:
         outcomes = [one if isinstance(one, c.Lost) else replace(one, is_repeat=False) for one in outcomes]
     if any(isinstance(one, c.Acked) for one in outcomes):
-        calls.signal.notify()
-    if limits:
-        calls.free_places(limits)
+        context.signal.notify()
+    yield from context.free_limits(limits)
     return outcomes
 
 
-def ack(database: Database, connection: Connection, reports: Sequence[c.AckReport]) -> dict[str, c.AckOutcome]:
-    found = _plain_ends(database, known(database, reports), len(reports))
-    held = {no: database.leases.pop(report.token) for no, report in found.items()}
-    plain = {no: report for no, report in found.items() if held[no].lane is None and held[no].group is None}
-    outcomes: dict[str, c.AckOutcome] = {}
-    if plain:
-        row = database.one(connection, "ack", parameters(plain, NO_LANES))
-        outcomes = {report.job_id: c.Acked(report.job_id) for report in answered(row, plain)}
-    if len(plain) < len(found):
-        heads = {no: report for no, report in found.items() if held[no].lane is not None}
-        if heads:
-            outcomes |= _ack_heads(database, connection, heads, held)
-        if len(plain) + len(heads) < len(found):
-            outcomes |= _ack_members(database, connection, found, held)
-    return outcomes
+def _limits_of(known: Known, reports: Sequence[c.AckReport]) -> set[str]:
+    """The names of the limits under which these leases were granted, as far as they were granted here."""
+    if not known.limited_queues:
+        return set()
+    leases = [known.leases.get(one.token) for one in reports]
+    return {name for one in leases if one is not None for name in one.limits}
 
 
-def _ack_members(
-    database: Database, connection: Connection, found: dict[int, c.AckReport], held: dict[int, Held]
-) -> dict[str, c.AckOutcome]:
-    """B1: counted with their ends. B2: if one of the groups may be over with them, the kernel decides on all."""
-    members = {no: report for no, report in found.items() if held[no].group is not None}
-    groups = texts([held[no].group for no in members])
-    try:
-        row = database.one(connection, "ack_members", {**parameters(members, NO_LANES), "group_ids": groups})
-    except psycopg.Error as error:
-        if error.sqlstate != MAY_BE_OVER:
-            raise
+def _ack(known: Known, reports: Sequence[c.AckReport]) -> Steps[dict[str, c.AckOutcome]]:
+    found = _plain_ends(known, known_reports(known, reports), len(reports))
+    leases = {no: known.leases[one.token] for no, one in found.items()}
+    forget(known, found.values())  # an attempt after this one is the exact path's
+    if not found:
         return {}
-    return {report.job_id: c.Acked(report.job_id) for report in answered(row, members)}
+    members = {no: one for no, one in found.items() if leases[no].group is not None}
+    others = {no: one for no, one in found.items() if no not in members}
+    lanes = [(one.queue, one.lane) for one in leases.values() if one.lane is not None]
+    heads = given_lanes(lanes)
+    statements: list[Execute] = []
+    if others:
+        statements.append(Execute("ack", parameters(others, heads)))
+    if lanes:  # N4: in a statement after the one that waited for the lanes' locks, so that who lined up is seen
+        statements.append(Execute("advance", heads))
+    if members:
+        groups = [leases[no].group for no in members]
+        statements.append(Execute("ack_members", {**parameters(members, NO_LANES), "group_ids": groups}))
+    message: Message = tuple(statements) if len(statements) == 1 else (BEGIN, *statements, COMMIT)
+    try:
+        answers = yield message
+    except psycopg.Error as error:
+        if error.sqlstate not in {NOT_HELD, MAY_BE_OVER}:
+            raise
+        return {}  # E6: a repeat among them shows who was next before the others ended
+    hints = _advanced(known, answers[2 if others else 1]) if lanes else {}
+    return {one.job_id: c.Acked(one.job_id, hints.get((one.queue, one.lane))) for one in leases.values()}
 
 
-def _plain_ends(database: Database, found: dict[int, c.AckReport], count: int) -> dict[int, c.AckReport]:
+def _plain_ends(known: Known, found: dict[int, c.AckReport], count: int) -> dict[int, c.AckReport]:
     """B2, B6: what an end causes is decided by the kernel. E6: so are then, in order, other ends that free a unique key
     that it may take; and other heads, if that may be in a lane: each outcome shows who is next in turn."""
-    leases = database.leases
+    leases = known.leases
     left = [one for report in found.values() if (one := leases[report.token]).causes]
     if not left and len(found) == count and not any(leases[report.token].group for report in found.values()):
         return found
@@ -135,49 +93,56 @@ def _plain_ends(database: Database, found: dict[int, c.AckReport], count: int) -
     }
 
 
-def _ack_heads(
-    database: Database, connection: Connection, found: dict[int, c.AckReport], held: dict[int, Held]
-) -> dict[str, c.AckOutcome]:
-    lanes = [(held[no].queue, held[no].lane or "") for no in found]
-    try:
-        with batch.transaction(connection):
-            _, _, rows, _ = batch.run(connection, *_ending_all(database, found, lanes))
-    except psycopg.Error as error:
-        if error.sqlstate != NOT_HELD:
-            raise
-        return {}  # E6: a repeat among them shows who was next before the others ended
-    heads = _new_heads(database, rows)
-    return {
-        report.job_id: c.Acked(report.job_id, heads.get(lane))
-        for report, lane in zip(found.values(), lanes, strict=True)
-    }
-
-
-def _ending_all(database: Database, found: dict[int, c.AckReport], lanes: list[tuple[str, str]]) -> list[Sent]:
-    """N4. The line is read by a statement of its own, after the one that waited for the lanes' locks."""
-    heads = given_lanes(lanes)
-    ends = database.sent("ack_all", parameters(found, heads))
-    return [batch.BEGIN, ends, database.sent("advance", heads), batch.COMMIT] if lanes else [ends]
-
-
-def _new_heads(database: Database, rows: Sequence[Row]) -> dict[tuple[str, str | None], c.LaneHint]:
-    """By queue and lane. It is committed."""
-    database.positions.lower((queue, rank, at, seq) for queue, _, _, rank, at, seq in rows)
+def _advanced(known: Known, rows: Sequence[Row]) -> dict[tuple[str, str | None], c.LaneHint]:
+    """By queue and lane, the new heads that `advance` returned. It is committed."""
+    known.positions.lower((queue, rank, at, seq) for queue, _, _, rank, at, seq in rows)
     return {(queue, lane): c.LaneHint(job_id, None) for queue, lane, job_id, *_ in rows}
+
+
+def forget(known: Known, reports: Iterable[c.AckReport]) -> None:
+    """What is left over of these reports is the exact path's."""
+    for one in reports:
+        known.leases.pop(one.token, None)
+
+
+class PlainLeases(NamedTuple):
+    """Reports on leases of which nothing but their own ends, and those of their lanes, depends."""
+
+    found: dict[int, c.AckReport]
+    leases: dict[str, LeaseInfo]
+    """By job, in the order of the reports."""
+
+    @property
+    def lanes(self) -> list[Lane]:
+        return [(one.queue, one.lane) for one in self.leases.values() if one.lane is not None]
+
+    def outcomes(self, hints: Mapping[tuple[str, str | None], c.LaneHint]) -> list[c.AckOutcome]:
+        return [c.Acked(one.job_id, hints.get((one.queue, one.lane))) for one in self.leases.values()]
+
+
+def plain_leases(known: Known, reports: Sequence[c.AckReport]) -> PlainLeases | None:
+    """All of the reports; None if one of them is not plain, or not known."""
+    found = known_reports(known, reports)
+    if not 0 < len(found) == len(reports) <= REPORTS_AT_ONCE:
+        return None
+    leases = {one.job_id: known.leases[one.token] for one in reports}
+    if any(one.causes or one.group is not None or one.limits for one in leases.values()):
+        return None
+    return PlainLeases(found, leases)
 
 
 def parameters(found: dict[int, c.AckReport], heads: dict[str, object]) -> dict[str, object]:
     """`heads`: the lanes of those that are heads, as `given_lanes` has them."""
-    results = [report.result for report in found.values()]
+    results = [one.result for one in found.values()]
     return {
         **references(found),
         **heads,
-        "results": encoded(results) if any(result is not None for result in results) else None,
+        "results": results if any(result is not None for result in results) else None,
     }
 
 
-def given_lanes(lanes: list[tuple[str, str]]) -> dict[str, object]:
-    return {"lane_queues": texts([queue for queue, _ in lanes]), "lanes": texts([lane for _, lane in lanes])}
+def given_lanes(lanes: Sequence[Lane]) -> dict[str, object]:
+    return {"lane_queues": [queue for queue, _ in lanes], "lanes": [lane for _, lane in lanes]}
 
 
 NO_LANES: Final = given_lanes([])

@@ -7,7 +7,7 @@
 -- which queues were looked through (NULL: all; none, where it stopped), and which have limits: those it leaves alone.
 -- Locks the ready rows it takes; skips those others hold.
 with gate as materialized (
-    select {alone}, {schema}.clock({now}::int8) as now
+    select {_alone}, {schema}.clock({now}::int8) as now
 ), repeated as materialized (
     select l.* from gate cross join {schema}.requests as r cross join lateral (
         select * from {schema}.leases where no = any (r.nos) and request_id = r.id offset 0
@@ -51,20 +51,20 @@ with gate as materialized (
     select * from numbered where number < coalesce((select number from stop), number + 1)
 ), taken as (
     delete from {schema}.ready where ctid = any (array(select at_ctid from picked))
-), {with_kinds}, settled as materialized (
+), {_kinds}, settled as materialized (
     select j.*, rank, seq, available_at, coalesce(attempt, 0) + 1 as attempt, retries, expirations,
         nextval('{schema}.fence') as fence, token, now, now + lease_us as expires_at,
-        {settled_terms}
+        {_terms}, null::bool as is_own
     from (
         select *, {defaults}::int8[] as d
         from picked join unnest({tokens}::text[]) with ordinality as given (token, number) using (number) order by number
     ) as p
     cross join lateral (select * from {schema}.jobs where no = p.no offset 0) as j
     left join lateral (select policy from kinds where kind = j.kind offset 0) as k on true
-    {settled_lease}
-), {grant}, come as materialized (
+    {_lease_us}
+), {_grant}, come as materialized (
     select now, exists (select from {schema}.arrivals) as has_arrived,
-        {has_expired} as has_expired,
+        {_has_expired} as has_expired,
         case when (select number from stop) is not null then '{{}}'
             when (select count(*) from place) < cardinality({queues}::text[]) then array(select distinct queue from place)
             end as served,
@@ -72,12 +72,12 @@ with gate as materialized (
             then array(select name from {schema}.queues where name = any ({queues}::text[]) and is_limited) end as limited
     from gate
 )
-select {lease_row},
-    has_arrived, has_expired, served, limited
+select {_lease},
+    come.now, has_arrived, has_expired, served, limited
 from come left join settled as s on true
 union all
 select id, j.queue, kind, payload, j.lane, priority, run_at, delay_us, policy, headers, rules, token, attempt, fence,
-    worker, leased_at, expires_at, terms, retries, expirations, created_at, available_at, seq, j.no, null, null, null, null
+    worker, leased_at, expires_at, terms, retries, expirations, created_at, available_at, seq, j.no, null, null, null, null, null
 from repeated as l
 cross join lateral (select * from {schema}.jobs where no = l.no offset 0) as j
 order by fence

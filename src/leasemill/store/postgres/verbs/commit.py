@@ -5,59 +5,64 @@ from __future__ import annotations
 from leasemill.kernel import commands as c
 from leasemill.kernel.transitions.unique import key_of
 from leasemill.kernel.verbs.commit import followup_specs
-from leasemill.store.postgres.calls import Calls
-from leasemill.store.postgres.database import Database
+from leasemill.store.postgres.context import VerbContext
 from leasemill.store.postgres.exact.decide import Concern, decide
-from leasemill.store.postgres.verbs.enqueue import check_enqueue_queues, insert, use_queues
-from leasemill.store.postgres.wire.connections import Connection
+from leasemill.store.postgres.known import Known
+from leasemill.store.postgres.statements import Execute
+from leasemill.store.postgres.steps import BEGIN, COMMIT, ROLLBACK, Steps, Verb, send, transact
+from leasemill.store.postgres.verbs.enqueue import check_queues, inserted, use_queues
 
 
-def run(calls: Calls, command: c.Commit) -> c.CommitOutcome:
-    database = calls.database
-    channel = calls.notifier.channel() if command.followups else None
-
-    def work(connection: Connection) -> c.CommitOutcome:
-        outcome = commit(database, connection, command, channel=channel)
-        return outcome or decide(database, connection, command, concern_of(command))
-
-    outcome = calls.connections.run(work)
+def commit(context: VerbContext, command: c.Commit) -> Verb[c.CommitOutcome]:
+    """Follow-ups in lanes are admitted in a transaction after this one: lanes are locked before leases, never after."""
+    known = context.known
+    channel = context.notifier.channel() if command.followups else None
+    outcome = yield from transact(lambda _: _commit(known, command, channel))
     if any(followup.lane is not None for followup in command.followups):
-        calls.maintenance.admit()
-    calls.signal.notify()
+        yield from context.maintenance.admit()
+    context.signal.notify()
     return outcome
 
 
-def commit(
-    database: Database, connection: Connection, command: c.Commit, *, channel: str | None
-) -> c.CommitOutcome | None:
-    """None: not held, or committed before.
+def settle(known: Known, command: c.Commit) -> Steps[c.CommitOutcome]:
+    """How a commit ended, decided by the kernel: the refusal, which is recorded, or what was committed before."""
+    return decide(known, command, _concern_of(command))
 
-    Follow-ups in lanes are admitted in a transaction after this one: lanes are locked before leases, never after.
-    """
+
+def _commit(known: Known, command: c.Commit, channel: str | None) -> Steps[c.CommitOutcome]:
+    if command.followups:
+        outcome = yield from _commit_all(known, command, channel)
+    else:
+        (((is_committed,),),) = yield from send(_mark(command))
+        outcome = c.Committed(command.job_id, ()) if is_committed else None
+    return outcome or (yield from settle(known, command))
+
+
+def _commit_all(known: Known, command: c.Commit, channel: str | None) -> Steps[c.CommitOutcome | None]:
+    """None: the lease is not held, or has committed before."""
     followups = followup_specs(command)
-    if not followups:
-        return c.Committed(command.job_id, ()) if mark_committed(database, connection, command) else None
-    with connection.transaction() as transaction:
-        if not mark_committed(database, connection, command):
-            return None
-        names = check_enqueue_queues(database, connection, followups)
-        outcomes = insert(database, connection, followups, channel, by=command.job_id)
-        conflict = next((outcome for outcome in outcomes if isinstance(outcome, c.Conflict)), None)
-        if conflict is not None:
-            transaction.force_rollback = True  # X6: one conflict refuses the whole commit
-            return conflict
-        use_queues(database, connection, names, followups, outcomes)
+    _, ((is_committed,),) = yield from send(BEGIN, _mark(command))
+    if not is_committed:
+        yield from send(ROLLBACK)
+        return None
+    names = yield from check_queues(known, followups)
+    outcomes = yield from inserted(followups, channel, by=command.job_id)
+    conflict = next((outcome for outcome in outcomes if isinstance(outcome, c.Conflict)), None)
+    if conflict is not None:  # X6: one conflict refuses the whole commit
+        yield from send(ROLLBACK)
+        return conflict
+    yield from use_queues(known, names, followups, outcomes)
+    yield from send(COMMIT)
     return c.Committed(command.job_id, tuple(outcome.job_id for outcome in outcomes))  # U5: or the holder's
 
 
-def concern_of(command: c.Commit) -> Concern:
+def _mark(command: c.Commit) -> Execute:
+    """Marks the job if the lease is held and has not committed before; returns whether it did."""
+    result = None if command.result is None else command.result.decode()
+    return Execute("commit_lease", {"id": command.job_id, "token": command.token, "result": result})
+
+
+def _concern_of(command: c.Commit) -> Concern:
     """L6: a commit that is repeated returns the holders of its follow-ups' keys."""
     keys = {spec.id: key for spec in followup_specs(command) if (key := key_of(spec)) is not None}
     return Concern([command.job_id, *keys], keys=list(keys.values()))
-
-
-def mark_committed(database: Database, connection: Connection, command: c.Commit) -> bool:
-    result = None if command.result is None else command.result.decode()
-    given = {"id": command.job_id, "token": command.token, "result": result}
-    (is_committed,) = database.one(connection, "commit", given)
-    return bool(is_committed)

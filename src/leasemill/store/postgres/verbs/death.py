@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from leasemill.kernel import commands as c
-from leasemill.store.postgres.calls import Calls
+from leasemill.store.postgres.context import VerbContext
+from leasemill.store.postgres.known import Known
+from leasemill.store.postgres.steps import Steps, Verb
 from leasemill.store.postgres.verbs.reports import report
 
 
-def run(calls: Calls, command: c.Death) -> list[c.DeathOutcome]:
-    return report(calls, command.reports, lambda *_: {}, c.Death)
+def death(context: VerbContext, command: c.Death) -> Verb[list[c.DeathOutcome]]:
+    return report(context, command.reports, _none, c.Death)
+
+
+def _none(_known: Known, _reports: Sequence[c.DeathReport]) -> Steps[dict[str, c.DeathOutcome]]:
+    """No statement decides on deaths."""
+    yield from ()
+    return {}

@@ -1,122 +1,128 @@
-"""enqueue: new jobs, in one statement; the queues they are for, and how those are used (I7)."""
+"""enqueue: new jobs in one statement, shared by callers that come at the same time.
+
+One caller sends at once; those that come while its message is under way make the next batch. There is no timer, so one
+caller alone waits for nobody. A batch has an outcome for each job; what makes a batch fail as a whole is left to its
+callers, each in a transaction of its own. Only what waits for nobody is shared: calls with ids drawn for them in one
+line, those with ids of their own, which may be in somebody's open transaction, in another.
+
+Which queues the jobs are for, and how those are used (I7), is fixed in the transaction of the first job that needs it.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
+from typing import Final
 
-from psycopg.errors import UniqueViolation
+from psycopg.errors import LockNotAvailable, UniqueViolation
 
-from leasemill.errors import QueueRefused
+from leasemill.errors import LeasemillError, QueueRefused, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec
-from leasemill.store.postgres.admission import ADMITTED_AT_ONCE, admit
-from leasemill.store.postgres.calls import Calls
-from leasemill.store.postgres.database import Database, limits_named, ruled, used
-from leasemill.store.postgres.exact.tables import QueueUse
-from leasemill.store.postgres.steps import Steps, follow
-from leasemill.store.postgres.verbs.inserting import inserting_plain
-from leasemill.store.postgres.verbs.many import can_copy, insert_many
-from leasemill.store.postgres.verbs.unique import deciding_rest, has_keys, inserting_unique, trying
-from leasemill.store.postgres.wire.arrays import texts
-from leasemill.store.postgres.wire.connections import LOGGER, Connection
+from leasemill.store import pipeline
+from leasemill.store.postgres.admission import ADMITTED_AT_ONCE, admission
+from leasemill.store.postgres.context import VerbContext
+from leasemill.store.postgres.insert import columns, insert_jobs, outcomes_of
+from leasemill.store.postgres.known import Known, limits_named, ruled, used
+from leasemill.store.postgres.rows.tables import QueueUse
+from leasemill.store.postgres.statements import Execute
+from leasemill.store.postgres.steps import (
+    BEGIN,
+    COMMIT,
+    Message,
+    Steps,
+    TransactionAttempt,
+    Verb,
+    rows,
+    send,
+    transact,
+    transaction,
+)
+from leasemill.store.postgres.verbs.enqueue_unique import decide_rest, has_keys, insert_free, insert_unique
+
+LOGGER: Final = logging.getLogger("leasemill.postgres")
+
+SHARED_JOBS: Final = 100
+"""A call of more jobs is a batch of its own."""
+SHARED_WEIGHT: Final = 256 * 1024
+JOB_BYTES: Final = 1_000
+"""What a job weighs beside its payload."""
+SHARED_WAIT_MS: Final = 100
+"""How long a batch waits for somebody who has one of its ids in an open transaction."""
 
 
-def run(calls: Calls, command: c.Enqueue) -> list[c.EnqueueOutcome]:
-    channel = calls.notifier.channel()
-    tries = 0
+# One call ------------------------------------------------------------------------------------------------------------
+
+
+def enqueue(context: VerbContext, command: c.Enqueue) -> Verb[list[c.EnqueueOutcome]]:
+    """Durable when it returns, and (the first of them) admitted to their lanes."""
+    if not command.jobs:
+        return []
+    channel = context.notifier.channel()
     made = set[str]()
 
-    def work(connection: Connection) -> list[c.EnqueueOutcome]:
-        nonlocal tries
-        tries += 1
-        return enqueue(calls.database, connection, command, made, channel=channel, is_repeat=tries > 1)
+    def work(attempt: TransactionAttempt) -> Steps[list[c.EnqueueOutcome]]:
+        return _enqueue(context.known, command, made, channel, are_new=command.are_new and attempt.number == 1)
 
-    outcomes = calls.connections.run(work)
+    outcomes = yield from transact(work)
     if len(command.jobs) > ADMITTED_AT_ONCE and any(job.lane is not None for job in command.jobs):
-        calls.maintenance.admit(len(command.jobs) - ADMITTED_AT_ONCE)
-    calls.signal.notify()
-    if made:  # by a try that did not come to its end: what looks like a duplicate is our own
+        yield from context.maintenance.admit(len(command.jobs) - ADMITTED_AT_ONCE)
+    context.signal.notify()
+    if made:  # by an attempt that did not come to its end: what looks like a duplicate is our own
         return [c.Enqueued(one.job_id) if one.job_id in made else one for one in outcomes]
     return outcomes
 
 
-def enqueue(
-    database: Database,
-    connection: Connection,
-    command: c.Enqueue,
-    made: set[str],
-    *,
-    channel: str | None,
-    is_repeat: bool,
-) -> list[c.EnqueueOutcome]:
-    """On a connection of the store's own: durable when it returns, and (the first of them) admitted to their lanes.
-    `made`: the jobs that are durable already if it fails."""
-    if not command.jobs:
-        return []
-    if command.are_new and not is_repeat:
-        try:
-            return _enqueue(database, connection, command, made, channel, are_new=True)
-        except UniqueViolation as error:
-            if error.diag.table_name != "unique_keys":  # U1: somebody took a key at the same time
-                LOGGER.warning("an id that was drawn for a new job is known: enqueueing as if it came again")
-    return _enqueue(database, connection, command, made, channel, are_new=False)
-
-
 def _enqueue(
-    database: Database,
-    connection: Connection,
-    command: c.Enqueue,
-    made: set[str],
-    channel: str | None,
-    *,
-    are_new: bool,
-) -> list[c.EnqueueOutcome]:
-    has_lanes = any(job.lane is not None for job in command.jobs)
-    are_unique = has_keys(command.jobs)
-    if not has_lanes and (are_new or not are_unique) and database.knows_uses(command.jobs):
-        if are_unique:
-            return _enqueue_unique(database, connection, command.jobs, made, channel)
-        if are_new and can_copy(command.jobs):
-            with connection.transaction():
-                return insert(database, connection, command.jobs, channel, are_new=True)
-        # one statement, so also for members of groups
-        return insert(database, connection, command.jobs, channel, are_new=are_new)
-    with connection.transaction():
-        outcomes = enqueue_within(database, connection, command.jobs, channel, are_new=are_new)
-    database.learn_uses(
-        job for job, outcome in zip(command.jobs, outcomes, strict=True) if isinstance(outcome, c.Enqueued)
-    )
-    return outcomes
-
-
-def _enqueue_unique(
-    database: Database, connection: Connection, jobs: Sequence[JobSpec], made: set[str], channel: str | None
-) -> list[c.EnqueueOutcome]:
-    """With ids drawn for this call: where nobody has taken their keys, one statement."""
-    places = follow(database, connection, trying(jobs, channel, are_new=True))
-    if len(places) == len(jobs):
+    known: Known, command: c.Enqueue, made: set[str], channel: str | None, *, are_new: bool
+) -> Steps[list[c.EnqueueOutcome]]:
+    """`made`: jobs that are durable already if it fails. `are_new`: the ids were drawn for this call."""
+    jobs = command.jobs
+    if not known.knows_uses(jobs) or any(job.lane is not None for job in jobs):
+        outcomes = yield from transaction(enqueue_within(known, jobs, channel))
+        known.learn_uses(job for job, one in zip(jobs, outcomes, strict=True) if isinstance(one, c.Enqueued))
+        return outcomes
+    if not has_keys(jobs):
+        try:
+            return (yield from insert_jobs(jobs, channel, are_new=are_new))  # one statement, also for groups
+        except UniqueViolation:
+            LOGGER.warning("an id that was drawn for a new job is known: enqueueing as if it came again")
+            return (yield from insert_jobs(jobs, channel))
+    if not are_new:
+        return (yield from transaction(insert_unique(jobs, channel)))
+    free = yield from insert_free(jobs, channel)  # where nobody has taken their keys, one statement is all
+    if len(free) == len(jobs):
         return [c.Enqueued(job.id) for job in jobs]
-    made.update(jobs[place].id for place in places)
-    with connection.transaction():
-        return follow(database, connection, deciding_rest(jobs, places, channel))
+    made.update(jobs[index].id for index in free)
+    return (yield from transaction(decide_rest(jobs, free, channel)))
 
 
-def enqueue_within(
-    database: Database, connection: Connection, jobs: Sequence[JobSpec], channel: str | None, *, are_new: bool = False
-) -> list[c.EnqueueOutcome]:
+def enqueue_within(known: Known, jobs: Sequence[JobSpec], channel: str | None) -> Steps[list[c.EnqueueOutcome]]:
     """In the transaction that is open. When it has committed, `learn_uses` of what is new."""
-    names = check_enqueue_queues(database, connection, jobs)
-    outcomes = insert(database, connection, jobs, channel, are_new=are_new)
-    use_queues(database, connection, names, jobs, outcomes)
+    names = yield from check_queues(known, jobs)
+    outcomes = yield from inserted(jobs, channel)
+    yield from use_queues(known, names, jobs, outcomes)
     if any(job.lane is not None for job in jobs):
-        admit(database, connection)
+        _, admitted = yield from send(*admission(known))
+        known.positions.lower(admitted)
     return outcomes
 
 
-def check_enqueue_queues(database: Database, connection: Connection, jobs: Sequence[JobSpec]) -> set[str]:
-    """I7: refuses jobs for a queue that is used with acquire; returns the queues not known to be used so."""
-    names = (used(jobs) - database.claim_queues) | (ruled(jobs) - database.ruled_queues)
-    for name, mode in modes(database, connection, names).items():
+def inserted(jobs: Sequence[JobSpec], channel: str | None, *, by: str | None = None) -> Steps[list[c.EnqueueOutcome]]:
+    """The insert, on any kind of connection; in a transaction, if jobs have unique keys. `by`: the job whose commit
+    adds them."""
+    if has_keys(jobs):
+        return insert_unique(jobs, channel, by)
+    return insert_jobs(jobs, channel, by=by)
+
+
+# How queues are used (I7) --------------------------------------------------------------------------------------------
+
+
+def check_queues(known: Known, jobs: Sequence[JobSpec]) -> Steps[set[str]]:
+    """Refuses jobs for a queue that is used with acquire; returns the queues not known to be used as these need."""
+    names = (used(jobs) - known.claim_queues) | (ruled(jobs) - known.ruled_queues)
+    for name, mode in (yield from modes(known, names)).items():
         _check_mode(name, mode)
     return names
 
@@ -126,59 +132,144 @@ def _check_mode(name: str, mode: str | None) -> None:
         raise QueueRefused(f"queue {name!r} is used with acquire; enqueue into another queue")
 
 
-def modes(database: Database, connection: Connection, names: set[str]) -> dict[str, str | None]:
+def modes(known: Known, names: set[str]) -> Steps[dict[str, str | None]]:
+    """How these queues are used, as far as they have been."""
     if not names:
         return {}
-    rows = database.all(connection, "queues_known", {"names": texts(sorted(names))})
-    database.limited_queues.update(name for name, _, is_limited in rows if is_limited)
-    return {name: mode for name, mode, _ in rows}
+    found = yield from rows("queues_known", {"names": sorted(names)})
+    known.limited_queues.update(name for name, _, is_limited in found if is_limited)
+    return {name: mode for name, mode, _ in found}
 
 
-def use_queues(
-    database: Database, connection: Connection, names: set[str], jobs: Sequence[JobSpec], outcomes: Sequence[object]
-) -> None:
+def use_queues(known: Known, names: set[str], jobs: Sequence[JobSpec], outcomes: Sequence[object]) -> Steps[None]:
     """Fix how the queues of new jobs are used."""
     enqueued = [job for job, outcome in zip(jobs, outcomes, strict=True) if isinstance(outcome, c.Enqueued)]
-    fix_uses(database, connection, names, enqueued)
+    yield from fix_uses(known, names, enqueued)
 
 
-def fix_uses(database: Database, connection: Connection, names: set[str], jobs: Sequence[JobSpec]) -> None:
-    """I7: those of these queues that the jobs are for are used with enqueue and claim from now on."""
-    if not database.has_rules and any(job.rules is not None for job in jobs):
-        database.do(connection, "use_rules", {})
+def fix_uses(known: Known, names: set[str], jobs: Sequence[JobSpec]) -> Steps[None]:
+    """Those of these queues that the jobs are for are used with enqueue and claim from now on."""
+    if not known.has_rules and any(job.rules is not None for job in jobs):
+        yield from rows("use_rules", {})
     with_rules = names & ruled(jobs)
     plain = (names & used(jobs)) - with_rules
     for some, mode in ((plain, QueueUse.CLAIM), (with_rules, QueueUse.RULED)):
-        given = {"names": texts(sorted(some)), "mode": mode.value}
-        for name, found in database.all(connection, "queues_use", given) if some else ():
+        if not some:
+            continue
+        for name, found in (yield from rows("queues_use", {"names": sorted(some), "mode": mode.value})):
             _check_mode(name, found)
-    named = sorted(limits_named(jobs) - database.limits_named)
+    named = sorted(limits_named(jobs) - known.limits_named)
     if named:
-        given = {"queues": texts([queue for queue, _ in named]), "names": texts([name for _, name in named])}
-        database.do(connection, "use_limits", given)
+        given = {"queues": [queue for queue, _ in named], "names": [name for _, name in named]}
+        yield from rows("use_limits", given)
 
 
-def insert(
-    database: Database,
-    connection: Connection,
-    jobs: Sequence[JobSpec],
-    channel: str | None,
-    *,
-    are_new: bool = False,
-    by: str | None = None,
-) -> list[c.EnqueueOutcome]:
-    """The insert alone, on a connection of the store's own and in whatever transaction it is in; of many in one."""
-    if are_new and can_copy(jobs):
-        insert_many(database, connection, jobs, channel)
-        return [c.Enqueued(job.id) for job in jobs]
-    return follow(database, connection, inserting(jobs, channel, are_new=are_new, by=by))
+def register(known: Known, jobs: Sequence[JobSpec]) -> Verb[None]:
+    """Fix how the queues of these jobs are used, in a transaction of our own: a user's locks no queue."""
+    if known.knows_uses(jobs):
+        return
+
+    def steps() -> Steps[None]:
+        names = yield from check_queues(known, jobs)
+        yield from fix_uses(known, names, jobs)
+
+    yield from transact(lambda _: transaction(steps()))
+    known.learn_uses(jobs)
 
 
-def inserting(
-    jobs: Sequence[JobSpec], channel: str | None, *, are_new: bool = False, by: str | None = None
-) -> Steps[list[c.EnqueueOutcome]]:
-    """The insert, statement by statement, for any kind of connection; of jobs with unique keys in a transaction.
-    `are_new`: a known id fails, and all with it. `by`: the job whose commit adds them."""
-    if has_keys(jobs):
-        return inserting_unique(jobs, channel, by)
-    return inserting_plain(jobs, channel, are_new=are_new, by=by)
+# Calls that share a statement ----------------------------------------------------------------------------------------
+
+
+class EnqueueTicket(pipeline.Ticket, eq=False):
+    """A call. `is_alone`: its caller sends it in a transaction of its own."""
+
+    command: c.Enqueue
+    is_alone: bool = False
+
+
+def ticket(known: Known, command: c.Enqueue) -> EnqueueTicket | None:
+    """None: it cannot be shared."""
+    jobs = command.jobs
+    if not 0 < len(jobs) <= SHARED_JOBS or not known.knows_uses(jobs):
+        return None
+    weight = 0
+    for job in jobs:
+        weight += JOB_BYTES + len(job.payload)
+        rules = job.rules
+        if rules is not None and (rules.unique is not None or rules.group is not None or rules.chain):
+            return None
+    return EnqueueTicket(command, weight) if weight <= SHARED_WEIGHT else None
+
+
+def enqueue_shared(context: VerbContext, tickets: Sequence[EnqueueTicket]) -> Verb[None]:
+    """One batch: each call has its answer or its error, or is left to its caller. Raises no Exception."""
+    batch = SharedBatch(context.known, tickets, context.notifier.channel())
+    try:
+        outcomes = yield from transact(batch.steps)
+    except Unavailable as error:
+        for one in tickets:
+            one.fail(error)
+    except LeasemillError:
+        outcomes = None
+    except BaseException as error:
+        for one in tickets:
+            one.fail(Unavailable(f"interrupted by {type(error).__name__}; repeat the call"))
+        raise
+    else:
+        if outcomes is not None:
+            context.signal.notify()
+            following = iter(outcomes)
+            for one in tickets:
+                one.answer = [next(following) for _ in one.command.jobs]
+            return
+    for one in tickets:
+        one.is_alone = one.error is None
+
+
+class SharedBatch:
+    """Calls that were taken together."""
+
+    def __init__(self, known: Known, tickets: Sequence[EnqueueTicket], channel: str | None) -> None:
+        self._known = known
+        self._channel = channel
+        self._jobs = [job for ticket in tickets for job in ticket.command.jobs]
+        self._first: dict[str, JobSpec] = {}
+        for job in self._jobs:
+            self._first.setdefault(job.id, job)
+        self._are_new = all(ticket.command.are_new for ticket in tickets)
+        self._have_lanes = any(job.lane is not None for job in self._jobs)
+        self._made: set[str] = set()
+        """Jobs that are durable, and not returned yet."""
+
+    def steps(self, attempt: TransactionAttempt) -> Steps[list[c.EnqueueOutcome] | None]:
+        """The outcome of each job; None: somebody has one of the ids in an open transaction."""
+        message = self._message(are_new=self._are_new and attempt.number == 1)
+        try:
+            answers = yield message
+        except LockNotAvailable:
+            return None
+        insert = 0 if len(message) == 1 else 2
+        ((count, ids, _),) = answers[insert]
+        if self._have_lanes:
+            self._known.positions.lower(answers[insert + 2])
+        self._made.update(self._first if count == len(self._first) else ids or ())
+        if count == len(self._jobs):
+            return [c.Enqueued(job.id) for job in self._jobs]
+        outcomes = yield from outcomes_of(self._jobs, self._first, count, ids, set())  # E2, E4: some ids were known
+        return [self._own(one) for one in outcomes]
+
+    def _message(self, *, are_new: bool) -> Message:
+        """One message: alone in it, the statement is a transaction of its own."""
+        insert = Execute("enqueue_new" if are_new else "enqueue", columns(list(self._first.values()), self._channel))
+        if are_new and not self._have_lanes:
+            return (insert,)
+        brief = Execute("lock_timeout", {"milliseconds": str(SHARED_WAIT_MS)})
+        admitted = admission(self._known) if self._have_lanes else ()
+        return BEGIN, brief, insert, *admitted, COMMIT
+
+    def _own(self, outcome: c.EnqueueOutcome) -> c.EnqueueOutcome:
+        """What looks like a duplicate may have been made by this batch, in an attempt that did not come to its end."""
+        if outcome.job_id not in self._made:
+            return outcome
+        self._made.remove(outcome.job_id)  # E6: the next one with that id sees it
+        return c.Enqueued(outcome.job_id)

@@ -1,9 +1,8 @@
--- enqueue where jobs have unique keys: the plain case, jobs whose ids are new and whose keys nobody has taken in their queues (U1). If one of the
--- keys is there, or is kept in every queue (its queue is empty), held or not, all are left to the kernel, so that they keep their order; so is a known id. The batch has each key
--- once, and each id.
--- Returns how many were made and, if not all were, which; and the numbers under which a key was taken and no job was made (its id
--- came to be known meanwhile): their keys are to be deleted in the same transaction.
--- `enqueue_unique_new` is for ids drawn for this call alone; it fails if another took one of the keys meanwhile.
+-- enqueue where jobs have unique keys (U1): the plain case, jobs whose ids are new and whose keys nobody has taken in their
+-- queues. If one of the keys is there, held or not, or is kept in every queue (its queue is empty), or an id is known, all
+-- are left to the kernel, so that they keep their order. The batch has each key once, and each id.
+-- Returns how many were enqueued and, if not all were, which; and the numbers under which a key was taken and no job was
+-- enqueued (its id came to be known meanwhile): their keys are to be deleted in the same transaction.
 -- Waits for an open insert of the same key or id, keys in order.
 with given as (
     select turn, id, queue, kind, payload, lane, priority, run_at, delay_us, policy::int8[] as policy, headers, rules, key,
@@ -19,7 +18,7 @@ with given as (
 ), fresh as materialized (
     select given.*, gate.now, nextval('{schema}.seq') as no
     from (select * from given order by turn) as given cross join gate
-    where {if_unknown}not exists (
+    where not exists (select from {schema}.jobs where jobs.id = given.id offset 0) and not exists (
         select from given as named cross join lateral (
             select from {schema}.unique_keys
             where unique_keys.queue = any (array[named.queue, '']) and unique_keys.key = named.key
@@ -31,7 +30,7 @@ with given as (
     select queue, key, no, case when keep_us > 0 then now + keep_us else 0 end, case when keep_us > 0 then id end
     from fresh where key is not null
     order by queue collate "C", key collate "C"
-    {if_taken}
+    on conflict (queue, key) do nothing
     returning no
 ), inserted as (
     insert into {schema}.jobs (no, id, queue, kind, payload, lane, priority, run_at, delay_us, policy, headers, rules,
@@ -40,10 +39,9 @@ with given as (
     from fresh
     where key is null or no in (select no from taken)
     order by turn
-    {if_known}
-    returning no, id, queue, lane, priority, created_at,
-        case when run_at is null then created_at + coalesce(delay_us, 0) else greatest(created_at, run_at) end as due_at
-), {placed}, {notified}
+    on conflict on constraint job_id do nothing
+    {_returning_jobs}
+), {_placed}, {_notified}
 select count(*) as count,
     case when count(*) < cardinality({ids}::text[]) then array_agg(id) end as ids,
     (select array_agg(no) from taken where no not in (select no from inserted)) as unused,

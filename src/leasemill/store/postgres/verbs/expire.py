@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from leasemill.kernel import commands as c
-from leasemill.store.postgres.calls import Calls
+from leasemill.store.postgres.context import VerbContext
+from leasemill.store.postgres.steps import Verb
 
 
-def run(calls: Calls, command: c.Expire) -> list[c.Expiration]:
-    expired = calls.maintenance.run(command.limit)
-    calls.signal.notify()
+def expire(context: VerbContext, command: c.Expire) -> Verb[list[c.Expiration]]:
+    expired = yield from context.maintenance.run(command.limit)
+    context.signal.notify()
     return expired

@@ -5,8 +5,8 @@
 -- none is given, from the watermark. I5: the terms are settled here. C5: a row in requests, as for any claim.
 -- Returns the new heads with their leases, if granted, by fence; and whether there are arrivals to admit.
 with gate as materialized (
-    select {alone}, {schema}.clock({now}::int8) as now
-), {next_in_lanes}, served as materialized (
+    select {_alone}, {schema}.clock({now}::int8) as now
+), {_next_in_lanes}, served as materialized (
     select name, turn, q.policy
     from unnest({served}::text[]) with ordinality as served (name, turn)
     cross join lateral (
@@ -40,18 +40,18 @@ with gate as materialized (
             select from {schema}.executions as e where e.no = n.no and e.token = ({tokens}::text[])[n.number]
         )
     )
-), {heads_replaced}, left_over as materialized (
+), {_heads_replaced}, left_over as materialized (
     select * from next where no not in (select picked.no from picked)
-), {heads_ready}, {with_kinds}, settled as materialized (
+), {_heads_ready}, {_kinds}, settled as materialized (
     select j.*, p.rank, p.seq, p.available_at, coalesce(p.attempt, 0) + 1 as attempt, p.retries, p.expirations,
         nextval('{schema}.fence') as fence, ({tokens}::text[])[number] as token, now, now + lease_us as expires_at,
-        {settled_terms}
+        {_terms}, null::bool as is_own
     from (select *, {defaults}::int8[] as d from picked order by number) as p
     cross join lateral (select * from {schema}.jobs where no = p.no offset 0) as j
     left join lateral (select policy from kinds where kind = j.kind offset 0) as k on true
-    {settled_lease}
-), {grant}
-select {lease_row}, exists (select from {schema}.arrivals) as has_arrived,
+    {_lease_us}
+), {_grant}
+select {_lease}, exists (select from {schema}.arrivals) as has_arrived,
     next.queue, next.lane, next.rank, next.available_at, next.seq,
     coalesce(s.id, (select jobs.id from {schema}.jobs where jobs.no = next.no))
 from next left join settled as s on s.no = next.no left join lowered on true

@@ -7,35 +7,34 @@ from collections.abc import Sequence
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobState
 from leasemill.kernel.transitions.retry import LONGEST_EXPONENT
-from leasemill.store.postgres.calls import Calls
-from leasemill.store.postgres.database import Database
-from leasemill.store.postgres.verbs.claim import UNWRITTEN_TERMS
-from leasemill.store.postgres.verbs.reports import known, references, report
-from leasemill.store.postgres.wire.arrays import int8, int8s, texts
-from leasemill.store.postgres.wire.connections import Connection
+from leasemill.store.postgres.context import VerbContext
+from leasemill.store.postgres.known import Known
+from leasemill.store.postgres.rows.values import UNWRITTEN_TERMS
+from leasemill.store.postgres.steps import Steps, Verb, rows
+from leasemill.store.postgres.verbs.reports import known_reports, references, report
 
 
-def run(calls: Calls, command: c.Nack) -> list[c.NackOutcome]:
-    outcomes = report(calls, command.reports, nack, c.Nack)
-    calls.wake()
+def nack(context: VerbContext, command: c.Nack) -> Verb[list[c.NackOutcome]]:
+    outcomes = yield from report(context, command.reports, _nack, c.Nack)
+    yield from context.wake_if_moved()
     return outcomes
 
 
-def nack(database: Database, connection: Connection, reports: Sequence[c.NackReport]) -> dict[str, c.NackOutcome]:
-    retried = [report for report in reports if not (report.is_permanent or report.keep_lease)]
-    if not retried:
-        return {}
-    found = known(database, retried)
+def _nack(known: Known, reports: Sequence[c.NackReport]) -> Steps[dict[str, c.NackOutcome]]:
+    found = known_reports(known, [report for report in reports if not (report.is_permanent or report.keep_lease)])
     if not found:
         return {}
     given = {
         **references(found),
-        "errors": texts([report.error for report in found.values()]),
-        "jitters": texts([repr(report.jitter) for report in found.values()]),
-        "delays": int8s([report.delay_us for report in found.values()]),
-        "longest_exponent": int8(LONGEST_EXPONENT),
+        "errors": [report.error for report in found.values()],
+        "jitters": [repr(report.jitter) for report in found.values()],
+        "delays": [report.delay_us for report in found.values()],
+        "longest_exponent": LONGEST_EXPONENT,
         "unwritten": UNWRITTEN_TERMS,
     }
-    rows = database.all(connection, "nack", given)
-    database.positions.lower((queue, rank, at, seq) for _, _, at, queue, rank, seq in rows)
-    return {(job_id := found[no].job_id): c.Nacked(job_id, JobState.READY, retries, at) for no, retries, at, *_ in rows}
+    retried = yield from rows("nack", given)
+    known.has_moved_jobs |= bool(retried)
+    known.positions.lower((queue, rank, at, seq) for _, _, at, queue, rank, seq in retried)
+    return {
+        (job_id := found[no].job_id): c.Nacked(job_id, JobState.READY, retries, at) for no, retries, at, *_ in retried
+    }

@@ -8,40 +8,47 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.model import ENDED_STATES, JobState
 from leasemill.kernel.verbs.redrive import redriven_states
 from leasemill.store.postgres import reading
-from leasemill.store.postgres.calls import Calls
+from leasemill.store.postgres.context import VerbContext
 from leasemill.store.postgres.exact.decide import Concern, decide
-from leasemill.store.postgres.wire.connections import Connection
+from leasemill.store.postgres.known import Known
+from leasemill.store.postgres.steps import Steps, Verb, transact
 
 
-def cancel(calls: Calls, command: c.Cancel) -> list[c.CancelOutcome]:
-    return calls.decide(command, Concern(command.job_ids))
+def cancel(context: VerbContext, command: c.Cancel) -> Verb[list[c.CancelOutcome]]:
+    return context.decide(command, Concern(command.job_ids))
 
 
-def redrive(calls: Calls, command: c.Redrive) -> c.Operated:
-    return _sweep(calls, command, redriven_states(command), makes_lanes=True)
+def redrive(context: VerbContext, command: c.Redrive) -> Verb[c.Operated]:
+    return _operate(context, command, redriven_states(command), makes_lanes=True)
 
 
-def purge(calls: Calls, command: c.Purge) -> c.Operated:
-    return _sweep(calls, command, ENDED_STATES, makes_lanes=False)
+def purge(context: VerbContext, command: c.Purge) -> Verb[c.Operated]:
+    return _operate(context, command, ENDED_STATES, makes_lanes=False)
 
 
-def change_queue(calls: Calls, command: c.Pause | c.Resume | c.SetPolicy) -> None:
-    calls.decide(command, Concern(queues=[command.queue]))
+def change_queue(context: VerbContext, command: c.Pause | c.Resume | c.SetPolicy) -> Verb[None]:
+    return context.decide(command, Concern(queues=[command.queue]))
 
 
-def _sweep(calls: Calls, command: c.Redrive | c.Purge, states: frozenset[JobState], *, makes_lanes: bool) -> c.Operated:
-    """O6: found by reading, then decided under locks: what changed meanwhile is left alone."""
-    database = calls.database
-
-    def work(connection: Connection) -> c.Operated:
-        jobs, after = reading.fitting(database, connection, command.filter, states, command.limit, command.after)
-        ids = tuple(job.spec.id for job in jobs)
-        if not ids:
-            return c.Operated((), after)
-        narrowed = replace(command, filter=replace(command.filter, job_ids=ids))
-        operated = decide(database, connection, narrowed, Concern(ids, makes_lanes=makes_lanes))
-        return c.Operated(operated.job_ids, after, operated.held_back)
-
-    operated = calls.connections.run(work, is_repeatable=False)
-    calls.follow_decision()
+def _operate(
+    context: VerbContext, command: c.Redrive | c.Purge, states: frozenset[JobState], *, makes_lanes: bool
+) -> Verb[c.Operated]:
+    """O6: not repeated if its answer is lost, for a repeat would be about the next jobs that fit."""
+    operated = yield from transact(
+        lambda _: _found_and_decided(context.known, command, states, makes_lanes=makes_lanes), is_repeatable=False
+    )
+    yield from context.follow_decision()
     return operated
+
+
+def _found_and_decided(
+    known: Known, command: c.Redrive | c.Purge, states: frozenset[JobState], *, makes_lanes: bool
+) -> Steps[c.Operated]:
+    """Found by reading, then decided under locks: what changed meanwhile is left alone."""
+    jobs, after = yield from reading.fitting(command.filter, states, command.limit, command.after)
+    ids = tuple(job.spec.id for job in jobs)
+    if not ids:
+        return c.Operated((), after)
+    narrowed = replace(command, filter=replace(command.filter, job_ids=ids))
+    operated = yield from decide(known, narrowed, Concern(ids, makes_lanes=makes_lanes))
+    return c.Operated(operated.job_ids, after, operated.held_back)

@@ -7,7 +7,7 @@ record that it was fired, or that record without them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from leasemill.errors import QueueRefused
 from leasemill.kernel import commands as c
@@ -18,15 +18,15 @@ from leasemill.kernel.schedule import Schedule, TickFire, hand_id, is_next, job_
 from leasemill.kernel.state import State
 from leasemill.kernel.verbs.ticks import decide_backfilled, decide_fired, decide_fired_by_hand, may_backfill
 from leasemill.store.postgres import reading
-from leasemill.store.postgres.calls import Calls
-from leasemill.store.postgres.database import Database, advisory_key
+from leasemill.store.postgres.admission import lock
+from leasemill.store.postgres.context import VerbContext
 from leasemill.store.postgres.exact.save import save_actions
-from leasemill.store.postgres.exact.tables import QueueUse
-from leasemill.store.postgres.exact.values import mode_of
-from leasemill.store.postgres.schedules import schedule_of, schedule_text
+from leasemill.store.postgres.known import Known, advisory_key
+from leasemill.store.postgres.reading import schedule_of, schedule_text
+from leasemill.store.postgres.rows.tables import QueueUse
+from leasemill.store.postgres.rows.values import mode_of
+from leasemill.store.postgres.steps import RetryTransaction, Steps, Verb, row, rows, send, transact, transaction
 from leasemill.store.postgres.verbs.enqueue import enqueue_within, modes
-from leasemill.store.postgres.wire.arrays import int8
-from leasemill.store.postgres.wire.connections import Connection, Moved
 
 AnswerT = TypeVar("AnswerT")
 
@@ -34,11 +34,10 @@ AnswerT = TypeVar("AnswerT")
 class _Row:
     """One schedule under its lock, as a small kernel state."""
 
-    def __init__(self, database: Database, connection: Connection, name: str) -> None:
-        self._database = database
-        self._connection = connection
+    def __init__(self, schema: str, name: str, now: int, record: str | None) -> None:
+        self._schema = schema
         self._name = name
-        self.now, record = database.one(connection, "schedule_lock", {"name": name})
+        self.now = now
         self.state = State()
         if record is not None:
             self.state.schedules[name] = schedule_of(record)
@@ -47,130 +46,134 @@ class _Row:
     def schedule(self) -> Schedule | None:
         return self.state.schedules.get(self._name)
 
-    def learn_queues(self, queues: set[str]) -> None:
-        """I7: how the queues of its jobs are used."""
-        for name, use in modes(self._database, self._connection, queues).items():
-            self.state.queue(name).mode = mode_of(None if use is None else QueueUse(use))
-
-    def save(self, events: Sequence[AnyEvent]) -> None:
+    def save(self, events: Sequence[AnyEvent]) -> Steps[None]:
         """Apply what was decided, and write it."""
         apply_all(self.state, events)
-        self.write(events)
+        yield from self.write(events)
 
-    def write(self, events: Sequence[AnyEvent]) -> None:
+    def write(self, events: Sequence[AnyEvent]) -> Steps[None]:
         if not events:
             return
-        schedule, database = self.schedule, self._database
+        schedule = self.schedule
         if schedule is None:
-            database.do(self._connection, "schedule_remove", {"name": self._name})
+            yield from rows("schedule_remove", {"name": self._name})
         else:
             given = {
                 "name": self._name,
-                "revision": int8(schedule.revision),
-                "next_at": int8(schedule.next_at),
+                "revision": schedule.revision,
+                "next_at": schedule.next_at,
                 "is_paused": schedule.pause is not None,
                 "record": schedule_text(schedule).decode(),
             }
-            database.do(self._connection, "schedule_save", given)
-        save_actions(database, self._connection, self.state)
+            yield from rows("schedule_save", given)
+        yield from save_actions(self._schema, self.state)
+
+
+def _lock(known: Known, name: str) -> Steps[_Row]:
+    now, record = yield from row("schedule_lock", {"name": name})
+    return _Row(known.schema, name, now, record)
 
 
 def change(
-    calls: Calls, command: c.SetSchedule | c.RemoveSchedule | c.PauseSchedule | c.ResumeSchedule
-) -> Schedule | c.ScheduleMoved | None:
-    """What changes a record and makes no job."""
-    database = calls.database
-    name = command.schedule.name if isinstance(command, c.SetSchedule) else command.name
-
-    def work(connection: Connection) -> Schedule | c.ScheduleMoved | None:
-        with connection.transaction():
-            if isinstance(command, c.SetSchedule):  # it may be new, and then there is no row to lock
-                key = advisory_key(f"leasemill schedule {database.statements.schema} {name}")
-                connection.execute("select pg_advisory_xact_lock(%s)", [int8(key)])
-            row = _Row(database, connection, name)
-            if isinstance(command, c.SetSchedule):
-                row.learn_queues(queues_of(command.schedule.call))
-            events, answer = run(row.state, command, row.now)
-            row.write(events)
-        return answer
-
-    return calls.connections.run(work)
+    context: VerbContext, command: c.SetSchedule | c.RemoveSchedule | c.PauseSchedule | c.ResumeSchedule
+) -> Verb[Schedule | c.ScheduleMoved | None]:
+    """What changes a record and enqueues no job."""
+    return transact(lambda _: transaction(_change(context.known, command)))
 
 
-def fire_ticks(calls: Calls, command: c.FireTicks) -> list[c.TickOutcome]:
-    return [_making_jobs(calls, fire.name, _fire(fire)) for fire in command.fires]
+def _change(
+    known: Known, command: c.SetSchedule | c.RemoveSchedule | c.PauseSchedule | c.ResumeSchedule
+) -> Steps[Schedule | c.ScheduleMoved | None]:
+    if not isinstance(command, c.SetSchedule):
+        one = yield from _lock(known, command.name)
+    else:
+        name = command.schedule.name
+        yield from send(lock(advisory_key(f"leasemill schedule {known.schema} {name}")))  # there may be no row to lock
+        one = yield from _lock(known, name)
+        for queue, use in (yield from modes(known, queues_of(command.schedule.call))).items():  # I7
+            one.state.queue(queue).mode = mode_of(None if use is None else QueueUse(use))
+    events, answer = run(one.state, command, one.now)
+    yield from one.write(events)
+    return answer
 
 
-_Enqueue = Callable[[Sequence[JobSpec]], list[c.EnqueueOutcome]]
+_Enqueue: TypeAlias = Callable[[Sequence[JobSpec]], Steps[list[c.EnqueueOutcome]]]
+_Fire: TypeAlias = Callable[[_Row, _Enqueue], Steps[AnswerT]]
 
 
-def _fire(fire: TickFire) -> Callable[[_Row, Database, Connection, _Enqueue], c.TickOutcome]:
-    def decide(row: _Row, database: Database, connection: Connection, enqueue: _Enqueue) -> c.TickOutcome:
-        schedule = row.schedule
-        if schedule is None or not is_next(schedule, fire, row.now):
+def fire_ticks(context: VerbContext, command: c.FireTicks) -> Verb[list[c.TickOutcome]]:
+    outcomes: list[c.TickOutcome] = []
+    for fire in command.fires:
+        outcome = yield from _with_jobs(context, fire.name, _fired(context.known, fire))
+        outcomes.append(outcome)
+    return outcomes
+
+
+def _fired(known: Known, fire: TickFire) -> _Fire[c.TickOutcome]:
+    def decide(one: _Row, enqueue: _Enqueue) -> Steps[c.TickOutcome]:
+        schedule = one.schedule
+        if schedule is None or not is_next(schedule, fire, one.now):
             return c.ScheduleMoved(fire.name, schedule)
-        jobs = reading.read_jobs(database, connection, ids=list(schedule.open_ids)) if schedule.open_ids else []
+        jobs = (yield from reading.read_jobs(ids=list(schedule.open_ids))) if schedule.open_ids else []
         states = {job.spec.id: job.state for job in jobs}
-        uses = modes(database, connection, queues_of(schedule.spec.call) - database.claim_queues)
+        uses = yield from modes(known, queues_of(schedule.spec.call) - known.claim_queues)
         is_refused = QueueUse.ACQUIRE in uses.values()
-        planned = plan(schedule, fire, row.now, states.get, is_refused=is_refused)
+        planned = plan(schedule, fire, one.now, states.get, is_refused=is_refused)
         try:
-            outcomes = enqueue(planned.jobs)
+            outcomes = yield from enqueue(planned.jobs)
         except QueueRefused as error:
-            raise Moved("the queue has just been used with acquire") from error
-        events, outcome = decide_fired(fire, planned, outcomes, row.now)
-        row.save(events)
+            raise RetryTransaction("the queue has just been used with acquire") from error
+        events, outcome = decide_fired(fire, planned, outcomes, one.now)
+        yield from one.save(events)
         return outcome
 
     return decide
 
 
-def fire_now(calls: Calls, command: c.FireNow) -> c.EnqueueOutcome | None:
-    def decide(row: _Row, _database: Database, _connection: Connection, enqueue: _Enqueue) -> c.EnqueueOutcome | None:
-        if row.schedule is None:
+def fire_now(context: VerbContext, command: c.FireNow) -> Verb[c.EnqueueOutcome | None]:
+    def decide(one: _Row, enqueue: _Enqueue) -> Steps[c.EnqueueOutcome | None]:
+        if one.schedule is None:
             return None
-        (made,) = enqueue([job_of_tick(row.schedule.spec, hand_id(command.name, command.wall))])
-        events, outcome = decide_fired_by_hand(command, made, row.now)
-        row.save(events)
+        (enqueued,) = yield from enqueue([job_of_tick(one.schedule.spec, hand_id(command.name, command.wall))])
+        events, outcome = decide_fired_by_hand(command, enqueued, one.now)
+        yield from one.save(events)
         return outcome
 
-    return _making_jobs(calls, command.name, decide)
+    return _with_jobs(context, command.name, decide)
 
 
-def backfill(calls: Calls, command: c.Backfill) -> list[c.EnqueueOutcome] | c.ScheduleMoved:
-    def decide(
-        row: _Row, _database: Database, _connection: Connection, enqueue: _Enqueue
-    ) -> list[c.EnqueueOutcome] | c.ScheduleMoved:
-        schedule = row.schedule
+def backfill(context: VerbContext, command: c.Backfill) -> Verb[list[c.EnqueueOutcome] | c.ScheduleMoved]:
+    def decide(one: _Row, enqueue: _Enqueue) -> Steps[list[c.EnqueueOutcome] | c.ScheduleMoved]:
+        schedule = one.schedule
         if schedule is None or not may_backfill(schedule, command):
             return c.ScheduleMoved(command.name, schedule)
-        made = enqueue([job_of_tick(schedule.spec, tick_id(command.name, tick)) for tick in command.ticks])
-        events, outcomes = decide_backfilled(command, made, row.now)
-        row.save(events)
+        jobs = [job_of_tick(schedule.spec, tick_id(command.name, tick)) for tick in command.ticks]
+        enqueued = yield from enqueue(jobs)
+        events, outcomes = decide_backfilled(command, enqueued, one.now)
+        yield from one.save(events)
         return outcomes
 
-    return _making_jobs(calls, command.name, decide)
+    return _with_jobs(context, command.name, decide)
 
 
-def _making_jobs(calls: Calls, name: str, decide: Callable[[_Row, Database, Connection, _Enqueue], AnswerT]) -> AnswerT:
+def _with_jobs(context: VerbContext, name: str, decide: _Fire[AnswerT]) -> Verb[AnswerT]:
     """Decide on one schedule; its jobs are enqueued in the same transaction."""
-    database, channel = calls.database, calls.notifier.channel()
+    known, channel = context.known, context.notifier.channel()
+    new: list[JobSpec] = []
 
-    def work(connection: Connection) -> AnswerT:
-        new: list[JobSpec] = []
+    def enqueue(jobs: Sequence[JobSpec]) -> Steps[list[c.EnqueueOutcome]]:
+        if not jobs:
+            return []
+        outcomes = yield from enqueue_within(known, jobs, channel)
+        new.extend(job for job, one in zip(jobs, outcomes, strict=True) if isinstance(one, c.Enqueued))
+        return outcomes
 
-        def enqueue(jobs: Sequence[JobSpec]) -> list[c.EnqueueOutcome]:
-            if not jobs:
-                return []
-            outcomes = enqueue_within(database, connection, jobs, channel)
-            new.extend(job for job, one in zip(jobs, outcomes, strict=True) if isinstance(one, c.Enqueued))
-            return outcomes
+    def steps() -> Steps[AnswerT]:
+        new.clear()
+        one = yield from _lock(known, name)
+        return (yield from decide(one, enqueue))
 
-        with connection.transaction():
-            answer = decide(_Row(database, connection, name), database, connection, enqueue)
-        database.learn_uses(new)
-        return answer
-
-    answer = calls.connections.run(work)
-    calls.signal.notify()
+    answer = yield from transact(lambda _: transaction(steps()))
+    known.learn_uses(new)
+    context.signal.notify()
     return answer

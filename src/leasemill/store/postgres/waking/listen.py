@@ -12,17 +12,17 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final
 
 import psycopg
-from psycopg import sql
 
 from leasemill.store.ends import Cancellations, Ends
-from leasemill.store.postgres.database import RUN_CANCELLED, Database
+from leasemill.store.postgres.driver.exchange import StoreConnection
+from leasemill.store.postgres.driver.thread import ThreadDriver
+from leasemill.store.postgres.known import RUN_CANCELLED
 from leasemill.store.postgres.waking.waiters import Waiters
-from leasemill.store.postgres.wire.connections import Connection
 from leasemill.store.signal import Signal
 
 LOGGER: Final = logging.getLogger("leasemill.postgres")
@@ -53,11 +53,9 @@ class Arrivals:
 class Listener:
     """Its thread begins when somebody first waits, and again in a forked child. New jobs move the signal."""
 
-    def __init__(
-        self, connect: Callable[[], Connection], database: Database, signal: Signal, *, is_enabled: bool
-    ) -> None:
-        self._connect = connect
-        self._database = database
+    def __init__(self, threads: ThreadDriver, channel: str, signal: Signal, *, is_enabled: bool) -> None:
+        self._threads = threads
+        self._channel = channel
         self._signal = signal
         self._is_enabled = is_enabled
         self._is_closed = False
@@ -70,7 +68,7 @@ class Listener:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._sockets: tuple[socket.socket, socket.socket] | None = None
-        self._waiters = Waiters(self._database, self.ends)
+        self._waiters = Waiters(self._threads, self.ends)
         self._has_arrivals = False
         self.is_listening = threading.Event()
 
@@ -123,7 +121,7 @@ class Listener:
         while not self._is_closed:
             began_s = time.monotonic()
             try:
-                with self._connect() as connection:
+                with self._threads.connections.connect() as connection:
                     self._listen(connection, woken)
             except psycopg.Error as error:
                 LOGGER.info("not listening for new jobs, polling instead: %s", str(error).strip())
@@ -138,21 +136,28 @@ class Listener:
         while not self._is_closed and (left_s := until_s - time.monotonic()) > 0:
             _wait(woken, None, left_s)
 
-    def _listen(self, connection: Connection, woken: socket.socket) -> None:
-        connection.execute(sql.SQL("listen {}").format(sql.Identifier(self._database.channel)))
-        connection.add_notify_handler(lambda it: self._receive(it.channel, it.payload))  # while a statement runs
+    def _listen(self, connection: StoreConnection, woken: socket.socket) -> None:
+        self._threads.listen(connection, self._channel)
         self._waiters.listen(connection)
         self.is_listening.set()
         self._wake_all()
         while not self._is_closed:
             self._waiters.update(connection)
-            _wait(woken, connection, 0.0 if self._has_arrivals else self._waiters.pause_s())
-            connection.pgconn.consume_input()
-            while (notification := connection.pgconn.notifies()) is not None:
-                self._receive(notification.relname.decode(), notification.extra.decode())
+            if not self._take_notifications(connection):  # some may have arrived with the answers to those statements
+                _wait(woken, connection, self._waiters.pause_s())
+                connection.pgconn.consume_input()
+                self._take_notifications(connection)
             if self._has_arrivals:
                 self._has_arrivals = False
                 self._signal.notify()
+
+    def _take_notifications(self, connection: StoreConnection) -> bool:
+        """Whether there were any."""
+        has_any = False
+        while (notification := connection.pgconn.notifies()) is not None:
+            self._receive(notification.relname.decode(), notification.extra.decode())
+            has_any = True
+        return has_any
 
     def _receive(self, channel: str, payload: str) -> None:
         if channel == self._waiters.channel:
@@ -171,7 +176,7 @@ class Listener:
         self.cancellations.notify()
 
 
-def _wait(woken: socket.socket, connection: Connection | None, seconds: float | None) -> None:
+def _wait(woken: socket.socket, connection: StoreConnection | None, seconds: float | None) -> None:
     """Until there is something to read, or the time is over."""
     poll = select.poll()
     poll.register(woken, select.POLLIN)

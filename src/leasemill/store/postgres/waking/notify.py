@@ -13,6 +13,8 @@ from contextlib import suppress
 from typing import Final
 
 from leasemill.errors import LeasemillError
+from leasemill.store.postgres.steps import Steps, Verb, rows, transact
+from leasemill.store.signal import Signal
 
 REFILL_S: Final = 0.02
 BURST: Final = 5
@@ -25,8 +27,10 @@ MANY_PER_S: Final = 1_000
 class Notifier:
     """A few in a row, and one every REFILL_S, notify in their own statements; the others by a thread, soon after."""
 
-    def __init__(self, channel: str, send: Callable[[], None]) -> None:
+    def __init__(self, channel: str, signal: Signal, send: Callable[[], None]) -> None:
+        """`send`: notify other processes, for the thread. `signal`: for the waiting callers of this one."""
         self._channel = channel
+        self._signal = signal
         self._send = send
         self._is_closed = False
         self.after_fork()
@@ -62,10 +66,12 @@ class Notifier:
             self._changed.notify()
             return None
 
-    def notify(self) -> None:
-        """Something changed that no statement notifies of."""
-        if self.channel() is not None:
-            self._send()
+    def wake(self) -> Verb[None]:
+        """Notify callers of this process and others: jobs may be claimable, and no statement has notified of them."""
+        self._signal.notify()
+        channel = self.channel()
+        if channel is not None:
+            yield from transact(lambda _: notification(channel))
 
     def stop(self) -> None:
         with self._changed:
@@ -97,3 +103,7 @@ class Notifier:
             is_last_due = has_come
             with suppress(LeasemillError):
                 self._send()
+
+
+def notification(channel: str) -> Steps[None]:
+    yield from rows("notify", {"channel": channel})

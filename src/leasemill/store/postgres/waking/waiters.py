@@ -13,12 +13,12 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-from psycopg import errors, sql
+from psycopg import errors
 
 from leasemill.store.ends import Ends
-from leasemill.store.postgres.database import Database
-from leasemill.store.postgres.wire.arrays import int8s, texts
-from leasemill.store.postgres.wire.connections import Connection, Row
+from leasemill.store.postgres.driver.exchange import StoreConnection
+from leasemill.store.postgres.driver.thread import ThreadDriver
+from leasemill.store.postgres.steps import Row, rows
 
 LOGGER: Final = logging.getLogger("leasemill.postgres")
 LOOK_EVERY_S: Final = 1.0
@@ -29,20 +29,20 @@ AT_ONCE: Final = 5_000
 class Waiters:
     """The rows of this process. Used by the listener's thread alone, but for `ends`."""
 
-    def __init__(self, database: Database, ends: Ends) -> None:
+    def __init__(self, threads: ThreadDriver, ends: Ends) -> None:
         self.ends = ends
         self.channel = f"leasemill_{secrets.token_hex(12)}"
-        self._database = database
+        self._threads = threads
         self._numbers: dict[int, str] = {}
         self._may_write = True
         self._may_lock = True
         self._looked_at_s = 0.0
         self._renewed_at_s = 0.0
 
-    def listen(self, connection: Connection) -> None:
+    def listen(self, connection: StoreConnection) -> None:
         """On a new connection: notifications of an earlier one do not count."""
         self._numbers = {}
-        connection.execute(sql.SQL("listen {}").format(sql.Identifier(self.channel)))
+        self._threads.listen(connection, self.channel)
 
     def receive(self, payload: str) -> None:
         job_id = self._numbers.get(int(payload))
@@ -55,7 +55,7 @@ class Waiters:
             return None
         return max(0.0, self._looked_at_s + LOOK_EVERY_S - time.monotonic())
 
-    def update(self, connection: Connection) -> None:
+    def update(self, connection: StoreConnection) -> None:
         """Bring the rows up to date, and wake whoever waits for a job that has ended."""
         waiting = self.ends.job_ids()
         known = set(self._numbers.values())
@@ -73,35 +73,36 @@ class Waiters:
         if is_time:
             self._looked_at_s = time.monotonic()
 
-    def _add(self, connection: Connection, job_ids: list[str]) -> None:
-        rows = self._write(connection, "wait_for", {"ids": texts(job_ids), "channel": self.channel})
-        self._numbers.update(rows)
-        if not rows or not self._may_lock:
+    def _add(self, connection: StoreConnection, job_ids: list[str]) -> None:
+        added = self._write(connection, "wait_for", {"ids": job_ids, "channel": self.channel})
+        self._numbers.update(added)
+        if not added or not self._may_lock:
             return
         try:
-            self._database.all(connection, "ends_under_way", {"nos": int8s(sorted(no for no, _ in rows))})
+            nos = sorted(no for no, _ in added)
+            self._threads.run_on(connection, rows("ends_under_way", {"nos": nos}))
         except errors.LockNotAvailable:
             return  # somebody stands still with the row locked; the next look sees the result
         except errors.InsufficientPrivilege:
             self._may_lock = False  # the next look finds an end that is under way now
 
-    def _remove(self, connection: Connection, nos: set[int]) -> None:
+    def _remove(self, connection: StoreConnection, nos: set[int]) -> None:
         for no in nos:
             del self._numbers[no]
-        self._write(connection, "wait_no_more", {"nos": int8s(sorted(nos)), "channel": self.channel})
+        self._write(connection, "wait_no_more", {"nos": sorted(nos), "channel": self.channel})
 
-    def _write(self, connection: Connection, name: str, given: Mapping[str, Any]) -> list[Row]:
+    def _write(self, connection: StoreConnection, name: str, given: Mapping[str, Any]) -> list[Row]:
         """A role that only reads may wait too: ends are then found by looking."""
         if not self._may_write:
             return []
         try:
-            return self._database.all(connection, name, given)
+            return self._threads.run_on(connection, rows(name, given))
         except errors.InsufficientPrivilege as error:
             LOGGER.info("this role may not write to waiters, so ends are polled once a second: %s", error)
             self._may_write = False
             return []
 
-    def _look(self, connection: Connection, job_ids: list[str]) -> None:
+    def _look(self, connection: StoreConnection, job_ids: list[str]) -> None:
         for first in range(0, len(job_ids), AT_ONCE):
-            rows = self._database.all(connection, "ended", {"ids": texts(job_ids[first : first + AT_ONCE])})
-            self.ends.notify(job_id for (job_id,) in rows)
+            ended = rows("ended", {"ids": list(job_ids[first : first + AT_ONCE])})
+            self.ends.notify(job_id for (job_id,) in self._threads.run_on(connection, ended))

@@ -1,1 +1,0 @@
-copy {schema}.ready (available_at, seq, rank, queue) from stdin (format binary)
