@@ -134,7 +134,7 @@ def _loaded(name: str) -> App:
     from click import UsageError  # noqa: PLC0415
 
     from leasemill import Refused  # noqa: PLC0415
-    from leasemill.cli.loading import load_app  # noqa: PLC0415
+    from leasemill.cli.app_loader import load_app  # noqa: PLC0415
 
     try:
         return load_app(name)

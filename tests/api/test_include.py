@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from leasemill import App, Invalid, Worker
 from leasemill.cli import main
-from leasemill.cli.loading import load_app
+from leasemill.cli.app_loader import load_app
 
 APP = """
 from leasemill import App

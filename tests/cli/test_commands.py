@@ -532,7 +532,7 @@ def test_an_unexpected_error_is_one_line_and_a_traceback_only_when_asked_for(
     def fail(url: str) -> None:
         raise KeyError("surprise")
 
-    monkeypatch.setattr("leasemill.cli.opening.open_store", fail)
+    monkeypatch.setattr("leasemill.cli.store_options.open_store", fail)
     enqueue("send", "--args", '{"to": "ann"}')
     result = leasemill(*(("--debug",) if debugging else ()), "stats")
     assert result.exit_code == 70

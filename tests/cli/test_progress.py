@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from leasemill.cli import main
 from leasemill.cli import progress as progressing
-from leasemill.cli.interrupting import Interruptible
+from leasemill.cli.interrupt import Interruptible
 from leasemill.cli.progress import MEGABYTES, ShownProgress
 from leasemill.kernel.model import JobSpec, JobState
 from leasemill.store.file.build import build

@@ -74,7 +74,7 @@ def test_the_command_line_needs_no_package_for_it() -> None:
     program = (
         "import sys\n"
         "sys.modules['prometheus_client'] = None\n"
-        "import leasemill.cli.worker, leasemill.cli.working\n"
+        "import leasemill.cli.worker, leasemill.cli.run_worker\n"
         "try:\n"
         "    import leasemill.contrib.prometheus\n"
         "except ImportError as error:\n"

@@ -164,7 +164,7 @@ class OperateSuite:
             leases = desk.store.claim("worker-1", ["mail"], 10)
             desk.store.nack([NackReport(it.job.id, it.token, "ValueError: no", is_permanent=True) for it in leases])
 
-        monkeypatch.setattr("leasemill.cli.sweep.Interruptible.sleep", fail_at_once)
+        monkeypatch.setattr("leasemill.cli.bulk_action.Interruptible.sleep", fail_at_once)
         assert desk.lines("jobs", "redrive", "--queue", "mail", "--rate", "9/s", "--reason", "x") == ["a1", "a2", "a3"]
         assert len(slept) == 2
         assert desk.states("a1", "a2", "a3") == [JobState.FAILED, JobState.FAILED, JobState.READY]
@@ -180,7 +180,7 @@ class OperateSuite:
                 raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr("leasemill.cli.sweep.Interruptible.sleep", interrupt)
+            patch.setattr("leasemill.cli.bulk_action.Interruptible.sleep", interrupt)
             result = desk.run(*call)
             as_json = desk.run(*call, "--json")
         assert (result.exit_code, result.stdout) == (1, "a1\n")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from leasemill import JobState
-from leasemill.cli.lazy import EXIT_STUCK
+from leasemill.cli.lazy_group import EXIT_STUCK
 from tests.process import jobs
 from tests.process.support import Scene
 

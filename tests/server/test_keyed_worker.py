@@ -11,8 +11,8 @@ import pytest
 from msgspec.structs import replace
 
 from leasemill import App, Context, JobState, Limit, Worker
+from leasemill.cli.run_worker import reach_store
 from leasemill.cli.stats import gathered
-from leasemill.cli.working import reach_store
 from leasemill.errors import NotFound, Refused
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec, Order, Verb

@@ -7,7 +7,7 @@ must be quick. Nothing here may import a store or a worker.
 import click
 
 from leasemill import __version__
-from leasemill.cli.lazy import DEBUG_VARIABLE, LazyCommand, LazyGroup
+from leasemill.cli.lazy_group import DEBUG_VARIABLE, LazyCommand, LazyGroup
 
 COMMANDS = {
     "actions": LazyCommand("leasemill.cli.actions:actions", "List what operators did, and why."),

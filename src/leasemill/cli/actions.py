@@ -6,13 +6,13 @@ from typing import Any
 
 import click
 
-from leasemill.cli.opening import limit_option, on_store
 from leasemill.cli.output import emit_table
+from leasemill.cli.store_options import limit_option, on_store
 from leasemill.kernel.model import ACTIONS_KEPT, Action, Verb
 from leasemill.operator.wording import counted, instant
 from leasemill.store.base import Store
 
-ACTS = (
+OPERATOR_VERBS = (
     *(Verb.CANCEL, Verb.REDRIVE, Verb.PURGE, Verb.PAUSE, Verb.RESUME, Verb.SET_POLICY),
     *(Verb.SET_LIMIT, Verb.CLEAR_LIMIT, Verb.DECLARE_LIMIT),
     *(Verb.SET_SCHEDULE, Verb.REMOVE_SCHEDULE, Verb.PAUSE_SCHEDULE, Verb.RESUME_SCHEDULE, Verb.FIRE, Verb.BACKFILL),
@@ -25,7 +25,7 @@ ACTS = (
     "--verb",
     "verbs",
     multiple=True,
-    type=click.Choice([verb.value for verb in ACTS]),
+    type=click.Choice([verb.value for verb in OPERATOR_VERBS]),
     help="Only actions of this kind; may be repeated.",
 )
 @click.option("--target", help="Only actions on this job, queue, limit, group or worker; a schedule is cron/NAME.")

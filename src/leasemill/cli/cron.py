@@ -10,8 +10,8 @@ import click
 
 from leasemill.api import scheduling
 from leasemill.api.cron import instant_of, micros, parse_zone, ticks_after
-from leasemill.cli.opening import acting_on_store, on_store
 from leasemill.cli.output import emit, emit_table, print_fields, print_json, print_table
+from leasemill.cli.store_options import acting_on_store, on_store
 from leasemill.errors import Invalid, NotFound
 from leasemill.kernel import commands as c
 from leasemill.kernel.schedule import Schedule, SkipReason

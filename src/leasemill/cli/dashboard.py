@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from leasemill.cli.opening import opened, operator_name, redact_option, url_option
+from leasemill.cli.store_options import opened, operator_name, redact_option, url_option
 from leasemill.errors import Invalid
 from leasemill.server.listening import bound_socket, is_loopback, listen_address
 from leasemill.store.base import Store

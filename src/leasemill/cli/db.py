@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from leasemill.cli.opening import json_option, url_option
 from leasemill.cli.output import emit
 from leasemill.cli.progress import ShownProgress, quiet_option
+from leasemill.cli.store_options import json_option, url_option
 from leasemill.errors import Invalid, Refused
 from leasemill.operator.wording import counted
 from leasemill.store.url import URL_VARIABLE, hidden_password

@@ -26,9 +26,9 @@ from urllib.parse import quote
 import click
 
 from leasemill.cli.demo_dashboard import WatchedDemo
-from leasemill.cli.lazy import EXIT_REFUSED
-from leasemill.cli.opening import json_option, refuse_memory
+from leasemill.cli.lazy_group import EXIT_REFUSED
 from leasemill.cli.output import print_json
+from leasemill.cli.store_options import json_option, refuse_memory
 from leasemill.demo import ledger
 from leasemill.demo.audit import Audit, Disturbance, audit
 from leasemill.demo.trail import TRAIL_VARIABLE, Trail
@@ -100,8 +100,8 @@ def demo(kind: str | None, url: str | None, count: int, keep: bool, dashboard: b
             result = _Demo(where, folder, count, screen, BUSY_S if watched is None else WATCHED_S).run()
         took_s = time.monotonic() - began
         if as_json:
-            place = str(folder) if keep else None
-            print_json({**asdict(result), "holds": result.holds, "seconds": took_s, "folder": place})
+            location = str(folder) if keep else None
+            print_json({**asdict(result), "holds": result.holds, "seconds": took_s, "folder": location})
         else:
             _print(result, took_s)
             has_store = url is not None or (keep and kind in {None, "file"})

@@ -9,7 +9,7 @@ from typing import Final, Self
 import click
 
 from leasemill.cli.dashboard import served
-from leasemill.cli.opening import operator_name
+from leasemill.cli.store_options import operator_name
 from leasemill.server.listening import bound_socket
 from leasemill.store.opening import open_store
 

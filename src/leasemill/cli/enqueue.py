@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from leasemill.cli.filters import header_option, time_option
-from leasemill.cli.lazy import EXIT_WRONG_CALL
-from leasemill.cli.opening import app_argument, app_url_option, json_option, refuse_memory
+from leasemill.cli.lazy_group import EXIT_WRONG_CALL
 from leasemill.cli.output import emit
 from leasemill.cli.progress import quiet_option
 from leasemill.cli.quantities import Seconds
+from leasemill.cli.store_options import app_argument, app_url_option, json_option, refuse_memory
 from leasemill.errors import NotFound
 from leasemill.operator.wording import counted, did_you_mean
 
@@ -74,7 +74,7 @@ def enqueue(
     the store is unavailable (3). The lines before are enqueued, and the message says which.
     """
     _check_options(file, {"--args": arguments, "--id": job_id, "--unique": unique}, id_field, dry_run)
-    from leasemill.cli.loading import load_app  # noqa: PLC0415  (--help must answer before it is imported)
+    from leasemill.cli.app_loader import load_app  # noqa: PLC0415  (--help must answer before it is imported)
 
     loaded = load_app(app, url)
     refuse_memory(loaded.url)

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import click
 
-from leasemill.cli.opening import Command, with_options
+from leasemill.cli.store_options import Command, with_options
 from leasemill.errors import Invalid
 from leasemill.kernel.bounds import check_headers
 from leasemill.kernel.commands import JobFilter

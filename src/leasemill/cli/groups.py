@@ -7,11 +7,11 @@ from typing import Any
 
 import click
 
-from leasemill.cli.interrupting import Interruptible
-from leasemill.cli.opening import acting_on_store, limit_option, on_store
+from leasemill.cli.bulk_action import INTERRUPTED, NO_FILTERS, Report, redrive_action, run_bulk_action
+from leasemill.cli.interrupt import Interruptible
 from leasemill.cli.output import emit, emit_table, first_line, json_instant, print_fields, print_json, print_table
 from leasemill.cli.progress import quiet_option
-from leasemill.cli.sweep import INTERRUPTED, NO_FILTERS, Report, redriving, sweep
+from leasemill.cli.store_options import acting_on_store, limit_option, on_store
 from leasemill.errors import NotFound, Refused
 from leasemill.kernel.commands import GroupView, JobFilter
 from leasemill.kernel.model import ChainedJob, Job, JobState
@@ -159,7 +159,9 @@ def redrive(
     view = _found(store, group_id)
     states = (JobState.FAILED.value,) if failed else ()
     filters = {**NO_FILTERS, "group": group_id, "states": states}
-    sweep(store, redriving(store, by, reason), dry_run=dry_run, as_json=as_json, is_quiet=is_quiet, **filters)
+    run_bulk_action(
+        store, redrive_action(store, by, reason), dry_run=dry_run, as_json=as_json, is_quiet=is_quiet, **filters
+    )
     if view.cancelled:
         were = counted(view.cancelled, "cancelled member is", "cancelled members are")
         click.echo(f"{were} not redriven: name them, leasemill jobs redrive JOB_ID… --include-cancelled", err=True)

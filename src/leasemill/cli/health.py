@@ -8,9 +8,9 @@ from typing import Final
 import click
 import msgspec
 
-from leasemill.cli.lazy import EXIT_REFUSED
-from leasemill.cli.opening import on_store
+from leasemill.cli.lazy_group import EXIT_REFUSED
 from leasemill.cli.output import emit
+from leasemill.cli.store_options import on_store
 from leasemill.operator.wording import counted, listed, without_room
 from leasemill.operator.workers import ahead_or_behind, clocks_apart
 from leasemill.store.base import Store

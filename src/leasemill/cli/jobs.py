@@ -9,10 +9,10 @@ import click
 import msgspec
 
 from leasemill.api.redaction import REDACTED, Redaction
+from leasemill.cli.bulk_action import cancel, failures, purge, redrive
 from leasemill.cli.filters import SCHEDULED, filter_options, is_wanted, wanted
-from leasemill.cli.opening import limit_option, on_store
 from leasemill.cli.output import emit, first_line, print_fields, print_json, print_lines, print_table
-from leasemill.cli.sweep import cancel, failures, purge, redrive
+from leasemill.cli.store_options import limit_option, on_store
 from leasemill.errors import NotFound
 from leasemill.kernel.model import NEVER, Cancellation, Execution, Job, JobState, Refusal, Rules
 from leasemill.kernel.transitions.unique import unique_of

@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
-from leasemill.cli.opening import by_option, json_option, on_store, refuse_memory, url_option
 from leasemill.cli.output import emit, emit_table, json_instant, print_json
 from leasemill.cli.quantities import span_us
+from leasemill.cli.store_options import by_option, json_option, on_store, refuse_memory, url_option
 from leasemill.errors import NotFound, Refused
 from leasemill.operator.wording import did_you_mean, instant
 from leasemill.store.base import Store

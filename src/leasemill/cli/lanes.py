@@ -9,8 +9,8 @@ from typing import Any, assert_never
 
 import click
 
-from leasemill.cli.opening import acting_on_store, limit_option, on_store
 from leasemill.cli.output import emit, emit_table, print_fields, print_json
+from leasemill.cli.store_options import acting_on_store, limit_option, on_store
 from leasemill.errors import NotFound, Refused
 from leasemill.kernel.commands import Cancelled, JobFilter, LaneView
 from leasemill.kernel.model import Job, JobState

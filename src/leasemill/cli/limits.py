@@ -8,9 +8,9 @@ from typing import Any
 import click
 import msgspec
 
-from leasemill.cli.opening import acting_on_store, limit_option, on_store
 from leasemill.cli.output import emit, emit_table, json_instant, print_fields, print_json, print_table
 from leasemill.cli.quantities import as_limit_rate
+from leasemill.cli.store_options import acting_on_store, limit_option, on_store
 from leasemill.errors import Invalid, NotFound
 from leasemill.kernel.commands import LimitKeyView, LimitView
 from leasemill.kernel.model import QUEUE_LIMIT, SECOND, LimitTerms

@@ -8,9 +8,9 @@ import click
 import msgspec
 
 from leasemill.api.policy import LEASES_S, SHORTEST_LEASE_US, check_backoff, microseconds
-from leasemill.cli.opening import acting_on_store, on_store
 from leasemill.cli.output import emit, emit_table
 from leasemill.cli.quantities import Seconds, metavar, seconds_or
+from leasemill.cli.store_options import acting_on_store, on_store
 from leasemill.errors import Invalid, NotFound
 from leasemill.kernel.model import QUEUE_LIMIT, SECOND, JobState, LimitTerms, OnFailure, Policy
 from leasemill.operator.paging import all_queues, find_queue

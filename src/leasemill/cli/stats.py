@@ -9,8 +9,8 @@ from typing import Any
 import click
 import msgspec
 
-from leasemill.cli.opening import on_store
 from leasemill.cli.output import print_json, print_table
+from leasemill.cli.store_options import on_store
 from leasemill.kernel.commands import LimitView
 from leasemill.kernel.model import QUEUE_LIMIT, SECOND, JobState
 from leasemill.operator.overdue import late_schedules, open_groups

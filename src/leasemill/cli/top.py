@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 import msgspec
 
-from leasemill.cli.opening import on_store
 from leasemill.cli.output import is_screen, print_json
+from leasemill.cli.store_options import on_store
 from leasemill.errors import LeasemillError, Unavailable
 from leasemill.kernel.model import SECOND
 from leasemill.operator.overview import Overview, QueueOrder, StoreReading, overview, read

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from leasemill.cli.opening import json_option
 from leasemill.cli.output import emit, json_instant, print_fields, print_json
 from leasemill.cli.progress import MEGABYTES, ShownProgress, quiet_option
+from leasemill.cli.store_options import json_option
 from leasemill.kernel.model import NEVER, SECOND
 from leasemill.operator.wording import counted, instant
 from leasemill.operator.workers import ahead_or_behind, are_apart
@@ -80,9 +80,9 @@ def verify(folder: Path, is_quiet: bool, as_json: bool) -> None:
             f"{counted(frames, 'frame')}, {counted(events, 'event')}"
         )
         if facts.damage is not None:
-            place = f"{facts.damage.segment} byte {facts.damage.byte} (position {facts.damage.position})"
+            at = f"{facts.damage.segment} byte {facts.damage.byte} (position {facts.damage.position})"
             kind = "torn tail, cut off at the next opening" if facts.damage.is_torn_tail else "DAMAGED"
-            click.echo(f"{kind}: {place}: {facts.damage.what}")
+            click.echo(f"{kind}: {at}: {facts.damage.what}")
         for violation in facts.violations:
             click.echo(f"BROKEN: {violation}")
         click.echo("sound" if facts.is_sound else "not sound: restore the folder from a backup")

@@ -8,8 +8,8 @@ from typing import Any, Final, Literal
 import click
 
 from leasemill.api.policy import REAPER_INTERVALS_S
-from leasemill.cli.opening import app_argument, app_url_option
 from leasemill.cli.quantities import Seconds, as_size, metavar, seconds_or
+from leasemill.cli.store_options import app_argument, app_url_option
 
 SUPERVISED_BY: Final = ("processes", "max_jobs", "max_memory")
 """Options that need a supervisor."""
@@ -131,14 +131,14 @@ def worker(
     if given["reload_dirs"] and not given["reload"]:
         raise click.UsageError("--reload-dir needs --reload")
     if given["reload"]:
-        from leasemill.cli.supervising import reload  # noqa: PLC0415
+        from leasemill.cli.run_supervisor import reload  # noqa: PLC0415
 
         reload(context, worker_id)
         return
     if given["control"] is None and any(given[name] for name in SUPERVISED_BY):
-        from leasemill.cli.supervising import supervise  # noqa: PLC0415
+        from leasemill.cli.run_supervisor import supervise  # noqa: PLC0415
 
         sys.exit(supervise(context, worker_id))
-    from leasemill.cli.working import work  # noqa: PLC0415  (a supervisor does not need it)
+    from leasemill.cli.run_worker import work  # noqa: PLC0415  (a supervisor does not need it)
 
     work(given, worker_id)

@@ -11,9 +11,9 @@ import msgspec
 from click.core import ParameterSource
 
 from leasemill.api.logs import escaped
-from leasemill.cli.lazy import EXIT_REFUSED
-from leasemill.cli.opening import Command, acting_on_store, json_option, opened, url_option, with_options
+from leasemill.cli.lazy_group import EXIT_REFUSED
 from leasemill.cli.output import emit, emit_table
+from leasemill.cli.store_options import Command, acting_on_store, json_option, opened, url_option, with_options
 from leasemill.errors import Refused
 from leasemill.kernel.model import SECOND, Order, WorkerOrder
 from leasemill.operator.wording import counted, span

@@ -11,7 +11,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand
 
 from leasemill.cli import main
-from leasemill.cli.opening import Embedded
+from leasemill.cli.store_options import Embedded
 from leasemill.contrib.django import app
 
 APP = "leasemill.contrib.django:app"

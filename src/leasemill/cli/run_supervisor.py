@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 import click
 from click.core import ParameterSource
 
-from leasemill.cli.lazy import DEBUG_VARIABLE
-from leasemill.cli.opening import Embedded
+from leasemill.cli.lazy_group import DEBUG_VARIABLE
+from leasemill.cli.store_options import Embedded
 
 if TYPE_CHECKING:
     from leasemill.worker.supervisor.collecting import Collected

@@ -20,7 +20,7 @@ from leasemill.api.call import Call
 from leasemill.api.handle import JobHandle
 from leasemill.api.job import JobType
 from leasemill.api.sending import send_all
-from leasemill.cli.interrupting import Interruptible
+from leasemill.cli.interrupt import Interruptible
 from leasemill.cli.progress import ShownProgress
 from leasemill.errors import Invalid, JobConflict, Refused, Unavailable
 from leasemill.kernel import commands as c

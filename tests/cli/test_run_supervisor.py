@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 import pytest
 
-from leasemill.cli.opening import Embedded
-from leasemill.cli.supervising import arguments_of, command_of, reload
+from leasemill.cli.run_supervisor import arguments_of, command_of, reload
+from leasemill.cli.store_options import Embedded
 from leasemill.cli.worker import worker
 
 GIVEN = [

@@ -1,8 +1,8 @@
 """`leasemill jobs failures`, `cancel`, `redrive` and `purge`: commands that go through many jobs, page by page.
 
-Jobs are read in pages and acted on by their ids, and the store decides for each whether it may (O2, O5), so a sweep can
-be interrupted and run again at any point. It ends at the jobs that existed when it began: one that is redriven and
-fails again meanwhile is not redriven twice. A job that was named by its id and left alone is reported.
+Jobs are read in pages and acted on by their ids, and the store decides for each whether it may (O2, O5), so such a
+command can be interrupted and run again at any point. It ends at the jobs that existed when it began: one that is
+redriven and fails again meanwhile is not redriven twice. A job that was named by its id and left alone is reported.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import click
 import msgspec
 
 from leasemill.cli.filters import SCHEDULED, filter_options, is_wanted, names_something, wanted
-from leasemill.cli.interrupting import Interruptible
-from leasemill.cli.lazy import EXIT_REFUSED
-from leasemill.cli.opening import Command, by_option, limit_option, on_store, reason_option, with_options
+from leasemill.cli.interrupt import Interruptible
+from leasemill.cli.lazy_group import EXIT_REFUSED
 from leasemill.cli.output import emit_table
 from leasemill.cli.progress import ShownProgress, quiet_option
 from leasemill.cli.quantities import as_rate
+from leasemill.cli.store_options import Command, by_option, limit_option, on_store, reason_option, with_options
 from leasemill.errors import Invalid, Refused
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import ENDED_STATES, REDRIVEN_STATES, UNENDED_STATES, UNSUCCESSFUL_STATES, Job, JobState
@@ -43,7 +43,7 @@ NO_FILTERS: Final[dict[str, Any]] = {
 INTERRUPTED: Final = "interrupted: run the same command again to continue"
 
 
-def sweep_options(command: Command) -> Command:
+def bulk_options(command: Command) -> Command:
     return with_options(
         on_store(command),
         click.argument("named", metavar="[JOB_ID]...", nargs=-1),
@@ -62,8 +62,8 @@ def sweep_options(command: Command) -> Command:
 
 
 @dataclass(frozen=True, slots=True)
-class Act:
-    """What a sweep does: among which states, with which command, and how it is worded."""
+class JobAction:
+    """What a bulk action does: among which states, with which command, and how it is worded."""
 
     among: frozenset[JobState]
     run: Callable[[c.JobFilter], Iterable[str]]
@@ -77,7 +77,7 @@ class Act:
 
 
 @click.command()
-@sweep_options
+@bulk_options
 def cancel(store: Store, reason: str, by: str, **options: Any) -> None:
     """Cancel jobs by id or filter.
 
@@ -95,11 +95,11 @@ def cancel(store: Store, reason: str, by: str, **options: Any) -> None:
 
     is_chosen = options["named"] or options["job_ids"] or options["states"]
     among = frozenset(JobState) - {JobState.SUCCEEDED, JobState.CANCELLED} if is_chosen else UNENDED_STATES
-    sweep(store, Act(among, run, "cancelled", repeats=frozenset({JobState.CANCELLED})), **options)
+    run_bulk_action(store, JobAction(among, run, "cancelled", repeats=frozenset({JobState.CANCELLED})), **options)
 
 
 @click.command()
-@sweep_options
+@bulk_options
 @click.option("--include-cancelled", is_flag=True, help="Also redrive cancelled jobs; name them by id.")
 def redrive(store: Store, reason: str, by: str, include_cancelled: bool, **options: Any) -> None:
     """Make FAILED and DEAD jobs READY again.
@@ -107,10 +107,10 @@ def redrive(store: Store, reason: str, by: str, include_cancelled: bool, **optio
     They get all their retries back. JOB_ID is short for --id.
     """
     _check_cancelled(include_cancelled, options)
-    sweep(store, redriving(store, by, reason, include_cancelled=include_cancelled), **options)
+    run_bulk_action(store, redrive_action(store, by, reason, include_cancelled=include_cancelled), **options)
 
 
-def redriving(store: Store, by: str, reason: str, *, include_cancelled: bool = False) -> Act:
+def redrive_action(store: Store, by: str, reason: str, *, include_cancelled: bool = False) -> JobAction:
     def run(where: c.JobFilter) -> tuple[str, ...]:
         done = store.redrive(where, by=by, reason=reason, limit=PAGE, include_cancelled=include_cancelled)
         held_back.update((one.job_id, one.holder_id) for one in done.held_back)
@@ -119,7 +119,7 @@ def redriving(store: Store, by: str, reason: str, *, include_cancelled: bool = F
     held_back: dict[str, str] = {}
     among = UNSUCCESSFUL_STATES if include_cancelled else REDRIVEN_STATES
     hint = {JobState.CANCELLED: ": --include-cancelled redrives it"}
-    return Act(among, run, "redriven", hint, held_back=held_back)
+    return JobAction(among, run, "redriven", hint, held_back=held_back)
 
 
 def _check_cancelled(include_cancelled: bool, options: dict[str, Any]) -> None:
@@ -130,7 +130,7 @@ def _check_cancelled(include_cancelled: bool, options: dict[str, Any]) -> None:
 
 
 @click.command()
-@sweep_options
+@bulk_options
 def purge(store: Store, reason: str, by: str, **options: Any) -> None:
     """Delete jobs that have ended, with their history.
 
@@ -141,7 +141,7 @@ def purge(store: Store, reason: str, by: str, **options: Any) -> None:
         return store.purge(where, by=by, reason=reason, limit=PAGE).job_ids
 
     hint = dict.fromkeys(UNENDED_STATES, ": cancel it first")
-    sweep(store, Act(ENDED_STATES, run, "purged", hint), **options)
+    run_bulk_action(store, JobAction(ENDED_STATES, run, "purged", hint), **options)
 
 
 @click.command()
@@ -194,9 +194,9 @@ def _pages(
         after = page.after
 
 
-def sweep(
+def run_bulk_action(
     store: Store,
-    act: Act,
+    action: JobAction,
     *,
     dry_run: bool,
     as_json: bool,
@@ -211,22 +211,22 @@ def sweep(
     ids = filters["job_ids"] = (*named, *filters["job_ids"])
     if not (names_something(filters) or print_ or is_all):
         raise Invalid("which jobs? Name their ids, a filter (--queue, --kind, --error, …), or --all")
-    where = _narrowed(wanted(**filters), act.among)
+    where = _narrowed(wanted(**filters), action.among)
     states, now = filters["states"], store.time()
     total = None if print_ or SCHEDULED in states else _expected(store, where, limit)
-    report = Report(as_json, dry_run, act.done, ids)
+    report = Report(as_json, dry_run, action.done, ids)
     pacing = Pacing(None if dry_run else rate)
     try:
         with Interruptible() as interruptible, report.progress(total, is_quiet) as progress:
             for batch in _batches(_pages(store, where, print_, states, now), pacing.batch, limit):
                 interruptible.sleep(pacing.wait_s())
-                report.add(batch if dry_run else act.run(msgspec.structs.replace(where, job_ids=batch)), progress)
+                report.add(batch if dry_run else action.run(msgspec.structs.replace(where, job_ids=batch)), progress)
                 pacing.count(len(batch))
-        for job_id, holder_id in act.held_back.items():  # U4
+        for job_id, holder_id in action.held_back.items():  # U4
             is_named = report.missing.pop(job_id, True) is None
             report.leave(job_id, f"job {holder_id} holds its unique key", is_failure=is_named)
         if limit is None:
-            _report_left(store, act, report)
+            _report_left(store, action, report)
     except KeyboardInterrupt:
         raise Refused(INTERRUPTED) from None
     finally:
@@ -250,14 +250,14 @@ def _expected(store: Store, where: c.JobFilter, limit: int | None) -> int | None
     return found if limit is None else min(found, limit)
 
 
-def _report_left(store: Store, act: Act, report: Report) -> None:
+def _report_left(store: Store, action: JobAction, report: Report) -> None:
     for job_id in report.missing:
         job = store.job(job_id)
         if job is None:
             report.leave(job_id, "there is no such job", is_failure=True)
         else:
-            why = f"it is {job.state.value.upper()}{act.hint.get(job.state, '')}"
-            report.leave(job_id, why, is_failure=job.state not in act.repeats)
+            why = f"it is {job.state.value.upper()}{action.hint.get(job.state, '')}"
+            report.leave(job_id, why, is_failure=job.state not in action.repeats)
 
 
 def _batches(pages: Iterable[list[Job]], size: int, limit: int | None) -> Iterator[tuple[str, ...]]:
@@ -268,7 +268,7 @@ def _batches(pages: Iterable[list[Job]], size: int, limit: int | None) -> Iterat
 
 
 class Pacing:
-    """Keeps a sweep at its rate: small batches, and no burst after a slow one."""
+    """Keeps a bulk action at its rate: small batches, and no burst after a slow one."""
 
     def __init__(self, rate: float | None) -> None:
         self._rate = rate

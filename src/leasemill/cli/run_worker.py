@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 from leasemill.api.app import App
-from leasemill.cli.loading import load_app
+from leasemill.cli.app_loader import load_app
 from leasemill.cli.reload import ReloadedProcess
 from leasemill.errors import LeasemillError, Unavailable
 from leasemill.kernel import commands as c
