@@ -14,7 +14,7 @@ from starlette.routing import Mount
 from leasemill.dashboard import Dashboard, Principal, ViewerRole, asgi
 from leasemill.dashboard.access import FAILURES_ALLOWED, FAILURES_WITHIN_S, SESSION_S, SESSIONS_KEPT, SignIn
 from leasemill.dashboard.forms import COOKIE, token_of
-from leasemill.dashboard.guard import CONTENT_SECURITY_POLICY
+from leasemill.dashboard.security_headers import CONTENT_SECURITY_POLICY
 from leasemill.errors import Invalid
 from leasemill.kernel.model import JobSpec
 from leasemill.store.base import Store

@@ -7,9 +7,9 @@ from functools import partial
 
 import pytest
 
-from leasemill.dashboard.acts import ACTS
-from leasemill.dashboard.acts.jobs import as_rate
-from leasemill.dashboard.sweeps import Selection, Sweep, Sweeps, SweepVerb, count, matching
+from leasemill.dashboard.actions import ACTIONS
+from leasemill.dashboard.actions.jobs import as_rate
+from leasemill.dashboard.bulk_actions import BulkAction, BulkActions, BulkVerb, Selection, count, matching
 from leasemill.errors import Invalid, Refused
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import ACTIONS_KEPT, QUEUE_LIMIT, JobSpec, JobState, OnFailure, Policy, Verb
@@ -30,20 +30,20 @@ def state(store: Store, job_id: str) -> JobState | None:
     return None if job is None else job.state
 
 
-def finished(sweep: Sweep) -> Sweep:
+def finished(action: BulkAction) -> BulkAction:
     deadline = time.monotonic() + PATIENCE_S
-    while not sweep.is_over:
-        assert time.monotonic() < deadline, "the sweep does not end"
+    while not action.is_over:
+        assert time.monotonic() < deadline, "the action does not end"
         time.sleep(0.01)
-    return sweep
+    return action
 
 
-def the_sweep(desk: Desk) -> Sweep:
+def the_bulk_action(desk: Desk) -> BulkAction:
     page = desk.get("/sweeps")
     (row,) = page.rows()
     link = next(one for one in page.find("a") if one.attributes["href"].endswith(row))
     assert desk.get(link.attributes["href"]).find("h1")
-    found = desk.dashboard.sweeps.find(row)
+    found = desk.dashboard.bulk_actions.find(row)
     assert found is not None
     return found
 
@@ -149,8 +149,8 @@ def test_everything_that_matches_is_counted_first_and_then_redriven(desk: Desk, 
     assert "Dry run: 1 job matches and is DEAD or FAILED." in desk.get(path).text
     assert state(store, filled.failed) is JobState.FAILED
     desk.act(path)
-    sweep = finished(the_sweep(desk))
-    assert (sweep.done, sweep.left_alone, sweep.trouble) == (1, 0, None)
+    action = finished(the_bulk_action(desk))
+    assert (action.done, action.left_alone, action.trouble) == (1, 0, None)
     assert state(store, filled.failed) is JobState.READY
     assert state(store, "head-1") is JobState.FAILED
     assert (store.actions(limit=1)[0].by, store.actions(limit=1)[0].reason) == ("ann", "because")
@@ -160,19 +160,19 @@ def test_everything_that_matches_is_cancelled_and_purged(desk: Desk, store: Stor
     store.enqueue([JobSpec(f"job-{number}", "mail", "send") for number in range(1_200)])
     store.enqueue([JobSpec("other", "paper", "send")])
     desk.act("/acts/cancel-all?queue=mail&id=job-")
-    assert finished(desk.dashboard.sweeps.all()[0]).done == 1_200
+    assert finished(desk.dashboard.bulk_actions.all()[0]).done == 1_200
     assert state(store, "other") is JobState.READY
     desk.act("/acts/purge-all?state=cancelled")
-    assert finished(desk.dashboard.sweeps.all()[0]).done == 1_200
+    assert finished(desk.dashboard.bulk_actions.all()[0]).done == 1_200
     assert store.totals().counts[JobState.CANCELLED] == 0
 
 
 def test_a_dry_run_ends_in_time_and_says_so(store: Store) -> None:
     store.enqueue([JobSpec(f"job-{number}", "mail", "send") for number in range(1_200)])
-    found = count(store, SweepVerb.CANCEL, Selection(c.JobFilter()), for_s=0.0)
+    found = count(store, BulkVerb.CANCEL, Selection(c.JobFilter()), for_s=0.0)
     assert not found.is_all
     assert 0 < found.count < 1_200
-    whole = count(store, SweepVerb.CANCEL, Selection(c.JobFilter()), for_s=PATIENCE_S)
+    whole = count(store, BulkVerb.CANCEL, Selection(c.JobFilter()), for_s=PATIENCE_S)
     assert (whole.count, whole.is_all, len(whole.examples)) == (1_200, True, 10)
 
 
@@ -180,15 +180,15 @@ def test_a_paced_sweep_is_stopped(memory: Store) -> None:
     desk = desk_on(memory)
     memory.enqueue([JobSpec(f"job-{number}", "mail", "send") for number in range(1_000)])
     desk.act("/acts/cancel-all", rate="1/min")
-    sweep = the_sweep(desk)
-    path = f"/acts/stop-sweep?sweep={sweep.id}"
+    action = the_bulk_action(desk)
+    path = f"/acts/stop-sweep?sweep={action.id}"
     assert desk.get(path).find("input", name="reason") == [], "nothing is recorded, so nothing is asked"
     desk.act(path, reason="")
-    assert "Stopped by ann" in desk.get(f"/sweeps/{sweep.id}").text
+    assert "Stopped by ann" in desk.get(f"/sweeps/{action.id}").text
     desk.dashboard.close()
-    assert sweep.is_over
-    assert sweep.is_stopped
-    assert sweep.done <= 1
+    assert action.is_over
+    assert action.is_stopped
+    assert action.done <= 1
 
 
 def test_a_sweep_of_more_jobs_than_actions_are_kept_is_one_action(desk: Desk, store: Store) -> None:
@@ -196,7 +196,7 @@ def test_a_sweep_of_more_jobs_than_actions_are_kept_is_one_action(desk: Desk, st
     store.enqueue([JobSpec(job_id, "mail", "send") for job_id in ids])
     store.pause("mail", by="bob", reason="deploying")
     desk.act("/acts/cancel-all?queue=mail")
-    assert finished(the_sweep(desk)).done == len(ids)
+    assert finished(the_bulk_action(desk)).done == len(ids)
     cancelled, paused = store.actions()
     assert (cancelled.verb, cancelled.count, cancelled.by) == (Verb.CANCEL, len(ids), "ann")
     assert paused.verb is Verb.PAUSE
@@ -209,26 +209,26 @@ def test_a_sweep_of_more_jobs_than_actions_are_kept_is_one_action(desk: Desk, st
 
 def test_only_so_many_sweeps_run_at_a_time(memory: Store) -> None:
     memory.enqueue([JobSpec(f"job-{number}", "mail", "send") for number in range(100)])
-    sweeps = Sweeps(memory)
+    bulk_actions = BulkActions(memory)
     chosen = Selection(c.JobFilter())
     for _ in range(2):
-        sweeps.start(SweepVerb.CANCEL, chosen, "all", "ann", "because", 0.01)
+        bulk_actions.start(BulkVerb.CANCEL, chosen, "all", "ann", "because", 0.01)
     with pytest.raises(Refused, match="already running"):
-        sweeps.start(SweepVerb.CANCEL, chosen, "all", "ann", "because", None)
-    sweeps.close()
+        bulk_actions.start(BulkVerb.CANCEL, chosen, "all", "ann", "because", None)
+    bulk_actions.close()
 
 
 def test_sweeps_are_closed_while_one_is_being_started(memory: Store) -> None:
     memory.enqueue([JobSpec("job", "mail", "send")])
-    sweeps, chosen = Sweeps(memory), Selection(c.JobFilter())
-    start = partial(sweeps.start, SweepVerb.CANCEL, chosen, "all", "ann", "because", 0.01)
-    close_while_starting("leasemill-sweep", start, sweeps.close)
-    assert all(one.is_over for one in sweeps.all())
+    bulk_actions, chosen = BulkActions(memory), Selection(c.JobFilter())
+    start = partial(bulk_actions.start, BulkVerb.CANCEL, chosen, "all", "ann", "because", 0.01)
+    close_while_starting("leasemill-bulk-action", start, bulk_actions.close)
+    assert all(one.is_over for one in bulk_actions.all())
 
 
 def test_a_sweep_ends_at_the_jobs_that_existed_when_it_began(store: Store) -> None:
     store.enqueue([JobSpec(f"job-{number:03}", "mail", "send") for number in range(600)])
-    pages = matching(store, SweepVerb.CANCEL, Selection(c.JobFilter()))
+    pages = matching(store, BulkVerb.CANCEL, Selection(c.JobFilter()))
     first = next(pages)
     store.enqueue([JobSpec("later", "mail", "send")])
     assert first + [job_id for ids in pages for job_id in ids] == [f"job-{number:03}" for number in range(600)]
@@ -247,4 +247,4 @@ def test_what_is_no_rate_is_refused(text: str) -> None:
 
 def test_there_is_no_act_without_a_name(desk: Desk) -> None:
     assert desk.client.get("/acts/nothing").status_code == 404
-    assert all(name == act.name for name, act in ACTS.items())
+    assert all(name == act.name for name, act in ACTIONS.items())

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from leasemill.dashboard import ViewerRole
-from leasemill.dashboard.acts import ACTS
-from leasemill.dashboard.acts.limits import as_limit_rate, rate_text
+from leasemill.dashboard.actions import ACTIONS
+from leasemill.dashboard.actions.limits import as_limit_rate, rate_text
 from leasemill.dashboard.forms import COOKIE, token_of
 from leasemill.errors import Invalid
 from leasemill.kernel import commands as c
@@ -108,12 +108,12 @@ def test_a_schedule_is_run_now(desk: Desk, store: Store) -> None:
 def test_a_group_is_cancelled_with_the_groups_in_it(desk: Desk, store: Store) -> None:
     fill_groups(store)
     desk.act("/acts/cancel-group?id=group+plain+text")
-    sweep = finished(desk.dashboard.sweeps.all()[0])
-    assert sweep.trouble is None
+    action = finished(desk.dashboard.bulk_actions.all()[0])
+    assert action.trouble is None
     view = store.group("group plain text")
     assert view is not None
     assert (view.cancelled, view.failed, view.unfinished) == (2, 1, 0)
-    assert (sweep.done, sweep.expected) == (2, 2)
+    assert (action.done, action.expected) == (2, 2)
     assert view.sealed_at is not None
     assert state(store, "member-2") is JobState.CANCELLED
     assert {(one.by, one.reason) for one in store.actions(limit=2)} == {("ann", "because")}
@@ -138,7 +138,7 @@ def test_a_group_is_sealed_and_its_failed_members_are_redriven(desk: Desk, store
     assert view.sealed_at is not None
     assert latest(store) == (Verb.SEAL_GROUP, "ann", "because")
     desk.act("/acts/redrive-all?group=group+plain+text")
-    assert finished(desk.dashboard.sweeps.all()[0]).done == 1
+    assert finished(desk.dashboard.bulk_actions.all()[0]).done == 1
     assert state(store, "member-1") is JobState.READY
 
 
@@ -222,7 +222,7 @@ def test_a_cause_is_redriven_at_a_rate_and_another_is_left_alone(desk: Desk, sto
     assert len(links) == 2
     assert "Dry run: 5 jobs match" in desk.get(links[0]).text
     desk.act(links[0], rate="1000/s")
-    assert finished(desk.dashboard.sweeps.all()[0]).done == 5
+    assert finished(desk.dashboard.bulk_actions.all()[0]).done == 5
     assert {state(store, job_id) for job_id in timeouts} == {JobState.READY}
     assert state(store, other) is JobState.FAILED
     assert desk.get("/failures").rows() == [fingerprint(found) for found in [store.job(other)] if found]
@@ -236,7 +236,7 @@ def test_a_cause_is_purged_and_jobs_that_succeeded_later_are_left_alone(desk: De
     page = desk.get("/failures")
     (link,) = [one.attributes["href"] for one in page.find("a", class_="button harm") if one.text == "Purge"]
     desk.act(link)
-    assert finished(desk.dashboard.sweeps.all()[0]).done == 1
+    assert finished(desk.dashboard.bulk_actions.all()[0]).done == 1
     assert (state(store, first), state(store, second)) == (JobState.SUCCEEDED, None)
     assert desk.get("/failures").rows() == []
 
@@ -261,7 +261,7 @@ def test_nobody_acts_who_may_only_look(memory: Store) -> None:
     desk.get("/")
     token = token_of(desk.client.cookie(COOKIE))
     fields = "queue=lanes&lane=lane+plain+text&name=report&id=group+plain+text"
-    for name in ACTS:
+    for name in ACTIONS:
         path = f"/acts/{name}?{fields}"
         assert desk.client.get(path).status_code == 403, name
         form = {"form_token": token, "reason": "because", "how": "purge", "places": "0"}

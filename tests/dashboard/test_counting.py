@@ -10,7 +10,7 @@ import pytest
 from leasemill.dashboard.charts import HEIGHT, WIDTH, Series, chart, nice_ceiling, short_number, window_s
 from leasemill.dashboard.history import SPANS, Dot, History, Span, TotalsAt
 from leasemill.dashboard.live import Streams
-from leasemill.dashboard.sampling import (
+from leasemill.dashboard.sampler import (
     COUNTED_WITHIN_S,
     KEPT_UP_S,
     KEPT_UP_SHARE,
@@ -136,21 +136,21 @@ def test_what_takes_long_to_count_is_counted_for_a_fiftieth_of_the_time_and_reck
     with Dear(clock) as store:
         sampler = Sampler(store, store.seconds)
         store.enqueue([JobSpec(f"job-{number}", "mail", "send") for number in range(10)])
-        counted = sampler.reckon()
-        assert (counted.is_reckoned, counted.totals.counts[JobState.READY]) == (False, 10)
+        counted = sampler.estimate()
+        assert (counted.is_estimated, counted.totals.counts[JobState.READY]) == (False, 10)
         clock.advance(s=1)
         store.enqueue([JobSpec(f"more-{number}", "mail", "send") for number in range(5)])
         first, *_ = store.claim("worker", ["mail"], 3)
         store.ack([c.AckReport(first.job.id, first.token)])
         store.at_s += SHARE_OF_TIME - 1
-        reckoned = sampler.reckon()
-        assert reckoned.is_reckoned
-        assert (reckoned.number, reckoned.counted_at) == (counted.number + 1, counted.at)
-        assert reckoned.totals.counts == store.totals().counts | {JobState.SUCCEEDED: 0}
+        estimated = sampler.estimate()
+        assert estimated.is_estimated
+        assert (estimated.number, estimated.counted_at) == (counted.number + 1, counted.at)
+        assert estimated.totals.counts == store.totals().counts | {JobState.SUCCEEDED: 0}
         assert sampler.history.readings(QUARTER)[-1].left == 1
         store.at_s += 1
-        again = sampler.reckon()
-        assert (again.is_reckoned, again.totals) == (False, MemoryStore.totals(store))
+        again = sampler.estimate()
+        assert (again.is_estimated, again.totals) == (False, MemoryStore.totals(store))
 
 
 class Behind(Dear):
@@ -160,21 +160,21 @@ class Behind(Dear):
         raise AssertionError("read while it is behind")
 
 
-def test_beside_a_worker_that_is_faster_than_the_copy_all_is_reckoned_for_a_minute(clock: ManualClock) -> None:
+def test_beside_a_worker_that_is_faster_than_the_copy_all_is_estimated_for_a_minute(clock: ManualClock) -> None:
     with Dear(clock) as store:
         sampler = Sampler(store, store.seconds)
         store.enqueue([JobSpec(f"job-{number}", "mail", "send") for number in range(10)])
         counted = sampler.sample()
         store.__class__ = Behind
         store.at_s += SHARE_OF_TIME + 1
-        reckoned = sampler.reckon(Pulse(14, 5, 2))
-        assert (reckoned.totals.counts[JobState.READY], reckoned.totals.counts[JobState.LEASED]) == (9, 2)
-        assert reckoned.at == counted.at + (SHARE_OF_TIME + 1) * SECOND
-        assert (reckoned.totals.seq, reckoned.totals.fence, reckoned.counted_at) == (14, 5, counted.at)
+        estimated = sampler.estimate(Pulse(14, 5, 2))
+        assert (estimated.totals.counts[JobState.READY], estimated.totals.counts[JobState.LEASED]) == (9, 2)
+        assert estimated.at == counted.at + (SHARE_OF_TIME + 1) * SECOND
+        assert (estimated.totals.seq, estimated.totals.fence, estimated.counted_at) == (14, 5, counted.at)
         store.__class__ = Dear
         store.at_s += COUNTED_WITHIN_S
-        again = sampler.reckon(Pulse(14, 5, 2))
-        assert (again.is_reckoned, again.totals.seq) == (False, 10)
+        again = sampler.estimate(Pulse(14, 5, 2))
+        assert (again.is_estimated, again.totals.seq) == (False, 10)
 
 
 class Followed(MemoryStore):
@@ -258,7 +258,7 @@ def test_a_store_that_is_away_ends_no_sampler(
 ) -> None:
     sampler = Sampler(store)
     monkeypatch.setattr(store, "totals", lambda: (_ for _ in ()).throw(error))
-    monkeypatch.setattr("leasemill.dashboard.sampling.WATCHED_INTERVAL_S", 0.001)
+    monkeypatch.setattr("leasemill.dashboard.sampler.WATCHED_INTERVAL_S", 0.001)
     sampler.watched()
     wait_until(lambda: sampler.trouble == "no connection", "the trouble to be noticed", PATIENCE_S)
     monkeypatch.undo()

@@ -9,7 +9,17 @@ import pytest
 
 from leasemill.api.redaction import REDACTED, SHOWN_CHARACTERS, Redaction
 from leasemill.dashboard.advice import advised
-from leasemill.dashboard.rendering import address, ago, amount, coarse, last_digits, pace, pieces, rate, readable
+from leasemill.dashboard.jinja_environment import (
+    address,
+    ago,
+    amount,
+    coarse,
+    last_digits,
+    pace,
+    pieces,
+    rate,
+    readable,
+)
 from leasemill.dashboard.timeline import SHOWN, Timeline, extended_us, last_extended_at, timeline
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, JobSpec, Policy

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from leasemill.dashboard import ViewerRole
+from leasemill.dashboard.page_cache import KEPT, PageCache
 from leasemill.dashboard.pages.failures import find_failures
 from leasemill.dashboard.pages.lanes import find_lanes, ranges, status_of
 from leasemill.dashboard.pages.leases import PAGE_SIZE, Risk, judged
 from leasemill.dashboard.pages.refusals import ATTEMPTED, NEWEST, WHY, find_refusals, would_have
-from leasemill.dashboard.readings import KEPT, Readings
-from leasemill.dashboard.sampling import Worked
+from leasemill.dashboard.sampler import Worked
 from leasemill.kernel import commands as c
 from leasemill.kernel.commands import REPORTS
 from leasemill.kernel.model import REDRIVEN_STATES, SECOND, Job, JobSpec, LossReason, Policy, Refusal, ReportVerb, Verb
@@ -353,20 +353,20 @@ def test_offsets_are_written_as_ranges(found: list[tuple[int, int]], text: str) 
 
 
 def test_a_reading_is_made_once_for_a_sample() -> None:
-    readings = Readings()
+    cache = PageCache()
     made: list[int] = []
 
     def read() -> int:
         made.append(1)
         return len(made)
 
-    assert [readings.once("a", 1, read), readings.once("a", 1, read), readings.once("b", 1, read)] == [1, 1, 2]
-    assert readings.once("a", 2, read) == 3
-    readings.forget()
-    assert readings.once("a", 2, read) == 4
+    assert [cache.once("a", 1, read), cache.once("a", 1, read), cache.once("b", 1, read)] == [1, 1, 2]
+    assert cache.once("a", 2, read) == 3
+    cache.forget()
+    assert cache.once("a", 2, read) == 4
     for number in range(KEPT):
-        readings.once(number, 2, read)
-    assert readings.once("a", 2, read) == len(made) == 5 + KEPT
+        cache.once(number, 2, read)
+    assert cache.once("a", 2, read) == len(made) == 5 + KEPT
 
 
 def test_a_viewer_who_may_only_look_sees_no_buttons(memory: Store) -> None:

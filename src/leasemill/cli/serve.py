@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from leasemill.cli.opening import redact_option, url_option
+from leasemill.cli.store_options import redact_option, url_option
 from leasemill.errors import Invalid
 from leasemill.server.listening import bound_socket, listen_address
 from leasemill.store.base import Store
@@ -178,9 +178,9 @@ def _dashboard(
 ) -> tuple[dict[str, Dashboard], Callable[[], None]]:
     """What to mount, and what to call when the server begins to stop."""
     try:
-        from leasemill.dashboard.behind_keys import PATH, served_dashboard  # noqa: PLC0415  (an extra)
+        from leasemill.dashboard.mount import PATH, mounted_dashboard  # noqa: PLC0415  (an extra)
     except ModuleNotFoundError as error:
         raise Invalid(f"the dashboard needs {error.name}: pip install 'leasemill[server]'") from None
-    dashboard = served_dashboard(store, redact)
+    dashboard = mounted_dashboard(store, redact)
     opened.callback(dashboard.close)
     return {PATH: dashboard}, dashboard.end_streams

@@ -1,7 +1,7 @@
-"""A screen for operators: pages over any store, rendered by the server, live, and acts that are recorded.
+"""A screen for operators: pages over any store, rendered by the server, live, and actions that are recorded.
 
 `asgi` makes an application to mount; `leasemill dashboard` serves it on loopback. What must never happen here: a page
-whose cost grows with the number of jobs, an act without a name and a reason, a request to another origin.
+whose cost grows with the number of jobs, an action without a name and a reason, a request to another origin.
 """
 
 try:

@@ -12,7 +12,7 @@ from msgspec import Struct
 from leasemill.kernel.model import Job
 
 
-class AdvisedAct(Struct, frozen=True):
+class AdvisedAction(Struct, frozen=True):
     """A button: an act with its fields, or a page if `act` is None."""
 
     label: str
@@ -23,7 +23,7 @@ class AdvisedAct(Struct, frozen=True):
 
 class Advised(Struct, frozen=True):
     text: str
-    acts: list[AdvisedAct]
+    acts: list[AdvisedAction]
 
 
 def advised(line: str, lane_head: Job | None = None) -> Advised:
@@ -31,7 +31,7 @@ def advised(line: str, lane_head: Job | None = None) -> Advised:
     return Advised(line, _acts(line, lane_head))
 
 
-def _acts(line: str, lane_head: Job | None) -> list[AdvisedAct]:
+def _acts(line: str, lane_head: Job | None) -> list[AdvisedAction]:
     try:
         words = shlex.split(line)
     except ValueError:
@@ -65,9 +65,9 @@ def _acts(line: str, lane_head: Job | None) -> list[AdvisedAct]:
             return []
 
 
-def _act(label: str, act: str, **fields: str) -> AdvisedAct:
-    return AdvisedAct(label, act, f"/acts/{act}", fields)
+def _act(label: str, act: str, **fields: str) -> AdvisedAction:
+    return AdvisedAction(label, act, f"/acts/{act}", fields)
 
 
-def _page(label: str, path: str, **fields: str) -> AdvisedAct:
-    return AdvisedAct(label, None, path, fields)
+def _page(label: str, path: str, **fields: str) -> AdvisedAction:
+    return AdvisedAction(label, None, path, fields)

@@ -1,9 +1,9 @@
-"""The application: pages, acts, live updates and assets, behind sign-in or the caller's own authorisation.
+"""The application: pages, actions, live updates and assets, behind sign-in or the caller's own authorisation.
 
     dashboard = asgi(app, authorize=who)      # mount it in FastAPI, Starlette, or beside Django
 
-Handlers here decide who may; what is read and done is in `pages` and `acts`, in threads, so the event loop is never
-blocked. What must never happen here: a page for a request without a principal, an act without a checked form.
+Handlers here decide who may; what is read and done is in `pages` and `actions`, in threads, so the event loop is never
+blocked. What must never happen here: a page for a request without a principal, an action without a checked form.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from starlette.types import Receive, Scope, Send
 
 from leasemill.api.app import App
 from leasemill.api.redaction import SECRET_KEYS, Redaction
-from leasemill.dashboard import serving
+from leasemill.dashboard import responses
 from leasemill.dashboard.access import SESSION_S, Authorize, Principal, SignIn
-from leasemill.dashboard.acts import ACTS
+from leasemill.dashboard.actions import ACTIONS
+from leasemill.dashboard.bulk_actions import BulkActions
 from leasemill.dashboard.forms import read_form
-from leasemill.dashboard.guard import Guard
 from leasemill.dashboard.live import Streams
+from leasemill.dashboard.page_types import Given, OperatorAction, Page, PageContext, Question
 from leasemill.dashboard.pages import PAGES
 from leasemill.dashboard.pages.job import downloads
-from leasemill.dashboard.sampling import Sampler
-from leasemill.dashboard.serving import Renderer
-from leasemill.dashboard.sweeps import Sweeps
-from leasemill.dashboard.viewing import Given, OperatorAct, Page, Question, Viewing
+from leasemill.dashboard.responses import Renderer
+from leasemill.dashboard.sampler import Sampler
+from leasemill.dashboard.security_headers import SecurityHeaders
 from leasemill.errors import Invalid, LeasemillError, NotFound, Unavailable
 from leasemill.store.base import Store
 
@@ -82,10 +82,10 @@ class Dashboard:
         self._origins = frozenset(origins)
         self._cookie = cookie
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="leasemill-dashboard")
-        self._opened: tuple[Store, Sampler, Sweeps] | None = None
+        self._opened: tuple[Store, Sampler, BulkActions] | None = None
         self._renderer = Renderer(has_sign_out=sign_in is not None)
         self._streams = Streams()
-        self._app = Guard(self._routes(), hosts)
+        self._app = SecurityHeaders(self._routes(), hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._app(scope, receive, send)
@@ -94,11 +94,11 @@ class Dashboard:
         """Open the store, if it is an app's and not open yet. Called in a thread: it may take a while."""
         if self._opened is None:
             store = self._given.store if isinstance(self._given, App) else self._given
-            self._opened = store, Sampler(store), Sweeps(store)
+            self._opened = store, Sampler(store), BulkActions(store)
         return self._opened[1]
 
     @property
-    def sweeps(self) -> Sweeps:
+    def bulk_actions(self) -> BulkActions:
         """Acts on many jobs that this process has under way, or had."""
         self.open()
         assert self._opened is not None
@@ -110,8 +110,8 @@ class Dashboard:
 
     def close(self) -> None:
         if self._opened is not None:
-            _, sampler, sweeps = self._opened
-            sweeps.close()
+            _, sampler, bulk_actions = self._opened
+            bulk_actions.close()
             sampler.close()
         self._readers.shutdown()
 
@@ -119,7 +119,7 @@ class Dashboard:
         @asynccontextmanager
         async def lifespan(_app: Starlette) -> Any:
             yield
-            await serving.in_thread(None, self.close)
+            await responses.in_thread(None, self.close)
 
         routes = [
             Route("/sign-in", self._signing_in, methods=["GET", "POST"]),
@@ -147,18 +147,20 @@ class Dashboard:
         found = self._authorize(request)
         return await found if inspect.isawaitable(found) else found
 
-    async def _viewing(self, request: Request, *, is_read: bool = True) -> Viewing:
+    async def _viewing(self, request: Request, *, is_read: bool = True) -> PageContext:
         principal = await self._principal(request)
         if principal is None:
             raise HTTPException(401 if self._sign_in is not None else 403, "You may not look at this dashboard.")
         if self._opened is None:
-            await serving.in_thread(self._readers, self.open)
+            await responses.in_thread(self._readers, self.open)
         assert self._opened is not None
-        store, sampler, sweeps = self._opened
+        store, sampler, bulk_actions = self._opened
         sampler.watched(is_read=is_read)
         query, params = request.query_params, request.path_params
-        viewing = request.state.viewing = Viewing(store, sampler, sweeps, self._redaction, principal, query, params)
-        return viewing
+        context = request.state.context = PageContext(
+            store, sampler, bulk_actions, self._redaction, principal, query, params
+        )
+        return context
 
     async def _signing_in(self, request: Request) -> Response:
         if self._sign_in is None:
@@ -176,7 +178,7 @@ class Dashboard:
             trouble = "This link has been used, or a newer one replaced it."
             return self._renderer.render(request, "sign_in.html", title="Sign in", trouble=trouble, status=403)
         response = RedirectResponse(f"{request.scope.get('root_path', '')}/", status_code=303)
-        serving.set_cookie(request, response, self._cookie, session, round(SESSION_S))
+        responses.set_cookie(request, response, self._cookie, session, round(SESSION_S))
         return response
 
     async def _signing_out(self, request: Request) -> Response:
@@ -192,62 +194,62 @@ class Dashboard:
 
     def _showing(self, page: Page) -> Callable[[Request], Any]:
         async def show(request: Request) -> Response:
-            viewing = await self._viewing(request, is_read=not page.is_reckoned)
-            if viewing.sample is None:
-                await serving.first_sample(viewing.sampler)
-            kept = self._renderer.kept_page(request, viewing, page)
+            context = await self._viewing(request, is_read=not page.is_estimated)
+            if context.sample is None:
+                await responses.first_sample(context.sampler)
+            kept = self._renderer.kept_page(request, context, page)
             if kept is not None:
                 return kept
-            return await serving.in_thread(self._readers, self._renderer.page, request, viewing, page)
+            return await responses.in_thread(self._readers, self._renderer.page, request, context, page)
 
         return show
 
     async def _events(self, request: Request) -> Response:
-        viewing = await self._viewing(request, is_read=False)
-        return self._streams.open(viewing.sampler)
+        context = await self._viewing(request, is_read=False)
+        return self._streams.open(context.sampler)
 
     async def _download(self, request: Request) -> Response:
-        viewing = await self._viewing(request)
-        return await serving.in_thread(self._readers, downloads, viewing)
+        context = await self._viewing(request)
+        return await responses.in_thread(self._readers, downloads, context)
 
     # Acts --------------------------------------------------------------------------------------------------------
 
     async def _act(self, request: Request) -> Response:
-        act = ACTS.get(request.path_params["name"])
+        act = ACTIONS.get(request.path_params["name"])
         if act is None:
             raise HTTPException(404, "Unknown action.")
-        viewing = await self._viewing(request)
-        if not viewing.principal.may_act:
+        context = await self._viewing(request)
+        if not context.principal.may_act:
             raise HTTPException(403, "You may look but not act: your role is read.")
         if request.method == "POST":
-            return await self._done(request, viewing, act)
-        question = await serving.in_thread(self._readers, act.ask, viewing)
-        return self._asking(request, viewing, act, question)
+            return await self._done(request, context, act)
+        question = await responses.in_thread(self._readers, act.ask, context)
+        return self._asking(request, context, act, question)
 
-    async def _done(self, request: Request, viewing: Viewing, act: OperatorAct) -> Response:
+    async def _done(self, request: Request, context: PageContext, act: OperatorAction) -> Response:
         form = await read_form(request, self._origins)
-        given = Given(viewing.principal.name, form.get("reason", "").strip(), form)
+        given = Given(context.principal.name, form.get("reason", "").strip(), form)
         try:
             if act.asks_why and not given.reason:
                 raise Invalid("A reason is required; it is recorded with the action.")
-            done = await serving.in_thread(self._readers, act.run, viewing, given)
-            viewing.sampler.readings.forget()
-            await serving.in_thread(self._readers, viewing.sampler.changed)
+            done = await responses.in_thread(self._readers, act.run, context, given)
+            context.sampler.page_cache.forget()
+            await responses.in_thread(self._readers, context.sampler.changed)
         except Unavailable:
             raise
         except LeasemillError as error:
-            question = await serving.in_thread(self._readers, act.ask, viewing)
-            return self._asking(request, viewing, act, question, given=given, trouble=str(error), status=400)
-        path = done.path or serving.local_path(request.query_params.get("next"))
+            question = await responses.in_thread(self._readers, act.ask, context)
+            return self._asking(request, context, act, question, given=given, trouble=str(error), status=400)
+        path = done.path or responses.local_path(request.query_params.get("next"))
         response = RedirectResponse(f"{request.scope.get('root_path', '')}{path}", status_code=303)
-        serving.set_notice(request, response, done.sentence)
+        responses.set_notice(request, response, done.sentence)
         return response
 
     def _asking(
         self,
         request: Request,
-        viewing: Viewing,
-        act: OperatorAct,
+        context: PageContext,
+        act: OperatorAction,
         question: Question,
         *,
         given: Given | None = None,
@@ -258,20 +260,20 @@ class Dashboard:
         return self._renderer.render(
             request,
             "act.html",
-            viewing=viewing,
+            context=context,
             status=status,
             title=question.heading,
             act=act,
             question=question,
             values=values,
             trouble=trouble,
-            cancel_path=serving.local_path(request.query_params.get("next")),
+            cancel_path=responses.local_path(request.query_params.get("next")),
         )
 
     # What went wrong ---------------------------------------------------------------------------------------------
 
     async def _failed_http(self, request: Request, error: HTTPException) -> Response:
-        if error.status_code == 401 and not serving.is_part(request):
+        if error.status_code == 401 and not responses.is_part(request):
             return RedirectResponse(f"{request.scope.get('root_path', '')}/sign-in", status_code=303)
         is_unrouted = error.status_code == 404 and error.detail == HTTPStatus.NOT_FOUND.phrase
         return self._renderer.failed(

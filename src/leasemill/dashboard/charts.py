@@ -31,9 +31,9 @@ class ChartLine(Struct, frozen=True):
 
 
 class AxisMark(Struct, frozen=True):
-    """A label on an axis; `place`: a percentage of the width or the height."""
+    """A label on an axis; `offset`: a percentage of the width or the height."""
 
-    place: float
+    offset: float
     text: str
 
 

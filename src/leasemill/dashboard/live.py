@@ -8,7 +8,7 @@ from typing import Final
 
 from starlette.responses import StreamingResponse
 
-from leasemill.dashboard.sampling import Sample, Sampler
+from leasemill.dashboard.sampler import Sample, Sampler
 
 LOOK_S: Final = 0.5
 OPEN_S: Final = 10.0

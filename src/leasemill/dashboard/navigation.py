@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from leasemill.dashboard.page_types import Page
 from leasemill.dashboard.pages import PAGES
-from leasemill.dashboard.sampling import Sample
-from leasemill.dashboard.viewing import Page
+from leasemill.dashboard.sampler import Sample
 from leasemill.kernel.model import JobState
 
 

@@ -74,7 +74,7 @@ class Scale(Struct, frozen=True):
     began_at: int
     ended_at: int
 
-    def place(self, at: int) -> float:
+    def offset(self, at: int) -> float:
         share = (at - self.began_at) / max(LEAST_US, self.ended_at - self.began_at)
         return round(100 * min(1.0, max(0.0, share)), 3)
 
@@ -111,33 +111,33 @@ def _row(job: Job, one: Execution, scale: Scale, now: int) -> AttemptRow:
         bars.append(_bar(scale, tone_of(one), one.started_at, end, f"{ran} for {span(max(0, end - one.started_at))}"))
     else:
         bars.append(_bar(scale, tone_of(one, "taken"), one.leased_at, end, "claimed, not started"))
-    signs = [Sign("tick", "mark", scale.place(one.leased_at), f"leased {instant(one.leased_at)}")]
+    signs = [Sign("tick", "mark", scale.offset(one.leased_at), f"leased {instant(one.leased_at)}")]
     if one.started_at is not None:
-        signs.append(Sign("tick", "mark", scale.place(one.started_at), f"started {instant(one.started_at)}"))
+        signs.append(Sign("tick", "mark", scale.offset(one.started_at), f"started {instant(one.started_at)}"))
     extended_at = last_extended_at(one)
     if extended_at is not None:
         title = f"last extended {instant(extended_at)}, until {instant(one.expires_at)}"
-        signs.append(Sign("chevron", "mark", scale.place(extended_at), title))
+        signs.append(Sign("chevron", "mark", scale.offset(extended_at), title))
     if one.committed_at is not None:
         signs.append(
-            Sign("diamond", "succeeded", scale.place(one.committed_at), f"committed {instant(one.committed_at)}")
+            Sign("diamond", "succeeded", scale.offset(one.committed_at), f"committed {instant(one.committed_at)}")
         )
     if one.finished_at is not None:
         title = f"{outcome_of(one)} {instant(one.finished_at)}"
-        signs.append(Sign("dot", tone_of(one), scale.place(one.finished_at), title))
+        signs.append(Sign("dot", tone_of(one), scale.offset(one.finished_at), title))
     signs += [_refused(refusal, scale) for refusal in job.refusals if refusal.attempt == one.attempt]
     ran_us = None if one.started_at is None else max(0, end - one.started_at)
     return AttemptRow(one, bars, signs, outcome_of(one), tone_of(one), ran_us)
 
 
 def _bar(scale: Scale, tone: str, begin: int, end: int, title: str) -> Bar:
-    left = scale.place(begin)
-    return Bar(tone, left, round(max(0.0, scale.place(end) - left), 3), title)
+    left = scale.offset(begin)
+    return Bar(tone, left, round(max(0.0, scale.offset(end) - left), 3), title)
 
 
 def _refused(refusal: Refusal, scale: Scale) -> Sign:
     title = f"{refusal.verb.value} refused {instant(refusal.at)}: lease {refusal.reason.value}"
-    return Sign("cross", "failed", scale.place(refusal.at), title)
+    return Sign("cross", "failed", scale.offset(refusal.at), title)
 
 
 def _waits(job: Job, scale: Scale, now: int) -> list[Bar]:

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from leasemill.dashboard.sampling import Sampler
+from leasemill.dashboard.sampler import Sampler
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import QUEUE_LIMIT, SECOND, Job, JobSpec, JobState, LimitTerms, OnFailure, Order, Policy
 from leasemill.store.memory import MemoryStore

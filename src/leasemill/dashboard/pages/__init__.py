@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from leasemill.dashboard.page_types import Page
 from leasemill.dashboard.pages import (
     audit,
+    bulk_actions,
     failures,
     groups,
     job,
@@ -18,10 +20,8 @@ from leasemill.dashboard.pages import (
     queues,
     refusals,
     schedules,
-    sweeps,
     workers,
 )
-from leasemill.dashboard.viewing import Page
 
 PAGES: Final[tuple[Page, ...]] = (
     overview.PAGE,
@@ -38,6 +38,6 @@ PAGES: Final[tuple[Page, ...]] = (
     audit.PAGE,
     job.PAGE,
     queue.PAGE,
-    sweeps.PAGE,
-    sweeps.ONE,
+    bulk_actions.PAGE,
+    bulk_actions.ONE,
 )

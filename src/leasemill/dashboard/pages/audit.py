@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from leasemill.dashboard.viewing import Page, Viewing
+from leasemill.dashboard.page_types import Page, PageContext
 from leasemill.kernel.model import ACTIONS_KEPT, Action, Verb
 from leasemill.kernel.schedule import RESERVED
 
@@ -21,7 +21,7 @@ WORKERS: Final = frozenset({Verb.QUIET_WORKER, Verb.RESUME_WORKER, Verb.STOP_WOR
 DANGEROUS: Final = frozenset({Verb.CANCEL, Verb.PURGE, Verb.REMOVE_SCHEDULE})
 
 
-class ActLine(Struct, frozen=True):
+class AuditLine(Struct, frozen=True):
     """Acts of one person, for one reason, one after the other: the latest, since when, and what they were done to."""
 
     last: Action
@@ -38,9 +38,9 @@ class ActLine(Struct, frozen=True):
         return "failed" if self.last.verb in DANGEROUS else ""
 
 
-def read(viewing: Viewing) -> Mapping[str, Any]:
-    acts = viewing.once("audit", lambda: viewing.store.actions(limit=ACTIONS_KEPT))
-    by, verb, target = viewing.asked("by"), viewing.asked("verb"), viewing.asked("target")
+def read(context: PageContext) -> Mapping[str, Any]:
+    acts = context.once("audit", lambda: context.store.actions(limit=ACTIONS_KEPT))
+    by, verb, target = context.asked("by"), context.asked("verb"), context.asked("target")
     fitting = [
         one
         for one in acts
@@ -49,7 +49,7 @@ def read(viewing: Viewing) -> Mapping[str, Any]:
         and (target is None or any(target in name for name in one.targets))
     ]
     lines = lines_of(fitting)
-    start = viewing.number("from")
+    start = context.number("from")
     return {
         "lines": lines[start : start + PAGE_SIZE],
         "count": len(lines),
@@ -63,19 +63,19 @@ def read(viewing: Viewing) -> Mapping[str, Any]:
         "verb": verb,
         "target": target,
         "link_of": link_of,
-        "now": viewing.store.time(),
+        "now": context.store.time(),
     }
 
 
-def lines_of(acts: Iterable[Action]) -> list[ActLine]:
-    lines: list[ActLine] = []
+def lines_of(acts: Iterable[Action]) -> list[AuditLine]:
+    lines: list[AuditLine] = []
     for one in acts:
         line = lines[-1] if lines else None
         if line is not None and (line.last.verb, line.last.by, line.last.reason) == (one.verb, one.by, one.reason):
             targets = [*line.targets, *one.targets][:TARGETS_SHOWN]
-            lines[-1] = ActLine(line.last, one.began_at, targets, line.count + one.count)
+            lines[-1] = AuditLine(line.last, one.began_at, targets, line.count + one.count)
         else:
-            lines.append(ActLine(one, one.began_at, [*one.targets], one.count))
+            lines.append(AuditLine(one, one.began_at, [*one.targets], one.count))
     return lines
 
 

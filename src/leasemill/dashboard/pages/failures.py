@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from leasemill.dashboard.viewing import Page, Viewing
+from leasemill.dashboard.page_types import Page, PageContext
 from leasemill.kernel.commands import JobFilter
 from leasemill.kernel.model import REDRIVEN_STATES, JobState
 from leasemill.operator.fingerprint import OTHERS, Group, Groups
@@ -28,11 +28,11 @@ class FailuresFound(Struct, frozen=True):
     is_all: bool
 
 
-def read(viewing: Viewing) -> Mapping[str, Any]:
-    queue, kind = viewing.asked("queue"), viewing.asked("kind")
+def read(context: PageContext) -> Mapping[str, Any]:
+    queue, kind = context.asked("queue"), context.asked("kind")
     where = JobFilter(queue=queue, kind=kind, states=REDRIVEN_STATES)
-    found = viewing.once(("failures", queue, kind), lambda: find_failures(viewing.store, where))
-    sample = viewing.sample
+    found = context.once(("failures", queue, kind), lambda: find_failures(context.store, where))
+    sample = context.sample
     queues = (
         []
         if sample is None
@@ -47,9 +47,9 @@ def read(viewing: Viewing) -> Mapping[str, Any]:
         "queue": queue,
         "kind": kind,
         "queues": queues[:SHOWN],
-        "sweeps": [one for one in viewing.sweeps.all() if not one.is_over],
+        "sweeps": [one for one in context.bulk_actions.all() if not one.is_over],
         "quarantined": 0 if sample is None else sample.totals.counts[JobState.DEAD],
-        "now": viewing.store.time(),
+        "now": context.store.time(),
     }
 
 

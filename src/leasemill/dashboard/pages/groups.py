@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from leasemill.dashboard.viewing import Page, Viewing
+from leasemill.dashboard.page_types import Page, PageContext
 from leasemill.errors import NotFound
 from leasemill.kernel.commands import GroupView, JobFilter
 from leasemill.kernel.model import Job, JobState
@@ -42,20 +42,20 @@ class GroupOnPage(Struct, frozen=True):
         return TONES[self.state]
 
 
-def read(viewing: Viewing) -> Mapping[str, Any]:
-    group_id = viewing.asked("id")
+def read(context: PageContext) -> Mapping[str, Any]:
+    group_id = context.asked("id")
     if group_id is not None:
-        return _one(viewing, group_id)
-    is_open = viewing.asked("show") != "all"
-    after = viewing.asked("after") or ""
-    found = viewing.store.groups(open_only=is_open, limit=PAGE_SIZE + 1, after=after)
+        return _one(context, group_id)
+    is_open = context.asked("show") != "all"
+    after = context.asked("after") or ""
+    found = context.store.groups(open_only=is_open, limit=PAGE_SIZE + 1, after=after)
     return {
         "row": None,
         "rows": [row_of(view) for view in found[:PAGE_SIZE]],
         "is_open": is_open,
         "after": after,
         "next_after": found[PAGE_SIZE - 1].id if len(found) > PAGE_SIZE else None,
-        "now": viewing.store.time(),
+        "now": context.store.time(),
     }
 
 
@@ -82,8 +82,8 @@ def _shares(view: GroupView) -> list[Share]:
     return shares
 
 
-def _one(viewing: Viewing, group_id: str) -> Mapping[str, Any]:
-    store = viewing.store
+def _one(context: PageContext, group_id: str) -> Mapping[str, Any]:
+    store = context.store
     view = store.group(group_id)
     if view is None:
         raise NotFound(f"there is no group {group_id!r}: it was never created, or retention has removed it")

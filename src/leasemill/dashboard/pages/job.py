@@ -11,8 +11,8 @@ from starlette.responses import Response
 
 from leasemill.api.redaction import REDACTED
 from leasemill.dashboard.advice import Advised, advised
+from leasemill.dashboard.page_types import Page, PageContext
 from leasemill.dashboard.timeline import extended_us, last_extended_at, timeline
-from leasemill.dashboard.viewing import Page, Viewing
 from leasemill.errors import NotFound
 from leasemill.kernel.commands import JobFilter
 from leasemill.kernel.model import ExecutionStatus, Job, JobState
@@ -38,11 +38,11 @@ class Relatives(Struct, frozen=True):
     lane: list[Job]
 
 
-def read(viewing: Viewing) -> Mapping[str, Any]:
-    job_id = viewing.asked("id") or ""
-    store = viewing.store
+def read(context: PageContext) -> Mapping[str, Any]:
+    job_id = context.asked("id") or ""
+    store = context.store
     now = store.time()
-    facts = gather(store, job_id, now, viewing.at_work(), viewing.queues())
+    facts = gather(store, job_id, now, context.at_work(), context.queues())
     if facts is None:
         absent = explain_missing(store, job_id)
         if absent is None:
@@ -60,9 +60,9 @@ def read(viewing: Viewing) -> Mapping[str, Any]:
         "timeline": timeline(job, now),
         "extended_us": extended_us,
         "last_extended_at": last_extended_at,
-        "payload": viewing.redaction.text(job.spec.payload),
-        "result": None if job.result is None else viewing.redaction.text(job.result),
-        "headers": _headers(viewing, job),
+        "payload": context.redaction.text(job.spec.payload),
+        "result": None if job.result is None else context.redaction.text(job.result),
+        "headers": _headers(context, job),
         "progress": _progress(store, job),
         "now": now,
     }
@@ -73,9 +73,9 @@ def _advice(explanation: Explanation, facts: JobFacts | None = None) -> list[Adv
     return [advised(line, head) for line in explanation.advice]
 
 
-def _headers(viewing: Viewing, job: Job) -> list[tuple[str, str]]:
+def _headers(context: PageContext, job: Job) -> list[tuple[str, str]]:
     return [
-        (name, REDACTED if viewing.redaction.hides(name) else value)
+        (name, REDACTED if context.redaction.hides(name) else value)
         for name, value in sorted((job.spec.headers or {}).items())
     ]
 
@@ -118,16 +118,16 @@ def _lane(store: Store, job: Job) -> list[Job]:
 # Downloads -------------------------------------------------------------------------------------------------------
 
 
-def downloads(viewing: Viewing) -> Response:
+def downloads(context: PageContext) -> Response:
     """The payload or the result as a file, redacted as on the page; a browser never opens it as a page."""
-    job = viewing.store.job(viewing.asked("id") or "")
-    part = viewing.asked("part")
+    job = context.store.job(context.asked("id") or "")
+    part = context.asked("part")
     content = None if job is None else {"payload": job.spec.payload, "result": job.result}.get(part or "")
     if job is None or content is None:
         raise NotFound("there is no such content: the job is not there any more, or has no result")
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", job.spec.id)[:80]
     headers = {"Content-Disposition": f'attachment; filename="{name}-{part}.json"'}
-    return Response(viewing.redaction.document(content), media_type="application/json", headers=headers)
+    return Response(context.redaction.document(content), media_type="application/json", headers=headers)
 
 
 PAGE: Final = Page("job", "/job", "Job", "job.html", read)

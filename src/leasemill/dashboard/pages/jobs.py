@@ -9,9 +9,9 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from leasemill.dashboard.selecting import selecting_fields, selection_of
-from leasemill.dashboard.sweeps import Selection
-from leasemill.dashboard.viewing import Page, Viewing
+from leasemill.dashboard.bulk_actions import Selection
+from leasemill.dashboard.job_filter import filter_fields, selection_of
+from leasemill.dashboard.page_types import Page, PageContext
 from leasemill.kernel.model import Job, JobState
 from leasemill.store.base import Store
 
@@ -31,24 +31,24 @@ class JobsFound(Struct, frozen=True):
     is_short: bool
 
 
-def read(viewing: Viewing) -> Mapping[str, Any]:
-    chosen = selection_of(viewing.query)
-    cursor = viewing.number("cursor")
-    found = find_jobs(viewing.store, chosen, cursor, are_timed=_are_timed(viewing))
+def read(context: PageContext) -> Mapping[str, Any]:
+    chosen = selection_of(context.query)
+    cursor = context.number("cursor")
+    found = find_jobs(context.store, chosen, cursor, are_timed=_are_timed(context))
     return {
         "found": found,
         "cursor": cursor,
-        "fields": (fields := selecting_fields(viewing.query)),
+        "fields": (fields := filter_fields(context.query)),
         "more_fields": sorted(MORE_FIELDS & fields.keys()),
         "states": list(JobState),
-        "chosen_states": set(viewing.query.getlist("state")),
-        "now": viewing.store.time(),
+        "chosen_states": set(context.query.getlist("state")),
+        "now": context.store.time(),
     }
 
 
-def _are_timed(viewing: Viewing) -> bool:
+def _are_timed(context: PageContext) -> bool:
     """Whether every lease has an end, so that a list of leases names all jobs that are held."""
-    totals = None if viewing.sample is None else viewing.sample.totals
+    totals = None if context.sample is None else context.sample.totals
     return totals is not None and totals.timed_leases == totals.counts[JobState.LEASED]
 
 

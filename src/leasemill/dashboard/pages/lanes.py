@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from leasemill.dashboard.viewing import Page, Viewing
+from leasemill.dashboard.page_types import Page, PageContext
 from leasemill.errors import NotFound
 from leasemill.kernel.commands import JobFilter, LaneView
 from leasemill.kernel.model import Job, JobState
@@ -33,18 +33,18 @@ class LanesFound(Struct, frozen=True):
     is_all: bool
 
 
-def read(viewing: Viewing) -> Mapping[str, Any]:
-    queue, lane = viewing.asked("queue"), viewing.asked("lane")
+def read(context: PageContext) -> Mapping[str, Any]:
+    queue, lane = context.asked("queue"), context.asked("lane")
     if queue is not None and lane is not None:
-        return _one(viewing, queue, lane)
-    names = [queue] if queue is not None else _queues(viewing)
-    found = viewing.once(("lanes", queue), lambda: find_lanes(viewing.store, names))
+        return _one(context, queue, lane)
+    names = [queue] if queue is not None else _queues(context)
+    found = context.once(("lanes", queue), lambda: find_lanes(context.store, names))
     blocked = [view for view in found.lanes if view.is_blocked]
-    only = "blocked" if viewing.asked("only") == "blocked" else None
+    only = "blocked" if context.asked("only") == "blocked" else None
     rows = blocked if only else found.lanes
     return {
         "view": None,
-        "lanes": [(view, status_of(view.head, viewing.store.time())) for view in rows[:SHOWN]],
+        "lanes": [(view, status_of(view.head, context.store.time())) for view in rows[:SHOWN]],
         "count": len(rows),
         "shown": SHOWN,
         "found": found,
@@ -53,13 +53,13 @@ def read(viewing: Viewing) -> Mapping[str, Any]:
         "longest": max((view.waiting for view in found.lanes), default=0),
         "only": only,
         "queue": queue,
-        "now": viewing.store.time(),
+        "now": context.store.time(),
     }
 
 
-def _queues(viewing: Viewing) -> list[str]:
+def _queues(context: PageContext) -> list[str]:
     """Those with jobs that lanes can be made of, the fullest first."""
-    queues = () if viewing.sample is None else viewing.sample.queues
+    queues = () if context.sample is None else context.sample.queues
     with_work = [one for one in queues if any(one.counts[state] for state in JobState if state != JobState.SUCCEEDED)]
     return [one.name for one in sorted(with_work, key=lambda one: -one.counts[JobState.READY])]
 
@@ -82,17 +82,17 @@ def find_lanes(store: Store, queues: Sequence[str], for_s: float = READ_FOR_S) -
     return LanesFound(order, is_all)
 
 
-def _one(viewing: Viewing, queue: str, lane: str) -> Mapping[str, Any]:
-    view = viewing.store.lane(queue, lane)
+def _one(context: PageContext, queue: str, lane: str) -> Mapping[str, Any]:
+    view = context.store.lane(queue, lane)
     if view is None:
         raise NotFound(f"lane {lane!r} of queue {queue!r} has no work, or does not exist")
-    now = viewing.store.time()
+    now = context.store.time()
     return {
         "title": lane,
         "view": view,
         "does": status_of(view.head, now),
         "error": None if view.head is None else last_error(view.head),
-        "waiting": _waiting(viewing.store, view),
+        "waiting": _waiting(context.store, view),
         "finished": ranges(view.finished),
         "failed_offsets": ranges(view.failed),
         "now": now,

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from leasemill.dashboard.sampling import Worked
+from leasemill.dashboard.page_types import Page, PageContext
+from leasemill.dashboard.sampler import Worked
 from leasemill.dashboard.timeline import extended_us, last_extended_at
-from leasemill.dashboard.viewing import Page, Viewing
 from leasemill.kernel.commands import JobFilter, LeaseView
 from leasemill.kernel.model import Execution, ExecutionStatus
 from leasemill.store.base import Store
@@ -51,21 +51,21 @@ class LeaseTerms(Struct, frozen=True):
     status: ExecutionStatus
 
 
-def read(viewing: Viewing) -> Mapping[str, Any]:
-    worker, queue = viewing.asked("worker"), viewing.asked("queue")
-    held = viewing.once(("leases", worker), lambda: viewing.store.leases(worker=worker, limit=LEASES_READ))
-    now = viewing.store.time()
-    workers = () if viewing.sample is None else viewing.sample.workers
+def read(context: PageContext) -> Mapping[str, Any]:
+    worker, queue = context.asked("worker"), context.asked("queue")
+    held = context.once(("leases", worker), lambda: context.store.leases(worker=worker, limit=LEASES_READ))
+    now = context.store.time()
+    workers = () if context.sample is None else context.sample.workers
     rows = sorted(judged(held, workers, now), key=lambda row: row.order)
     rows = [row for row in rows if queue in (None, row.view.queue)]
     at_risk = [row for row in rows if row.risk is not Risk.NONE]
-    only = "risk" if viewing.asked("only") == "risk" else None
+    only = "risk" if context.asked("only") == "risk" else None
     found = at_risk if only else rows
-    start = viewing.number("from")
+    start = context.number("from")
     shown = found[start : start + PAGE_SIZE]
     return {
         "rows": shown,
-        "terms": terms_of(viewing.store, [row.view for row in shown]),
+        "terms": terms_of(context.store, [row.view for row in shown]),
         "held": len(rows),
         "at_risk": len(at_risk),
         "longest_us": max((now - row.view.leased_at for row in rows), default=None),

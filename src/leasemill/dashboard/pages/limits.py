@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from leasemill.dashboard.viewing import Page, Viewing
+from leasemill.dashboard.page_types import Page, PageContext
 from leasemill.errors import NotFound
 from leasemill.kernel.commands import LimitView
 from leasemill.kernel.model import QUEUE_LIMIT
@@ -15,13 +15,13 @@ PAGE_SIZE: Final = 100
 KEYS_SHOWN: Final = 50
 
 
-def read(viewing: Viewing) -> Mapping[str, Any]:
-    name = viewing.asked("name")
-    after = viewing.asked("after") or ""
-    now = viewing.store.time()
+def read(context: PageContext) -> Mapping[str, Any]:
+    name = context.asked("name")
+    after = context.asked("after") or ""
+    now = context.store.time()
     shared = {"numbers": numbers, "rate_of": rate_of, "source_of": source_of, "after": after, "now": now}
     if name is not None:
-        view = viewing.store.limit(name, limit=KEYS_SHOWN + 1, after=after)
+        view = context.store.limit(name, limit=KEYS_SHOWN + 1, after=after)
         if view is None:
             raise NotFound(f"there is no limit {name!r}: no code declares it, and no operator has set it")
         return {
@@ -32,7 +32,7 @@ def read(viewing: Viewing) -> Mapping[str, Any]:
             "next_after": view.keys[KEYS_SHOWN - 1].key if len(view.keys) > KEYS_SHOWN else None,
             "queue": name.removeprefix(QUEUE_LIMIT) if name.startswith(QUEUE_LIMIT) else None,
         }
-    found = viewing.store.limits(limit=PAGE_SIZE + 1, after=after)
+    found = context.store.limits(limit=PAGE_SIZE + 1, after=after)
     return {
         **shared,
         "view": None,

@@ -9,9 +9,9 @@ from msgspec import Struct
 
 from leasemill.dashboard.charts import Chart, Series, chart, window_s
 from leasemill.dashboard.history import SPANS, Dot, History, Span
+from leasemill.dashboard.page_types import Page, PageContext
 from leasemill.dashboard.pages.queues import QueueOnPage, rows_of
-from leasemill.dashboard.sampling import Sample
-from leasemill.dashboard.viewing import Page, Viewing
+from leasemill.dashboard.sampler import Sample
 from leasemill.kernel.commands import QueueView
 from leasemill.kernel.model import JobState, QueueMode
 from leasemill.operator.wording import counted, listed
@@ -40,10 +40,10 @@ class ConcernOnPage(Struct, frozen=True):
     fields: dict[str, str] = {}
 
 
-def read(viewing: Viewing) -> Mapping[str, Any]:
-    history = viewing.sampler.history
-    span = next((one for one in SPANS if one.name == viewing.asked("span")), SPANS[0])
-    sample = viewing.sample
+def read(context: PageContext) -> Mapping[str, Any]:
+    history = context.sampler.history
+    span = next((one for one in SPANS if one.name == context.asked("span")), SPANS[0])
+    sample = context.sample
     return {
         "spans": SPANS,
         "span": span,
@@ -142,4 +142,6 @@ def _busiest(sample: Sample) -> list[QueueView]:
     return sorted(sample.queues, key=lambda queue: (-weight(queue), queue.name))[:QUEUES_LISTED]
 
 
-PAGE: Final = Page("overview", "/", "Overview", "overview.html", read, section="Now", is_sampled=True, is_reckoned=True)
+PAGE: Final = Page(
+    "overview", "/", "Overview", "overview.html", read, section="Now", is_sampled=True, is_estimated=True
+)

@@ -8,27 +8,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from leasemill.dashboard.page_types import Page, PageContext
 from leasemill.dashboard.pages.queues import on_page
-from leasemill.dashboard.sampling import Sample, Worked
-from leasemill.dashboard.viewing import Page, Viewing
+from leasemill.dashboard.sampler import Sample, Worked
 from leasemill.errors import NotFound
 from leasemill.kernel.model import QUEUE_LIMIT
 
 WORKERS_SHOWN: Final = 50
 
 
-def read(viewing: Viewing) -> Mapping[str, Any]:
-    name = viewing.asked("name")
+def read(context: PageContext) -> Mapping[str, Any]:
+    name = context.asked("name")
     if name is None:
         raise NotFound("No queue is named in this address.")
-    view = viewing.once(("queue", name), lambda: viewing.queue(name))
-    sample = viewing.sample
+    view = context.once(("queue", name), lambda: context.queue(name))
+    sample = context.sample
     workers = [] if sample is None else serving(sample, name)
     return {
         "title": name,
         "row": None if sample is None else on_page(sample, view, sum(claims(one) for one in workers)),
         "arrived": None if sample is None else sample.queue_arrivals.get(name),
-        "limit": viewing.store.limit(QUEUE_LIMIT + name, limit=1),
+        "limit": context.store.limit(QUEUE_LIMIT + name, limit=1),
         "limit_name": QUEUE_LIMIT + name,
         "workers": workers[:WORKERS_SHOWN],
         "worker_count": len(workers),

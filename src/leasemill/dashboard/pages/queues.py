@@ -8,8 +8,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from leasemill.dashboard.sampling import QUEUES_SHOWN, Sample
-from leasemill.dashboard.viewing import Page, Viewing
+from leasemill.dashboard.page_types import Page, PageContext
+from leasemill.dashboard.sampler import QUEUES_SHOWN, Sample
 from leasemill.kernel.commands import LimitView, QueueView
 from leasemill.kernel.model import QUEUE_LIMIT, SECOND, JobState, Policy
 from leasemill.operator.wording import span
@@ -43,9 +43,9 @@ SORTED_BY: Final[dict[str, Callable[[QueueOnPage], Any]]] = {
 }
 
 
-def read(viewing: Viewing) -> Mapping[str, Any]:
-    sample = viewing.sample
-    order = viewing.asked("order") or "name"
+def read(context: PageContext) -> Mapping[str, Any]:
+    sample = context.sample
+    order = context.asked("order") or "name"
     rows = [] if sample is None else sorted(rows_of(sample), key=SORTED_BY.get(order, SORTED_BY["name"]))
     return {"rows": rows, "order": order, "is_cut": len(rows) == QUEUES_SHOWN, "most": QUEUES_SHOWN}
 

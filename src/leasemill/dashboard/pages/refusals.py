@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from leasemill.dashboard.viewing import Page, Viewing
+from leasemill.dashboard.page_types import Page, PageContext
 from leasemill.kernel.commands import JobFilter
 from leasemill.kernel.model import UNSUCCESSFUL_STATES, ExecutionStatus, Job, LossReason, Refusal, ReportVerb, Verb
 from leasemill.store.base import Store
@@ -72,17 +72,17 @@ class RefusalsFound(Struct, frozen=True):
     is_short: bool
 
 
-def read(viewing: Viewing) -> Mapping[str, Any]:
-    found = viewing.once("refusals", lambda: find_refusals(viewing.store))
-    verb, worker = viewing.asked("verb"), viewing.asked("worker")
+def read(context: PageContext) -> Mapping[str, Any]:
+    found = context.once("refusals", lambda: find_refusals(context.store))
+    verb, worker = context.asked("verb"), context.asked("worker")
     rows = [
         row for row in found.rows if verb in (None, row.refusal.verb) and worker in (None, row.refusal.worker or NOBODY)
     ]
     verbs: dict[str, int] = {}
     for row in found.rows:
         verbs[row.refusal.verb.value] = verbs.get(row.refusal.verb.value, 0) + 1
-    workers = () if viewing.sample is None else viewing.sample.workers
-    rate = viewing.sampler.history.recent_rate(lambda one: one.refused)
+    workers = () if context.sample is None else context.sample.workers
+    rate = context.sampler.history.recent_rate(lambda one: one.refused)
     return {
         "found": found,
         "rows": rows[:SHOWN],
@@ -96,7 +96,7 @@ def read(viewing: Viewing) -> Mapping[str, Any]:
         "a_minute": None if rate is None else 60 * rate,
         "jobs_hit": len({row.job.spec.id for row in found.rows}),
         "late_workers": len({row.refusal.worker for row in found.rows} - {None}),
-        "now": viewing.store.time(),
+        "now": context.store.time(),
     }
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from leasemill.api.cron import ticks_after
-from leasemill.dashboard.viewing import Page, Viewing
+from leasemill.dashboard.page_types import Page, PageContext
 from leasemill.errors import Invalid, NotFound
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import Job
@@ -42,13 +42,13 @@ class SkipOnPage(Struct, frozen=True):
     why: str
 
 
-def read(viewing: Viewing) -> Mapping[str, Any]:
-    name = viewing.asked("name")
-    now = viewing.store.time()
+def read(context: PageContext) -> Mapping[str, Any]:
+    name = context.asked("name")
+    now = context.store.time()
     if name is not None:
-        return _one(viewing, name, now)
-    found = viewing.store.run(c.ListSchedules(SCHEDULES_READ))
-    rows = _rows(viewing, found)
+        return _one(context, name, now)
+    found = context.store.run(c.ListSchedules(SCHEDULES_READ))
+    rows = _rows(context, found)
     return {
         "row": None,
         "rows": rows,
@@ -64,26 +64,26 @@ def read(viewing: Viewing) -> Mapping[str, Any]:
     }
 
 
-def _one(viewing: Viewing, name: str, now: int) -> Mapping[str, Any]:
-    schedule = viewing.store.run(c.GetSchedule(name))
+def _one(context: PageContext, name: str, now: int) -> Mapping[str, Any]:
+    schedule = context.store.run(c.GetSchedule(name))
     if schedule is None:
         raise NotFound(f"there is no schedule {name!r}: it was never set, or has been removed")
-    (row,) = _rows(viewing, [schedule])
+    (row,) = _rows(context, [schedule])
     return {
         "title": name,
         "row": row,
         "next_ticks": next_ticks(schedule),
-        "payload": viewing.redaction.text(schedule.spec.call.payload),
+        "payload": context.redaction.text(schedule.spec.call.payload),
         "skips": skips_of([schedule]),
         "local": local,
         "now": now,
     }
 
 
-def _rows(viewing: Viewing, found: Sequence[Schedule]) -> list[ScheduleOnPage]:
-    workers = () if viewing.sample is None else viewing.sample.workers
+def _rows(context: PageContext, found: Sequence[Schedule]) -> list[ScheduleOnPage]:
+    workers = () if context.sample is None else context.sample.workers
     declared = {name for one in workers if not one.is_stale for name in one.record.schedules}
-    jobs = _last_jobs(viewing.store, found)
+    jobs = _last_jobs(context.store, found)
     return [
         ScheduleOnPage(
             one,

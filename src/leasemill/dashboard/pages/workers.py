@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from leasemill.dashboard.sampling import Worked
-from leasemill.dashboard.viewing import Page, Viewing
+from leasemill.dashboard.page_types import Page, PageContext
+from leasemill.dashboard.sampler import Worked
 from leasemill.operator.workers import ahead_or_behind, are_apart
 from leasemill.store.records import RunningJob, WorkerRecord
 
@@ -27,9 +27,9 @@ class RunningOnPage(Struct, frozen=True):
     is_stale: bool
 
 
-def read(viewing: Viewing) -> Mapping[str, Any]:
-    workers = [] if viewing.sample is None else sorted(viewing.sample.workers, key=_order)
-    name = viewing.asked("worker")
+def read(context: PageContext) -> Mapping[str, Any]:
+    workers = [] if context.sample is None else sorted(context.sample.workers, key=_order)
+    name = context.asked("worker")
     chosen = next((one for one in workers if one.record.worker == name), None)
     running = sorted(_running(workers if name is None else [chosen] if chosen else []), key=_running_order)
     live = [one for one in workers if not one.is_stale]
@@ -77,5 +77,5 @@ def _running_order(row: RunningOnPage) -> tuple[bool, float, str]:
 
 
 PAGE: Final = Page(
-    "workers", "/workers", "Workers", "workers.html", read, section="Now", is_sampled=True, is_reckoned=True
+    "workers", "/workers", "Workers", "workers.html", read, section="Now", is_sampled=True, is_estimated=True
 )

@@ -15,12 +15,12 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from leasemill.dashboard import forms
-from leasemill.dashboard.acts import ACTS
+from leasemill.dashboard.actions import ACTIONS
+from leasemill.dashboard.jinja_environment import assets, context_urls, digest_of, environment
 from leasemill.dashboard.navigation import SECTIONS, badges
-from leasemill.dashboard.readings import Readings
-from leasemill.dashboard.rendering import assets, context_urls, digest_of, environment
-from leasemill.dashboard.sampling import Sampler
-from leasemill.dashboard.viewing import Page, Viewing
+from leasemill.dashboard.page_cache import PageCache
+from leasemill.dashboard.page_types import Page, PageContext
+from leasemill.dashboard.sampler import Sampler
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -98,7 +98,7 @@ class Renderer:
         self._templates = environment()
         self._assets = assets()
         self._digest = digest_of(self._assets)
-        self._parts = Readings()
+        self._parts = PageCache()
 
     async def asset(self, request: Request) -> Response:
         name = request.path_params["name"]
@@ -108,44 +108,44 @@ class Renderer:
         headers = {"Cache-Control": "public, max-age=31536000, immutable"}
         return Response(content, media_type=TYPES[PurePosixPath(name).suffix], headers=headers)
 
-    def kept_page(self, request: Request, viewing: Viewing, page: Page) -> Response | None:
+    def kept_page(self, request: Request, context: PageContext, page: Page) -> Response | None:
         """The part of a page that shows the sample alone, if somebody has asked for it since the sample was taken."""
-        if not page.is_sampled or not is_part(request) or viewing.sample is None:
+        if not page.is_sampled or not is_part(request) or context.sample is None:
             return None
-        part = self._parts.kept(_part_key(request, viewing, page), viewing.sample.number)
+        part = self._parts.kept(_part_key(request, context, page), context.sample.number)
         return None if part is None else self._part_response(request, part)
 
-    def page(self, request: Request, viewing: Viewing, page: Page) -> Response:
+    def page(self, request: Request, context: PageContext, page: Page) -> Response:
         """Read and rendered in one go, in a thread; a part that shows the sample alone is kept until the next one."""
         if not is_part(request):
-            return self._response(request, self._page_body(request, viewing, page), 200)
-        if page.is_sampled and viewing.sample is not None:
-            key, number = _part_key(request, viewing, page), viewing.sample.number
-            part = self._parts.once(key, number, lambda: _rendered(self._page_body(request, viewing, page)))
+            return self._response(request, self._page_body(request, context, page), 200)
+        if page.is_sampled and context.sample is not None:
+            key, number = _part_key(request, context, page), context.sample.number
+            part = self._parts.once(key, number, lambda: _rendered(self._page_body(request, context, page)))
         else:
-            part = _rendered(self._page_body(request, viewing, page))
+            part = _rendered(self._page_body(request, context, page))
         return self._part_response(request, part)
 
-    def _page_body(self, request: Request, viewing: Viewing, page: Page) -> str:
-        fields = {"title": page.title, **page.read(viewing), "page": page}
-        return self._body(request, page.template, viewing, fields)
+    def _page_body(self, request: Request, context: PageContext, page: Page) -> str:
+        fields = {"title": page.title, **page.read(context), "page": page}
+        return self._body(request, page.template, context, fields)
 
     def failed(self, request: Request, status: int, trouble: str) -> Response:
         """Within the frame, for somebody who may look."""
-        viewing = getattr(request.state, "viewing", None)
+        context = getattr(request.state, "context", None)
         title = FAILED.get(status, f"Error {status}")
-        return self.render(request, "failed.html", viewing=viewing, status=status, title=title, trouble=trouble)
+        return self.render(request, "failed.html", context=context, status=status, title=title, trouble=trouble)
 
     def render(
-        self, request: Request, template: str, *, viewing: Viewing | None = None, status: int = 200, **fields: Any
+        self, request: Request, template: str, *, context: PageContext | None = None, status: int = 200, **fields: Any
     ) -> Response:
-        return self._response(request, self._body(request, template, viewing, fields), status)
+        return self._response(request, self._body(request, template, context, fields), status)
 
-    def _body(self, request: Request, template: str, viewing: Viewing | None, fields: Mapping[str, Any]) -> str:
+    def _body(self, request: Request, template: str, context: PageContext | None, fields: Mapping[str, Any]) -> str:
         root = request.scope.get("root_path", "")
         path = request.scope["path"].removeprefix(root) or "/"
-        sample = None if viewing is None else viewing.sample
-        context: dict[str, Any] = {
+        sample = None if context is None else context.sample
+        names: dict[str, Any] = {
             "page": None,
             **fields,
             **context_urls(root, path, request.query_params.multi_items()),
@@ -158,19 +158,19 @@ class Renderer:
             "form_token": forms.token_of(_cookie(request)),
             "theme": theme if (theme := request.cookies.get(THEME)) in THEMES else "",
             "notice": _notice(request),
-            "viewing": viewing,
-            "principal": None if viewing is None else viewing.principal,
+            "context": context,
+            "principal": None if context is None else context.principal,
             "sample": sample,
             "now": 0 if sample is None else sample.at,
-            "store_trouble": None if viewing is None else viewing.sampler.trouble,
+            "store_trouble": None if context is None else context.sampler.trouble,
             "has_sign_out": self._has_sign_out,
             "sections": SECTIONS,
-            "acts": ACTS,
+            "acts": ACTIONS,
             "badges": badges(sample),
         }
         if "now" in fields:
-            context["now"] = fields["now"]
-        return self._templates.get_template(template).render(context)
+            names["now"] = fields["now"]
+        return self._templates.get_template(template).render(names)
 
     def _part_response(self, request: Request, part: RenderedPart) -> Response:
         is_known = request.headers.get("if-none-match") == part.tag
@@ -190,10 +190,10 @@ def _rendered(body: str) -> RenderedPart:
     return RenderedPart(content, f'"{blake2b(content, digest_size=12).hexdigest()}"')
 
 
-def _part_key(request: Request, viewing: Viewing, page: Page) -> Hashable:
+def _part_key(request: Request, context: PageContext, page: Page) -> Hashable:
     """What the part depends on beside the sample; a store that fails leaves the sample as it was."""
     root, query = request.scope.get("root_path", ""), str(request.query_params)
-    return page.name, root, query, viewing.principal, viewing.sampler.trouble
+    return page.name, root, query, context.principal, context.sampler.trouble
 
 
 def _with_cookie(request: Request, response: Response) -> Response:

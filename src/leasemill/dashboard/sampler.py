@@ -2,7 +2,7 @@
 
 Counting costs the store something, so it is done for a fiftieth of the time at most. Where each process has a copy of
 the state, that copy is kept fresh while somebody looks at a page that is read from it; otherwise it follows a busy
-worker for a twentieth of the time at most, and what waits is reckoned. What must never happen here: a reading that
+worker for a twentieth of the time at most, and what waits is estimated. What must never happen here: a reading that
 grows with the number of viewers, or a thread that dies because the store was away.
 """
 
@@ -18,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from leasemill.dashboard.history import History, TotalsAt
-from leasemill.dashboard.readings import Readings
+from leasemill.dashboard.page_cache import PageCache
 from leasemill.errors import LeasemillError
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, Job, JobState
@@ -85,12 +85,12 @@ class Sample(Struct, frozen=True):
     waits: Quantiles = Quantiles()
     runs: Quantiles = Quantiles()
     took_s: float = 0.0
-    """Of counting; of a reckoned sample: of the count that it goes on from."""
+    """Of counting; of a estimated sample: of the count that it goes on from."""
     counted_at: int = 0
 
     @property
-    def is_reckoned(self) -> bool:
-        """Counting takes long here: since then, what waits has been reckoned from what came and was claimed."""
+    def is_estimated(self) -> bool:
+        """Counting takes long here: since then, what waits has been estimated from what came and was claimed."""
         return self.counted_at != self.at
 
     @property
@@ -114,12 +114,12 @@ class Sampler:
         self._store = store
         self._monotonic = monotonic
         self.history = History()
-        self.readings = Readings()
+        self.page_cache = PageCache()
         self.latest: Sample | None = None
         self._counted: Sample | None = None
         self._counted_s = 0.0
         self._count_again_at = 0.0
-        self._reckoning_s = 0.0
+        self._estimating_s = 0.0
         self.trouble: str | None = None
         """Why the store cannot be counted now."""
         self._counters = _Counters()
@@ -193,7 +193,7 @@ class Sampler:
             self._count_again_at = self._counted_s + SHARE_OF_TIME * took_s
             return self._took(sample)
 
-    def reckon(self, pulse: Pulse | None = None) -> Sample:
+    def estimate(self, pulse: Pulse | None = None) -> Sample:
         """Count if that is due, else go on from the last count with what can be read at once: the pulse. One that is
         given comes from a copy that is behind, and would have to catch up before it is counted. A job that is retried
         waits again without being new, so it is missed until the next count: few, where there are enough to count for
@@ -214,7 +214,7 @@ class Sampler:
             waiting = max(0, totals.counts[JobState.READY] + came - claimed)
             counts = totals.counts | {JobState.READY: waiting, JobState.LEASED: pulse.leased}
             totals = replace(totals, counts=counts, fence=pulse.fence, seq=pulse.seq)
-            self._reckoning_s = self._monotonic() - began
+            self._estimating_s = self._monotonic() - began
             number = counted.number if self.latest is None else self.latest.number
             return self._took(replace(counted, number=number + 1, at=now, totals=totals, workers=workers))
 
@@ -238,12 +238,12 @@ class Sampler:
                 if pulse is not None:  # the least that can be read may take longer
                     kept_up_s = max(kept_up_s, (self._monotonic() - began) / KEPT_UP_SHARE)
                 if is_due:
-                    self.reckon(pulse)
+                    self.estimate(pulse)
             except TROUBLES as error:
                 self.trouble, is_due = str(error), True
             if is_due:
                 interval_s = WATCHED_INTERVAL_S if is_watched else IDLE_INTERVAL_S
-                due_at = began + max(interval_s, SHARE_OF_TIME * self._reckoning_s)
+                due_at = began + max(interval_s, SHARE_OF_TIME * self._estimating_s)
             self._wake.wait(max(kept_up_s / 10, min(kept_up_s, due_at - self._monotonic())))
 
     def _reading(self, sample: Sample) -> TotalsAt:

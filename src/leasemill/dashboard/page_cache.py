@@ -15,24 +15,24 @@ KEPT: Final = 64
 FoundT = TypeVar("FoundT")
 
 
-class _Reading:
+class _CachedPage:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.number: int | None = None
         self.found: Any = None
 
 
-class Readings:
+class PageCache:
     """By key, the latest ones; those who ask for the same one at the same time wait for one reading."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._readings: OrderedDict[Hashable, _Reading] = OrderedDict()
+        self._readings: OrderedDict[Hashable, _CachedPage] = OrderedDict()
 
     def once(self, key: Hashable, number: int, read: Callable[[], FoundT]) -> FoundT:
         """What `read` returned for this number, of a sample; it is called if nobody has asked since."""
         with self._lock:
-            reading = self._readings.setdefault(key, _Reading())
+            reading = self._readings.setdefault(key, _CachedPage())
             self._readings.move_to_end(key)
             while len(self._readings) > KEPT:
                 self._readings.popitem(last=False)

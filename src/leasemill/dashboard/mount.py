@@ -23,7 +23,7 @@ PATH: Final = "/dashboard"
 WITHOUT_KEY: Final = Principal("anybody on this machine", ViewerRole.OPERATE)
 
 
-def served_dashboard(store: Store, redact: Sequence[str] = ()) -> Dashboard:
+def mounted_dashboard(store: Store, redact: Sequence[str] = ()) -> Dashboard:
     """To be mounted at `PATH` of a server over this store. `redact`: keys whose values are not shown, beside those that
     look like secrets."""
     return asgi(store, authorize=admitted, redact=(*SECRET_KEYS, *redact))

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from starlette.datastructures import QueryParams
 
-from leasemill.dashboard.sweeps import Selection
+from leasemill.dashboard.bulk_actions import Selection
 from leasemill.errors import Invalid
 from leasemill.kernel.commands import JobFilter
 from leasemill.kernel.model import SECOND, JobState
@@ -51,7 +51,7 @@ def selection_of(query: QueryParams) -> Selection:
     )
 
 
-def selecting_fields(query: QueryParams) -> dict[str, list[str]]:
+def filter_fields(query: QueryParams) -> dict[str, list[str]]:
     """The fields of a URL that select jobs, without its cursor and whatever else it has."""
     found = {name: [one for one in query.getlist(name) if one.strip()] for name in FIELDS}
     return {name: values for name, values in found.items() if values}

@@ -35,7 +35,7 @@ HEADERS: Final = {
 }
 
 
-class Guard:
+class SecurityHeaders:
     """`hosts`: the values of the Host header that are answered; None: all, for an application behind its own server.
 
     On loopback a page of another site could have its name resolved to this machine: the Host header shows it.

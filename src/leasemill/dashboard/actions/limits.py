@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from leasemill.dashboard.acts.queues import as_count, shown
-from leasemill.dashboard.viewing import Done, Given, InputField, OperatorAct, Question, Viewing
+from leasemill.dashboard.actions.queues import as_count, shown
+from leasemill.dashboard.page_types import Done, Given, InputField, OperatorAction, PageContext, Question
 from leasemill.errors import Invalid, NotFound
 from leasemill.kernel.commands import LimitView
 from leasemill.kernel.model import QUEUE_LIMIT, SECOND, LimitTerms
 from leasemill.operator.wording import UNITS, limit_rate, numbers
 
 
-def _limit(viewing: Viewing) -> LimitView:
-    name = viewing.asked("name") or ""
-    view = viewing.store.limit(name, limit=1)
+def _limit(context: PageContext) -> LimitView:
+    name = context.asked("name") or ""
+    view = context.store.limit(name, limit=1)
     if view is None:
         raise NotFound(f"there is no limit {name!r}: no code declares it, and no operator has set it")
     return view
 
 
-def _ask_set(viewing: Viewing) -> Question:
-    view = _limit(viewing)
+def _ask_set(context: PageContext) -> Question:
+    view = _limit(context)
     own = view.record.set or LimitTerms()
     fields = [InputField("places", "Places", "number", shown(own.places), hint="jobs held at a time; 0 for none")]
     if not view.name.startswith(QUEUE_LIMIT):
@@ -35,19 +35,19 @@ def _ask_set(viewing: Viewing) -> Question:
     return Question(f"Set limit {view.name}", sentences, "Set", fields)
 
 
-def _set(viewing: Viewing, given: Given) -> Done:
-    view = _limit(viewing)
+def _set(context: PageContext, given: Given) -> Done:
+    view = _limit(context)
     rate, burst = as_limit_rate(given.text("rate")), as_count("Burst", given.text("burst"))
     if burst is not None and rate is None:
         raise Invalid("Burst: give the rate too")
     per = (None, None, None) if rate is None else (*rate, burst or 1)
     terms = LimitTerms(as_count("Places", given.text("places")), *per)
-    viewing.store.set_limit(view.name, terms, by=given.by, reason=given.reason)
-    return Done(f"Limit {view.name}: {numbers(_limit(viewing).terms)}.")
+    context.store.set_limit(view.name, terms, by=given.by, reason=given.reason)
+    return Done(f"Limit {view.name}: {numbers(_limit(context).terms)}.")
 
 
-def _ask_clear(viewing: Viewing) -> Question:
-    view = _limit(viewing)
+def _ask_clear(context: PageContext) -> Question:
+    view = _limit(context)
     code = view.record.declared
     sentences = [
         f"Now: {numbers(view.terms)}.",
@@ -59,16 +59,16 @@ def _ask_clear(viewing: Viewing) -> Question:
     return Question(f"Clear limit {view.name}", sentences, "Clear", is_possible=is_set)
 
 
-def _clear(viewing: Viewing, given: Given) -> Done:
-    name = _limit(viewing).name
-    viewing.store.clear_limit(name, by=given.by, reason=given.reason)
+def _clear(context: PageContext, given: Given) -> Done:
+    name = _limit(context).name
+    context.store.clear_limit(name, by=given.by, reason=given.reason)
     return Done(
-        f"Limit {name} cleared: the numbers from the code apply.", None if _is_known(viewing, name) else "/limits"
+        f"Limit {name} cleared: the numbers from the code apply.", None if _is_known(context, name) else "/limits"
     )
 
 
-def _is_known(viewing: Viewing, name: str) -> bool:
-    return viewing.store.limit(name, limit=1) is not None
+def _is_known(context: PageContext, name: str) -> bool:
+    return context.store.limit(name, limit=1) is not None
 
 
 def as_limit_rate(text: str) -> tuple[int, int] | None:
@@ -86,7 +86,7 @@ def rate_text(terms: LimitTerms) -> str:
     return "" if rest else f"{terms.rate}/{seconds}s"
 
 
-ACTS = (
-    OperatorAct("set-limit", _ask_set, _set),
-    OperatorAct("clear-limit", _ask_clear, _clear),
+ACTIONS = (
+    OperatorAction("set-limit", _ask_set, _set),
+    OperatorAction("clear-limit", _ask_clear, _clear),
 )

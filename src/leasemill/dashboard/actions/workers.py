@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from leasemill.dashboard.viewing import Done, Given, InputField, OperatorAct, Question, Viewing
+from leasemill.dashboard.page_types import Done, Given, InputField, OperatorAction, PageContext, Question
 from leasemill.errors import Invalid, NotFound, Refused
 from leasemill.kernel.model import Order
 from leasemill.operator.wording import counted
@@ -27,9 +27,9 @@ BUTTONS: Final = {Order.QUIET: "Quiet", Order.RESUME: "Resume", Order.STOP: "Sto
 ASKED: Final = {Order.QUIET: "to be quiet", Order.RESUME: "to resume", Order.STOP: "to stop"}
 
 
-def _asking(order: Order) -> Callable[[Viewing], Question]:
-    def ask(viewing: Viewing) -> Question:
-        record, age_s = found_worker(viewing.store.presence, viewing.asked("worker") or "")
+def _asking(order: Order) -> Callable[[PageContext], Question]:
+    def ask(context: PageContext) -> Question:
+        record, age_s = found_worker(context.store.presence, context.asked("worker") or "")
         heading = f"{HEADINGS[order]} {record.worker}"
         try:
             check_takes_orders(record, age_s)
@@ -38,7 +38,7 @@ def _asking(order: Order) -> Callable[[Viewing], Question]:
         except Refused as error:
             return Question(heading, [str(error)], BUTTONS[order], is_possible=False)
         sentences = [_effect(order, record), "It obeys with its next heartbeat, within 2 seconds."]
-        instances = msgspec.json.encode(_instances(viewing.store, record)).decode()
+        instances = msgspec.json.encode(_instances(context.store, record)).decode()
         fields = [InputField(INSTANCES, "", "hidden", instances)]
         if record.supervisor and record.processes > 1:
             processes = counted(record.processes, "process", "processes")
@@ -65,14 +65,14 @@ def _effect(order: Order, record: WorkerRecord) -> str:
             )
 
 
-def _running(order: Order) -> Callable[[Viewing, Given], Done]:
-    def run(viewing: Viewing, given: Given) -> Done:
-        record, _ = found_worker(viewing.store.presence, viewing.asked("worker") or "")
+def _running(order: Order) -> Callable[[PageContext, Given], Done]:
+    def run(context: PageContext, given: Given) -> Done:
+        record, _ = found_worker(context.store.presence, context.asked("worker") or "")
         known = _given_instances(given)
         if known.get(record.worker) != record.instance:
             raise Refused(f"worker {record.worker!r} was started again since you were asked: look at it again")
         asked = known if given.text(ALL) else {record.worker: record.instance}
-        outcomes = order_each(viewing.store, asked, order, by=given.by, reason=given.reason)
+        outcomes = order_each(context.store, asked, order, by=given.by, reason=given.reason)
         ordered = [one.worker for one in outcomes if one.refused is None]
         refused = [one.refused for one in outcomes if one.refused is not None]
         if not ordered:
@@ -98,7 +98,7 @@ def _given_instances(given: Given) -> dict[str, str]:
         raise Invalid("the form does not name the process that is meant: look at the worker again") from None
 
 
-ACTS = tuple(
-    OperatorAct(f"{order.value}-worker", _asking(order), _running(order), is_dangerous=order is Order.STOP)
+ACTIONS = tuple(
+    OperatorAction(f"{order.value}-worker", _asking(order), _running(order), is_dangerous=order is Order.STOP)
     for order in Order
 )

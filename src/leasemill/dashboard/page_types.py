@@ -1,7 +1,8 @@
-"""What a page and an act are, and what they are given.
+"""What a page and an action are, and what they are called with.
 
-A page is a module in `pages/`, a template, and a row in `pages.PAGES`; an act is a row in `acts.ACTS`. Both are plain
-functions of a `Viewing`, called in a thread: they may call the store as they like, but every reading must be bounded.
+A page is a module in `pages/`, a template, and a row in `pages.PAGES`; an action is a row in `actions.ACTIONS`. Both
+are plain functions of a `PageContext`, called in a thread: they may call the store as they like, but every reading must
+be bounded.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from starlette.datastructures import QueryParams
 
 from leasemill.api.redaction import Redaction
 from leasemill.dashboard.access import Principal
+from leasemill.dashboard.bulk_actions import BulkActions
 from leasemill.dashboard.forms import Form
-from leasemill.dashboard.sampling import Sample, Sampler
-from leasemill.dashboard.sweeps import Sweeps
+from leasemill.dashboard.sampler import Sample, Sampler
 from leasemill.errors import NotFound
 from leasemill.kernel.commands import QueueView
 from leasemill.operator.facts import AtWork, at_work
@@ -27,12 +28,12 @@ FoundT = TypeVar("FoundT")
 
 
 @dataclass(frozen=True, slots=True)
-class Viewing:
+class PageContext:
     """One request, as a page sees it."""
 
     store: Store
     sampler: Sampler
-    sweeps: Sweeps
+    bulk_actions: BulkActions
     redaction: Redaction
     principal: Principal
     query: QueryParams
@@ -65,14 +66,14 @@ class Viewing:
 
     def once(self, key: Hashable, read: Callable[[], FoundT]) -> FoundT:
         """What `read` returns, read once for each sample however many look. `key`: the page, and what it depends on."""
-        return self.sampler.readings.once(key, 0 if self.sample is None else self.sample.number, read)
+        return self.sampler.page_cache.once(key, 0 if self.sample is None else self.sample.number, read)
 
     def at_work(self) -> list[AtWork]:
         """Workers with a recent heartbeat."""
         return at_work(self.store.presence)
 
 
-Read: TypeAlias = Callable[[Viewing], Mapping[str, Any]]
+Read: TypeAlias = Callable[[PageContext], Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,7 @@ class Page:
     is_live: bool = True
     is_sampled: bool = False
     """It shows the shared sample and nothing else: rendered once for all who look the same way."""
-    is_reckoned: bool = False
+    is_estimated: bool = False
     """It shows what is known of a sample between counts: nothing has to be read for it."""
 
 
@@ -140,12 +141,12 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
-class OperatorAct:
+class OperatorAction:
     """A row in the table of acts: asked by GET, done by POST, both with the same URL."""
 
     name: str
-    ask: Callable[[Viewing], Question]
-    run: Callable[[Viewing, Given], Done]
+    ask: Callable[[PageContext], Question]
+    run: Callable[[PageContext, Given], Done]
     is_dangerous: bool = False
     asks_why: bool = True
     """A reason is recorded with what changes the store; what does not needs none."""

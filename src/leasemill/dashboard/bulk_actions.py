@@ -1,7 +1,7 @@
-"""Acts on everything that matches: counted first, then done page by page in a thread, with progress and a brake.
+"""Actions on everything that matches: counted first, then done page by page in a thread, with progress and a brake.
 
-Jobs are read in pages and acted on by their ids, and the store decides for each whether it may (O2, O5). A sweep ends
-at the jobs that existed when it began: one that is redriven and fails again meanwhile is not redriven twice. Sweeps
+Jobs are read in pages and acted on by their ids, and the store decides for each whether it may (O2, O5). A bulk action
+ends at the jobs that existed when it began: one that is redriven and fails again meanwhile is not redriven twice. They
 live in the process that started them; what they did is in the store's list of actions.
 """
 
@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from leasemill.dashboard.sampling import TROUBLES
+from leasemill.dashboard.sampler import TROUBLES
 from leasemill.errors import Refused
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import ENDED_STATES, REDRIVEN_STATES, SECOND, UNENDED_STATES, Job
@@ -29,21 +29,21 @@ from leasemill.store.cancelling import cancelled
 PAGE_JOBS: Final = 500
 COUNTED_FOR_S: Final = 0.5
 EXAMPLES: Final = 10
-SWEEPS_KEPT: Final = 50
+BULK_ACTIONS_KEPT: Final = 50
 AT_A_TIME: Final = 2
 STEP_S: Final = 0.2
 
 
-class SweepVerb(StrEnum):
+class BulkVerb(StrEnum):
     CANCEL = "cancel"
     REDRIVE = "redrive"
     PURGE = "purge"
 
 
 AMONG: Final = {
-    SweepVerb.CANCEL: UNENDED_STATES,
-    SweepVerb.REDRIVE: REDRIVEN_STATES,
-    SweepVerb.PURGE: ENDED_STATES,
+    BulkVerb.CANCEL: UNENDED_STATES,
+    BulkVerb.REDRIVE: REDRIVEN_STATES,
+    BulkVerb.PURGE: ENDED_STATES,
 }
 """The states of the jobs that a verb is for; a filter narrows them further."""
 
@@ -80,10 +80,10 @@ class DryRun(Struct, frozen=True):
     examples: list[str]
 
 
-class Sweep:
-    """One act on many jobs: how far it is."""
+class BulkAction:
+    """One action on many jobs, and how far it is."""
 
-    def __init__(self, verb: SweepVerb, which: str, by: str, reason: str, rate: float | None) -> None:
+    def __init__(self, verb: BulkVerb, which: str, by: str, reason: str, rate: float | None) -> None:
         self.id = secrets.token_hex(6)
         self.verb = verb
         self.which = which
@@ -113,48 +113,50 @@ class Sweep:
         return None if self.rate is None else round(left / self.rate * SECOND)
 
 
-class Sweeps:
-    """The sweeps of this process, the latest ones."""
+class BulkActions:
+    """The latest bulk actions of this process."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._sweeps: OrderedDict[str, Sweep] = OrderedDict()
+        self._actions: OrderedDict[str, BulkAction] = OrderedDict()
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._threads: set[threading.Thread] = set()
 
-    def find(self, sweep_id: str) -> Sweep | None:
+    def find(self, action_id: str) -> BulkAction | None:
         with self._lock:
-            return self._sweeps.get(sweep_id)
+            return self._actions.get(action_id)
 
-    def all(self) -> list[Sweep]:
+    def all(self) -> list[BulkAction]:
         """Newest first."""
         with self._lock:
-            return list(reversed(self._sweeps.values()))
+            return list(reversed(self._actions.values()))
 
-    def start(self, verb: SweepVerb, chosen: Selection, which: str, by: str, reason: str, rate: float | None) -> Sweep:
-        sweep = Sweep(verb, which, by, reason, rate)
+    def start(
+        self, verb: BulkVerb, chosen: Selection, which: str, by: str, reason: str, rate: float | None
+    ) -> BulkAction:
+        action = BulkAction(verb, which, by, reason, rate)
         counted = count(self._store, verb, chosen)
-        sweep.expected, sweep.expects_more = counted.count, not counted.is_all
-        return self._begin(sweep, lambda: self._act_on(sweep, chosen))
+        action.expected, action.expects_more = counted.count, not counted.is_all
+        return self._begin(action, lambda: self._act_on(action, chosen))
 
-    def cancel_group(self, view: c.GroupView, by: str, reason: str) -> Sweep:
+    def cancel_group(self, view: c.GroupView, by: str, reason: str) -> BulkAction:
         """With the groups in it, whose members are not counted before."""
-        sweep = Sweep(SweepVerb.CANCEL, f"group {view.id}", by, reason, None)
-        sweep.expected = view.unfinished
-        return self._begin(sweep, lambda: self._cancel_members(sweep, view.id))
+        action = BulkAction(BulkVerb.CANCEL, f"group {view.id}", by, reason, None)
+        action.expected = view.unfinished
+        return self._begin(action, lambda: self._cancel_members(action, view.id))
 
-    def _begin(self, sweep: Sweep, work: Callable[[], None]) -> Sweep:
+    def _begin(self, action: BulkAction, work: Callable[[], None]) -> BulkAction:
         with self._lock:
-            if sum(not one.is_over for one in self._sweeps.values()) >= AT_A_TIME:
+            if sum(not one.is_over for one in self._actions.values()) >= AT_A_TIME:
                 raise Refused(f"{AT_A_TIME} bulk actions are already running: wait for one to finish, or stop one")
-            self._sweeps[sweep.id] = sweep
-            while len(self._sweeps) > SWEEPS_KEPT:
-                self._sweeps.popitem(last=False)
-            thread = threading.Thread(target=self._run, args=(sweep, work), name="leasemill-sweep", daemon=True)
+            self._actions[action.id] = action
+            while len(self._actions) > BULK_ACTIONS_KEPT:
+                self._actions.popitem(last=False)
+            thread = threading.Thread(target=self._run, args=(action, work), name="leasemill-bulk-action", daemon=True)
             thread.start()
             self._threads.add(thread)  # now it can be joined; it takes itself out when it gets the lock
-        return sweep
+        return action
 
     def close(self) -> None:
         """Stop what is under way, and wait for it."""
@@ -164,46 +166,46 @@ class Sweeps:
         for thread in threads:
             thread.join()
 
-    def _run(self, sweep: Sweep, work: Callable[[], None]) -> None:
+    def _run(self, action: BulkAction, work: Callable[[], None]) -> None:
         try:
             work()
         except TROUBLES as error:
-            sweep.trouble = str(error)
+            action.trouble = str(error)
         finally:
-            sweep.ended_at = time.time()
+            action.ended_at = time.time()
             with self._lock:
                 self._threads.discard(threading.current_thread())
 
-    def _act_on(self, sweep: Sweep, chosen: Selection) -> None:
-        act = _act(self._store, sweep)
-        size = PAGE_JOBS if sweep.rate is None else max(1, min(PAGE_JOBS, int(sweep.rate * STEP_S)))
+    def _act_on(self, action: BulkAction, chosen: Selection) -> None:
+        act = _act(self._store, action)
+        size = PAGE_JOBS if action.rate is None else max(1, min(PAGE_JOBS, int(action.rate * STEP_S)))
         next_at = time.monotonic()
-        for ids in _batches(matching(self._store, sweep.verb, chosen), size):
-            if self._is_over(sweep, max(0.0, next_at - time.monotonic())):
+        for ids in _batches(matching(self._store, action.verb, chosen), size):
+            if self._is_over(action, max(0.0, next_at - time.monotonic())):
                 return
             changed = act(ids)
-            sweep.done += changed
-            sweep.left_alone += len(ids) - changed
-            if sweep.rate is not None:
-                next_at = max(next_at, time.monotonic()) + len(ids) / sweep.rate
+            action.done += changed
+            action.left_alone += len(ids) - changed
+            if action.rate is not None:
+                next_at = max(next_at, time.monotonic()) + len(ids) / action.rate
 
-    def _cancel_members(self, sweep: Sweep, group_id: str) -> None:
-        for operated in cancelled(self._store, group_id, sweep.by, sweep.reason):
-            sweep.done += len(operated.job_ids)
-            sweep.expected = max(sweep.expected, sweep.done)
-            if self._is_over(sweep, 0.0):
+    def _cancel_members(self, action: BulkAction, group_id: str) -> None:
+        for operated in cancelled(self._store, group_id, action.by, action.reason):
+            action.done += len(operated.job_ids)
+            action.expected = max(action.expected, action.done)
+            if self._is_over(action, 0.0):
                 return
-        sweep.expected = sweep.done  # a group in it counted as one member, whatever its own members are
+        action.expected = action.done  # a group in it counted as one member, whatever its own members are
 
-    def _is_over(self, sweep: Sweep, wait_s: float) -> bool:
+    def _is_over(self, action: BulkAction, wait_s: float) -> bool:
         """Whether somebody has stopped it, or the process ends, by the time its next step is due."""
         if self._stop.wait(wait_s):
-            sweep.is_stopped = True
-        return sweep.is_stopped
+            action.is_stopped = True
+        return action.is_stopped
 
 
-def _act(store: Store, sweep: Sweep) -> Callable[[tuple[str, ...]], int]:
-    by, reason = sweep.by, sweep.reason
+def _act(store: Store, action: BulkAction) -> Callable[[tuple[str, ...]], int]:
+    by, reason = action.by, action.reason
 
     def cancel(ids: tuple[str, ...]) -> int:
         outcomes = store.cancel(ids, by=by, reason=reason)
@@ -215,15 +217,15 @@ def _act(store: Store, sweep: Sweep) -> Callable[[tuple[str, ...]], int]:
     def purge(ids: tuple[str, ...]) -> int:
         return len(store.purge(c.JobFilter(job_ids=ids), by=by, reason=reason, limit=len(ids)).job_ids)
 
-    return {SweepVerb.CANCEL: cancel, SweepVerb.REDRIVE: redrive, SweepVerb.PURGE: purge}[sweep.verb]
+    return {BulkVerb.CANCEL: cancel, BulkVerb.REDRIVE: redrive, BulkVerb.PURGE: purge}[action.verb]
 
 
-def narrowed(verb: SweepVerb, chosen: Selection) -> c.JobFilter:
+def narrowed(verb: BulkVerb, chosen: Selection) -> c.JobFilter:
     states = AMONG[verb] if chosen.where.states is None else AMONG[verb] & chosen.where.states
     return msgspec.structs.replace(chosen.where, states=states)
 
 
-def matching(store: Store, verb: SweepVerb, chosen: Selection) -> Iterator[list[str]]:
+def matching(store: Store, verb: BulkVerb, chosen: Selection) -> Iterator[list[str]]:
     """Ids of the jobs that a verb would be done to, page by page, of those that exist now; a page may be empty."""
     where = narrowed(verb, chosen)
     last = store.totals().seq
@@ -234,7 +236,7 @@ def matching(store: Store, verb: SweepVerb, chosen: Selection) -> Iterator[list[
         after = page.after
 
 
-def count(store: Store, verb: SweepVerb, chosen: Selection, for_s: float = COUNTED_FOR_S) -> DryRun:
+def count(store: Store, verb: BulkVerb, chosen: Selection, for_s: float = COUNTED_FOR_S) -> DryRun:
     """A dry run, for a bounded time."""
     until = time.monotonic() + for_s
     found = 0

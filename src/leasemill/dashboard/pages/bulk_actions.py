@@ -5,25 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from leasemill.dashboard.viewing import Page, Viewing
+from leasemill.dashboard.page_types import Page, PageContext
 from leasemill.errors import NotFound
 from leasemill.operator.wording import counted
 
 
-def read(viewing: Viewing) -> Mapping[str, Any]:
-    return {"sweeps": viewing.sweeps.all()}
+def read(context: PageContext) -> Mapping[str, Any]:
+    return {"sweeps": context.bulk_actions.all()}
 
 
-def read_one(viewing: Viewing) -> Mapping[str, Any]:
-    sweep = viewing.sweeps.find(viewing.params["sweep_id"])
-    if sweep is None:
+def read_one(context: PageContext) -> Mapping[str, Any]:
+    action = context.bulk_actions.find(context.params["sweep_id"])
+    if action is None:
         raise NotFound(
             "this process does not know that bulk action: another process started it, or it was long ago. "
             "The audit page lists what was done"
         )
-    more = "more than " if sweep.expects_more else ""
-    title = f"{sweep.verb.value.capitalize()} {more}{counted(sweep.expected, 'job')}"
-    return {"sweep": sweep, "title": title}
+    more = "more than " if action.expects_more else ""
+    title = f"{action.verb.value.capitalize()} {more}{counted(action.expected, 'job')}"
+    return {"sweep": action, "title": title}
 
 
 PAGE: Final = Page("sweeps", "/sweeps", "Bulk actions", "sweeps.html", read)

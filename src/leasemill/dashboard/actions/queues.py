@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from leasemill.api.policy import SHORTEST_LEASE_US, check_backoff, microseconds
+from leasemill.dashboard.page_types import Done, Given, InputField, OperatorAction, PageContext, Question
 from leasemill.dashboard.pages.queues import seconds_of
-from leasemill.dashboard.viewing import Done, Given, InputField, OperatorAct, Question, Viewing
 from leasemill.errors import Invalid
 from leasemill.kernel.commands import QueueView
 from leasemill.kernel.model import QUEUE_LIMIT, JobState, LimitTerms, OnFailure, Policy
@@ -21,12 +21,12 @@ DURATIONS = {
 COUNTS = {"max_retries": "Retries", "max_expirations": "Expirations until quarantine"}
 
 
-def _queue(viewing: Viewing) -> QueueView:
-    return viewing.queue(viewing.asked("queue") or "")
+def _queue(context: PageContext) -> QueueView:
+    return context.queue(context.asked("queue") or "")
 
 
-def _ask_pause(viewing: Viewing) -> Question:
-    queue = _queue(viewing)
+def _ask_pause(context: PageContext) -> Question:
+    queue = _queue(context)
     waiting = counted(queue.counts[JobState.READY], "job")
     return Question(
         f"Pause queue {queue.name}",
@@ -35,26 +35,26 @@ def _ask_pause(viewing: Viewing) -> Question:
     )
 
 
-def _pause(viewing: Viewing, given: Given) -> Done:
-    queue = _queue(viewing)
-    viewing.store.pause(queue.name, by=given.by, reason=given.reason)
+def _pause(context: PageContext, given: Given) -> Done:
+    queue = _queue(context)
+    context.store.pause(queue.name, by=given.by, reason=given.reason)
     return Done(f"Queue {queue.name} paused.")
 
 
-def _ask_resume(viewing: Viewing) -> Question:
-    queue = _queue(viewing)
+def _ask_resume(context: PageContext) -> Question:
+    queue = _queue(context)
     waiting = counted(queue.counts[JobState.READY], "job")
     return Question(f"Resume queue {queue.name}", [f"Workers claim its jobs again: {waiting} wait."], "Resume")
 
 
-def _resume(viewing: Viewing, given: Given) -> Done:
-    queue = _queue(viewing)
-    viewing.store.resume(queue.name, by=given.by, reason=given.reason)
+def _resume(context: PageContext, given: Given) -> Done:
+    queue = _queue(context)
+    context.store.resume(queue.name, by=given.by, reason=given.reason)
     return Done(f"Queue {queue.name} resumed.")
 
 
-def _ask_policy(viewing: Viewing) -> Question:
-    queue = _queue(viewing)
+def _ask_policy(context: PageContext) -> Question:
+    queue = _queue(context)
     policy = queue.policy or Policy()
     fields = [
         *(InputField(name, label, "number", shown(getattr(policy, name))) for name, label in COUNTS.items()),
@@ -75,8 +75,8 @@ def _ask_policy(viewing: Viewing) -> Question:
     return Question(f"Policy of queue {queue.name}", sentences, "Set", fields)
 
 
-def _policy(viewing: Viewing, given: Given) -> Done:
-    queue = _queue(viewing)
+def _policy(context: PageContext, given: Given) -> Done:
+    queue = _queue(context)
     on_failure = given.text("on_failure")
     policy = Policy(
         **{name: as_count(label, given.text(name)) for name, label in COUNTS.items()},
@@ -84,14 +84,14 @@ def _policy(viewing: Viewing, given: Given) -> Done:
         on_failure=OnFailure(on_failure) if on_failure in set(OnFailure) else None,
     )
     check_backoff(f"queue {queue.name!r}", policy)
-    viewing.store.set_policy(queue.name, policy, by=given.by, reason=given.reason)
+    context.store.set_policy(queue.name, policy, by=given.by, reason=given.reason)
     is_empty = all(value is None for value in msgspec.structs.astuple(policy))
     return Done(f"Policy of queue {queue.name} {'cleared' if is_empty else 'set'}.")
 
 
-def _ask_limit(viewing: Viewing) -> Question:
-    queue = _queue(viewing)
-    view = viewing.store.limit(QUEUE_LIMIT + queue.name, limit=1)
+def _ask_limit(context: PageContext) -> Question:
+    queue = _queue(context)
+    view = context.store.limit(QUEUE_LIMIT + queue.name, limit=1)
     places = None if view is None else view.terms.places
     return Question(
         f"Limit of queue {queue.name}",
@@ -101,13 +101,13 @@ def _ask_limit(viewing: Viewing) -> Question:
     )
 
 
-def _limit(viewing: Viewing, given: Given) -> Done:
-    queue = _queue(viewing)
+def _limit(context: PageContext, given: Given) -> Done:
+    queue = _queue(context)
     places = as_count("Jobs at a time", given.text("places"))
     if places is None:
-        viewing.store.clear_limit(QUEUE_LIMIT + queue.name, by=given.by, reason=given.reason)
+        context.store.clear_limit(QUEUE_LIMIT + queue.name, by=given.by, reason=given.reason)
         return Done(f"Limit of queue {queue.name} removed.")
-    viewing.store.set_limit(QUEUE_LIMIT + queue.name, LimitTerms(places), by=given.by, reason=given.reason)
+    context.store.set_limit(QUEUE_LIMIT + queue.name, LimitTerms(places), by=given.by, reason=given.reason)
     return Done(f"Queue {queue.name} limited to {counted(places, 'job')} at a time.")
 
 
@@ -133,9 +133,9 @@ def _us(label: str, text: str, least_us: int) -> int | None:
     return microseconds(label, seconds, least_us=least_us)
 
 
-ACTS = (
-    OperatorAct("pause-queue", _ask_pause, _pause),
-    OperatorAct("resume-queue", _ask_resume, _resume),
-    OperatorAct("set-queue-policy", _ask_policy, _policy),
-    OperatorAct("set-queue-limit", _ask_limit, _limit),
+ACTIONS = (
+    OperatorAction("pause-queue", _ask_pause, _pause),
+    OperatorAction("resume-queue", _ask_resume, _resume),
+    OperatorAction("set-queue-policy", _ask_policy, _policy),
+    OperatorAction("set-queue-limit", _ask_limit, _limit),
 )
