@@ -35,7 +35,7 @@ from leasemill.dashboard.pages import PAGES
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec, JobState
 from leasemill.store.base import Store
-from leasemill.store.opening import open_store
+from leasemill.store.factory import open_store
 
 ROWS = ("file", "postgres")
 PARTS = ("pages", "drain")

@@ -29,7 +29,7 @@ from leasemill import App, Worker
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec
 from leasemill.store.postgres.store import PostgresStore
-from leasemill.store.sources import SystemEntropy
+from leasemill.store.system import SystemEntropy
 from leasemill.testing.postgres import PostgresServer
 
 SPAWN: Final = multiprocessing.get_context("spawn")

@@ -40,7 +40,7 @@ from leasemill.store.file.format import (
 from leasemill.store.file.manifest import read_manifest
 from leasemill.store.file.options import FileOptions
 from leasemill.store.file.store import FileStore
-from leasemill.store.sources import SystemEntropy
+from leasemill.store.system import SystemEntropy
 
 RUNS = 5
 PAYLOAD = b'{"text":"' + b"x" * 89 + b'"}'

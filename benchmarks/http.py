@@ -40,9 +40,9 @@ from leasemill.kernel.commands import AckReport
 from leasemill.kernel.model import JobSpec
 from leasemill.server.listening import bound_socket
 from leasemill.store.base import Store
+from leasemill.store.factory import open_store
 from leasemill.store.http.client import ANSWER_S
 from leasemill.store.http.connection import DirectCalls, origin_of
-from leasemill.store.opening import open_store
 
 ROWS = ("batches", "single", "polls")
 Parser = Literal["h11", "httptools"]

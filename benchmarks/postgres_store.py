@@ -21,7 +21,7 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec
 from leasemill.store.postgres.driver.url import parse_url
 from leasemill.store.postgres.store import PostgresStore
-from leasemill.store.sources import SystemEntropy
+from leasemill.store.system import SystemEntropy
 from leasemill.testing.postgres import PostgresServer
 
 BATCH = 200

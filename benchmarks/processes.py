@@ -21,8 +21,8 @@ from leasemill import App
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND
 from leasemill.store.base import Store
-from leasemill.store.opening import open_store
-from leasemill.store.records import records
+from leasemill.store.factory import open_store
+from leasemill.store.worker_records import records
 
 ROUNDS: Final = 5
 STORES: Final = ("file", "postgres")

@@ -19,7 +19,7 @@ import leasemill
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec
 from leasemill.store.base import Store
-from leasemill.store.opening import open_store
+from leasemill.store.factory import open_store
 
 PACKAGE: Final = str(Path(leasemill.__file__).parent)
 VERBS: Final = ("enqueue", "claim", "start", "extend", "commit", "ack", "refused ack")

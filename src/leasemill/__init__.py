@@ -146,7 +146,7 @@ if TYPE_CHECKING:
     from leasemill.kernel.read.queues import LanePage, LaneView, QueueView, Totals
     from leasemill.kernel.read.rules import GroupView, LimitView
     from leasemill.store.base import Store
-    from leasemill.store.opening import open_store
+    from leasemill.store.factory import open_store
     from leasemill.worker.worker import Worker
 else:
     _MODULES = {
@@ -180,7 +180,7 @@ else:
         "leasemill.kernel.read.queues": ["LanePage", "LaneView", "QueueView", "Totals"],
         "leasemill.kernel.read.rules": ["GroupView", "LimitView"],
         "leasemill.store.base": ["Store"],
-        "leasemill.store.opening": ["open_store"],
+        "leasemill.store.factory": ["open_store"],
         "leasemill.worker.worker": ["Worker"],
     }
     _HOMES = {name: module for module, names in _MODULES.items() for name in names}

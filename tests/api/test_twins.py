@@ -13,7 +13,7 @@ from leasemill.api.schedules import Schedules
 from leasemill.kernel.command import Command
 from leasemill.kernel.model import JobSpec, Rules
 from leasemill.store.memory import MemoryStore
-from leasemill.store.operating import StoreOperations
+from leasemill.store.operations import StoreOperations
 
 WITHOUT_STORE = {
     App: {

@@ -20,8 +20,8 @@ from leasemill.cli import COMMANDS, main
 from leasemill.cli.stats import gathered, unserved
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobState, Order, WorkerOrder
-from leasemill.store.opening import open_store
-from leasemill.store.records import RunningJob, WorkerRecord, encode_record
+from leasemill.store.factory import open_store
+from leasemill.store.worker_records import RunningJob, WorkerRecord, encode_record
 
 TASKS = """
 from leasemill import App, Context, Fail
@@ -155,7 +155,7 @@ def test_a_wrong_call_gets_a_sentence_and_an_exit_code(
 
 
 def test_a_worker_that_drains_ends_when_no_server_can_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("leasemill.store.http.asking.PATIENCE_S", 0.05)
+    monkeypatch.setattr("leasemill.store.http.retry_policy.PATIENCE_S", 0.05)
     result = leasemill("worker", "cli_tasks:app", "--drain", "--url", "http://127.0.0.1:1")
     assert result.exit_code == 3, result.output
     assert "cannot be reached" in result.output

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from leasemill.api.policy import LEASES_S, REAPER_INTERVALS_S
 from leasemill.cli import main
 from leasemill.kernel.model import SECOND
-from leasemill.store.opening import open_store
+from leasemill.store.factory import open_store
 from leasemill.worker.worker import Worker
 
 

@@ -20,8 +20,8 @@ from leasemill.cli import bulk, main
 from leasemill.errors import Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import Job, JobState
+from leasemill.store.factory import open_store
 from leasemill.store.file.store import FileStore
-from leasemill.store.opening import open_store
 from tests.lab.processes import wait_until
 from tests.lab.terminals import Terminal
 

@@ -14,8 +14,8 @@ from leasemill.cli import main
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec, Policy
 from leasemill.store.base import Store
-from leasemill.store.opening import open_store
-from leasemill.store.records import RunningJob, WorkerRecord, encode_record
+from leasemill.store.factory import open_store
+from leasemill.store.worker_records import RunningJob, WorkerRecord, encode_record
 
 HOSTILE = "\x1b[2J\x9b31m\u202e\u2028\r"
 SHOWN = r"\u001b[2J\u009b31m\u202e\u2028\r"

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from leasemill.cli import main
 from leasemill.kernel.commands import JobFilter
 from leasemill.kernel.model import JobSpec, Rules
-from leasemill.store.opening import open_store
+from leasemill.store.factory import open_store
 
 TASKS = """
 from pathlib import Path

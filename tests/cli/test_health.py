@@ -13,8 +13,8 @@ from click.testing import CliRunner, Result
 
 from leasemill.cli import main
 from leasemill.store.base import Store
-from leasemill.store.opening import open_store
-from leasemill.store.records import RunningJob, WorkerRecord, encode_record
+from leasemill.store.factory import open_store
+from leasemill.store.worker_records import RunningJob, WorkerRecord, encode_record
 
 STUCK = RunningJob("j", "k", 1, 9.0)
 

@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from leasemill.cli import main
-from leasemill.store.keys import is_authentic
-from leasemill.store.opening import open_store
+from leasemill.store.access_keys import is_authentic
+from leasemill.store.factory import open_store
 
 
 @pytest.fixture

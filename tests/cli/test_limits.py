@@ -14,7 +14,7 @@ from leasemill.cli import main
 from leasemill.kernel.commands import ReleaseReport
 from leasemill.kernel.model import SECOND, JobSpec, LimitTerms, LimitUse, Rules
 from leasemill.store.base import Store
-from leasemill.store.opening import open_store
+from leasemill.store.factory import open_store
 from leasemill.testing.rules import rule
 
 WHY = ("--reason", "their incident", "--by", "ada")

@@ -19,9 +19,9 @@ from leasemill.cli import progress as progressing
 from leasemill.cli.interrupt import Interruptible
 from leasemill.cli.progress import MEGABYTES, ShownProgress
 from leasemill.kernel.model import JobSpec, JobState
+from leasemill.store.factory import open_store
 from leasemill.store.file.build import build
 from leasemill.store.file.inspect import examine
-from leasemill.store.opening import open_store
 from tests.lab.processes import wait_until
 from tests.lab.terminals import SHOW_CURSOR, Terminal
 

@@ -21,8 +21,8 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec, JobState
 from leasemill.operator.overview import FailureLine, Overview, QueueLine, RunningLine, WorkerLine
 from leasemill.store.base import Store
+from leasemill.store.factory import open_store
 from leasemill.store.memory import MemoryStore
-from leasemill.store.opening import open_store
 from tests.lab.postgres import KillableServer
 from tests.lab.terminals import ENTER_SCREEN, HIDE_CURSOR, LEAVE_SCREEN, SHOW_CURSOR, Terminal
 

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from leasemill.cli import main
 from leasemill.kernel import commands as c
-from leasemill.store.opening import open_store
+from leasemill.store.factory import open_store
 from leasemill.testing.rules import rule
 
 TASKS = """

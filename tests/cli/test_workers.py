@@ -18,8 +18,8 @@ from leasemill.errors import NotFound, Refused
 from leasemill.kernel.model import Order, WorkerOrder
 from leasemill.operator.workers import is_obeyed, named, state_of
 from leasemill.store.base import Store
-from leasemill.store.opening import open_store
-from leasemill.store.records import RunningJob, WorkerRecord, encode_record
+from leasemill.store.factory import open_store
+from leasemill.store.worker_records import RunningJob, WorkerRecord, encode_record
 
 WHY = ("--reason", "a leak", "--by", "ada")
 

@@ -19,7 +19,7 @@ from leasemill import App, JobState
 from leasemill.contrib.sentry import instrument
 from leasemill.errors import Invalid
 from leasemill.operator.fingerprint import fingerprint
-from leasemill.store.opening import open_store
+from leasemill.store.factory import open_store
 from leasemill.testing.drain import adrain, in_memory
 from tests.contrib import sentry_jobs as jobs
 from tests.worker.support import drained, until, working

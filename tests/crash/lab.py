@@ -14,7 +14,7 @@ from leasemill.store.file.manifest import Snapshot
 from leasemill.store.file.options import FileOptions
 from leasemill.store.file.snapshot import take_snapshot
 from leasemill.store.file.store import FileStore
-from leasemill.store.sources import Clock, Entropy
+from leasemill.store.system import Clock, Entropy
 from tests.crash.walk import Model
 from tests.lab.faults import SimulatedDisk, SimulatedMachine
 

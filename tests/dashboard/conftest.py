@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, sync_playwright
 
 from leasemill.dashboard import Dashboard, Principal, ViewerRole
 from leasemill.store.base import Store
-from leasemill.store.opening import open_store
+from leasemill.store.factory import open_store
 from tests.dashboard.browser.serving import launched
 from tests.dashboard.client import Client
 from tests.dashboard.filling import Filled, fill

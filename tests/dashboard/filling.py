@@ -9,7 +9,7 @@ import msgspec
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, JobSpec, OnFailure, Order, Policy, WorkerOrder
 from leasemill.store.base import Store
-from leasemill.store.records import RunningJob, WorkerRecord, encode_record
+from leasemill.store.worker_records import RunningJob, WorkerRecord, encode_record
 
 BLOCKING = Policy(max_retries=0, on_failure=OnFailure.BLOCK)
 

@@ -7,7 +7,7 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, ChainedJob, JobSpec, LimitTerms, LimitUse, Rules
 from leasemill.kernel.schedule import ScheduleSpec, TickFire
 from leasemill.store.base import Store
-from leasemill.store.records import RunningJob, WorkerRecord, encode_record
+from leasemill.store.worker_records import RunningJob, WorkerRecord, encode_record
 from tests.dashboard.filling import as_json
 
 MINUTE = 60 * SECOND

@@ -9,7 +9,7 @@ from playwright.sync_api import Browser, expect
 
 from leasemill.kernel.model import JobSpec, JobState
 from leasemill.store.base import Store
-from leasemill.store.opening import open_store
+from leasemill.store.factory import open_store
 from tests.dashboard.browser.serving import CHROMIUM, NO_CHROMIUM, PATIENCE_MS, serving, signed_in, working
 from tests.dashboard.filling import fill
 

@@ -18,7 +18,7 @@ from leasemill.cli.dashboard import served
 from leasemill.kernel.model import JobSpec
 from leasemill.server.listening import bound_socket
 from leasemill.store.base import Store
-from leasemill.store.opening import open_store
+from leasemill.store.factory import open_store
 from tests.dashboard.client import Client
 from tests.lab.processes import wait_until
 

@@ -25,8 +25,8 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, JobSpec, JobState
 from leasemill.store.base import Store
 from leasemill.store.memory import MemoryStore
-from leasemill.store.reading import Pulse
-from leasemill.store.records import WorkerRecord, encode_record
+from leasemill.store.readings import Pulse
+from leasemill.store.worker_records import WorkerRecord, encode_record
 from leasemill.testing.clock import ManualClock
 from tests.lab.processes import wait_until
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from leasemill.cli import main
 from leasemill.kernel.model import JobSpec
-from leasemill.store.opening import open_store
+from leasemill.store.factory import open_store
 from leasemill.wire.routes import Role
 from tests.dashboard.markup import parsed
 from tests.lab.served import Served, add_key, serving

@@ -12,7 +12,7 @@ from leasemill.dashboard import ViewerRole
 from leasemill.dashboard.pages import PAGES
 from leasemill.kernel.model import JobSpec, JobState
 from leasemill.store.base import Store
-from leasemill.store.records import WorkerRecord, encode_record
+from leasemill.store.worker_records import WorkerRecord, encode_record
 from tests.dashboard.conftest import Desk, desk_on
 from tests.dashboard.filling import Filled, fill, spec
 

@@ -17,7 +17,7 @@ from leasemill.kernel.model import REDRIVEN_STATES, SECOND, Job, JobSpec, LossRe
 from leasemill.operator.fingerprint import fingerprint
 from leasemill.store.base import Store
 from leasemill.store.memory import MemoryStore
-from leasemill.store.records import WorkerRecord, encode_record
+from leasemill.store.worker_records import WorkerRecord, encode_record
 from leasemill.testing.clock import ManualClock
 from tests.dashboard.conftest import Desk, desk_on
 from tests.dashboard.filling import BLOCKING, Filled, fill

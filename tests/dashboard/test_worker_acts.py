@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from leasemill.dashboard import ViewerRole
 from leasemill.kernel.model import Order, Verb
 from leasemill.store.base import Store
-from leasemill.store.records import WorkerRecord, encode_record
+from leasemill.store.worker_records import WorkerRecord, encode_record
 from tests.dashboard.conftest import Desk, desk_on
 from tests.dashboard.markup import parsed
 from tests.dashboard.test_control_acts import latest

@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from leasemill import JobState
-from leasemill.store.opening import open_store
+from leasemill.store.factory import open_store
 from leasemill.testing.postgres import PostgresServer
 from tests.deploy.files import (
     compose,

@@ -23,7 +23,7 @@ from leasemill.errors import Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import Job, JobState
 from leasemill.store.base import Store
-from leasemill.store.opening import open_store
+from leasemill.store.factory import open_store
 from leasemill.store.postgres.driver.url import parse_url
 from tests.fire import bank
 from tests.lab.processes import IMPORT_PATH, TookTooLong, WorkerProcess, wait_until

@@ -14,7 +14,7 @@ from leasemill.api.job import JobType
 from leasemill.errors import Unavailable
 from leasemill.kernel.model import JobState
 from leasemill.store.base import Store
-from leasemill.store.opening import open_store
+from leasemill.store.factory import open_store
 from leasemill.store.postgres.driver import connections as pool
 from leasemill.testing.rules import rule
 from leasemill.worker.exits import EXIT_OVERRUN

@@ -15,8 +15,8 @@ from contextlib import contextmanager
 
 import psutil
 
-from leasemill.store.keys import ALL_QUEUES, AccessKey, new_key
-from leasemill.store.opening import open_store
+from leasemill.store.access_keys import ALL_QUEUES, AccessKey, new_key
+from leasemill.store.factory import open_store
 from leasemill.store.url import URL_VARIABLE
 from leasemill.wire.routes import Role
 

@@ -28,7 +28,7 @@ from leasemill.errors import LeaseLost
 from leasemill.kernel.model import Job, JobSpec, JobState
 from leasemill.kernel.verbs.commit import followup_id
 from leasemill.store.base import Store
-from leasemill.store.opening import open_store
+from leasemill.store.factory import open_store
 from tests.lab.processes import IMPORT_PATH, TookTooLong, WorkerProcess, wait_until
 
 LEASE_S: Final = 1.0

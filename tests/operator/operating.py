@@ -13,7 +13,7 @@ from leasemill.cli import main
 from leasemill.kernel.commands import AckReport, Acquired, AcquireRequest, NackReport
 from leasemill.kernel.model import JobSpec, JobState, OnFailure, Policy
 from leasemill.store.base import Store
-from leasemill.store.opening import open_store
+from leasemill.store.factory import open_store
 
 BLOCK = Policy(max_retries=0, on_failure=OnFailure.BLOCK)
 

@@ -16,10 +16,10 @@ from leasemill.kernel.verbs.claim import claimable
 from leasemill.operator.explain import Situation, explain
 from leasemill.operator.facts import gather
 from leasemill.store.base import Store, Watch
-from leasemill.store.ends import Subscription
 from leasemill.store.file.options import FileOptions
 from leasemill.store.file.store import FileStore
 from leasemill.store.memory import MemoryStore
+from leasemill.store.notifications import Subscription
 from leasemill.testing.conformance import DurableHarness, Harness, KeptHarness
 from tests.kernel.world import World, history
 from tests.operator.situations import ExplainSuite

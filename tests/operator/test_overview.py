@@ -13,7 +13,7 @@ from leasemill.operator import overview as overviews
 from leasemill.operator.overview import QueueOrder, overview, read
 from leasemill.operator.rates import Rates
 from leasemill.store.memory import MemoryStore
-from leasemill.store.records import RunningJob, WorkerRecord, encode_record
+from leasemill.store.worker_records import RunningJob, WorkerRecord, encode_record
 from leasemill.testing.clock import ManualClock
 
 

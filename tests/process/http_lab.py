@@ -25,8 +25,8 @@ from leasemill.errors import Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import ENDED_STATES, Job, JobSpec, JobState
 from leasemill.store.base import Store
+from leasemill.store.factory import open_store
 from leasemill.store.http.watch import POLL_S
-from leasemill.store.opening import open_store
 from tests.lab.processes import IMPORT_PATH, WorkerProcess, wait_until
 
 MARKS_VARIABLE: Final = "LEASEMILL_TEST_MARKS"

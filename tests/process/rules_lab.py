@@ -13,7 +13,7 @@ from pathlib import Path
 from leasemill.api.scheduling import list_schedules
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import ENDED_STATES, Job, JobState
-from leasemill.store.opening import open_store
+from leasemill.store.factory import open_store
 from tests.lab.processes import IMPORT_PATH, WorkerProcess, wait_until
 from tests.process import rules_audit
 from tests.process.rules_app import LEASE_S, RULES_VARIABLE, app

@@ -14,7 +14,7 @@ from leasemill.demo.trail import TRAIL_VARIABLE, Trail
 from leasemill.kernel.model import Job
 from leasemill.kernel.verbs.commit import followup_id
 from leasemill.store.base import Store
-from leasemill.store.opening import open_store
+from leasemill.store.factory import open_store
 from tests.lab.processes import IMPORT_PATH, WorkerProcess, wait_until
 from tests.process import jobs
 

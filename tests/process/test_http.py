@@ -19,7 +19,7 @@ from leasemill.demo.server import ServerProcess
 from leasemill.errors import Unavailable
 from leasemill.kernel.commands import Duplicate, Enqueued, EnqueueOutcome, JobFilter
 from leasemill.kernel.model import JobSpec, JobState
-from leasemill.store.opening import open_store
+from leasemill.store.factory import open_store
 from tests.lab.processes import wait_until
 from tests.lab.zombie import Variant, play_all, staged
 from tests.process.http_lab import HttpLab, RestartLab

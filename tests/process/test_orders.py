@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from leasemill import JobState
 from leasemill.cli import main
 from leasemill.kernel.model import Order
-from leasemill.store.records import records
+from leasemill.store.worker_records import records
 from leasemill.testing.rules import rule
 from tests.lab.processes import WorkerProcess, wait_until
 from tests.process import jobs

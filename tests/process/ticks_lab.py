@@ -27,7 +27,7 @@ from leasemill.kernel.bounds import LONGEST_US
 from leasemill.kernel.model import JobSpec
 from leasemill.kernel.schedule import Missed, Overlap, ScheduleSpec, tick_id
 from leasemill.store.base import Store
-from leasemill.store.opening import open_store
+from leasemill.store.factory import open_store
 from leasemill.testing.clock import ManualClock
 from leasemill.worker.metrics import Metrics
 from leasemill.worker.ticker import Ticker

@@ -15,7 +15,7 @@ from leasemill.server.gate import RequestHead
 from leasemill.server.key_gate import KeyGate
 from leasemill.server.limits import ServerLimits
 from leasemill.server.security import OPEN_PATHS, secured
-from leasemill.store.keys import new_key
+from leasemill.store.access_keys import new_key
 from leasemill.store.memory import MemoryStore
 from leasemill.wire import requests as r
 from leasemill.wire.problems import Denied

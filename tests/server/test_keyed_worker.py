@@ -17,10 +17,10 @@ from leasemill.errors import NotFound, Refused
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec, Order, Verb
 from leasemill.server.security import secured
+from leasemill.store.access_keys import new_key
 from leasemill.store.http.store import HttpStore
-from leasemill.store.keys import new_key
 from leasemill.store.memory import MemoryStore
-from leasemill.store.records import WorkerRecord, encode_record, records
+from leasemill.store.worker_records import WorkerRecord, encode_record, records
 from leasemill.testing.rules import rule
 from leasemill.wire.routes import Role
 from leasemill.worker.exporting.catalogue import GROUPS_OPEN, QUEUE_JOBS, SCHEDULE_LATE

@@ -10,7 +10,7 @@ import pytest
 
 from leasemill.errors import Unavailable
 from leasemill.server.keyring import STALE_S, KeyRing
-from leasemill.store.keys import AccessKey, MemoryKeys, new_key
+from leasemill.store.access_keys import AccessKey, MemoryKeys, new_key
 from leasemill.testing.clock import ManualClock
 from leasemill.wire.routes import Role
 

@@ -18,10 +18,10 @@ import pytest
 from leasemill.errors import Refused, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec, JobState
-from leasemill.store.http import asking
+from leasemill.store.access_keys import new_key
+from leasemill.store.factory import open_store
+from leasemill.store.http import retry_policy
 from leasemill.store.http.store import HttpStore
-from leasemill.store.keys import new_key
-from leasemill.store.opening import open_store
 from leasemill.wire.routes import ROUTES, Role
 from tests.lab.processes import wait_until
 from tests.lab.served import Served, add_key, exchange, post, read_reply, serving, status_of
@@ -348,7 +348,7 @@ def test_a_store_speaks_https_with_a_server_it_can_verify_and_with_no_other(
     cert, private = certificate
     with serving(url, "--require-keys", "--cert", str(cert), "--key", str(private)) as served:
         address = served.url.replace("http://127.0.0.1", f"https://{key}@localhost")
-        monkeypatch.setattr(asking, "PATIENCE_S", 0.0)
+        monkeypatch.setattr(retry_policy, "PATIENCE_S", 0.0)
         with open_store(address) as store, pytest.raises(Unavailable, match="certificate"):
             store.time()
         monkeypatch.setenv("SSL_CERT_FILE", str(cert))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from leasemill.errors import Refused
-from leasemill.store import keys as stored
-from leasemill.store.keys import AccessKey, AccessKeys, digest_of, is_authentic, new_key
+from leasemill.store import access_keys as stored
+from leasemill.store.access_keys import AccessKey, AccessKeys, digest_of, is_authentic, new_key
 from leasemill.wire.routes import Role
 
 NOW = 1_800_000_000_000_000

@@ -12,10 +12,10 @@ import pytest
 from leasemill.errors import Invalid, Unavailable
 from leasemill.kernel.commands import AckReport, Enqueued
 from leasemill.kernel.model import SECOND, JobSpec, JobState
+from leasemill.store.factory import open_store
 from leasemill.store.memory import MemoryStore
-from leasemill.store.opening import open_store
-from leasemill.store.signal import Signal
-from leasemill.store.sources import SteadyClock, SystemEntropy
+from leasemill.store.notifications import Signal
+from leasemill.store.system import SteadyClock, SystemEntropy
 from leasemill.testing.clock import ManualClock, SeededEntropy
 from leasemill.testing.rules import rule
 

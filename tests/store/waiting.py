@@ -16,7 +16,7 @@ from leasemill.api.handle import JobHandle
 from leasemill.kernel.commands import AckReport
 from leasemill.kernel.model import Job, JobSpec
 from leasemill.store.base import Store
-from leasemill.store.opening import open_store
+from leasemill.store.factory import open_store
 from leasemill.testing.rules import rule
 from tests.lab.processes import wait_until
 from tests.worker.support import until, working

@@ -13,7 +13,7 @@ from leasemill import App, Worker
 from leasemill.errors import Unavailable
 from leasemill.kernel import commands as c
 from leasemill.store.memory import MemoryStore
-from leasemill.store.sources import Clock
+from leasemill.store.system import Clock
 from leasemill.worker.metrics import Metrics
 from leasemill.worker.observers import Observers
 from leasemill.worker.settings import Settings

@@ -23,7 +23,7 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.model import AbortReason, JobSpec, JobState
 from leasemill.store.memory import MemoryStore
 from leasemill.store.presence import MemoryPresence, instance_of
-from leasemill.store.records import ProcessIdentity, WorkerRecord, encode_record
+from leasemill.store.worker_records import ProcessIdentity, WorkerRecord, encode_record
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.rules import rule
 from leasemill.worker import deaths as module

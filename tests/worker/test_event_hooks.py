@@ -20,7 +20,7 @@ from leasemill.errors import Invalid
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND
 from leasemill.operator.fingerprint import QUARANTINED, fingerprint
-from leasemill.store.opening import open_store
+from leasemill.store.factory import open_store
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.drain import adrain, drain, in_memory
 from leasemill.testing.jobs import Jobs

@@ -14,7 +14,7 @@ from leasemill.errors import Broken, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, Policy
 from leasemill.store.presence import MemoryPresence
-from leasemill.store.records import WorkerRecord, decode_record, encode_record
+from leasemill.store.worker_records import WorkerRecord, decode_record, encode_record
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.rules import rule
 from leasemill.worker.housekeeping import Chore, Housekeeping

@@ -11,7 +11,7 @@ from leasemill import App, Worker
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobState, LimitTerms
 from leasemill.store.base import Store
-from leasemill.store.opening import open_store
+from leasemill.store.factory import open_store
 from leasemill.testing.rules import rule
 from tests.worker.support import FaultyStore, drained, until, working
 

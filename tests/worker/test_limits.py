@@ -13,7 +13,7 @@ from leasemill import App, Context, Limit, Rate, Throttled, Worker
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, JobState, LimitTerms, Verb
 from leasemill.store.base import Store
-from leasemill.store.opening import open_store
+from leasemill.store.factory import open_store
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.drain import adrain
 from leasemill.testing.rules import rule

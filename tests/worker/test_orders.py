@@ -9,7 +9,7 @@ import pytest
 from leasemill import App, JobState, JobType, Worker
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import Order
-from leasemill.store.records import WorkerRecord, records
+from leasemill.store.worker_records import WorkerRecord, records
 from leasemill.testing.rules import rule
 from leasemill.worker import presence
 from tests.worker.support import FaultyStore, until, working

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from leasemill import App, JobType, Worker
 from leasemill.errors import Refused
 from leasemill.store.presence import MemoryPresence
-from leasemill.store.records import ProcessIdentity, WorkerRecord, encode_record
+from leasemill.store.worker_records import ProcessIdentity, WorkerRecord, encode_record
 from leasemill.worker.identity import own
 from leasemill.worker.presence import WorkerPresence
 from tests.worker.support import FaultyStore, until, working

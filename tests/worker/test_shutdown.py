@@ -19,7 +19,7 @@ from leasemill import App, Context, JobState, JobType, Release, Worker
 from leasemill.errors import Broken
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import AbortReason, WorkerOrder
-from leasemill.store.records import records
+from leasemill.store.worker_records import records
 from leasemill.testing.rules import rule
 from tests.worker.support import FaultyStore, until
 

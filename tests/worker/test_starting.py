@@ -11,7 +11,7 @@ import pytest
 
 from leasemill import App, JobType, Observer, Worker
 from leasemill.errors import Broken, LifespanFailed, Refused
-from leasemill.store.records import WorkerRecord, encode_record
+from leasemill.store.worker_records import WorkerRecord, encode_record
 from leasemill.worker.deaths import Deaths
 from leasemill.worker.runner import Runner
 from leasemill.worker.stalls import Stalls

@@ -16,7 +16,7 @@ from leasemill.operator.workers import ahead_or_behind
 from leasemill.store.base import Store
 from leasemill.store.file.clock import RealMachine
 from leasemill.store.file.store import FileStore
-from leasemill.store.records import records
+from leasemill.store.worker_records import records
 from leasemill.testing.rules import rule
 from leasemill.worker.metrics import Metrics
 from leasemill.worker.presence import WorkerPresence

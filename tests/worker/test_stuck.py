@@ -12,7 +12,7 @@ import pytest
 from leasemill import App, Context, JobState, Retry, Worker
 from leasemill.errors import WorkerStuck
 from leasemill.kernel.model import AbortReason
-from leasemill.store.records import WorkerRecord, decode_record
+from leasemill.store.worker_records import WorkerRecord, decode_record
 from tests.worker.support import until, working
 
 SOON = Retry(max=3, base=0.001, cap=0.001)

@@ -39,7 +39,7 @@ from leasemill.errors import Invalid, Unavailable
 from leasemill.kernel.bounds import check_name
 from leasemill.kernel.model import LimitTerms, OnFailure
 from leasemill.store.base import Store
-from leasemill.store.opening import open_store
+from leasemill.store.factory import open_store
 from leasemill.store.url import choose_url, hidden_password
 
 P = ParamSpec("P")

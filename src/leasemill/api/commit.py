@@ -24,8 +24,7 @@ from leasemill.errors import Invalid, JobConflict, LeaseLost, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.verbs.commit import followup_id
 from leasemill.store.backoff import backoff_s
-from leasemill.store.base import Store
-from leasemill.store.block import Block
+from leasemill.store.base import Block, Store
 
 if TYPE_CHECKING:
     import psycopg

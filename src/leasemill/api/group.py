@@ -26,7 +26,7 @@ from leasemill.errors import Invalid, NotFound
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import UNENDED_STATES, ChainedJob
 from leasemill.store.base import Store, Watch
-from leasemill.store.cancelling import acancelled, cancelled
+from leasemill.store.operations import acancelled, cancelled
 
 if TYPE_CHECKING:
     from leasemill.api.commit import Gathered

@@ -17,7 +17,7 @@ from leasemill.errors import JobCancelled, JobDead, JobFailed, NoResult, NotFoun
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import ENDED_STATES, SECOND, Job, JobState
 from leasemill.store.base import Store
-from leasemill.store.records import reported_run
+from leasemill.store.worker_records import reported_run
 
 R_co = TypeVar("R_co", covariant=True)
 

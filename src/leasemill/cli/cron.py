@@ -19,7 +19,7 @@ from leasemill.kernel.transitions.actions import DECLARED
 from leasemill.operator.missing_job import local
 from leasemill.operator.wording import counted, did_you_mean, listed, span
 from leasemill.store.base import Store
-from leasemill.store.records import records
+from leasemill.store.worker_records import records
 
 KNOWN_JOB_GONE = "gone"
 NOT_DECLARED = (

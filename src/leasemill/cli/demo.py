@@ -36,9 +36,9 @@ from leasemill.demo.workers import TookTooLong, WorkerProcess, wait_until
 from leasemill.errors import Invalid, Refused, Unavailable
 from leasemill.kernel.model import ENDED_STATES, JobState
 from leasemill.operator.wording import counted
+from leasemill.store.factory import open_store
 from leasemill.store.file.options import parse_folder_url
 from leasemill.store.http.address import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
-from leasemill.store.opening import open_store
 from leasemill.store.url import hidden_password
 
 WORKERS: Final = 3

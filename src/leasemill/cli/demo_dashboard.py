@@ -11,7 +11,7 @@ import click
 from leasemill.cli.dashboard import served
 from leasemill.cli.store_options import operator_name
 from leasemill.server.listening import bound_socket
-from leasemill.store.opening import open_store
+from leasemill.store.factory import open_store
 
 SIGN_IN_WITHIN_S: Final = 600.0
 LOOK_S: Final = 0.2

@@ -21,7 +21,7 @@ from leasemill.operator.paging import PAGE, all_groups, all_jobs
 from leasemill.operator.relations import progress
 from leasemill.operator.wording import counted, did_you_mean, instant
 from leasemill.store.base import Store
-from leasemill.store.cancelling import cancelled
+from leasemill.store.operations import cancelled
 
 MEMBERS_SHOWN = 10
 COUNTS = ("total", "succeeded", "failed", "dead", "cancelled", "unfinished")

@@ -14,7 +14,7 @@ from leasemill.cli.store_options import on_store
 from leasemill.operator.wording import counted, listed, without_room
 from leasemill.operator.workers import ahead_or_behind, clocks_apart
 from leasemill.store.base import Store
-from leasemill.store.records import WorkerRecord, records
+from leasemill.store.worker_records import WorkerRecord, records
 
 CLOCKS_SHOWN: Final = 5
 

@@ -14,10 +14,10 @@ from leasemill.cli.quantities import span_us
 from leasemill.cli.store_options import by_option, json_option, on_store, refuse_memory, url_option
 from leasemill.errors import NotFound, Refused
 from leasemill.operator.wording import did_you_mean, instant
+from leasemill.store.access_keys import ALL_QUEUES, AccessKey, new_key
 from leasemill.store.base import Store
-from leasemill.store.keys import ALL_QUEUES, AccessKey, new_key
-from leasemill.store.opening import open_store
-from leasemill.store.sources import WallClock
+from leasemill.store.factory import open_store
+from leasemill.store.system import WallClock
 from leasemill.wire.routes import Role
 
 

@@ -14,7 +14,6 @@ import click
 
 from leasemill.errors import Broken, Invalid, LeasemillError, Unavailable, WorkerStuck
 from leasemill.operator.wording import did_you_mean
-from leasemill.store.descriptors import out_of_descriptors
 
 EXIT_REFUSED = 1
 EXIT_WRONG_CALL = 2
@@ -71,6 +70,8 @@ class LazyGroup(click.Group):
         except Exception as error:  # the entry of the command line
             if isinstance(error, OSError) and error.errno == errno.EPIPE:
                 raise  # the reader of the pipe has closed it, as `head` does; click exits quietly
+            from leasemill.store.system import out_of_descriptors  # noqa: PLC0415  (seldom needed)
+
             sentence = out_of_descriptors(error)
             if sentence is not None:
                 raise self._failed(ctx, sentence, EXIT_UNAVAILABLE) from None

@@ -23,7 +23,7 @@ from leasemill.errors import LeasemillError, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.operator.wording import did_you_mean
 from leasemill.store.backoff import backoff_s
-from leasemill.store.descriptors import out_of_descriptors
+from leasemill.store.system import out_of_descriptors
 from leasemill.worker.exits import EXIT_REPLACE
 from leasemill.worker.exporting.endpoint import Endpoint, parsed_address
 from leasemill.worker.exporting.measures import Measures

@@ -121,7 +121,7 @@ def serve(
     once.
     """
     from leasemill.api import logs  # noqa: PLC0415  (--help must answer before these are imported)
-    from leasemill.store.opening import open_store  # noqa: PLC0415
+    from leasemill.store.factory import open_store  # noqa: PLC0415
 
     try:
         from leasemill.server.limits import ServerLimits  # noqa: PLC0415

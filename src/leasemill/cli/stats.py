@@ -18,7 +18,7 @@ from leasemill.operator.paging import all_queues
 from leasemill.operator.wording import counted, did_you_mean, listed, span, without_room
 from leasemill.operator.workers import ahead_or_behind, clocks_apart
 from leasemill.store.base import Store
-from leasemill.store.records import records
+from leasemill.store.worker_records import records
 
 MISMATCHED_SHOWN = 5
 LIMITS_READ = 1_000

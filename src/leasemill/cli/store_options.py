@@ -18,7 +18,7 @@ from click.core import ParameterSource
 
 from leasemill.errors import Invalid, NotFound, Refused
 from leasemill.store.base import Store
-from leasemill.store.opening import open_store
+from leasemill.store.factory import open_store
 from leasemill.store.url import DEFAULT_URL, URL_VARIABLE, choose_url
 
 Command: TypeAlias = Callable[..., None]

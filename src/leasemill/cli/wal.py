@@ -18,7 +18,7 @@ from leasemill.operator.wording import counted, instant
 from leasemill.operator.workers import ahead_or_behind, are_apart
 from leasemill.store.file.disk import holds_log
 from leasemill.store.file.options import parse_folder_url
-from leasemill.store.sources import WallClock
+from leasemill.store.system import WallClock
 from leasemill.store.url import choose_url, hidden_password
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from leasemill.kernel.model import SECOND, Order, WorkerOrder
 from leasemill.operator.wording import counted, span
 from leasemill.operator.workers import OrderOutcome, ahead_or_behind, are_apart, is_obeyed, named, order_each, state_of
 from leasemill.store.base import Store
-from leasemill.store.records import RunningJob, WorkerRecord, records
+from leasemill.store.worker_records import RunningJob, WorkerRecord, records
 
 LOOK_S: Final = 0.25
 DONE: Final = {

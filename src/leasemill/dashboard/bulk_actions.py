@@ -24,7 +24,7 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.model import ENDED_STATES, REDRIVEN_STATES, SECOND, UNENDED_STATES, Job
 from leasemill.operator.fingerprint import fingerprint
 from leasemill.store.base import Store
-from leasemill.store.cancelling import cancelled
+from leasemill.store.operations import cancelled
 
 PAGE_JOBS: Final = 500
 COUNTED_FOR_S: Final = 0.5

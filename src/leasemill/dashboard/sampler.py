@@ -23,8 +23,8 @@ from leasemill.errors import LeasemillError
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, Job, JobState
 from leasemill.store.base import Store
-from leasemill.store.reading import Pulse
-from leasemill.store.records import WorkerRecord, records
+from leasemill.store.readings import Pulse
+from leasemill.store.worker_records import WorkerRecord, records
 
 WATCHED_INTERVAL_S: Final = 1.0
 IDLE_INTERVAL_S: Final = 10.0

@@ -13,7 +13,7 @@ from leasemill.kernel.transitions.unique import unique_of
 from leasemill.operator.paging import find_queue
 from leasemill.store.base import Store
 from leasemill.store.presence import Presence
-from leasemill.store.records import records
+from leasemill.store.worker_records import records
 
 
 class LimitFact(Struct, frozen=True):

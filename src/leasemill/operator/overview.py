@@ -17,7 +17,7 @@ from leasemill.kernel.model import REDRIVEN_STATES, SECOND, JobState
 from leasemill.kernel.read.filter import last_error
 from leasemill.operator.rates import Counted, Flow, Rates
 from leasemill.store.base import Store
-from leasemill.store.records import RunningJob, WorkerRecord, records
+from leasemill.store.worker_records import RunningJob, WorkerRecord, records
 
 QUEUES_READ: Final = 200
 LEASES_READ: Final = 1_000

@@ -13,8 +13,7 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, Order, WorkerOrder
 from leasemill.operator.wording import counted, did_you_mean, listed, span
 from leasemill.store.base import Store
-from leasemill.store.orders import check_instance
-from leasemill.store.records import WorkerRecord
+from leasemill.store.worker_records import WorkerRecord, check_instance
 
 Found = Sequence[tuple[WorkerRecord, float]]
 """Records, and how many seconds ago each was published."""

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from leasemill.errors import Invalid
 from leasemill.kernel import commands as c
 from leasemill.kernel.bounds import BATCH_ITEMS, TEXT_LENGTH
-from leasemill.store.sources import Entropy
+from leasemill.store.system import Entropy
 from leasemill.wire.shapes import UNDRAWN_JITTER
 
 KEY_HEADER: Final = "idempotency-key"

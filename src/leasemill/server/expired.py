@@ -15,7 +15,7 @@ from typing import Final
 
 from leasemill.kernel.commands import Expiration
 from leasemill.store.base import Store
-from leasemill.store.expiries import Expiries
+from leasemill.store.notifications import Expiries
 from leasemill.wire.expired import MOST, written
 
 KEPT: Final = 1_000

@@ -25,7 +25,7 @@ from leasemill.server.gate import Admission, RequestHead, Run, ServerGate
 from leasemill.server.hosts import Hosts
 from leasemill.server.keyring import KeyRing
 from leasemill.server.limits import Meter, ServerLimits
-from leasemill.store.keys import AccessKey
+from leasemill.store.access_keys import AccessKey
 from leasemill.store.steps import adrive
 from leasemill.wire import requests as r
 from leasemill.wire.problems import Denied, Problem, problem_of

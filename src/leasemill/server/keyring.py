@@ -16,8 +16,8 @@ from contextlib import suppress
 from typing import Final
 
 from leasemill.errors import LeasemillError, Unavailable
-from leasemill.store.keys import AccessKey, AccessKeys, id_of, is_authentic
-from leasemill.store.sources import Clock, WallClock
+from leasemill.store.access_keys import AccessKey, AccessKeys, id_of, is_authentic
+from leasemill.store.system import Clock, WallClock
 
 log = logging.getLogger("leasemill.server")
 

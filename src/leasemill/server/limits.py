@@ -16,7 +16,7 @@ from http import HTTPStatus
 from msgspec import Struct
 
 from leasemill.server.gate import BODY_BYTES, BODY_S
-from leasemill.store.keys import KEYS_KEPT
+from leasemill.store.access_keys import KEYS_KEPT
 from leasemill.wire.problems import Denied, Problem
 
 

@@ -21,7 +21,7 @@ from leasemill.kernel.model import ENDED_STATES
 from leasemill.server.caller import Caller, CallerGone
 from leasemill.server.queue_polls import QueuePolls, Waiting
 from leasemill.store.base import Store, Watch
-from leasemill.store.ends import Subscription
+from leasemill.store.notifications import Subscription
 from leasemill.store.threads import Threads
 from leasemill.wire import requests as r
 

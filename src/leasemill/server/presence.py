@@ -14,8 +14,8 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.bounds import check_json, check_text
 from leasemill.kernel.machine import check
 from leasemill.store.base import Store
-from leasemill.store.orders import check_instance
 from leasemill.store.threads import Threads
+from leasemill.store.worker_records import check_instance
 from leasemill.wire import requests as r
 
 PresenceCommand: TypeAlias = r.PublishPresence | r.RemovePresence | r.ListPresence | c.OrderWorker

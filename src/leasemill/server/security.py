@@ -19,8 +19,8 @@ from leasemill.server.keyring import KeyRing
 from leasemill.server.limits import ServerLimits
 from leasemill.server.listening import is_loopback
 from leasemill.server.protocol import CONNECTIONS, Connected, guarded
+from leasemill.store.access_keys import id_of
 from leasemill.store.base import Store
-from leasemill.store.keys import id_of
 
 log = logging.getLogger("leasemill.server")
 

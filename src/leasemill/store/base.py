@@ -3,7 +3,7 @@
 Every store passes the whole conformance suite (`leasemill.testing.conformance`) or is not a store. A store derives from
 `Store` and supplies `run` and `arun`, which take any command of `kernel.commands` and return when its answer is
 durable, the three ways to wait (`watch`, `watch_end`, `watch_cancellations`), `close`, `presence` and `keys`. Every
-other method builds a command and runs it. Readings and operations (`store.reading`, `store.operating`) have twins for
+other method builds a command and runs it. Readings and operations (`store.readings`, `store.operations`) have twins for
 async code; for a verb it writes `await store.arun(command)`.
 """
 
@@ -11,20 +11,19 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
+
+from msgspec import Struct
 
 from leasemill.errors import Invalid, LeasemillError
 from leasemill.kernel import commands as c
 from leasemill.kernel.bounds import BATCH_ITEMS
 from leasemill.kernel.model import ChainedJob, JobSpec, Policy
-from leasemill.store.block import Block
-from leasemill.store.ends import Subscription
-from leasemill.store.expiries import Expiries
-from leasemill.store.keys import AccessKeys, NoKeys
-from leasemill.store.operating import StoreOperations
-from leasemill.store.reading import Pulse
-from leasemill.store.room import DiskRoom
-from leasemill.store.sources import Entropy, SystemEntropy
+from leasemill.store.access_keys import AccessKeys, NoKeys
+from leasemill.store.notifications import Expiries, Subscription
+from leasemill.store.operations import CommandRunner, StoreOperations
+from leasemill.store.readings import Pulse
+from leasemill.store.system import Entropy, SystemEntropy
 
 
 class Watch(Protocol):
@@ -41,6 +40,55 @@ class Watch(Protocol):
 def has_ended(outcome: c.AckOutcome) -> bool:
     """Whether a lease ended with this ack, and not before."""
     return isinstance(outcome, c.Acked) and not outcome.is_repeat
+
+
+class DiskRoom(Struct, frozen=True):
+    """The disk under a folder. `is_full`: new jobs are refused, until `needed_bytes` more are free. `reserve_bytes` are
+    kept for running jobs and a snapshot; the reserve is whole, or some of it is in use."""
+
+    is_full: bool
+    free_bytes: int
+    needed_bytes: int
+    reserve_bytes: int
+    is_reserve_whole: bool
+
+
+class Block:
+    """What a store does around a commit's block, from entering it to the answer.
+
+    Most stores have no tables of the user's, and do nothing before the answer is asked for: the commit is one record.
+    PostgreSQL has a transaction open meanwhile, for the user's own writes (`store/postgres/transactions/block.py`)."""
+
+    def __init__(self, store: CommandRunner) -> None:
+        self._store = store
+
+    @property
+    def connection(self) -> Any:
+        """The connection whose transaction the commit joins."""
+        raise Invalid(
+            "tx.execute and tx.connection need a store on PostgreSQL; for a database beside this store write "
+            "`with ctx.once(connection)`"
+        )
+
+    def begin(self) -> c.CommitOutcome | None:
+        """Called before the block runs. If it returns an outcome, the block must not run: the commit has ended so."""
+        return None
+
+    def commit(self, command: c.Commit) -> c.CommitOutcome | None:
+        """Called after the block, and again after Unavailable. None: nothing was committed, the lease is as it was."""
+        return self._store.run(command)
+
+    def roll_back(self) -> None:
+        """Called when the block ended with an error; any number of times."""
+
+    async def abegin(self) -> c.CommitOutcome | None:
+        return None
+
+    async def acommit(self, command: c.Commit) -> c.CommitOutcome | None:
+        return await self._store.arun(command)
+
+    async def aroll_back(self) -> None:
+        pass
 
 
 class Store(StoreOperations):

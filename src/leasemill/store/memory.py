@@ -12,12 +12,11 @@ from leasemill.kernel.machine import check, run
 from leasemill.kernel.state import State
 from leasemill.kernel.verbs.cancel import cancels_a_run
 from leasemill.kernel.verbs.expire import expirations
+from leasemill.store.access_keys import MemoryKeys
 from leasemill.store.base import Store, Watch
-from leasemill.store.ends import Cancellations, Ends, Subscription
-from leasemill.store.keys import MemoryKeys
+from leasemill.store.notifications import Cancellations, Ends, Signal, Subscription
 from leasemill.store.presence import MemoryPresence
-from leasemill.store.signal import Signal
-from leasemill.store.sources import Clock, Entropy, SteadyClock
+from leasemill.store.system import Clock, Entropy, SteadyClock
 
 AnswerT = TypeVar("AnswerT")
 

@@ -1,20 +1,24 @@
-"""Threads for calls that an event loop must not wait for: sync handlers, `asyncio.to_thread`, a database.
+"""Threads for calls that an event loop must not wait for, and what has to start over in a forked child.
 
-They are daemons. The standard executor joins its threads when the interpreter exits, so one call that never returns
-(the network swallows what is sent, a handler loops) would keep the process alive for ever.
+The calls are sync handlers, `asyncio.to_thread`, a database. Their threads are daemons: the standard executor joins its
+threads when the interpreter exits, so one call that never returns (the network swallows what is sent, a handler loops)
+would keep the process alive for ever.
+
+In a forked child its parent's threads are not there, their locks may be held for ever, and its connections and
+descriptors are not the child's to use. So `after_fork` is called in the fork itself, before the child can start a
+thread.
 """
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 import time
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, TypeVar
-
-from leasemill.store.forks import start_over_in_children
+from typing import Any, Final, Protocol, TypeVar
 
 AnswerT = TypeVar("AnswerT")
 Task = tuple["Future[Any] | None", Callable[..., Any], tuple[Any, ...]]
@@ -109,3 +113,24 @@ class _Work:
                 with self.lock:
                     self.unfinished -= 1
         self.tasks.put(None)  # for the others
+
+
+class StartsOver(Protocol):
+    def after_fork(self) -> None:
+        """In the child, where no other thread runs yet. Must not wait for anything."""
+
+
+_IN_USE: Final[weakref.WeakSet[StartsOver]] = weakref.WeakSet()
+
+
+def start_over_in_children(one: StartsOver) -> None:
+    """Call its `after_fork` in every forked child, as long as it exists."""
+    _IN_USE.add(one)
+
+
+def _start_over() -> None:
+    for one in list(_IN_USE):
+        one.after_fork()
+
+
+os.register_at_fork(after_in_child=_start_over)

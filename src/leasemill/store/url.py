@@ -1,10 +1,20 @@
-"""Which store a program means, and how its URL is shown."""
+"""The URL of a store: which one a program uses, how it is shown without its password, and the numbers in its options.
+
+A number out of bounds is refused when the store is opened, not when it is first used.
+"""
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from typing import Final
+
+from msgspec import Struct
+
+from leasemill.errors import Invalid
+from leasemill.kernel.bounds import LONGEST_US
+from leasemill.kernel.model import SECOND
 
 URL_VARIABLE: Final = "LEASEMILL_URL"
 DEFAULT_URL: Final = "file:./.leasemill"
@@ -24,3 +34,18 @@ def hidden_password(url: str) -> str:
 def choose_url(url: str | None = None) -> str:
     """The store to use: the one named explicitly, else the environment's, else a folder in the working directory."""
     return url if url is not None else os.environ.get(URL_VARIABLE) or DEFAULT_URL
+
+
+LARGEST: Final = 10**15
+LONGEST_S: Final = LONGEST_US // SECOND
+
+
+def check_numbers(options: Struct, most: Mapping[str, int]) -> None:
+    """None is negative, infinite, not a number, or more than `most` has for its name."""
+    for name in options.__struct_fields__:
+        value = getattr(options, name)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            continue
+        limit = most.get(name, LONGEST_S if name.endswith("_s") else LARGEST)
+        if not 0 <= value <= limit:
+            raise Invalid(f"{name} in the store's URL is {value}; write a number from 0 to {limit}")

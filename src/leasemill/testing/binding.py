@@ -17,7 +17,7 @@ from leasemill.api.app import App
 from leasemill.errors import Invalid
 from leasemill.store.base import Store
 from leasemill.store.memory import MemoryStore
-from leasemill.store.sources import NANOSECONDS_PER_MICROSECOND
+from leasemill.store.system import NANOSECONDS_PER_MICROSECOND
 from leasemill.store.url import URL_VARIABLE
 from leasemill.testing.clock import ManualClock, SeededEntropy
 from leasemill.testing.jobs import Jobs

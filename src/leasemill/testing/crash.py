@@ -29,9 +29,8 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.commands import REPORTS, HolderReport, reports_in
 from leasemill.kernel.model import Job, LossReason, Verb
 from leasemill.kernel.transitions.fence import execution_of
-from leasemill.store.base import Store, Watch
-from leasemill.store.block import Block
-from leasemill.store.ends import Subscription
+from leasemill.store.base import Block, Store, Watch
+from leasemill.store.notifications import Subscription
 from leasemill.testing.clock import ManualClock
 from leasemill.worker.run import Run
 

@@ -13,7 +13,7 @@ from leasemill.kernel import commands as c
 from leasemill.operator.wording import counted
 from leasemill.store.postgres.store import PostgresStore
 from leasemill.store.postgres.transactions.using import BoundStore
-from leasemill.store.sources import Clock, Entropy
+from leasemill.store.system import Clock, Entropy
 
 AnswerT = TypeVar("AnswerT")
 

@@ -26,7 +26,7 @@ from leasemill.kernel.model import JobState
 from leasemill.operator.wording import counted, listed
 from leasemill.store.backoff import backoff_s
 from leasemill.store.base import Store
-from leasemill.store.records import WorkerRecord, records
+from leasemill.store.worker_records import WorkerRecord, records
 from leasemill.worker.identity import Gone, descriptor_of
 from leasemill.worker.metrics import Metrics
 from leasemill.worker.threads import start_background

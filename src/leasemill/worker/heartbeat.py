@@ -20,7 +20,7 @@ from leasemill.errors import Unavailable
 from leasemill.kernel import commands as c
 from leasemill.store.backoff import backoff_s
 from leasemill.store.base import Store
-from leasemill.store.ends import Subscription
+from leasemill.store.notifications import Subscription
 from leasemill.worker.handler import Ended
 from leasemill.worker.metrics import Metrics
 from leasemill.worker.observers import NOBODY, Observers

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from leasemill.store.records import ProcessIdentity
+from leasemill.store.worker_records import ProcessIdentity
 
 BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 STARTED_FIELD: Final = 19

@@ -23,7 +23,7 @@ from leasemill import __version__
 from leasemill.errors import Refused
 from leasemill.kernel.model import WorkerOrder
 from leasemill.store.presence import Presence
-from leasemill.store.records import RunningJob, WorkerRecord, encode_record, records
+from leasemill.store.worker_records import RunningJob, WorkerRecord, encode_record, records
 from leasemill.worker.identity import has_ended, own
 from leasemill.worker.metrics import Metrics
 from leasemill.worker.run import Phase, Run

@@ -18,8 +18,8 @@ from leasemill.api.observer import Observer
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, JobState
 from leasemill.store.base import Store
-from leasemill.store.expiries import Expiries, log_expiry
-from leasemill.store.records import records
+from leasemill.store.notifications import Expiries, log_expiry
+from leasemill.store.worker_records import records
 from leasemill.worker.metrics import Metrics
 from leasemill.worker.observers import NOBODY, Observers
 

@@ -19,7 +19,7 @@ from leasemill.kernel.model import SECOND
 from leasemill.operator.wording import instant
 from leasemill.operator.workers import ahead_or_behind, are_apart
 from leasemill.store.presence import Presence
-from leasemill.store.records import records
+from leasemill.store.worker_records import records
 
 log = logging.getLogger("leasemill.worker")
 

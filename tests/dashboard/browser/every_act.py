@@ -15,7 +15,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 
 from leasemill.kernel.model import QUEUE_LIMIT, JobSpec, JobState, LimitTerms, Policy
 from leasemill.store.base import Store
-from leasemill.store.opening import open_store
+from leasemill.store.factory import open_store
 from tests.dashboard.browser.serving import PATIENCE_MS, serving, signed_in, working
 from tests.dashboard.filling import fill
 from tests.dashboard.filling_control import fill_control

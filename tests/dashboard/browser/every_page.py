@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Page
 
 from leasemill.dashboard.pages import PAGES
 from leasemill.store.base import Store
-from leasemill.store.opening import open_store
+from leasemill.store.factory import open_store
 from tests.dashboard.browser.rough import fill_rough
 from tests.dashboard.browser.screenshots import rough_addresses
 from tests.dashboard.browser.serving import Observed, ServedDashboard, serving, signed_in

@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from leasemill.kernel.model import JobSpec, JobState, Verb
-from leasemill.store.opening import open_store
+from leasemill.store.factory import open_store
 from tests.dashboard.browser.every_page import ADDRESSES, TEXT
 from tests.dashboard.browser.serving import PATIENCE_MS, ServedDashboard, serving, signed_in
 from tests.dashboard.filling import fill

@@ -15,7 +15,7 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec, OnFailure, Policy, Rules
 from leasemill.kernel.schedule import ScheduleSpec
 from leasemill.store.base import Store
-from leasemill.store.records import RunningJob, WorkerRecord, encode_record
+from leasemill.store.worker_records import RunningJob, WorkerRecord, encode_record
 from tests.dashboard.filling import fill
 from tests.dashboard.filling_control import fill_control
 

@@ -17,7 +17,7 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.model import QUEUE_LIMIT, SECOND, Job, JobSpec, JobState, LimitTerms, OnFailure, Order, Policy
 from leasemill.store.memory import MemoryStore
 from leasemill.store.presence import MemoryPresence
-from leasemill.store.records import RunningJob, WorkerRecord, encode_record
+from leasemill.store.worker_records import RunningJob, WorkerRecord, encode_record
 from leasemill.testing.clock import ManualClock
 
 STEP_S: Final = 5

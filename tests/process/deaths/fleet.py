@@ -15,7 +15,7 @@ import psutil
 
 from leasemill.demo.workers import Locks
 from leasemill.store.base import Store
-from leasemill.store.records import records
+from leasemill.store.worker_records import records
 from leasemill.worker.identity import STARTED_FIELD
 from tests.lab.processes import IMPORT_PATH, WorkerProcess, wait_until
 from tests.process.deaths.app import TRAILS_VARIABLE

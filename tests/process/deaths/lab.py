@@ -18,7 +18,7 @@ import psycopg
 from leasemill.demo.workers import locks_of
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import ENDED_STATES, AbortReason, Job, JobState
-from leasemill.store.opening import open_store
+from leasemill.store.factory import open_store
 from leasemill.store.postgres.driver.url import parse_url
 from tests.lab.processes import TookTooLong, wait_until
 from tests.process.deaths import audit

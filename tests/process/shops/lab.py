@@ -16,7 +16,7 @@ import psycopg
 
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import ENDED_STATES, Job, JobState, Verb
-from leasemill.store.opening import open_store
+from leasemill.store.factory import open_store
 from leasemill.store.postgres.admin.migrate import migrate
 from leasemill.testing.postgres import PostgresServer
 from tests.lab.processes import IMPORT_PATH, WorkerProcess, wait_until

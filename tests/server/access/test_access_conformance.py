@@ -14,10 +14,10 @@ from msgspec.structs import replace
 
 from leasemill.kernel import commands as c
 from leasemill.server.access.names import unbound
+from leasemill.store.access_keys import AccessKey
 from leasemill.store.base import Store, Watch
-from leasemill.store.ends import Subscription
-from leasemill.store.keys import AccessKey
 from leasemill.store.memory import MemoryStore
+from leasemill.store.notifications import Subscription
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.conformance import ConformanceSuite, Harness
 from leasemill.testing.conformance.acquire import Acquiring

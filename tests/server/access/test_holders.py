@@ -9,7 +9,7 @@ import pytest
 from leasemill.kernel import commands as c
 from leasemill.kernel.commands import REPORTS
 from leasemill.kernel.model import JobSpec, JobState, LossReason
-from leasemill.store.records import records
+from leasemill.store.worker_records import records
 from leasemill.wire import requests as r
 from leasemill.wire.problems import Denied
 from leasemill.wire.routes import Role

@@ -13,9 +13,9 @@ from leasemill.kernel.schedule import ScheduleSpec
 from leasemill.server.access.names import end_of
 from leasemill.server.access.shown import JobQueues
 from leasemill.server.access.steps import performed
-from leasemill.store.keys import AccessKey, new_key
+from leasemill.store.access_keys import AccessKey, new_key
 from leasemill.store.memory import MemoryStore
-from leasemill.store.records import WorkerRecord, encode_record
+from leasemill.store.worker_records import WorkerRecord, encode_record
 from leasemill.testing.clock import ManualClock
 from leasemill.wire import requests as r
 from leasemill.wire.routes import Role

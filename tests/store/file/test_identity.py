@@ -12,9 +12,9 @@ from leasemill.cli import main
 from leasemill.errors import Broken, Invalid, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec
+from leasemill.store.factory import open_store
 from leasemill.store.file.options import FileOptions
 from leasemill.store.file.store import FileStore
-from leasemill.store.opening import open_store
 from leasemill.testing.rules import rule
 from tests.crash.lab import open_simulated
 from tests.lab.faults import SimulatedCrash, SimulatedMachine

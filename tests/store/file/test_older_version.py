@@ -9,7 +9,7 @@ import pytest
 
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec, Order
-from leasemill.store.opening import open_store
+from leasemill.store.factory import open_store
 from leasemill.testing.rules import rule
 from tests.lab.older import RULED, OlderProcess
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from leasemill.errors import Invalid
+from leasemill.store.factory import open_store
 from leasemill.store.file.options import FileOptions, parse_folder_url
 from leasemill.store.file.store import FileStore
-from leasemill.store.opening import open_store
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ import pytest
 
 from leasemill.errors import Refused
 from leasemill.kernel.model import JobSpec
+from leasemill.store.factory import open_store
 from leasemill.store.file import clock, disk
 from leasemill.store.file.store import FileStore
-from leasemill.store.opening import open_store
 from leasemill.testing.rules import rule
 
 F_FULLFSYNC = 51

@@ -11,10 +11,10 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from leasemill.store.http import connection as connection_module
-from leasemill.store.http.asking import CallFailed
 from leasemill.store.http.connection import Connection, DirectCalls, origin_of
+from leasemill.store.http.httpx_calls import WaitingCalls
+from leasemill.store.http.retry_policy import CallFailed
 from leasemill.store.http.store import HttpStore
-from leasemill.store.http.through_httpx import WaitingCalls
 
 LIMIT_S = 30.0
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n7"

@@ -15,11 +15,11 @@ import pytest
 from leasemill.errors import Broken, Invalid, QueueRefused, Refused, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec, JobState
+from leasemill.store.factory import open_store
 from leasemill.store.http.address import parse_address
 from leasemill.store.http.connection import DirectCalls
 from leasemill.store.http.store import HttpStore
 from leasemill.store.memory import MemoryStore
-from leasemill.store.opening import open_store
 from leasemill.store.url import hidden_password
 from leasemill.testing.rules import rule
 from tests.lab.forks import CHILD_S, forked

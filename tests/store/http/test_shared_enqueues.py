@@ -18,10 +18,10 @@ from leasemill.kernel.model import ChainedJob, JobSpec, LimitUse, Rules, UniqueK
 from leasemill.server.gate import ServerGate
 from leasemill.server.limits import Meter, ServerLimits
 from leasemill.server.security import secured
+from leasemill.store.access_keys import new_key
 from leasemill.store.base import Store
-from leasemill.store.http import asking, enqueues
+from leasemill.store.http import retry_policy, shared_enqueues
 from leasemill.store.http.store import HttpStore
-from leasemill.store.keys import new_key
 from leasemill.store.memory import MemoryStore
 from leasemill.testing.rules import rule
 from leasemill.wire.codec import encode_request, merged_enqueues
@@ -99,7 +99,7 @@ def wait_until(is_so: Callable[[], bool]) -> None:
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a slow machine, too, nobody leaves before the others have come."""
-    monkeypatch.setattr(enqueues, "WAIT_S", LONG_S)
+    monkeypatch.setattr(shared_enqueues, "WAIT_S", LONG_S)
 
 
 @pytest.fixture(scope="module")
@@ -225,8 +225,8 @@ def test_a_caller_alone_that_is_refused_is_not_sent_again() -> None:
 
 def test_one_body_for_all_is_the_body_of_one_call_with_all_jobs() -> None:
     calls = [[job("a")], [job("b", payload=b'{"x": [1, "]}"]}'), job("c", "other")], [JobSpec("d", "q", "k", lane="é")]]
-    bodies = [encode_request(enqueues.ROUTE, c.Enqueue(jobs)) for jobs in calls]
-    whole = encode_request(enqueues.ROUTE, c.Enqueue([one for jobs in calls for one in jobs]))
+    bodies = [encode_request(shared_enqueues.ROUTE, c.Enqueue(jobs)) for jobs in calls]
+    whole = encode_request(shared_enqueues.ROUTE, c.Enqueue([one for jobs in calls for one in jobs]))
     assert merged_enqueues(bodies) == whole
     assert merged_enqueues(bodies[:1]) == bodies[0]
 
@@ -238,12 +238,12 @@ def test_one_body_for_all_is_the_body_of_one_call_with_all_jobs() -> None:
         [JobSpec("a", "q", "k", rules=Rules(unique=UniqueKey("u")))],
         [JobSpec("a", "q", "k", rules=Rules(group="g"))],
         [job("a"), JobSpec("b", "q", "k", rules=Rules(chain=(ChainedJob("q", "k"),)))],
-        [job(f"{number}") for number in range(enqueues.SHARED_JOBS + 1)],
-        [job("a", payload=b'"%s"' % (b"x" * enqueues.SHARED_BYTES))],
+        [job(f"{number}") for number in range(shared_enqueues.SHARED_JOBS + 1)],
+        [job("a", payload=b'"%s"' % (b"x" * shared_enqueues.SHARED_BYTES))],
     ],
 )
 def test_what_is_decided_by_other_jobs_and_what_is_large_goes_alone(jobs: list[JobSpec]) -> None:
-    assert enqueues.shared_weight(jobs, len(encode_request(enqueues.ROUTE, c.Enqueue(jobs)))) == 0
+    assert shared_enqueues.shared_weight(jobs, len(encode_request(shared_enqueues.ROUTE, c.Enqueue(jobs)))) == 0
 
 
 def test_unique_keys_are_not_kept_waiting(held: Held) -> None:
@@ -254,7 +254,9 @@ def test_unique_keys_are_not_kept_waiting(held: Held) -> None:
 
 
 def test_no_shared_request_is_larger_than_it_may_be(held: Held, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(enqueues.SharedEnqueues, "_send", recorded := Recorded(enqueues.SharedEnqueues._send))
+    monkeypatch.setattr(
+        shared_enqueues.SharedEnqueues, "_send", recorded := Recorded(shared_enqueues.SharedEnqueues._send)
+    )
     large, many = b'"%s"' % (b"x" * 60_000), [b"1"] * 90
     with HttpStore(held.store.name) as store:
         callers = Callers(store)
@@ -270,8 +272,8 @@ def test_no_shared_request_is_larger_than_it_may_be(held: Held, monkeypatch: pyt
         assert all(isinstance(outcome, list) for outcome in callers.outcomes.values())
     assert 3 <= len(recorded.sent) < 19
     for batch in recorded.sent:
-        assert sum(len(ticket.command.body) for ticket in batch) <= enqueues.REQUEST_BYTES
-        assert sum(ticket.jobs for ticket in batch) <= enqueues.REQUEST_BYTES / enqueues.JOB_BYTES
+        assert sum(len(ticket.command.body) for ticket in batch) <= shared_enqueues.REQUEST_BYTES
+        assert sum(ticket.jobs for ticket in batch) <= shared_enqueues.REQUEST_BYTES / shared_enqueues.JOB_BYTES
 
 
 class Recorded:
@@ -279,12 +281,14 @@ class Recorded:
 
     def __init__(self, send: Callable[[Any, Any], None]) -> None:
         self._send = send
-        self.sent: list[list[enqueues.RequestTicket]] = []
+        self.sent: list[list[shared_enqueues.RequestTicket]] = []
         self.is_held = False
         self.reached, self.go = threading.Event(), threading.Event()
 
-    def __get__(self, owner: enqueues.SharedEnqueues, _: object) -> Callable[[list[enqueues.RequestTicket]], None]:
-        def send(batch: list[enqueues.RequestTicket]) -> None:
+    def __get__(
+        self, owner: shared_enqueues.SharedEnqueues, _: object
+    ) -> Callable[[list[shared_enqueues.RequestTicket]], None]:
+        def send(batch: list[shared_enqueues.RequestTicket]) -> None:
             self.sent.append(batch)
             if self.is_held and not self.reached.is_set():
                 self.reached.set()
@@ -437,7 +441,7 @@ class TestScripted:
             return callers.outcomes, scripted.asked
 
     def test_if_the_server_goes_away_each_has_an_error_of_its_own(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(asking, "PATIENCE_S", 0.0)
+        monkeypatch.setattr(retry_policy, "PATIENCE_S", 0.0)
         outcomes, asked = self.shared(hangs_up, while_held=lambda: None)
         assert len(asked) == 2
         assert len({id(error) for error in outcomes.values()}) == 3
@@ -477,7 +481,7 @@ class TestScripted:
 
 
 def test_nobody_waits_long_for_a_request_that_hangs(held: Held, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(enqueues, "WAIT_S", 0.01)
+    monkeypatch.setattr(shared_enqueues, "WAIT_S", 0.01)
     assert held.store.enqueue([job("thread")]) == [c.Enqueued("thread")]
     assert asyncio.run(held.store.arun(c.Enqueue([job("async")]))) == [c.Enqueued("async")]
     assert "first" not in held.callers.outcomes

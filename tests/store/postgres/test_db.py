@@ -15,7 +15,7 @@ from leasemill.cli import main
 from leasemill.errors import Invalid, Refused, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, JobSpec, LimitTerms, Rules, UniqueKey
-from leasemill.store.opening import open_store
+from leasemill.store.factory import open_store
 from leasemill.store.postgres.admin import migrate as migrating
 from leasemill.store.postgres.admin.migrate import applied, migrate, migrations
 from leasemill.store.postgres.driver.url import parse_url

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from leasemill.store.base import Store
-from leasemill.store.opening import open_store
+from leasemill.store.factory import open_store
 from tests.worker import hook_suite
 
 

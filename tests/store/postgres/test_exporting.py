@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from leasemill import App
-from leasemill.store.opening import open_store
+from leasemill.store.factory import open_store
 from tests.worker.exporting.suite import ExportingSuite
 
 

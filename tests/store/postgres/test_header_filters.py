@@ -6,7 +6,7 @@ import pytest
 
 from leasemill.kernel.commands import JobFilter
 from leasemill.kernel.model import JobSpec
-from leasemill.store.opening import open_store
+from leasemill.store.factory import open_store
 from leasemill.store.postgres import reading
 from leasemill.testing.rules import rule
 

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from leasemill.errors import Refused
-from leasemill.store.keys import AccessKeys
+from leasemill.store.access_keys import AccessKeys
 from leasemill.store.postgres import keys as postgres_keys
 from leasemill.store.postgres.store import PostgresStore
 from tests.store.key_suite import NOW, KeySuite, made

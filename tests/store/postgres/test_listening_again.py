@@ -9,9 +9,9 @@ from typing import Any
 import psycopg
 import pytest
 
+from leasemill.store.notifications import Signal
 from leasemill.store.postgres.waking import listen
 from leasemill.store.postgres.waking.listen import FIRST_PAUSE_S, LONGEST_PAUSE_S, Listener
-from leasemill.store.signal import Signal
 
 
 class Time:

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from leasemill.store.notifications import Signal
 from leasemill.store.postgres.waking import notify
 from leasemill.store.postgres.waking.notify import BURST, Notifier
-from leasemill.store.signal import Signal
 from tests.lab.processes import wait_until
 
 CHANNEL = "leasemill_test"

@@ -15,7 +15,7 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.model import ENDING_VERBS, REPORT_VERBS, JobSpec, JobState, Order, Rules, UniqueKey
 from leasemill.kernel.state import DEATHS_FORMAT, KEYS_FORMAT, PLAIN_FORMAT
 from leasemill.kernel.transitions.formats import VERB_FORMATS
-from leasemill.store.opening import open_store
+from leasemill.store.factory import open_store
 from leasemill.store.postgres.admin.migrate import applied, migrate, migrations
 from leasemill.store.postgres.known import KNOWN_SINCE
 from leasemill.testing.rules import rule

@@ -14,7 +14,7 @@ from leasemill.store.postgres.driver.connections import Connections
 from leasemill.store.postgres.presence import PostgresPresence
 from leasemill.store.postgres.store import PostgresStore
 from leasemill.store.presence import Present
-from leasemill.store.records import records
+from leasemill.store.worker_records import records
 from leasemill.testing.rules import rule
 from tests.process.support import Scene
 from tests.process.test_orders import quiet_and_resumed, stopped

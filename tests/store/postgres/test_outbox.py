@@ -29,7 +29,7 @@ from leasemill.kernel.model import SECOND, AbortReason, Policy
 from leasemill.store.postgres.driver.url import parse_url
 from leasemill.store.postgres.statements import FILES
 from leasemill.store.postgres.store import PostgresStore
-from leasemill.store.records import WorkerRecord, encode_record
+from leasemill.store.worker_records import WorkerRecord, encode_record
 from leasemill.testing.clock import ManualClock
 from leasemill.worker.housekeeping import Chore, Housekeeping
 from leasemill.worker.metrics import Metrics

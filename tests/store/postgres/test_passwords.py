@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from leasemill import App
 from leasemill.cli import main
 from leasemill.errors import Invalid, LeasemillError
-from leasemill.store.opening import open_store
+from leasemill.store.factory import open_store
 from leasemill.store.postgres.driver.url import parse_url
 from leasemill.store.url import hidden_password
 from tests.store.postgres.conftest import with_option

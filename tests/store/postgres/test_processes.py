@@ -11,7 +11,7 @@ import pytest
 
 from leasemill.kernel.model import JobState
 from leasemill.store.base import Store
-from leasemill.store.opening import open_store
+from leasemill.store.factory import open_store
 from tests.worker.processes import jobs, suite
 
 

@@ -22,7 +22,7 @@ from leasemill.cli import main
 from leasemill.errors import Refused, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import ChainedJob, JobSpec, LimitTerms, LimitUse, Policy, Rules, Verb
-from leasemill.store.opening import open_store
+from leasemill.store.factory import open_store
 from leasemill.store.postgres.admin.migrate import applied, migrate, migrations
 from leasemill.store.postgres.driver.errors import not_let_in, not_reached
 from leasemill.store.postgres.driver.url import parse_url

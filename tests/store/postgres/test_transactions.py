@@ -19,7 +19,7 @@ from psycopg.rows import dict_row
 from leasemill import App, JobState, JobType, Worker
 from leasemill.errors import Invalid, JobConflict, NotFound, QueueRefused, Refused
 from leasemill.kernel import commands as c
-from leasemill.store.opening import open_store
+from leasemill.store.factory import open_store
 from leasemill.store.postgres.driver.url import parse_url
 from leasemill.store.postgres.store import PostgresStore
 from leasemill.testing.rules import rule

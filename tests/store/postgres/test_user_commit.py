@@ -16,7 +16,7 @@ from leasemill.errors import Invalid, JobConflict, LeaseLost, Refused
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import ExecutionStatus, JobSpec
 from leasemill.kernel.verbs.commit import followup_id
-from leasemill.store.opening import open_store
+from leasemill.store.factory import open_store
 from leasemill.store.postgres.store import PostgresStore
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.rules import rule

@@ -10,7 +10,7 @@ import pytest
 
 from leasemill.api.handle import JobHandle
 from leasemill.store.base import Store
-from leasemill.store.opening import open_store
+from leasemill.store.factory import open_store
 from leasemill.store.postgres.store import PostgresStore
 from leasemill.store.postgres.waking import waiters
 from leasemill.testing.rules import rule

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from leasemill import App, Context, Release, Retry
-from leasemill.store.records import WorkerRecord, encode_record, records
+from leasemill.store.worker_records import WorkerRecord, encode_record, records
 from leasemill.worker.exporting import queues
 from leasemill.worker.exporting.catalogue import QUEUE_JOBS, QUEUES_ELECTED
 from leasemill.worker.exporting.endpoint import Endpoint, parsed_address

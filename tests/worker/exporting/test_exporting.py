@@ -16,8 +16,8 @@ from leasemill.errors import Invalid
 from leasemill.kernel.commands import Expiration, PauseSchedule, SetSchedule
 from leasemill.kernel.model import SECOND, JobSpec, JobState
 from leasemill.kernel.schedule import ScheduleSpec
-from leasemill.store.opening import open_store
-from leasemill.store.records import encode_record, records
+from leasemill.store.factory import open_store
+from leasemill.store.worker_records import encode_record, records
 from leasemill.testing.clock import ManualClock
 from leasemill.worker.exporting.catalogue import GROUPS_OPEN, QUEUE_OLDEST, QUEUE_PAUSED, SCHEDULE_LATE
 from leasemill.worker.exporting.endpoint import Address, Endpoint, parsed_address

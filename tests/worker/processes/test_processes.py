@@ -13,8 +13,8 @@ import pytest
 
 from leasemill.kernel.model import AbortReason, JobState
 from leasemill.store.base import Store
-from leasemill.store.opening import open_store
-from leasemill.store.records import records
+from leasemill.store.factory import open_store
+from leasemill.store.worker_records import records
 from leasemill.worker import pacing
 from tests.worker.processes import jobs, suite
 from tests.worker.support import FaultyStore, drained, until, working

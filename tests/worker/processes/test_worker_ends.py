@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from leasemill.store.opening import open_store
+from leasemill.store.factory import open_store
 from tests.worker.processes import jobs
 from tests.worker.processes.test_processes import is_gone
 from tests.worker.support import until

@@ -8,7 +8,7 @@ from leasemill.api.app import App
 from leasemill.contrib.django.configuration import WrongSetting, check_database, configuration, is_same_database
 from leasemill.contrib.django.hygiene import connections_kept
 from leasemill.store.base import Store
-from leasemill.store.opening import open_store
+from leasemill.store.factory import open_store
 
 
 class DjangoApp(App):

@@ -14,7 +14,7 @@ from django.db import Error, connections
 from leasemill.errors import Invalid
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import Job, JobSpec
-from leasemill.store.block import Block
+from leasemill.store.base import Block
 from leasemill.store.postgres.reading import get_job, read_jobs
 from leasemill.store.postgres.store import PostgresStore
 from leasemill.store.postgres.transactions.adapters import UserConnection, adapter_of

@@ -35,7 +35,7 @@ from leasemill.contrib.django.application import app
 from leasemill.errors import Invalid
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec
-from leasemill.store.block import Block
+from leasemill.store.base import Block
 from leasemill.store.memory import MemoryStore
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.drain import add_metrics, drain

@@ -17,8 +17,7 @@ from leasemill.kernel.model import Order
 from leasemill.operator.wording import counted
 from leasemill.operator.workers import named, order_each
 from leasemill.store.base import Store
-from leasemill.store.orders import check_takes_orders, found_worker
-from leasemill.store.records import WorkerRecord, records
+from leasemill.store.worker_records import WorkerRecord, check_takes_orders, found_worker, records
 
 ALL: Final = "all"
 INSTANCES: Final = "instances"

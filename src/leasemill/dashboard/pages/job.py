@@ -22,7 +22,7 @@ from leasemill.operator.explain import Explanation, explain
 from leasemill.operator.facts import JobFacts, gather
 from leasemill.operator.missing_job import explain_missing
 from leasemill.store.base import Store
-from leasemill.store.records import Reported, reported_run
+from leasemill.store.worker_records import Reported, reported_run
 
 FOLLOWUPS_LOOKED_UP: Final = 20
 LANE_SHOWN: Final = 6

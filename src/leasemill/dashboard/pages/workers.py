@@ -10,7 +10,7 @@ from msgspec import Struct
 from leasemill.dashboard.page_types import Page, PageContext
 from leasemill.dashboard.sampler import Worked
 from leasemill.operator.workers import ahead_or_behind, are_apart
-from leasemill.store.records import RunningJob, WorkerRecord
+from leasemill.store.worker_records import RunningJob, WorkerRecord
 
 WORKERS_SHOWN: Final = 200
 RUNNING_SHOWN: Final = 100

@@ -55,7 +55,7 @@ class SealGroup(Command[GroupView], frozen=True):
 
 class CancelGroup(Command[Operated], frozen=True):
     """Seal the group and cancel its members that have not ended; `after` continues it. The groups in it are cancelled
-    by commands of their own: `store.cancelling`."""
+    by commands of their own: `store.operations`."""
 
     group_id: str
     by: str

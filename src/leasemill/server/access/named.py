@@ -13,7 +13,7 @@ from msgspec import MsgspecError
 from leasemill.kernel import commands as c
 from leasemill.kernel.commands import HolderReport, reports_in
 from leasemill.kernel.model import QUEUE_LIMIT, ChainedJob, JobSpec, Rules
-from leasemill.store.records import decode_record
+from leasemill.store.worker_records import decode_record
 from leasemill.wire import requests as r
 
 Template: TypeAlias = JobSpec | c.Followup | ChainedJob

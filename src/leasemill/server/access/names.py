@@ -21,8 +21,8 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.commands import HolderReport, with_tokens
 from leasemill.kernel.model import Action, Execution, Job, Refusal
 from leasemill.kernel.verbs.worker_commands import VERBS
-from leasemill.store.keys import AccessKey
-from leasemill.store.records import decode_record, encode_record
+from leasemill.store.access_keys import AccessKey
+from leasemill.store.worker_records import decode_record, encode_record
 from leasemill.wire import requests as r
 from leasemill.wire.routes import Role
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from leasemill.kernel import commands as c
 from leasemill.server.access.scope import forbidden, scope_of
-from leasemill.store.keys import AccessKey
+from leasemill.store.access_keys import AccessKey
 from leasemill.wire import requests as r
 from leasemill.wire.routes import BY_COMMAND, ROUTES, Role
 

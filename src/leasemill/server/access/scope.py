@@ -8,7 +8,7 @@ from functools import lru_cache
 from http import HTTPStatus
 from typing import Final
 
-from leasemill.store.keys import ALL_QUEUES, KEYS_KEPT, AccessKey
+from leasemill.store.access_keys import ALL_QUEUES, KEYS_KEPT, AccessKey
 from leasemill.wire.problems import Denied, Problem
 
 ALL: Final = ALL_QUEUES[0]

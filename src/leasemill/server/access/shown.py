@@ -20,8 +20,8 @@ from leasemill.kernel.schedule import Schedule
 from leasemill.server.access.named import template_queues
 from leasemill.server.access.names import end_of
 from leasemill.server.access.scope import Scope
-from leasemill.store.keys import AccessKey
-from leasemill.store.records import decode_record, encode_record
+from leasemill.store.access_keys import AccessKey
+from leasemill.store.worker_records import decode_record, encode_record
 from leasemill.wire import requests as r
 
 PAGE: Final = 100

@@ -32,9 +32,9 @@ from leasemill.server.access.names import bound, end_of, removed_worker, unbound
 from leasemill.server.access.roles import check_role
 from leasemill.server.access.scope import Scope, forbidden, scope_of
 from leasemill.server.access.shown import JobQueues, Steps, group_queues, shown
-from leasemill.store.keys import AccessKey
+from leasemill.store.access_keys import AccessKey
 from leasemill.store.presence import instance_of
-from leasemill.store.records import decode_record
+from leasemill.store.worker_records import decode_record
 from leasemill.wire import requests as r
 
 REQUESTS: Final = frozenset(

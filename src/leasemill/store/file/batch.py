@@ -22,7 +22,6 @@ from leasemill.kernel.model import NEVER, SECOND, JobSpec, JobState, QueueMode
 from leasemill.kernel.state import State
 from leasemill.kernel.verbs.cancel import cancels_a_run
 from leasemill.kernel.verbs.expire import MAY_EXPIRE, expirations, expire_regardless
-from leasemill.store.expiries import Expiries
 from leasemill.store.file.clock import Machine, shown, step
 from leasemill.store.file.control import FULL, TAIL
 from leasemill.store.file.disk import unavailable
@@ -33,8 +32,9 @@ from leasemill.store.file.reader import Superseded
 from leasemill.store.file.replica import Replica
 from leasemill.store.file.tickets import READS, LogTicket
 from leasemill.store.file.waiters import FolderWaiters
-from leasemill.store.reading import Pulse
-from leasemill.store.sources import Clock
+from leasemill.store.notifications import Expiries
+from leasemill.store.readings import Pulse
+from leasemill.store.system import Clock
 
 LOGGER: Final = logging.getLogger("leasemill.wal")
 SUPERSEDED_TRIES: Final = 20

@@ -11,7 +11,7 @@ from leasemill.store.file.disk import RealDisk, unavailable
 from leasemill.store.file.log import Log
 from leasemill.store.file.manifest import Snapshot
 from leasemill.store.file.snapshot import take_snapshot
-from leasemill.store.progress import OnProgress, not_shown
+from leasemill.store.operations import OnProgress, not_shown
 
 
 def build(

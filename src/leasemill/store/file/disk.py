@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from leasemill.errors import Unavailable
-from leasemill.store.descriptors import out_of_descriptors
 from leasemill.store.file.folder import LOCK_NAME, MANIFEST_NAME, make_folder, refuse_network_file_system
+from leasemill.store.system import out_of_descriptors
 
 LOCK_AT_ONCE: Final = fcntl.LOCK_EX | fcntl.LOCK_NB
 CONTROL_BYTES: Final = 4096

@@ -31,7 +31,7 @@ from leasemill.store.file.format import (
 from leasemill.store.file.manifest import Manifest, Segment, read_manifest
 from leasemill.store.file.shelf.state import ShelvedState
 from leasemill.store.file.snapshot import read_snapshot
-from leasemill.store.progress import OnProgress, not_shown
+from leasemill.store.operations import OnProgress, not_shown
 
 PROGRESS_BYTES: Final = 1024 * 1024
 

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from leasemill.errors import Invalid
-from leasemill.store.options import check_numbers
+from leasemill.store.url import check_numbers
 
 
 class FileOptions(Struct, frozen=True):

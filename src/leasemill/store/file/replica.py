@@ -11,7 +11,6 @@ from pathlib import Path
 
 from leasemill.errors import Broken, Unavailable
 from leasemill.kernel.machine import apply_all
-from leasemill.store.ends import Ends
 from leasemill.store.file.clock import Machine
 from leasemill.store.file.disk import Disk, RealDisk
 from leasemill.store.file.log import Log
@@ -20,6 +19,7 @@ from leasemill.store.file.options import FileOptions
 from leasemill.store.file.reader import Superseded
 from leasemill.store.file.shelf.state import ShelvedState
 from leasemill.store.file.snapshot import read_snapshot
+from leasemill.store.notifications import Ends
 
 
 class Replica:

@@ -32,7 +32,7 @@ from leasemill.store.file.manifest import Snapshot
 from leasemill.store.file.recovery import BUILDER_LOCK
 from leasemill.store.file.shelf.state import ShelvedState
 from leasemill.store.file.space import BLOCK_BYTES, FOR_SNAPSHOTS, NO_SPACE, SNAPSHOT_RESERVE, Space, remove_left_spares
-from leasemill.store.progress import OnProgress, not_shown
+from leasemill.store.operations import OnProgress, not_shown
 
 JOBS_IN_A_FRAME: Final = 1_000
 KEYS_IN_A_FRAME: Final = 10_000

@@ -18,11 +18,11 @@ from contextlib import suppress
 from typing import Final, TypeAlias, TypeVar
 
 from leasemill.errors import Unavailable
+from leasemill.store.base import DiskRoom
 from leasemill.store.file.control import FULL
 from leasemill.store.file.disk import Disk
 from leasemill.store.file.format import SEAL_BYTES, SEGMENT_HEADER_BYTES, segment_header
 from leasemill.store.file.manifest import Segment
-from leasemill.store.room import DiskRoom
 
 LOGGER: Final = logging.getLogger("leasemill.wal")
 SPARE: Final = "spare"

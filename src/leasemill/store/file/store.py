@@ -13,23 +13,22 @@ from typing import TypeVar
 from leasemill.errors import LeasemillError, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.machine import check
-from leasemill.store.base import Store, Watch
-from leasemill.store.ends import Subscription
+from leasemill.store.base import DiskRoom, Store, Watch
+from leasemill.store.file.access_keys import FolderKeys
 from leasemill.store.file.batch import BatchRunner
 from leasemill.store.file.clock import Machine, RealMachine
 from leasemill.store.file.disk import Disk, unavailable
-from leasemill.store.file.keys import FolderKeys
 from leasemill.store.file.options import FileOptions, parse_folder_url
 from leasemill.store.file.replica import Replica
 from leasemill.store.file.tickets import LogTicket
 from leasemill.store.file.waiters import FolderWaiters
 from leasemill.store.file.watch import FolderWatch
-from leasemill.store.forks import start_over_in_children
+from leasemill.store.notifications import Subscription
 from leasemill.store.pipeline import Pipeline
 from leasemill.store.presence import FolderPresence
-from leasemill.store.reading import Pulse
-from leasemill.store.room import DiskRoom
-from leasemill.store.sources import Clock, Entropy
+from leasemill.store.readings import Pulse
+from leasemill.store.system import Clock, Entropy
+from leasemill.store.threads import start_over_in_children
 
 AnswerT = TypeVar("AnswerT")
 

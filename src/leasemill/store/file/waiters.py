@@ -18,9 +18,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from leasemill.store.ends import Cancellations, Ends
 from leasemill.store.file.folder import LOCK_NAME
 from leasemill.store.file.watch import IN_ATTRIB, Inotify
+from leasemill.store.notifications import Cancellations, Ends
 
 LOOK_EVERY_S: Final = 1.0
 LINGER_S: Final = 1.0

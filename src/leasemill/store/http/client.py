@@ -13,12 +13,12 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from leasemill.errors import Unavailable
 from leasemill.kernel.command import Command
-from leasemill.store.expiries import Expiries
 from leasemill.store.http.address import ServerAddress
-from leasemill.store.http.asking import Answered, Attempts, CallFailed, answered_by
 from leasemill.store.http.connection import DirectCalls, Response, origin_of
-from leasemill.store.http.through_httpx import ProxiedCalls, WaitingCalls, has_proxy, trusted
-from leasemill.store.sources import Entropy
+from leasemill.store.http.httpx_calls import ProxiedCalls, WaitingCalls, has_proxy, trusted
+from leasemill.store.http.retry_policy import Answered, Attempts, CallFailed, answered_by
+from leasemill.store.notifications import Expiries
+from leasemill.store.system import Entropy
 from leasemill.wire.codec import encode_request
 from leasemill.wire.expired import EXPIRED, LISTENS
 from leasemill.wire.expired import read as read_expired

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 import httptools
 
-from leasemill.store.http.asking import CallFailed
+from leasemill.store.http.retry_policy import CallFailed
 
 CONNECT_S: Final = 5.0
 IDLE_S: Final = 30.0

@@ -12,16 +12,15 @@ from typing import Any, Final, TypeVar, cast
 from leasemill.kernel import commands as c
 from leasemill.kernel.machine import check
 from leasemill.store.base import Store, Watch
-from leasemill.store.ends import Subscription
-from leasemill.store.forks import start_over_in_children
 from leasemill.store.http.address import parse_address
 from leasemill.store.http.client import HttpClient
-from leasemill.store.http.enqueues import SharedEnqueues
-from leasemill.store.http.loop import LoopThread
+from leasemill.store.http.loop_thread import LoopThread
 from leasemill.store.http.presence import HttpPresence
+from leasemill.store.http.shared_enqueues import SharedEnqueues
 from leasemill.store.http.watch import HttpCancellations, watch_end, watch_queues
-from leasemill.store.sources import Entropy
-from leasemill.store.threads import Threads
+from leasemill.store.notifications import Subscription
+from leasemill.store.system import Entropy
+from leasemill.store.threads import Threads, start_over_in_children
 
 AnswerT = TypeVar("AnswerT")
 

@@ -10,9 +10,9 @@ from typing import Final
 
 from leasemill.errors import LeasemillError
 from leasemill.store.backoff import backoff_s
-from leasemill.store.ends import Cancellations
 from leasemill.store.http.client import HttpClient
-from leasemill.store.http.loop import LoopThread
+from leasemill.store.http.loop_thread import LoopThread
+from leasemill.store.notifications import Cancellations
 from leasemill.wire import requests as r
 
 POLL_S: Final = 30.0

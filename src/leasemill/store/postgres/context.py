@@ -8,12 +8,12 @@ from typing import Any, NamedTuple, TypeVar
 
 from leasemill.errors import Unavailable
 from leasemill.kernel import commands as c
+from leasemill.store.notifications import Signal
 from leasemill.store.postgres.exact.decide import Concern, decide
 from leasemill.store.postgres.known import Known
 from leasemill.store.postgres.maintenance import Maintenance
 from leasemill.store.postgres.steps import Steps, Verb, rows, transact
 from leasemill.store.postgres.waking.notify import Notifier
-from leasemill.store.signal import Signal
 
 AnswerT = TypeVar("AnswerT")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from psycopg.errors import UniqueViolation
 
-from leasemill.store.keys import KEYS_KEPT, AccessKey, name_is_taken, too_many
+from leasemill.store.access_keys import KEYS_KEPT, AccessKey, name_is_taken, too_many
 from leasemill.store.postgres.context import read
 from leasemill.store.postgres.driver.thread import ThreadDriver
 from leasemill.store.postgres.steps import Row, Steps, rows, transact, transaction

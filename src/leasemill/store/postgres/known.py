@@ -10,9 +10,9 @@ from msgspec import Struct
 
 from leasemill.kernel.model import SECOND, JobSpec
 from leasemill.kernel.state import DEATHS_FORMAT, KEYS_FORMAT, PLAIN_FORMAT
-from leasemill.store.expiries import Expiries
+from leasemill.store.notifications import Expiries
 from leasemill.store.postgres.positions import ExpiryPosition, Positions
-from leasemill.store.sources import Clock
+from leasemill.store.system import Clock
 
 RUN_CANCELLED: Final = "!cancelled"
 """What the channel of new jobs carries when a running job was cancelled: no queue has such a name."""

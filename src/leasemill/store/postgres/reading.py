@@ -20,7 +20,7 @@ from leasemill.store.postgres.rows.jobs import jobs_of
 from leasemill.store.postgres.rows.tables import LoadedGroup, QueueUse, Read, decoder, known_verb
 from leasemill.store.postgres.rows.values import mode_of, policy_of, ranges_of
 from leasemill.store.postgres.steps import Row, Steps, row, rows
-from leasemill.store.reading import Pulse
+from leasemill.store.readings import Pulse
 
 LOOKED_AT_ONCE: Final = 1_000
 """After the first look, which is at as many as are wanted: most readings find enough there."""

@@ -18,7 +18,7 @@ from psycopg import sql
 
 from leasemill.errors import Invalid
 from leasemill.store.postgres.encoding import ENCODERS
-from leasemill.store.sources import Clock
+from leasemill.store.system import Clock
 
 FOLDER: Final = Path(__file__).parent
 FILES: Final = {file.stem: file for file in FOLDER.rglob("*.sql")}

@@ -15,10 +15,8 @@ from typing import Any, Final, TypeVar, cast
 from leasemill.kernel import commands as c
 from leasemill.kernel.machine import check
 from leasemill.kernel.model import JobSpec
-from leasemill.store.base import Store, Watch
-from leasemill.store.block import Block
-from leasemill.store.ends import Subscription
-from leasemill.store.forks import start_over_in_children
+from leasemill.store.base import Block, Store, Watch
+from leasemill.store.notifications import Signal, Subscription
 from leasemill.store.postgres import reading
 from leasemill.store.postgres.admin.migrate import require
 from leasemill.store.postgres.batching import EnqueueBatches
@@ -64,10 +62,9 @@ from leasemill.store.postgres.verbs.claim import ack_and_claim
 from leasemill.store.postgres.waking.listen import Listener
 from leasemill.store.postgres.waking.notify import Notifier, notification
 from leasemill.store.postgres.waking.watch import PostgresEndWatch, PostgresWatch
-from leasemill.store.reading import Pulse
-from leasemill.store.signal import Signal
-from leasemill.store.sources import Clock, Entropy
-from leasemill.store.threads import Threads
+from leasemill.store.readings import Pulse
+from leasemill.store.system import Clock, Entropy
+from leasemill.store.threads import Threads, start_over_in_children
 from leasemill.store.url import hidden_password
 
 AnswerT = TypeVar("AnswerT")

@@ -9,7 +9,7 @@ import pytest
 from leasemill.errors import Invalid, NotFound, Refused
 from leasemill.kernel.commands import OrderWorker
 from leasemill.kernel.model import ORDERS_KEPT, Order, Verb, WorkerOrder
-from leasemill.store.records import WorkerRecord, encode_record, records
+from leasemill.store.worker_records import WorkerRecord, encode_record, records
 from leasemill.testing.conformance.harness import Harness
 from leasemill.testing.conformance.steps import (
     OPERATOR,

@@ -22,7 +22,7 @@ from leasemill.kernel.model import SECOND
 from leasemill.operator.overdue import late_schedules, open_groups
 from leasemill.operator.paging import all_queues
 from leasemill.store.base import Store
-from leasemill.store.records import WorkerRecord, records
+from leasemill.store.worker_records import WorkerRecord, records
 from leasemill.worker.exporting.catalogue import (
     GROUPS_OPEN,
     QUEUE_JOBS,

@@ -17,9 +17,8 @@ from leasemill.errors import Invalid, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.machine import check
 from leasemill.kernel.model import WorkerOrder
-from leasemill.store.base import Store, Watch
-from leasemill.store.block import Block
-from leasemill.store.ends import Subscription
+from leasemill.store.base import Block, Store, Watch
+from leasemill.store.notifications import Subscription
 from leasemill.store.presence import Presence, Present
 from leasemill.store.threads import Threads
 from leasemill.worker.processes.channel import MessageChannel

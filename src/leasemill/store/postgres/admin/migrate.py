@@ -16,9 +16,9 @@ from msgspec import Struct
 from psycopg import sql
 
 from leasemill.errors import Refused
+from leasemill.store.operations import OnProgress, not_shown
 from leasemill.store.postgres.admin.locks import PATIENCE_S, OnWait, keep_trying, lock_name
 from leasemill.store.postgres.statements import check_schema, statement
-from leasemill.store.progress import OnProgress, not_shown
 
 LOGGER: Final = logging.getLogger("leasemill.postgres")
 ENCODINGS: Final = frozenset({"UTF8", "SQL_ASCII", None})

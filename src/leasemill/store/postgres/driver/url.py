@@ -18,9 +18,8 @@ from msgspec import Struct
 from psycopg.conninfo import conninfo_to_dict
 
 from leasemill.errors import Invalid
-from leasemill.store.options import check_numbers
 from leasemill.store.postgres.statements import check_schema
-from leasemill.store.url import hidden_password
+from leasemill.store.url import check_numbers, hidden_password
 
 SynchronousCommit: TypeAlias = Literal["off", "local", "remote_write", "on", "remote_apply"]
 """How durable a COMMIT is when it returns, from the least to the most: PostgreSQL's setting."""

@@ -19,7 +19,7 @@ from leasemill.kernel import commands as c
 from leasemill.kernel.machine import check
 from leasemill.kernel.model import JobSpec
 from leasemill.kernel.verbs.commit import followup_specs
-from leasemill.store.block import Block
+from leasemill.store.base import Block
 from leasemill.store.postgres.driver.commit_connections import (
     AsyncCommitConnection,
     CommitConnection,

@@ -15,7 +15,7 @@ from leasemill.errors import Invalid, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.machine import check
 from leasemill.kernel.verbs.commit import followup_specs
-from leasemill.store.block import Block
+from leasemill.store.base import Block
 from leasemill.store.postgres.known import Known
 from leasemill.store.postgres.statements import Statements
 from leasemill.store.postgres.steps import RetryTransaction, rows

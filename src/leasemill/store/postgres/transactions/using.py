@@ -16,9 +16,8 @@ from leasemill.errors import Invalid, Refused, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.machine import check
 from leasemill.kernel.model import JobSpec
-from leasemill.store.base import Store, Watch
-from leasemill.store.block import Block
-from leasemill.store.ends import Subscription
+from leasemill.store.base import Block, Store, Watch
+from leasemill.store.notifications import Subscription
 from leasemill.store.postgres.driver.errors import NO_RIGHTS, UNREADY_CODES, first_line, no_rights
 from leasemill.store.postgres.known import Known
 from leasemill.store.postgres.statements import Statements

@@ -18,12 +18,11 @@ from typing import Final
 
 import psycopg
 
-from leasemill.store.ends import Cancellations, Ends
+from leasemill.store.notifications import Cancellations, Ends, Signal
 from leasemill.store.postgres.driver.exchange import StoreConnection
 from leasemill.store.postgres.driver.thread import ThreadDriver
 from leasemill.store.postgres.known import RUN_CANCELLED
 from leasemill.store.postgres.waking.waiters import Waiters
-from leasemill.store.signal import Signal
 
 LOGGER: Final = logging.getLogger("leasemill.postgres")
 FIRST_PAUSE_S: Final = 0.1

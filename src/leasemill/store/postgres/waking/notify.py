@@ -13,8 +13,8 @@ from contextlib import suppress
 from typing import Final
 
 from leasemill.errors import LeasemillError
+from leasemill.store.notifications import Signal
 from leasemill.store.postgres.steps import Steps, Verb, rows, transact
-from leasemill.store.signal import Signal
 
 REFILL_S: Final = 0.02
 BURST: Final = 5

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from psycopg import errors
 
-from leasemill.store.ends import Ends
+from leasemill.store.notifications import Ends
 from leasemill.store.postgres.driver.exchange import StoreConnection
 from leasemill.store.postgres.driver.thread import ThreadDriver
 from leasemill.store.postgres.steps import Row, rows

@@ -10,9 +10,8 @@ from leasemill.errors import LeasemillError
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND
 from leasemill.store.base import Store
-from leasemill.store.ends import EndWatch
+from leasemill.store.notifications import EndWatch, Signal
 from leasemill.store.postgres.waking.listen import Listener
-from leasemill.store.signal import Signal
 
 LOOK_EVERY_S: Final = 1.0
 

@@ -11,8 +11,8 @@ from urllib.request import getproxies, proxy_bypass
 
 import httpx
 
-from leasemill.store.http.asking import CallFailed
 from leasemill.store.http.connection import CONNECT_S, IDLE_CONNECTIONS, IDLE_S, Response
+from leasemill.store.http.retry_policy import CallFailed
 from leasemill.wire.routes import PREFIX
 
 NOT_SENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)

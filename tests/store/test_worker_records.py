@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from leasemill.store.presence import MemoryPresence
-from leasemill.store.records import Reported, RunningJob, WorkerRecord, encode_record, reported_run
+from leasemill.store.worker_records import Reported, RunningJob, WorkerRecord, encode_record, reported_run
 
 
 class Hours:

@@ -1,7 +1,8 @@
-"""Expired leases are logged and counted once, by the process that recorded them, whichever call did so."""
+"""Waiting for a signal in an event loop; expired leases, logged and counted once by the process that recorded them."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from pathlib import Path
 
@@ -10,12 +11,29 @@ import pytest
 from leasemill.errors import LeasemillError
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec, JobState
-from leasemill.store.expiries import KEPT, Expiries
 from leasemill.store.file.store import FileStore
+from leasemill.store.notifications import KEPT, Expiries, Signal
 from leasemill.testing.clock import ManualClock
 from leasemill.testing.rules import rule
 from leasemill.worker.metrics import Metrics
 from leasemill.worker.reaper import Reaper
+
+
+@pytest.mark.parametrize("steps", range(5))
+async def test_a_waiter_that_is_cancelled_as_the_signal_comes_is_cancelled(steps: int) -> None:
+    """It would wait again, for as long as it likes, if the signal hid that it is to end."""
+    signal = Signal()
+    waiting = asyncio.create_task(signal.watch().wait_async(60))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    signal.notify()
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    if waiting.cancel():
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+    else:
+        assert waiting.result() is True
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:

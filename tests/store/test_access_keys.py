@@ -13,9 +13,7 @@ from typing import Any
 import pytest
 
 from leasemill.errors import Broken, Invalid, Refused, Unavailable
-from leasemill.store.file.keys import FolderKeys
-from leasemill.store.file.store import FileStore
-from leasemill.store.keys import (
+from leasemill.store.access_keys import (
     KEY,
     AccessKey,
     AccessKeys,
@@ -26,6 +24,8 @@ from leasemill.store.keys import (
     is_authentic,
     new_key,
 )
+from leasemill.store.file.access_keys import FolderKeys
+from leasemill.store.file.store import FileStore
 from leasemill.wire.routes import Role
 from tests.store.key_suite import NOW, KeySuite, made
 
@@ -207,7 +207,7 @@ def test_two_stores_of_a_folder_have_the_same_keys_and_a_restart_keeps_them(tmp_
 PROGRAM = """
 import sys
 from pathlib import Path
-from leasemill.store.file.keys import FolderKeys
+from leasemill.store.file.access_keys import FolderKeys
 from tests.store.key_suite import NOW, made
 keys = FolderKeys(Path(sys.argv[1]))
 for number in range(20):

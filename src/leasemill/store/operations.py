@@ -1,19 +1,37 @@
 """What an operator can do to any store: recorded with who did it and why, each with a twin for async code.
 
-Nothing here decides anything: the kernel does, and an operation that takes many commands is repeated if it is cut off.
+Nothing here decides anything: the kernel does. An operation that takes many commands is repeated if it is cut off.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import LimitTerms, Order, Policy, WorkerOrder
-from leasemill.store.cancelling import acancelled, cancelled
-from leasemill.store.orders import ordered_instance
 from leasemill.store.presence import Presence
-from leasemill.store.reading import StoreReadings
+from leasemill.store.readings import StoreReadings
+from leasemill.store.worker_records import ordered_instance
+
+PAGE: Final = 1_000
+"""So many members of a group are cancelled by one command."""
+
+AnswerT = TypeVar("AnswerT")
+CommandSteps = Generator[c.Command[Any], Any, None]
+"""Commands to run, in order; their answers are sent back."""
+
+OnProgress: TypeAlias = Callable[[int, int], None]
+"""A long operation calls it now and then with how much is done and of how much; the caller shows it, or not."""
+
+
+class CommandRunner(Protocol):
+    """A store that runs commands; it need not be open to waiting or reading."""
+
+    def run(self, command: c.Command[AnswerT]) -> AnswerT: ...
+
+    async def arun(self, command: c.Command[AnswerT]) -> AnswerT: ...
 
 
 class StoreOperations(StoreReadings):
@@ -143,3 +161,56 @@ class StoreOperations(StoreReadings):
 
 def _declaration(limits: Mapping[str, LimitTerms], by: str) -> c.DeclareLimits:
     return c.DeclareLimits([c.DeclaredLimit(name, terms) for name, terms in limits.items()], by)
+
+
+# A group with the groups in it (B3) --------------------------------------------------------------------------------
+#
+# It is cancelled page by page. The group is sealed first, so that no more groups are created in it; then come the
+# groups that are there, and at last what their ends have enqueued in it. A cancellation that was cut off is repeated.
+
+
+def cancelled(store: CommandRunner, group_id: str, by: str, reason: str) -> Iterator[c.Operated]:
+    """Yield what each command cancelled."""
+    steps, answer = _steps(group_id, by, reason), None
+    while (command := _next(steps, answer)) is not None:
+        answer = store.run(command)
+        if isinstance(answer, c.Operated):
+            yield answer
+
+
+async def acancelled(store: CommandRunner, group_id: str, by: str, reason: str) -> AsyncIterator[c.Operated]:
+    """`cancelled` in async code."""
+    steps, answer = _steps(group_id, by, reason), None
+    while (command := _next(steps, answer)) is not None:
+        answer = await store.arun(command)
+        if isinstance(answer, c.Operated):
+            yield answer
+
+
+def _next(steps: CommandSteps, answer: Any) -> c.Command[Any] | None:
+    try:
+        return steps.send(answer)
+    except StopIteration:
+        return None
+
+
+def _steps(group_id: str, by: str, reason: str) -> CommandSteps:
+    yield from _members(group_id, by, reason)
+    last = ""
+    while nested := (yield c.ListGroups(PAGE, open_only=True, after=last, parent=group_id)):
+        for view in nested:
+            yield from _steps(view.id, by, reason)
+        last = nested[-1].id
+    if last:
+        yield from _members(group_id, by, reason)  # B7: the callbacks of those groups
+
+
+def _members(group_id: str, by: str, reason: str) -> CommandSteps:
+    after: int | None = 0
+    while after is not None:
+        operated: c.Operated = yield c.CancelGroup(group_id, by, reason, PAGE, after)
+        after = operated.after
+
+
+def not_shown(_done: int, _total: int) -> None:
+    """The caller shows no progress."""

@@ -23,8 +23,8 @@ from leasemill.errors import Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec
 from leasemill.store import pipeline
-from leasemill.store.http.asking import AWAY, Answered, CallFailed, has_answer, read_answer
 from leasemill.store.http.client import ClientCall, HttpClient, Posted
+from leasemill.store.http.retry_policy import AWAY, Answered, CallFailed, has_answer, read_answer
 from leasemill.store.pipeline import Pipeline
 from leasemill.wire.codec import merged_enqueues
 from leasemill.wire.routes import BY_COMMAND

@@ -16,8 +16,8 @@ from typing import Final
 import msgspec
 
 from leasemill.errors import Broken, Refused
+from leasemill.store.access_keys import AccessKey, in_order, revoked, used_at, with_added
 from leasemill.store.file.disk import sync_descriptor, unavailable
-from leasemill.store.keys import AccessKey, in_order, revoked, used_at, with_added
 
 NAME: Final = "keys"
 LOCK: Final = "keys.lock"

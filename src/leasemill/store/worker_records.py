@@ -1,12 +1,14 @@
-"""What a worker publishes about itself now and then (`store.presence`). Soft state, safe to lose.
+"""What a worker publishes about itself now and then (`store.presence`), and whether it would obey a command (O12).
 
-Imports nothing that runs jobs: handles and `leasemill workers` read records, too.
+Records are soft state, safe to lose. This module imports nothing that runs jobs, because handles and `leasemill
+workers` read records, too.
 """
 
 from __future__ import annotations
 
 from msgspec import MsgspecError, Struct, json
 
+from leasemill.errors import NotFound, Refused
 from leasemill.kernel.model import Order, WorkerOrder
 from leasemill.store.presence import Presence
 
@@ -126,3 +128,41 @@ def reported_run(presence: Presence, job_id: str, attempt: int) -> Reported | No
             if job.job == job_id and job.attempt == attempt:
                 return Reported(record.worker, job, age_s)
     return None
+
+
+def ordered_instance(presence: Presence, worker_id: str) -> str:
+    """The instance that runs as this worker now. Raises NotFound if none does, Refused if it takes no orders."""
+    record, age_s = found_worker(presence, worker_id)
+    check_takes_orders(record, age_s)
+    return record.instance
+
+
+def found_worker(presence: Presence, worker_id: str) -> tuple[WorkerRecord, float]:
+    """A worker's record, and how many seconds ago it was published."""
+    for record, age_s in records(presence):
+        if record.worker == worker_id:
+            return record, age_s
+    raise NotFound(
+        f"there is no worker {worker_id!r}: it has stopped, or never ran; leasemill workers lists those that run"
+    )
+
+
+def check_takes_orders(record: WorkerRecord, age_s: float) -> None:
+    """Refuse a worker that would not obey."""
+    if record.is_stale(age_s):
+        raise NotFound(
+            f"worker {record.worker!r} has sent no heartbeat for {age_s:.0f} s: it is gone or cut off, and would not "
+            "read an order"
+        )
+    if not record.takes_orders:
+        version = f"Leasemill {record.version}" if record.version else "an older Leasemill"
+        raise Refused(
+            f"worker {record.worker!r} runs {version}, which takes no orders: stop it "
+            f"with SIGTERM (process {record.pid} on {record.host}), or upgrade it"
+        )
+
+
+def check_instance(presence: Presence, worker_id: str, instance: str) -> None:
+    """Refuse an order that is not for the instance that runs as this worker now."""
+    if ordered_instance(presence, worker_id) != instance:
+        raise NotFound(f"worker {worker_id!r} runs in another process than {instance!r}: read its record again")
