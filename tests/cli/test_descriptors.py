@@ -12,7 +12,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from leasemill.cli import lazy, main
+from leasemill.cli import lazy_group, main
 from leasemill.errors import Unavailable
 from leasemill.store.file.disk import RealDisk
 from leasemill.store.file.store import FileStore
@@ -53,7 +53,7 @@ def test_any_command_says_what_to_do_also_when_the_error_led_to_another(
         except OSError as error:
             raise RuntimeError("cannot start") from error
 
-    monkeypatch.setattr(lazy.LazyCommand, "load", lambda _self: failing)
+    monkeypatch.setattr(lazy_group.LazyCommand, "load", lambda _self: failing)
     result = CliRunner().invoke(main, ["version"])
     assert result.exit_code == 3
     assert sentence in result.output

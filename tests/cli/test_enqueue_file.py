@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from leasemill.cli import bulk, main
+from leasemill.cli import enqueue_file, main
 from leasemill.errors import Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import Job, JobState
@@ -118,7 +118,7 @@ def test_an_id_must_be_there_and_a_text(line: object, sentence: str) -> None:
 
 
 def test_lines_are_sent_in_batches_up_to_the_one_that_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulk, "BATCH", 10)
+    monkeypatch.setattr(enqueue_file, "BATCH", 10)
     sizes: list[int] = []
     run = FileStore.run
 
@@ -136,7 +136,7 @@ def test_lines_are_sent_in_batches_up_to_the_one_that_is_wrong(monkeypatch: pyte
 
 
 def test_a_known_id_with_other_content_stops_after_its_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulk, "BATCH", 2)
+    monkeypatch.setattr(enqueue_file, "BATCH", 2)
     write({"to": "ann", "key": "a"})
     enqueue("--id-field", "key")
     write({"to": "other", "key": "a"}, {"to": "bob", "key": "b"}, {"to": "cy", "key": "c"})
@@ -148,7 +148,7 @@ def test_a_known_id_with_other_content_stops_after_its_batch(monkeypatch: pytest
 
 
 def test_a_store_that_fails_in_the_middle_leaves_nothing_to_guess(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulk, "BATCH", 2)
+    monkeypatch.setattr(enqueue_file, "BATCH", 2)
     run, batches = FileStore.run, 0
 
     def failing(self: FileStore, command: Any) -> Any:

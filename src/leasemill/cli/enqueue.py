@@ -113,18 +113,18 @@ def _enqueue_lines(
     is_quiet: bool,
     as_json: bool,
 ) -> None:
-    from leasemill.cli import bulk  # noqa: PLC0415  (--help must answer before it is imported)
+    from leasemill.cli import enqueue_file  # noqa: PLC0415  (--help must answer before it is imported)
 
-    with bulk.opened(file) as lines:
-        source = bulk.Source(lines, file, job, id_field)
+    with enqueue_file.opened(file) as lines:
+        source = enqueue_file.Source(lines, file, job, id_field)
         if not dry_run:
-            sent = bulk.enqueue_lines(source, group, is_quiet=is_quiet)
+            sent = enqueue_file.enqueue_lines(source, group, is_quiet=is_quiet)
             emit(as_json, sent.document(), sent.sentence())
             return
-        right, wrong = bulk.check_lines(source, is_quiet=is_quiet)
+        right, wrong = enqueue_file.check_lines(source, is_quiet=is_quiet)
     if not wrong:
         last = f"{counted(right, 'job')} would be enqueued"
-    elif len(wrong) < bulk.WRONG_SHOWN:
+    elif len(wrong) < enqueue_file.WRONG_SHOWN:
         last = f"{counted(len(wrong), 'line is', 'lines are')} wrong, {right:,} right: nothing was enqueued"
     else:
         last = f"the first {len(wrong)} wrong lines: nothing was enqueued"
