@@ -125,6 +125,7 @@ if TYPE_CHECKING:
     from leasemill.api.cron import next_ticks
     from leasemill.api.declared import AsyncContextJob, AsyncJob, SyncContextJob, SyncJob
     from leasemill.api.effects import ONCE_TABLE_SQL
+    from leasemill.api.enqueue_batch import StreamCount
     from leasemill.api.group import GroupHandle, GroupProgress
     from leasemill.api.handle import JobHandle, JobProgress
     from leasemill.api.hooks import Outgoing
@@ -137,7 +138,6 @@ if TYPE_CHECKING:
     from leasemill.api.outcomes import Fail, Release, RetryAfter, Throttled
     from leasemill.api.retry import Retry
     from leasemill.api.schedules import ScheduleInfo
-    from leasemill.api.sending import StreamCount
     from leasemill.api.unique import Debounce, Throttle, Unique
     from leasemill.api.worklease import AcquireStatus, FailStatus, SucceedStatus, WorkLease
     from leasemill.kernel.model import Action, Job, JobState, LimitTerms, Order, Policy
@@ -171,7 +171,7 @@ else:
         "leasemill.api.outcomes": ["Fail", "Release", "RetryAfter", "Throttled"],
         "leasemill.api.retry": ["Retry"],
         "leasemill.api.schedules": ["ScheduleInfo"],
-        "leasemill.api.sending": ["StreamCount"],
+        "leasemill.api.enqueue_batch": ["StreamCount"],
         "leasemill.api.unique": ["Debounce", "Throttle", "Unique"],
         "leasemill.api.worklease": ["AcquireStatus", "FailStatus", "SucceedStatus", "WorkLease"],
         "leasemill.kernel.read.filter": ["JobFilter", "Operated"],

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from leasemill import App, Context, JobState, NotFound
-from leasemill.api.scheduling import tick_of
+from leasemill.api.schedule_commands import tick_of
 from leasemill.errors import Invalid
 from leasemill.kernel import commands as c
 from leasemill.kernel.schedule import Missed, Overlap

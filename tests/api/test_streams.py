@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from leasemill import App, Call, Invalid, JobConflict, JobType, StreamCount, Unavailable
-from leasemill.api.sending import STREAM_ITEMS
+from leasemill.api.enqueue_batch import STREAM_ITEMS
 from leasemill.kernel import commands as c
 from tests.worker.support import FaultyStore
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from leasemill.api import scheduling
+from leasemill.api import schedule_commands
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, ChainedJob, JobSpec, LimitTerms, LimitUse, Rules
 from leasemill.kernel.schedule import ScheduleSpec, TickFire
@@ -31,8 +31,10 @@ def fill_schedules(store: Store, text: str = "plain text") -> None:
     for tick in (first, first + MINUTE):
         fire = TickFire("report", set_at.revision, tick, (tick,), tick + MINUTE)
         store.run(c.FireTicks([fire], tick))
-    scheduling.set_schedule(store, ScheduleSpec("sweep", "0 3 * * *", "Europe/Berlin", call), by=by, reason=reason)
-    scheduling.pause_schedule(store, "sweep", by=by, reason=reason)
+    schedule_commands.set_schedule(
+        store, ScheduleSpec("sweep", "0 3 * * *", "Europe/Berlin", call), by=by, reason=reason
+    )
+    schedule_commands.pause_schedule(store, "sweep", by=by, reason=reason)
 
 
 def fill_groups(store: Store, text: str = "plain text") -> None:

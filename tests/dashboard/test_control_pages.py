@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from leasemill.api import scheduling
+from leasemill.api import schedule_commands
 from leasemill.dashboard.pages.audit import lines_of, link_of
 from leasemill.dashboard.pages.groups import row_of, state_of
 from leasemill.dashboard.pages.schedules import next_ticks, why_skipped
@@ -52,7 +52,7 @@ def test_a_schedule_has_a_page_of_its_own(desk: Desk, store: Store) -> None:
 
 def test_a_schedule_that_no_worker_declares_says_so(desk: Desk, store: Store) -> None:
     spec = ScheduleSpec("old", "0 3 * * *", "UTC", JobSpec("", "reports", "report"))
-    scheduling.set_schedule(store, spec, by="worker", reason=DECLARED)
+    schedule_commands.set_schedule(store, spec, by="worker", reason=DECLARED)
     assert "not declared" in row(desk.get("/schedules"), "old")
     assert "No running worker declares it." in desk.get("/schedules?name=old").text
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from leasemill.api.scheduling import fire_of, set_schedule
+from leasemill.api.schedule_commands import fire_of, set_schedule
 from leasemill.kernel.commands import FireTicks, GetSchedule, ScheduleMoved, TickFire, TickFired
 from leasemill.kernel.model import SECOND, JobSpec
 from leasemill.kernel.schedule import Overlap, ScheduleSpec

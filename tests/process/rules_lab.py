@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from leasemill.api.scheduling import list_schedules
+from leasemill.api.schedule_commands import list_schedules
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import ENDED_STATES, Job, JobState
 from leasemill.store.factory import open_store

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from leasemill.api.call import Call
-from leasemill.api.scheduling import list_schedules, pause_schedule
+from leasemill.api.schedule_commands import list_schedules, pause_schedule
 from leasemill.errors import NotFound
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import AbortReason, LimitUse

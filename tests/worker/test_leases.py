@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from leasemill import App, Context, JobState, Limit, Worker
-from leasemill.api.loss import NOT_EXTENDED, LossSignal
+from leasemill.api.lease_loss import NOT_EXTENDED, LossSignal
 from leasemill.errors import Broken
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, AbortReason, JobSpec

@@ -19,10 +19,10 @@ from typing import Any, Final
 
 import msgspec
 
-from leasemill.api.arrival import difference, non_finite, non_string_key
-from leasemill.api.carried import ENCODING_ERRORS, CarriedType, PlainType, carried_type, encode_json
+from leasemill.api.json_types import ENCODING_ERRORS, JsonType, PlainType, encode_json, json_type
 from leasemill.api.pydantic_type import PydanticType
-from leasemill.api.unfit import Unfit, Unresolved, in_our_words
+from leasemill.api.round_trip import difference, non_finite, non_string_key
+from leasemill.api.type_errors import Unfit, Unresolved, in_our_words
 from leasemill.errors import Invalid
 from leasemill.kernel.bounds import PAYLOAD_BYTES
 
@@ -113,7 +113,7 @@ class Arguments:
 
     def check_takes_result_of(self, before: Arguments, name: str) -> None:
         """Refuse PREVIOUS behind a job that is declared to return nothing, unless None fits."""
-        if before._codec.returns_nothing and not self._codec.carried[name].fits_none():
+        if before._codec.returns_nothing and not self._codec.json_types[name].fits_none():
             raise Invalid(
                 f"{self.name}: argument {name!r} is PREVIOUS, and {before.name} returns nothing: let it return the "
                 "value, or pass another"
@@ -207,12 +207,14 @@ class _Codec:
         self._required = len(required)
         self._defaults = {it.name: it.default for it in parameters if it.default is not inspect.Parameter.empty}
         self._texts = [(it.name, NoneType in _union(hints[it.name])) for it in parameters if _is_text(hints, it.name)]
-        self.carried = {one: carried_type(f"parameter {one!r} of {name}", hints.get(one, Any)) for one in self.names}
-        self.result = carried_type(f"the result of {name}", hints.get("return", Any))
-        self.validated = {one: it for one, it in self.carried.items() if isinstance(it, PydanticType)}
-        self._with_fields = [one for one, it in self.carried.items() if isinstance(it, PlainType) and it.has_fields]
-        self._defaults_encoded = {one: _encoded(default, self.carried[one]) for one, default in self._defaults.items()}
-        self._fields = [_field(parameter, self.carried[parameter.name]) for parameter in parameters]
+        self.json_types = {one: json_type(f"parameter {one!r} of {name}", hints.get(one, Any)) for one in self.names}
+        self.result = json_type(f"the result of {name}", hints.get("return", Any))
+        self.validated = {one: it for one, it in self.json_types.items() if isinstance(it, PydanticType)}
+        self._with_fields = [one for one, it in self.json_types.items() if isinstance(it, PlainType) and it.has_fields]
+        self._defaults_encoded = {
+            one: _encoded(default, self.json_types[one]) for one, default in self._defaults.items()
+        }
+        self._fields = [_field(parameter, self.json_types[parameter.name]) for parameter in parameters]
         self.model = msgspec.defstruct(f"{name}_arguments", self._fields, forbid_unknown_fields=True)
         self.decoder = msgspec.json.Decoder(self.model)
         self.may_return_none = self.result.fits_none()
@@ -289,7 +291,7 @@ class _Codec:
             if found is not None:
                 return argument_sentence(self.name, name, *found)
             if name not in self.validated and isinstance(error, TypeError) and not _is_json(value):
-                hint = "; annotate the parameter with its type" if self.carried[name].accepts_anything else ""
+                hint = "; annotate the parameter with its type" if self.json_types[name].accepts_anything else ""
                 return argument_sentence(self.name, name, "", f"{error}{hint}")
         return _call_sentence(self.name, error)
 
@@ -348,8 +350,8 @@ def _is_text(hints: dict[str, Any], name: str) -> bool:
     return set(_union(hints.get(name))) - {NoneType} == {str}
 
 
-def _field(parameter: inspect.Parameter, carried: CarriedType) -> tuple[str, Any] | tuple[str, Any, Any]:
-    annotation = carried.annotation if isinstance(carried, PlainType) else msgspec.Raw
+def _field(parameter: inspect.Parameter, declared: JsonType) -> tuple[str, Any] | tuple[str, Any, Any]:
+    annotation = declared.annotation if isinstance(declared, PlainType) else msgspec.Raw
     default = parameter.default
     if default is inspect.Parameter.empty:
         return parameter.name, annotation
@@ -358,10 +360,10 @@ def _field(parameter: inspect.Parameter, carried: CarriedType) -> tuple[str, Any
     return parameter.name, annotation, msgspec.field(default_factory=lambda: deepcopy(default))
 
 
-def _encoded(default: object, carried: CarriedType) -> bytes | None:
+def _encoded(default: object, declared: JsonType) -> bytes | None:
     """A default as JSON; None if it does not survive the round trip (NaN, or a type that JSON cannot carry)."""
     try:
-        encoded, arrived = carried.encode(default)
+        encoded, arrived = declared.encode(default)
     except Unfit:
         return None
     return encoded if arrived == default else None

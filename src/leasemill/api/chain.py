@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from leasemill.api.call import Call, checked_call
+from leasemill.api.enqueue_batch import aenqueue_all, enqueue_all
 from leasemill.api.handle import (
     BY_CODE,
     Deadline,
@@ -25,7 +26,6 @@ from leasemill.api.handle import (
     read_progress_of,
 )
 from leasemill.api.policy import Duration
-from leasemill.api.sending import aenqueue_all, enqueue_all
 from leasemill.errors import Invalid, NotFound
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import ChainedJob, Job, JobState, Rules

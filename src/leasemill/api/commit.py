@@ -19,7 +19,7 @@ from leasemill.api.call import Call
 from leasemill.api.executor import is_on_event_loop
 from leasemill.api.handle import JobHandle
 from leasemill.api.job import JobType
-from leasemill.api.loss import NOT_EXTENDED, LossSignal
+from leasemill.api.lease_loss import NOT_EXTENDED, LossSignal
 from leasemill.errors import Invalid, JobConflict, LeaseLost, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.verbs.commit import followup_id

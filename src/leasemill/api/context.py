@@ -17,10 +17,10 @@ from leasemill.api import effects
 from leasemill.api.commit import AsyncTransaction, Boundary, Gathered, Transaction
 from leasemill.api.group import OwnGroup
 from leasemill.api.job import JobType
+from leasemill.api.lease_loss import NOT_EXTENDED, LossSignal
 from leasemill.api.logs import job_fields
-from leasemill.api.loss import NOT_EXTENDED, LossSignal
 from leasemill.api.outcomes import Fail, Release, RetryAfter, Throttled
-from leasemill.api.scheduling import tick_of
+from leasemill.api.schedule_commands import tick_of
 from leasemill.errors import Invalid, LeaseLost
 from leasemill.kernel import commands as c
 from leasemill.store.base import Store

@@ -13,7 +13,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 from leasemill.api.arguments import Arguments
 from leasemill.api.context import Context
-from leasemill.api.hooking import DeclaresHooks
+from leasemill.api.hook_registry import DeclaresHooks
 from leasemill.api.hooks import RunHooks
 from leasemill.api.job import JobType
 from leasemill.errors import Invalid

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from leasemill.api.arguments import Arguments
 from leasemill.api.policy import Duration, microseconds
-from leasemill.api.unfit import Unfit
+from leasemill.api.type_errors import Unfit
 from leasemill.errors import JobCancelled, JobDead, JobFailed, NoResult, NotFound
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import ENDED_STATES, SECOND, Job, JobState

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import msgspec
 
-from leasemill.api.arrival import difference, field_names, non_finite
-from leasemill.api.unfit import Unfit, Unresolved
+from leasemill.api.round_trip import difference, field_names, non_finite
+from leasemill.api.type_errors import Unfit, Unresolved
 from leasemill.errors import Invalid
 
 _NEEDED: Final = (2, 11)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from leasemill.api.command_steps import Steps, Stepwise, ask
 from leasemill.api.handle import JobHandle
-from leasemill.api.steps import Steps, Stepwise, ask
 from leasemill.errors import NotFound
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import Job

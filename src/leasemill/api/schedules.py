@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, TypeAlias, TypedDict, TypeVar, Unpack
 
 from msgspec.structs import replace
 
-from leasemill.api import scheduling
+from leasemill.api import schedule_commands
 from leasemill.api.call import Call, HasStore
 from leasemill.api.cron import instant_of, micros, parse, parse_zone
 from leasemill.api.handle import JobHandle
@@ -151,49 +151,49 @@ class Schedules:
         options are those of `app.cron`, and who sets it and why, `by` and `reason`.
         """
         wanted, by, reason = _wanted(name, when, call, options)
-        return info(scheduling.set_schedule(self._app.store, wanted, by=by, reason=reason))
+        return info(schedule_commands.set_schedule(self._app.store, wanted, by=by, reason=reason))
 
     async def aset(
         self, name: str, when: str | timedelta, call: Call[Any], **options: Unpack[ScheduleOptions]
     ) -> ScheduleInfo:
         """`set` in async code."""
         wanted, by, reason = _wanted(name, when, call, options)
-        return info(await scheduling.set_schedule.on_loop(self._app.store, wanted, by=by, reason=reason))
+        return info(await schedule_commands.set_schedule.on_loop(self._app.store, wanted, by=by, reason=reason))
 
     def remove(self, name: str, *, by: str = BY, reason: str = "removed by the application") -> None:
         """Remove a schedule; jobs it has made stay. A worker that starts sets it again if its code declares it."""
-        scheduling.remove_schedule(self._app.store, name, by=by, reason=reason)
+        schedule_commands.remove_schedule(self._app.store, name, by=by, reason=reason)
 
     async def aremove(self, name: str, *, by: str = BY, reason: str = "removed by the application") -> None:
         """`remove` in async code."""
-        await scheduling.remove_schedule.on_loop(self._app.store, name, by=by, reason=reason)
+        await schedule_commands.remove_schedule.on_loop(self._app.store, name, by=by, reason=reason)
 
     def pause(self, name: str, *, by: str = BY, reason: str = "paused by the application") -> ScheduleInfo:
         """Make no jobs until it is resumed; ticks that go by meanwhile are skipped."""
-        return info(scheduling.pause_schedule(self._app.store, name, by=by, reason=reason))
+        return info(schedule_commands.pause_schedule(self._app.store, name, by=by, reason=reason))
 
     async def apause(self, name: str, *, by: str = BY, reason: str = "paused by the application") -> ScheduleInfo:
         """`pause` in async code."""
-        return info(await scheduling.pause_schedule.on_loop(self._app.store, name, by=by, reason=reason))
+        return info(await schedule_commands.pause_schedule.on_loop(self._app.store, name, by=by, reason=reason))
 
     def resume(self, name: str, *, by: str = BY, reason: str = "resumed by the application") -> ScheduleInfo:
         """Go on with the next tick after now."""
-        return info(scheduling.resume_schedule(self._app.store, name, by=by, reason=reason))
+        return info(schedule_commands.resume_schedule(self._app.store, name, by=by, reason=reason))
 
     async def aresume(self, name: str, *, by: str = BY, reason: str = "resumed by the application") -> ScheduleInfo:
         """`resume` in async code."""
-        return info(await scheduling.resume_schedule.on_loop(self._app.store, name, by=by, reason=reason))
+        return info(await schedule_commands.resume_schedule.on_loop(self._app.store, name, by=by, reason=reason))
 
     def fire(self, name: str, *, by: str = BY, reason: str = "fired by the application") -> JobHandle[Any]:
         """Make a job of the schedule at once, whether it is paused or another of its jobs runs."""
         store = self._app.store
-        outcome = scheduling.fire_now(store, name, by=by, reason=reason)
+        outcome = schedule_commands.fire_now(store, name, by=by, reason=reason)
         return JobHandle(store, outcome.job_id, None, outcome)
 
     async def afire(self, name: str, *, by: str = BY, reason: str = "fired by the application") -> JobHandle[Any]:
         """`fire` in async code."""
         store = self._app.store
-        outcome = await scheduling.fire_now.on_loop(store, name, by=by, reason=reason)
+        outcome = await schedule_commands.fire_now.on_loop(store, name, by=by, reason=reason)
         return JobHandle(store, outcome.job_id, None, outcome)
 
     def backfill(
@@ -208,7 +208,7 @@ class Schedules:
         """Make the jobs of ticks that are over, both times included. One whose job is known makes none."""
         store = self._app.store
         first, last = _micros("start", start), _micros("end", end)
-        outcomes = scheduling.backfill(store, name, first, last, by=by, reason=reason)
+        outcomes = schedule_commands.backfill(store, name, first, last, by=by, reason=reason)
         return [JobHandle(store, outcome.job_id, None, outcome) for outcome in outcomes]
 
     async def abackfill(
@@ -223,7 +223,7 @@ class Schedules:
         """`backfill` in async code."""
         store = self._app.store
         first, last = _micros("start", start), _micros("end", end)
-        outcomes = await scheduling.backfill.on_loop(store, name, first, last, by=by, reason=reason)
+        outcomes = await schedule_commands.backfill.on_loop(store, name, first, last, by=by, reason=reason)
         return [JobHandle(store, outcome.job_id, None, outcome) for outcome in outcomes]
 
     def get(self, name: str) -> ScheduleInfo | None:
@@ -237,11 +237,11 @@ class Schedules:
 
     def list(self) -> Infos:
         """Every schedule of the store, by name."""
-        return [info(schedule) for schedule in scheduling.list_schedules(self._app.store)]
+        return [info(schedule) for schedule in schedule_commands.list_schedules(self._app.store)]
 
     async def alist(self) -> Infos:
         """`list` in async code."""
-        return [info(schedule) for schedule in await scheduling.list_schedules.on_loop(self._app.store)]
+        return [info(schedule) for schedule in await schedule_commands.list_schedules.on_loop(self._app.store)]
 
 
 def _wanted(

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from leasemill.api import scheduling
+from leasemill.api import schedule_commands
 from leasemill.api.cron import instant_of, micros, parse_zone, ticks_after
 from leasemill.cli.output import emit, emit_table, print_fields, print_json, print_table
 from leasemill.cli.store_options import acting_on_store, on_store
@@ -37,7 +37,7 @@ def cron() -> None:
 @on_store
 def list_all(store: Store, as_json: bool) -> None:
     """List schedules. For each: the last tick and its job's state, the next tick, and how many ticks made no job."""
-    found = scheduling.list_schedules(store)
+    found = schedule_commands.list_schedules(store)
     now, at_work = store.time(), _declared_at_work(store)
     emit_table(
         as_json,
@@ -128,7 +128,7 @@ def next_ticks(store: Store, name: str, count: int, as_json: bool) -> None:
 def fire(store: Store, name: str, reason: str, by: str, as_json: bool) -> None:
     """Enqueue a job of a schedule now. Its next tick is unchanged."""
     _found(store, name)
-    outcome = scheduling.fire_now(store, name, by=by, reason=reason)
+    outcome = schedule_commands.fire_now(store, name, by=by, reason=reason)
     is_new = isinstance(outcome, c.Enqueued)
     line = f"schedule {name} fired: job {outcome.job_id}"
     if not is_new:
@@ -142,7 +142,7 @@ def fire(store: Store, name: str, reason: str, by: str, as_json: bool) -> None:
 def pause(store: Store, name: str, reason: str, by: str, as_json: bool) -> None:
     """Pause a schedule. Ticks that pass while it is paused make no job, not even later."""
     _found(store, name)
-    paused = scheduling.pause_schedule(store, name, by=by, reason=reason)
+    paused = schedule_commands.pause_schedule(store, name, by=by, reason=reason)
     emit(as_json, _document(store, paused, _declared_at_work(store)), f"schedule {name} paused")
 
 
@@ -152,7 +152,7 @@ def pause(store: Store, name: str, reason: str, by: str, as_json: bool) -> None:
 def resume(store: Store, name: str, reason: str, by: str, as_json: bool) -> None:
     """Resume a schedule. Its next tick is the first one after now."""
     before = _found(store, name).skipped.get(SkipReason.PAUSED, 0)
-    resumed = scheduling.resume_schedule(store, name, by=by, reason=reason)
+    resumed = schedule_commands.resume_schedule(store, name, by=by, reason=reason)
     over = resumed.skipped.get(SkipReason.PAUSED, 0) - before
     passed = f"; {counted(over, 'tick')} went by while it was paused" if over else ""
     line = f"schedule {name} resumed: the next tick is {local(resumed, resumed.next_at)}{passed}"
@@ -165,7 +165,7 @@ def resume(store: Store, name: str, reason: str, by: str, as_json: bool) -> None
 def remove(store: Store, name: str, reason: str, by: str, as_json: bool) -> None:
     """Remove a schedule. Jobs it has made stay. A worker that starts sets it again if its code declares it."""
     _found(store, name)
-    removed = scheduling.remove_schedule(store, name, by=by, reason=reason)
+    removed = schedule_commands.remove_schedule(store, name, by=by, reason=reason)
     emit(as_json, _document(store, removed, _declared_at_work(store)), f"schedule {name} removed")
 
 
@@ -183,7 +183,7 @@ def backfill(store: Store, name: str, first: str, last: str, reason: str, by: st
     begin, end = _time("--from", first, zone), _time("--to", last, zone)
     if end < begin:
         raise Invalid("--to is before --from: swap them")
-    outcomes = scheduling.backfill(store, name, begin, end, by=by, reason=reason)
+    outcomes = schedule_commands.backfill(store, name, begin, end, by=by, reason=reason)
     new = [outcome.job_id for outcome in outcomes if isinstance(outcome, c.Enqueued)]
     known = len(outcomes) - len(new)
     extra = f"; {counted(known, 'tick')} made none, because the job exists" if known else ""
@@ -197,7 +197,7 @@ def backfill(store: Store, name: str, first: str, last: str, reason: str, by: st
 def _found(store: Store, name: str) -> Schedule:
     schedule = store.run(c.GetSchedule(name))
     if schedule is None:
-        known = [one.spec.name for one in scheduling.list_schedules(store)]
+        known = [one.spec.name for one in schedule_commands.list_schedules(store)]
         raise NotFound(
             f"there is no schedule {name!r}{did_you_mean(name, known) or '.'} "
             f"Known schedules: {listed(known) or 'none'}"

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from leasemill.api.call import Call
+from leasemill.api.enqueue_batch import send_all
 from leasemill.api.handle import JobHandle
 from leasemill.api.job import JobType
-from leasemill.api.sending import send_all
 from leasemill.cli.interrupt import Interruptible
 from leasemill.cli.progress import ShownProgress
 from leasemill.errors import Invalid, JobConflict, Refused, Unavailable

@@ -5,7 +5,7 @@ from __future__ import annotations
 from shlex import quote
 
 from leasemill.api.cron import instant_of, micros, next_tick_after, parse_zone
-from leasemill.api.scheduling import tick_of
+from leasemill.api.schedule_commands import tick_of
 from leasemill.errors import Invalid
 from leasemill.kernel.commands import GetSchedule, GroupView
 from leasemill.kernel.model import REDRIVEN_STATES, UNSUCCESSFUL_STATES, ChainedJob, Job, JobState

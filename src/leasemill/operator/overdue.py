@@ -8,7 +8,7 @@ from typing import Final
 from msgspec import Struct
 
 from leasemill.api.cron import next_tick_after
-from leasemill.api.scheduling import list_schedules
+from leasemill.api.schedule_commands import list_schedules
 from leasemill.errors import Invalid
 from leasemill.kernel.model import SECOND
 from leasemill.kernel.schedule import Schedule

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from shlex import quote
 
-from leasemill.api.scheduling import tick_of
+from leasemill.api.schedule_commands import tick_of
 from leasemill.kernel.commands import GroupView
 from leasemill.kernel.model import (
     QUEUE_LIMIT,

@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 from leasemill.api.context import Context
 from leasemill.api.job import JobType
+from leasemill.api.lease_loss import LossSignal
 from leasemill.api.logs import job_fields
-from leasemill.api.loss import LossSignal
 from leasemill.errors import Invalid
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 
-from leasemill.api.loss import NOT_EXTENDED
+from leasemill.api.lease_loss import NOT_EXTENDED
 from leasemill.api.observer import Observer
 from leasemill.errors import LeasemillError, Unavailable
 from leasemill.kernel import commands as c

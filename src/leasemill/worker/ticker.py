@@ -16,8 +16,8 @@ from hashlib import blake2b
 from typing import Final
 
 from leasemill.api.observer import Observer
+from leasemill.api.schedule_commands import fire_of, is_same, list_schedules, move_back, set_schedule
 from leasemill.api.schedules import Schedules
-from leasemill.api.scheduling import fire_of, is_same, list_schedules, move_back, set_schedule
 from leasemill.errors import Refused, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import MILLISECOND, SECOND

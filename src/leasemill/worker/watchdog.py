@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from leasemill.api.loss import NOT_EXTENDED, SHUTTING_DOWN, TIMED_OUT
+from leasemill.api.lease_loss import NOT_EXTENDED, SHUTTING_DOWN, TIMED_OUT
 from leasemill.api.observer import Observer
 from leasemill.worker import pacing
 from leasemill.worker.hooks import WorkerHooks

@@ -16,7 +16,7 @@ from django.db.models import F
 from django.db.transaction import TransactionManagementError
 
 from leasemill import Context, LeaseLost
-from leasemill.api.loss import LossSignal
+from leasemill.api.lease_loss import LossSignal
 from leasemill.contrib.django import app
 from leasemill.errors import Invalid
 from leasemill.kernel import commands as c

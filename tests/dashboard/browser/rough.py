@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from leasemill.api import scheduling
+from leasemill.api import schedule_commands
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec, OnFailure, Policy, Rules
 from leasemill.kernel.schedule import ScheduleSpec
@@ -68,7 +68,7 @@ def _long_names(store: Store) -> None:
     store.claim(f"{UNBROKEN}-gone", [LONG_QUEUE], 10)
     call = JobSpec("", LONG_QUEUE, UNBROKEN, b"{}")
     spec_of = ScheduleSpec(LONG_SCHEDULE, "*/15 2-5 * * mon-fri", "America/Argentina/Buenos_Aires", call)
-    scheduling.set_schedule(store, spec_of, by="ann", reason=f"moved from cron: {TEXT} {UNBROKEN}")
+    schedule_commands.set_schedule(store, spec_of, by="ann", reason=f"moved from cron: {TEXT} {UNBROKEN}")
 
 
 def _workers(store: Store) -> None:

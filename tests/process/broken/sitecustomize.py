@@ -6,7 +6,7 @@ Python imports this module by its name when it starts. It is how the tests show 
 
 from typing import Any
 
-from leasemill.api.loss import LossSignal
+from leasemill.api.lease_loss import LossSignal
 from leasemill.kernel.transitions import executions
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 import psycopg
 
 from leasemill import App, Context, JobType, Retry, Worker
-from leasemill.api.loss import LossSignal
+from leasemill.api.lease_loss import LossSignal
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import JobSpec
 from leasemill.store.postgres.store import PostgresStore

@@ -17,7 +17,7 @@ from psycopg import errors
 
 from leasemill import App, Context, Debounce, JobState, Retry, Worker
 from leasemill.api.handle import JobHandle
-from leasemill.api.scheduling import pause_schedule
+from leasemill.api.schedule_commands import pause_schedule
 from leasemill.cli import main
 from leasemill.errors import Refused, Unavailable
 from leasemill.kernel import commands as c

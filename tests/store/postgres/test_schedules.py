@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from leasemill import App, Context
-from leasemill.api.scheduling import set_schedule
+from leasemill.api.schedule_commands import set_schedule
 from leasemill.errors import Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import SECOND, JobSpec

@@ -17,7 +17,7 @@ from opentelemetry.trace import Link, Span, SpanKind, set_span_in_context
 from opentelemetry.trace.status import StatusCode
 
 from leasemill.api.context import Context
-from leasemill.api.loss import SHUTTING_DOWN, TIMED_OUT
+from leasemill.api.lease_loss import SHUTTING_DOWN, TIMED_OUT
 from leasemill.api.outcomes import Outcome, Release, Throttled
 from leasemill.contrib.otel.carrier import creation
 from leasemill.contrib.otel.conventions import (

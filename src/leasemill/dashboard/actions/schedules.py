@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from leasemill.api import scheduling
+from leasemill.api import schedule_commands
 from leasemill.dashboard.page_types import Done, Given, OperatorAction, PageContext, Question
 from leasemill.errors import NotFound
 from leasemill.kernel import commands as c
@@ -30,7 +30,7 @@ def _ask_pause(context: PageContext) -> Question:
 
 def _pause(context: PageContext, given: Given) -> Done:
     name = _schedule(context).spec.name
-    scheduling.pause_schedule(context.store, name, by=given.by, reason=given.reason)
+    schedule_commands.pause_schedule(context.store, name, by=given.by, reason=given.reason)
     return Done(f"Schedule {name} paused.")
 
 
@@ -45,7 +45,7 @@ def _ask_resume(context: PageContext) -> Question:
 
 def _resume(context: PageContext, given: Given) -> Done:
     before = _schedule(context)
-    resumed = scheduling.resume_schedule(context.store, before.spec.name, by=given.by, reason=given.reason)
+    resumed = schedule_commands.resume_schedule(context.store, before.spec.name, by=given.by, reason=given.reason)
     over = resumed.skipped.get(SkipReason.PAUSED, 0) - before.skipped.get(SkipReason.PAUSED, 0)
     passed = f" {counted(over, 'tick')} went by while it was paused." if over > 0 else ""
     return Done(f"Schedule {before.spec.name} resumed: next tick {local(resumed, resumed.next_at)}.{passed}")
@@ -65,7 +65,7 @@ def _ask_fire(context: PageContext) -> Question:
 
 def _fire(context: PageContext, given: Given) -> Done:
     name = _schedule(context).spec.name
-    outcome = scheduling.fire_now(context.store, name, by=given.by, reason=given.reason)
+    outcome = schedule_commands.fire_now(context.store, name, by=given.by, reason=given.reason)
     if isinstance(outcome, c.Enqueued):
         return Done(f"Schedule {name} made job {outcome.job_id}.")
     return Done(f"Schedule {name} made no job: {outcome.job_id} holds its unique key.")

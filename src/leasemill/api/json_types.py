@@ -12,9 +12,9 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from leasemill.api.arrival import difference, non_finite, non_string_key
 from leasemill.api.pydantic_type import PydanticType, pydantic_module
-from leasemill.api.unfit import Unfit, Unresolved, in_our_words
+from leasemill.api.round_trip import difference, non_finite, non_string_key
+from leasemill.api.type_errors import Unfit, Unresolved, in_our_words
 from leasemill.errors import Invalid
 
 ENCODING_ERRORS: Final = (msgspec.MsgspecError, TypeError, ValueError, OverflowError)
@@ -48,7 +48,7 @@ class PlainType:
             content = encode_json(value)
             arrived = self._decoder.decode(content)
         except ENCODING_ERRORS as error:
-            raise Unfit(*(non_finite(value) or non_string_key(value) or _place(error))) from None
+            raise Unfit(*(non_finite(value) or non_string_key(value) or _location(error))) from None
         changed = difference(value, arrived) if self.has_fields else None
         if changed is not None:
             raise Unfit(*changed)
@@ -59,7 +59,7 @@ class PlainType:
         try:
             return self._decoder.decode(content)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise Unfit(*_place(error)) from None
+            raise Unfit(*_location(error)) from None
 
     def fits_none(self) -> bool:
         try:
@@ -68,10 +68,10 @@ class PlainType:
             return False
 
 
-CarriedType: TypeAlias = PlainType | PydanticType
+JsonType: TypeAlias = PlainType | PydanticType
 
 
-def carried_type(what: str, annotation: Any) -> CarriedType:
+def json_type(what: str, annotation: Any) -> JsonType:
     """How values of a type are carried; `what` is named in refusals, such as "parameter 'order' of charge"."""
     try:
         info = msgspec.inspect.type_info(annotation)
@@ -144,7 +144,7 @@ def _has_markers(annotation: Any) -> bool:
     return any(_has_markers(inner) for inner in typing.get_args(annotation) if not isinstance(inner, str))
 
 
-def _place(error: Exception) -> tuple[str, str]:
+def _location(error: Exception) -> tuple[str, str]:
     """msgspec's sentence in two: "Expected `int`, got `str` - at `$.items[2].price`"."""
     text, _, path = str(error).partition(" - at `$")
     return path.rstrip("`").lstrip("."), in_our_words(text)

@@ -12,13 +12,13 @@ from typing import Any, NoReturn
 import msgspec
 
 from leasemill.api.arguments import NO_ARGUMENTS, PREVIOUS, Arguments, argument_sentence
-from leasemill.api.arrival import non_finite
 from leasemill.api.call import HasStore
-from leasemill.api.carried import ENCODING_ERRORS, carried_type, encode_json
 from leasemill.api.context import Context
 from leasemill.api.hooks import Hooks
 from leasemill.api.job import JobType
-from leasemill.api.unfit import Unfit
+from leasemill.api.json_types import ENCODING_ERRORS, encode_json, json_type
+from leasemill.api.round_trip import non_finite
+from leasemill.api.type_errors import Unfit
 from leasemill.errors import Invalid
 from leasemill.kernel.bounds import check_name
 from leasemill.kernel.model import Policy
@@ -47,7 +47,7 @@ class UncheckedArguments(Arguments):
     def _by_its_type(self, name: str, value: object) -> msgspec.Raw:
         """An argument as a parameter of its own type would carry it, such as a Pydantic model."""
         try:
-            return msgspec.Raw(carried_type(f"argument {name!r} of {self.name}", type(value)).encode(value)[0])
+            return msgspec.Raw(json_type(f"argument {name!r} of {self.name}", type(value)).encode(value)[0])
         except Unfit as error:
             raise Invalid(argument_sentence(self.name, name, error.at, error.text)) from None
 

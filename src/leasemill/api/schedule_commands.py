@@ -10,8 +10,8 @@ from datetime import datetime
 from itertools import takewhile
 from typing import Final, NoReturn
 
+from leasemill.api.command_steps import Steps, Stepwise, ask
 from leasemill.api.cron import due_ticks, instant_of, next_tick_after, ticks_after
-from leasemill.api.steps import Steps, Stepwise, ask
 from leasemill.errors import Invalid, NotFound, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.schedule import (
