@@ -117,21 +117,20 @@ __all__ = [
 
 if TYPE_CHECKING:
     from leasemill.api.app import App
+    from leasemill.api.argument_keys import FixedLane
     from leasemill.api.arguments import PREVIOUS
     from leasemill.api.call import Call
     from leasemill.api.chain import Chain, ChainHandle, chain
     from leasemill.api.commit import AsyncTransaction, Transaction
     from leasemill.api.context import Context
     from leasemill.api.cron import next_ticks
-    from leasemill.api.declared import AsyncContextJob, AsyncJob, SyncContextJob, SyncJob
     from leasemill.api.effects import ONCE_TABLE_SQL
     from leasemill.api.enqueue_batch import StreamCount
     from leasemill.api.group import GroupHandle, GroupProgress
     from leasemill.api.handle import JobHandle, JobProgress
-    from leasemill.api.hooks import Outgoing
+    from leasemill.api.hooks import JobEvent, Outgoing
     from leasemill.api.job import JobType
-    from leasemill.api.job_event import JobEvent
-    from leasemill.api.lanes import FixedLane
+    from leasemill.api.job_types import AsyncContextJob, AsyncJob, SyncContextJob, SyncJob
     from leasemill.api.limits import Limit, Rate
     from leasemill.api.logs import configure_logging
     from leasemill.api.observer import Observer, Settled
@@ -157,14 +156,13 @@ else:
         "leasemill.api.commit": ["AsyncTransaction", "Transaction"],
         "leasemill.api.context": ["Context"],
         "leasemill.api.cron": ["next_ticks"],
-        "leasemill.api.declared": ["AsyncContextJob", "AsyncJob", "SyncContextJob", "SyncJob"],
+        "leasemill.api.job_types": ["AsyncContextJob", "AsyncJob", "SyncContextJob", "SyncJob"],
         "leasemill.api.effects": ["ONCE_TABLE_SQL"],
         "leasemill.api.group": ["GroupProgress", "GroupHandle"],
         "leasemill.api.handle": ["JobHandle", "JobProgress"],
-        "leasemill.api.hooks": ["Outgoing"],
         "leasemill.api.job": ["JobType"],
-        "leasemill.api.job_event": ["JobEvent"],
-        "leasemill.api.lanes": ["FixedLane"],
+        "leasemill.api.hooks": ["JobEvent", "Outgoing"],
+        "leasemill.api.argument_keys": ["FixedLane"],
         "leasemill.api.limits": ["Limit", "Rate"],
         "leasemill.api.logs": ["configure_logging"],
         "leasemill.api.observer": ["Observer", "Settled"],

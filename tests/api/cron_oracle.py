@@ -16,8 +16,7 @@ from itertools import compress, takewhile
 from typing import Any, NamedTuple, cast
 from zoneinfo import ZoneInfo
 
-from leasemill.api.cron import parse
-from leasemill.api.cron_fields import FIELDS, is_wildcard
+from leasemill.api.cron import FIELDS, is_wildcard, parse
 
 MINUTE = timedelta(minutes=1)
 ZERO = timedelta(0)

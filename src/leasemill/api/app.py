@@ -15,23 +15,30 @@ from datetime import timedelta
 from types import FrameType
 from typing import Any, ClassVar, Concatenate, Final, ParamSpec, Self, TypeVar, Unpack, overload
 
+from leasemill.api.argument_keys import LaneRule, lane_of
 from leasemill.api.arguments import Arguments
 from leasemill.api.call import Call
 from leasemill.api.context import Context
-from leasemill.api.declared import AsyncContextJob, AsyncJob, Declares, SyncContextJob, SyncJob, class_for
 from leasemill.api.enqueue_batch import StreamCount, aenqueue_all, aenqueue_stream, enqueue_all, enqueue_stream
-from leasemill.api.executor import Executor, check_executor
 from leasemill.api.group import AppGroups, GroupHandle, create_command
 from leasemill.api.handle import JobHandle
 from leasemill.api.hook_registry import AppHooks
 from leasemill.api.job import JobType
+from leasemill.api.job_types import (
+    AsyncContextJob,
+    AsyncJob,
+    Declares,
+    SyncContextJob,
+    SyncJob,
+    class_for,
+    named_job,
+    unknown_kind,
+)
 from leasemill.api.kinds import Kinds, listed_names
-from leasemill.api.lanes import LaneRule, lane_of
 from leasemill.api.limits import AnyLimit, limits_of
-from leasemill.api.named_job import named_job, unknown_kind
 from leasemill.api.observer import Observer
 from leasemill.api.options import check_priority
-from leasemill.api.policy import Duration, LeasePreset, OnFailureChoice, run_policy
+from leasemill.api.policy import Duration, Executor, LeasePreset, OnFailureChoice, check_executor, run_policy
 from leasemill.api.retry import RetryChoice, retry_of
 from leasemill.api.schedules import CronOptions, Schedules
 from leasemill.api.unique import AnyUnique, unique_rule

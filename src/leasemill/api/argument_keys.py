@@ -1,15 +1,18 @@
-"""Keys computed from a call's arguments: of lanes, of limits, and of unique jobs."""
+"""Keys that are computed from a call's arguments: for lanes (`@app.job(lane=...)`), limits and unique jobs."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
 from enum import Enum
+from functools import partial
 from typing import Any, TypeAlias
 from uuid import UUID
 
+from leasemill.api.arguments import Arguments
 from leasemill.errors import Invalid
 
 KeyOf: TypeAlias = Callable[[dict[str, Any]], object]
@@ -41,3 +44,36 @@ def key_text(what: str, value: object) -> str | None:
     if isinstance(value, int | UUID | Decimal | date) and not isinstance(value, bool):
         return str(value)
     raise Invalid(f"{what} is {value!r}, a {type(value).__name__}; use text, a number, a UUID or a date")
+
+
+@dataclass(frozen=True, slots=True)
+class FixedLane:
+    """One lane, with this key, for all jobs of a kind."""
+
+    key: str
+
+
+LaneRule: TypeAlias = str | FixedLane | Callable[..., object]
+"""In `@app.job`: the name of the parameter whose value is the lane's key, a function of parameters that computes it, or
+`FixedLane(key)`, one lane for all jobs of the kind."""
+
+
+def lane_of(rule: LaneRule | None, arguments: Arguments) -> KeyOf | None:
+    """The lane's rule as a function of the arguments by name."""
+    match rule:
+        case None:
+            return None
+        case FixedLane(key=key):
+            return lambda _values: key
+        case _:
+            return key_of(rule, partial(_check_parameters, arguments, rule if isinstance(rule, str) else "NAME"))
+
+
+def _check_parameters(arguments: Arguments, lane: str, names: list[str]) -> None:
+    missing = [name for name in names if name not in arguments.names]
+    if missing:
+        raise Invalid(
+            f"lane of {arguments.name}: {missing[0]!r} is not one of its parameters ({', '.join(arguments.names)}). In "
+            "@app.job, lane names the parameter whose value is the key: write one of them, or "
+            f"lane=FixedLane({lane!r}) for one lane for all its jobs"
+        )

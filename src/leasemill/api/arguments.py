@@ -19,10 +19,19 @@ from typing import Any, Final
 
 import msgspec
 
-from leasemill.api.json_types import ENCODING_ERRORS, JsonType, PlainType, encode_json, json_type
-from leasemill.api.pydantic_type import PydanticType
+from leasemill.api.json_types import (
+    ENCODING_ERRORS,
+    JsonType,
+    PlainType,
+    PydanticType,
+    Unfit,
+    Unresolved,
+    argument_sentence,
+    encode_json,
+    in_our_words,
+    json_type,
+)
 from leasemill.api.round_trip import difference, non_finite, non_string_key
-from leasemill.api.type_errors import Unfit, Unresolved, in_our_words
 from leasemill.errors import Invalid
 from leasemill.kernel.bounds import PAYLOAD_BYTES
 
@@ -113,7 +122,7 @@ class Arguments:
 
     def check_takes_result_of(self, before: Arguments, name: str) -> None:
         """Refuse PREVIOUS behind a job that is declared to return nothing, unless None fits."""
-        if before._codec.returns_nothing and not self._codec.json_types[name].fits_none():
+        if before._codec.returns_nothing and not self._codec.types[name].fits_none():
             raise Invalid(
                 f"{self.name}: argument {name!r} is PREVIOUS, and {before.name} returns nothing: let it return the "
                 "value, or pass another"
@@ -207,14 +216,12 @@ class _Codec:
         self._required = len(required)
         self._defaults = {it.name: it.default for it in parameters if it.default is not inspect.Parameter.empty}
         self._texts = [(it.name, NoneType in _union(hints[it.name])) for it in parameters if _is_text(hints, it.name)]
-        self.json_types = {one: json_type(f"parameter {one!r} of {name}", hints.get(one, Any)) for one in self.names}
+        self.types = {one: json_type(f"parameter {one!r} of {name}", hints.get(one, Any)) for one in self.names}
         self.result = json_type(f"the result of {name}", hints.get("return", Any))
-        self.validated = {one: it for one, it in self.json_types.items() if isinstance(it, PydanticType)}
-        self._with_fields = [one for one, it in self.json_types.items() if isinstance(it, PlainType) and it.has_fields]
-        self._defaults_encoded = {
-            one: _encoded(default, self.json_types[one]) for one, default in self._defaults.items()
-        }
-        self._fields = [_field(parameter, self.json_types[parameter.name]) for parameter in parameters]
+        self.validated = {one: it for one, it in self.types.items() if isinstance(it, PydanticType)}
+        self._with_fields = [one for one, it in self.types.items() if isinstance(it, PlainType) and it.has_fields]
+        self._defaults_encoded = {one: _encoded(default, self.types[one]) for one, default in self._defaults.items()}
+        self._fields = [_field(parameter, self.types[parameter.name]) for parameter in parameters]
         self.model = msgspec.defstruct(f"{name}_arguments", self._fields, forbid_unknown_fields=True)
         self.decoder = msgspec.json.Decoder(self.model)
         self.may_return_none = self.result.fits_none()
@@ -291,7 +298,7 @@ class _Codec:
             if found is not None:
                 return argument_sentence(self.name, name, *found)
             if name not in self.validated and isinstance(error, TypeError) and not _is_json(value):
-                hint = "; annotate the parameter with its type" if self.json_types[name].accepts_anything else ""
+                hint = "; annotate the parameter with its type" if self.types[name].accepts_anything else ""
                 return argument_sentence(self.name, name, "", f"{error}{hint}")
         return _call_sentence(self.name, error)
 
@@ -385,10 +392,6 @@ def _call_sentence(name: str, error: Exception) -> str:
     parameter, _, rest = path.rstrip("`").partition(".")
     parameter, bracket, more = parameter.partition("[")
     return argument_sentence(name, parameter, (bracket + more + "." + rest).strip("."), in_our_words(text))
-
-
-def argument_sentence(name: str, parameter: str, at: str, text: str) -> str:
-    return f"{name}: argument {parameter!r}{' at ' + at if at else ''}: {text}"
 
 
 def _listed(names: tuple[str, ...]) -> str:

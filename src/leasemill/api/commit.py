@@ -16,10 +16,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeAlias, TypeVar, assert_never
 
 from leasemill.api.call import Call
-from leasemill.api.executor import is_on_event_loop
 from leasemill.api.handle import JobHandle
 from leasemill.api.job import JobType
 from leasemill.api.lease_loss import NOT_EXTENDED, LossSignal
+from leasemill.api.policy import is_on_event_loop
 from leasemill.errors import Invalid, JobConflict, LeaseLost, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.verbs.commit import followup_id

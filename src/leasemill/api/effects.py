@@ -18,7 +18,7 @@ from types import ModuleType, TracebackType
 from typing import Any, Final, Protocol
 from urllib.parse import quote
 
-from leasemill.api.executor import is_on_event_loop
+from leasemill.api.policy import is_on_event_loop
 from leasemill.errors import Invalid
 
 TABLE: Final = "leasemill_once"

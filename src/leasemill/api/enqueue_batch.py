@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from leasemill.api.call import Call, HasStore, checked_call
 from leasemill.api.handle import JobHandle
-from leasemill.api.tracing import Tracing
+from leasemill.api.hooks import Tracing
 from leasemill.errors import JobConflict, Unavailable
 from leasemill.kernel import commands as c
 from leasemill.kernel.bounds import BATCH_ITEMS

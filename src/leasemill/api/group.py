@@ -19,9 +19,8 @@ from msgspec.structs import replace
 
 from leasemill.api.call import Call, HasStore, checked_call
 from leasemill.api.enqueue_batch import StreamCount, aenqueue_all, aenqueue_stream, enqueue_all, enqueue_stream
-from leasemill.api.handle import BY_CODE, Deadline, JobHandle
+from leasemill.api.handle import BY_CODE, Deadline, JobHandle, read_results
 from leasemill.api.policy import Duration
-from leasemill.api.results import read_results
 from leasemill.errors import Invalid, NotFound
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import UNENDED_STATES, ChainedJob

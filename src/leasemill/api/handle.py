@@ -1,21 +1,27 @@
-"""`JobHandle`: a job in the store, its state and its result."""
+"""`JobHandle`: a job in the store, its state and its result; and the results of a group's members.
+
+The newest members of a group are read first, and no further than its last member: the callback of a group, which asks
+for the results as soon as the members have ended, does not read through all jobs that are kept.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import math
 import time
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 from msgspec import Struct
 
 from leasemill.api.arguments import Arguments
+from leasemill.api.command_steps import Steps, Stepwise, ask
+from leasemill.api.json_types import Unfit
 from leasemill.api.policy import Duration, microseconds
-from leasemill.api.type_errors import Unfit
 from leasemill.errors import JobCancelled, JobDead, JobFailed, NoResult, NotFound
 from leasemill.kernel import commands as c
 from leasemill.kernel.model import ENDED_STATES, SECOND, Job, JobState
+from leasemill.kernel.transitions.groups import then_id
 from leasemill.store.base import Store
 from leasemill.store.worker_records import reported_run
 
@@ -225,3 +231,49 @@ def has_ended(job: Job) -> bool:
 def _why_cancelled(job: Job) -> str:
     cancellation = job.cancellation
     return "by an operator" if cancellation is None else f"by {cancellation.by}: {cancellation.reason}"
+
+
+PAGE: Final = 1_000
+
+
+@Stepwise
+def read_results(store: Store, group_id: str) -> Steps[list[Any]]:
+    """The results of a group that is over, in the order in which its members were enqueued."""
+    return _results(store, (yield from _members(group_id)))
+
+
+def _members(group_id: str) -> Steps[list[Job]]:
+    group = yield from ask(c.GetGroup(group_id))
+    count = 0 if group is None else group.total
+    last = ""
+    while nested := (yield from ask(c.ListGroups(PAGE, after=last, parent=group_id))):
+        count -= len(nested)  # B7: a group in it counts as a member, and is not a job
+        last = nested[-1].id
+    found: dict[str, Job] = {}
+    after: int | None = 0
+    while after is not None and len(found) < count:
+        page = yield from ask(c.ListJobs(c.JobFilter(group=group_id), PAGE, after, newest_first=True))
+        found |= {job.spec.id: job for job in page.jobs}
+        after = page.after
+    if len(found) < count:
+        raise NotFound(
+            f"{count - len(found):,} of the {count:,} members of group {group_id!r} are no longer kept: read its "
+            "results sooner, in its callback for example, or keep jobs longer (retain_for_s, retain_count in the URL)"
+        )
+    return list(found.values())
+
+
+def _results(store: Store, members: list[Job]) -> list[Any]:
+    """Return the results in order; a chain's is its last job's, at the position of its first. Raises for a failure."""
+    position: dict[str, int] = {}
+    for job in sorted(members, key=lambda job: job.seq):
+        own = position.setdefault(job.spec.id, job.seq)
+        if _continues(job):
+            position[then_id(job.spec.id)] = own
+    ordered = sorted(members, key=lambda job: (position[job.spec.id], job.seq))
+    handles = [(JobHandle[Any](store, job.spec.id, None), job) for job in ordered]
+    return [result for handle, job in handles for result in [handle.result_of(job)] if not _continues(job)]
+
+
+def _continues(job: Job) -> bool:
+    return job.spec.rules is not None and bool(job.spec.rules.chain)

@@ -11,8 +11,16 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, TypeVar
 
 from leasemill.api.context import Context
-from leasemill.api.hooks import EnqueueHook, EventHook, Hooks, RunHooks
-from leasemill.api.lifespan import Lifespan, check_lifespan, entered, lifespan_name
+from leasemill.api.hooks import (
+    EnqueueHook,
+    EventHook,
+    Hooks,
+    Lifespan,
+    RunHooks,
+    check_lifespan,
+    entered,
+    lifespan_name,
+)
 from leasemill.errors import Invalid
 
 RunHookT = TypeVar(

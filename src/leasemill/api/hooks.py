@@ -1,21 +1,89 @@
-"""Hooks: code of yours around every run of a handler, at every enqueue, and when something has become of a job.
+"""Hooks: a user's code around every run of a handler, at every enqueue, and when a run has ended.
 
-What tracing, error reporting and a framework's connection hygiene have in common. An app has hooks, and so has each of
-its jobs.
+Tracing, error reporting and a framework's connection handling are built on them. An app has hooks, and so has each of
+its jobs. The lifespan of an app is set up before a worker claims its first job and taken down after its last report.
+`Tracing` follows a job from where it is enqueued to where it runs; an app has none by default.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Coroutine
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Protocol, TypeAlias
 
-from leasemill.api.job_event import JobEvent
-from leasemill.api.lifespan import Lifespan
-from leasemill.api.tracing import Tracing
+from msgspec import Struct
+
+from leasemill.api.logs import job_fields
 from leasemill.errors import Invalid
+from leasemill.kernel import commands as c
+
+
+class TracedEnqueue(Protocol):
+    """An enqueue that is followed."""
+
+    @property
+    def command(self) -> c.Enqueue:
+        """What is sent: the jobs with their headers."""
+
+    def answered(self, outcomes: list[c.EnqueueOutcome]) -> None: ...
+
+
+class TracedCommit(Protocol):
+    """A commit that is followed."""
+
+    def answered(self, outcome: c.CommitOutcome | None) -> None: ...
+
+
+class Tracing(Protocol):
+    """Follows jobs across processes. No method may raise an error of its own.
+
+    It stands around the calls by which a program hands jobs to the store, and adds to their headers when they are sent,
+    not when a call is made: what a schedule keeps belongs to no trace.
+    """
+
+    def sending(self, command: c.Enqueue) -> AbstractContextManager[TracedEnqueue]:
+        """Around an enqueue, in the thread or the task that waits for it."""
+
+    def committing(self, lease: c.Lease) -> AbstractContextManager[TracedCommit]:
+        """Around the commit of a run, in the thread or the task of its handler."""
+
+    def carried(self, headers: dict[str, str] | None) -> dict[str, str] | None:
+        """The headers of a job that another fact will enqueue: a follow-up, a callback of a group."""
+
+
+class JobEvent(Struct, frozen=True, eq=False, omit_defaults=True, repr_omit_defaults=True):
+    """One run of a job, when it starts or when it is known how it ended. Which hook sets what: docs/guides/hooks.md."""
+
+    job_id: str
+    kind: str
+    queue: str
+    lane: str | None
+    attempt: int
+    """How many times the job has been claimed, including this time."""
+    worker: str
+    headers: Mapping[str, str]
+    """The headers that travel with the job, in addition to its arguments."""
+    state: Any = None
+    """What the app's lifespan yielded in the worker."""
+    seconds: float | None = None
+    """How long the handler ran."""
+    error: str | None = None
+    """Why the run failed, as the job's record has it."""
+    exception: BaseException | None = None
+    """What the handler raised; None: it timed out, its process died, its arguments do not fit, or its result."""
+    fingerprint: str | None = None
+    """The group of this failure, as in `leasemill jobs failures`."""
+    next_at: datetime | None = None
+    """When the job is due again, in UTC, if the failure has set a time."""
+    reason: str | None = None
+    """Why the lease was lost."""
+
+    @property
+    def log_fields(self) -> dict[str, Any]:
+        return job_fields(self.job_id, self.kind, self.attempt, self.worker, self.headers)
 
 
 class _Run(Protocol):
@@ -104,3 +172,40 @@ def is_async_hook(hook: EventHook) -> bool:
 
 def hook_name(hook: Callable[..., object]) -> str:
     return getattr(hook, "__qualname__", repr(hook))
+
+
+Lifespan: TypeAlias = Callable[[], AbstractContextManager[Any] | AbstractAsyncContextManager[Any]]
+"""Returns a context manager; what that yields is the `ctx.state` of handlers and hooks."""
+
+
+@asynccontextmanager
+async def entered(lifespan: Lifespan | None) -> AsyncIterator[Any]:
+    """Inside the block what the lifespan sets up is there; yields the state. A sync one is entered on the loop."""
+    if lifespan is None:
+        yield None
+        return
+    manager = lifespan()
+    if isinstance(manager, AbstractAsyncContextManager):
+        async with manager as state:
+            yield state
+    elif isinstance(manager, AbstractContextManager):
+        with manager as state:
+            yield state
+    else:
+        raise Invalid(
+            f"the lifespan {lifespan_name(lifespan)} does not return a context manager: write @asynccontextmanager, or "
+            "@contextmanager, below @app.lifespan"
+        )
+
+
+def check_lifespan(lifespan: object) -> None:
+    """A generator whose decorator was forgotten is refused where it is written."""
+    is_sync = inspect.isgeneratorfunction(lifespan)
+    if is_sync or inspect.isasyncgenfunction(lifespan) or inspect.iscoroutinefunction(lifespan):
+        manager = "contextmanager" if is_sync else "asynccontextmanager"
+        name = lifespan_name(lifespan)
+        raise Invalid(f"the lifespan {name} does not return a context manager: write @{manager} below @app.lifespan")
+
+
+def lifespan_name(lifespan: object) -> str:
+    return getattr(lifespan, "__qualname__", repr(lifespan))

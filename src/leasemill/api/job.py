@@ -12,11 +12,11 @@ from leasemill.api.argument_keys import KeyOf, key_text
 from leasemill.api.arguments import PREVIOUS, Arguments
 from leasemill.api.call import Call, HasStore
 from leasemill.api.enqueue_batch import StreamCount, aenqueue_all, aenqueue_stream, enqueue_all, enqueue_stream
-from leasemill.api.executor import Executor
 from leasemill.api.handle import JobHandle
 from leasemill.api.hooks import Hooks, RunHook, RunHooks
 from leasemill.api.limits import KindLimits
 from leasemill.api.options import EnqueueOptions, Options
+from leasemill.api.policy import Executor
 from leasemill.api.retry import Retry
 from leasemill.api.unique import KindUnique, delay_of, unique_key
 from leasemill.errors import Invalid

@@ -1,4 +1,6 @@
-"""How a kind of job may be run, in a user's words: leases, timeouts, durations. Becomes the kernel's `Policy`.
+"""How a kind of job is run, as users write it: leases, timeouts, durations and the executor.
+
+The first three become the kernel's `Policy`.
 
 Durations are seconds or timedeltas here and whole microseconds below. What is out of bounds is refused where it is
 written, with a message that says what to write.
@@ -6,9 +8,10 @@ written, with a message that says what to write.
 
 from __future__ import annotations
 
+import asyncio
 import math
 from datetime import timedelta
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias, get_args
 
 from msgspec.structs import replace
 
@@ -16,6 +19,25 @@ from leasemill.errors import Invalid
 from leasemill.kernel.bounds import LONGEST_US, check_policy
 from leasemill.kernel.model import SECOND, OnFailure, Policy
 from leasemill.kernel.transitions.retry import settle
+
+Executor: TypeAlias = Literal["thread", "process"]
+"""thread: in the worker's process, `def` in a thread and `async def` on the event loop. process: in another process,
+which the worker can kill."""
+
+
+def check_executor(executor: object) -> None:
+    if executor not in get_args(Executor):
+        raise Invalid(f"executor is {executor!r}; write 'thread' or 'process'")
+
+
+def is_on_event_loop() -> bool:
+    """Whether the calling code runs on an event loop, which must not be blocked."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
 
 Duration: TypeAlias = float | timedelta
 """Seconds, or a timedelta."""

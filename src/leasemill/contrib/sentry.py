@@ -26,7 +26,7 @@ from sentry_sdk.types import Event
 
 from leasemill.api.app import App
 from leasemill.api.context import Context
-from leasemill.api.job_event import JobEvent
+from leasemill.api.hooks import JobEvent
 from leasemill.api.outcomes import Release, Throttled
 from leasemill.errors import Invalid, LeaseLost
 from leasemill.operator.fingerprint import error_fingerprint

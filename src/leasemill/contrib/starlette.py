@@ -20,8 +20,7 @@ from typing import Any, Final, TypeAlias, TypedDict
 from weakref import WeakKeyDictionary
 
 from leasemill.api.app import App
-from leasemill.api.executor import Executor
-from leasemill.api.policy import Duration, ReaperPreset
+from leasemill.api.policy import Duration, Executor, ReaperPreset
 from leasemill.errors import Invalid
 from leasemill.worker.worker import Worker
 

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from leasemill.api.app import App
 from leasemill.api.cron import micros
-from leasemill.api.executor import is_on_event_loop
+from leasemill.api.policy import is_on_event_loop
 from leasemill.errors import Invalid
 from leasemill.kernel import commands as c
 from leasemill.store.memory import MemoryStore

@@ -17,8 +17,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from itertools import groupby
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from leasemill.api.hooks import EventHook, hook_name, is_async_hook
-from leasemill.api.job_event import JobEvent
+from leasemill.api.hooks import EventHook, JobEvent, hook_name, is_async_hook
 from leasemill.api.logs import running
 from leasemill.operator.wording import counted
 from leasemill.store.threads import Threads

@@ -17,8 +17,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from leasemill.api.app import App
-from leasemill.api.hooks import RunHooks
-from leasemill.api.job_event import JobEvent
+from leasemill.api.hooks import JobEvent, RunHooks
 from leasemill.errors import Unavailable
 from leasemill.kernel.model import SECOND, Job, JobState
 from leasemill.kernel.read.filter import last_error

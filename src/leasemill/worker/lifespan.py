@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from leasemill.api.app import App
-from leasemill.api.lifespan import lifespan_name
+from leasemill.api.hooks import lifespan_name
 from leasemill.errors import LifespanFailed
 from leasemill.worker.shutdown import Shutdown
 

@@ -18,10 +18,9 @@ from functools import partial
 from typing import Any, Final
 
 from leasemill.api.app import App
-from leasemill.api.executor import Executor
 from leasemill.api.logs import worker_in_store_lines
 from leasemill.api.observer import Observer
-from leasemill.api.policy import Duration, ReaperPreset, reaper_s
+from leasemill.api.policy import Duration, Executor, ReaperPreset, reaper_s
 from leasemill.errors import Broken, Invalid
 from leasemill.kernel.bounds import check_text
 from leasemill.store.presence import new_worker_id

@@ -14,7 +14,7 @@ from asgiref.sync import sync_to_async
 from django.db import connections
 
 from leasemill.api.context import Context
-from leasemill.api.executor import is_on_event_loop
+from leasemill.api.policy import is_on_event_loop
 
 
 def connections_kept(_context: Context) -> AbstractContextManager[None] | AbstractAsyncContextManager[None]:

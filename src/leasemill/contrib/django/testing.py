@@ -30,7 +30,7 @@ from django.db.transaction import TransactionManagementError
 
 from leasemill.api.app import App
 from leasemill.api.context import Context
-from leasemill.api.executor import is_on_event_loop
+from leasemill.api.policy import is_on_event_loop
 from leasemill.contrib.django.application import app
 from leasemill.errors import Invalid
 from leasemill.kernel import commands as c

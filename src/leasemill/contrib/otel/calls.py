@@ -37,7 +37,7 @@ from leasemill.kernel import commands as c
 
 
 class TracedCalls:
-    """What an app's hooks call: `leasemill.api.tracing.Tracing`."""
+    """What an app's hooks call: `leasemill.api.hooks.Tracing`."""
 
     def __init__(self, telemetry: Telemetry) -> None:
         self._telemetry = telemetry

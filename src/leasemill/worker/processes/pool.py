@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, Final
 
 from leasemill.api.app import App
-from leasemill.api.executor import Executor, check_executor
+from leasemill.api.policy import Executor, check_executor
 from leasemill.errors import Refused
 from leasemill.store.base import Store
 from leasemill.worker.handler import Report
