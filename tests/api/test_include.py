@@ -157,4 +157,4 @@ def test_a_module_that_fails_on_the_command_line_shows_its_own_traceback(shop: P
     assert done.exit_code != 0
     assert 'jobs.py", line 3' in done.output
     assert "shop_x.jobs cannot be imported: ZeroDivisionError" in done.output
-    assert "loading.py" not in done.output
+    assert "app_loader.py" not in done.output
